@@ -1,0 +1,83 @@
+use crate::trap::TrapCode;
+
+/// Compiled code of a module, position-independent: it can be mapped at any
+/// page-aligned address, readable and executable, as it is.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct CodeImage {
+    /// Machine code, then read-only data: the descriptors.
+    pub text: Vec<u8>,
+    /// Where the functions are in `text`: sorted by start, without overlap.
+    pub functions: Vec<CodeRange>,
+    /// Offset in `text` of the descriptors: [`descriptor::SIZE`] bytes each, one
+    /// for null, then one for every function of the index space.
+    pub descriptors: u32,
+    /// For each canonical type, the offset of its entry stub, or `None` if no
+    /// function of that type can be called from outside.
+    pub entries: Vec<Option<u32>>,
+    /// Instructions that may trap by a signal: (offset, reason), ascending.
+    pub traps: Vec<(u32, TrapCode)>,
+    /// Return addresses of all calls, ascending offsets.
+    pub call_sites: Vec<u32>,
+}
+
+/// One piece of compiled code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodeRange {
+    /// Offset of its first byte in the text.
+    pub start: u32,
+    /// Its length in bytes.
+    pub size: u32,
+    /// What it is.
+    pub kind: CodeKind,
+}
+
+/// What a piece of code is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CodeKind {
+    /// The body of this function, or the stub of an imported one.
+    Function(u32),
+    /// Called by the host to enter a function of this canonical type: System V;
+    /// rdi: the function's code. Arguments and results are in the state's cells.
+    Entry(u32),
+    /// Calls a foreign function reference of this canonical type.
+    Foreign(u32),
+    /// Traps for this reason.
+    Trap(TrapCode),
+}
+
+/// The static descriptor of a function.
+pub mod descriptor {
+    /// Offset of its code relative to the start of all descriptors: an `i32`.
+    pub const CODE: u32 = 0;
+    /// Offset of its canonical type index: a `u32`; [`NO_TYPE`] for null.
+    pub const TYPE: u32 = 4;
+    /// Bytes of a descriptor.
+    pub const SIZE: u32 = 8;
+    /// The type index of null: equal to no type's.
+    pub const NO_TYPE: u32 = u32::MAX;
+}
+
+impl CodeImage {
+    /// The piece of code that contains this offset.
+    pub fn range_at(&self, offset: u32) -> Option<&CodeRange> {
+        let after = self.functions.partition_point(|range| range.start <= offset);
+        let range = &self.functions[after.checked_sub(1)?];
+        (offset - range.start < range.size).then_some(range)
+    }
+
+    /// Why the instruction at this offset traps when it raises a signal.
+    pub fn trap_at(&self, offset: u32) -> Option<TrapCode> {
+        let at = self.traps.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+        Some(self.traps[at].1)
+    }
+
+    /// Offset in the text of the code of function `index` of the index space.
+    ///
+    /// # Panics
+    /// If there is no such function.
+    pub fn function_code(&self, index: u32) -> u32 {
+        let at = self.descriptors + (index + 1) * descriptor::SIZE + descriptor::CODE;
+        let word = self.text[at as usize..][..4].try_into().expect("four bytes");
+        self.descriptors.wrapping_add_signed(i32::from_le_bytes(word))
+    }
+}

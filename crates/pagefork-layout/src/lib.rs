@@ -1,0 +1,35 @@
+//! The contract between Pagefork's compiler and its runtime: where everything
+//! of an instance lies, relative to its *base*, and what compiled code and host
+//! code call each other with.
+//!
+//! Nothing here does I/O, allocates address space or knows Cranelift; the crate
+//! depends on nothing. Read it in this order:
+
+#![forbid(unsafe_code)]
+
+/// Host pages and Wasm pages; bytes become page indices here and nowhere else.
+pub mod page;
+/// What a module declares: types, imports, exports, segments.
+pub mod module;
+/// Function references and host references, as 64-bit words.
+pub mod reference;
+/// The zones of a slot and their places.
+pub mod slot;
+/// The state zone, byte by byte.
+pub mod state;
+/// The link zone and the host-side structures that compiled code reads.
+pub mod link;
+/// Reasons for which a guest traps.
+pub mod trap;
+/// Compiled code: text, descriptors, trap table, call sites.
+pub mod code;
+/// A module's initial image: the bytes that tables, state and memory start with.
+pub mod image;
+
+/// Version of everything in this crate that compiled code relies on. It stands
+/// in every slot's header and in every code image.
+pub const ABI_VERSION: u32 = 1;
+
+/// Bytes of a *cell*: the unit in which globals, arguments and results are
+/// stored, wide enough for a `v128` and aligned for it.
+pub const CELL_SIZE: u32 = 16;

@@ -1,0 +1,174 @@
+//! The link zone is the only zone of a slot with host addresses in it. It is
+//! written at every spawn and is never part of an image.
+
+use crate::module::ModuleInfo;
+
+/// Offset in the link zone of the address of the store's [`activation`].
+pub const ACTIVATION: u32 = 0;
+/// Offset of the address of this instance's array of [`function_import`]s.
+pub const FUNCTION_IMPORTS: u32 = 8;
+/// Offset of the interrupt word: a `u64`, not zero once an interrupt is wanted.
+pub const INTERRUPT: u32 = 16;
+/// Offset of this instance's ordinal in its store, a `u32` from 1.
+pub const ORDINAL: u32 = 24;
+/// Offset of the first import record.
+pub const IMPORTS: u32 = 64;
+
+/// Where the records of imported memories, tables and globals lie, as offsets
+/// from the start of the link zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkLayout {
+    memories: u32,
+    tables: u32,
+    globals: u32,
+    /// Bytes of the whole zone.
+    pub size: u32,
+}
+
+impl LinkLayout {
+    /// The link zone of a module.
+    pub fn new(module: &ModuleInfo) -> Self {
+        let memories = IMPORTS;
+        let tables = memories + module.imported_memories * memory_import::SIZE;
+        let globals = tables + module.imported_tables * table_import::SIZE;
+        let size = globals + module.imported_globals * global_import::SIZE;
+        Self { memories, tables, globals, size }
+    }
+
+    /// The record of imported memory `index`; see [`memory_import`].
+    pub const fn memory(&self, index: u32) -> u32 {
+        self.memories + index * memory_import::SIZE
+    }
+
+    /// The record of imported table `index`; see [`table_import`].
+    pub const fn table(&self, index: u32) -> u32 {
+        self.tables + index * table_import::SIZE
+    }
+
+    /// The record of imported global `index`; see [`global_import`].
+    pub const fn global(&self, index: u32) -> u32 {
+        self.globals + index * global_import::SIZE
+    }
+}
+
+/// The record of an imported memory.
+pub mod memory_import {
+    /// Offset of the address of the memory's first byte.
+    pub const BASE: u32 = 0;
+    /// Offset of the address of its size word (`u64`, bytes).
+    pub const SIZE_WORD: u32 = 8;
+    /// Bytes of the record.
+    pub const SIZE: u32 = 16;
+}
+
+/// The record of an imported table.
+pub mod table_import {
+    /// Offset of the address at which the table ends: tables grow downwards,
+    /// element `i` is the 8 bytes at `end - 8 * (i + 1)`.
+    pub const END: u32 = 0;
+    /// Offset of the address of its length word (`u64`, elements).
+    pub const LENGTH_WORD: u32 = 8;
+    /// Offset of the owner's ordinal, a `u32`: what ordinal 0 means inside.
+    pub const OWNER: u32 = 16;
+    /// Bytes of the record.
+    pub const SIZE: u32 = 24;
+}
+
+/// The record of an imported global.
+pub mod global_import {
+    /// Offset of the address of the global's cell.
+    pub const CELL: u32 = 0;
+    /// Offset of the owner's ordinal, a `u32`: what ordinal 0 means inside.
+    pub const OWNER: u32 = 8;
+    /// Bytes of the record.
+    pub const SIZE: u32 = 16;
+}
+
+/// What an imported function is bound to: a record in host memory.
+pub mod function_import {
+    /// Offset of the address of the code, or of the host function's index where
+    /// the base is 0.
+    pub const CODE: u32 = 0;
+    /// Offset of the base of the function's instance; 0 for a host function.
+    pub const BASE: u32 = 8;
+    /// Bytes of the record.
+    pub const SIZE: u32 = 16;
+}
+
+/// What compiled code and the assembly read of a store's activation, a
+/// structure in host memory: offsets of 64-bit words.
+pub mod activation {
+    /// Stack pointer of the host at the innermost entry into the guest.
+    pub const HOST_SP: u32 = 0;
+    /// Stack pointer of the guest at the innermost host call.
+    pub const GUEST_SP: u32 = 8;
+    /// Base of the instance that made the innermost host call.
+    pub const GUEST_BASE: u32 = 16;
+    /// Address of the array of bases, by ordinal; entry 0 is unused.
+    pub const BASES: u32 = 24;
+    /// Address above which the stack in use lies: its top.
+    pub const STACK_TOP: u32 = 32;
+    /// Code address: calls the host. System V; rdi: the function's index as
+    /// zero-extended 32 bits, rsi: address of its argument cells, which the
+    /// results replace.
+    pub const HOST_CALL: u32 = 40;
+    /// Code address: an interruption point. Preserves every register.
+    pub const INTERRUPT: u32 = 48;
+    /// Code address: traps. System V; rdi: the [`crate::trap::TrapCode`].
+    pub const TRAP: u32 = 56;
+    /// Bytes that are fixed by this contract.
+    pub const SIZE: u32 = 64;
+}
+
+/// Services of the runtime, called as host functions with these indices. Their
+/// arguments and results are cells: integers zero-extended to 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Service {
+    /// `(memory, delta wasm pages) -> old size in wasm pages, or -1`.
+    MemoryGrow = 0x8000_0000,
+    /// `(memory, destination, byte, length)`.
+    MemoryFill,
+    /// `(destination memory, source memory, destination, source, length)`.
+    MemoryCopy,
+    /// `(memory, data segment, destination, source, length)`.
+    MemoryInit,
+    /// `(data segment)`.
+    DataDrop,
+    /// `(table, initial element, delta) -> old length, or -1`.
+    TableGrow,
+    /// `(table, destination, element, length)`.
+    TableFill,
+    /// `(destination table, source table, destination, source, length)`.
+    TableCopy,
+    /// `(table, element segment, destination, source, length)`.
+    TableInit,
+    /// `(element segment)`.
+    ElementDrop,
+    /// `(function reference, canonical type index) -> code, base`: what an
+    /// indirect call of a foreign reference must call, as in
+    /// [`function_import`]. Traps if it is of another type.
+    Resolve,
+}
+
+impl Service {
+    /// All services in the order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::MemoryGrow,
+        Self::MemoryFill,
+        Self::MemoryCopy,
+        Self::MemoryInit,
+        Self::DataDrop,
+        Self::TableGrow,
+        Self::TableFill,
+        Self::TableCopy,
+        Self::TableInit,
+        Self::ElementDrop,
+        Self::Resolve,
+    ];
+
+    /// The service with this index; `None` for a host function.
+    pub fn from_index(index: u32) -> Option<Self> {
+        Self::ALL.get(index.checked_sub(Self::MemoryGrow as u32)? as usize).copied()
+    }
+}

@@ -1,0 +1,40 @@
+use std::ops::Range;
+
+/// Bytes of a host page. Other page sizes are refused when an engine starts.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// Bytes of a *wasm page*, the unit of `memory.size` and `memory.grow`.
+pub const WASM_PAGE_SIZE: u64 = 65536;
+
+/// Rounds a number of bytes up to whole host pages.
+///
+/// # Panics
+/// If the result does not fit 64 bits.
+pub const fn round_up(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(PAGE_SIZE).expect("a size beyond 64 bits")
+}
+
+/// Rounds a number of bytes down to whole host pages.
+pub const fn round_down(bytes: u64) -> u64 {
+    bytes & !(PAGE_SIZE - 1)
+}
+
+/// The host pages that a byte range touches, as byte offsets: start rounded
+/// down, end rounded up.
+pub const fn covering(range: Range<u64>) -> Range<u64> {
+    round_down(range.start)..round_up(range.end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_keeps_whole_pages_and_covers_the_rest() {
+        assert_eq!(round_up(0), 0);
+        assert_eq!(round_up(1), PAGE_SIZE);
+        assert_eq!(round_up(PAGE_SIZE), PAGE_SIZE);
+        assert_eq!(round_down(PAGE_SIZE + 1), PAGE_SIZE);
+        assert_eq!(covering(1..PAGE_SIZE + 1), 0..2 * PAGE_SIZE);
+    }
+}

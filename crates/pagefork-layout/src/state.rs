@@ -1,0 +1,203 @@
+use crate::CELL_SIZE;
+use crate::module::{ModuleInfo, ValType};
+
+/// Offset of the header's only two words, relative to the base. They are
+/// constants of the module: with the base alone, host code and the calls between
+/// instances find the link zone.
+///
+/// ```text
+///   base-16        base-8            base-4         base
+///   | reserved     | link offset i32 | ABI version  | memory 0 ...
+/// ```
+pub const LINK_OFFSET: i32 = -8;
+/// Where [`crate::ABI_VERSION`] stands.
+pub const ABI_OFFSET: i32 = -4;
+/// Bytes of the header, reserved part included.
+pub const HEADER_SIZE: u32 = 64;
+
+/// Where the parts of a state zone lie, as offsets from the base (all negative).
+///
+/// ```text
+///  start                                                                        base
+///  | cells (args, results) | save area | dropped | globals | table lengths | sizes | header |
+/// ```
+///
+/// Every array is indexed upwards from its offset. Imported entities have no
+/// place here; indices count the module's own only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateLayout {
+    /// `u64` byte sizes of memories.
+    pub memory_sizes: i32,
+    /// `u64` lengths of tables, in elements.
+    pub table_lengths: i32,
+    /// Globals, a cell each.
+    pub globals: i32,
+    /// One byte for each element segment, then one for each data segment:
+    /// 1 once dropped.
+    pub dropped: i32,
+    /// The registers of a suspended instance, see [`save`].
+    pub save_area: i32,
+    /// Cells through which the host passes arguments and results, and functions
+    /// the results that do not fit registers.
+    pub cells: i32,
+    /// How many cells there are.
+    pub cell_count: u32,
+    /// Bytes of the whole zone.
+    pub size: u32,
+}
+
+impl StateLayout {
+    /// The state zone of a module.
+    ///
+    /// # Errors
+    /// The zone's size in bytes, if it is beyond 256 MiB.
+    pub fn new(module: &ModuleInfo) -> Result<Self, u64> {
+        let own = |all: usize, imported: u32| (all as u64) - u64::from(imported);
+        let cell_count = module
+            .types
+            .iter()
+            .map(|ty| ty.params.len().max(ty.results.len()) as u64)
+            .max()
+            .unwrap_or(0);
+        let mut end = 0u64;
+        let mut place = |bytes: u64| {
+            end = (end + bytes).next_multiple_of(u64::from(CELL_SIZE));
+            end
+        };
+        place(u64::from(HEADER_SIZE));
+        let memory_sizes = place(8 * own(module.memories.len(), module.imported_memories));
+        let table_lengths = place(8 * own(module.tables.len(), module.imported_tables));
+        let globals =
+            place(u64::from(CELL_SIZE) * own(module.globals.len(), module.imported_globals));
+        let dropped = place((module.elements.len() + module.data.len()) as u64);
+        let save_area = place(u64::from(save::SIZE));
+        let cells = place(u64::from(CELL_SIZE) * cell_count);
+        if cells > 256 << 20 {
+            return Err(cells);
+        }
+        let below = |bytes: u64| -(bytes as i32);
+        Ok(Self {
+            memory_sizes: below(memory_sizes),
+            table_lengths: below(table_lengths),
+            globals: below(globals),
+            dropped: below(dropped),
+            save_area: below(save_area),
+            cells: below(cells),
+            cell_count: cell_count as u32,
+            size: cells as u32,
+        })
+    }
+
+    /// Offset of the size, in bytes, of the module's own memory `index`.
+    pub const fn memory_size(&self, index: u32) -> i32 {
+        self.memory_sizes + 8 * index as i32
+    }
+
+    /// Offset of the length, in elements, of the module's own table `index`.
+    pub const fn table_length(&self, index: u32) -> i32 {
+        self.table_lengths + 8 * index as i32
+    }
+
+    /// Offset of the module's own global `index`.
+    pub const fn global(&self, index: u32) -> i32 {
+        self.globals + (CELL_SIZE * index) as i32
+    }
+
+    /// Offset of cell `index`.
+    pub const fn cell(&self, index: u32) -> i32 {
+        self.cells + (CELL_SIZE * index) as i32
+    }
+
+    /// Offset of the byte that says whether element segment `index` is dropped.
+    pub const fn dropped_element(&self, index: u32) -> i32 {
+        self.dropped + index as i32
+    }
+
+    /// Offset of the byte that says whether data segment `index` is dropped.
+    pub const fn dropped_data(&self, module: &ModuleInfo, index: u32) -> i32 {
+        self.dropped + module.elements.len() as i32 + index as i32
+    }
+}
+
+/// The register save area of a suspended instance: words at these offsets from
+/// its start. Stack addresses are kept as distances below the top of the stack
+/// zone, so nothing here depends on where the slot lies.
+pub mod save {
+    /// What the instance is suspended in; see [`Suspension`].
+    pub const KIND: u32 = 0;
+    /// Stack pointer, as a distance below the top of the stack zone.
+    pub const SP: u32 = 8;
+    /// Frame pointer, as a distance below the top of the stack zone.
+    pub const FP: u32 = 16;
+    /// The callee-saved registers rbx, r12, r13, r14.
+    pub const REGISTERS: u32 = 24;
+    /// Bytes of the save area.
+    pub const SIZE: u32 = 64;
+
+    /// Values of [`KIND`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[repr(u64)]
+    pub enum Suspension {
+        /// Not suspended.
+        None = 0,
+        /// In a host call: the registers above are live.
+        HostCall = 1,
+        /// At an interruption point: every register lies in the top frame.
+        Interrupt = 2,
+    }
+}
+
+/// At most this many integer or reference results of a function are returned in
+/// registers, the further ones in cells.
+pub const INT_RESULTS_MAX: usize = 8;
+/// At most this many float or vector results are returned in registers.
+pub const FLOAT_RESULTS_MAX: usize = 8;
+
+/// For each result of a function, the cell that it is returned in, or `None`
+/// where it is returned in a register.
+pub fn result_cells(results: &[ValType]) -> Vec<Option<u32>> {
+    let (mut ints, mut floats) = (0, 0);
+    let place = |(i, ty): (usize, &ValType)| {
+        let (used, max) = match ty {
+            ValType::F32 | ValType::F64 | ValType::V128 => (&mut floats, FLOAT_RESULTS_MAX),
+            _ => (&mut ints, INT_RESULTS_MAX),
+        };
+        *used += 1;
+        (*used > max).then_some(i as u32)
+    };
+    results.iter().enumerate().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::module::{FuncType, GlobalType, MemoryType, TableType};
+
+    #[test]
+    fn parts_do_not_overlap_and_end_below_the_header() {
+        let module = ModuleInfo {
+            types: vec![FuncType { params: [ValType::I32; 3].into(), results: [].into() }],
+            memories: vec![MemoryType { minimum: 1, maximum: None }],
+            tables: vec![TableType { element: ValType::FuncRef, minimum: 1, maximum: None }; 3],
+            globals: vec![GlobalType { content: ValType::V128, mutable: true }; 2],
+            ..ModuleInfo::default()
+        };
+        let state = StateLayout::new(&module).unwrap();
+        assert!(state.memory_size(0) + 8 <= -(HEADER_SIZE as i32));
+        assert!(state.table_length(2) + 8 <= state.memory_sizes);
+        assert!(state.global(1) + CELL_SIZE as i32 <= state.table_lengths);
+        assert!(state.dropped <= state.globals);
+        assert!(state.save_area + save::SIZE as i32 <= state.dropped);
+        assert!(state.cell(2) + CELL_SIZE as i32 <= state.save_area);
+        assert_eq!(state.cells, -(state.size as i32));
+        assert_eq!(state.global(0) % CELL_SIZE as i32, 0);
+    }
+
+    #[test]
+    fn results_beyond_the_registers_go_to_cells() {
+        let cells = result_cells(&[ValType::I32; 10]);
+        assert_eq!(cells[..8], [None; 8]);
+        assert_eq!(cells[8..], [Some(8), Some(9)]);
+        assert_eq!(result_cells(&[ValType::F64; 9])[8], Some(8));
+    }
+}

@@ -1,0 +1,1 @@
+//! Tests only; see the files beside this one.
