@@ -1,1 +1,73 @@
-//! pagefork-compiler
+//! WebAssembly bytes in, a position-independent *code image* out.
+//!
+//! The pipeline is a list of calls: [`compile`] parses and validates the module,
+//! lays out its slot, translates each function to Cranelift IR, optimises it,
+//! proves on the result that no host address is live across a call, and links
+//! the machine code into one text. [`initial_image`] makes the bytes that its
+//! instances start with.
+//!
+//! This is the only crate that knows Cranelift. It neither runs code nor maps
+//! memory.
+
+#![forbid(unsafe_code)]
+
+/// From bodies to machine code, in parallel, and from there to one text.
+mod build;
+/// What the world can do wrong: the modules that are refused, and why.
+mod error;
+/// The bytes that an instance starts with.
+mod image;
+/// Which proposals are accepted, and how code is made.
+mod options;
+/// From bytes to a description of the module and the bodies of its functions.
+mod parse;
+/// The proof that suspended frames can be moved.
+mod relocatable;
+/// The small functions around those of the module: entries, imports, traps.
+mod stubs;
+/// The machine that code is made for.
+mod target;
+/// From one function body to Cranelift IR.
+mod translate;
+
+pub use error::CompileError;
+pub use image::{Instantiation, SpawnStep, initial_image};
+pub use options::{CompileOptions, Features};
+
+use pagefork_layout::code::CodeImage;
+use pagefork_layout::module::ModuleInfo;
+use pagefork_layout::slot::SlotLayout;
+
+/// A compiled module: what it declares, how its slots are laid out, and its code.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CompiledModule {
+    /// Everything the module declares.
+    pub info: ModuleInfo,
+    /// The layout of its instances' slots.
+    pub layout: SlotLayout,
+    /// Its machine code.
+    pub code: CodeImage,
+}
+
+/// Validates and compiles a module, on all threads of rayon's current pool.
+///
+/// # Errors
+/// If the bytes are no valid module, if it uses a proposal that is switched off
+/// or unknown (the error names it and the byte offset), or if it is too large.
+pub fn compile(wasm: &[u8], options: &CompileOptions) -> Result<CompiledModule, CompileError> {
+    let parsed = parse::parse(wasm, &options.features)?;
+    let layout = SlotLayout::new(&parsed.info, &options.limits)?;
+    let code = build::build(&parsed, &layout, options)?;
+    Ok(CompiledModule { info: parsed.info, layout, code })
+}
+
+/// The optimised Cranelift IR of every function the module defines, as text: for
+/// tests and for looking at.
+///
+/// # Errors
+/// As [`compile`].
+pub fn optimised_ir(wasm: &[u8], options: &CompileOptions) -> Result<String, CompileError> {
+    let parsed = parse::parse(wasm, &options.features)?;
+    let layout = SlotLayout::new(&parsed.info, &options.limits)?;
+    build::optimised_ir(&parsed, &layout, options)
+}

@@ -11,6 +11,8 @@ pub const FUNCTION_IMPORTS: u32 = 8;
 pub const INTERRUPT: u32 = 16;
 /// Offset of this instance's ordinal in its store, a `u32` from 1.
 pub const ORDINAL: u32 = 24;
+/// Offset of the address of the module's descriptors (read-only data).
+pub const DESCRIPTORS: u32 = 32;
 /// Offset of the first import record.
 pub const IMPORTS: u32 = 64;
 
@@ -116,9 +118,15 @@ pub mod activation {
     pub const INTERRUPT: u32 = 48;
     /// Code address: traps. System V; rdi: the [`crate::trap::TrapCode`].
     pub const TRAP: u32 = 56;
+    /// What [`super::Service::Resolve`] found: code and base, as in
+    /// [`super::function_import`].
+    pub const RESOLVED: u32 = 64;
     /// Bytes that are fixed by this contract.
-    pub const SIZE: u32 = 64;
+    pub const SIZE: u32 = 80;
 }
+
+/// At most this many cells hold the arguments or results of a [`Service`].
+pub const SERVICE_CELLS: u32 = 5;
 
 /// Services of the runtime, called as host functions with these indices. Their
 /// arguments and results are cells: integers zero-extended to 64 bits.
@@ -145,9 +153,9 @@ pub enum Service {
     TableInit,
     /// `(element segment)`.
     ElementDrop,
-    /// `(function reference, canonical type index) -> code, base`: what an
-    /// indirect call of a foreign reference must call, as in
-    /// [`function_import`]. Traps if it is of another type.
+    /// `(function reference, canonical type index)`: puts what an indirect call
+    /// of a foreign reference must call into [`activation::RESOLVED`]: host
+    /// addresses do not belong into cells. Traps if it is of another type.
     Resolve,
 }
 

@@ -25,6 +25,12 @@ impl ValType {
     pub const fn is_ref(self) -> bool {
         matches!(self, Self::FuncRef | Self::ExternRef)
     }
+
+    /// Whether a value of this type can name its owner by the place it is in, so
+    /// that it changes when it moves to a place of another owner.
+    pub const fn has_owner(self) -> bool {
+        matches!(self, Self::FuncRef)
+    }
 }
 
 impl fmt::Display for ValType {

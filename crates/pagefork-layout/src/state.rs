@@ -1,15 +1,18 @@
 use crate::CELL_SIZE;
+use crate::link::SERVICE_CELLS;
 use crate::module::{ModuleInfo, ValType};
 
-/// Offset of the header's only two words, relative to the base. They are
-/// constants of the module: with the base alone, host code and the calls between
-/// instances find the link zone.
+/// Offset, relative to the base, of the header's word that holds the offset of
+/// the link zone. The header's words are constants of the module: with the base
+/// alone, host code and calls between instances find their way.
 ///
 /// ```text
-///   base-16        base-8            base-4         base
-///   | reserved     | link offset i32 | ABI version  | memory 0 ...
+///   base-12            base-8            base-4         base
+///   | cells offset i32 | link offset i32 | ABI version  | memory 0 ...
 /// ```
 pub const LINK_OFFSET: i32 = -8;
+/// Where the offset of the cells stands.
+pub const CELLS_OFFSET: i32 = -12;
 /// Where [`crate::ABI_VERSION`] stands.
 pub const ABI_OFFSET: i32 = -4;
 /// Bytes of the header, reserved part included.
@@ -37,8 +40,9 @@ pub struct StateLayout {
     pub dropped: i32,
     /// The registers of a suspended instance, see [`save`].
     pub save_area: i32,
-    /// Cells through which the host passes arguments and results, and functions
-    /// the results that do not fit registers.
+    /// Cells through which host and guest pass arguments and results to each
+    /// other, and functions the results that do not fit registers. Nothing stays
+    /// in them: whoever is called reads its arguments before it calls on.
     pub cells: i32,
     /// How many cells there are.
     pub cell_count: u32,
@@ -58,7 +62,8 @@ impl StateLayout {
             .iter()
             .map(|ty| ty.params.len().max(ty.results.len()) as u64)
             .max()
-            .unwrap_or(0);
+            .unwrap_or(0)
+            .max(u64::from(SERVICE_CELLS));
         let mut end = 0u64;
         let mut place = |bytes: u64| {
             end = (end + bytes).next_multiple_of(u64::from(CELL_SIZE));

@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// Why a guest trapped. The numbers are part of the code-image ABI.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum TrapCode {

@@ -1,0 +1,257 @@
+//! From bodies to machine code, in parallel, and from there to one text.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use cranelift_codegen::binemit::Reloc;
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::ExternalName;
+use cranelift_codegen::{Context, FinalizedRelocTarget};
+use pagefork_layout::code::{CodeImage, CodeKind, CodeRange, descriptor};
+use pagefork_layout::module::{ConstExpr, Item, ModuleInfo};
+use pagefork_layout::slot::SlotLayout;
+use pagefork_layout::trap::TrapCode;
+use rayon::prelude::*;
+
+use crate::parse::Parsed;
+use crate::translate::{ModuleContext, Scratch, Symbol, translate};
+use crate::{CompileError, CompileOptions, relocatable, stubs, target};
+
+/// Functions start at multiples of this many bytes.
+const FUNCTION_ALIGN: usize = 16;
+
+/// Largest text in bytes: distances inside it must fit 32 bits.
+const TEXT_SIZE_MAX: usize = 1 << 30;
+
+/// Compiles everything a module needs.
+pub(crate) fn build(
+    parsed: &Parsed<'_>,
+    layout: &SlotLayout,
+    options: &CompileOptions,
+) -> Result<CodeImage, CompileError> {
+    let isa = target::isa(options)?;
+    let module = ModuleContext {
+        info: &parsed.info,
+        canonical_types: &parsed.canonical_types,
+        layout,
+        options,
+        isa: &*isa,
+    };
+
+    let functions = 0..parsed.info.functions.len() as u32;
+    let entries = entered_types(&parsed.info).into_iter().map(CodeKind::Entry);
+    let units: Vec<CodeKind> = functions.map(CodeKind::Function).chain(entries).collect();
+    let mut compiled = compile_all(module, parsed, units)?;
+
+    // What the code turned out to need.
+    let mut needed = BTreeSet::new();
+    for unit in &compiled {
+        needed.extend(unit.called_types.iter().map(|ty| Symbol::Foreign(*ty)));
+        needed.extend(unit.relocations.iter().map(|(_, symbol)| *symbol));
+    }
+    let more = needed.into_iter().filter_map(|symbol| match symbol {
+        Symbol::Function(_) => None,
+        Symbol::Foreign(ty) => Some(CodeKind::Foreign(ty)),
+        Symbol::Trap(code) => Some(CodeKind::Trap(code)),
+    });
+    compiled.extend(compile_all(module, parsed, more.collect())?);
+    link(&parsed.info, compiled)
+}
+
+/// The optimised IR of the functions the module defines.
+pub(crate) fn optimised_ir(
+    parsed: &Parsed<'_>,
+    layout: &SlotLayout,
+    options: &CompileOptions,
+) -> Result<String, CompileError> {
+    let isa = target::isa(options)?;
+    let module = ModuleContext {
+        info: &parsed.info,
+        canonical_types: &parsed.canonical_types,
+        layout,
+        options,
+        isa: &*isa,
+    };
+    let mut scratch = Scratch::default();
+    let mut text = String::new();
+    for body in &parsed.bodies {
+        let mut context = Context::new();
+        translate(module, body, &mut context, &mut scratch)?;
+        context
+            .optimize(module.isa, &mut ControlPlane::default())
+            .map_err(|error| failed(body.to_validate.index, &error))?;
+        text += &context.func.display().to_string();
+    }
+    Ok(text)
+}
+
+/// One compiled function.
+struct Unit {
+    kind: CodeKind,
+    code: Vec<u8>,
+    /// Calls of other functions: where the 32-bit distance stands, and to whom.
+    relocations: Vec<(u32, Symbol)>,
+    traps: Vec<(u32, TrapCode)>,
+    call_sites: Vec<u32>,
+    called_types: BTreeSet<u32>,
+}
+
+fn compile_all(
+    module: ModuleContext<'_>,
+    parsed: &Parsed<'_>,
+    units: Vec<CodeKind>,
+) -> Result<Vec<Unit>, CompileError> {
+    units
+        .into_par_iter()
+        .map_init(
+            || (Context::new(), Scratch::default()),
+            |(context, scratch), kind| compile_one(module, parsed, kind, context, scratch),
+        )
+        .collect()
+}
+
+fn compile_one(
+    module: ModuleContext<'_>,
+    parsed: &Parsed<'_>,
+    kind: CodeKind,
+    context: &mut Context,
+    scratch: &mut Scratch,
+) -> Result<Unit, CompileError> {
+    context.clear();
+    let mut called_types = BTreeSet::new();
+    match kind {
+        CodeKind::Function(index) => match index.checked_sub(module.info.imported_functions) {
+            None => stubs::import(module, index, context, scratch),
+            Some(own) => {
+                let body = &parsed.bodies[own as usize];
+                called_types = translate(module, body, context, scratch)?;
+            }
+        },
+        CodeKind::Entry(ty) => stubs::entry(module, ty, context, scratch),
+        CodeKind::Foreign(ty) => stubs::foreign(module, ty, context, scratch),
+        CodeKind::Trap(code) => stubs::trap(module, code, context, scratch),
+    }
+
+    let index = if let CodeKind::Function(index) = kind { index } else { u32::MAX };
+    context
+        .compile(module.isa, &mut ControlPlane::default())
+        .map_err(|error| failed(index, &error.inner))?;
+    relocatable::check(&context.func).map_err(|error| CompileError::Function {
+        index,
+        message: format!("internal error, please report it: {error}"),
+    })?;
+
+    let compiled = context.take_compiled_code().expect("compiled just now");
+    let buffer = &compiled.buffer;
+    let relocations = buffer.relocs().iter().map(|reloc| {
+        let symbol = match (&reloc.target, reloc.kind, reloc.addend) {
+            (
+                FinalizedRelocTarget::ExternalName(ExternalName::User(name)),
+                Reloc::X86CallPCRel4,
+                -4,
+            ) => Symbol::from_name(&context.func.params.user_named_funcs()[*name]),
+            _ => None,
+        };
+        let symbol = symbol.ok_or_else(|| CompileError::Function {
+            index,
+            message: format!("internal error, please report it: relocation {reloc:?}"),
+        })?;
+        Ok((reloc.offset, symbol))
+    });
+    Ok(Unit {
+        kind,
+        relocations: relocations.collect::<Result<_, CompileError>>()?,
+        traps: buffer.traps().iter().map(|trap| (trap.offset, trap_code(trap.code))).collect(),
+        call_sites: buffer.call_sites().map(|site| site.ret_addr).collect(),
+        code: buffer.data().to_vec(),
+        called_types,
+    })
+}
+
+fn failed(index: u32, error: &dyn std::fmt::Display) -> CompileError {
+    CompileError::Function { index, message: error.to_string() }
+}
+
+/// Our own codes are numbered as users' codes of Cranelift; its own are few.
+fn trap_code(code: cranelift_codegen::ir::TrapCode) -> TrapCode {
+    use cranelift_codegen::ir::TrapCode as Cranelift;
+    match code {
+        Cranelift::STACK_OVERFLOW => TrapCode::StackOverflow,
+        Cranelift::INTEGER_OVERFLOW => TrapCode::IntegerOverflow,
+        Cranelift::HEAP_OUT_OF_BOUNDS => TrapCode::MemoryOutOfBounds,
+        Cranelift::INTEGER_DIVISION_BY_ZERO => TrapCode::IntegerDivisionByZero,
+        Cranelift::BAD_CONVERSION_TO_INTEGER => TrapCode::BadConversionToInteger,
+        user => TrapCode::from_number(user.as_raw().get()).expect("one of our own numbers"),
+    }
+}
+
+/// Canonical types of the functions that can become known outside.
+fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
+    let exported = info.exports.iter().filter_map(|export| match export.item {
+        Item::Func(index) => Some(index),
+        _ => None,
+    });
+    let items = info.elements.iter().flat_map(|segment| segment.items.iter());
+    let referenced = items.chain(&info.global_inits).filter_map(|expr| match expr {
+        ConstExpr::Func(index) => Some(*index),
+        _ => None,
+    });
+    let functions = exported.chain(referenced).chain(info.start);
+    functions.map(|index| info.functions[index as usize]).collect()
+}
+
+/// Lays all code out, then the descriptors, and fills in the distances.
+fn link(info: &ModuleInfo, units: Vec<Unit>) -> Result<CodeImage, CompileError> {
+    let mut image = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
+    let mut places: HashMap<Symbol, u32> = HashMap::new();
+    let mut function_places: BTreeMap<u32, u32> = BTreeMap::new();
+    let text = &mut image.text;
+    for unit in &units {
+        // Between functions lie trapping instructions.
+        text.resize(text.len().next_multiple_of(FUNCTION_ALIGN), 0xcc);
+        let start = text.len() as u32;
+        let size = unit.code.len() as u32;
+        image.functions.push(CodeRange { start, size, kind: unit.kind });
+        match unit.kind {
+            CodeKind::Function(index) => {
+                places.insert(Symbol::Function(index), start);
+                function_places.insert(index, start);
+            }
+            CodeKind::Foreign(ty) => drop(places.insert(Symbol::Foreign(ty), start)),
+            CodeKind::Trap(code) => drop(places.insert(Symbol::Trap(code), start)),
+            CodeKind::Entry(ty) => image.entries[ty as usize] = Some(start),
+        }
+        text.extend(&unit.code);
+        if text.len() > TEXT_SIZE_MAX {
+            return Err(CompileError::TooLarge {
+                what: "code",
+                size: text.len() as u64,
+                limit: TEXT_SIZE_MAX as u64,
+            });
+        }
+        image.traps.extend(unit.traps.iter().map(|(offset, code)| (start + offset, *code)));
+        image.call_sites.extend(unit.call_sites.iter().map(|offset| start + offset));
+    }
+
+    for (unit, range) in units.iter().zip(&image.functions) {
+        for (offset, symbol) in &unit.relocations {
+            let at = range.start + offset;
+            // The distance counts from the end of its own four bytes.
+            let distance = places[symbol].wrapping_sub(at + 4);
+            text[at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+        }
+    }
+
+    text.resize(text.len().next_multiple_of(FUNCTION_ALIGN), 0xcc);
+    let descriptors = text.len() as u32;
+    image.descriptors = descriptors;
+    let mut describe = |code: u32, ty: u32| {
+        debug_assert_eq!((descriptor::CODE, descriptor::TYPE, descriptor::SIZE), (0, 4, 8));
+        text.extend(code.wrapping_sub(descriptors).to_le_bytes());
+        text.extend(ty.to_le_bytes());
+    };
+    describe(descriptors, descriptor::NO_TYPE);
+    for (index, start) in function_places {
+        describe(start, info.functions[index as usize]);
+    }
+    Ok(image)
+}

@@ -1,0 +1,57 @@
+use pagefork_layout::slot::SlotTooLarge;
+
+/// Why a module was refused.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// The bytes are not a valid module, or use a proposal that is switched off.
+    #[error("invalid module: {message} (at byte offset {offset:#x})")]
+    Invalid {
+        /// What is wrong; names the proposal where one is missing.
+        message: String,
+        /// Where, in bytes from the start of the module.
+        offset: u64,
+    },
+    /// The bytes are something else than a core module.
+    #[error("not a core WebAssembly module: {what}")]
+    NotAModule {
+        /// What they are instead.
+        what: &'static str,
+    },
+    /// Tables or state of an instance would be too large for a slot.
+    #[error(
+        "the module's {what} would take {size} bytes of a slot, more than {limit}: \
+         declare fewer or smaller ones"
+    )]
+    TooLarge {
+        /// Which zone.
+        what: &'static str,
+        /// Bytes needed.
+        size: u64,
+        /// Bytes there can be.
+        limit: u64,
+    },
+    /// A function is beyond what can be compiled.
+    #[error("function {index} cannot be compiled: {message}")]
+    Function {
+        /// Its index.
+        index: u32,
+        /// Why.
+        message: String,
+    },
+    /// This machine lacks what compiled code needs.
+    #[error("no code can be made for this machine: {0}")]
+    Target(String),
+}
+
+impl From<wasmparser::BinaryReaderError> for CompileError {
+    fn from(error: wasmparser::BinaryReaderError) -> Self {
+        Self::Invalid { message: error.message().to_owned(), offset: error.offset() as u64 }
+    }
+}
+
+impl From<SlotTooLarge> for CompileError {
+    fn from(error: SlotTooLarge) -> Self {
+        Self::TooLarge { what: error.what, size: error.size, limit: error.limit }
+    }
+}

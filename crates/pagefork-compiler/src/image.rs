@@ -1,0 +1,222 @@
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use pagefork_layout::ABI_VERSION;
+use pagefork_layout::image::InitialImage;
+use pagefork_layout::module::{ConstExpr, ModuleInfo, SegmentMode};
+use pagefork_layout::page::{PAGE_SIZE, WASM_PAGE_SIZE};
+use pagefork_layout::reference::FuncRef;
+use pagefork_layout::slot::SlotLayout;
+use pagefork_layout::state;
+use pagefork_layout::trap::TrapCode;
+
+/// How an instance comes to be: the pages it starts with, and what cannot be in
+/// pages because it concerns other instances.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Instantiation {
+    /// Tables, state and memory as they start.
+    pub image: InitialImage,
+    /// What is to be done at each spawn, in this order, before `start`.
+    pub steps: Vec<SpawnStep>,
+}
+
+/// Something to be done at each spawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpawnStep {
+    /// Set the module's own global (an index of the global index space): its
+    /// initial value is an imported reference.
+    Global {
+        /// Which.
+        global: u32,
+    },
+    /// Copy an active element segment: its table is imported, or it holds an
+    /// imported reference.
+    Elements {
+        /// Which segment.
+        segment: u32,
+        /// Where to, in elements. Not yet checked against the table's length.
+        offset: u64,
+    },
+    /// Copy an active data segment into an imported memory.
+    Data {
+        /// Which segment.
+        segment: u32,
+        /// Where to, in bytes. Not yet checked against the memory's size.
+        offset: u64,
+    },
+    /// A segment does not fit: the instantiation traps.
+    Trap(TrapCode),
+}
+
+/// The initial image of a module.
+///
+/// `imported_globals` has the bits of each imported global that is a number, and
+/// `None` for references.
+///
+/// # Panics
+/// If `imported_globals` is shorter than the list of imported globals, or the
+/// layout is another module's.
+pub fn initial_image(
+    info: &ModuleInfo,
+    layout: &SlotLayout,
+    imported_globals: &[Option<u128>],
+) -> Instantiation {
+    let mut writer = Writer { info, layout, imported_globals, pages: BTreeMap::new() };
+    let mut steps = Vec::new();
+    writer.header();
+    writer.globals(&mut steps);
+    // Element segments come first, then data segments, and nothing after the
+    // first that does not fit.
+    let _ = writer.elements(&mut steps).is_some() && writer.data(&mut steps).is_some();
+    Instantiation { image: writer.finish(), steps }
+}
+
+struct Writer<'a> {
+    info: &'a ModuleInfo,
+    layout: &'a SlotLayout,
+    imported_globals: &'a [Option<u128>],
+    /// Pages that are not all zero, by page index relative to the base.
+    pages: BTreeMap<i64, Box<[u8]>>,
+}
+
+impl Writer<'_> {
+    fn header(&mut self) {
+        let (info, parts) = (self.info, self.layout.state_parts);
+        self.write(state::LINK_OFFSET.into(), &self.layout.link_offset().to_le_bytes());
+        self.write(state::CELLS_OFFSET.into(), &parts.cells.to_le_bytes());
+        self.write(state::ABI_OFFSET.into(), &ABI_VERSION.to_le_bytes());
+        for (i, memory) in info.memories[info.imported_memories as usize..].iter().enumerate() {
+            let size = memory.minimum * WASM_PAGE_SIZE;
+            self.write(parts.memory_size(i as u32).into(), &size.to_le_bytes());
+        }
+        for (i, table) in info.tables[info.imported_tables as usize..].iter().enumerate() {
+            let length = u64::from(table.minimum);
+            self.write(parts.table_length(i as u32).into(), &length.to_le_bytes());
+        }
+    }
+
+    fn globals(&mut self, steps: &mut Vec<SpawnStep>) {
+        for own in 0..self.info.global_inits.len() {
+            let global = self.info.imported_globals + own as u32;
+            match self.evaluate(ConstExpr::Global(global)) {
+                Some(bits) => {
+                    let offset = self.layout.state_parts.global(own as u32);
+                    self.write(offset.into(), &bits.to_le_bytes());
+                }
+                None => steps.push(SpawnStep::Global { global }),
+            }
+        }
+    }
+
+    /// `None` if a segment does not fit.
+    fn elements(&mut self, steps: &mut Vec<SpawnStep>) -> Option<()> {
+        // Once a table is written at spawn, later segments must come later too.
+        let mut at_spawn = vec![false; self.info.tables.len()];
+        for (segment, elements) in self.info.elements.iter().enumerate() {
+            match elements.mode {
+                SegmentMode::Passive => continue,
+                SegmentMode::Declared => {}
+                SegmentMode::Active { target, offset } => {
+                    let offset = self.offset(offset);
+                    let own = target.checked_sub(self.info.imported_tables);
+                    let values: Option<Vec<u128>> =
+                        elements.items.iter().map(|item| self.evaluate(*item)).collect();
+                    match (own, values) {
+                        (Some(own), Some(values)) if !at_spawn[target as usize] => {
+                            let end = offset + values.len() as u64;
+                            if end > u64::from(self.info.tables[target as usize].minimum) {
+                                steps.push(SpawnStep::Trap(TrapCode::TableOutOfBounds));
+                                return None;
+                            }
+                            for (value, element) in values.into_iter().zip(offset..) {
+                                let at = self.layout.table_element(own, element);
+                                self.write(at, &(value as u64).to_le_bytes());
+                            }
+                        }
+                        _ => {
+                            at_spawn[target as usize] = true;
+                            steps.push(SpawnStep::Elements { segment: segment as u32, offset });
+                        }
+                    }
+                }
+            }
+            let dropped = self.layout.state_parts.dropped_element(segment as u32);
+            self.write(dropped.into(), &[1]);
+        }
+        Some(())
+    }
+
+    /// `None` if a segment does not fit.
+    fn data(&mut self, steps: &mut Vec<SpawnStep>) -> Option<()> {
+        for (segment, data) in self.info.data.iter().enumerate() {
+            let SegmentMode::Active { target, offset } = data.mode else { continue };
+            let offset = self.offset(offset);
+            if target < self.info.imported_memories {
+                steps.push(SpawnStep::Data { segment: segment as u32, offset });
+            } else {
+                let size = self.info.memories[target as usize].minimum * WASM_PAGE_SIZE;
+                if offset + data.bytes.len() as u64 > size {
+                    steps.push(SpawnStep::Trap(TrapCode::MemoryOutOfBounds));
+                    return None;
+                }
+                self.write(offset as i64, &data.bytes);
+            }
+            let dropped = self.layout.state_parts.dropped_data(self.info, segment as u32);
+            self.write(dropped.into(), &[1]);
+        }
+        Some(())
+    }
+
+    /// The bits of a constant expression; `None` if it is an imported reference.
+    fn evaluate(&self, expr: ConstExpr) -> Option<u128> {
+        match expr {
+            ConstExpr::Bits(bits) => Some(bits),
+            ConstExpr::Null => Some(0),
+            ConstExpr::Func(index) => Some(FuncRef::new(0, index).0.into()),
+            ConstExpr::Global(index) => match index.checked_sub(self.info.imported_globals) {
+                None => self.imported_globals[index as usize],
+                // Validation lets an initialiser name earlier globals only.
+                Some(own) => self.evaluate(self.info.global_inits[own as usize]),
+            },
+        }
+    }
+
+    fn offset(&self, expr: ConstExpr) -> u64 {
+        let bits = self.evaluate(expr).expect("an offset is a number");
+        u64::from(bits as u32)
+    }
+
+    /// Puts bytes at an offset from the base.
+    fn write(&mut self, mut at: i64, mut bytes: &[u8]) {
+        let page_size = PAGE_SIZE as i64;
+        while !bytes.is_empty() {
+            let (page, start) = (at.div_euclid(page_size), at.rem_euclid(page_size) as usize);
+            let (now, later) = bytes.split_at(bytes.len().min(PAGE_SIZE as usize - start));
+            match self.pages.entry(page) {
+                Entry::Occupied(mut entry) => {
+                    entry.get_mut()[start..][..now.len()].copy_from_slice(now)
+                }
+                Entry::Vacant(entry) => {
+                    if now.iter().any(|byte| *byte != 0) {
+                        let page = entry.insert(vec![0; PAGE_SIZE as usize].into());
+                        page[start..][..now.len()].copy_from_slice(now);
+                    }
+                }
+            }
+            at += now.len() as i64;
+            bytes = later;
+        }
+    }
+
+    fn finish(self) -> InitialImage {
+        let mut runs: Vec<(i64, Vec<u8>)> = Vec::new();
+        for (page, bytes) in self.pages {
+            let at = page * PAGE_SIZE as i64;
+            match runs.last_mut() {
+                Some((start, run)) if *start + run.len() as i64 == at => run.extend(&bytes),
+                _ => runs.push((at, bytes.into())),
+            }
+        }
+        InitialImage { runs }
+    }
+}

@@ -1,0 +1,81 @@
+use pagefork_layout::slot::SlotLimits;
+use wasmparser::WasmFeatures;
+
+/// How modules are compiled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompileOptions {
+    /// Which proposals are accepted.
+    pub features: Features,
+    /// Whether code can be interrupted at function entries and loop headers.
+    pub interruptible: bool,
+    /// Whether Cranelift's own checks of its IR run.
+    pub verify_ir: bool,
+    /// Sizes of the zones of a slot.
+    pub limits: SlotLimits,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self {
+            features: Features::default(),
+            interruptible: true,
+            verify_ir: cfg!(debug_assertions),
+            limits: SlotLimits::default(),
+        }
+    }
+}
+
+/// A switch for each proposal that WebAssembly 2.0 took in; all on by default.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "the names are the proposals' own")]
+pub struct Features {
+    pub bulk_memory: bool,
+    pub multi_value: bool,
+    pub mutable_global: bool,
+    pub reference_types: bool,
+    pub saturating_float_to_int: bool,
+    pub sign_extension: bool,
+    pub simd: bool,
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Self {
+            bulk_memory: true,
+            multi_value: true,
+            mutable_global: true,
+            reference_types: true,
+            saturating_float_to_int: true,
+            sign_extension: true,
+            simd: true,
+        }
+    }
+}
+
+impl Features {
+    /// WebAssembly 1.0, without any of the proposals.
+    pub const NONE: Self = Self {
+        bulk_memory: false,
+        multi_value: false,
+        mutable_global: false,
+        reference_types: false,
+        saturating_float_to_int: false,
+        sign_extension: false,
+        simd: false,
+    };
+
+    pub(crate) fn for_validation(self) -> WasmFeatures {
+        let mut features = WasmFeatures::FLOATS;
+        // The validator's word for "types beyond numbers": without it, even the
+        // reference types of 2.0 are refused.
+        features.set(WasmFeatures::GC_TYPES, true);
+        features.set(WasmFeatures::BULK_MEMORY, self.bulk_memory);
+        features.set(WasmFeatures::MULTI_VALUE, self.multi_value);
+        features.set(WasmFeatures::MUTABLE_GLOBAL, self.mutable_global);
+        features.set(WasmFeatures::REFERENCE_TYPES, self.reference_types);
+        features.set(WasmFeatures::SATURATING_FLOAT_TO_INT, self.saturating_float_to_int);
+        features.set(WasmFeatures::SIGN_EXTENSION, self.sign_extension);
+        features.set(WasmFeatures::SIMD, self.simd);
+        features
+    }
+}

@@ -1,0 +1,195 @@
+//! The proof that suspended frames can be moved: in the optimised IR of a
+//! function, no value that is or derives from a host address is live across a
+//! call. A guest is suspended inside calls only, so what is live in its frames
+//! then means the same wherever the slot and the code lie.
+//!
+//! Host addresses enter a function through a few instructions (the pinned
+//! register, addresses of code, of the stack) and as 64-bit words loaded from
+//! the link zone and what it leads to. Everything computed from one is suspect,
+//! but for the outcome of a comparison. Loading from a suspect address is fine.
+
+use std::collections::HashSet;
+
+use cranelift_codegen::entity::SecondaryMap;
+use cranelift_codegen::flowgraph::ControlFlowGraph;
+use cranelift_codegen::ir::{Block, Function, Inst, Opcode, Value, types};
+
+use crate::translate::address::Region;
+
+/// A value that would be wrong after a move.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LiveAddress {
+    value: Value,
+    call: String,
+}
+
+impl std::fmt::Display for LiveAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "host address {} is live across the call `{}`", self.value, self.call)
+    }
+}
+
+/// Checks one function after optimisation.
+///
+/// # Errors
+/// The first value found that breaks the rule.
+pub(crate) fn check(func: &Function) -> Result<(), LiveAddress> {
+    let suspects = suspects(func);
+    if suspects.is_empty() {
+        return Ok(());
+    }
+    let cfg = ControlFlowGraph::with_function(func);
+    let live_in = live_in(func, &cfg, &suspects);
+    for block in func.layout.blocks() {
+        let mut live = live_out(&cfg, &live_in, block);
+        for inst in func.layout.block_insts(block).rev() {
+            for result in func.dfg.inst_results(inst) {
+                live.remove(result);
+            }
+            if func.dfg.insts[inst].opcode().is_call()
+                && let Some(value) = live.iter().min().copied()
+            {
+                return Err(LiveAddress { value, call: func.dfg.display_inst(inst).to_string() });
+            }
+            use_values(func, inst, &suspects, &mut live);
+        }
+    }
+    Ok(())
+}
+
+/// All values that are or derive from a host address.
+fn suspects(func: &Function) -> HashSet<Value> {
+    let mut suspects = HashSet::new();
+    // Values flow along block parameters too: repeat until nothing is added.
+    loop {
+        let before = suspects.len();
+        for block in func.layout.blocks() {
+            for inst in func.layout.block_insts(block) {
+                if is_source(func, inst) || derives(func, inst, &suspects) {
+                    suspects.extend(func.dfg.inst_results(inst));
+                }
+                let data = &func.dfg.insts[inst];
+                let tables = &func.dfg.jump_tables;
+                for call in data.branch_destination(tables, &func.dfg.exception_tables) {
+                    let target = call.block(&func.dfg.value_lists);
+                    let params = func.dfg.block_params(target);
+                    for (arg, param) in call.args(&func.dfg.value_lists).zip(params) {
+                        if arg.as_value().is_some_and(|arg| suspects.contains(&arg)) {
+                            suspects.insert(*param);
+                        }
+                    }
+                }
+            }
+        }
+        if suspects.len() == before {
+            return suspects;
+        }
+    }
+}
+
+fn is_source(func: &Function, inst: Inst) -> bool {
+    let data = &func.dfg.insts[inst];
+    match data.opcode() {
+        Opcode::GetPinnedReg
+        | Opcode::GetFramePointer
+        | Opcode::GetStackPointer
+        | Opcode::GetReturnAddress
+        | Opcode::SymbolValue
+        | Opcode::TlsValue
+        | Opcode::FuncAddr
+        | Opcode::StackAddr => true,
+        opcode if opcode.can_load() && !opcode.is_call() => {
+            let region = data
+                .memflags()
+                .and_then(|flags| func.dfg.mem_flags[flags].alias_region())
+                .map(|region| func.dfg.alias_regions[region].user_id);
+            let wide = func
+                .dfg
+                .inst_results(inst)
+                .iter()
+                .any(|value| func.dfg.value_type(*value) == types::I64);
+            wide && opcode == Opcode::Load && region == Some(Region::Link.id())
+        }
+        _ => false,
+    }
+}
+
+/// Whether the results carry what a suspect operand carries.
+fn derives(func: &Function, inst: Inst, suspects: &HashSet<Value>) -> bool {
+    let opcode = func.dfg.insts[inst].opcode();
+    let hides =
+        opcode.can_load() || opcode.is_call() || matches!(opcode, Opcode::Icmp | Opcode::Fcmp);
+    !hides && func.dfg.inst_args(inst).iter().any(|arg| suspects.contains(arg))
+}
+
+/// A set of values for each block.
+type LiveSets = SecondaryMap<Block, HashSet<Value>>;
+
+/// For each block, the suspects that are live at its start.
+fn live_in(func: &Function, cfg: &ControlFlowGraph, suspects: &HashSet<Value>) -> LiveSets {
+    let mut live_in = LiveSets::new();
+    let mut work: Vec<Block> = func.layout.blocks().collect();
+    while let Some(block) = work.pop() {
+        let mut live = live_out(cfg, &live_in, block);
+        for inst in func.layout.block_insts(block).rev() {
+            for result in func.dfg.inst_results(inst) {
+                live.remove(result);
+            }
+            use_values(func, inst, suspects, &mut live);
+        }
+        for param in func.dfg.block_params(block) {
+            live.remove(param);
+        }
+        if live != live_in[block] {
+            live_in[block] = live;
+            work.extend(cfg.pred_iter(block).map(|pred| pred.block));
+        }
+    }
+    live_in
+}
+
+fn live_out(cfg: &ControlFlowGraph, live_in: &LiveSets, block: Block) -> HashSet<Value> {
+    cfg.succ_iter(block).flat_map(|next| live_in[next].iter().copied()).collect()
+}
+
+fn use_values(func: &Function, inst: Inst, suspects: &HashSet<Value>, live: &mut HashSet<Value>) {
+    live.extend(func.dfg.inst_values(inst).filter(|value| suspects.contains(value)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cranelift_codegen::cursor::{Cursor, FuncCursor};
+    use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature};
+    use cranelift_codegen::isa::CallConv;
+
+    /// A function that reads the base, calls, and then uses what `use_after`
+    /// makes of it.
+    fn function(reread: bool) -> Function {
+        let mut func = Function::new();
+        let block = func.dfg.make_block();
+        let callee = Signature::new(CallConv::Tail);
+        let callee = func.import_signature(callee);
+        func.signature.returns.push(AbiParam::new(types::I64));
+        let mut cursor = FuncCursor::new(&mut func);
+        cursor.insert_block(block);
+        let base = cursor.ins().get_pinned_reg(types::I64);
+        let derived = cursor.ins().iadd(base, base);
+        let target = cursor.ins().iconst(types::I64, 0);
+        cursor.ins().call_indirect(callee, target, &[]);
+        let after = if reread { cursor.ins().get_pinned_reg(types::I64) } else { derived };
+        cursor.ins().return_(&[after]);
+        func
+    }
+
+    #[test]
+    fn an_address_kept_across_a_call_is_found() {
+        let error = check(&function(false)).unwrap_err();
+        assert!(error.to_string().contains("live across the call"), "{error}");
+    }
+
+    #[test]
+    fn reading_the_base_again_is_accepted() {
+        assert_eq!(check(&function(true)), Ok(()));
+    }
+}

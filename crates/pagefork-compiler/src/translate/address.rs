@@ -1,0 +1,371 @@
+//! Where things of an instance are, seen from compiled code. That an instance is
+//! one run of pages shows here and nowhere else in the compiler: everything is
+//! at a constant distance from the base, which is in the pinned register.
+//!
+//! An address must never outlive a call, because the instance may be moved
+//! during the call. So the base is read from the register again in every block
+//! and after every call, and nothing derived from it is kept in a variable.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::immediates::Offset32;
+use cranelift_codegen::ir::{
+    self, AliasRegion, AliasRegionData, Block, Endianness, InstBuilder, MemFlagsData, Value, types,
+};
+use cranelift_frontend::FunctionBuilder;
+use pagefork_layout::CELL_SIZE;
+use pagefork_layout::link::{self, activation, global_import, memory_import, table_import};
+use pagefork_layout::module::{ConstExpr, ValType};
+use pagefork_layout::state;
+use pagefork_layout::trap::TrapCode;
+use wasmparser::{MemArg, MemArgTarget};
+
+use super::{Translator, ir_type};
+
+/// The byte order of Wasm.
+pub(crate) const LITTLE_ENDIAN: MemFlagsData =
+    MemFlagsData::new().with_endianness(Endianness::Little);
+
+/// Kinds of storage that never overlap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Region {
+    /// Linear memories.
+    Memory,
+    /// Elements of tables.
+    Table,
+    /// Globals.
+    Global,
+    /// Sizes, lengths, cells.
+    State,
+    /// The link zone, and what it leads to on the host's side. Every 64-bit word
+    /// loaded from here counts as a host address.
+    Link,
+}
+
+impl Region {
+    const ALL: [Self; 5] = [Self::Memory, Self::Table, Self::Global, Self::State, Self::Link];
+
+    /// The number by which the region is known in the IR.
+    pub(crate) const fn id(self) -> u32 {
+        self as u32
+    }
+}
+
+/// What is known about addresses at the current place.
+pub(crate) struct Addressing {
+    regions: [AliasRegion; Region::ALL.len()],
+    /// The block in which the base was last read, and the value.
+    base: Option<(Block, Value)>,
+}
+
+impl Addressing {
+    pub(crate) fn new(b: &mut FunctionBuilder<'_>) -> Self {
+        let regions = Region::ALL.map(|region| {
+            let description = format!("{region:?}").into();
+            let data = AliasRegionData { user_id: region.id(), description };
+            b.func.dfg.alias_regions.insert(data)
+        });
+        Self { regions, base: None }
+    }
+}
+
+impl Translator<'_> {
+    /// The base: where memory 0 starts. Valid up to the next call or block.
+    pub(crate) fn base(&mut self) -> Value {
+        let block = self.b.current_block();
+        if let Some((known_in, base)) = self.addressing.base
+            && Some(known_in) == block
+        {
+            return base;
+        }
+        let base = self.b.ins().get_pinned_reg(types::I64);
+        self.addressing.base = block.map(|block| (block, base));
+        base
+    }
+
+    /// To be said after every call: the instance may lie elsewhere now.
+    pub(crate) fn forget_addresses(&mut self) {
+        self.addressing.base = None;
+    }
+
+    /// Goes on in `block`, whose only predecessor is `before`: what was known at
+    /// the end of that stays known.
+    pub(super) fn continue_from(&mut self, before: Option<Block>, block: Block) {
+        self.b.switch_to_block(block);
+        self.b.seal_block(block);
+        if let Some((known_in, _)) = &mut self.addressing.base
+            && Some(*known_in) == before
+        {
+            *known_in = block;
+        }
+    }
+
+    /// Flags for an access that cannot trap.
+    pub(crate) fn flags(&self, region: Region) -> MemFlagsData {
+        let region = self.addressing.regions[region as usize];
+        MemFlagsData::trusted().with_alias_region(Some(region))
+    }
+
+    fn load(&mut self, region: Region, ty: ir::Type, address: Value, offset: i32) -> Value {
+        let flags = self.flags(region);
+        self.b.ins().load(ty, flags, address, offset)
+    }
+
+    // The link zone and the host side.
+
+    /// A field of the link zone.
+    pub(crate) fn link_word(&mut self, ty: ir::Type, field: u32) -> Value {
+        let offset = self.module.layout.link_offset() + field as i32;
+        let base = self.base();
+        self.load(Region::Link, ty, base, offset)
+    }
+
+    /// A field of host-side storage at `address`.
+    pub(crate) fn host_word(&mut self, address: Value, field: u32) -> Value {
+        self.load(Region::Link, types::I64, address, field as i32)
+    }
+
+    /// A field of the store's activation.
+    pub(crate) fn activation_word(&mut self, field: u32) -> Value {
+        let activation = self.link_word(types::I64, link::ACTIVATION);
+        self.host_word(activation, field)
+    }
+
+    /// This instance's ordinal, as a 64-bit number.
+    pub(crate) fn ordinal(&mut self) -> Value {
+        let ordinal = self.link_word(types::I32, link::ORDINAL);
+        self.b.ins().uextend(types::I64, ordinal)
+    }
+
+    /// After a call that left the pinned register at another instance's base:
+    /// that instance's activation and ordinal, found through its header.
+    pub(crate) fn callee_link(&mut self) -> (Value, Value) {
+        self.forget_addresses();
+        let base = self.base();
+        let flags = self.flags(Region::State);
+        let offset = self.b.ins().sload32(flags, base, state::LINK_OFFSET);
+        let link = self.b.ins().iadd(base, offset);
+        let activation = self.host_word(link, link::ACTIVATION);
+        let ordinal = self.load(Region::Link, types::I32, link, link::ORDINAL as i32);
+        (activation, self.b.ins().uextend(types::I64, ordinal))
+    }
+
+    /// The base of the instance with this ordinal.
+    pub(crate) fn base_of(&mut self, activation: Value, ordinal: Value) -> Value {
+        let bases = self.host_word(activation, activation::BASES);
+        let offset = self.b.ins().ishl_imm_u(ordinal, 3);
+        let entry = self.b.ins().iadd(bases, offset);
+        self.host_word(entry, 0)
+    }
+
+    // The state zone.
+
+    /// The address of cell `index`.
+    pub(crate) fn cells_address(&mut self) -> Value {
+        let base = self.base();
+        self.b.ins().iadd_imm_s(base, i64::from(self.module.layout.state_parts.cells))
+    }
+
+    /// Puts a value into a cell, zero-extended to 64 bits where it is narrower.
+    pub(crate) fn store_cell(&mut self, index: u32, value: Value) {
+        let value = match self.b.func.dfg.value_type(value) {
+            types::I32 => self.b.ins().uextend(types::I64, value),
+            types::F32 => {
+                let bits = self.b.ins().bitcast(types::I32, MemFlagsData::new(), value);
+                self.b.ins().uextend(types::I64, bits)
+            }
+            _ => value,
+        };
+        let (base, flags) = (self.base(), self.flags(Region::State));
+        let offset = self.module.layout.state_parts.cell(index);
+        self.b.ins().store(flags, value, base, offset);
+    }
+
+    /// The value in a cell.
+    pub(crate) fn load_cell(&mut self, index: u32, ty: ir::Type) -> Value {
+        let base = self.base();
+        let offset = self.module.layout.state_parts.cell(index);
+        self.load(Region::State, ty, base, offset)
+    }
+
+    /// The value in a cell of the instance whose base the pinned register holds
+    /// after a call out.
+    pub(crate) fn load_callee_cell(&mut self, index: u32, ty: ir::Type) -> Value {
+        let (base, flags) = (self.base(), self.flags(Region::State));
+        let cells = self.b.ins().sload32(flags, base, state::CELLS_OFFSET);
+        let cells = self.b.ins().iadd(base, cells);
+        self.load(Region::State, ty, cells, (CELL_SIZE * index) as i32)
+    }
+
+    // Globals.
+
+    pub(super) fn global_get(&mut self, index: u32) -> Value {
+        let info = self.module.info;
+        let ty = info.globals[index as usize];
+        if let Some(own) = index.checked_sub(info.imported_globals)
+            && !ty.mutable
+            && let ConstExpr::Bits(bits) = info.global_inits[own as usize]
+            && matches!(ty.content, ValType::I32 | ValType::I64)
+        {
+            return self.b.ins().iconst(ir_type(ty.content), bits as u64 as i64);
+        }
+        let (address, offset) = self.global_place(index);
+        let value = self.load(Region::Global, ir_type(ty.content), address, offset);
+        if ty.content == ValType::FuncRef && index < info.imported_globals {
+            let owner = link::LinkLayout::global(&self.module.layout.link_parts, index);
+            return self.absolute_of_owner(value, owner + global_import::OWNER);
+        }
+        value
+    }
+
+    pub(super) fn global_set(&mut self, index: u32, mut value: Value) {
+        let info = self.module.info;
+        if info.globals[index as usize].content == ValType::FuncRef && index < info.imported_globals
+        {
+            value = self.absolute(value);
+        }
+        let (address, offset) = self.global_place(index);
+        let flags = self.flags(Region::Global);
+        self.b.ins().store(flags, value, address, offset);
+    }
+
+    fn global_place(&mut self, index: u32) -> (Value, i32) {
+        let layout = self.module.layout;
+        match index.checked_sub(self.module.info.imported_globals) {
+            Some(own) => (self.base(), layout.state_parts.global(own)),
+            None => {
+                let record = layout.link_parts.global(index);
+                (self.link_word(types::I64, record + global_import::CELL), 0)
+            }
+        }
+    }
+
+    // Function references. A word that leaves for a place of another owner
+    // must be absolute.
+
+    /// `value` with its owner written out, where that is this instance.
+    pub(crate) fn absolute(&mut self, value: Value) -> Value {
+        let own = self.ordinal();
+        self.with_owner(value, own)
+    }
+
+    /// `value`, read from a place whose owner's ordinal is in this link field.
+    pub(super) fn absolute_of_owner(&mut self, value: Value, owner_field: u32) -> Value {
+        let owner = self.link_word(types::I32, owner_field);
+        let owner = self.b.ins().uextend(types::I64, owner);
+        self.with_owner(value, owner)
+    }
+
+    /// `value` with `owner` written out where it names none: it is below 2^32
+    /// then, and null is zero.
+    pub(crate) fn with_owner(&mut self, value: Value, owner: Value) -> Value {
+        let high = self.b.ins().ishl_imm_u(owner, 32);
+        let owned = self.b.ins().bor(value, high);
+        let less_one = self.b.ins().iadd_imm_s(value, -1);
+        // Null wraps around to the largest number, others' are large anyway.
+        let relative =
+            self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, less_one, i64::from(u32::MAX));
+        self.b.ins().select(relative, owned, value)
+    }
+
+    // Tables. Element `i` lies at `end - 8 * (i + 1)`.
+
+    /// The length of a table, in elements, as 64 bits.
+    pub(super) fn table_length(&mut self, table: u32) -> Value {
+        let layout = self.module.layout;
+        let (address, offset) = match table.checked_sub(self.module.info.imported_tables) {
+            Some(own) => (self.base(), layout.state_parts.table_length(own)),
+            None => {
+                let record = layout.link_parts.table(table);
+                (self.link_word(types::I64, record + table_import::LENGTH_WORD), 0)
+            }
+        };
+        self.load(Region::State, types::I64, address, offset)
+    }
+
+    /// The checked address and offset of an element.
+    pub(super) fn element_place(&mut self, table: u32, index: Value) -> (Value, i32) {
+        let index = self.b.ins().uextend(types::I64, index);
+        let length = self.table_length(table);
+        let outside = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, index, length);
+        self.trap_if(outside, TrapCode::TableOutOfBounds);
+        let layout = self.module.layout;
+        let (end, offset) = match table.checked_sub(self.module.info.imported_tables) {
+            Some(own) => (self.base(), layout.table_ends[own as usize]),
+            None => {
+                let record = layout.link_parts.table(table);
+                (self.link_word(types::I64, record + table_import::END), 0)
+            }
+        };
+        let distance = self.b.ins().ishl_imm_u(index, 3);
+        let inside = self.b.ins().isub(end, distance);
+        // A mispredicted check must not read beyond the table.
+        (self.b.ins().select_spectre_guard(outside, end, inside), offset - 8)
+    }
+
+    /// The element at a checked place, absolute where the table is imported.
+    pub(super) fn load_element(&mut self, table: u32, (address, offset): (Value, i32)) -> Value {
+        let info = self.module.info;
+        let value = self.load(Region::Table, types::I64, address, offset);
+        let is_function = info.tables[table as usize].element == ValType::FuncRef;
+        if is_function && table < info.imported_tables {
+            let record = self.module.layout.link_parts.table(table);
+            return self.absolute_of_owner(value, record + table_import::OWNER);
+        }
+        value
+    }
+
+    /// Writes an element at a checked place.
+    pub(super) fn store_element(&mut self, (address, offset): (Value, i32), value: Value) {
+        let flags = self.flags(Region::Table);
+        self.b.ins().store(flags, value, address, offset);
+    }
+
+    // Memories.
+
+    /// The size of a memory in bytes.
+    pub(super) fn memory_size(&mut self, memory: u32) -> Value {
+        let layout = self.module.layout;
+        let (address, offset) = match memory.checked_sub(self.module.info.imported_memories) {
+            Some(own) => (self.base(), layout.state_parts.memory_size(own)),
+            None => {
+                let record = layout.link_parts.memory(memory);
+                (self.link_word(types::I64, record + memory_import::SIZE_WORD), 0)
+            }
+        };
+        self.load(Region::State, types::I64, address, offset)
+    }
+
+    /// What to pass to a load or store. No check is needed: a 32-bit index and a
+    /// 32-bit offset cannot name a byte beyond the guard, so what is outside
+    /// raises a signal.
+    pub(crate) fn address(
+        &mut self,
+        memarg: &MemArg,
+        index: Value,
+        _size: u8,
+    ) -> (MemFlagsData, Value, Offset32) {
+        let MemArgTarget::Memory(memory) = memarg.target else {
+            unreachable!("validation refuses array accesses")
+        };
+        let start = if memory < self.module.info.imported_memories {
+            let record = self.module.layout.link_parts.memory(memory);
+            self.link_word(types::I64, record + memory_import::BASE)
+        } else {
+            self.base()
+        };
+        let index = self.b.ins().uextend(types::I64, index);
+        let mut address = self.b.ins().iadd(start, index);
+        let offset = match i32::try_from(memarg.offset) {
+            Ok(offset) => offset,
+            Err(_) => {
+                address = self.b.ins().iadd_imm_s(address, memarg.offset as i64);
+                0
+            }
+        };
+        let trap = ir::TrapCode::unwrap_user(TrapCode::MemoryOutOfBounds as u8);
+        let flags = LITTLE_ENDIAN
+            .with_trap_code(Some(trap))
+            .with_alias_region(Some(self.addressing.regions[Region::Memory as usize]));
+        (flags, address, offset.into())
+    }
+}

@@ -1,0 +1,328 @@
+use cranelift_codegen::ir::{
+    self, Block, BlockArg, BlockCall, InstBuilder, JumpTableData, Signature, Value, types,
+};
+use cranelift_codegen::isa::CallConv;
+use pagefork_layout::link::{self, activation};
+use pagefork_layout::module::{FuncType, ValType};
+use pagefork_layout::state::result_cells;
+use pagefork_layout::trap::TrapCode;
+use wasmparser::{BlockType, Operator};
+
+use super::{Symbol, Translator, ir_type};
+use crate::parse::val_type;
+
+/// A structured block that is open.
+pub(super) struct Control {
+    kind: Kind,
+    /// Where a branch to it goes.
+    target: Block,
+    /// How many values a branch takes along.
+    arity: usize,
+    /// Where its end is; for a loop there is no such block.
+    after: Option<Block>,
+    /// How many values its end leaves.
+    result_count: usize,
+    /// Height of the operand stack below its parameters.
+    height: usize,
+    /// Whether anything jumps to `after`.
+    after_reached: bool,
+}
+
+enum Kind {
+    Function,
+    Block,
+    Loop,
+    /// The other arm, and the parameters it starts with; taken by `else`.
+    If(Option<(Block, Vec<Value>)>),
+}
+
+fn block_args(values: &[Value]) -> Vec<BlockArg> {
+    values.iter().copied().map(BlockArg::Value).collect()
+}
+
+impl Translator<'_> {
+    /// Opens the outermost block, whose end returns.
+    pub(super) fn push_function_frame(&mut self, ty: &FuncType) {
+        let after = self.block_with(&ty.results);
+        let arity = ty.results.len();
+        self.control.push(Control {
+            kind: Kind::Function,
+            target: after,
+            arity,
+            after: Some(after),
+            result_count: arity,
+            height: 0,
+            after_reached: false,
+        });
+    }
+
+    /// Passes over what cannot be reached, but for the operators that end it.
+    pub(super) fn skip_unreachable(&mut self, op: &Operator<'_>) -> bool {
+        let Some(depth) = &mut self.unreachable_depth else { return false };
+        match op {
+            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => *depth += 1,
+            Operator::End if *depth > 0 => *depth -= 1,
+            Operator::Else if *depth == 0 => return false,
+            Operator::End => return false,
+            _ => {}
+        }
+        true
+    }
+
+    pub(super) fn control(&mut self, op: &Operator<'_>) -> bool {
+        match op {
+            Operator::Block { blockty } => {
+                let (params, results) = self.block_type(*blockty);
+                let after = self.block_with(&results);
+                self.push_control(
+                    Kind::Block,
+                    after,
+                    results.len(),
+                    Some(after),
+                    &params,
+                    &results,
+                );
+            }
+            Operator::Loop { blockty } => {
+                let (params, results) = self.block_type(*blockty);
+                let header = self.block_with(&params);
+                let values = self.pop_many(params.len());
+                self.b.ins().jump(header, &block_args(&values));
+                self.b.switch_to_block(header);
+                self.stack.extend_from_slice(self.b.block_params(header));
+                self.push_control(Kind::Loop, header, params.len(), None, &params, &results);
+                self.interruption_point();
+            }
+            Operator::If { blockty } => {
+                let (params, results) = self.block_type(*blockty);
+                let condition = self.pop();
+                let after = self.block_with(&results);
+                let (then, other) = (self.b.create_block(), self.b.create_block());
+                self.b.ins().brif(condition, then, &[], other, &[]);
+                let values = self.stack[self.stack.len() - params.len()..].to_vec();
+                self.push_control(
+                    Kind::If(Some((other, values))),
+                    after,
+                    results.len(),
+                    Some(after),
+                    &params,
+                    &results,
+                );
+                self.b.seal_block(other);
+                self.b.seal_block(then);
+                self.b.switch_to_block(then);
+            }
+            Operator::Else => self.start_else(),
+            Operator::End => self.end(),
+            Operator::Br { relative_depth } => {
+                self.branch(*relative_depth);
+                self.unreachable();
+            }
+            Operator::BrIf { relative_depth } => {
+                let condition = self.pop();
+                let (target, values) = self.branch_target(*relative_depth);
+                let next = self.b.create_block();
+                self.b.ins().brif(condition, target, &block_args(&values), next, &[]);
+                self.continue_from(self.b.current_block(), next);
+            }
+            Operator::BrTable { targets } => {
+                let index = self.pop();
+                let call = |t: &mut Self, depth| {
+                    let (target, values) = t.branch_target(depth);
+                    BlockCall::new(target, block_args(&values), &mut t.b.func.dfg.value_lists)
+                };
+                let default = call(self, targets.default());
+                let entries: Vec<BlockCall> = targets
+                    .targets()
+                    .map(|depth| call(self, depth.expect("validated just before")))
+                    .collect();
+                let table = self.b.create_jump_table(JumpTableData::new(default, &entries));
+                self.b.ins().br_table(index, table);
+                self.unreachable();
+            }
+            Operator::Return => {
+                self.branch(self.control.len() as u32 - 1);
+                self.unreachable();
+            }
+            Operator::Unreachable => {
+                self.trap(TrapCode::Unreachable);
+                self.unreachable();
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Traps if `condition` is not zero: a branch to a cold call of the stub, so
+    /// that no signal is raised.
+    pub(crate) fn trap_if(&mut self, condition: Value, code: TrapCode) {
+        let (cold, next) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(cold);
+        self.b.ins().brif(condition, cold, &[], next, &[]);
+        let here = self.b.current_block();
+        self.b.switch_to_block(cold);
+        self.b.seal_block(cold);
+        self.trap(code);
+        self.continue_from(here, next);
+    }
+
+    /// Traps. The block ends here.
+    pub(crate) fn trap(&mut self, code: TrapCode) {
+        let stub = self.symbol(Symbol::Trap(code));
+        self.b.ins().call(stub, &[]);
+        self.b.ins().trap(ir::TrapCode::unwrap_user(code as u8));
+    }
+
+    /// Tests the interrupt word. The call preserves every register, so that the
+    /// test costs hot loops a compare and a branch.
+    pub(super) fn interruption_point(&mut self) {
+        if !self.module.options.interruptible {
+            return;
+        }
+        let word = self.link_word(types::I64, link::INTERRUPT);
+        let (cold, next) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(cold);
+        self.b.ins().brif(word, cold, &[], next, &[]);
+        self.b.switch_to_block(cold);
+        self.b.seal_block(cold);
+        let thunk = self.activation_word(activation::INTERRUPT);
+        let signature = self.b.import_signature(Signature::new(CallConv::PreserveAll));
+        self.b.ins().call_indirect(signature, thunk, &[]);
+        self.b.ins().jump(next, &[]);
+        self.forget_addresses();
+        self.b.switch_to_block(next);
+        self.b.seal_block(next);
+    }
+
+    fn push_control(
+        &mut self,
+        kind: Kind,
+        target: Block,
+        arity: usize,
+        after: Option<Block>,
+        params: &[ValType],
+        results: &[ValType],
+    ) {
+        self.control.push(Control {
+            kind,
+            target,
+            arity,
+            after,
+            result_count: results.len(),
+            height: self.stack.len() - params.len(),
+            after_reached: false,
+        });
+    }
+
+    fn block_type(&self, ty: BlockType) -> (Vec<ValType>, Vec<ValType>) {
+        match ty {
+            BlockType::Empty => (vec![], vec![]),
+            BlockType::Type(ty) => {
+                (vec![], vec![val_type(ty).expect("validation refuses other types")])
+            }
+            BlockType::FuncType(index) => {
+                let canonical = self.module.canonical_types[index as usize];
+                let ty = &self.module.info.types[canonical as usize];
+                (ty.params.to_vec(), ty.results.to_vec())
+            }
+        }
+    }
+
+    fn block_with(&mut self, params: &[ValType]) -> Block {
+        let block = self.b.create_block();
+        for ty in params {
+            self.b.append_block_param(block, ir_type(*ty));
+        }
+        block
+    }
+
+    /// The block that a branch goes to, and the values it takes along, which
+    /// stay on the stack.
+    fn branch_target(&mut self, depth: u32) -> (Block, Vec<Value>) {
+        let index = self.control.len() - 1 - depth as usize;
+        let control = &mut self.control[index];
+        control.after_reached |= control.after == Some(control.target);
+        let values = self.stack[self.stack.len() - control.arity..].to_vec();
+        (control.target, values)
+    }
+
+    fn branch(&mut self, depth: u32) {
+        let (target, values) = self.branch_target(depth);
+        self.b.ins().jump(target, &block_args(&values));
+    }
+
+    fn unreachable(&mut self) {
+        self.unreachable_depth = Some(0);
+    }
+
+    fn start_else(&mut self) {
+        if self.unreachable_depth.is_none() {
+            self.branch(0);
+        }
+        let control = self.control.last_mut().expect("else belongs to an if");
+        let Kind::If(other) = &mut control.kind else { unreachable!("else belongs to an if") };
+        let (other, params) = other.take().expect("an if has one else");
+        self.stack.truncate(control.height);
+        self.stack.extend(params);
+        self.b.switch_to_block(other);
+        self.unreachable_depth = None;
+    }
+
+    fn end(&mut self) {
+        let reachable = self.unreachable_depth.is_none();
+        if let Kind::If(other @ Some(_)) =
+            &mut self.control.last_mut().expect("end belongs to a block").kind
+        {
+            // An `if` without `else` passes its parameters on.
+            let (other, params) = other.take().expect("matched just now");
+            if reachable {
+                self.branch(0);
+            }
+            let control = self.control.last_mut().expect("still open");
+            control.after_reached = true;
+            let after = control.target;
+            self.b.switch_to_block(other);
+            self.b.ins().jump(after, &block_args(&params));
+        } else if reachable && !matches!(self.control.last(), Some(Control { after: None, .. })) {
+            self.branch(0);
+        }
+
+        let control = self.control.pop().expect("end belongs to a block");
+        match control.after {
+            None => {
+                self.b.seal_block(control.target);
+                debug_assert!(
+                    !reachable || self.stack.len() == control.height + control.result_count
+                );
+            }
+            Some(after) if control.after_reached => {
+                self.b.seal_block(after);
+                self.b.switch_to_block(after);
+                self.stack.truncate(control.height);
+                self.stack.extend_from_slice(self.b.block_params(after));
+                self.unreachable_depth = None;
+                if let Kind::Function = control.kind {
+                    self.return_values();
+                }
+            }
+            Some(_) => self.unreachable_depth = Some(0),
+        }
+        if control.after.is_none() && !reachable {
+            self.stack.truncate(control.height);
+        }
+    }
+
+    /// Returns what is on the stack: the first results in registers, the others
+    /// in cells.
+    fn return_values(&mut self) {
+        let values = self.pop_many(self.results.len());
+        let mut in_registers = Vec::new();
+        for (value, cell) in values.into_iter().zip(result_cells(self.results)) {
+            match cell {
+                Some(cell) => self.store_cell(cell, value),
+                None => in_registers.push(value),
+            }
+        }
+        self.b.ins().return_(&in_registers);
+    }
+}
