@@ -1,1 +1,52 @@
-fn main() {}
+//! The project's own commands, run as `cargo xtask COMMAND`.
+
+#![forbid(unsafe_code)]
+
+/// `ci`: every check in order, with its time.
+mod ci;
+/// `guests`: third-party guests, fetched and verified; own guests, rebuilt.
+mod guests;
+/// Where things are, and how other programs are run.
+mod host;
+/// `sabotage`: patches that break an invariant must make its test fail.
+mod sabotage;
+/// SHA-256, for pinned downloads and built files.
+mod sha256;
+/// `tidy`: what the repository promises about its own files.
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  ci                 every check; with CI=true a missing tool is an error
+  tidy               check the repository's own rules
+  sabotage [NAME]    break invariants on purpose; the named tests must fail
+  guests             fetch third-party guests, build the Go ones; prints where they are
+  guests --rebuild   rebuild guest/built from guest/*
+";
+
+/// What a command returns: an error is a sentence that says what to do.
+type Result<T = ()> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = host::Host::find().and_then(|host| match *arguments.as_slice() {
+        ["ci"] => ci::run(&host),
+        ["tidy"] => tidy::run(&host),
+        ["sabotage"] => sabotage::run(&host, None),
+        ["sabotage", name] => sabotage::run(&host, Some(name)),
+        ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
+        ["guests", "--rebuild"] => guests::rebuild(&host),
+        _ => Err(USAGE.to_owned()),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{}", message.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}

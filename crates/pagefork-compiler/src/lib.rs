@@ -11,24 +11,24 @@
 
 #![forbid(unsafe_code)]
 
-/// From bodies to machine code, in parallel, and from there to one text.
-mod build;
 /// What the world can do wrong: the modules that are refused, and why.
 mod error;
-/// The bytes that an instance starts with.
-mod image;
 /// Which proposals are accepted, and how code is made.
 mod options;
 /// From bytes to a description of the module and the bodies of its functions.
 mod parse;
-/// The proof that suspended frames can be moved.
-mod relocatable;
-/// The small functions around those of the module: entries, imports, traps.
-mod stubs;
 /// The machine that code is made for.
 mod target;
+/// From bodies to machine code, in parallel, and from there to one text.
+mod build;
 /// From one function body to Cranelift IR.
 mod translate;
+/// The small functions around those of the module: entries, imports, traps.
+mod stubs;
+/// The proof that suspended frames can be moved.
+mod relocatable;
+/// The bytes that an instance starts with.
+mod image;
 
 pub use error::CompileError;
 pub use image::{Instantiation, SpawnStep, initial_image};

@@ -7,24 +7,24 @@
 
 #![forbid(unsafe_code)]
 
-/// Compiled code: text, descriptors, trap table, call sites.
-pub mod code;
-/// A module's initial image: the bytes that tables, state and memory start with.
-pub mod image;
-/// The link zone and the host-side structures that compiled code reads.
-pub mod link;
-/// What a module declares: types, imports, exports, segments.
-pub mod module;
 /// Host pages and Wasm pages; bytes become page indices here and nowhere else.
 pub mod page;
+/// What a module declares: types, imports, exports, segments.
+pub mod module;
 /// Function references and host references, as 64-bit words.
 pub mod reference;
 /// The zones of a slot and their places.
 pub mod slot;
 /// The state zone, byte by byte.
 pub mod state;
+/// The link zone and the host-side structures that compiled code reads.
+pub mod link;
 /// Reasons for which a guest traps.
 pub mod trap;
+/// Compiled code: text, descriptors, trap table, call sites.
+pub mod code;
+/// A module's initial image: the bytes that tables, state and memory start with.
+pub mod image;
 
 /// Version of everything in this crate that compiled code relies on. It stands
 /// in every slot's header and in every code image.

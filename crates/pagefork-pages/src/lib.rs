@@ -1,1 +1,53 @@
-//! pagefork-pages
+//! Slots of address space and the immutable images they are filled from: every
+//! memory system call of Pagefork. Nothing here knows WebAssembly; a *slot* is a
+//! few zones of pages, and all that is done to an instance is done to pages.
+//!
+//! ```text
+//! 0        stack        link     tables         image                            size
+//! | guard  | stack down | link   | room to grow | contents, state | memory 0 | guard |
+//! |--none--|----------anonymous, read-write-----|-copy on write---|-anon-rw--|-none--|
+//! ```
+//!
+//! Principles:
+//!
+//! 1. A slot is one reservation and four kernel maps: the guards of neighbours
+//!    are one map. (An image with wide holes costs two maps a hole, see
+//!    [`Image`].)
+//! 2. An image never changes. It is a sealed memfd, or a file that nobody else
+//!    can write.
+//! 3. How much of a memory is accessible has one owner, the [`Slot`]. What else
+//!    shows the size is set from it.
+//! 4. A reset gives pages back; it does not restore fields, so there is none
+//!    that it can forget.
+//! 5. A call that fails leaves nothing half-made, and its error names the limit
+//!    that was met and how to raise it.
+//! 6. All system calls go through one file, where tests make each of them fail
+//!    in turn.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("pagefork-pages needs Linux on x86-64");
+
+mod bounds;
+mod error;
+mod features;
+mod image;
+mod limits;
+mod reservation;
+mod slot;
+mod sys;
+
+/// Which system call fails next on this thread: for tests, in builds with debug
+/// assertions.
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub mod inject;
+/// The maps of this process, as the kernel lists them.
+pub mod procmaps;
+
+// In reading order: what a slot is filled from, the slot, where an address lies
+// in it, what the kernel must be able to do, what can go wrong.
+pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP};
+pub use crate::slot::{Slot, SlotConfig};
+pub use crate::bounds::{Place, SlotBounds};
+pub use crate::features::HostFeatures;
+pub use crate::error::{Call, Feature, FileProblem, PagesError};

@@ -3,18 +3,18 @@
 
 /// All addressing: where things of an instance are, seen from compiled code.
 pub(crate) mod address;
-/// Calls, and the services of the runtime.
-mod calls;
 /// Blocks, branches and traps.
 mod control;
-/// Loads, stores and bulk operations of memories.
-mod memory;
+/// Calls, and the services of the runtime.
+mod calls;
 /// Scalar arithmetic, comparisons and conversions.
 mod numeric;
-/// Vector operators.
-mod simd;
+/// Loads, stores and bulk operations of memories.
+mod memory;
 /// Tables and references.
 mod table;
+/// Vector operators.
+mod simd;
 
 use std::collections::{BTreeSet, HashMap};
 
