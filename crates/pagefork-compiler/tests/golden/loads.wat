@@ -1,0 +1,61 @@
+;; A load needs no check and no loaded base: the pinned register, the index, the
+;; offset. Only an offset beyond 31 bits costs an addition.
+(module
+  (memory 1)
+  (func (param i32) (result i32) (i32.load offset=8 (local.get 0)))
+  (func (param i32) (result i64) (i64.load8_s offset=0x90000000 (local.get 0))))
+;; optimised IR:
+;; function u0:0(i32) -> i32 tail {
+;;     region0 = 0 "Memory"
+;;     region1 = 1 "Table"
+;;     region2 = 2 "Global"
+;;     region3 = 3 "State"
+;;     region4 = 4 "Link"
+;;     sig0 = () preserve_all
+;; block0(v0: i32):
+;;     v2 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v2-8176
+;;     brif v3, block2, block3
+;; block2 cold:
+;;     v4 = get_pinned_reg.i64 
+;;     v5 = load.i64 notrap aligned region4 v4-8192
+;;     v6 = load.i64 notrap aligned region4 v5+48
+;;     call_indirect sig0, v6()
+;;     jump block3
+;; block3:
+;;     v8 = get_pinned_reg.i64 
+;;     v9 = uextend.i64 v0
+;;     v10 = iadd v8, v9
+;;     v11 = load.i32 user2 little region0 v10+8
+;;     jump block1
+;; block1:
+;;     return v11
+;; }
+;; function u0:1(i32) -> i64 tail {
+;;     region0 = 0 "Memory"
+;;     region1 = 1 "Table"
+;;     region2 = 2 "Global"
+;;     region3 = 3 "State"
+;;     region4 = 4 "Link"
+;;     sig0 = () preserve_all
+;; block0(v0: i32):
+;;     v2 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v2-8176
+;;     brif v3, block2, block3
+;; block2 cold:
+;;     v4 = get_pinned_reg.i64 
+;;     v5 = load.i64 notrap aligned region4 v4-8192
+;;     v6 = load.i64 notrap aligned region4 v5+48
+;;     call_indirect sig0, v6()
+;;     jump block3
+;; block3:
+;;     v8 = get_pinned_reg.i64 
+;;     v9 = uextend.i64 v0
+;;     v10 = iadd v8, v9
+;;     v11 = iconst.i64 0x9000_0000
+;;     v12 = iadd v10, v11  ; v11 = 0x9000_0000
+;;     v13 = sload8.i64 user2 little region0 v12
+;;     jump block1
+;; block1:
+;;     return v13
+;; }
