@@ -27,27 +27,37 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("pagefork-pages needs Linux on x86-64");
 
-mod bounds;
-mod error;
-mod features;
+// In reading order: what a slot is filled from, the slot, where an address lies
+// in it; then what they stand on, from address space down to the system calls.
+
+/// Immutable page contents: sealed memfds and verified files.
 mod image;
-mod limits;
-mod reservation;
+/// A slot: reserve, fill, grow, reset, drop.
 mod slot;
+/// Which part of a slot an address lies in, for signal handlers.
+mod bounds;
+/// Address space that is ours alone; the safe side of `sys`.
+mod reservation;
+/// What this kernel can do, tried on real pages.
+mod features;
+/// What can go wrong, and what to do about it.
+mod error;
+/// From an error number to the limit that was met.
+mod limits;
+/// The system calls, in page verbs.
 mod sys;
 
-/// Which system call fails next on this thread: for tests, in builds with debug
-/// assertions.
-#[cfg(debug_assertions)]
-#[doc(hidden)]
-pub mod inject;
 /// The maps of this process, as the kernel lists them.
 pub mod procmaps;
 
-// In reading order: what a slot is filled from, the slot, where an address lies
-// in it, what the kernel must be able to do, what can go wrong.
+/// Makes system calls of the current thread fail: for tests, in builds with
+/// debug assertions.
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub mod inject;
+
+pub use crate::bounds::{Place, SlotBounds};
+pub use crate::error::{Call, Feature, FileProblem, PagesError};
+pub use crate::features::HostFeatures;
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP};
 pub use crate::slot::{Slot, SlotConfig};
-pub use crate::bounds::{Place, SlotBounds};
-pub use crate::features::HostFeatures;
-pub use crate::error::{Call, Feature, FileProblem, PagesError};

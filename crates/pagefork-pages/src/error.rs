@@ -1,0 +1,274 @@
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+/// Why a slot or an image could not be made or changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PagesError {
+    /// No gap of the 47-bit address space is large enough.
+    #[error(
+        "no free range of {requested} bytes is left in the 47-bit address space of this process \
+         ({mapped} bytes are mapped): keep fewer instances, or spread them over processes"
+    )]
+    AddressSpaceExhausted {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes of address space in use.
+        mapped: u64,
+    },
+    /// The process may not use that much address space.
+    #[error(
+        "{requested} bytes of address space would exceed the limit of {limit} bytes ({mapped} are \
+         mapped): raise RLIMIT_AS (`ulimit -v unlimited`)"
+    )]
+    AddressSpaceLimit {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes of address space in use.
+        mapped: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The process may not use that many bytes of private writable memory.
+    #[error(
+        "{requested} bytes of writable memory would exceed the limit of {limit} bytes ({used} are \
+         in use): raise RLIMIT_DATA (`ulimit -d unlimited`)"
+    )]
+    DataLimit {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes of private writable maps.
+        used: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The process has as many maps as the kernel allows.
+    #[error(
+        "this process has {count} memory maps and the kernel allows {limit}: raise it with \
+         `sysctl vm.max_map_count=N` (a slot takes 4 maps)"
+    )]
+    TooManyMaps {
+        /// Maps of this process.
+        count: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The kernel promises no more memory than it has.
+    #[error(
+        "the kernel refuses to promise {requested} more bytes: {committed} of {limit} bytes are \
+         promised and vm.overcommit_memory is 2. Set it to 0 or 1 with `sysctl \
+         vm.overcommit_memory=0`, or raise vm.overcommit_ratio"
+    )]
+    OvercommitRefused {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes promised to all processes.
+        committed: u64,
+        /// Bytes the kernel is ready to promise.
+        limit: u64,
+    },
+    /// The kernel has no memory for it, and no limit of this process explains it.
+    #[error("out of memory: could not {call}; free memory or raise the limit of the control group")]
+    OutOfMemory {
+        /// What was tried.
+        call: Call,
+    },
+    /// The process has as many open descriptors as it may have.
+    #[error(
+        "this process may not open more than {limit} descriptors: raise RLIMIT_NOFILE (`ulimit -n \
+         N`)"
+    )]
+    TooManyDescriptors {
+        /// The limit.
+        limit: u64,
+    },
+    /// The machine has as many open files as it may have.
+    #[error("too many open files on this machine: raise it with `sysctl fs.file-max=N`")]
+    TooManyFiles,
+    /// The process may not make files that large, and an image is a file.
+    #[error(
+        "an image of {requested} bytes exceeds the limit of {limit} bytes a file: raise \
+         RLIMIT_FSIZE (`ulimit -f unlimited`)"
+    )]
+    FileSizeLimit {
+        /// Bytes of the image.
+        requested: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The kernel, or what stands in for it, cannot do something needed.
+    #[error("this machine lacks {feature}: {detail}")]
+    Unsupported {
+        /// What is missing.
+        feature: Feature,
+        /// How that showed, and what to do.
+        detail: &'static str,
+    },
+    /// A file that cannot be used as an image.
+    #[error("the image file cannot be used: {0}")]
+    FileRefused(FileProblem),
+    /// A run of bytes outside the image that it belongs to.
+    #[error(
+        "a run of {length} bytes at slot offset {offset:#x} lies outside its image ({:#x}..{:#x})",
+        extent.start, extent.end
+    )]
+    OutsideImage {
+        /// Slot offset of the run.
+        offset: u64,
+        /// Bytes of the run.
+        length: u64,
+        /// The image, in slot offsets.
+        extent: Range<u64>,
+    },
+    /// An image that does not fit between the fixed zones of a slot and the end
+    /// of its memory.
+    #[error(
+        "an image of slot offsets {:#x}..{:#x} does not fit the part of the slot that images fill, \
+         {:#x}..{:#x}",
+        extent.start, extent.end, room.start, room.end
+    )]
+    ImageMisfit {
+        /// The image, in slot offsets.
+        extent: Range<u64>,
+        /// Where an image may lie: from the tables zone to the end of the
+        /// initial memory.
+        room: Range<u64>,
+    },
+    /// A size that a memory cannot have.
+    #[error(
+        "a memory of {requested} bytes is impossible here: at least {current}, at most {maximum}, \
+         in whole pages of 4096 bytes"
+    )]
+    MemorySize {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes it has now.
+        current: u64,
+        /// Bytes it may have.
+        maximum: u64,
+    },
+    /// A reset failed and could not be undone; the slot can be reset again or
+    /// dropped.
+    #[error("an earlier reset of this slot failed half-way: reset it again or drop it")]
+    ResetIncomplete,
+    /// A system call failed for another reason.
+    #[error("could not {call}: {}", io::Error::from_raw_os_error(*code))]
+    System {
+        /// What was tried.
+        call: Call,
+        /// The error number.
+        code: i32,
+    },
+}
+
+/// What a system call was made for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Call {
+    /// Reserve address space.
+    Reserve,
+    /// Make reserved pages accessible.
+    Commit,
+    /// Make pages inaccessible.
+    Protect,
+    /// Map an image copy-on-write.
+    MapPrivate,
+    /// Throw away page contents.
+    Discard,
+    /// Give address space back.
+    Release,
+    /// Make the memfd of an image.
+    CreateImage,
+    /// Set the size of an image.
+    ResizeImage,
+    /// Write into an image.
+    WriteImage,
+    /// Seal an image.
+    SealImage,
+    /// Read from an image.
+    ReadImage,
+    /// Read the attributes of an image file.
+    StatImage,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reserve => "reserve address space (mmap)",
+            Self::Commit => "make reserved pages accessible (mprotect)",
+            Self::Protect => "make pages inaccessible (mprotect)",
+            Self::MapPrivate => "map an image copy-on-write (mmap)",
+            Self::Discard => "discard pages (madvise)",
+            Self::Release => "give address space back (munmap)",
+            Self::CreateImage => "create an image (memfd_create)",
+            Self::ResizeImage => "set the size of an image (ftruncate)",
+            Self::WriteImage => "write an image (pwrite)",
+            Self::SealImage => "seal an image (fcntl F_ADD_SEALS)",
+            Self::ReadImage => "read an image (pread)",
+            Self::StatImage => "read the attributes of an image file (fstat)",
+        })
+    }
+}
+
+/// Something the kernel must be able to do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Host pages of 4 KiB.
+    PageSize,
+    /// `memfd_create`.
+    Memfd,
+    /// Seals on a memfd that hold.
+    Seals,
+    /// `MADV_DONTNEED` that really brings an image's bytes back.
+    Discard,
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PageSize => "4 KiB pages",
+            Self::Memfd => "memfd_create",
+            Self::Seals => "file seals",
+            Self::Discard => "a working MADV_DONTNEED",
+        })
+    }
+}
+
+/// Why a file cannot be an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileProblem {
+    /// A directory, a pipe, a device.
+    #[error("it is not a regular file")]
+    NotRegular,
+    /// Its owner could change it under us.
+    #[error("it belongs to user {owner}, not to this user ({user}) or root: copy it first")]
+    ForeignOwner {
+        /// The file's owner.
+        owner: u32,
+        /// The effective user of this process.
+        user: u32,
+    },
+    /// Others could change it under us.
+    #[error("others may write it (mode {mode:03o}): use `chmod go-w`")]
+    WritableByOthers {
+        /// The permission bits.
+        mode: u32,
+    },
+    /// It ends before the image does.
+    #[error("it has {size} bytes and the image needs {needed}: it was cut short")]
+    TooShort {
+        /// Bytes of the file.
+        size: u64,
+        /// Bytes up to the image's end.
+        needed: u64,
+    },
+    /// The image does not start at a page of the file.
+    #[error("the image starts at byte {offset} of it, which is no multiple of 4096")]
+    Unaligned {
+        /// Byte offset in the file.
+        offset: u64,
+    },
+}

@@ -1,0 +1,373 @@
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use pagefork_layout::page::{self, PAGE_SIZE};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::error::{Feature, FileProblem, PagesError};
+use crate::sys;
+
+/// Holes of more than this many bytes between runs are left out of an image:
+/// there a slot has anonymous pages. A hole that is mapped costs a page of the
+/// memfd for each page that is read, a hole left out costs two kernel maps.
+pub const SPAN_GAP: u64 = 1 << 20;
+
+/// An image has at most this many spans; of more, the nearest are joined. So no
+/// module can use up the maps of its process.
+pub const SPAN_COUNT_MAX: usize = 4;
+
+/// Immutable page contents that slots are filled from.
+///
+/// ```text
+///  slot offsets   extent.start                                        extent.end
+///                 | span 0 (tables, state, data) | hole > 1 MiB | span 1 | hole |
+///                 '--copy on write---------------'--anonymous---'-c.o.w.-'-anon-'
+///  file           | span 0                       | span 1 |
+/// ```
+///
+/// The bytes lie in a sealed memfd, which nothing can write or cut, or in a file
+/// that nobody else may write. An image of nothing but zeros has no file.
+pub struct Image {
+    extent: Range<u64>,
+    /// Invariant: ascending, apart, within the extent, of whole pages, none
+    /// empty; the file covers each.
+    spans: Vec<Span>,
+    /// `None` if there are no spans.
+    file: Option<OwnedFd>,
+}
+
+/// Pages of an image that lie together both in the slot and in the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Span {
+    slot: Range<u64>,
+    file_offset: u64,
+}
+
+impl Image {
+    /// An image of `runs` in a sealed memfd; all else in `extent` is zero. The
+    /// extent and the runs' places are slot offsets in bytes, the extent's of
+    /// whole pages. Where runs overlap, the later one holds. `name` shows in
+    /// `/proc/self/maps`.
+    ///
+    /// # Errors
+    /// [`PagesError::OutsideImage`] for a run outside the extent;
+    /// [`PagesError::Unsupported`] without memfd or seals; else the limit that
+    /// was met.
+    ///
+    /// # Panics
+    /// If the extent is not whole pages in ascending order.
+    pub fn new<'a>(
+        name: &str,
+        extent: Range<u64>,
+        runs: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Arc<Self>, PagesError> {
+        check_extent(&extent);
+        let runs: Vec<(u64, &[u8])> =
+            runs.into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
+        for &(offset, bytes) in &runs {
+            within(&extent, offset, bytes.len() as u64)?;
+        }
+        let spans = spans(&runs);
+        let Some(last) = spans.last() else {
+            return Ok(Arc::new(Self { extent, spans, file: None }));
+        };
+
+        let size = last.file_offset + (last.slot.end - last.slot.start);
+        // Asked first, because going beyond would also raise a signal.
+        if let Some(limit) = getrlimit(Resource::Fsize).current
+            && size > limit
+        {
+            return Err(PagesError::FileSizeLimit { requested: size, limit });
+        }
+        let (file, _) = memfd(name)?;
+        sys::resize_image(file.as_fd(), size)?;
+        for (offset, bytes) in runs {
+            let index = spans.partition_point(|span| span.slot.end <= offset);
+            let span = &spans[index];
+            let place = span.file_offset + (offset - span.slot.start);
+            sys::write_image(file.as_fd(), bytes, place)?;
+        }
+        seal(&file)?;
+        Ok(Arc::new(Self { extent, spans, file: Some(file) }))
+    }
+
+    /// An image in a regular file, from byte `file_offset` of it on, covering
+    /// the whole `extent` (slot offsets in bytes). The file must belong to this
+    /// user or root and nobody else may write it; what its owner does to it
+    /// later shows in slots. That its bytes are right is for the caller to
+    /// verify.
+    ///
+    /// # Errors
+    /// [`PagesError::FileRefused`] says what is wrong with the file.
+    ///
+    /// # Panics
+    /// If the extent is not whole pages in ascending order.
+    pub fn from_file(
+        file: OwnedFd,
+        file_offset: u64,
+        extent: Range<u64>,
+    ) -> Result<Arc<Self>, PagesError> {
+        check_extent(&extent);
+        let needed = file_offset.saturating_add(extent.end - extent.start);
+        check_file(file.as_fd(), file_offset, needed).map_err(|refusal| match refusal {
+            Refusal::Problem(problem) => PagesError::FileRefused(problem),
+            Refusal::Failure(failure) => failure.into(),
+        })?;
+        if extent.is_empty() {
+            return Ok(Arc::new(Self { extent, spans: Vec::new(), file: None }));
+        }
+        let spans = vec![Span { slot: extent.clone(), file_offset }];
+        Ok(Arc::new(Self { extent, spans, file: Some(file) }))
+    }
+
+    /// The slot offsets that the image covers, in bytes; whole pages.
+    pub fn extent(&self) -> Range<u64> {
+        self.extent.clone()
+    }
+
+    /// Reads bytes from slot offset `offset` on, as a fresh slot has them.
+    ///
+    /// # Errors
+    /// [`PagesError::OutsideImage`] if they are not all in the extent; an error
+    /// of the file, also when it was cut short.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PagesError> {
+        within(&self.extent, offset, into.len() as u64)?;
+        into.fill(0);
+        let wanted = offset..offset + into.len() as u64;
+        for (slot, file, file_offset) in self.maps() {
+            let part = slot.start.max(wanted.start)..slot.end.min(wanted.end);
+            if part.is_empty() {
+                continue;
+            }
+            let place = file_offset + (part.start - slot.start);
+            let part = (part.start - offset) as usize..(part.end - offset) as usize;
+            let needed = place + part.len() as u64;
+            let count = sys::read_image(file, &mut into[part.clone()], place)?;
+            if count < part.len() {
+                let size = place + count as u64;
+                return Err(PagesError::FileRefused(FileProblem::TooShort { size, needed }));
+            }
+        }
+        Ok(())
+    }
+
+    /// What to map where: slot offsets, file, and byte offset in the file.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = (Range<u64>, BorrowedFd<'_>, u64)> {
+        let file = self.file.as_ref();
+        let with_file =
+            move |span: &Span| Some((span.slot.clone(), file?.as_fd(), span.file_offset));
+        self.spans.iter().filter_map(with_file)
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image")
+            .field("extent", &self.extent)
+            .field("spans", &self.spans)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A new memfd, and whether it can never be executed.
+pub(crate) fn memfd(name: &str) -> Result<(OwnedFd, bool), PagesError> {
+    // The kernel takes 249 bytes without a NUL; names come from modules.
+    const LENGTH_MAX: usize = 200;
+    let name: String = name.chars().map(|c| if c == '\0' { ' ' } else { c }).collect();
+    let name = format!("pagefork:{}", &name[..name.floor_char_boundary(LENGTH_MAX)]);
+    match sys::create_image(&name, false) {
+        Ok(file) => Ok((file, true)),
+        // Kernels before 6.3 do not know the flag.
+        Err(failure) if failure.errno == Errno::INVAL => {
+            Ok((sys::create_image(&name, true)?, false))
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Makes the contents and the length of a memfd final.
+pub(crate) fn seal(file: &OwnedFd) -> Result<(), PagesError> {
+    if sys::seal_image(file.as_fd())?.contains(sys::IMAGE_SEALS) {
+        return Ok(());
+    }
+    Err(PagesError::Unsupported { feature: Feature::Seals, detail: "a seal did not stay" })
+}
+
+fn check_extent(extent: &Range<u64>) {
+    assert!(
+        extent.start <= extent.end
+            && extent.start.is_multiple_of(PAGE_SIZE)
+            && extent.end.is_multiple_of(PAGE_SIZE),
+        "an extent is whole pages, not {extent:#x?}"
+    );
+}
+
+fn within(extent: &Range<u64>, offset: u64, length: u64) -> Result<(), PagesError> {
+    let end = offset.checked_add(length);
+    if offset >= extent.start && end.is_some_and(|end| end <= extent.end) {
+        return Ok(());
+    }
+    Err(PagesError::OutsideImage { offset, length, extent: extent.clone() })
+}
+
+/// The pages that runs touch, with small holes between them included.
+fn spans(runs: &[(u64, &[u8])]) -> Vec<Span> {
+    let cover =
+        |&(offset, bytes): &(u64, &[u8])| page::covering(offset..offset + bytes.len() as u64);
+    let mut pages: Vec<Range<u64>> = runs.iter().map(cover).collect();
+    pages.sort_by_key(|range| range.start);
+
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for next in pages {
+        match joined.last_mut() {
+            Some(last) if next.start <= last.end.saturating_add(SPAN_GAP) => {
+                last.end = last.end.max(next.end);
+            }
+            _ => joined.push(next),
+        }
+    }
+    // Only the widest holes stay.
+    let mut holes: Vec<usize> = (1..joined.len()).collect();
+    holes.sort_by_key(|&index| std::cmp::Reverse(joined[index].start - joined[index - 1].end));
+    holes.truncate(SPAN_COUNT_MAX - 1);
+    holes.sort_unstable();
+    let starts = std::iter::once(0).chain(holes.iter().copied());
+    let ends = holes.iter().copied().chain(std::iter::once(joined.len()));
+
+    let mut file_offset = 0;
+    let span = |(start, end): (usize, usize)| {
+        let slot = joined.get(start)?.start..joined.get(end - 1)?.end;
+        let offset = file_offset;
+        file_offset += slot.end - slot.start;
+        Some(Span { slot, file_offset: offset })
+    };
+    starts.zip(ends).filter(|(start, end)| start < end).filter_map(span).collect()
+}
+
+enum Refusal {
+    Problem(FileProblem),
+    Failure(sys::Failure),
+}
+
+/// Whether a file can be an image that ends at its byte `needed`.
+fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(), Refusal> {
+    let problem = |problem| Err(Refusal::Problem(problem));
+    if !file_offset.is_multiple_of(PAGE_SIZE) {
+        return problem(FileProblem::Unaligned { offset: file_offset });
+    }
+    let stat = sys::stat_image(file).map_err(Refusal::Failure)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return problem(FileProblem::NotRegular);
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user && stat.st_uid != 0 {
+        return problem(FileProblem::ForeignOwner { owner: stat.st_uid, user });
+    }
+    let mode = stat.st_mode & 0o7777;
+    if mode & 0o022 != 0 {
+        return problem(FileProblem::WritableByOthers { mode });
+    }
+    let size = stat.st_size as u64;
+    if size < needed {
+        return problem(FileProblem::TooShort { size, needed });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn slots(runs: &[(u64, &[u8])]) -> Vec<Range<u64>> {
+        spans(runs).into_iter().map(|span| span.slot).collect()
+    }
+
+    #[test]
+    fn near_runs_share_a_span_and_far_runs_have_their_own() {
+        let near = MIB + PAGE_SIZE;
+        assert_eq!(slots(&[(0, b"a"), (near, b"b")]), vec![0..near + PAGE_SIZE; 1]);
+        let far = near + PAGE_SIZE;
+        assert_eq!(slots(&[(0, b"a"), (far, b"b")]), [0..PAGE_SIZE, far..far + PAGE_SIZE]);
+        assert_eq!(slots(&[(far, b"b"), (0, b"a")]).len(), 2, "in any order");
+        assert!(slots(&[]).is_empty());
+    }
+
+    #[test]
+    fn spans_lie_densely_in_the_file() {
+        let spans = spans(&[(5 * MIB - 1, b"ab"), (0, b"c")]);
+        assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0 });
+        let slot = 5 * MIB - PAGE_SIZE..5 * MIB + PAGE_SIZE;
+        assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE });
+    }
+
+    #[test]
+    fn of_many_spans_the_nearest_are_joined() {
+        let gaps = [10, 2, 20, 3, 30, 4];
+        let mut runs: Vec<(u64, &[u8])> = vec![(0, b"x")];
+        for gap in gaps {
+            runs.push((runs.last().unwrap().0 + gap * MIB, b"x"));
+        }
+        let slots = slots(&runs);
+        assert_eq!(slots.len(), SPAN_COUNT_MAX);
+        let starts: Vec<u64> = slots.iter().map(|slot| slot.start / MIB).collect();
+        assert_eq!(starts, [0, 10, 32, 65]);
+        assert!(slots.is_sorted_by(|a, b| a.end < b.start));
+        for (offset, _) in runs {
+            assert!(slots.iter().any(|slot| slot.contains(&offset)));
+        }
+    }
+
+    #[test]
+    fn an_image_reads_as_given_and_zero_between() {
+        let runs: [(u64, &[u8]); 4] =
+            [(0x2ffe, b"abcd"), (0x3001, b"X"), (0x2000 + 8 * MIB, b"far"), (0x4000, b"")];
+        let image = Image::new("read\0me", 0x2000..0x2000 + 9 * MIB, runs).unwrap();
+        let mut all = vec![0xff; 9 * MIB as usize];
+        image.read(0x2000, &mut all).unwrap();
+        let mut expected = vec![0; all.len()];
+        expected[0xffe..0x1002].copy_from_slice(b"abcX");
+        expected[8 * MIB as usize..][..3].copy_from_slice(b"far");
+        assert!(all == expected);
+        assert_eq!(image.extent(), 0x2000..0x2000 + 9 * MIB);
+
+        let mut four = [0; 4];
+        image.read(0x2ffe, &mut four).unwrap();
+        assert_eq!(&four, b"abcX");
+        for offset in [0x1fff, 0x2000 + 9 * MIB - 3, u64::MAX] {
+            let error = image.read(offset, &mut four).unwrap_err();
+            assert!(matches!(error, PagesError::OutsideImage { .. }));
+        }
+    }
+
+    #[test]
+    fn an_image_of_zeros_needs_no_descriptor() {
+        let image = Image::new("zeros", 0..MIB, [(0u64, &b""[..])]).unwrap();
+        assert!(image.file.is_none());
+        let mut byte = [1];
+        image.read(MIB - 1, &mut byte).unwrap();
+        assert_eq!(byte, [0]);
+        Image::new("nothing", 0x1000..0x1000, []).unwrap();
+    }
+
+    #[test]
+    fn a_run_outside_the_extent_is_refused() {
+        for offset in [0, 0xfff, 0x1ffd, 0x2000, u64::MAX - 1] {
+            let error = Image::new("outside", 0x1000..0x2000, [(offset, &b"1234"[..])]);
+            let error = error.unwrap_err();
+            assert!(matches!(error, PagesError::OutsideImage { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn long_names_are_cut_at_a_character() {
+        for name in ["ä".repeat(300), "x".repeat(300), "\n%s\0".repeat(99)] {
+            Image::new(&name, 0..PAGE_SIZE, [(0, &b"x"[..])]).unwrap();
+        }
+    }
+}

@@ -1,0 +1,98 @@
+use std::cell::{Cell, RefCell};
+
+use crate::error::Call;
+
+thread_local! {
+    static PLAN: Cell<Plan> = const { Cell::new(Plan::Nothing) };
+    static MADE: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+enum Plan {
+    Nothing,
+    FailAfter { left: u64, code: i32, once: bool },
+    Pretend(Call),
+}
+
+/// What [`fail_nth`] and [`fail_from`] saw.
+#[derive(Debug)]
+pub struct Outcome<R> {
+    /// What the body returned.
+    pub value: R,
+    /// The first call that was made to fail; `None` if there were not so many.
+    pub failed: Option<Call>,
+}
+
+/// Runs `body`; the system call number `nth` (from 0) that it makes through this
+/// crate on this thread fails with the error number `code` instead of being
+/// made.
+pub fn fail_nth<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R> {
+    fail(Plan::FailAfter { left: nth, code, once: true }, nth, body)
+}
+
+/// As [`fail_nth`], but all later calls fail too.
+pub fn fail_from<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R> {
+    fail(Plan::FailAfter { left: nth, code, once: false }, nth, body)
+}
+
+/// Runs `body`; calls of the kind `call` on this thread report success and do
+/// nothing, as some emulators do.
+pub fn pretend<R>(call: Call, body: impl FnOnce() -> R) -> R {
+    recorded(Plan::Pretend(call), body).0
+}
+
+/// Runs `body` and lists the system calls that it makes through this crate on
+/// this thread.
+pub fn record<R>(body: impl FnOnce() -> R) -> (R, Vec<Call>) {
+    recorded(Plan::Nothing, body)
+}
+
+fn fail<R>(plan: Plan, nth: u64, body: impl FnOnce() -> R) -> Outcome<R> {
+    let (value, made) = recorded(plan, body);
+    Outcome { value, failed: made.get(nth as usize).copied() }
+}
+
+fn recorded<R>(plan: Plan, body: impl FnOnce() -> R) -> (R, Vec<Call>) {
+    // Also when the body panics, later tests of this thread start afresh.
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PLAN.set(Plan::Nothing);
+            MADE.take();
+        }
+    }
+    let _restore = Restore;
+    PLAN.set(plan);
+    MADE.set(Some(Vec::new()));
+    let value = body();
+    (value, MADE.take().unwrap_or_default())
+}
+
+/// What to do with a call that is about to be made.
+pub(crate) enum Verdict {
+    Make,
+    Fail(i32),
+    Pretend,
+}
+
+pub(crate) fn verdict(call: Call) -> Verdict {
+    MADE.with_borrow_mut(|made| {
+        if let Some(made) = made {
+            made.push(call);
+        }
+    });
+    match PLAN.get() {
+        Plan::FailAfter { left: 0, code, once } => {
+            if once {
+                PLAN.set(Plan::Nothing);
+            }
+            Verdict::Fail(code)
+        }
+        Plan::FailAfter { left, code, once } => {
+            PLAN.set(Plan::FailAfter { left: left - 1, code, once });
+            Verdict::Make
+        }
+        Plan::Pretend(kind) if kind == call => Verdict::Pretend,
+        Plan::Pretend(_) | Plan::Nothing => Verdict::Make,
+    }
+}

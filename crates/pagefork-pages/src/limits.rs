@@ -1,0 +1,229 @@
+// The kernel says ENOMEM for six reasons; which one it was shows in what it
+// tells about this process.
+
+use std::io::Read;
+use std::{fs, io};
+
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::error::{Call, Feature, PagesError};
+use crate::sys::Failure;
+
+impl From<Failure> for PagesError {
+    fn from(failure: Failure) -> Self {
+        explain(failure, Facts::read)
+    }
+}
+
+/// What decides about memory, in bytes unless it says otherwise; `None` where
+/// there is no limit or it cannot be told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Facts {
+    /// Number of maps, and how many there may be.
+    maps: Option<(u64, u64)>,
+    /// Address space in use.
+    mapped: u64,
+    /// Private writable memory in use.
+    data: u64,
+    address_space_limit: Option<u64>,
+    data_limit: Option<u64>,
+    /// Promised to all processes, and the most that is; only where the kernel
+    /// keeps to that.
+    commit: Option<(u64, u64)>,
+}
+
+impl Facts {
+    fn read() -> Self {
+        let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let maps = || Some((count_maps().ok()?, number("/proc/sys/vm/max_map_count")?));
+        let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let bytes = |field: usize| {
+            let pages = statm.split_whitespace().nth(field).and_then(|word| word.parse().ok());
+            pages.unwrap_or(0u64) * rustix::param::page_size() as u64
+        };
+        let commit = || {
+            (number("/proc/sys/vm/overcommit_memory")? == 2).then_some(())?;
+            let info = fs::read_to_string("/proc/meminfo").ok()?;
+            let field = |name: &str| {
+                let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+                Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+            };
+            Some((field("Committed_AS:")?, field("CommitLimit:")?))
+        };
+        Self {
+            maps: maps(),
+            mapped: bytes(0),
+            data: bytes(5),
+            address_space_limit: getrlimit(Resource::As).current,
+            data_limit: getrlimit(Resource::Data).current,
+            commit: commit(),
+        }
+    }
+}
+
+/// How many maps this process has, found without making one: at the limit, a
+/// buffer for all lines could not be had.
+fn count_maps() -> io::Result<u64> {
+    let mut file = fs::File::open("/proc/self/maps")?;
+    let mut buffer = [0; 4096];
+    let mut count = 0;
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(count),
+            length => {
+                let lines = buffer[..length].iter().filter(|&&byte| byte == b'\n');
+                count += lines.count() as u64;
+            }
+        }
+    }
+}
+
+/// The error that `failure` means; `facts` are asked for only if they matter.
+fn explain(failure: Failure, facts: impl FnOnce() -> Facts) -> PagesError {
+    let Failure { call, errno, requested } = failure;
+    match (call, errno) {
+        (_, Errno::MFILE) => {
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            PagesError::TooManyDescriptors { limit }
+        }
+        (_, Errno::NFILE) => PagesError::TooManyFiles,
+        (Call::ResizeImage | Call::WriteImage, Errno::FBIG) => {
+            let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+            PagesError::FileSizeLimit { requested, limit }
+        }
+        (Call::CreateImage, Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::INVAL) => {
+            PagesError::Unsupported {
+                feature: Feature::Memfd,
+                detail: "the call is refused, perhaps by a seccomp filter or by vm.memfd_noexec",
+            }
+        }
+        (Call::SealImage, Errno::INVAL) => PagesError::Unsupported {
+            feature: Feature::Seals,
+            detail: "the kernel does not know the seals of an image",
+        },
+        (Call::Discard, Errno::INVAL) => PagesError::Unsupported {
+            feature: Feature::Discard,
+            detail: "the call is refused, as it is for locked memory: do not use mlockall",
+        },
+        (Call::ResizeImage | Call::WriteImage, Errno::NOSPC) => PagesError::OutOfMemory { call },
+        (_, Errno::NOMEM | Errno::AGAIN) => out_of_memory(call, requested, &facts()),
+        _ => PagesError::System { call, code: errno.raw_os_error() },
+    }
+}
+
+fn out_of_memory(call: Call, requested: u64, facts: &Facts) -> PagesError {
+    let &Facts { maps, mapped, data, address_space_limit, data_limit, commit } = facts;
+    // A call that splits maps needs up to two more; and other threads go on.
+    const MAPS_SLACK: u64 = 3;
+    if let Some((count, limit)) = maps
+        && count + MAPS_SLACK >= limit
+    {
+        return PagesError::TooManyMaps { count, limit };
+    }
+    let reserves = call == Call::Reserve;
+    if let Some(limit) = address_space_limit
+        && reserves
+        && mapped.saturating_add(requested) > limit
+    {
+        return PagesError::AddressSpaceLimit { requested, mapped, limit };
+    }
+    if reserves {
+        return PagesError::AddressSpaceExhausted { requested, mapped };
+    }
+    if let Some(limit) = data_limit
+        && data.saturating_add(requested) > limit
+    {
+        return PagesError::DataLimit { requested, used: data, limit };
+    }
+    if let Some((committed, limit)) = commit {
+        return PagesError::OvercommitRefused { requested, committed, limit };
+    }
+    PagesError::OutOfMemory { call }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Facts = Facts {
+        maps: Some((100, 65530)),
+        mapped: 1 << 30,
+        data: 1 << 20,
+        address_space_limit: None,
+        data_limit: None,
+        commit: None,
+    };
+
+    fn explained(call: Call, errno: Errno, facts: Facts) -> PagesError {
+        explain(Failure { call, errno, requested: 8 << 30 }, || facts)
+    }
+
+    #[test]
+    fn out_of_memory_names_the_limit_that_was_met() {
+        let requested = 8 << 30;
+        let cases = [
+            (Call::Reserve, FREE, PagesError::AddressSpaceExhausted { requested, mapped: 1 << 30 }),
+            (
+                Call::Reserve,
+                Facts { address_space_limit: Some(9 << 30), ..FREE },
+                PagesError::AddressSpaceExhausted { requested, mapped: 1 << 30 },
+            ),
+            (
+                Call::Reserve,
+                Facts { address_space_limit: Some((9 << 30) - 1), ..FREE },
+                PagesError::AddressSpaceLimit { requested, mapped: 1 << 30, limit: (9 << 30) - 1 },
+            ),
+            (
+                Call::Commit,
+                Facts { maps: Some((65528, 65530)), ..FREE },
+                PagesError::TooManyMaps { count: 65528, limit: 65530 },
+            ),
+            (
+                Call::Commit,
+                Facts { data_limit: Some(1 << 30), ..FREE },
+                PagesError::DataLimit { requested, used: 1 << 20, limit: 1 << 30 },
+            ),
+            (
+                Call::MapPrivate,
+                Facts { commit: Some((5, 6)), ..FREE },
+                PagesError::OvercommitRefused { requested, committed: 5, limit: 6 },
+            ),
+            (Call::Commit, FREE, PagesError::OutOfMemory { call: Call::Commit }),
+            (Call::Commit, Facts::default(), PagesError::OutOfMemory { call: Call::Commit }),
+        ];
+        for (call, facts, error) in cases {
+            assert_eq!(explained(call, Errno::NOMEM, facts), error);
+        }
+    }
+
+    #[test]
+    fn other_errors_name_the_limit_or_the_feature() {
+        let no_facts = |call, errno| {
+            explain(Failure { call, errno, requested: 1 }, || panic!("facts do not matter here"))
+        };
+        let nofile = no_facts(Call::CreateImage, Errno::MFILE);
+        assert!(matches!(nofile, PagesError::TooManyDescriptors { .. }));
+        assert!(nofile.to_string().contains("RLIMIT_NOFILE"));
+        assert_eq!(no_facts(Call::CreateImage, Errno::NFILE), PagesError::TooManyFiles);
+        let fsize = no_facts(Call::ResizeImage, Errno::FBIG);
+        assert!(matches!(fsize, PagesError::FileSizeLimit { .. }));
+        for errno in [Errno::NOSYS, Errno::PERM] {
+            let error = no_facts(Call::CreateImage, errno);
+            assert!(matches!(error, PagesError::Unsupported { feature: Feature::Memfd, .. }));
+        }
+        let locked = no_facts(Call::Discard, Errno::INVAL);
+        assert!(locked.to_string().contains("mlockall"));
+        let other = no_facts(Call::Release, Errno::INVAL);
+        assert_eq!(other, PagesError::System { call: Call::Release, code: 22 });
+        assert!(other.to_string().contains("munmap"), "{other}");
+    }
+
+    #[test]
+    fn the_facts_of_this_process_are_there() {
+        let facts = Facts::read();
+        let (count, limit) = facts.maps.unwrap();
+        assert!(count > 5 && limit > count);
+        assert!(facts.mapped > facts.data && facts.data > 0);
+    }
+}

@@ -1,0 +1,166 @@
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use crate::error::PagesError;
+use crate::sys::{self, Failure};
+
+/// Address space that belongs to us alone: what its methods do to pages, they do
+/// to nobody else's. Dropping it gives all of it back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    /// Invariant: `start..start + length` is mapped, by us, and by nobody else.
+    start: usize,
+    length: usize,
+}
+
+impl Reservation {
+    /// Reserves `size` bytes at a multiple of `align`: no access, no memory.
+    pub(crate) fn new(size: u64, align: u64) -> Result<Self, PagesError> {
+        assert!(size > 0 && size.is_multiple_of(PAGE_SIZE), "a reservation is whole pages");
+        assert!(align.is_power_of_two() && align >= PAGE_SIZE, "an alignment is whole pages");
+        release_orphans();
+        // Behind an aligned neighbour the kernel's first choice is aligned too,
+        // and then the two guards become one map.
+        let first = Self::anywhere(size)?;
+        if first.start.is_multiple_of(align as usize) {
+            return Ok(first);
+        }
+        drop(first);
+        let mut wide = Self::anywhere(size + align - PAGE_SIZE)?;
+        let head = wide.start.next_multiple_of(align as usize) - wide.start;
+        wide.trim(head, size as usize)?;
+        Ok(wide)
+    }
+
+    fn anywhere(size: u64) -> Result<Self, Failure> {
+        Ok(Self { start: sys::reserve(size as usize)?, length: size as usize })
+    }
+
+    /// Gives back the first `head` bytes, and what lies behind `length` more.
+    fn trim(&mut self, head: usize, length: usize) -> Result<(), Failure> {
+        if head > 0 {
+            // SAFETY: the head is ours by the type's invariant, and nothing has
+            // been handed out yet.
+            unsafe { sys::release(self.start, head)? };
+            self.start += head;
+            self.length -= head;
+        }
+        let tail = self.length - length;
+        if tail > 0 {
+            // SAFETY: as above, for the tail.
+            unsafe { sys::release(self.start + length, tail)? };
+            self.length = length;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Makes pages readable and writable.
+    pub(crate) fn commit(&mut self, range: Range<u64>) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: `place` keeps within what is ours by the type's invariant.
+        if length > 0 { unsafe { sys::commit(address, length) } } else { Ok(()) }
+    }
+
+    /// Makes pages inaccessible.
+    pub(crate) fn protect(&mut self, range: Range<u64>) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::protect(address, length) } } else { Ok(()) }
+    }
+
+    /// Replaces pages by a copy-on-write map of `file`, from `offset` in it.
+    pub(crate) fn map_private(
+        &mut self,
+        range: Range<u64>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::map_private(address, length, file, offset) } } else { Ok(()) }
+    }
+
+    /// Throws away what has been written to pages.
+    pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::discard(address, length) } } else { Ok(()) }
+    }
+
+    /// Address and length of a range of offsets.
+    fn place(&self, range: Range<u64>) -> (usize, usize) {
+        assert!(
+            range.start <= range.end
+                && range.end <= self.length as u64
+                && range.start.is_multiple_of(PAGE_SIZE)
+                && range.end.is_multiple_of(PAGE_SIZE),
+            "{range:#x?} is no range of pages within {:#x} bytes",
+            self.length
+        );
+        (self.start + range.start as usize, (range.end - range.start) as usize)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours by the type's invariant, and whoever holds
+        // pointers into it was told that they die with it.
+        if unsafe { sys::release(self.start, self.length) }.is_err() {
+            // Freeing the middle of one map makes two of it, so this can fail at
+            // the limit of maps. The range stays ours until that has passed.
+            orphans().push((self.start, self.length));
+        } else {
+            release_orphans();
+        }
+    }
+}
+
+/// Ranges that could not be given back yet.
+static ORPHANS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+fn orphans() -> std::sync::MutexGuard<'static, Vec<(usize, usize)>> {
+    ORPHANS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn release_orphans() {
+    // SAFETY: a range in the list is owned by the list alone.
+    orphans().retain(|&(start, length)| unsafe { sys::release(start, length) }.is_err());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procmaps;
+
+    const ALIGN: u64 = 2 << 20;
+
+    #[test]
+    fn a_reservation_is_aligned_and_inaccessible() {
+        for _ in 0..4 {
+            // A map of one page in between makes the kernel's next choice an
+            // unaligned one.
+            let _wedge = Reservation::new(PAGE_SIZE, PAGE_SIZE).unwrap();
+            let reservation = Reservation::new(3 * ALIGN, ALIGN).unwrap();
+            assert!(reservation.start.is_multiple_of(ALIGN as usize));
+            let start = reservation.start as u64;
+            let maps = procmaps::read().unwrap();
+            let map = maps.iter().find(|map| map.range.contains(&start)).unwrap();
+            assert!(map.range.end >= start + 3 * ALIGN);
+            assert!(!map.read && !map.write && !map.execute);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "no range of pages")]
+    fn a_range_outside_is_refused() {
+        let mut reservation = Reservation::new(ALIGN, ALIGN).unwrap();
+        let _ = reservation.discard(0..ALIGN + PAGE_SIZE);
+    }
+}

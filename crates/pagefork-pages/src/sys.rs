@@ -1,0 +1,206 @@
+//! The system calls, in page verbs: the one place that knows flags. Each call
+//! is made at most once, except where a signal interrupts it, and reports its
+//! failure as a [`Failure`].
+//!
+//! # Safety
+//!
+//! The functions that are unsafe here change what lies at an address. Their
+//! common contract: `address` and `length` are multiples of the page size, the
+//! range lies within address space that the caller has reserved and owns, and
+//! no Rust reference points into it.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr;
+
+use rustix::fs::{MemfdFlags, SealFlags, Stat};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use crate::error::Call;
+
+/// A system call that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) call: Call,
+    pub(crate) errno: Errno,
+    /// Bytes it asked for, where that means something.
+    pub(crate) requested: u64,
+}
+
+/// Seals of an image: its bytes and its length are final, and so are the seals.
+pub(crate) const IMAGE_SEALS: SealFlags =
+    SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Reserves `length` bytes of address space: no access, no memory promised.
+pub(crate) fn reserve(length: usize) -> Result<usize, Failure> {
+    // NORESERVE goes on to hold when parts are made writable, so slots count
+    // for what they touch and not for what they could touch.
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let place = attempt_with(Call::Reserve, length as u64, None, || {
+        // SAFETY: without an address wish the kernel picks unused space.
+        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }
+    })?;
+    Ok(place.addr())
+}
+
+/// Makes reserved pages readable and writable; those never touched are zero.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn commit(address: usize, length: usize) -> Result<(), Failure> {
+    let access = MprotectFlags::READ | MprotectFlags::WRITE;
+    attempt(Call::Commit, length as u64, (), || {
+        // SAFETY: the caller owns the range.
+        unsafe { rustix::mm::mprotect(at(address), length, access) }
+    })
+}
+
+/// Makes pages inaccessible; they keep their contents until [`discard`].
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn protect(address: usize, length: usize) -> Result<(), Failure> {
+    attempt(Call::Protect, 0, (), || {
+        // SAFETY: the caller owns the range.
+        unsafe { rustix::mm::mprotect(at(address), length, MprotectFlags::empty()) }
+    })
+}
+
+/// Maps `length` bytes of `file` copy-on-write over reserved pages.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn map_private(
+    address: usize,
+    length: usize,
+    file: BorrowedFd<'_>,
+    offset: u64,
+) -> Result<(), Failure> {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    let place = attempt(Call::MapPrivate, length as u64, at(address), || {
+        // SAFETY: the caller owns the range that the map replaces.
+        unsafe { rustix::mm::mmap(at(address), length, READ_WRITE, flags, file, offset) }
+    })?;
+    assert_eq!(place.addr(), address, "a fixed map lies where it was asked for");
+    Ok(())
+}
+
+/// Throws page contents away: afterwards anonymous pages read as zero and pages
+/// of an image as the image.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn discard(address: usize, length: usize) -> Result<(), Failure> {
+    attempt(Call::Discard, 0, (), || {
+        // SAFETY: the caller owns the range.
+        unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxDontNeed) }
+    })
+}
+
+/// Gives address space back.
+///
+/// # Safety
+/// As the module says; the caller owns the range no longer when this succeeds.
+pub(crate) unsafe fn release(address: usize, length: usize) -> Result<(), Failure> {
+    attempt(Call::Release, 0, (), || {
+        // SAFETY: the caller owns the range.
+        unsafe { rustix::mm::munmap(at(address), length) }
+    })
+}
+
+/// Makes an empty memfd that can be sealed. `executable` leaves out the flag
+/// that forbids running it, which kernels before 6.3 do not know.
+pub(crate) fn create_image(name: &str, executable: bool) -> Result<OwnedFd, Failure> {
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if !executable {
+        flags |= MemfdFlags::NOEXEC_SEAL;
+    }
+    attempt_with(Call::CreateImage, 0, None, || rustix::fs::memfd_create(name, flags))
+}
+
+/// Sets the length of a memfd; the bytes read as zero.
+pub(crate) fn resize_image(file: BorrowedFd<'_>, length: u64) -> Result<(), Failure> {
+    attempt(Call::ResizeImage, length, (), || rustix::fs::ftruncate(file, length))
+}
+
+/// Writes all of `bytes`.
+pub(crate) fn write_image(
+    file: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    mut offset: u64,
+) -> Result<(), Failure> {
+    while !bytes.is_empty() {
+        let length = bytes.len();
+        let written = attempt(Call::WriteImage, length as u64, length, || {
+            rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, offset))
+        })?;
+        bytes = &bytes[written..];
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+/// Reads until `into` is full or the file ends; returns the bytes read.
+pub(crate) fn read_image(
+    file: BorrowedFd<'_>,
+    into: &mut [u8],
+    offset: u64,
+) -> Result<usize, Failure> {
+    let mut done = 0;
+    while done < into.len() {
+        let rest = &mut into[done..];
+        let count = attempt(Call::ReadImage, 0, 0, || {
+            rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *rest, offset + done as u64))
+        })?;
+        if count == 0 {
+            break;
+        }
+        done += count;
+    }
+    Ok(done)
+}
+
+/// Seals a memfd for good and returns the seals that it then has.
+pub(crate) fn seal_image(file: BorrowedFd<'_>) -> Result<SealFlags, Failure> {
+    attempt(Call::SealImage, 0, (), || rustix::fs::fcntl_add_seals(file, IMAGE_SEALS))?;
+    attempt(Call::SealImage, 0, IMAGE_SEALS, || rustix::fs::fcntl_get_seals(file))
+}
+
+/// Attributes of a file.
+pub(crate) fn stat_image(file: BorrowedFd<'_>) -> Result<Stat, Failure> {
+    attempt_with(Call::StatImage, 0, None, || rustix::fs::fstat(file))
+}
+
+fn at(address: usize) -> *mut core::ffi::c_void {
+    ptr::with_exposed_provenance_mut(address)
+}
+
+/// Makes a call that can also be pretended (then it yields `pretended`).
+fn attempt<R>(
+    call: Call,
+    requested: u64,
+    pretended: R,
+    make: impl FnOnce() -> Result<R, Errno>,
+) -> Result<R, Failure> {
+    attempt_with(call, requested, Some(pretended), make)
+}
+
+/// Makes a call, unless a test has decided otherwise.
+fn attempt_with<R>(
+    call: Call,
+    requested: u64,
+    pretended: Option<R>,
+    make: impl FnOnce() -> Result<R, Errno>,
+) -> Result<R, Failure> {
+    #[cfg(debug_assertions)]
+    let make = || match (crate::inject::verdict(call), pretended) {
+        (crate::inject::Verdict::Fail(code), _) => Err(Errno::from_raw_os_error(code)),
+        (crate::inject::Verdict::Pretend, Some(result)) => Ok(result),
+        _ => make(),
+    };
+    #[cfg(not(debug_assertions))]
+    let _ = pretended;
+    make().map_err(|errno| Failure { call, errno, requested })
+}

@@ -1,0 +1,155 @@
+//! What the tests of this crate share: small layouts, probes that take no
+//! signal, and processes of their own for tests that count.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::process::Command;
+use std::sync::Arc;
+use std::{env, fs};
+
+use pagefork_layout::module::{MemoryType, ModuleInfo, TableType, ValType};
+use pagefork_layout::slot::{SlotLayout, SlotLimits};
+use pagefork_pages::{Image, Slot};
+
+pub const PAGE: u64 = 4096;
+pub const WASM_PAGE: u64 = 65536;
+pub const MIB: u64 = 1 << 20;
+
+/// The slot of a module with one memory and one table that can grow.
+pub fn layout() -> SlotLayout {
+    layout_of(true)
+}
+
+/// The slot of a module without memory.
+pub fn layout_without_memory() -> SlotLayout {
+    layout_of(false)
+}
+
+fn layout_of(memory: bool) -> SlotLayout {
+    let module = ModuleInfo {
+        memories: vec![MemoryType { minimum: 0, maximum: None }; usize::from(memory)],
+        tables: vec![TableType { element: ValType::FuncRef, minimum: 600, maximum: None }],
+        ..ModuleInfo::default()
+    };
+    let limits = SlotLimits { stack_size: 64 << 10, table_elements: 16 << 10 };
+    SlotLayout::new(&module, &limits).unwrap()
+}
+
+/// Bytes that say where they belong: page contents that cannot be mistaken.
+pub fn pattern(seed: u8, length: u64) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8) ^ seed | 1)
+        .collect()
+}
+
+/// An image of all tables contents and state and of `memory` bytes of memory.
+pub fn dense_image(layout: &SlotLayout, seed: u8, memory: u64) -> (Arc<Image>, Vec<u8>) {
+    let extent = layout.image_start..layout.base + memory;
+    let bytes = pattern(seed, extent.end - extent.start);
+    let image = Image::new("dense", extent.clone(), [(extent.start, &bytes[..])]).unwrap();
+    (image, bytes)
+}
+
+pub fn empty_image(layout: &SlotLayout) -> Arc<Image> {
+    Image::new("empty", layout.base..layout.base, []).unwrap()
+}
+
+/// What a slot's accessible bytes must be, by reading its image.
+pub fn expected(layout: &SlotLayout, image: &Image, memory_size: u64) -> Vec<u8> {
+    let mut bytes = vec![0; (layout.base + memory_size - layout.stack.start) as usize];
+    let extent = image.extent();
+    if !extent.is_empty() {
+        let at = (extent.start - layout.stack.start) as usize;
+        let length = (extent.end - extent.start) as usize;
+        image.read(extent.start, &mut bytes[at..at + length]).unwrap();
+    }
+    bytes
+}
+
+/// The accessible bytes of a slot, from the stack to the end of memory.
+pub fn contents(layout: &SlotLayout, slot: &Slot) -> Vec<u8> {
+    let length = layout.base + slot.memory_size() - layout.stack.start;
+    let from = slot.start().wrapping_add(layout.stack.start as usize);
+    // SAFETY: the slot says that this much is accessible, and only this thread
+    // uses it.
+    unsafe { std::slice::from_raw_parts(from, length as usize) }.to_vec()
+}
+
+/// Asserts that a slot is as its image, without printing megabytes.
+#[track_caller]
+pub fn assert_as_image(layout: &SlotLayout, slot: &Slot, memory_size: u64) {
+    assert_eq!(slot.memory_size(), memory_size);
+    let (found, wanted) = (contents(layout, slot), expected(layout, slot.image(), memory_size));
+    assert_eq!(found.len(), wanted.len());
+    if let Some(at) = (0..found.len()).find(|&at| found[at] != wanted[at]) {
+        let offset = layout.stack.start + at as u64;
+        panic!("slot offset {offset:#x} is {:#x}, not {:#x}", found[at], wanted[at]);
+    }
+}
+
+/// Overwrites all that is accessible.
+pub fn scribble(layout: &SlotLayout, slot: &Slot, byte: u8) {
+    let length = layout.base + slot.memory_size() - layout.stack.start;
+    let from = slot.start().wrapping_add(layout.stack.start as usize);
+    // SAFETY: as in `contents`.
+    unsafe { from.write_bytes(byte, length as usize) };
+}
+
+/// Writes one byte at a slot offset.
+pub fn poke(slot: &Slot, offset: u64, byte: u8) {
+    assert!(accessible(slot, offset), "{offset:#x}");
+    // SAFETY: probed above, and only this thread uses the slot.
+    unsafe { slot.start().wrapping_add(offset as usize).write_volatile(byte) };
+}
+
+/// Whether the byte at a slot offset can be read, found without a signal.
+pub fn accessible(slot: &Slot, offset: u64) -> bool {
+    readable(slot.start().wrapping_add(offset as usize).addr())
+}
+
+/// Whether the byte at an address can be read.
+pub fn readable(address: usize) -> bool {
+    let mut byte = 0u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote =
+        libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address), iov_len: 1 };
+    // SAFETY: the kernel checks the remote address, and the local one is a
+    // byte of this frame.
+    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == 1 }
+}
+
+/// Runs `body` in a process of its own, in which no other test runs: `name` is
+/// the name of the calling test.
+pub fn in_own_process(name: &str, body: impl FnOnce()) {
+    const MARK: &str = "PAGEFORK_TEST_CHILD";
+    if env::var_os(MARK).is_some() {
+        return body();
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(MARK, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    assert!(text.contains("1 passed"), "no such test: {name}\n{text}");
+}
+
+/// What a process holds: number of maps, bytes of address space, descriptors.
+#[derive(PartialEq, Eq, Debug, Clone, Copy)]
+pub struct Held {
+    pub maps: usize,
+    pub mapped: u64,
+    pub descriptors: usize,
+}
+
+pub fn held() -> Held {
+    // Reading allocates; what comes and goes with the heap is not counted.
+    let maps = pagefork_pages::procmaps::read().unwrap();
+    let counted = maps.iter().filter(|map| map.name != "[heap]");
+    Held {
+        maps: counted.clone().count(),
+        mapped: counted.map(|map| map.range.end - map.range.start).sum(),
+        descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
+    }
+}
