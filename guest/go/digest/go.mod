@@ -1,0 +1,3 @@
+module digest
+
+go 1.21

@@ -1,0 +1,160 @@
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::host::{self, Host};
+use crate::{Result, guests, sabotage, tidy};
+
+/// One check.
+struct Step {
+    name: &'static str,
+    run: fn(&Host) -> Result<Outcome>,
+}
+
+/// How a step ended, when it did not fail.
+enum Outcome {
+    /// Passed, with a remark for the summary.
+    Passed(String),
+    /// Not run, and why.
+    Skipped(String),
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "tidy", run: |host| tidy::run(host).map(|()| passed()) },
+    Step { name: "fmt", run: fmt },
+    Step { name: "build", run: build },
+    Step { name: "clippy", run: clippy },
+    Step { name: "guests", run: fetch_guests },
+    Step { name: "test", run: test },
+    Step { name: "sabotage", run: |host| sabotage::run(host, None).map(|()| passed()) },
+    Step { name: "fuzz", run: |host| workspace_beside(host, "fuzz") },
+    Step { name: "bench", run: |host| workspace_beside(host, "bench") },
+];
+
+/// A step that runs longer than this hangs: the whole of CI takes less.
+const STEP_TIME_MAX: Duration = Duration::from_secs(25 * 60);
+
+/// Runs every step, prints each with its time, and fails if any failed. A failed
+/// step does not stop the ones after it, unless it is the build.
+pub(crate) fn run(host: &Host) -> Result {
+    let start = Instant::now();
+    let mut lines = Vec::new();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let mut built = true;
+    for step in STEPS {
+        println!("\n=== {} ===", step.name);
+        let step_start = Instant::now();
+        let result = if built {
+            (step.run)(host)
+        } else {
+            Ok(Outcome::Skipped("the build failed".to_owned()))
+        };
+        let (word, remark) = match result {
+            Ok(Outcome::Passed(remark)) => {
+                passed += 1;
+                ("passed", remark)
+            }
+            Ok(Outcome::Skipped(reason)) => {
+                skipped += 1;
+                ("skipped", reason)
+            }
+            Err(message) => {
+                failed += 1;
+                built &= step.name != "build";
+                eprintln!("{message}");
+                ("FAILED", message.lines().next().unwrap_or_default().to_owned())
+            }
+        };
+        let seconds = step_start.elapsed().as_secs_f64();
+        let line = format!("{:<10} {word:<8} {seconds:>7.1} s  {remark}", step.name);
+        println!("--- {line}");
+        lines.push(line);
+    }
+    println!("\n=== summary, {:.0} s ===", start.elapsed().as_secs_f64());
+    for line in &lines {
+        println!("{line}");
+    }
+    println!("steps: {passed} passed, {failed} failed, {skipped} skipped");
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} steps failed", STEPS.len())) }
+}
+
+fn passed() -> Outcome {
+    Outcome::Passed(String::new())
+}
+
+fn fmt(host: &Host) -> Result<Outcome> {
+    if !host::exists("cargo-fmt", "--version") {
+        return missing(host, "rustfmt is missing: `rustup component add rustfmt`");
+    }
+    host::check(host.cargo().args(["fmt", "--all", "--check"]))?;
+    Ok(passed())
+}
+
+fn clippy(host: &Host) -> Result<Outcome> {
+    if !host::exists("cargo-clippy", "--version") {
+        return missing(host, "clippy is missing: `rustup component add clippy`");
+    }
+    let mut cargo = host.cargo();
+    cargo.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    host::check(&mut limited(host, cargo))?;
+    Ok(passed())
+}
+
+/// Builds everything the tests need, so that the test step's time is the tests'.
+fn build(host: &Host) -> Result<Outcome> {
+    let mut cargo = host.cargo();
+    cargo.args(["test", "--workspace", "--no-run", "--locked"]);
+    host::check(&mut limited(host, cargo))?;
+    let tree =
+        host::output(host.cargo().args(["tree", "--workspace", "--prefix", "none", "--locked"]))?;
+    let packages: BTreeSet<_> = tree
+        .lines()
+        .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>())
+        .filter(|package| !package.is_empty())
+        .collect();
+    Ok(Outcome::Passed(format!("{} packages in the workspace's build", packages.len())))
+}
+
+fn fetch_guests(host: &Host) -> Result<Outcome> {
+    match guests::fetch(host) {
+        Ok(count) => Ok(Outcome::Passed(format!("{count} guests in {}", host.guests().display()))),
+        Err(message) => missing(host, &message),
+    }
+}
+
+fn test(host: &Host) -> Result<Outcome> {
+    let mut cargo = host.cargo();
+    cargo.args(["test", "--workspace", "--locked"]).env("PAGEFORK_GUESTS", host.guests());
+    host::check(&mut limited(host, cargo))?;
+    Ok(passed())
+}
+
+/// A cargo workspace of its own, whose tests are what CI runs of it: short runs
+/// of the fuzzers, and the benchmarks at their smallest size.
+fn workspace_beside(host: &Host, name: &str) -> Result<Outcome> {
+    let manifest = host.root.join(name).join("Cargo.toml");
+    if !manifest.exists() {
+        return Ok(Outcome::Skipped(format!("there is no {name}/Cargo.toml")));
+    }
+    let mut cargo = host.cargo();
+    cargo.args(["test", "--locked", "--manifest-path"]).arg(manifest);
+    cargo.env("PAGEFORK_GUESTS", host.guests());
+    host::check(&mut limited(host, cargo))?;
+    Ok(passed())
+}
+
+/// What a missing tool means here.
+fn missing(host: &Host, message: &str) -> Result<Outcome> {
+    if host.strict {
+        Err(message.to_owned())
+    } else {
+        println!("skipped: {message}");
+        Ok(Outcome::Skipped(message.lines().next().unwrap_or_default().to_owned()))
+    }
+}
+
+/// The same command, ended with all its children when it takes too long for CI.
+/// A person at a terminal has Ctrl-C instead.
+fn limited(host: &Host, command: Command) -> Command {
+    if host.strict { host::limited(command, STEP_TIME_MAX) } else { command }
+}
