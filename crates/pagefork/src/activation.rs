@@ -1,0 +1,117 @@
+use std::any::Any;
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::atomic::AtomicBool;
+
+use pagefork_layout::link::activation as contract;
+
+use crate::backtrace::WasmBacktrace;
+use crate::enter;
+use crate::error::Error;
+use crate::store::StoreInner;
+use crate::trap::TrapCode;
+
+/// What compiled code, the assembly and the signal handler read of a store: the
+/// link zone of each instance points to its store's activation.
+///
+/// Invariant: `host_sp` is zero exactly when no guest frame of the store is on
+/// any stack of this thread; else it is the address of the innermost
+/// [`enter::EntryFrame`].
+#[repr(C)]
+pub(crate) struct Activation {
+    pub(crate) host_sp: usize,
+    pub(crate) guest_sp: usize,
+    pub(crate) guest_base: usize,
+    /// The array of bases, by ordinal.
+    pub(crate) bases: *const usize,
+    pub(crate) stack_top: usize,
+    host_call: usize,
+    interrupt: usize,
+    trap: usize,
+    /// Code and base of what an indirect call across instances must call.
+    pub(crate) resolved: [usize; 2],
+    // The contract with compiled code ends here.
+    /// The store, with the provenance of the outermost entry.
+    pub(crate) store: *mut StoreInner,
+    /// Whether the next outermost entry must look at more than addresses: a
+    /// timeout is set, or the store is suspended, or closed.
+    pub(crate) attention: bool,
+    /// Ordinal of the instance in whose slot the stack in use lies.
+    pub(crate) stack_owner: u32,
+    /// Set while the list of instances changes, so that the signal handler
+    /// leaves it alone.
+    pub(crate) changing: AtomicBool,
+    /// Why the guest was left, until the embedder is told.
+    pub(crate) parked: Option<Parked>,
+    /// Counts down to the suspension of the guest; 0: never.
+    pub(crate) suspend_countdown: u64,
+    /// Whether the host function that runs now asked for the suspension of its
+    /// caller.
+    pub(crate) suspend_requested: bool,
+    /// Whether the embedder is ready to see the guest suspended.
+    pub(crate) suspendable: bool,
+}
+
+/// What is carried over guest frames to the embedder.
+pub(crate) enum Parked {
+    /// The guest trapped.
+    Trap(TrapCode, WasmBacktrace),
+    /// A host function failed.
+    Error(Error),
+    /// A host function panicked.
+    Panic(Box<dyn Any + Send>),
+}
+
+const _: () = {
+    assert!(offset_of!(Activation, host_sp) == contract::HOST_SP as usize);
+    assert!(offset_of!(Activation, guest_sp) == contract::GUEST_SP as usize);
+    assert!(offset_of!(Activation, guest_base) == contract::GUEST_BASE as usize);
+    assert!(offset_of!(Activation, bases) == contract::BASES as usize);
+    assert!(offset_of!(Activation, stack_top) == contract::STACK_TOP as usize);
+    assert!(offset_of!(Activation, host_call) == contract::HOST_CALL as usize);
+    assert!(offset_of!(Activation, interrupt) == contract::INTERRUPT as usize);
+    assert!(offset_of!(Activation, trap) == contract::TRAP as usize);
+    assert!(offset_of!(Activation, resolved) == contract::RESOLVED as usize);
+    assert!(offset_of!(Activation, store) == contract::SIZE as usize);
+};
+
+impl Activation {
+    pub(crate) fn new() -> Self {
+        let thunks = enter::thunks();
+        Self {
+            host_sp: 0,
+            guest_sp: 0,
+            guest_base: 0,
+            bases: ptr::null(),
+            stack_top: 0,
+            host_call: thunks.host_call,
+            interrupt: thunks.interrupt,
+            trap: thunks.trap,
+            resolved: [0; 2],
+            store: ptr::null_mut(),
+            attention: false,
+            stack_owner: 0,
+            changing: AtomicBool::new(false),
+            parked: None,
+            suspend_countdown: 0,
+            suspend_requested: false,
+            suspendable: false,
+        }
+    }
+
+    /// Whether guest frames lie below whoever asks.
+    pub(crate) fn is_active(&self) -> bool {
+        self.host_sp != 0
+    }
+
+    /// Whether host functions run between the guest's frames: one was called by
+    /// the guest and entered it again.
+    ///
+    /// # Safety
+    /// The guest is entered.
+    pub(crate) unsafe fn is_nested(&self) -> bool {
+        let entry = ptr::with_exposed_provenance::<enter::EntryFrame>(self.host_sp);
+        // SAFETY: `host_sp` is the entry frame of the innermost entry.
+        unsafe { (*entry).outer_host_sp != 0 }
+    }
+}

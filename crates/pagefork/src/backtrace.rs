@@ -1,0 +1,157 @@
+use std::fmt;
+
+use pagefork_layout::code::CodeKind;
+
+use crate::enter::{self, EntryFrame};
+use crate::module::Module;
+use crate::store::StoreInner;
+
+/// At most this many frames are kept, the innermost ones; the others are counted.
+const FRAMES_MAX: usize = 64;
+
+/// The functions of the guest that were running, innermost first, across all
+/// entries into the store.
+#[derive(Clone, Default)]
+pub struct WasmBacktrace {
+    frames: Vec<Frame>,
+    omitted: usize,
+}
+
+/// A function of the guest that was running.
+#[derive(Clone)]
+pub struct Frame {
+    module: Module,
+    function: u32,
+    offset: u32,
+}
+
+impl Frame {
+    /// The function's module.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The function's index in its module, imports included.
+    pub fn function_index(&self) -> u32 {
+        self.function
+    }
+
+    /// The function's name, where the module has one for it.
+    pub fn function_name(&self) -> Option<&str> {
+        self.module.info().function_name(self.function)
+    }
+
+    /// How many bytes of machine code into the function it was.
+    pub fn code_offset(&self) -> u32 {
+        self.offset
+    }
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let module = self.module.name().unwrap_or("<unnamed module>");
+        write!(f, "{module}!")?;
+        match self.function_name() {
+            Some(name) => f.write_str(name)?,
+            None => f.write_str("<unnamed function>")?,
+        }
+        write!(f, " (function {}, code offset {:#x})", self.function, self.offset)
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl WasmBacktrace {
+    /// The frames, innermost first.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// How many further frames there were, beyond the outermost of
+    /// [`WasmBacktrace::frames`].
+    pub fn omitted_count(&self) -> usize {
+        self.omitted
+    }
+
+    /// The frames of these instructions, then those from the frame pointer `frame`
+    /// up, and on in the entries around this one.
+    ///
+    /// # Safety
+    /// `frame` is a frame pointer of a guest of `store` that does not run now, or
+    /// 0, and `entry` its innermost entry frame, or 0.
+    pub(crate) unsafe fn capture(
+        store: &StoreInner,
+        instructions: &[usize],
+        frame: usize,
+        entry: usize,
+    ) -> Self {
+        let mut trace = Self::default();
+        for pc in instructions {
+            trace.push(store, *pc);
+        }
+        let (mut frame, mut entry) = (frame, entry);
+        loop {
+            while frame != 0 {
+                // SAFETY: frame pointers are kept in every frame: the caller's,
+                // then the return address.
+                let (next, return_address) =
+                    unsafe { *std::ptr::with_exposed_provenance::<(usize, usize)>(frame) };
+                // A call's instruction ends where its return address begins.
+                trace.push(store, return_address - 1);
+                frame = next;
+            }
+            if entry == 0 {
+                return trace;
+            }
+            // SAFETY: entries that have not been left are intact, as the caller
+            // promises of the innermost, and each leads to the one around it.
+            let around = unsafe { &*std::ptr::with_exposed_provenance::<EntryFrame>(entry) };
+            if around.outer_host_sp == 0 {
+                return trace;
+            }
+            frame = around.outer_guest_sp;
+            entry = around.outer_host_sp;
+        }
+    }
+
+    fn push(&mut self, store: &StoreInner, pc: usize) {
+        let Some((instance, offset)) = store.code_at(pc) else {
+            debug_assert!(pc == 0 || enter::thunks().contains(pc), "unknown code in a frame");
+            return;
+        };
+        let module = &instance.module;
+        let Some(range) = module.code().range_at(offset) else { return };
+        let CodeKind::Function(function) = range.kind else { return };
+        if function < module.info().imported_functions {
+            return;
+        }
+        if self.frames.len() == FRAMES_MAX {
+            self.omitted += 1;
+            return;
+        }
+        self.frames.push(Frame { module: module.clone(), function, offset: offset - range.start });
+    }
+}
+
+impl fmt::Display for WasmBacktrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("wasm backtrace, innermost first:")?;
+        for (number, frame) in self.frames.iter().enumerate() {
+            write!(f, "\n  {number:>3}: {frame}")?;
+        }
+        match self.omitted {
+            0 => Ok(()),
+            omitted => write!(f, "\n  ... and {omitted} more"),
+        }
+    }
+}
+
+impl fmt::Debug for WasmBacktrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

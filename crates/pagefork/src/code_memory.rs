@@ -1,0 +1,103 @@
+use std::ptr::{self, NonNull};
+
+use crate::error::SystemError;
+
+/// Machine code, mapped: first writable while it is copied, then executable,
+/// never both. Unmapped when dropped; nothing of it may run then.
+#[derive(Debug)]
+pub(crate) struct CodeMemory {
+    /// Dangling if there is no code.
+    start: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: the mapping is never written after `new`, so any thread may read and
+// run it.
+unsafe impl Send for CodeMemory {}
+// SAFETY: as above.
+unsafe impl Sync for CodeMemory {}
+
+impl CodeMemory {
+    /// Maps a copy of `text`.
+    ///
+    /// # Errors
+    /// If the system has no memory for it or does not let it be executed.
+    pub(crate) fn new(text: &[u8]) -> Result<Self, SystemError> {
+        let size = text.len();
+        if size == 0 {
+            return Ok(Self { start: NonNull::dangling(), size });
+        }
+        let failed =
+            || SystemError::CodeMemory { size, source: std::io::Error::last_os_error() };
+        // SAFETY: a fresh private mapping of `size` bytes, which nobody else
+        // knows before this function returns.
+        unsafe {
+            let start = libc::mmap(
+                ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if start == libc::MAP_FAILED {
+                return Err(failed());
+            }
+            let start = NonNull::new_unchecked(start.cast::<u8>());
+            // Whatever fails from here, the destructor unmaps.
+            let own = Self { start, size };
+            ptr::copy_nonoverlapping(text.as_ptr(), start.as_ptr(), size);
+            let executable = libc::PROT_READ | libc::PROT_EXEC;
+            if libc::mprotect(start.as_ptr().cast(), size, executable) != 0 {
+                return Err(failed());
+            }
+            Ok(own)
+        }
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
+    }
+
+    /// Offset of the instruction at address `pc`, if it is in this code.
+    pub(crate) fn offset_of(&self, pc: usize) -> Option<u32> {
+        let offset = pc.wrapping_sub(self.start.as_ptr().addr());
+        // Texts are smaller than 4 GiB: the compiler's distances have 32 bits.
+        (offset < self.size).then_some(offset as u32)
+    }
+}
+
+impl Drop for CodeMemory {
+    fn drop(&mut self) {
+        if self.size > 0 {
+            // SAFETY: the mapping is ours; its users hold a reference to us.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.size) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_never_writable_and_executable() {
+        // mov eax, 42; ret
+        let code = CodeMemory::new(&[0xb8, 42, 0, 0, 0, 0xc3]).unwrap();
+        let start = code.start();
+        // SAFETY: the bytes above are a function of this type.
+        let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(start) };
+        assert_eq!(function(), 42);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.starts_with(&format!("{start:x}-"))).unwrap();
+        assert_eq!(line.split(' ').nth(1), Some("r-xp"));
+        assert_eq!((code.offset_of(start + 5), code.offset_of(start + 6)), (Some(5), None));
+    }
+
+    #[test]
+    fn no_code_is_no_mapping() {
+        let code = CodeMemory::new(&[]).unwrap();
+        assert_eq!(code.offset_of(code.start()), None);
+    }
+}

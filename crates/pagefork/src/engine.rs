@@ -1,0 +1,95 @@
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagefork_layout::module::FuncType;
+use pagefork_layout::page::PAGE_SIZE;
+
+use crate::config::Config;
+use crate::error::{Result, SystemError};
+use crate::signals;
+
+/// What modules are compiled with and stores belong to. Cheap to clone: clones
+/// are the same engine.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    config: Config,
+    types: Mutex<HashMap<FuncType, TypeId>>,
+}
+
+/// A function type, by its number in the engine: equal exactly if the types are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TypeId(u32);
+
+impl Engine {
+    /// An engine with this configuration. The first one of a process installs
+    /// handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE, which pass on whatever is
+    /// no guest's.
+    ///
+    /// The embedder's own signal handlers must be installed with `SA_ONSTACK`, or
+    /// they run on guests' stacks.
+    ///
+    /// # Errors
+    /// If the machine or process lacks what is needed: 4 KiB pages, signal
+    /// handlers, returns that no hardware checks.
+    pub fn new(config: &Config) -> Result<Self> {
+        // SAFETY: asks for a number.
+        let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        if page_size != PAGE_SIZE {
+            return Err(SystemError::PageSize(page_size).into());
+        }
+        if has_shadow_stack() {
+            return Err(SystemError::ShadowStack.into());
+        }
+        signals::install()?;
+        Ok(Self(Arc::new(Shared { config: config.clone(), types: Mutex::default() })))
+    }
+
+    /// The engine's configuration.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// Whether both are the same engine.
+    pub fn same(a: &Self, b: &Self) -> bool {
+        Arc::ptr_eq(&a.0, &b.0)
+    }
+
+    pub(crate) fn type_id(&self, ty: &FuncType) -> TypeId {
+        // A panic elsewhere leaves the map as it was: entries are only added.
+        let mut types = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = TypeId(types.len() as u32);
+        match types.entry(ty.clone()) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(next),
+        }
+    }
+}
+
+impl Default for Engine {
+    /// An engine with the default configuration.
+    ///
+    /// # Panics
+    /// If the machine or process lacks what is needed; see [`Engine::new`].
+    fn default() -> Self {
+        Self::new(&Config::default()).expect("this machine can run guests")
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}
+
+/// Whether the processor checks this thread's returns against a second stack.
+fn has_shadow_stack() -> bool {
+    const ARCH_SHSTK_STATUS: libc::c_long = 0x5005;
+    const SHADOW_STACK: u64 = 1;
+    let mut status = 0u64;
+    // SAFETY: writes the status word, or fails where the kernel knows nothing.
+    let failed = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &mut status) };
+    failed == 0 && status & SHADOW_STACK != 0
+}

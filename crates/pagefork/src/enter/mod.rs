@@ -1,0 +1,374 @@
+//! Entering and leaving the guest. The instructions are in [`x86_64`]; here is
+//! what calls them, and what they call on the host stack.
+//!
+//! # Safety
+//!
+//! While a guest runs, its store is borrowed by whoever entered: the assembly and
+//! the functions below reach it through `Activation::store`, a raw pointer made
+//! from that borrow, which is not used until the entry returns.
+
+mod x86_64;
+
+use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+
+use pagefork_layout::link::{Service, activation as contract};
+use pagefork_layout::state::save::Suspension;
+
+use crate::activation::{Activation, Parked};
+use crate::backtrace::WasmBacktrace;
+use crate::error::Error;
+use crate::services;
+use crate::store::StoreInner;
+use crate::thread;
+use crate::trap::{Trap, TrapCode};
+use crate::value::Cell;
+
+/// What host code answers the thunk that called it.
+const CONTINUE: u32 = 0;
+const LEAVE: u32 = 1;
+const SUSPEND: u32 = 2;
+
+/// How an entry ended.
+const FINISHED: u32 = 0;
+const LEFT: u32 = 1;
+const SUSPENDED: u32 = 2;
+
+/// What an entry leaves on the host stack, at `HOST_SP`.
+#[repr(C)]
+pub(crate) struct EntryFrame {
+    activation: *mut Activation,
+    /// The activation around this one: its `host_sp`, zero if there is none.
+    pub(crate) outer_host_sp: usize,
+    pub(crate) outer_guest_sp: usize,
+    pub(crate) outer_guest_base: usize,
+    unused: usize,
+    /// r15, r14, r13, r12, rbx, rbp, return address.
+    saved: [usize; 7],
+}
+
+const _: () = {
+    assert!(size_of::<EntryFrame>() == 96);
+    assert!(offset_of!(EntryFrame, outer_host_sp) == 8);
+    assert!(offset_of!(EntryFrame, outer_guest_sp) == 16);
+    assert!(offset_of!(EntryFrame, outer_guest_base) == 24);
+    assert!(contract::HOST_SP == 0);
+};
+
+#[expect(improper_ctypes, reason = "the assembly looks at the C part of the activation alone")]
+unsafe extern "C" {
+    static pagefork_thunks_start: u8;
+    static pagefork_thunks_end: u8;
+    fn pagefork_enter(
+        activation: *mut Activation,
+        base: usize,
+        stack: usize,
+        entry: usize,
+        code: usize,
+    ) -> u32;
+    fn pagefork_resume(
+        activation: *mut Activation,
+        base: usize,
+        frame: usize,
+        save_area: usize,
+    ) -> u32;
+    fn pagefork_host_call();
+    fn pagefork_interrupt();
+    fn pagefork_trap();
+    fn pagefork_trapped();
+}
+
+/// Addresses of the thunks.
+pub(crate) struct Thunks {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) host_call: usize,
+    pub(crate) interrupt: usize,
+    pub(crate) trap: usize,
+    /// Where the signal handler continues a guest that trapped.
+    pub(crate) trapped: usize,
+}
+
+impl Thunks {
+    /// Whether the instruction at `pc` is one of theirs.
+    pub(crate) fn contains(&self, pc: usize) -> bool {
+        (self.start..self.end).contains(&pc)
+    }
+
+    /// Those that guests call.
+    pub(crate) fn called_by_guests(&self) -> [usize; 3] {
+        [self.host_call, self.interrupt, self.trap]
+    }
+}
+
+/// Where the thunks are.
+pub(crate) fn thunks() -> Thunks {
+    Thunks {
+        start: &raw const pagefork_thunks_start as usize,
+        end: &raw const pagefork_thunks_end as usize,
+        host_call: pagefork_host_call as *const () as usize,
+        interrupt: pagefork_interrupt as *const () as usize,
+        trap: pagefork_trap as *const () as usize,
+        trapped: pagefork_trapped as *const () as usize,
+    }
+}
+
+/// A function to enter: addresses that are valid as long as the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) base: usize,
+    pub(crate) ordinal: u32,
+    pub(crate) stack_top: usize,
+    /// Where the instance's cells are.
+    pub(crate) cells: usize,
+    /// The entry stub of the function's type.
+    pub(crate) entry: usize,
+    /// The function's code.
+    pub(crate) code: usize,
+}
+
+/// How the guest was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The function returned; its results are in cells.
+    Finished,
+    /// The guest is suspended.
+    Suspended,
+}
+
+/// Calls a guest function whose arguments are in its instance's cells.
+///
+/// # Errors
+/// Whatever makes the guest leave: a trap, or the error of a host function.
+///
+/// # Panics
+/// With the payload of a host function that panicked.
+///
+/// # Safety
+/// - `store` points to the store, exclusively borrowed by the caller, with the
+///   provenance of the whole store (embedder's data included).
+/// - `target` is a function of an instance of that store, and its arguments are
+///   of its type.
+#[inline]
+pub(crate) unsafe fn call(store: *mut StoreInner, target: &Target) -> Result<Outcome, Error> {
+    thread::check_stack()?;
+    // SAFETY: the caller borrows the store; the borrow made here ends before the
+    // guest is entered.
+    unsafe {
+        let attention = (*store).activation.attention || (*store).interrupts.is_noted();
+        let _deadline = if attention { (*store).prepare_entry()? } else { None };
+        enter(store, target)
+    }
+}
+
+/// # Safety
+/// As [`call`].
+#[inline]
+unsafe fn enter(store: *mut StoreInner, target: &Target) -> Result<Outcome, Error> {
+    // SAFETY: the caller borrows the store.
+    let activation = unsafe { &raw mut (*store).activation };
+    // SAFETY: as above; the guest's stack is free below GUEST_SP while host code
+    // runs, and unused if nobody is in the guest.
+    let outcome = unsafe {
+        (*activation).store = store;
+        let stack = if (*activation).is_active() {
+            (*activation).guest_sp & !15
+        } else {
+            (*activation).stack_top = target.stack_top;
+            (*activation).stack_owner = target.ordinal;
+            target.stack_top
+        };
+        let outer = thread::set_current(activation);
+        let outcome = pagefork_enter(activation, target.base, stack, target.entry, target.code);
+        thread::set_current(outer);
+        outcome
+    };
+    match outcome {
+        FINISHED => Ok(Outcome::Finished),
+        // SAFETY: the guest was left, so the caller's borrow is ours again.
+        _ => unsafe { left(activation, outcome) },
+    }
+}
+
+/// Continues the suspended guest of a store.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Safety
+/// - As [`call`], and no guest of the store is entered.
+/// - The guest is suspended in `base`'s save area, with its frames on the stack
+///   below `activation.stack_top`.
+pub(crate) unsafe fn resume(
+    store: *mut StoreInner,
+    base: usize,
+    frame: usize,
+    save_area: usize,
+) -> Result<Outcome, Error> {
+    thread::check_stack()?;
+    // SAFETY: the caller borrows the store, and answers for the frames.
+    unsafe {
+        let activation = &raw mut (*store).activation;
+        (*activation).store = store;
+        let outer = thread::set_current(activation);
+        let outcome = pagefork_resume(activation, base, frame, save_area);
+        thread::set_current(outer);
+        match outcome {
+            FINISHED => Ok(Outcome::Finished),
+            _ => left(activation, outcome),
+        }
+    }
+}
+
+/// # Safety
+/// The activation's store is borrowed by the caller.
+#[cold]
+unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<Outcome, Error> {
+    if outcome == SUSPENDED {
+        return Ok(Outcome::Suspended);
+    }
+    // SAFETY: the caller borrows the store.
+    let parked = unsafe { (*activation).parked.take() };
+    match parked.expect("who leaves the guest parks the reason") {
+        Parked::Trap(code, backtrace) => Err(Trap::new(code, backtrace).into()),
+        Parked::Error(error) => Err(error),
+        Parked::Panic(payload) => resume_unwind(payload),
+    }
+}
+
+/// What host code answers: in eax, and in rdx where the registers are to be
+/// saved if the guest is suspended.
+#[repr(C)]
+struct Answer {
+    verdict: u64,
+    save_area: *mut u8,
+}
+
+impl Answer {
+    const CONTINUE: Self = Self { verdict: CONTINUE as u64, save_area: ptr::null_mut() };
+
+    /// # Safety
+    /// The activation's store is valid.
+    #[cold]
+    unsafe fn leave(activation: *mut Activation, reason: Parked) -> Self {
+        // SAFETY: the caller answers for the store.
+        unsafe { (*activation).parked = Some(reason) };
+        Self { verdict: LEAVE.into(), save_area: ptr::null_mut() }
+    }
+
+    /// # Safety
+    /// The activation's store is valid, and the guest is about to be left.
+    #[cold]
+    unsafe fn suspend(store: *mut StoreInner, base: usize, kind: Suspension) -> Self {
+        // SAFETY: the caller answers for the store.
+        let save_area = unsafe { (*store).note_suspension(base, kind) };
+        Self { verdict: SUSPEND.into(), save_area }
+    }
+}
+
+/// Runs a host function or a service, on the host stack.
+///
+/// # Safety
+/// Called by the thunk alone: the activation's store is valid, and `cells` has
+/// the arguments of the function `index`.
+unsafe extern "C" fn on_host_call(
+    activation: *mut Activation,
+    index: u32,
+    cells: *mut Cell,
+) -> Answer {
+    // SAFETY: the activation belongs to the running store, whose entry keeps it
+    // borrowed through this pointer.
+    unsafe {
+        let store = (*activation).store;
+        let base = (*activation).guest_base;
+        if index >= Service::MemoryGrow as u32 {
+            return match services::call(&mut *store, base, index, cells) {
+                Ok(()) => Answer::CONTINUE,
+                Err(code) => Answer::leave(activation, trapped(activation, code)),
+            };
+        }
+        let function = (*store).host_function_ptr(index);
+        // A panic must not cross the guest's frames, which no unwinder knows.
+        let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
+        match result {
+            Ok(Ok(())) if (*activation).suspend_requested || (*activation).suspend_countdown > 0 => {
+                match (*store).may_suspend() {
+                    true => Answer::suspend(store, base, Suspension::HostCall),
+                    false => Answer::CONTINUE,
+                }
+            }
+            Ok(Ok(())) => Answer::CONTINUE,
+            Ok(Err(mut error)) => {
+                error.set_backtrace(|| backtrace(activation));
+                Answer::leave(activation, Parked::Error(error))
+            }
+            Err(payload) => Answer::leave(activation, Parked::Panic(payload)),
+        }
+    }
+}
+
+/// Decides what happens at an interruption point.
+///
+/// # Safety
+/// Called by the thunk alone: the activation's store is valid.
+unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> Answer {
+    // SAFETY: as in `on_host_call`.
+    unsafe {
+        let store = (*activation).store;
+        if (*store).interrupts.take() {
+            let backtrace = WasmBacktrace::capture(&*store, &[], frame, (*activation).host_sp);
+            return Answer::leave(activation, Parked::Trap(TrapCode::Interrupt, backtrace));
+        }
+        if (*activation).suspend_countdown > 0 && (*store).may_suspend() {
+            let base = (*activation).guest_base;
+            return Answer::suspend(store, base, Suspension::Interrupt);
+        }
+        Answer::CONTINUE
+    }
+}
+
+/// Parks a trap; the thunk leaves the guest then.
+///
+/// # Safety
+/// Called by the thunks alone: the activation's store is valid, `frame` is a
+/// frame pointer of its guest, and `pc` the instruction that trapped, or 0 if
+/// `frame` is that of a thunk that was called to trap; `caller` is a return
+/// address that no frame holds yet, or 0.
+unsafe extern "C" fn on_trap(
+    activation: *mut Activation,
+    code: u32,
+    frame: usize,
+    pc: usize,
+    caller: usize,
+) {
+    let code = TrapCode::from_number(code as u8).expect("compiled code traps with known codes");
+    // SAFETY: as in `on_host_call`.
+    unsafe {
+        let store = &*(*activation).store;
+        // A call's instruction ends where its return address begins.
+        let instructions = [pc, caller.saturating_sub(1)];
+        let backtrace =
+            WasmBacktrace::capture(store, &instructions, frame, (*activation).host_sp);
+        (*activation).parked = Some(Parked::Trap(code, backtrace));
+    }
+}
+
+/// # Safety
+/// Host code runs that the guest called.
+unsafe fn trapped(activation: *mut Activation, code: TrapCode) -> Parked {
+    // SAFETY: the caller's.
+    Parked::Trap(code, unsafe { backtrace(activation) })
+}
+
+/// The frames above a host call.
+///
+/// # Safety
+/// Host code runs that the guest called.
+unsafe fn backtrace(activation: *mut Activation) -> WasmBacktrace {
+    // SAFETY: during a host call GUEST_SP is the frame pointer of the thunk.
+    unsafe {
+        let store = &*(*activation).store;
+        WasmBacktrace::capture(store, &[], (*activation).guest_sp, (*activation).host_sp)
+    }
+}

@@ -1,0 +1,277 @@
+use pagefork_layout::module::FuncType;
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+
+use crate::engine::Engine;
+use crate::enter::{self, Outcome, Target};
+use crate::error::{Result, UsageError};
+pub(crate) use crate::host_func::HostFunc;
+use crate::host_func::IntoFunc;
+use crate::instance::{Extern, Instance};
+use crate::interrupt::InterruptHandle;
+use crate::store::{
+    AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner,
+};
+use crate::typed::{TypedFunc, WasmValues};
+use crate::value::{Cell, Val};
+
+/// A function of a store: a guest's, or the host's.
+#[derive(Clone, Copy, Debug)]
+pub struct Func {
+    store: StoreId,
+    /// Invariant: absolute, and of a definition of that store, not of an import.
+    definition: FuncRef,
+}
+
+impl Func {
+    /// Makes a closure a function of the type `ty`. It gets the arguments, which
+    /// are of that type, and sets the results, which are zero or null before.
+    ///
+    /// If the closure returns an error, the guests that called it are left, and
+    /// their callers get it; if it panics, they are left, too, and the panic goes
+    /// on in the embedder. Results of a wrong type are an error.
+    pub fn new<T: 'static>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let store = store.as_context_mut();
+        let function = HostFunc::untyped(store.engine(), ty, function);
+        Self::from_host(&mut store.0.inner, function)
+    }
+
+    /// Makes a closure a function whose type follows from the closure's: up to 16
+    /// parameters, after an optional [`Caller`], and a value, a tuple of values or
+    /// nothing as the result, or a [`Result`] of that. See [`Func::new`] for
+    /// errors and panics.
+    pub fn wrap<T: 'static, Params, Results>(
+        mut store: impl AsContextMut<Data = T>,
+        function: impl IntoFunc<T, Params, Results>,
+    ) -> Self {
+        let store = store.as_context_mut();
+        let function = function.into_host_func(store.engine());
+        Self::from_host(&mut store.0.inner, function)
+    }
+
+    fn from_host(store: &mut StoreInner, function: HostFunc) -> Self {
+        let definition = store.add_host_function(function.into());
+        Self { store: store.id, definition }
+    }
+
+    /// The function's type.
+    ///
+    /// # Panics
+    /// If the function is of another store.
+    pub fn ty(&self, store: impl AsContext) -> FuncType {
+        let store = &store.as_context().0.inner;
+        assert!(self.store == store.id, "a function of one store was used with another store");
+        store.function_type(self.definition).0.clone()
+    }
+
+    /// Calls the function. `params` must be of its parameters' types; `results` is
+    /// overwritten and must be as long as its list of results.
+    ///
+    /// # Errors
+    /// If values or stores do not match, before anything is called; else whatever
+    /// ends the call: a [`Trap`](crate::Trap), or the error of a host function.
+    ///
+    /// # Panics
+    /// If a host function panics, with its payload.
+    pub fn call(
+        &self,
+        mut store: impl AsContextMut,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<()> {
+        let mut store = store.as_context_mut();
+        let inner = &store.0.inner;
+        inner.check(self.store, "function")?;
+        let (ty, _) = inner.function_type(self.definition);
+        check_count("parameters", ty.params.len(), params.len())?;
+        check_count("results", ty.results.len(), results.len())?;
+        for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
+            param.check_type(*ty, || format!("parameter {i}"))?;
+        }
+        match self.entry(inner) {
+            Entry::Guest(target) => {
+                let cells = cells(&target);
+                write_values(inner, params, cells, target.ordinal)?;
+                // SAFETY: the target is this store's, and its arguments, checked
+                // above, are in its cells.
+                match unsafe { enter::call(store.as_ptr(), &target)? } {
+                    Outcome::Finished => {}
+                    Outcome::Suspended => return Err(UsageError::Suspended.into()),
+                }
+                read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
+            }
+            Entry::Host(index) => {
+                let mut buffer = vec![Cell::default(); ty.params.len().max(ty.results.len())];
+                let cells = buffer.as_mut_ptr();
+                write_values(inner, params, cells, 0)?;
+                let function = inner.host_function_ptr(index);
+                // SAFETY: the function is in the store's list; the cells are as
+                // many as it needs and hold arguments of its type.
+                unsafe { ((*function).call)(store.as_ptr(), cells, 0)? };
+                read_results(&store.0.inner, self.definition, results, cells, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// The function with its type known to the compiler: calls need no checks of
+    /// values then, and allocate nothing.
+    ///
+    /// # Errors
+    /// If the function is of another type or store.
+    pub fn typed<Params: WasmValues, Results: WasmValues>(
+        &self,
+        store: impl AsContext,
+    ) -> Result<TypedFunc<Params, Results>> {
+        let inner = &store.as_context().0.inner;
+        inner.check(self.store, "function")?;
+        let (ty, _) = inner.function_type(self.definition);
+        if *ty.params != *Params::TYPES || *ty.results != *Results::TYPES {
+            let asked = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
+            return Err(UsageError::TypeMismatch {
+                what: "the function".to_owned(),
+                expected: asked.to_string(),
+                found: ty.to_string(),
+            }
+            .into());
+        }
+        Ok(TypedFunc::new(*self, self.store, self.entry(inner)))
+    }
+
+    /// How the function is called.
+    pub(crate) fn entry(&self, store: &StoreInner) -> Entry {
+        match (self.definition.ordinal(), self.definition.index()) {
+            (HOST_ORDINAL, Some(index)) => Entry::Host(index),
+            _ => Entry::Guest(store.target(self.definition)),
+        }
+    }
+
+    /// # Errors
+    /// If the function is of another store.
+    pub(crate) fn reference(&self, store: &StoreInner) -> Result<FuncRef> {
+        store.check(self.store, "function")?;
+        Ok(self.definition)
+    }
+
+    /// What an absolute reference means; `None` for null.
+    pub(crate) fn from_reference(store: &StoreInner, reference: FuncRef) -> Option<Self> {
+        let definition = store.definition(reference);
+        (!definition.is_null()).then_some(Self { store: store.id, definition })
+    }
+}
+
+/// How a function is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Entry {
+    /// By entering a guest.
+    Guest(Target),
+    /// A host function, by its index in the store.
+    Host(u32),
+}
+
+/// Where the arguments and results of an entry are.
+pub(crate) fn cells(target: &Target) -> *mut Cell {
+    std::ptr::with_exposed_provenance_mut(target.cells)
+}
+
+fn check_count(what: &'static str, expected: usize, found: usize) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(UsageError::ValueCount { what, expected, found }.into()),
+    }
+}
+
+pub(crate) fn write_values(
+    store: &StoreInner,
+    values: &[Val],
+    cells: *mut Cell,
+    owner: u32,
+) -> Result<()> {
+    for (i, value) in values.iter().enumerate() {
+        let cell = value.to_cell(store, owner)?;
+        // SAFETY: callers have a cell for each value of the function's type.
+        unsafe { cells.add(i).write(cell) };
+    }
+    Ok(())
+}
+
+pub(crate) fn read_results(
+    store: &StoreInner,
+    function: FuncRef,
+    results: &mut [Val],
+    cells: *mut Cell,
+    owner: u32,
+) {
+    let (ty, _) = store.function_type(function);
+    for (i, (result, ty)) in results.iter_mut().zip(&ty.results).enumerate() {
+        // SAFETY: callers have a cell for each result of the function's type.
+        let cell = unsafe { cells.add(i).read() };
+        *result = Val::from_cell(cell, *ty, store, owner);
+    }
+}
+
+/// What a host function gets to know about its caller, and its access to the
+/// store.
+pub struct Caller<'a, T: 'static> {
+    pub(crate) store: StoreContextMut<'a, T>,
+    /// Base of the calling instance, 0 if the embedder called.
+    base: usize,
+}
+
+impl<'a, T: 'static> Caller<'a, T> {
+    /// # Safety
+    /// - `store` is a store with data of type `T`, exclusively the caller's for
+    ///   `'a`, and the pointer has the provenance of the whole.
+    /// - `base` is that of an instance of this store, or 0.
+    pub(crate) unsafe fn new(store: *mut StoreInner, base: usize) -> Self {
+        // SAFETY: the caller's promise.
+        let store = StoreContextMut(unsafe { &mut *store.cast() });
+        Self { store, base }
+    }
+
+    /// The store's engine.
+    pub fn engine(&self) -> &Engine {
+        self.store.engine()
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        self.store.data()
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        self.store.data_mut()
+    }
+
+    /// What the calling instance exports by this name; `None` also if the
+    /// embedder called the function itself.
+    pub fn get_export(&mut self, name: &str) -> Option<Extern> {
+        self.instance()?.get_export(&mut self.store, name)
+    }
+
+    /// What interrupts the store's guests from other threads.
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        self.store.interrupt_handle()
+    }
+
+    /// The store.
+    pub fn as_context(&self) -> StoreContext<'_, T> {
+        AsContext::as_context(self)
+    }
+
+    /// The store.
+    pub fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        AsContextMut::as_context_mut(self)
+    }
+
+    fn instance(&self) -> Option<Instance> {
+        let inner = &self.store.0.inner;
+        // SAFETY: `base` is that of an instance of the store, or 0.
+        let ordinal = unsafe { inner.ordinal_of(self.base) };
+        (ordinal != 0).then(|| Instance::from_ordinal(inner, ordinal))
+    }
+}

@@ -1,0 +1,123 @@
+use pagefork_layout::module::{ConstExpr, Export, GlobalType, Item, ModuleInfo};
+
+use crate::error::{Result, UsageError};
+use crate::group::Place;
+use crate::instantiate::spawn_alone;
+use crate::module::Module;
+use crate::store::{AsContext, AsContextMut, StoreId, StoreInner};
+use crate::value::{Cell, Val};
+
+/// A global variable of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Global {
+    store: StoreId,
+    place: Place,
+}
+
+impl Global {
+    /// Makes a global of the host, which has a slot of its own.
+    ///
+    /// # Errors
+    /// If the value is not of the global's type or of another store, a limit of
+    /// the store is met, or the system refuses address space.
+    pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self> {
+        let store = &mut store.as_context_mut().0.inner;
+        value.check_type(ty.content, || "the value of the global".to_owned())?;
+        let next = store.next_ordinal();
+        let cell = value.to_cell(store, next)?;
+        let info = ModuleInfo {
+            globals: vec![ty],
+            // References mean something in this store only, so they are no part
+            // of the image.
+            global_inits: vec![match ty.content.is_ref() {
+                true => ConstExpr::Null,
+                false => ConstExpr::Bits(cell.u128()),
+            }],
+            exports: vec![Export { name: "global".to_owned(), item: Item::Global(0) }],
+            ..ModuleInfo::default()
+        };
+        let module = Module::without_code(&store.engine, info)?;
+        let ordinal = spawn_alone(store, &module)?;
+        let place = Place { ordinal, own_index: 0 };
+        if ty.content.is_ref() {
+            store.set_global_word(place, cell.low);
+        }
+        Ok(Self::from_place(store, place))
+    }
+
+    pub(crate) fn from_place(store: &StoreInner, place: Place) -> Self {
+        Self { store: store.id, place }
+    }
+
+    /// # Errors
+    /// If the global is of another store.
+    pub(crate) fn place(&self, store: &StoreInner) -> Result<Place> {
+        store.check(self.store, "global").map(|()| self.place)
+    }
+
+    fn place_or_panic(&self, store: &StoreInner) -> Place {
+        assert!(self.store == store.id, "a global of one store was used with another store");
+        self.place
+    }
+
+    /// The global's type.
+    ///
+    /// # Panics
+    /// If the global is of another store.
+    pub fn ty(&self, store: impl AsContext) -> GlobalType {
+        let store = &store.as_context().0.inner;
+        store.global_type(self.place_or_panic(store))
+    }
+
+    /// The global's value.
+    ///
+    /// # Panics
+    /// If the global is of another store.
+    pub fn get(&self, mut store: impl AsContextMut) -> Val {
+        let store = &store.as_context_mut().0.inner;
+        let place = self.place_or_panic(store);
+        let ty = store.global_type(place).content;
+        Val::from_cell(store.global_cell(place), ty, store, place.ordinal)
+    }
+
+    /// Sets the global's value.
+    ///
+    /// # Errors
+    /// If the global is immutable, or the value is of another type or store.
+    pub fn set(&self, mut store: impl AsContextMut, value: Val) -> Result<()> {
+        let store = &mut store.as_context_mut().0.inner;
+        let place = self.place(store)?;
+        let ty = store.global_type(place);
+        if !ty.mutable {
+            return Err(UsageError::ImmutableGlobal.into());
+        }
+        value.check_type(ty.content, || "the value of the global".to_owned())?;
+        let cell = value.to_cell(store, place.ordinal)?;
+        // SAFETY: the cell is in the state zone.
+        unsafe { store.global_address(place).write(cell) };
+        Ok(())
+    }
+}
+
+impl StoreInner {
+    pub(crate) fn global_type(&self, place: Place) -> GlobalType {
+        let info = self.instance(place.ordinal).module.info();
+        info.globals[(info.imported_globals + place.own_index) as usize]
+    }
+
+    pub(crate) fn global_cell(&self, place: Place) -> Cell {
+        // SAFETY: the cell is in the state zone.
+        unsafe { self.global_address(place).read() }
+    }
+
+    /// Sets a global that is a reference.
+    pub(crate) fn set_global_word(&mut self, place: Place, word: u64) {
+        // SAFETY: the cell is in the state zone.
+        unsafe { self.global_address(place).write(Cell::from_u64(word)) };
+    }
+
+    fn global_address(&self, place: Place) -> *mut Cell {
+        let instance = self.instance(place.ordinal);
+        instance.word(instance.module.layout().state_parts.global(place.own_index)).cast()
+    }
+}

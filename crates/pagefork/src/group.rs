@@ -1,0 +1,455 @@
+//! A store without the embedder's data: the group of slots that its instances
+//! live in, and what the host keeps about them.
+//!
+//! # Safety
+//!
+//! Raw words of slots are read and written through the functions here. What makes
+//! that sound: a slot in `instances` is mapped, its zones below the base are
+//! readable and writable in full, and whoever holds `&mut StoreInner`, or runs as
+//! a host call of the store's guest, is alone with all of it.
+
+use std::num::NonZeroU64;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::time::Duration;
+
+use pagefork_layout::link;
+use pagefork_layout::module::FuncType;
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+use pagefork_layout::state;
+use pagefork_layout::state::save::Suspension;
+use pagefork_pages::{Slot, SlotBounds};
+
+use crate::activation::Activation;
+use crate::enter::Target;
+use crate::engine::{Engine, TypeId};
+use crate::error::{Error, Result, UsageError};
+use crate::externref::References;
+use crate::func::HostFunc;
+use crate::interrupt::{Deadline, Interrupts};
+use crate::limits::{StoreLimits, Usage};
+use crate::module::Module;
+use crate::suspend::Suspended;
+use crate::value::Val;
+
+/// Tells stores apart: no two of a process are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct StoreId(NonZeroU64);
+
+impl StoreId {
+    pub(crate) fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let id = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self(NonZeroU64::new(id).expect("there are no 2^64 stores"))
+    }
+}
+
+/// Invariant of the representation: it starts with the activation.
+#[repr(C)]
+pub(crate) struct StoreInner {
+    pub(crate) activation: Activation,
+    pub(crate) id: StoreId,
+    pub(crate) engine: Engine,
+    /// By ordinal, less one.
+    pub(crate) instances: Vec<InstanceData>,
+    /// The base of each instance by ordinal; entry 0 is unused.
+    bases: Vec<usize>,
+    host_functions: Vec<Arc<HostFunc>>,
+    pub(crate) references: References,
+    pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) limits: StoreLimits,
+    pub(crate) usage: Usage,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) suspended: Option<Suspended>,
+    /// A buffer for the values of untyped host functions, kept between calls.
+    pub(crate) values: Vec<Val>,
+}
+
+// SAFETY: the raw pointers of the activation are used only while the store is
+// entered, by the thread that entered it; addresses of slots and code are valid
+// on every thread; host functions and host values are `Send` and `Sync`.
+unsafe impl Send for StoreInner {}
+
+/// What the host keeps about an instance.
+pub(crate) struct InstanceData {
+    pub(crate) module: Module,
+    pub(crate) slot: Slot,
+    pub(crate) bounds: SlotBounds,
+    /// What its imports are: definitions, never imports of somebody else.
+    pub(crate) imports: Imports,
+    /// What the link zone points to.
+    function_imports: Box<[FunctionImport]>,
+}
+
+/// What an instance imports, each list in the order of its index space.
+#[derive(Clone, Default)]
+pub(crate) struct Imports {
+    pub(crate) functions: Box<[FuncRef]>,
+    pub(crate) tables: Box<[Place]>,
+    pub(crate) memories: Box<[Place]>,
+    pub(crate) globals: Box<[Place]>,
+}
+
+/// A table, memory or global: the instance that defines it, and its number among
+/// those that this instance defines itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) ordinal: u32,
+    pub(crate) own_index: u32,
+}
+
+/// See [`link::function_import`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FunctionImport {
+    code: usize,
+    base: usize,
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<FunctionImport>() == link::function_import::SIZE as usize);
+    assert!(offset_of!(FunctionImport, code) == link::function_import::CODE as usize);
+    assert!(offset_of!(FunctionImport, base) == link::function_import::BASE as usize);
+    assert!(offset_of!(StoreInner, activation) == 0);
+};
+
+impl InstanceData {
+    pub(crate) fn base(&self) -> usize {
+        self.slot.base().expose_provenance()
+    }
+
+    /// Address of the byte at `offset` from the base.
+    pub(crate) fn at(&self, offset: i64) -> *mut u8 {
+        self.slot.base().wrapping_offset(offset as isize)
+    }
+
+    /// Address of a word of the state zone.
+    pub(crate) fn word(&self, offset: i32) -> *mut u64 {
+        self.at(offset.into()).cast()
+    }
+}
+
+impl StoreInner {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        Self {
+            activation: Activation::new(),
+            id: StoreId::next(),
+            engine: engine.clone(),
+            instances: Vec::new(),
+            bases: vec![0],
+            host_functions: Vec::new(),
+            references: References::default(),
+            interrupts: Arc::default(),
+            limits: StoreLimits::default(),
+            usage: Usage::default(),
+            timeout: None,
+            suspended: None,
+            values: Vec::new(),
+        }
+    }
+
+    /// The instance with this ordinal.
+    pub(crate) fn instance(&self, ordinal: u32) -> &InstanceData {
+        &self.instances[ordinal as usize - 1]
+    }
+
+    pub(crate) fn instance_mut(&mut self, ordinal: u32) -> &mut InstanceData {
+        &mut self.instances[ordinal as usize - 1]
+    }
+
+    /// The ordinal that the next instance gets.
+    pub(crate) fn next_ordinal(&self) -> u32 {
+        self.bases.len() as u32
+    }
+
+    /// The ordinal of the instance with this base, 0 for none.
+    ///
+    /// # Safety
+    /// `base` is that of an instance of this store, or 0.
+    pub(crate) unsafe fn ordinal_of(&self, base: usize) -> u32 {
+        if base == 0 {
+            return 0;
+        }
+        let base = ptr::with_exposed_provenance::<u8>(base);
+        // SAFETY: both words are in the instance's slot.
+        unsafe {
+            let link = base.byte_offset(state::LINK_OFFSET as isize).cast::<i32>().read();
+            base.offset(link as isize + link::ORDINAL as isize).cast::<u32>().read()
+        }
+    }
+
+    /// The instance whose code is at `pc`, and the offset in its text.
+    /// Async-signal-safe.
+    pub(crate) fn code_at(&self, pc: usize) -> Option<(&InstanceData, u32)> {
+        self.instances.iter().find_map(|instance| {
+            Some((instance, instance.module.code_memory().offset_of(pc)?))
+        })
+    }
+
+    /// Adds an instance: from here on it can be referred to. Its link zone is
+    /// written, its other zones are as the slot has them.
+    ///
+    /// # Panics
+    /// If the instances that it imports from are not of this store.
+    pub(crate) fn add_instance(&mut self, module: Module, slot: Slot, imports: Imports) -> u32 {
+        let ordinal = self.next_ordinal();
+        let bounds = slot.bounds();
+        let base = slot.base().expose_provenance();
+        let function_imports =
+            imports.functions.iter().map(|function| self.function_import(*function)).collect();
+        let instance = InstanceData { module, slot, bounds, imports, function_imports };
+        self.change_instances(|store| {
+            store.instances.push(instance);
+            store.bases.push(base);
+        });
+        self.write_link(ordinal);
+        ordinal
+    }
+
+    /// Takes the latest instance back. Nothing may refer to it.
+    pub(crate) fn remove_latest_instance(&mut self) {
+        let instance = self.instances.last().expect("there is an instance");
+        self.interrupts.remove(interrupt_word(instance));
+        self.change_instances(|store| {
+            store.instances.pop();
+            store.bases.pop();
+        });
+    }
+
+    fn change_instances(&mut self, change: impl FnOnce(&mut Self)) {
+        self.activation.changing.store(true, Ordering::Relaxed);
+        // The handler runs on this thread, if at all.
+        compiler_fence(Ordering::SeqCst);
+        change(self);
+        self.activation.bases = self.bases.as_ptr();
+        compiler_fence(Ordering::SeqCst);
+        self.activation.changing.store(false, Ordering::Relaxed);
+    }
+
+    /// Writes every word of an instance's link zone.
+    fn write_link(&mut self, ordinal: u32) {
+        let activation = (&raw mut self.activation).expose_provenance() as u64;
+        let instance = self.instance(ordinal);
+        let (module, slot) = (&instance.module, &instance.slot);
+        let layout = &module.layout().link_parts;
+        let put = |offset: u32, value: u64| {
+            // SAFETY: the offset is one of the layout's own for this module.
+            unsafe { slot.link().byte_add(offset as usize).cast::<u64>().write(value) };
+        };
+        let imports = instance.function_imports.as_ptr().expose_provenance();
+        let descriptors = module.code_memory().start() + module.code().descriptors as usize;
+        put(link::ACTIVATION, activation);
+        put(link::FUNCTION_IMPORTS, imports as u64);
+        put(link::ORDINAL, ordinal.into());
+        put(link::DESCRIPTORS, descriptors as u64);
+        for (place, index) in instance.imports.memories.iter().zip(0..) {
+            let owner = self.instance(place.ordinal);
+            let size = owner.word(owner.module.layout().state_parts.memory_size(place.own_index));
+            let record = layout.memory(index);
+            put(record + link::memory_import::BASE, owner.base() as u64);
+            put(record + link::memory_import::SIZE_WORD, size.expose_provenance() as u64);
+        }
+        for (place, index) in instance.imports.tables.iter().zip(0..) {
+            let owner = self.instance(place.ordinal);
+            let parts = owner.module.layout();
+            let end = owner.at(parts.table_ends[place.own_index as usize].into());
+            let length = owner.word(parts.state_parts.table_length(place.own_index));
+            let record = layout.table(index);
+            put(record + link::table_import::END, end.expose_provenance() as u64);
+            put(record + link::table_import::LENGTH_WORD, length.expose_provenance() as u64);
+            put(record + link::table_import::OWNER, place.ordinal.into());
+        }
+        for (place, index) in instance.imports.globals.iter().zip(0..) {
+            let owner = self.instance(place.ordinal);
+            let cell = owner.word(owner.module.layout().state_parts.global(place.own_index));
+            let record = layout.global(index);
+            put(record + link::global_import::CELL, cell.expose_provenance() as u64);
+            put(record + link::global_import::OWNER, place.ordinal.into());
+        }
+        // SAFETY: the slot stays mapped until the word is removed or detached.
+        unsafe { self.interrupts.add(interrupt_word(instance)) };
+    }
+
+    /// How a function is called from an instance that is not its own.
+    pub(crate) fn function_import(&self, function: FuncRef) -> FunctionImport {
+        let index = function.index().expect("a definition is not null");
+        if function.ordinal() == HOST_ORDINAL {
+            return FunctionImport { code: index as usize, base: 0 };
+        }
+        let instance = self.instance(function.ordinal());
+        let code = instance.module.code().function_code(index);
+        FunctionImport {
+            code: instance.module.code_memory().start() + code as usize,
+            base: instance.base(),
+        }
+    }
+
+    /// Where an indirect call across instances finds what it must call.
+    pub(crate) fn set_resolved(&mut self, function: FuncRef) {
+        let FunctionImport { code, base } = self.function_import(function);
+        self.activation.resolved = [code, base];
+    }
+
+    /// The definition behind function `index` of an instance's index space.
+    pub(crate) fn function(&self, ordinal: u32, index: u32) -> FuncRef {
+        let imports = &self.instance(ordinal).imports.functions;
+        imports.get(index as usize).copied().unwrap_or(FuncRef::new(ordinal, index))
+    }
+
+    /// The definition behind an absolute reference that is not null.
+    pub(crate) fn definition(&self, function: FuncRef) -> FuncRef {
+        match (function.ordinal(), function.index()) {
+            (HOST_ORDINAL, _) | (_, None) => function,
+            (ordinal, Some(index)) => self.function(ordinal, index),
+        }
+    }
+
+    pub(crate) fn table(&self, ordinal: u32, index: u32) -> Place {
+        let instance = self.instance(ordinal);
+        place(ordinal, index, &instance.imports.tables)
+    }
+
+    pub(crate) fn memory(&self, ordinal: u32, index: u32) -> Place {
+        let instance = self.instance(ordinal);
+        place(ordinal, index, &instance.imports.memories)
+    }
+
+    pub(crate) fn global(&self, ordinal: u32, index: u32) -> Place {
+        let instance = self.instance(ordinal);
+        place(ordinal, index, &instance.imports.globals)
+    }
+
+    /// The type of the definition `function`, and its number in the engine.
+    pub(crate) fn function_type(&self, function: FuncRef) -> (&FuncType, TypeId) {
+        let index = function.index().expect("a definition is not null");
+        if function.ordinal() == HOST_ORDINAL {
+            let host = &self.host_functions[index as usize];
+            return (&host.ty, host.type_id);
+        }
+        let module = &self.instance(function.ordinal()).module;
+        (module.info().function_type(index), module.function_type_id(index))
+    }
+
+    /// How to enter the definition `function`, which is a guest's.
+    pub(crate) fn target(&self, function: FuncRef) -> Target {
+        let index = function.index().expect("a definition is not null");
+        let instance = self.instance(function.ordinal());
+        let code = instance.module.code();
+        let ty = instance.module.info().functions[index as usize];
+        let entry = code.entries[ty as usize];
+        let entry = entry.expect("functions that can be known outside have an entry stub");
+        let start = instance.module.code_memory().start();
+        Target {
+            base: instance.base(),
+            ordinal: function.ordinal(),
+            stack_top: instance.slot.stack_top().expose_provenance(),
+            cells: instance
+                .word(instance.module.layout().state_parts.cells)
+                .expose_provenance(),
+            entry: start + entry as usize,
+            code: start + code.function_code(index) as usize,
+        }
+    }
+
+    /// Makes a host function known to the store's guests.
+    pub(crate) fn add_host_function(&mut self, function: Arc<HostFunc>) -> FuncRef {
+        self.host_functions.push(function);
+        FuncRef::new(HOST_ORDINAL, self.host_functions.len() as u32 - 1)
+    }
+
+    /// The host function `index`: valid as long as the store, whatever is added.
+    pub(crate) fn host_function_ptr(&self, index: u32) -> *const HostFunc {
+        Arc::as_ptr(&self.host_functions[index as usize])
+    }
+
+    pub(crate) fn host_functions(&self) -> &[Arc<HostFunc>] {
+        &self.host_functions
+    }
+
+    /// What an entry does when it cannot just enter; the deadline stands until it
+    /// is dropped.
+    #[cold]
+    pub(crate) fn prepare_entry(&mut self) -> Result<Option<Deadline>> {
+        if self.suspended.is_some() {
+            return Err(UsageError::Suspended.into());
+        }
+        if self.activation.is_active() {
+            return Ok(None);
+        }
+        self.begin_outermost()
+    }
+
+    /// Forgets interrupts that were meant for an earlier call, and sets the time
+    /// of this one.
+    pub(crate) fn begin_outermost(&mut self) -> Result<Option<Deadline>> {
+        self.interrupts.clear();
+        match self.timeout {
+            Some(timeout) => Ok(Deadline::after(timeout, &self.interrupts)?),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn update_attention(&mut self) {
+        self.activation.attention = self.timeout.is_some() || self.suspended.is_some();
+    }
+
+    /// Counts a point at which the guest could be suspended; whether it is to be.
+    ///
+    /// # Safety
+    /// The guest is in a host call or at an interruption point.
+    pub(crate) unsafe fn may_suspend(&mut self) -> bool {
+        let activation = &mut self.activation;
+        let requested = std::mem::take(&mut activation.suspend_requested);
+        let counted = match activation.suspend_countdown {
+            0 => false,
+            left => {
+                activation.suspend_countdown = left - 1;
+                left == 1
+            }
+        };
+        // SAFETY: the guest is entered.
+        (requested || counted) && unsafe { !activation.is_nested() }
+    }
+
+    /// Notes that the guest is suspended in the instance with this base; returns
+    /// where its registers are to be saved.
+    ///
+    /// # Safety
+    /// `base` is that of an instance of this store.
+    pub(crate) unsafe fn note_suspension(&mut self, base: usize, kind: Suspension) -> *mut u8 {
+        // SAFETY: the caller's.
+        let ordinal = unsafe { self.ordinal_of(base) };
+        self.suspended = Some(Suspended::new(ordinal, self.activation.stack_owner, kind));
+        self.update_attention();
+        let instance = self.instance(ordinal);
+        instance.at(instance.module.layout().state_parts.save_area.into())
+    }
+
+    /// # Errors
+    /// If `id` is another store's.
+    pub(crate) fn check(&self, id: StoreId, what: &'static str) -> Result<(), Error> {
+        match id == self.id {
+            true => Ok(()),
+            false => Err(UsageError::WrongStore { what }.into()),
+        }
+    }
+}
+
+impl Drop for StoreInner {
+    fn drop(&mut self) {
+        // Before the slots go.
+        self.interrupts.detach();
+    }
+}
+
+fn place(ordinal: u32, index: u32, imports: &[Place]) -> Place {
+    let own_index = || index - imports.len() as u32;
+    let import = imports.get(index as usize).copied();
+    import.unwrap_or_else(|| Place { ordinal, own_index: own_index() })
+}
+
+fn interrupt_word(instance: &InstanceData) -> usize {
+    instance.slot.link().expose_provenance() + link::INTERRUPT as usize
+}

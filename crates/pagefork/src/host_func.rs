@@ -1,0 +1,184 @@
+use std::error::Error as StdError;
+
+use pagefork_layout::module::FuncType;
+
+use crate::engine::{Engine, TypeId};
+use crate::error::{Error, Result};
+use crate::func::Caller;
+use crate::store::StoreInner;
+use crate::typed::{Owner, WasmTy, WasmValues};
+use crate::value::{Cell, Val};
+
+/// A function of the host, ready to be called with cells.
+pub struct HostFunc {
+    pub(crate) ty: FuncType,
+    pub(crate) type_id: TypeId,
+    pub(crate) call: Box<Call>,
+}
+
+/// What calls a host function.
+///
+/// # Safety
+/// To be called with a store whose data are of the type that the function was
+/// made for, exclusively the caller's, the pointer with the provenance of the
+/// whole; with as many cells as it has parameters and as it has results, which
+/// hold its arguments; and with the base of the calling instance of this store,
+/// or 0. It replaces the arguments by the results.
+type Call = dyn Fn(*mut StoreInner, *mut Cell, usize) -> Result<()> + Send + Sync;
+
+impl HostFunc {
+    fn typed<Params: WasmValues, Results: WasmValues>(engine: &Engine, call: Box<Call>) -> Self {
+        Self::from_call(
+            engine,
+            FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() },
+            call,
+        )
+    }
+
+    fn from_call(engine: &Engine, ty: FuncType, call: Box<Call>) -> Self {
+        Self { type_id: engine.type_id(&ty), ty, call }
+    }
+
+    pub(crate) fn untyped<T: 'static>(
+        engine: &Engine,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let types = ty.clone();
+        let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
+            // SAFETY: the contract of `Call`.
+            unsafe {
+                let owner = (*store).ordinal_of(base);
+                // A function that this one calls takes another buffer.
+                let mut values = std::mem::take(&mut (*store).values);
+                values.clear();
+                for (i, ty) in types.params.iter().enumerate() {
+                    values.push(Val::from_cell(cells.add(i).read(), *ty, &*store, owner));
+                }
+                values.extend(types.results.iter().map(|ty| Val::default_for(*ty)));
+                let (params, results) = values.split_at_mut(types.params.len());
+                let result = function(Caller::new(store, base), params, results);
+                let result = result.and_then(|()| {
+                    for (i, (value, ty)) in results.iter().zip(&types.results).enumerate() {
+                        value.check_type(*ty, || format!("result {i} of a host function"))?;
+                        cells.add(i).write(value.to_cell(&*store, owner)?);
+                    }
+                    Ok(())
+                });
+                (*store).values = values;
+                result
+            }
+        };
+        Self::from_call(engine, ty, Box::new(call))
+    }
+}
+
+/// Closures that can be host functions: `Fn(A, B, ..) -> R` and
+/// `Fn(Caller<'_, T>, A, B, ..) -> R` with up to 16 parameters of types that are
+/// [`WasmTy`], and a result that is [`WasmRet`].
+pub trait IntoFunc<T, Params, Results>: Send + Sync + 'static {
+    #[doc(hidden)]
+    fn into_host_func(self, engine: &Engine) -> HostFunc;
+}
+
+/// What host functions may return: nothing, a value, a tuple of values, or a
+/// [`Result`] of one of these.
+pub trait WasmRet {
+    #[doc(hidden)]
+    type Values: WasmValues;
+
+    #[doc(hidden)]
+    fn into_result(self) -> Result<Self::Values>;
+}
+
+impl<R: WasmValues> WasmRet for R {
+    type Values = R;
+
+    #[inline]
+    fn into_result(self) -> Result<R> {
+        Ok(self)
+    }
+}
+
+impl<R: WasmValues, E: Into<Box<dyn StdError + Send + Sync>>> WasmRet for Result<R, E> {
+    type Values = R;
+
+    #[inline]
+    fn into_result(self) -> Result<R> {
+        self.map_err(|error| Error::from_boxed(error.into()))
+    }
+}
+
+macro_rules! into_func {
+    ($($arg:ident)*) => {
+        #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
+        #[allow(unused_mut, unused_variables, unused_assignments, reason = "without parameters")]
+        impl<T, F, R, $($arg),*> IntoFunc<T, ($($arg,)*), R> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'static,
+            R: WasmRet,
+            $($arg: WasmTy,)*
+        {
+            fn into_host_func(self, engine: &Engine) -> HostFunc {
+                let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
+                    // SAFETY: the contract of `Call`.
+                    unsafe {
+                        let mut cell = cells;
+                        $(
+                            let $arg = $arg::read(cell, Owner::of_base(&*store, base));
+                            cell = cell.add(1);
+                        )*
+                        let results = self($($arg),*).into_result()?;
+                        results.write(cells, Owner::of_base(&*store, base))
+                    }
+                };
+                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
+            }
+        }
+
+        #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
+        #[allow(unused_mut, unused_variables, unused_assignments, reason = "without parameters")]
+        impl<T, F, R, $($arg),*> IntoFunc<T, (Caller<'_, T>, $($arg,)*), R> for F
+        where
+            T: 'static,
+            F: Fn(Caller<'_, T>, $($arg),*) -> R + Send + Sync + 'static,
+            R: WasmRet,
+            $($arg: WasmTy,)*
+        {
+            fn into_host_func(self, engine: &Engine) -> HostFunc {
+                let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
+                    // SAFETY: the contract of `Call`.
+                    unsafe {
+                        let mut cell = cells;
+                        $(
+                            let $arg = $arg::read(cell, Owner::of_base(&*store, base));
+                            cell = cell.add(1);
+                        )*
+                        let caller = Caller::<T>::new(store, base);
+                        let results = self(caller, $($arg),*).into_result()?;
+                        results.write(cells, Owner::of_base(&*store, base))
+                    }
+                };
+                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
+            }
+        }
+    };
+}
+
+into_func!();
+into_func!(A);
+into_func!(A B);
+into_func!(A B C);
+into_func!(A B C D);
+into_func!(A B C D E);
+into_func!(A B C D E G);
+into_func!(A B C D E G H);
+into_func!(A B C D E G H I);
+into_func!(A B C D E G H I J);
+into_func!(A B C D E G H I J K);
+into_func!(A B C D E G H I J K L);
+into_func!(A B C D E G H I J K L M);
+into_func!(A B C D E G H I J K L M N);
+into_func!(A B C D E G H I J K L M N O);
+into_func!(A B C D E G H I J K L M N O P);
+into_func!(A B C D E G H I J K L M N O P Q);

@@ -1,0 +1,325 @@
+//! Making instances, in the order that the specification gives: imports are
+//! matched, the slot is mapped from its image, segments for imported tables and
+//! memories are applied, the start function runs.
+
+use pagefork_compiler::SpawnStep;
+use pagefork_layout::module::{
+    ConstExpr, ExternType, GlobalType, Item, MemoryType, ModuleInfo, TableType, ValType,
+};
+use pagefork_layout::page::WASM_PAGE_SIZE;
+use pagefork_layout::reference::FuncRef;
+use pagefork_pages::Slot;
+
+use crate::enter::{self, Outcome};
+use crate::engine::Engine;
+use crate::error::{LinkError, Result, UsageError};
+use crate::func::{Entry, Func};
+use crate::group::{Imports, Place};
+use crate::instance::{Extern, Instance};
+use crate::limits::{self, Usage};
+use crate::module::Module;
+use crate::store::StoreInner;
+use crate::trap::{Trap, TrapCode};
+use crate::value::Cell;
+
+/// See [`Instance::new`].
+///
+/// # Safety
+/// `store` is exclusively the caller's, with the provenance of the whole store.
+pub(crate) unsafe fn instantiate(
+    store: *mut StoreInner,
+    module: &Module,
+    imports: &[Extern],
+) -> Result<Instance> {
+    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    let inner = unsafe { &mut *store };
+    if !Engine::same(&inner.engine, module.engine()) {
+        return Err(UsageError::WrongEngine { what: "module" }.into());
+    }
+    if inner.suspended.is_some() {
+        return Err(UsageError::Suspended.into());
+    }
+    let imports = match_imports(inner, module.info(), imports)?;
+    let (ordinal, steps) = spawn(inner, module, imports)?;
+    let mut known_outside = false;
+    if let Err(code) = apply_steps(inner, ordinal, &steps.steps, &mut known_outside) {
+        if !known_outside {
+            remove_latest(inner);
+        }
+        return Err(Trap::without_backtrace(code).into());
+    }
+    if let Some(start) = module.info().start {
+        // SAFETY: the caller's promise. From here on the instance stays, whatever
+        // happens: what it runs can make its functions known.
+        unsafe { call_start(store, ordinal, start)? };
+    }
+    // SAFETY: the caller's promise.
+    Ok(Instance::from_ordinal(unsafe { &*store }, ordinal))
+}
+
+/// Makes an instance of a module without imports, steps or start function.
+///
+/// # Errors
+/// If a limit is met or the system refuses address space.
+pub(crate) fn spawn_alone(store: &mut StoreInner, module: &Module) -> Result<u32> {
+    Ok(spawn(store, module, Imports::default())?.0)
+}
+
+/// # Errors
+/// If an import is not of the type that the module declares.
+fn match_imports(store: &StoreInner, info: &ModuleInfo, given: &[Extern]) -> Result<Imports> {
+    if given.len() != info.imports.len() {
+        let (expected, found) = (info.imports.len(), given.len());
+        return Err(LinkError::ImportCount { expected, found }.into());
+    }
+    let mut functions = Vec::new();
+    let (mut globals, mut tables, mut memories) = (Vec::new(), Vec::new(), Vec::new());
+    for (import, given) in info.imports.iter().zip(given) {
+        let matches = match (import.item, given) {
+            (Item::Func(index), Extern::Func(function)) => {
+                let definition = function.reference(store)?;
+                functions.push(definition);
+                store.function_type(definition).0 == info.function_type(index)
+            }
+            (Item::Global(index), Extern::Global(global)) => {
+                let place = global.place(store)?;
+                globals.push(place);
+                store.global_type(place) == info.globals[index as usize]
+            }
+            (Item::Table(index), Extern::Table(table)) => {
+                let place = table.place(store)?;
+                tables.push(place);
+                table_matches(&store.table_type(place), &info.tables[index as usize])
+            }
+            (Item::Memory(index), Extern::Memory(memory)) => {
+                let place = memory.place(store)?;
+                memories.push(place);
+                memory_matches(&store.memory_type(place), &info.memories[index as usize])
+            }
+            _ => false,
+        };
+        if !matches {
+            return Err(LinkError::IncompatibleImport {
+                module: import.module.clone(),
+                name: import.name.clone(),
+                expected: describe(&info.item_type(import.item)),
+                found: describe(&type_of(store, given)),
+            }
+            .into());
+        }
+    }
+    Ok(Imports {
+        functions: functions.into(),
+        globals: globals.into(),
+        tables: tables.into(),
+        memories: memories.into(),
+    })
+}
+
+fn table_matches(found: &TableType, wanted: &TableType) -> bool {
+    found.element == wanted.element
+        && limits_match(
+            found.minimum.into(),
+            found.maximum.map(u64::from),
+            wanted.minimum.into(),
+            wanted.maximum.map(u64::from),
+        )
+}
+
+fn memory_matches(found: &MemoryType, wanted: &MemoryType) -> bool {
+    limits_match(found.minimum, found.maximum, wanted.minimum, wanted.maximum)
+}
+
+/// Whether something of the present size `minimum` and the maximum `maximum` is
+/// within what an import declares.
+fn limits_match(
+    minimum: u64,
+    maximum: Option<u64>,
+    wanted_minimum: u64,
+    wanted_maximum: Option<u64>,
+) -> bool {
+    let below = |wanted: u64| maximum.is_some_and(|maximum| maximum <= wanted);
+    minimum >= wanted_minimum && wanted_maximum.is_none_or(below)
+}
+
+fn type_of(store: &StoreInner, value: &Extern) -> ExternType {
+    let known = "checked to be of this store";
+    match value {
+        Extern::Func(function) => {
+            let definition = function.reference(store).expect(known);
+            ExternType::Func(store.function_type(definition).0.clone())
+        }
+        Extern::Global(global) => {
+            ExternType::Global(store.global_type(global.place(store).expect(known)))
+        }
+        Extern::Table(table) => {
+            ExternType::Table(store.table_type(table.place(store).expect(known)))
+        }
+        Extern::Memory(memory) => {
+            ExternType::Memory(store.memory_type(memory.place(store).expect(known)))
+        }
+    }
+}
+
+/// A type for a message, as in the text format.
+pub(crate) fn describe(ty: &ExternType) -> String {
+    fn limits(minimum: u64, maximum: Option<u64>) -> String {
+        maximum.map_or(minimum.to_string(), |maximum| format!("{minimum} {maximum}"))
+    }
+    match ty {
+        ExternType::Func(ty) => format!("func {ty}"),
+        ExternType::Global(GlobalType { content, mutable: false }) => format!("global {content}"),
+        ExternType::Global(GlobalType { content, mutable: true }) => {
+            format!("global (mut {content})")
+        }
+        ExternType::Table(ty) => {
+            let limits = limits(ty.minimum.into(), ty.maximum.map(u64::from));
+            format!("table {limits} {}", ty.element)
+        }
+        ExternType::Memory(ty) => format!("memory {}", limits(ty.minimum, ty.maximum)),
+    }
+}
+
+/// Maps the slot and makes the instance part of the store.
+fn spawn(
+    store: &mut StoreInner,
+    module: &Module,
+    imports: Imports,
+) -> Result<(u32, std::sync::Arc<crate::module::SpawnPlan>)> {
+    let (info, layout) = (module.info(), module.layout());
+    let own = own_usage(info);
+    let usage = add(store.usage, own);
+    usage.check(&store.limits)?;
+    for table in &info.tables[info.imported_tables as usize..] {
+        limits::check("elements of a table", table.minimum.into(), store.limits.table_elements)?;
+    }
+    let (mut memory_size, mut memory_max) = (0, 0);
+    for memory in &info.memories[info.imported_memories as usize..] {
+        memory_size = memory.minimum * WASM_PAGE_SIZE;
+        limits::check("bytes of a memory", memory_size, store.limits.memory_size)?;
+        let pages = memory.maximum.unwrap_or(u64::MAX).min(layout.memory_pages_max());
+        memory_max = pages * WASM_PAGE_SIZE;
+    }
+    let plan = module.spawn_plan(|global| {
+        let place = imports.globals[global as usize];
+        let ty = store.global_type(place).content;
+        (!ty.is_ref()).then(|| store.global_cell(place).u128())
+    })?;
+    let slot = Slot::new(layout, &plan.image, memory_size, memory_max)?;
+    let ordinal = store.add_instance(module.clone(), slot, imports);
+    store.usage = usage;
+    Ok((ordinal, plan))
+}
+
+fn own_usage(info: &ModuleInfo) -> Usage {
+    Usage {
+        instances: 1,
+        memories: info.memories.len() as u64 - u64::from(info.imported_memories),
+        tables: info.tables.len() as u64 - u64::from(info.imported_tables),
+    }
+}
+
+fn add(a: Usage, b: Usage) -> Usage {
+    Usage {
+        instances: a.instances + b.instances,
+        memories: a.memories + b.memories,
+        tables: a.tables + b.tables,
+    }
+}
+
+fn remove_latest(store: &mut StoreInner) {
+    let latest = store.instances.last().expect("it was just made");
+    let own = own_usage(latest.module.info());
+    let usage = store.usage;
+    store.usage = Usage {
+        instances: usage.instances - own.instances,
+        memories: usage.memories - own.memories,
+        tables: usage.tables - own.tables,
+    };
+    store.remove_latest_instance();
+}
+
+/// Does what concerns other instances. `known_outside` is set once another
+/// instance may refer to this one.
+fn apply_steps(
+    store: &mut StoreInner,
+    ordinal: u32,
+    steps: &[SpawnStep],
+    known_outside: &mut bool,
+) -> Result<(), TrapCode> {
+    for step in steps {
+        let module = store.instance(ordinal).module.clone();
+        let info = module.info();
+        match *step {
+            SpawnStep::Global { global } => {
+                let own_index = global - info.imported_globals;
+                let place = Place { ordinal, own_index };
+                let ty = info.globals[global as usize].content;
+                let word = store.constant(ordinal, info.global_inits[own_index as usize], ty);
+                store.set_global_word(place, word);
+            }
+            SpawnStep::Elements { segment, offset } => {
+                let elements = &info.elements[segment as usize];
+                let pagefork_layout::module::SegmentMode::Active { target, .. } = elements.mode
+                else {
+                    unreachable!("only active segments are applied at spawn")
+                };
+                let table = store.table(ordinal, target);
+                let count = elements.items.len() as u64;
+                store.table_init(ordinal, table, elements, offset, 0, count)?;
+                *known_outside |=
+                    table.ordinal != ordinal && elements.element == ValType::FuncRef && count > 0;
+            }
+            SpawnStep::Data { segment, offset } => {
+                let data = &info.data[segment as usize];
+                // Validation knows one memory.
+                let memory = store.memory(ordinal, 0);
+                store.memory_init(memory, &data.bytes, offset, 0, data.bytes.len() as u64)?;
+            }
+            SpawnStep::Trap(code) => return Err(code),
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`instantiate`].
+unsafe fn call_start(store: *mut StoreInner, ordinal: u32, start: u32) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let inner = unsafe { &*store };
+    let definition = inner.function(ordinal, start);
+    let function = Func::from_reference(inner, definition).expect("a definition is not null");
+    match function.entry(inner) {
+        // SAFETY: a start function takes no arguments.
+        Entry::Guest(target) => match unsafe { enter::call(store, &target)? } {
+            Outcome::Finished => Ok(()),
+            Outcome::Suspended => Err(UsageError::Suspended.into()),
+        },
+        Entry::Host(index) => {
+            let (host, base) = (inner.host_function_ptr(index), inner.instance(ordinal).base());
+            let mut no_cells: [Cell; 0] = [];
+            // SAFETY: it takes no arguments and has no results.
+            unsafe { ((*host).call)(store, no_cells.as_mut_ptr(), base) }
+        }
+    }
+}
+
+impl StoreInner {
+    /// The word of a reference that a constant expression of the instance
+    /// `ordinal` means, as it lies in that instance's own places.
+    pub(crate) fn constant(&self, ordinal: u32, expr: ConstExpr, ty: ValType) -> u64 {
+        match expr {
+            ConstExpr::Bits(bits) => bits as u64,
+            ConstExpr::Null => 0,
+            ConstExpr::Func(index) => FuncRef::new(0, index).0,
+            ConstExpr::Global(index) => {
+                let place = self.global(ordinal, index);
+                let word = self.global_cell(place).low;
+                match ty.has_owner() {
+                    true => FuncRef(word).absolute(place.ordinal).relative(ordinal).0,
+                    false => word,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::SystemError;
+
+/// Interrupts whatever guest runs in a store, from any thread. Cheap to clone.
+///
+/// The guest traps with [`TrapCode::Interrupt`](crate::TrapCode) at its next
+/// function entry or loop iteration; a host function that runs is not disturbed,
+/// but the guest traps once it returns. An interrupt that comes while no guest
+/// runs is forgotten when the next call begins, and one that comes after the
+/// store was dropped does nothing.
+#[derive(Clone, Debug)]
+pub struct InterruptHandle {
+    interrupts: Arc<Interrupts>,
+}
+
+impl InterruptHandle {
+    pub(crate) fn new(interrupts: &Arc<Interrupts>) -> Self {
+        Self { interrupts: Arc::clone(interrupts) }
+    }
+
+    /// Interrupts the call that runs now.
+    pub fn interrupt(&self) {
+        self.interrupts.request();
+    }
+}
+
+/// The interrupt words of a store's slots, and whether an interrupt is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupts {
+    /// Whether anything was requested since the last time it was cleared: what
+    /// an entry looks at without taking the lock.
+    noted: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Addresses of the interrupt words. Invariant: each is in a mapped slot;
+    /// the store empties the list before it unmaps.
+    words: Vec<usize>,
+    requested: bool,
+    /// Whether every interruption point is to call the host, interrupt or not.
+    every_point: bool,
+}
+
+impl State {
+    fn show(&self) {
+        let value = u64::from(self.requested || self.every_point);
+        for word in &self.words {
+            let word = std::ptr::with_exposed_provenance_mut::<u64>(*word);
+            // SAFETY: listed words are in mapped slots, aligned, and otherwise
+            // only read, by guests.
+            unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Interrupts {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self) {
+        let mut state = self.state();
+        state.requested = true;
+        self.noted.store(true, Ordering::Relaxed);
+        state.show();
+    }
+
+    /// Whether [`Interrupts::clear`] has something to do.
+    #[inline]
+    pub(crate) fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Relaxed)
+    }
+
+    /// Forgets a request that came too late for the call that it was meant for.
+    pub(crate) fn clear(&self) {
+        if self.is_noted() {
+            self.take();
+        }
+    }
+
+    /// Whether an interrupt is wanted; it is not any more, then.
+    pub(crate) fn take(&self) -> bool {
+        let mut state = self.state();
+        self.noted.store(false, Ordering::Relaxed);
+        let requested = std::mem::take(&mut state.requested);
+        state.show();
+        requested
+    }
+
+    /// Makes every interruption point call the host, or only those after a
+    /// request.
+    pub(crate) fn set_every_point(&self, every_point: bool) {
+        let mut state = self.state();
+        state.every_point = every_point;
+        state.show();
+    }
+
+    /// Adds the interrupt word of a slot.
+    ///
+    /// # Safety
+    /// `word` is in a slot that stays mapped until the word is removed.
+    pub(crate) unsafe fn add(&self, word: usize) {
+        let mut state = self.state();
+        state.words.push(word);
+        state.show();
+    }
+
+    pub(crate) fn remove(&self, word: usize) {
+        self.state().words.retain(|known| *known != word);
+    }
+
+    /// Forgets all words: their slots are about to go.
+    pub(crate) fn detach(&self) {
+        self.state().words.clear();
+    }
+}
+
+/// Interrupts a store's guest once a time has passed, unless dropped before.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    key: (Instant, u64),
+}
+
+impl Deadline {
+    /// # Errors
+    /// If the thread that watches the time cannot be started.
+    pub(crate) fn after(
+        timeout: Duration,
+        interrupts: &Arc<Interrupts>,
+    ) -> Result<Option<Self>, SystemError> {
+        // A time that far away never comes.
+        let Some(at) = Instant::now().checked_add(timeout) else { return Ok(None) };
+        let watchdog = Watchdog::get()?;
+        let mut pending = watchdog.pending();
+        pending.count += 1;
+        let key = (at, pending.count);
+        pending.deadlines.insert(key, Arc::clone(interrupts));
+        if pending.deadlines.first_key_value().is_some_and(|(first, _)| *first == key) {
+            watchdog.changed.notify_one();
+        }
+        Ok(Some(Self { key }))
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        if let Ok(watchdog) = Watchdog::get() {
+            // Interrupts are requested under this lock: none comes after it.
+            watchdog.pending().deadlines.remove(&self.key);
+        }
+    }
+}
+
+/// The one thread of the process that waits for deadlines.
+#[derive(Default)]
+struct Watchdog {
+    pending: Mutex<Pending>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    deadlines: BTreeMap<(Instant, u64), Arc<Interrupts>>,
+    /// How many deadlines there have been: tells equal times apart.
+    count: u64,
+    running: bool,
+}
+
+impl Watchdog {
+    fn get() -> Result<&'static Self, SystemError> {
+        static WATCHDOG: OnceLock<Watchdog> = OnceLock::new();
+        let watchdog = WATCHDOG.get_or_init(Self::default);
+        let mut pending = watchdog.pending();
+        if !pending.running {
+            let thread = std::thread::Builder::new().name("pagefork-timeouts".to_owned());
+            thread.spawn(|| watchdog.run()).map_err(SystemError::Watchdog)?;
+            pending.running = true;
+        }
+        drop(pending);
+        Ok(watchdog)
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut pending = self.pending();
+        loop {
+            let now = Instant::now();
+            let wait = match pending.deadlines.first_entry() {
+                Some(first) if first.key().0 <= now => {
+                    first.remove().request();
+                    continue;
+                }
+                Some(first) => Some(first.key().0 - now),
+                None => None,
+            };
+            pending = match wait {
+                Some(time) => {
+                    let waited = self.changed.wait_timeout(pending, time);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(pending).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_show_requests_only_while_they_are_listed() {
+        let word = Box::new(AtomicU64::new(0));
+        let interrupts = Arc::new(Interrupts::default());
+        // SAFETY: the box outlives the registration.
+        unsafe { interrupts.add((&raw const *word).expose_provenance()) };
+        let handle = InterruptHandle::new(&interrupts);
+        handle.interrupt();
+        assert_eq!(word.load(Ordering::Relaxed), 1);
+        assert!(interrupts.is_noted() && interrupts.take() && !interrupts.take());
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        interrupts.detach();
+        handle.interrupt();
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_deadline_that_was_dropped_in_time_interrupts_nothing() {
+        let (kept, dropped) = (Arc::new(Interrupts::default()), Arc::new(Interrupts::default()));
+        let time = Duration::from_millis(30);
+        let cancelled = Deadline::after(time, &dropped).unwrap();
+        let waiting = Deadline::after(time, &kept).unwrap();
+        drop(cancelled);
+        let start = Instant::now();
+        while !kept.is_noted() {
+            assert!(start.elapsed() < Duration::from_secs(20), "no interrupt came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(start.elapsed() >= Duration::from_millis(20) && !dropped.is_noted());
+        drop(waiting);
+    }
+}

@@ -1,0 +1,96 @@
+use crate::error::LimitError;
+
+/// How much a store may use. Nothing is limited unless it is said here, apart
+/// from what modules and slots limit themselves.
+///
+/// Growth beyond a limit makes `memory.grow` and `table.grow` answer -1;
+/// creating something beyond it is an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreLimits {
+    pub(crate) memory_size: u64,
+    pub(crate) table_elements: u64,
+    pub(crate) instances: u64,
+    pub(crate) memories: u64,
+    pub(crate) tables: u64,
+}
+
+impl Default for StoreLimits {
+    fn default() -> Self {
+        Self {
+            memory_size: u64::MAX,
+            table_elements: u64::MAX,
+            instances: u64::MAX,
+            memories: u64::MAX,
+            tables: u64::MAX,
+        }
+    }
+}
+
+impl StoreLimits {
+    /// No limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes that each memory may have.
+    #[must_use]
+    pub fn memory_size(mut self, bytes: u64) -> Self {
+        self.memory_size = bytes;
+        self
+    }
+
+    /// Elements that each table may have.
+    #[must_use]
+    pub fn table_elements(mut self, elements: u64) -> Self {
+        self.table_elements = elements;
+        self
+    }
+
+    /// How many instances there may be.
+    #[must_use]
+    pub fn instances(mut self, count: u64) -> Self {
+        self.instances = count;
+        self
+    }
+
+    /// How many memories there may be, those the host creates included.
+    #[must_use]
+    pub fn memories(mut self, count: u64) -> Self {
+        self.memories = count;
+        self
+    }
+
+    /// How many tables there may be, those the host creates included.
+    #[must_use]
+    pub fn tables(mut self, count: u64) -> Self {
+        self.tables = count;
+        self
+    }
+}
+
+/// How much a store uses of what is counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Usage {
+    pub(crate) instances: u64,
+    pub(crate) memories: u64,
+    pub(crate) tables: u64,
+}
+
+impl Usage {
+    /// # Errors
+    /// If `self` is beyond the limits.
+    pub(crate) fn check(&self, limits: &StoreLimits) -> Result<(), LimitError> {
+        check("instances", self.instances, limits.instances)?;
+        check("memories", self.memories, limits.memories)?;
+        check("tables", self.tables, limits.tables)
+    }
+}
+
+/// # Errors
+/// If `requested` is beyond `limit`.
+pub(crate) fn check(what: &'static str, requested: u64, limit: u64) -> Result<(), LimitError> {
+    match requested <= limit {
+        true => Ok(()),
+        false => Err(LimitError { what, requested, limit }),
+    }
+}

@@ -1,0 +1,265 @@
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use pagefork_layout::module::{ExternType, FuncType};
+
+use crate::engine::Engine;
+use crate::error::{Error, LinkError, Result, UsageError};
+use crate::func::{Caller, Func, HostFunc};
+use crate::host_func::IntoFunc;
+use crate::instance::{Extern, Instance, InstancePre};
+use crate::instantiate::describe;
+use crate::module::{ImportType, Module};
+use crate::store::{AsContext, AsContextMut, StoreInner};
+use crate::value::Val;
+
+/// Definitions by two names, with which modules' imports are satisfied.
+///
+/// Host functions that are defined here belong to no store and can be used in
+/// any with data of type `T`; whatever else is defined belongs to its store.
+pub struct Linker<T> {
+    engine: Engine,
+    modules: HashMap<String, HashMap<String, Definition>>,
+    allow_shadowing: bool,
+    data: PhantomData<fn(T)>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Definition {
+    /// Something of a store.
+    Extern(Extern),
+    /// A host function of any store.
+    HostFunc(Arc<HostFunc>),
+}
+
+impl Definition {
+    /// What the definition is in `store`, which a host function becomes part of.
+    pub(crate) fn in_store(&self, store: &mut StoreInner) -> Extern {
+        match self {
+            Self::Extern(value) => *value,
+            Self::HostFunc(function) => {
+                let known = store
+                    .host_functions()
+                    .iter()
+                    .rposition(|known| Arc::ptr_eq(known, function));
+                let reference = match known {
+                    Some(index) => pagefork_layout::reference::FuncRef::new(
+                        pagefork_layout::reference::HOST_ORDINAL,
+                        index as u32,
+                    ),
+                    None => store.add_host_function(Arc::clone(function)),
+                };
+                let function = Func::from_reference(store, reference);
+                function.expect("a definition is not null").into()
+            }
+        }
+    }
+}
+
+impl<T: 'static> Linker<T> {
+    /// A linker without definitions.
+    pub fn new(engine: &Engine) -> Self {
+        Self {
+            engine: engine.clone(),
+            modules: HashMap::new(),
+            allow_shadowing: false,
+            data: PhantomData,
+        }
+    }
+
+    /// The linker's engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether a name may be defined again; without that it is an error.
+    pub fn allow_shadowing(&mut self, allow: bool) -> &mut Self {
+        self.allow_shadowing = allow;
+        self
+    }
+
+    /// Defines something of a store.
+    ///
+    /// # Errors
+    /// If the name is defined already, and shadowing not allowed.
+    pub fn define(
+        &mut self,
+        _store: impl AsContext<Data = T>,
+        module: &str,
+        name: &str,
+        value: impl Into<Extern>,
+    ) -> Result<&mut Self> {
+        self.insert(module, name, Definition::Extern(value.into()))
+    }
+
+    /// Defines a host function whose type follows from the closure's; see
+    /// [`Func::wrap`].
+    ///
+    /// # Errors
+    /// If the name is defined already, and shadowing not allowed.
+    pub fn func_wrap<Params, Results>(
+        &mut self,
+        module: &str,
+        name: &str,
+        function: impl IntoFunc<T, Params, Results>,
+    ) -> Result<&mut Self> {
+        let function = function.into_host_func(&self.engine);
+        self.insert(module, name, Definition::HostFunc(Arc::new(function)))
+    }
+
+    /// Defines a host function of any type; see [`Func::new`].
+    ///
+    /// # Errors
+    /// If the name is defined already, and shadowing not allowed.
+    pub fn func_new(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<&mut Self> {
+        let function = HostFunc::untyped(&self.engine, ty, function);
+        self.insert(module, name, Definition::HostFunc(Arc::new(function)))
+    }
+
+    /// Defines all exports of an instance under the name `module`.
+    ///
+    /// # Errors
+    /// If one of the names is defined already, and shadowing not allowed.
+    pub fn instance(
+        &mut self,
+        mut store: impl AsContextMut<Data = T>,
+        module: &str,
+        instance: Instance,
+    ) -> Result<&mut Self> {
+        instance.ordinal(&store.as_context().0.inner)?;
+        for export in instance.exports(store.as_context_mut()) {
+            let name = export.name().to_owned();
+            self.insert(module, &name, Definition::Extern(export.into_extern()))?;
+        }
+        Ok(self)
+    }
+
+    /// Instantiates a module and defines all exports of the instance under the
+    /// name `name`.
+    ///
+    /// # Errors
+    /// As [`Linker::instantiate`] and [`Linker::instance`].
+    pub fn module(
+        &mut self,
+        mut store: impl AsContextMut<Data = T>,
+        name: &str,
+        module: &Module,
+    ) -> Result<&mut Self> {
+        let instance = self.instantiate(&mut store, module)?;
+        self.instance(store, name, instance)
+    }
+
+    /// Defines each import of `module` that is a function and not defined yet, as
+    /// a function that returns an error.
+    ///
+    /// # Errors
+    /// Never; the result is that of the other definitions.
+    pub fn define_unknown_imports_as_traps(&mut self, module: &Module) -> Result<()> {
+        for import in module.imports() {
+            let ExternType::Func(ty) = import.ty() else { continue };
+            if self.definition(import.module(), import.name()).is_some() {
+                continue;
+            }
+            let error = unknown(&import);
+            self.func_new(import.module(), import.name(), ty.clone(), move |_, _, _| {
+                Err(error.clone().into())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What is defined by these names, in `store`.
+    pub fn get(
+        &self,
+        mut store: impl AsContextMut<Data = T>,
+        module: &str,
+        name: &str,
+    ) -> Option<Extern> {
+        let store = &mut store.as_context_mut().0.inner;
+        Some(self.definition(module, name)?.in_store(store))
+    }
+
+    /// Instantiates a module, with the definitions for its imports.
+    ///
+    /// # Errors
+    /// If an import is not defined; else as [`Instance::new`].
+    ///
+    /// # Panics
+    /// If a host function panics that the start function calls.
+    pub fn instantiate(
+        &self,
+        store: impl AsContextMut<Data = T>,
+        module: &Module,
+    ) -> Result<Instance> {
+        self.instantiate_pre(module)?.instantiate(store)
+    }
+
+    /// Looks the imports of a module up, for instantiating it many times.
+    ///
+    /// # Errors
+    /// If an import is not defined, or is a host function of another type.
+    pub fn instantiate_pre(&self, module: &Module) -> Result<InstancePre<T>> {
+        if !Engine::same(&self.engine, module.engine()) {
+            return Err(UsageError::WrongEngine { what: "module" }.into());
+        }
+        let mut imports = Vec::with_capacity(module.imports().len());
+        for import in module.imports() {
+            let definition = self.definition(import.module(), import.name());
+            let definition = definition.ok_or_else(|| Error::from(unknown(&import)))?;
+            if let Definition::HostFunc(function) = definition {
+                let found = ExternType::Func(function.ty.clone());
+                if found != *import.ty() {
+                    return Err(LinkError::IncompatibleImport {
+                        module: import.module().to_owned(),
+                        name: import.name().to_owned(),
+                        expected: describe(import.ty()),
+                        found: describe(&found),
+                    }
+                    .into());
+                }
+            }
+            imports.push(definition.clone());
+        }
+        Ok(InstancePre::new(module.clone(), imports))
+    }
+
+    fn definition(&self, module: &str, name: &str) -> Option<&Definition> {
+        self.modules.get(module)?.get(name)
+    }
+
+    fn insert(&mut self, module: &str, name: &str, definition: Definition) -> Result<&mut Self> {
+        let names = self.modules.entry(module.to_owned()).or_default();
+        if !self.allow_shadowing && names.contains_key(name) {
+            let (module, name) = (module.to_owned(), name.to_owned());
+            return Err(LinkError::AlreadyDefined { module, name }.into());
+        }
+        names.insert(name.to_owned(), definition);
+        Ok(self)
+    }
+}
+
+impl<T> Clone for Linker<T> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            modules: self.modules.clone(),
+            allow_shadowing: self.allow_shadowing,
+            data: PhantomData,
+        }
+    }
+}
+
+fn unknown(import: &ImportType<'_>) -> LinkError {
+    LinkError::UnknownImport {
+        module: import.module().to_owned(),
+        name: import.name().to_owned(),
+        expected: describe(import.ty()),
+    }
+}

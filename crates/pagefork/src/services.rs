@@ -1,0 +1,137 @@
+//! What the runtime does for guests: operations on whole ranges, growth, and
+//! indirect calls across instances. Each checks all of its bounds, in 64 bits,
+//! before it writes anything.
+
+use pagefork_layout::link::Service;
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+use pagefork_layout::trap::TrapCode;
+
+use crate::store::StoreInner;
+use crate::value::Cell;
+
+/// What growth answers that is not possible: -1 as 32 bits.
+const NO_GROWTH: u64 = u32::MAX as u64;
+
+/// Carries out the service `index` for the instance with this base.
+///
+/// # Errors
+/// The guest traps.
+///
+/// # Safety
+/// The base is that of an instance of the store, and `cells` has the arguments of
+/// the service, as compiled code of that instance puts them.
+pub(crate) unsafe fn call(
+    store: &mut StoreInner,
+    base: usize,
+    index: u32,
+    cells: *mut Cell,
+) -> Result<(), TrapCode> {
+    let service = Service::from_index(index).expect("compiled code calls known services");
+    // SAFETY: the caller's promise.
+    let caller = unsafe { store.ordinal_of(base) };
+    // SAFETY: each service reads as many cells as it has arguments.
+    let argument = |i: usize| unsafe { (*cells.add(i)).low };
+    let number = |i: usize| argument(i) as u32;
+    let answer = |value: u64| {
+        // SAFETY: the first argument's cell takes the result.
+        unsafe { cells.write(Cell::from_u64(value)) };
+    };
+    match service {
+        Service::MemoryGrow => {
+            let memory = store.memory(caller, number(0));
+            let old = store.grow_memory(memory, argument(1));
+            answer(old.unwrap_or(NO_GROWTH));
+        }
+        Service::MemoryFill => {
+            let memory = store.memory(caller, number(0));
+            store.memory_fill(memory, argument(1), argument(2) as u8, argument(3))?;
+        }
+        Service::MemoryCopy => {
+            let to = store.memory(caller, number(0));
+            let from = store.memory(caller, number(1));
+            store.memory_copy((to, from), argument(2), argument(3), argument(4))?;
+        }
+        Service::MemoryInit => {
+            let memory = store.memory(caller, number(0));
+            let segment = number(1);
+            let module = store.instance(caller).module.clone();
+            let bytes = match is_dropped(store, caller, Segment::Data(segment)) {
+                true => &[],
+                false => &*module.info().data[segment as usize].bytes,
+            };
+            store.memory_init(memory, bytes, argument(2), argument(3), argument(4))?;
+        }
+        Service::DataDrop => drop_segment(store, caller, Segment::Data(number(0))),
+        Service::TableGrow => {
+            let table = store.table(caller, number(0));
+            let old = store.table_grow(caller, table, argument(2), argument(1));
+            answer(old.unwrap_or(NO_GROWTH));
+        }
+        Service::TableFill => {
+            let table = store.table(caller, number(0));
+            store.table_fill(caller, table, argument(1), argument(2), argument(3))?;
+        }
+        Service::TableCopy => {
+            let to = store.table(caller, number(0));
+            let from = store.table(caller, number(1));
+            store.table_copy((to, from), argument(2), argument(3), argument(4))?;
+        }
+        Service::TableInit => {
+            let table = store.table(caller, number(0));
+            let segment = number(1);
+            let module = store.instance(caller).module.clone();
+            let elements = &module.info().elements[segment as usize];
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            if is_dropped(store, caller, Segment::Element(segment)) {
+                // As if it were empty.
+                let fits = destination <= store.table_length(table) && source == 0 && length == 0;
+                return if fits { Ok(()) } else { Err(TrapCode::TableOutOfBounds) };
+            }
+            store.table_init(caller, table, elements, destination, source, length)?;
+        }
+        Service::ElementDrop => drop_segment(store, caller, Segment::Element(number(0))),
+        Service::Resolve => {
+            let function = FuncRef(argument(0)).absolute(caller);
+            if function.is_null() {
+                return Err(TrapCode::IndirectCallToNull);
+            }
+            let expected = store.instance(caller).module.type_id(number(1));
+            let definition = store.definition(function);
+            debug_assert!(
+                definition.ordinal() == HOST_ORDINAL
+                    || definition.ordinal() < store.next_ordinal()
+            );
+            if store.function_type(definition).1 != expected {
+                return Err(TrapCode::BadSignature);
+            }
+            store.set_resolved(definition);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum Segment {
+    Element(u32),
+    Data(u32),
+}
+
+fn dropped_byte(store: &StoreInner, ordinal: u32, segment: Segment) -> *mut u8 {
+    let instance = store.instance(ordinal);
+    let (info, parts) = (instance.module.info(), &instance.module.layout().state_parts);
+    let offset = match segment {
+        Segment::Element(index) => parts.dropped_element(index),
+        Segment::Data(index) => parts.dropped_data(info, index),
+    };
+    instance.at(offset.into())
+}
+
+fn is_dropped(store: &StoreInner, ordinal: u32, segment: Segment) -> bool {
+    // SAFETY: the byte is in the state zone.
+    unsafe { dropped_byte(store, ordinal, segment).read() != 0 }
+}
+
+fn drop_segment(store: &mut StoreInner, ordinal: u32, segment: Segment) {
+    // SAFETY: the byte is in the state zone.
+    unsafe { dropped_byte(store, ordinal, segment).write(1) };
+}

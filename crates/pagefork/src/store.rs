@@ -1,0 +1,280 @@
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::time::Duration;
+
+pub(crate) use crate::group::{StoreId, StoreInner};
+
+use crate::engine::Engine;
+use crate::func::Caller;
+use crate::interrupt::InterruptHandle;
+use crate::limits::StoreLimits;
+
+/// All instances that can refer to each other, with everything they own, and the
+/// embedder's `T`.
+///
+/// Handles such as [`Func`](crate::Func) and [`Memory`](crate::Memory) name
+/// something in a store and are used together with it. Dropping or closing the
+/// store frees all of its address space.
+///
+/// A store may move between threads, if `T` may, and any thread may enter its
+/// guests.
+pub struct Store<T: 'static> {
+    /// Invariant: from a box, and unique. Not kept as one, because guests' pages
+    /// point to it while the store moves.
+    full: NonNull<Full<T>>,
+    owned: PhantomData<Full<T>>,
+}
+
+/// Invariant of the representation: a pointer to the whole is one to `inner`.
+#[repr(C)]
+pub(crate) struct Full<T> {
+    pub(crate) inner: StoreInner,
+    pub(crate) data: T,
+}
+
+// SAFETY: `inner` may be used from any thread, one at a time, see `group`.
+unsafe impl<T: Send> Send for Store<T> {}
+
+impl<T> Store<T> {
+    /// An empty store.
+    pub fn new(engine: &Engine, data: T) -> Self {
+        let full = Box::new(Full { inner: StoreInner::new(engine), data });
+        Self { full: NonNull::from(Box::leak(full)), owned: PhantomData }
+    }
+
+    /// The store's engine.
+    pub fn engine(&self) -> &Engine {
+        &self.full().inner.engine
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        &self.full().data
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        &mut self.full_mut().data
+    }
+
+    /// Closes the store and gives the embedder's data back.
+    pub fn into_data(self) -> T {
+        let full = self.full;
+        std::mem::forget(self);
+        // SAFETY: the pointer is from a box, and `self` is gone.
+        let full = unsafe { Box::from_raw(full.as_ptr()) };
+        full.data
+    }
+
+    /// Frees everything: the same as dropping the store, said aloud.
+    pub fn close(self) {}
+
+    /// Sets how much the store may use from now on; what it uses already stays.
+    pub fn set_limits(&mut self, limits: StoreLimits) {
+        self.full_mut().inner.limits = limits;
+    }
+
+    /// How much the store may use.
+    pub fn limits(&self) -> StoreLimits {
+        self.full().inner.limits
+    }
+
+    /// What interrupts the store's guests from other threads.
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        InterruptHandle::new(&self.full().inner.interrupts)
+    }
+
+    /// How long a call from the embedder may take, wall-clock time, before its
+    /// guest is interrupted; `None`, the default, for ever. Calls that host
+    /// functions make belong to the call that they run in.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        let inner = &mut self.full_mut().inner;
+        inner.timeout = timeout;
+        inner.update_attention();
+    }
+
+    fn full(&self) -> &Full<T> {
+        // SAFETY: the pointer is valid and `self` is borrowed.
+        unsafe { self.full.as_ref() }
+    }
+
+    fn full_mut(&mut self) -> &mut Full<T> {
+        // SAFETY: the pointer is valid, unique, and `self` is borrowed mutably.
+        unsafe { self.full.as_mut() }
+    }
+}
+
+impl<T> Drop for Store<T> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is from a box, and nobody uses it after this.
+        drop(unsafe { Box::from_raw(self.full.as_ptr()) });
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Store<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("data", self.data()).finish_non_exhaustive()
+    }
+}
+
+/// A borrowed store.
+pub struct StoreContext<'a, T: 'static>(pub(crate) &'a Full<T>);
+
+/// A mutably borrowed store.
+pub struct StoreContextMut<'a, T: 'static>(pub(crate) &'a mut Full<T>);
+
+impl<'a, T> StoreContext<'a, T> {
+    /// The store's engine.
+    pub fn engine(&self) -> &'a Engine {
+        &self.0.inner.engine
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &'a T {
+        &self.0.data
+    }
+}
+
+impl<T> Clone for StoreContext<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for StoreContext<'_, T> {}
+
+impl<T> StoreContextMut<'_, T> {
+    /// The store's engine.
+    pub fn engine(&self) -> &Engine {
+        &self.0.inner.engine
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        &self.0.data
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        &mut self.0.data
+    }
+
+    /// What interrupts the store's guests from other threads.
+    pub fn interrupt_handle(&self) -> InterruptHandle {
+        InterruptHandle::new(&self.0.inner.interrupts)
+    }
+
+    /// The store as those who enter guests need it: with the provenance of the
+    /// whole, so that host functions reach the embedder's data through it.
+    pub(crate) fn as_ptr(&mut self) -> *mut StoreInner {
+        (&raw mut *self.0).cast()
+    }
+}
+
+/// What gives access to a store: a [`Store`], a [`Caller`], a context, or a
+/// reference to one of them.
+pub trait AsContext {
+    /// The embedder's data in the store.
+    type Data: 'static;
+
+    /// Borrows the store.
+    fn as_context(&self) -> StoreContext<'_, Self::Data>;
+}
+
+/// What gives mutable access to a store.
+pub trait AsContextMut: AsContext {
+    /// Borrows the store mutably.
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, Self::Data>;
+}
+
+impl<T: 'static> AsContext for Store<T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        StoreContext(self.full())
+    }
+}
+
+impl<T: 'static> AsContextMut for Store<T> {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        StoreContextMut(self.full_mut())
+    }
+}
+
+impl<T: 'static> AsContext for StoreContext<'_, T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        *self
+    }
+}
+
+impl<T: 'static> AsContext for StoreContextMut<'_, T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        StoreContext(self.0)
+    }
+}
+
+impl<T: 'static> AsContextMut for StoreContextMut<'_, T> {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        StoreContextMut(self.0)
+    }
+}
+
+impl<T: 'static> AsContext for Caller<'_, T> {
+    type Data = T;
+
+    fn as_context(&self) -> StoreContext<'_, T> {
+        StoreContext(self.store.0)
+    }
+}
+
+impl<T: 'static> AsContextMut for Caller<'_, T> {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        StoreContextMut(self.store.0)
+    }
+}
+
+impl<C: AsContext> AsContext for &C {
+    type Data = C::Data;
+
+    fn as_context(&self) -> StoreContext<'_, C::Data> {
+        (**self).as_context()
+    }
+}
+
+impl<C: AsContext> AsContext for &mut C {
+    type Data = C::Data;
+
+    fn as_context(&self) -> StoreContext<'_, C::Data> {
+        (**self).as_context()
+    }
+}
+
+impl<C: AsContextMut> AsContextMut for &mut C {
+    fn as_context_mut(&mut self) -> StoreContextMut<'_, C::Data> {
+        (**self).as_context_mut()
+    }
+}
+
+impl<'a, T: AsContext> From<&'a T> for StoreContext<'a, T::Data> {
+    fn from(store: &'a T) -> Self {
+        store.as_context()
+    }
+}
+
+impl<'a, T: AsContext> From<&'a mut T> for StoreContext<'a, T::Data> {
+    fn from(store: &'a mut T) -> Self {
+        let store: &'a T = store;
+        store.as_context()
+    }
+}
+
+impl<'a, T: AsContextMut> From<&'a mut T> for StoreContextMut<'a, T::Data> {
+    fn from(store: &'a mut T) -> Self {
+        store.as_context_mut()
+    }
+}
+

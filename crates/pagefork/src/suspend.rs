@@ -1,0 +1,526 @@
+//! Suspended guests: stopped inside a host call or at an interruption point, so
+//! that they are nothing but pages, and continued later, possibly elsewhere.
+//!
+//! Internal: what snapshots and forks are made of, and what the tests use that
+//! show that a guest does not depend on where it lies.
+//!
+//! # Safety
+//!
+//! A suspended guest's frames lie in the stack zone of the slot whose instance
+//! was entered first, from its stack pointer up to the zone's end; the pointer
+//! lies in the save area of the instance that was suspended, as a distance below
+//! that end. Nobody writes either before the guest is resumed or given up.
+
+use std::ptr;
+
+use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::reference::FuncRef;
+use pagefork_layout::slot::SlotLayout;
+use pagefork_layout::state::save;
+pub use pagefork_layout::state::save::Suspension;
+use pagefork_pages::Slot;
+
+use crate::enter::{self, Outcome};
+use crate::error::{Result, UsageError};
+use crate::func::{self, Caller, Entry, Func};
+use crate::group::InstanceData;
+use crate::instance::Instance;
+use crate::module::Module;
+use crate::store::{AsContext, AsContextMut, Store, StoreInner};
+use crate::value::Val;
+
+/// How far a call got.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// The function returned these values.
+    Finished(Vec<Val>),
+    /// The guest is suspended.
+    Suspended,
+}
+
+/// What the host keeps about a suspended guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Suspended {
+    /// The instance whose save area holds the registers.
+    ordinal: u32,
+    /// The instance in whose slot the stack lies.
+    stack_owner: u32,
+    kind: Suspension,
+    /// The function that the embedder called.
+    function: FuncRef,
+}
+
+impl Suspended {
+    pub(crate) fn new(ordinal: u32, stack_owner: u32, kind: Suspension) -> Self {
+        Self { ordinal, stack_owner, kind, function: FuncRef::NULL }
+    }
+}
+
+/// Calls a guest's function, and suspends it at the `stop_at`th point where that
+/// is possible, counted from 1: returns from host functions and interruption
+/// points. It is suspended earlier if a host function [asks](request) for it.
+///
+/// # Errors
+/// As [`Func::call`]; if the function is the host's, or a guest of the store runs
+/// or is suspended.
+pub fn call(
+    mut store: impl AsContextMut,
+    function: &Func,
+    params: &[Val],
+    stop_at: Option<u64>,
+) -> Result<Progress> {
+    let mut store = store.as_context_mut();
+    let inner = &store.0.inner;
+    let definition = function.reference(inner)?;
+    let Entry::Guest(target) = function.entry(inner) else {
+        return Err(UsageError::NotSuspendable.into());
+    };
+    if inner.suspended.is_some() {
+        return Err(UsageError::Suspended.into());
+    }
+    if inner.activation.is_active() {
+        return Err(UsageError::Nested.into());
+    }
+    let (ty, _) = inner.function_type(definition);
+    if params.len() != ty.params.len() {
+        let (expected, found) = (ty.params.len(), params.len());
+        return Err(UsageError::ValueCount { what: "parameters", expected, found }.into());
+    }
+    for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
+        param.check_type(*ty, || format!("parameter {i}"))?;
+    }
+    func::write_values(inner, params, func::cells(&target), target.ordinal)?;
+    let store = store.as_ptr();
+    // SAFETY: the store is borrowed; the target is its own, its arguments are
+    // checked and in its cells.
+    unsafe {
+        let suspendable = Suspendable::begin(store, stop_at);
+        let outcome = enter::call(store, &target);
+        drop(suspendable);
+        progress(store, definition, outcome)
+    }
+}
+
+/// Continues the suspended guest of a store, up to the `stop_at`th point from
+/// here.
+///
+/// # Errors
+/// If there is none; else as [`Func::call`].
+pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Progress> {
+    let mut store = store.as_context_mut();
+    let inner = &mut store.0.inner;
+    let suspended = inner.suspended.take().ok_or(UsageError::NotSuspended)?;
+    inner.update_attention();
+    let deadline = match inner.begin_outermost() {
+        Ok(deadline) => deadline,
+        Err(error) => {
+            inner.suspended = Some(suspended);
+            inner.update_attention();
+            return Err(error);
+        }
+    };
+    let stack_top = stack_top(inner.instance(suspended.stack_owner));
+    let instance = inner.instance(suspended.ordinal);
+    let (base, save_area) = (instance.base(), save_area(instance).expose_provenance());
+    let frame = stack_top - saved(instance, save::FP) as usize;
+    inner.activation.stack_top = stack_top;
+    inner.activation.stack_owner = suspended.stack_owner;
+    let store = store.as_ptr();
+    // SAFETY: the store is borrowed, nobody is entered, and the guest's frames are
+    // where it was suspended or where a copy has put them.
+    unsafe {
+        let suspendable = Suspendable::begin(store, stop_at);
+        let outcome = enter::resume(store, base, frame, save_area);
+        drop(suspendable);
+        drop(deadline);
+        progress(store, suspended.function, outcome)
+    }
+}
+
+/// Gives a suspended guest up: its frames are forgotten.
+pub fn abandon(mut store: impl AsContextMut) {
+    let inner = &mut store.as_context_mut().0.inner;
+    if let Some(suspended) = inner.suspended.take() {
+        inner.update_attention();
+        let area = save_area(inner.instance(suspended.ordinal));
+        // SAFETY: the save area is in the state zone.
+        unsafe { ptr::write_bytes(area, 0, save::SIZE as usize) };
+    }
+}
+
+/// Asks, from a host function, that its caller be suspended when it returns.
+///
+/// # Errors
+/// If the guest was not started with [`call`], or host functions run between its
+/// frames.
+pub fn request<T: 'static>(caller: &mut Caller<'_, T>) -> Result<()> {
+    let activation = &mut caller.store.0.inner.activation;
+    if !activation.is_active() || !activation.suspendable {
+        return Err(UsageError::NotSuspendable.into());
+    }
+    // SAFETY: the guest is entered.
+    if unsafe { activation.is_nested() } {
+        return Err(UsageError::Nested.into());
+    }
+    activation.suspend_requested = true;
+    Ok(())
+}
+
+/// What the guest of a store is suspended in; `None` if it is not.
+pub fn suspension(store: impl AsContext) -> Option<Suspension> {
+    store.as_context().0.inner.suspended.as_ref().map(|suspended| suspended.kind)
+}
+
+/// How many instances a store has; they are numbered from 1. Memories, tables and
+/// globals that the host made are instances, too.
+pub fn instance_count(store: impl AsContext) -> u32 {
+    store.as_context().0.inner.instances.len() as u32
+}
+
+/// The instance with this number.
+///
+/// # Panics
+/// If there is none.
+pub fn instance(store: impl AsContext, ordinal: u32) -> Instance {
+    let inner = &store.as_context().0.inner;
+    assert!((1..inner.next_ordinal()).contains(&ordinal), "there is no such instance");
+    Instance::from_ordinal(inner, ordinal)
+}
+
+/// A part of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Zone {
+    /// The part in use of the stack, where the guest is suspended; else nothing.
+    Stack,
+    /// The link zone.
+    Link,
+    /// Room to grow and contents of tables.
+    Tables,
+    /// The state zone, in whole pages; it may begin with contents of tables.
+    State,
+    /// The accessible part of memory 0.
+    Memory,
+}
+
+/// Where a slot lies.
+#[derive(Clone, Debug)]
+pub struct SlotView {
+    /// Address of the slot's first byte.
+    pub start: usize,
+    /// Address of the first byte of memory 0.
+    pub base: usize,
+    /// Address of the first byte of the code.
+    pub code: usize,
+    /// Where its zones are.
+    pub layout: SlotLayout,
+}
+
+/// The slot of the instance with this number.
+///
+/// # Panics
+/// If there is none.
+pub fn slot(store: impl AsContext, ordinal: u32) -> SlotView {
+    let instance = store.as_context().0.inner.instance(ordinal);
+    SlotView {
+        start: instance.slot.start().expose_provenance(),
+        base: instance.base(),
+        code: instance.module.code_memory().start(),
+        layout: instance.module.layout().clone(),
+    }
+}
+
+/// The bytes of a zone of the instance with this number, and the slot offset of
+/// the first of them.
+///
+/// # Panics
+/// If there is no such instance.
+pub fn zone_bytes(store: impl AsContext, ordinal: u32, zone: Zone) -> (u64, Vec<u8>) {
+    let inner = &store.as_context().0.inner;
+    let instance = inner.instance(ordinal);
+    let layout = instance.module.layout();
+    let range = match zone {
+        Zone::Stack => match &inner.suspended {
+            Some(suspended) if suspended.stack_owner == ordinal => {
+                let size = saved(inner.instance(suspended.ordinal), save::SP);
+                layout.stack.end - size..layout.stack.end
+            }
+            _ => layout.stack.end..layout.stack.end,
+        },
+        Zone::Link => layout.link.clone(),
+        Zone::Tables => layout.tables.clone(),
+        Zone::State => layout.state.clone(),
+        Zone::Memory => layout.base..layout.base + instance.slot.memory_size(),
+    };
+    let start = instance.slot.start().wrapping_add(range.start as usize);
+    let size = (range.end - range.start) as usize;
+    // SAFETY: the range is a readable part of the slot, and nobody writes it while
+    // the store is borrowed.
+    (range.start, unsafe { std::slice::from_raw_parts(start, size) }.to_vec())
+}
+
+/// A word of a suspended guest's stack that is an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameWord {
+    /// Where it lies: an offset in the slot that has the stack.
+    pub offset: u64,
+    /// What it is.
+    pub kind: FrameWordKind,
+}
+
+/// What an address on the stack is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameWordKind {
+    /// A saved frame pointer, as a distance below the top of the stack; `None` at
+    /// the end of the chain.
+    FramePointer(Option<u64>),
+    /// A return address: an offset in the text of the instance with this number.
+    ReturnAddress {
+        /// The first instance that has this code.
+        ordinal: u32,
+        /// Offset in its module's text.
+        offset: u32,
+    },
+    /// A return address in the thunk through which the guest was entered.
+    ReturnToHost,
+}
+
+/// All words of the suspended guest's stack that are addresses, innermost first:
+/// the chain of its frames.
+///
+/// # Errors
+/// If the guest is not suspended, or its chain of frames is broken.
+pub fn frame_words(store: impl AsContext) -> Result<Vec<FrameWord>> {
+    let inner = &store.as_context().0.inner;
+    let suspended = inner.suspended.as_ref().ok_or(UsageError::NotSuspended)?;
+    Ok(chain(inner, suspended)?.into_iter().map(|(word, _)| word).collect())
+}
+
+/// Copies everything in `source`, a suspended guest included, into `target`, which
+/// must be empty: the instances get other slots, and, with `other_code`, other
+/// addresses for their code. Handles for the copies are had from [`instance`].
+///
+/// # Errors
+/// If `target` is not empty or of another engine, a guest of either store runs,
+/// the chain of frames is broken, or the system refuses address space. `target` is
+/// empty then.
+pub fn copy_to<T: 'static>(
+    source: &Store<T>,
+    target: &mut Store<T>,
+    other_code: bool,
+) -> Result<()> {
+    let source = &source.as_context().0.inner;
+    let target = &mut target.as_context_mut().0.inner;
+    if !target.instances.is_empty() || !target.host_functions().is_empty() {
+        return Err(UsageError::TargetNotEmpty.into());
+    }
+    if !crate::Engine::same(&source.engine, &target.engine) {
+        return Err(UsageError::WrongEngine { what: "store" }.into());
+    }
+    if source.activation.is_active() || target.activation.is_active() {
+        return Err(UsageError::Nested.into());
+    }
+    // What can fail comes first.
+    let words = match &source.suspended {
+        Some(suspended) => chain(source, suspended)?,
+        None => Vec::new(),
+    };
+    let mut copies: Vec<(usize, Module)> = Vec::new();
+    let mut slots = Vec::new();
+    for instance in &source.instances {
+        let code = instance.module.code_memory().start();
+        let known = copies.iter().find(|(of, _)| *of == code && other_code);
+        let module = match known {
+            Some((_, copy)) if Module::same(copy, &instance.module) => copy.clone(),
+            _ if other_code => {
+                let copy = instance.module.clone_code()?;
+                copies.push((code, copy.clone()));
+                copy
+            }
+            _ => instance.module.clone(),
+        };
+        let slot = Slot::new(
+            module.layout(),
+            instance.slot.image(),
+            instance.slot.memory_size(),
+            instance.slot.memory_max(),
+        )?;
+        slots.push((module, slot));
+    }
+
+    for function in source.host_functions() {
+        target.add_host_function(std::sync::Arc::clone(function));
+    }
+    for ((module, slot), instance) in slots.into_iter().zip(&source.instances) {
+        let ordinal = target.add_instance(module, slot, instance.imports.clone());
+        copy_zones(instance, target.instance(ordinal));
+    }
+    target.references = source.references.clone();
+    target.limits = source.limits;
+    target.usage = source.usage;
+    target.suspended = source.suspended.clone();
+    target.update_attention();
+    if let Some(suspended) = &source.suspended {
+        copy_stack(source, target, suspended, &words);
+    }
+    Ok(())
+}
+
+/// While one of these lives, the store's guest may be suspended.
+struct Suspendable {
+    store: *mut StoreInner,
+    counting: bool,
+}
+
+impl Suspendable {
+    /// # Safety
+    /// The store is borrowed by the caller for as long as this lives.
+    unsafe fn begin(store: *mut StoreInner, stop_at: Option<u64>) -> Self {
+        let counting = stop_at.is_some_and(|count| count > 0);
+        // SAFETY: the caller's promise.
+        unsafe {
+            (*store).activation.suspendable = true;
+            (*store).activation.suspend_requested = false;
+            (*store).activation.suspend_countdown = stop_at.unwrap_or(0);
+            if counting {
+                (*store).interrupts.set_every_point(true);
+            }
+        }
+        Self { store, counting }
+    }
+}
+
+impl Drop for Suspendable {
+    fn drop(&mut self) {
+        // SAFETY: the promise made at construction.
+        unsafe {
+            (*self.store).activation.suspendable = false;
+            (*self.store).activation.suspend_requested = false;
+            (*self.store).activation.suspend_countdown = 0;
+            if self.counting {
+                (*self.store).interrupts.set_every_point(false);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The store is borrowed by the caller, and `function` is a guest's of it.
+unsafe fn progress(
+    store: *mut StoreInner,
+    function: FuncRef,
+    outcome: Result<Outcome>,
+) -> Result<Progress> {
+    // SAFETY: the caller's promise.
+    let inner = unsafe { &mut *store };
+    match outcome? {
+        Outcome::Suspended => {
+            inner.suspended.as_mut().expect("it was just noted").function = function;
+            Ok(Progress::Suspended)
+        }
+        Outcome::Finished => {
+            let target = inner.target(function);
+            let count = inner.function_type(function).0.results.len();
+            let mut results = vec![Val::I32(0); count];
+            func::read_results(inner, function, &mut results, func::cells(&target), target.ordinal);
+            Ok(Progress::Finished(results))
+        }
+    }
+}
+
+fn stack_top(instance: &InstanceData) -> usize {
+    instance.slot.stack_top().expose_provenance()
+}
+
+fn save_area(instance: &InstanceData) -> *mut u8 {
+    instance.at(instance.module.layout().state_parts.save_area.into())
+}
+
+fn saved(instance: &InstanceData, field: u32) -> u64 {
+    // SAFETY: the save area is in the state zone.
+    unsafe { save_area(instance).byte_add(field as usize).cast::<u64>().read() }
+}
+
+/// The addresses on the stack and their values.
+fn chain(store: &StoreInner, suspended: &Suspended) -> Result<Vec<(FrameWord, usize)>, UsageError> {
+    let owner = store.instance(suspended.stack_owner);
+    let (start, top) = (owner.slot.start().expose_provenance(), stack_top(owner));
+    let bottom = start + owner.module.layout().stack.start as usize;
+    let instance = store.instance(suspended.ordinal);
+    let fp = saved(instance, save::FP) as usize;
+    let mut frame = top.wrapping_sub(fp);
+    let mut lowest = bottom;
+    let mut words = Vec::new();
+    loop {
+        if frame < lowest || frame > top - 16 || !frame.is_multiple_of(8) {
+            return Err(UsageError::BrokenFrames("a frame pointer does not rise within the stack"));
+        }
+        // SAFETY: both words are in the stack zone.
+        let (outer, return_address) =
+            unsafe { *ptr::with_exposed_provenance::<(usize, usize)>(frame) };
+        let distance = (outer != 0).then(|| top.wrapping_sub(outer) as u64);
+        let offset = (frame - start) as u64;
+        words.push((FrameWord { offset, kind: FrameWordKind::FramePointer(distance) }, outer));
+        let found = store.instances.iter().zip(1..).find_map(|(instance, ordinal)| {
+            Some((ordinal, instance.module.code_memory().offset_of(return_address)?))
+        });
+        let kind = match found {
+            Some((ordinal, offset)) => FrameWordKind::ReturnAddress { ordinal, offset },
+            None if enter::thunks().contains(return_address) => FrameWordKind::ReturnToHost,
+            None => return Err(UsageError::BrokenFrames("a return address is in no code")),
+        };
+        words.push((FrameWord { offset: offset + 8, kind }, return_address));
+        if outer == 0 {
+            return Ok(words);
+        }
+        lowest = frame + 16;
+        frame = outer;
+    }
+}
+
+/// Copies tables, state and memory: only pages that differ are written.
+fn copy_zones(source: &InstanceData, target: &InstanceData) {
+    let layout = source.module.layout();
+    let end = layout.base + source.slot.memory_size();
+    let page_size = PAGE_SIZE as usize;
+    for offset in (layout.tables.start..end).step_by(page_size) {
+        let from = source.slot.start().wrapping_add(offset as usize);
+        let to = target.slot.start().wrapping_add(offset as usize);
+        // SAFETY: the page is accessible in both slots, which are different ones.
+        unsafe {
+            let bytes = std::slice::from_raw_parts(from, page_size);
+            if bytes != std::slice::from_raw_parts(to.cast_const(), page_size) {
+                ptr::copy_nonoverlapping(from, to, page_size);
+            }
+        }
+    }
+}
+
+/// Copies the part of the stack in use, and makes its addresses those of the
+/// target.
+fn copy_stack(
+    source: &StoreInner,
+    target: &StoreInner,
+    suspended: &Suspended,
+    words: &[(FrameWord, usize)],
+) {
+    let from = source.instance(suspended.stack_owner);
+    let to = target.instance(suspended.stack_owner);
+    let size = saved(source.instance(suspended.ordinal), save::SP) as usize;
+    let (from_top, to_top) = (from.slot.stack_top(), to.slot.stack_top());
+    // SAFETY: the part in use is in the stack zone, which is as large in both, and
+    // the words are in that part.
+    unsafe {
+        ptr::copy_nonoverlapping(from_top.wrapping_sub(size), to_top.wrapping_sub(size), size);
+        for (word, value) in words {
+            let value = match word.kind {
+                FrameWordKind::FramePointer(None) | FrameWordKind::ReturnToHost => *value,
+                FrameWordKind::FramePointer(Some(distance)) => stack_top(to) - distance as usize,
+                FrameWordKind::ReturnAddress { ordinal, offset } => {
+                    let code = target.instance(ordinal).module.code_memory().start();
+                    code + offset as usize
+                }
+            };
+            to.slot.start().wrapping_add(word.offset as usize).cast::<usize>().write(value);
+        }
+    }
+}
