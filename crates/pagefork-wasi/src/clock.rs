@@ -1,0 +1,64 @@
+//! Clocks: always those of the host at this moment, so there is no state.
+
+use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
+
+use crate::abi::Errno;
+use crate::ctx::WasiCtx;
+use crate::guest_memory::GuestMemory;
+
+impl WasiCtx {
+    /// `clock_res_get`: writes the resolution of a clock, nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Inval`] for an unknown clock, [`Errno::Fault`].
+    pub fn clock_res_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        clock: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        memory.write_u64(result, nanoseconds(clock_getres(host_clock(clock)?)))
+    }
+
+    /// `clock_time_get`: writes the time of a clock, nanoseconds. The
+    /// precision that a guest is content with is not needed.
+    ///
+    /// Both CPU clocks are that of the thread which runs the guest: a guest
+    /// has one thread, and what the rest of the process does is no guest's
+    /// business.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Inval`] for an unknown clock, [`Errno::Fault`].
+    pub fn clock_time_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        clock: u32,
+        _precision_ns: u64,
+        result: u32,
+    ) -> Result<(), Errno> {
+        memory.write_u64(result, now_ns(host_clock(clock)?))
+    }
+}
+
+/// Time of a clock, nanoseconds.
+pub(crate) fn now_ns(clock: ClockId) -> u64 {
+    nanoseconds(clock_gettime(clock))
+}
+
+fn host_clock(clock: u32) -> Result<ClockId, Errno> {
+    match clock {
+        0 => Ok(ClockId::Realtime),
+        1 => Ok(ClockId::Monotonic),
+        2 | 3 => Ok(ClockId::ThreadCPUTime),
+        _ => Err(Errno::Inval),
+    }
+}
+
+/// A time before 1970 becomes 1970; the end of the scale is in 2554.
+fn nanoseconds(time: Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let fraction = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(fraction)
+}

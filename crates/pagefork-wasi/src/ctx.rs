@@ -1,0 +1,353 @@
+//! The state of one guest's WASI world, and how an embedder builds it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+
+use crate::abi::{Errno, FdFlags, FileType, Rights};
+use crate::descriptor::{Description, Descriptor, Handle, Origin, Table};
+use crate::stdio::{InterruptCheck, Output, OutputKind, StdinKind};
+
+/// What a guest may do below a preopened directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permissions {
+    /// Read and list. Whatever would change something fails with
+    /// [`Errno::Rofs`], as on a file system mounted for reading only.
+    ReadOnly,
+    /// Everything.
+    ReadWrite,
+}
+
+/// A [`WasiCtx`] that cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A directory to preopen cannot be opened.
+    #[error(
+        "cannot preopen the directory `{}` as `{guest_path}`: {source}; \
+         it must exist, be a directory and be accessible",
+        host_path.display()
+    )]
+    Preopen {
+        /// The directory.
+        host_path: PathBuf,
+        /// Its name in the guest.
+        guest_path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The name of a preopened directory cannot be passed to the guest.
+    #[error(
+        "the guest path {guest_path:?} of a preopened directory is empty or contains a NUL byte; \
+         give it a name such as `/data`"
+    )]
+    GuestPath {
+        /// The name.
+        guest_path: String,
+    },
+    /// An argument cannot be passed as a C string.
+    #[error("argument {index} contains a NUL byte, which a C string cannot hold; remove it")]
+    Argument {
+        /// Its index; 0 is the name of the program.
+        index: usize,
+    },
+    /// An environment variable cannot be passed as a C string.
+    #[error(
+        "the environment variable {name:?} has a name that is empty or contains `=`, \
+         or contains a NUL byte, which a C string cannot hold; rename or remove it"
+    )]
+    Variable {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Builds a [`WasiCtx`]. As it stands, it gives a guest no arguments, no
+/// environment, no directory, empty input and discarded output.
+#[derive(Debug, Default)]
+pub struct WasiCtxBuilder {
+    args: Vec<Vec<u8>>,
+    variables: Vec<(Vec<u8>, Vec<u8>)>,
+    preopens: Vec<Preopen>,
+    stdin: StdinKind,
+    stdout: OutputKind,
+    stderr: OutputKind,
+}
+
+impl WasiCtxBuilder {
+    /// A builder that grants nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends an argument. The first is, by custom, the program's name.
+    pub fn arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Appends arguments.
+    pub fn args(&mut self, args: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> &mut Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets an environment variable; a later value of the same name replaces
+    /// an earlier one.
+    pub fn env(&mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> &mut Self {
+        let (name, value) = (name.into(), value.into());
+        match self.variables.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => self.variables.push((name, value)),
+        }
+        self
+    }
+
+    /// Passes on every environment variable of this process.
+    pub fn inherit_env(&mut self) -> &mut Self {
+        use std::os::unix::ffi::OsStringExt;
+        for (name, value) in std::env::vars_os() {
+            self.env(OsString::into_vec(name), OsString::into_vec(value));
+        }
+        self
+    }
+
+    /// Uses the three standard streams of this process.
+    pub fn inherit_stdio(&mut self) -> &mut Self {
+        self.stdin(StdinKind::Inherit).stdout(OutputKind::Inherit).stderr(OutputKind::Inherit)
+    }
+
+    /// Sets where standard input comes from.
+    pub fn stdin(&mut self, kind: StdinKind) -> &mut Self {
+        self.stdin = kind;
+        self
+    }
+
+    /// Sets where standard output goes.
+    pub fn stdout(&mut self, kind: OutputKind) -> &mut Self {
+        self.stdout = kind;
+        self
+    }
+
+    /// Sets where standard error goes.
+    pub fn stderr(&mut self, kind: OutputKind) -> &mut Self {
+        self.stderr = kind;
+        self
+    }
+
+    /// Gives the guest a directory of the host under a name of the guest's.
+    ///
+    /// Directories get the descriptors 3, 4, ... in the order of these calls.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Preopen`] if the directory cannot be opened,
+    /// [`BuildError::GuestPath`] if the name is empty or contains a NUL.
+    pub fn preopened_dir(
+        &mut self,
+        host_path: impl AsRef<Path>,
+        guest_path: impl Into<String>,
+        permissions: Permissions,
+    ) -> Result<&mut Self, BuildError> {
+        let (host_path, guest_path) = (host_path.as_ref(), guest_path.into());
+        if guest_path.is_empty() || guest_path.contains('\0') {
+            return Err(BuildError::GuestPath { guest_path });
+        }
+        match Dir::open_ambient_dir(host_path, ambient_authority()) {
+            Ok(dir) => {
+                let host_path = host_path.to_owned();
+                let dir = Arc::new(dir);
+                self.preopens.push(Preopen { host_path, guest_path, permissions, dir });
+                Ok(self)
+            }
+            Err(source) => {
+                let host_path = host_path.to_owned();
+                Err(BuildError::Preopen { host_path, guest_path, source })
+            }
+        }
+    }
+
+    /// Builds the state. The builder keeps what it has and can build another.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Argument`] and [`BuildError::Variable`] for what cannot
+    /// be a C string.
+    pub fn build(&self) -> Result<WasiCtx, BuildError> {
+        if let Some(index) = self.args.iter().position(|arg| arg.contains(&0)) {
+            return Err(BuildError::Argument { index });
+        }
+        let bad = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+            name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0)
+        };
+        if let Some((name, _)) = self.variables.iter().find(bad) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(BuildError::Variable { name });
+        }
+        let variable = |(name, value): &(Vec<u8>, Vec<u8>)| [&name[..], &value[..]].join(&b'=');
+        Ok(WasiCtx::new(Config {
+            args: self.args.clone(),
+            variables: self.variables.iter().map(variable).collect(),
+            preopens: self.preopens.clone(),
+            stdin: self.stdin.clone(),
+            stdout: self.stdout.clone(),
+            stderr: self.stderr.clone(),
+        }))
+    }
+}
+
+/// A directory that the guest was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Preopen {
+    pub(crate) host_path: PathBuf,
+    pub(crate) guest_path: String,
+    pub(crate) permissions: Permissions,
+    pub(crate) dir: Arc<Dir>,
+}
+
+/// What the embedder granted: never changed by the guest.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) args: Vec<Vec<u8>>,
+    /// Each as `name=value`.
+    pub(crate) variables: Vec<Vec<u8>>,
+    pub(crate) preopens: Vec<Preopen>,
+    pub(crate) stdin: StdinKind,
+    pub(crate) stdout: OutputKind,
+    pub(crate) stderr: OutputKind,
+}
+
+impl Config {
+    pub(crate) fn preopen(&self, index: u32) -> Result<&Preopen, Errno> {
+        self.preopens.get(index as usize).ok_or(Errno::Badf)
+    }
+
+    /// Checks that what a descriptor leads to may be changed.
+    pub(crate) fn require_writable(&self, description: &Description) -> Result<(), Errno> {
+        match description.preopen() {
+            None => Ok(()),
+            Some(index) => match self.preopen(index)?.permissions {
+                Permissions::ReadWrite => Ok(()),
+                Permissions::ReadOnly => Err(Errno::Rofs),
+            },
+        }
+    }
+
+    /// The table that a guest finds at its start.
+    fn initial_table(&self) -> Table {
+        let stream = |origin, handle, filetype, direction| {
+            let rights = (Rights::STREAM & direction) | STREAM_COMMON;
+            descriptor(origin, handle, filetype, rights, Rights::NONE)
+        };
+        let (stdout, stderr) =
+            (self.stdout.filetype(Output::Stdout), self.stderr.filetype(Output::Stderr));
+        let mut descriptors = vec![
+            stream(Origin::Stdin, Handle::Stdin, self.stdin.filetype(), Rights::FD_READ),
+            stream(Origin::Stdout, Handle::Stdout, stdout, Rights::FD_WRITE),
+            stream(Origin::Stderr, Handle::Stderr, stderr, Rights::FD_WRITE),
+        ];
+        for (index, preopen) in (0..).zip(&self.preopens) {
+            let handle = Handle::Directory { dir: Arc::clone(&preopen.dir), listing: None };
+            descriptors.push(descriptor(
+                Origin::Preopen { index },
+                handle,
+                FileType::Directory,
+                Rights::DIRECTORY,
+                Rights::DIRECTORY | Rights::FILE,
+            ));
+        }
+        Table::from_entries(descriptors)
+    }
+}
+
+/// Rights of every standard stream, whichever its direction.
+const STREAM_COMMON: Rights = Rights(Rights::STREAM.0 & !Rights::FD_READ.0 & !Rights::FD_WRITE.0);
+
+fn descriptor(
+    origin: Origin,
+    handle: Handle,
+    filetype: FileType,
+    rights_base: Rights,
+    rights_inheriting: Rights,
+) -> Descriptor {
+    let flags = FdFlags::NONE;
+    let description =
+        Description { origin, filetype, flags, rights_base, rights_inheriting, offset: 0 };
+    Descriptor { description, handle }
+}
+
+/// The WASI state of one guest.
+///
+/// It consists of what the embedder granted, which never changes, and the
+/// descriptor table, each of whose entries is plain data beside a handle that
+/// can be opened again. Clocks and random numbers have no state.
+#[derive(Debug)]
+pub struct WasiCtx {
+    pub(crate) config: Arc<Config>,
+    pub(crate) table: Table,
+    /// The embedder's, like the configuration.
+    pub(crate) interrupt: Option<InterruptCheck>,
+}
+
+impl WasiCtx {
+    /// A builder that grants nothing.
+    pub fn builder() -> WasiCtxBuilder {
+        WasiCtxBuilder::new()
+    }
+
+    /// Returns to the state at the start: descriptors that the guest opened
+    /// are closed, and those that it closed are open again.
+    ///
+    /// What left the guest stays: changes of files, output, and input already
+    /// taken from the process or from an [`InputPipe`](crate::InputPipe).
+    /// Input from bytes in memory begins anew.
+    pub fn reset(&mut self) {
+        self.table = self.config.initial_table();
+    }
+
+    /// Sets what is asked, every 20 milliseconds, while the guest waits in
+    /// `poll_oneoff` or for input; once it says `true`, the call fails with
+    /// [`Errno::Intr`]. It stays set over [`WasiCtx::reset`].
+    ///
+    /// An interrupt or a timeout cannot stop a guest that is inside a host
+    /// function. With this, it does not stay there.
+    pub fn set_interrupt_check(&mut self, interrupted: impl Fn() -> bool + Send + Sync + 'static) {
+        self.interrupt = Some(InterruptCheck::new(interrupted));
+    }
+
+    /// Every open descriptor, by number, as plain data.
+    pub fn descriptors(&self) -> impl Iterator<Item = (u32, &Description)> {
+        self.table.iter().map(|(fd, descriptor)| (fd, &descriptor.description))
+    }
+
+    /// Opens a descriptor's handle again from its description, and puts it in
+    /// the place of the old one.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`] if `fd` is not open, [`Errno::Stale`] if the path now
+    /// leads to a file of another type, and whatever opening the path can fail
+    /// with; then the old handle stays.
+    pub fn reopen(&mut self, fd: u32) -> Result<(), Errno> {
+        let descriptor = self.table.get_mut(fd)?;
+        descriptor.handle = descriptor.description.reopen(&self.config)?;
+        Ok(())
+    }
+
+    /// The directories that the guest was given: host path, guest path,
+    /// permissions. Their order is that of [`Origin::Preopen`]'s index.
+    pub fn preopens(&self) -> impl Iterator<Item = (&Path, &str, Permissions)> {
+        self.config.preopens.iter().map(|preopen| {
+            (preopen.host_path.as_path(), preopen.guest_path.as_str(), preopen.permissions)
+        })
+    }
+
+    fn new(config: Config) -> Self {
+        let table = config.initial_table();
+        WasiCtx { config: Arc::new(config), table, interrupt: None }
+    }
+}

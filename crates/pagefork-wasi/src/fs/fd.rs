@@ -1,0 +1,329 @@
+//! Functions on a descriptor that move no data: flags, rights, offset, size.
+
+use std::num::NonZeroU64;
+
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags as HostFlags, SeekFrom};
+use rustix::io::retry_on_intr;
+
+use crate::abi::{Errno, FdFlags, FdStat, Rights};
+use crate::ctx::WasiCtx;
+use crate::descriptor::{Handle, Origin};
+use crate::guest_memory::GuestMemory;
+
+impl WasiCtx {
+    /// `fd_advise`: says how a range of a file will be used.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`], and
+    /// [`Errno::Inval`] for unknown advice.
+    pub fn fd_advise(
+        &mut self,
+        _memory: &mut GuestMemory<'_>,
+        fd: u32,
+        offset: u64,
+        size: u64,
+        advice: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get(fd)?;
+        let file = descriptor.file()?;
+        descriptor.require(Rights::FD_ADVISE)?;
+        let advice = match advice {
+            0 => Advice::Normal,
+            1 => Advice::Sequential,
+            2 => Advice::Random,
+            3 => Advice::WillNeed,
+            4 => Advice::DontNeed,
+            5 => Advice::NoReuse,
+            _ => return Err(Errno::Inval),
+        };
+        if !is_host_offset(offset) || !is_host_offset(size) {
+            return Err(Errno::Inval);
+        }
+        Ok(rustix::fs::fadvise(file, offset, NonZeroU64::new(size), advice)?)
+    }
+
+    /// `fd_allocate`: makes sure that a range of a file has room on its
+    /// device, and that the file is at least as long.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`],
+    /// [`Errno::Inval`] for an empty range or one beyond 2^63, and host errors
+    /// such as [`Errno::Nospc`] or [`Errno::Notsup`].
+    pub fn fd_allocate(
+        &mut self,
+        _memory: &mut GuestMemory<'_>,
+        fd: u32,
+        offset: u64,
+        size: u64,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get(fd)?;
+        let file = descriptor.file()?;
+        descriptor.require(Rights::FD_ALLOCATE)?;
+        if size == 0 || !is_host_offset(offset) || !is_host_offset(size) {
+            return Err(Errno::Inval);
+        }
+        Ok(retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, size))?)
+    }
+
+    /// `fd_close`: closes a descriptor, a preopened directory too.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`].
+    pub fn fd_close(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result<(), Errno> {
+        self.table.remove(fd).map(drop)
+    }
+
+    /// `fd_datasync`: waits until the data is on stable storage.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Inval`] for streams,
+    /// and host errors.
+    pub fn fd_datasync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result<(), Errno> {
+        self.sync(fd, Rights::FD_DATASYNC, |host| rustix::fs::fdatasync(host))
+    }
+
+    /// `fd_sync`: waits until data and attributes are on stable storage.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::fd_datasync`].
+    pub fn fd_sync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result<(), Errno> {
+        self.sync(fd, Rights::FD_SYNC, |host| rustix::fs::fsync(host))
+    }
+
+    /// `fd_fdstat_get`: writes type, flags and rights of a descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Fault`].
+    pub fn fd_fdstat_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let description = &self.table.get(fd)?.description;
+        let stat = FdStat {
+            filetype: description.filetype,
+            flags: description.flags,
+            rights_base: description.rights_base,
+            rights_inheriting: description.rights_inheriting,
+        };
+        memory.write_bytes(result, &stat.to_bytes())
+    }
+
+    /// `fd_fdstat_set_flags`: replaces the flags.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Inval`] for unknown
+    /// flags.
+    pub fn fd_fdstat_set_flags(
+        &mut self,
+        _memory: &mut GuestMemory<'_>,
+        fd: u32,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get_mut(fd)?;
+        descriptor.require(Rights::FD_FDSTAT_SET_FLAGS)?;
+        descriptor.description.flags = FdFlags::from_guest(flags)?;
+        Ok(())
+    }
+
+    /// `fd_fdstat_set_rights`: gives up rights.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], and [`Errno::Notcapable`] if a right would be gained.
+    pub fn fd_fdstat_set_rights(
+        &mut self,
+        _memory: &mut GuestMemory<'_>,
+        fd: u32,
+        base: u64,
+        inheriting: u64,
+    ) -> Result<(), Errno> {
+        let description = &mut self.table.get_mut(fd)?.description;
+        let (base, inheriting) = (Rights(base), Rights(inheriting));
+        if !description.rights_base.contains(base)
+            || !description.rights_inheriting.contains(inheriting)
+        {
+            return Err(Errno::Notcapable);
+        }
+        description.rights_base = base;
+        description.rights_inheriting = inheriting;
+        Ok(())
+    }
+
+    /// `fd_filestat_set_size`: cuts or extends a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Inval`] for streams and sizes beyond 2^63,
+    /// [`Errno::Notcapable`], and host errors.
+    pub fn fd_filestat_set_size(
+        &mut self,
+        _memory: &mut GuestMemory<'_>,
+        fd: u32,
+        size: u64,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get(fd)?;
+        let file = descriptor.file().map_err(|error| match error {
+            Errno::Spipe => Errno::Inval,
+            error => error,
+        })?;
+        descriptor.require(Rights::FD_FILESTAT_SET_SIZE)?;
+        if !is_host_offset(size) {
+            return Err(Errno::Inval);
+        }
+        Ok(retry_on_intr(|| rustix::fs::ftruncate(file, size))?)
+    }
+
+    /// `fd_prestat_get`: writes kind and name size of a preopened directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`] if the descriptor is anything else, which ends a C
+    /// library's search for them; [`Errno::Fault`].
+    pub fn fd_prestat_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let size = u32::try_from(self.preopen_name(fd)?.len()).map_err(|_| Errno::Overflow)?;
+        let mut prestat = [0; 8];
+        prestat[4..8].copy_from_slice(&size.to_le_bytes());
+        memory.write_bytes(result, &prestat)
+    }
+
+    /// `fd_prestat_dir_name`: writes the name of a preopened directory,
+    /// without a NUL.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::fd_prestat_get`], and [`Errno::Nametoolong`] if the name
+    /// does not fit into `size` bytes.
+    pub fn fd_prestat_dir_name(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        address: u32,
+        size: u32,
+    ) -> Result<(), Errno> {
+        let name = self.preopen_name(fd)?;
+        if name.len() > size as usize {
+            return Err(Errno::Nametoolong);
+        }
+        memory.write_bytes(address, name.as_bytes())
+    }
+
+    /// `fd_renumber`: moves a descriptor to the number of another open one,
+    /// which is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`] if either is not open.
+    pub fn fd_renumber(
+        &mut self,
+        _memory: &mut GuestMemory<'_>,
+        from: u32,
+        to: u32,
+    ) -> Result<(), Errno> {
+        self.table.renumber(from, to)
+    }
+
+    /// `fd_seek`: moves the offset and writes where it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Spipe`] for streams, [`Errno::Notcapable`],
+    /// [`Errno::Fault`], and [`Errno::Inval`] for an unknown `whence` or an
+    /// offset that would lie before 0 or beyond 2^63.
+    pub fn fd_seek(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        delta: i64,
+        whence: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        memory.check(result, 8)?;
+        let descriptor = self.table.get_mut(fd)?;
+        let file = descriptor.file()?;
+        let stays = whence == 1 && delta == 0;
+        if !(stays && descriptor.require(Rights::FD_TELL).is_ok()) {
+            descriptor.require(Rights::FD_SEEK)?;
+        }
+        let start = match whence {
+            0 => 0,
+            1 => descriptor.description.offset,
+            // The host's own offset is not otherwise used. Unlike a size from
+            // fstat, this is right for block devices too.
+            2 => rustix::fs::seek(file, SeekFrom::End(0))?,
+            _ => return Err(Errno::Inval),
+        };
+        let offset = start.checked_add_signed(delta).filter(|&offset| is_host_offset(offset));
+        let offset = offset.ok_or(Errno::Inval)?;
+        descriptor.description.offset = offset;
+        memory.write_u64(result, offset)
+    }
+
+    /// `fd_tell`: writes the offset.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`],
+    /// [`Errno::Fault`].
+    pub fn fd_tell(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get(fd)?;
+        descriptor.file()?;
+        if descriptor.require(Rights::FD_SEEK).is_err() {
+            descriptor.require(Rights::FD_TELL)?;
+        }
+        memory.write_u64(result, descriptor.description.offset)
+    }
+
+    fn preopen_name(&self, fd: u32) -> Result<&str, Errno> {
+        match self.table.get(fd)?.description.origin {
+            Origin::Preopen { index } => Ok(&self.config.preopen(index)?.guest_path),
+            _ => Err(Errno::Badf),
+        }
+    }
+
+    fn sync(
+        &self,
+        fd: u32,
+        right: Rights,
+        host_sync: impl Fn(rustix::fd::BorrowedFd<'_>) -> rustix::io::Result<()>,
+    ) -> Result<(), Errno> {
+        use rustix::fd::AsFd;
+        let descriptor = self.table.get(fd)?;
+        descriptor.require(right)?;
+        match &descriptor.handle {
+            Handle::Stdin | Handle::Stdout | Handle::Stderr => Err(Errno::Inval),
+            Handle::File(file) | Handle::Stream(file) => {
+                Ok(retry_on_intr(|| host_sync(file.as_fd()))?)
+            }
+            Handle::Directory { dir, .. } => {
+                // A handle for lookup alone (O_PATH) cannot be synchronised.
+                let flags = HostFlags::RDONLY | HostFlags::DIRECTORY | HostFlags::CLOEXEC;
+                let readable = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
+                Ok(retry_on_intr(|| host_sync(readable.as_fd()))?)
+            }
+        }
+    }
+}
+
+/// Whether the host, whose offsets are signed, can have this offset or size.
+pub(super) fn is_host_offset(offset: u64) -> bool {
+    i64::try_from(offset).is_ok()
+}

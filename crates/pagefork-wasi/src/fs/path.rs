@@ -1,0 +1,291 @@
+//! Functions on names: create, read, rename, link and remove them.
+//!
+//! Each finds the directory that holds the name (cap-std resolves the path to
+//! it, so that it cannot lie outside) and then makes one system call with the
+//! bare name, which the kernel does not follow if it is a symbolic link. A
+//! trailing slash never reaches that call, since with one the kernel would
+//! follow a link; what POSIX demands of it is checked here.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use cap_std::fs::Dir;
+use rustix::fs::{AtFlags, Mode};
+
+use crate::abi::{Errno, FileType, LookupFlags, Rights};
+use crate::ctx::WasiCtx;
+use crate::guest_memory::GuestMemory;
+
+impl WasiCtx {
+    /// `path_create_directory`: makes a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Notcapable`] if a right is
+    /// lacking or the path leads out, [`Errno::Rofs`], [`Errno::Fault`], and
+    /// host errors. The other functions on paths fail likewise.
+    pub fn path_create_directory(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        path: u32,
+        path_size: u32,
+    ) -> Result<(), Errno> {
+        let path = memory.path(path, path_size)?;
+        let dir = self.directory_to_change(fd, Rights::PATH_CREATE_DIRECTORY)?;
+        let place = locate(dir, &path)?;
+        Ok(rustix::fs::mkdirat(place.dir(), &place.name, Mode::from_raw_mode(0o777))?)
+    }
+
+    /// `path_remove_directory`: removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::path_create_directory`].
+    pub fn path_remove_directory(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        path: u32,
+        path_size: u32,
+    ) -> Result<(), Errno> {
+        let path = memory.path(path, path_size)?;
+        let dir = self.directory_to_change(fd, Rights::PATH_REMOVE_DIRECTORY)?;
+        let place = locate(dir, &path)?;
+        Ok(rustix::fs::unlinkat(place.dir(), &place.name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// `path_unlink_file`: removes a name that is not a directory's.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::path_create_directory`].
+    pub fn path_unlink_file(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        path: u32,
+        path_size: u32,
+    ) -> Result<(), Errno> {
+        let path = memory.path(path, path_size)?;
+        let dir = self.directory_to_change(fd, Rights::PATH_UNLINK_FILE)?;
+        let place = locate(dir, &path)?;
+        if place.trailing_slash {
+            place.require_directory()?;
+        }
+        Ok(rustix::fs::unlinkat(place.dir(), &place.name, AtFlags::empty())?)
+    }
+
+    /// `path_rename`: gives a file another name, maybe in another directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::path_create_directory`], and [`Errno::Xdev`] across file
+    /// systems.
+    #[allow(clippy::too_many_arguments)]
+    pub fn path_rename(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        old_fd: u32,
+        old_path: u32,
+        old_path_size: u32,
+        new_fd: u32,
+        new_path: u32,
+        new_path_size: u32,
+    ) -> Result<(), Errno> {
+        let old_path = memory.path(old_path, old_path_size)?;
+        let new_path = memory.path(new_path, new_path_size)?;
+        let old_dir = self.directory_to_change(old_fd, Rights::PATH_RENAME_SOURCE)?;
+        let new_dir = self.directory_to_change(new_fd, Rights::PATH_RENAME_TARGET)?;
+        let (old, new) = (locate(old_dir, &old_path)?, locate(new_dir, &new_path)?);
+        if old.trailing_slash || new.trailing_slash {
+            old.require_directory()?;
+        }
+        Ok(rustix::fs::renameat(old.dir(), &old.name, new.dir(), &new.name)?)
+    }
+
+    /// `path_link`: gives a file a second name.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::path_rename`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn path_link(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        old_fd: u32,
+        old_flags: u32,
+        old_path: u32,
+        old_path_size: u32,
+        new_fd: u32,
+        new_path: u32,
+        new_path_size: u32,
+    ) -> Result<(), Errno> {
+        let flags = LookupFlags::from_guest(old_flags)?;
+        let mut old_path = memory.path(old_path, old_path_size)?;
+        let new_path = memory.path(new_path, new_path_size)?;
+        let old_dir = self.directory_to_change(old_fd, Rights::PATH_LINK_SOURCE)?;
+        let new_dir = self.directory_to_change(new_fd, Rights::PATH_LINK_TARGET)?;
+        if flags.contains(LookupFlags::SYMLINK_FOLLOW) {
+            // The kernel would follow links out of the directory.
+            old_path = old_dir.canonicalize(&old_path)?;
+        }
+        let (old, new) = (locate(old_dir, &old_path)?, locate(new_dir, &new_path)?);
+        if old.trailing_slash {
+            old.require_directory()?;
+        }
+        if new.trailing_slash {
+            new.require_absent()?;
+        }
+        Ok(rustix::fs::linkat(old.dir(), &old.name, new.dir(), &new.name, AtFlags::empty())?)
+    }
+
+    /// `path_symlink`: makes a symbolic link. Its target is not looked at
+    /// until it is followed, but may not be absolute.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::path_create_directory`].
+    pub fn path_symlink(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        target: u32,
+        target_size: u32,
+        fd: u32,
+        path: u32,
+        path_size: u32,
+    ) -> Result<(), Errno> {
+        let target = memory.path(target, target_size)?;
+        let path = memory.path(path, path_size)?;
+        let dir = self.directory_to_change(fd, Rights::PATH_SYMLINK)?;
+        if target.has_root() {
+            return Err(Errno::Notcapable);
+        }
+        let place = locate(dir, &path)?;
+        if place.trailing_slash {
+            place.require_absent()?;
+        }
+        Ok(rustix::fs::symlinkat(&target, place.dir(), &place.name)?)
+    }
+
+    /// `path_readlink`: writes the target of a symbolic link, cut off at
+    /// `buffer_size`, and how many bytes that are.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::path_create_directory`]; [`Errno::Inval`] if it is no
+    /// link, and [`Errno::Notcapable`] if its target is absolute, which would
+    /// tell of the host.
+    #[allow(clippy::too_many_arguments)]
+    pub fn path_readlink(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        path: u32,
+        path_size: u32,
+        buffer: u32,
+        buffer_size: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        memory.check(result, 4)?;
+        memory.check(buffer, buffer_size as usize)?;
+        let path = memory.path(path, path_size)?;
+        let (_, dir) = self.directory(fd, Rights::PATH_READLINK)?;
+        let place = locate(dir, &path)?;
+        if place.trailing_slash {
+            // The slash follows the link, and what is behind it is none.
+            let behind = dir.metadata(&path)?;
+            return Err(if behind.is_dir() { Errno::Inval } else { Errno::Notdir });
+        }
+        let target = rustix::fs::readlinkat(place.dir(), &place.name, Vec::new())?;
+        let target = target.to_bytes();
+        if target.first() == Some(&b'/') {
+            return Err(Errno::Notcapable);
+        }
+        let size = target.len().min(buffer_size as usize);
+        memory.write_bytes(buffer, &target[..size])?;
+        memory.write_u32(result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+    }
+}
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    parent: Parent<'a>,
+    /// A single component, never `..`.
+    pub(crate) name: OsString,
+    /// Whether the path ended in a slash: then it names a directory.
+    pub(crate) trailing_slash: bool,
+}
+
+#[derive(Debug)]
+enum Parent<'a> {
+    Given(&'a Dir),
+    Opened(Dir),
+}
+
+/// Resolves a path as far as its last component.
+///
+/// # Errors
+///
+/// [`Errno::Notcapable`] if it is absolute or leads out of `dir`, and host
+/// errors from the directories on the way.
+pub(crate) fn locate<'a>(dir: &'a Dir, path: &Path) -> Result<Place<'a>, Errno> {
+    let bytes = path.as_os_str().as_bytes();
+    let Some(end) = bytes.iter().rposition(|&byte| byte != b'/').map(|last| last + 1) else {
+        return Err(if bytes.is_empty() { Errno::Noent } else { Errno::Notcapable });
+    };
+    let trailing_slash = end < bytes.len();
+    let path = &bytes[..end];
+    let (parent, name) = match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..=slash], &path[slash + 1..]),
+        None => (&b""[..], path),
+    };
+    // `..` names a directory that only a walk through it can tell to be within.
+    let (parent, name) = if name == b".." { (path, &b"."[..]) } else { (parent, name) };
+    let parent = if parent.is_empty() {
+        Parent::Given(dir)
+    } else {
+        Parent::Opened(dir.open_dir(OsStr::from_bytes(parent))?)
+    };
+    Ok(Place { parent, name: OsStr::from_bytes(name).to_owned(), trailing_slash })
+}
+
+impl Place<'_> {
+    /// The directory that holds the name.
+    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
+        match &self.parent {
+            Parent::Given(dir) => dir.as_fd(),
+            Parent::Opened(dir) => dir.as_fd(),
+        }
+    }
+
+    /// Whether it is that directory itself.
+    pub(crate) fn is_current(&self) -> bool {
+        self.name == "."
+    }
+
+    fn filetype(&self) -> Result<FileType, Errno> {
+        let stat = rustix::fs::statat(self.dir(), &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode).into())
+    }
+
+    /// What a trailing slash asks of a name that exists.
+    fn require_directory(&self) -> Result<(), Errno> {
+        match self.filetype()? {
+            FileType::Directory => Ok(()),
+            _ => Err(Errno::Notdir),
+        }
+    }
+
+    /// What becomes of a name with a trailing slash where something other
+    /// than a directory is to be made: always an error, as in Linux.
+    fn require_absent(&self) -> Result<(), Errno> {
+        match self.filetype() {
+            Ok(_) => Err(Errno::Exist),
+            Err(error) => Err(error),
+        }
+    }
+}

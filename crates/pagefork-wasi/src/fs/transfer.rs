@@ -1,0 +1,242 @@
+//! Reading and writing.
+//!
+//! Files are read and written at an offset that is kept in the descriptor's
+//! description, so the host's own offset is no state.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+
+use cap_std::fs::File;
+use rustix::io::{Errno as Host, ReadWriteFlags, retry_on_intr};
+
+use super::fd::is_host_offset;
+use crate::abi::{Errno, FdFlags, Rights};
+use crate::ctx::WasiCtx;
+use crate::descriptor::Handle;
+use crate::guest_memory::{Buffer, GuestMemory};
+use crate::stdio::{Blocking, Output};
+
+impl WasiCtx {
+    /// `fd_read`: reads into buffers and writes how many bytes.
+    ///
+    /// Streams fill one buffer a call, because a second host read could block
+    /// though there is data to return.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Isdir`], [`Errno::Notcapable`],
+    /// [`Errno::Fault`], [`Errno::Again`] for streams in non-blocking mode,
+    /// [`Errno::Intr`] if the embedder's check asks for it (see
+    /// [`WasiCtx::set_interrupt_check`]), and host errors.
+    pub fn fd_read(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        iovs: u32,
+        iovs_count: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get_mut(fd)?;
+        if matches!(descriptor.handle, Handle::Directory { .. }) {
+            return Err(Errno::Isdir);
+        }
+        descriptor.require(Rights::FD_READ)?;
+        memory.check(result, 4)?;
+        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let description = &mut descriptor.description;
+        let nonblock = description.flags.contains(FdFlags::NONBLOCK);
+        let blocking = Blocking::new(nonblock, self.interrupt.as_ref());
+        let size = match (&descriptor.handle, buffers.first()) {
+            (_, None) => 0,
+            (Handle::File(file), Some(_)) => {
+                let size = read_at(file, memory, &buffers, description.offset)?;
+                description.offset += size as u64;
+                size
+            }
+            (Handle::Stream(file), Some(first)) => {
+                blocking.wait_for_host(file.as_fd())?;
+                let into = memory.bytes_mut(first.address, first.size)?;
+                retry_on_intr(|| rustix::io::read(file, &mut *into))?
+            }
+            (Handle::Stdin, Some(first)) => {
+                let into = memory.bytes_mut(first.address, first.size)?;
+                self.config.stdin.read(into, &mut description.offset, blocking)?
+            }
+            (Handle::Stdout | Handle::Stderr | Handle::Directory { .. }, Some(_)) => {
+                return Err(Errno::Badf);
+            }
+        };
+        write_size(memory, result, size)
+    }
+
+    /// `fd_pread`: reads at an offset, without using or moving the
+    /// descriptor's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::fd_read`], and [`Errno::Spipe`] for streams.
+    pub fn fd_pread(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        iovs: u32,
+        iovs_count: u32,
+        offset: u64,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get(fd)?;
+        if matches!(descriptor.handle, Handle::Directory { .. }) {
+            return Err(Errno::Isdir);
+        }
+        let file = descriptor.file()?;
+        descriptor.require(Rights::FD_READ | Rights::FD_SEEK)?;
+        memory.check(result, 4)?;
+        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let size = read_at(file, memory, &buffers, offset)?;
+        write_size(memory, result, size)
+    }
+
+    /// `fd_write`: writes from buffers and writes how many bytes were taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Fault`], and host
+    /// errors.
+    pub fn fd_write(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        iovs: u32,
+        iovs_count: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get_mut(fd)?;
+        if matches!(descriptor.handle, Handle::Directory { .. }) {
+            return Err(Errno::Badf);
+        }
+        descriptor.require(Rights::FD_WRITE)?;
+        memory.check(result, 4)?;
+        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let slices = memory.io_slices(&buffers)?;
+        let description = &mut descriptor.description;
+        let size = match &descriptor.handle {
+            _ if slices.is_empty() => 0,
+            Handle::File(file) => {
+                let size = if description.flags.contains(FdFlags::APPEND) {
+                    let (size, end) = append(file, &slices)?;
+                    description.offset = end;
+                    size
+                } else {
+                    let size = write_at(file, &slices, description.offset)?;
+                    description.offset += size as u64;
+                    size
+                };
+                sync_as_flags_ask(file, description.flags)?;
+                size
+            }
+            Handle::Stream(file) => retry_on_intr(|| rustix::io::writev(file, &slices))?,
+            Handle::Stdout => self.config.stdout.write(Output::Stdout, &slices)?,
+            Handle::Stderr => self.config.stderr.write(Output::Stderr, &slices)?,
+            Handle::Stdin | Handle::Directory { .. } => return Err(Errno::Badf),
+        };
+        write_size(memory, result, size)
+    }
+
+    /// `fd_pwrite`: writes at an offset, without using or moving the
+    /// descriptor's own, whether or not it appends.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::fd_write`], and [`Errno::Spipe`] for streams.
+    pub fn fd_pwrite(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        fd: u32,
+        iovs: u32,
+        iovs_count: u32,
+        offset: u64,
+        result: u32,
+    ) -> Result<(), Errno> {
+        let descriptor = self.table.get(fd)?;
+        let file = descriptor.file()?;
+        descriptor.require(Rights::FD_WRITE | Rights::FD_SEEK)?;
+        memory.check(result, 4)?;
+        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let slices = memory.io_slices(&buffers)?;
+        let size = if slices.is_empty() { 0 } else { write_at(file, &slices, offset)? };
+        sync_as_flags_ask(file, descriptor.description.flags)?;
+        write_size(memory, result, size)
+    }
+}
+
+/// Reads into the buffers, one after the other, up to the end of the file. An
+/// error after the first bytes is left for the next call to meet again.
+fn read_at(
+    file: &File,
+    memory: &mut GuestMemory<'_>,
+    buffers: &[Buffer],
+    offset: u64,
+) -> Result<usize, Errno> {
+    if !is_host_offset(offset) {
+        return Err(Errno::Inval);
+    }
+    let mut total = 0;
+    for buffer in buffers {
+        let into = memory.bytes_mut(buffer.address, buffer.size)?;
+        let at = offset.saturating_add(total as u64);
+        match retry_on_intr(|| rustix::io::pread(file, &mut *into, at)) {
+            Ok(size) => {
+                total += size;
+                if size < into.len() {
+                    break;
+                }
+            }
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(total)
+}
+
+fn write_at(file: &File, slices: &[IoSlice<'_>], offset: u64) -> Result<usize, Errno> {
+    if !is_host_offset(offset) {
+        return Err(Errno::Inval);
+    }
+    Ok(retry_on_intr(|| rustix::io::pwritev(file, slices, offset))?)
+}
+
+/// Writes at the end of the file, in one step even if others append to it,
+/// and returns the size written and the offset after it.
+///
+/// The host's file is not in append mode, because Linux would then append
+/// what `fd_pwrite` writes.
+fn append(file: &File, slices: &[IoSlice<'_>]) -> Result<(usize, u64), Errno> {
+    // -1: use, and move, the host's own offset. That tells where the end was.
+    const HOST_OFFSET: u64 = u64::MAX;
+    let flags = ReadWriteFlags::APPEND;
+    let size = match retry_on_intr(|| rustix::io::pwritev2(file, slices, HOST_OFFSET, flags)) {
+        Err(Host::OPNOTSUPP | Host::NOSYS) => {
+            use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+            let mode = fcntl_getfl(file)?;
+            fcntl_setfl(file, mode | OFlags::APPEND)?;
+            let size = retry_on_intr(|| rustix::io::writev(file, slices));
+            fcntl_setfl(file, mode)?;
+            size?
+        }
+        size => size?,
+    };
+    Ok((size, rustix::fs::tell(file)?))
+}
+
+fn sync_as_flags_ask(file: &File, flags: FdFlags) -> Result<(), Errno> {
+    if flags.contains(FdFlags::SYNC) {
+        file.sync_all()?;
+    } else if flags.contains(FdFlags::DSYNC) {
+        file.sync_data()?;
+    }
+    Ok(())
+}
+
+fn write_size(memory: &mut GuestMemory<'_>, result: u32, size: usize) -> Result<(), Errno> {
+    memory.write_u32(result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+}

@@ -1,0 +1,306 @@
+//! The guest's memory, and the only way to it: every address and size that a
+//! guest names is an allegation until a method here has checked it.
+
+use std::ffi::OsStr;
+use std::io::IoSlice;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::abi::{Errno, IOVEC_SIZE};
+
+/// Size of the longest path that the host takes, bytes, its NUL included.
+const PATH_SIZE_MAX: u32 = 4096;
+
+/// Count of buffers used by one read or write; more are left for the next
+/// call, as a short transfer always may.
+const IOVECS_MAX: usize = 1024;
+
+/// Size of the largest transfer, bytes: what Linux moves in one system call.
+const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
+
+/// The bytes of a guest's memory, borrowed for one call.
+///
+/// No method panics, whatever the addresses and sizes: out of bounds is
+/// [`Errno::Fault`].
+#[derive(Debug)]
+pub struct GuestMemory<'a> {
+    bytes: &'a mut [u8],
+}
+
+/// A buffer that lies within guest memory: made by [`GuestMemory::iovecs`],
+/// which has checked it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Address of the first byte.
+    pub address: u32,
+    /// Size in bytes.
+    pub size: u32,
+}
+
+impl<'a> GuestMemory<'a> {
+    /// The memory whose byte at address 0 is `bytes[0]`.
+    pub fn new(bytes: &'a mut [u8]) -> Self {
+        GuestMemory { bytes }
+    }
+
+    /// Checks that `size` bytes at `address` lie within the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if they do not.
+    pub fn check(&self, address: u32, size: usize) -> Result<(), Errno> {
+        self.range(address, size).map(drop)
+    }
+
+    /// Checks an array of `count` elements of `size` bytes each.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if it does not lie within the memory.
+    pub fn check_array(&self, address: u32, count: u32, size: u32) -> Result<(), Errno> {
+        let total = u64::from(count) * u64::from(size);
+        self.check(address, usize::try_from(total).map_err(|_| Errno::Fault)?)
+    }
+
+    /// The bytes at an address.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn bytes(&self, address: u32, size: u32) -> Result<&[u8], Errno> {
+        let range = self.range(address, size as usize)?;
+        Ok(&self.bytes[range])
+    }
+
+    /// The bytes at an address, to be written.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8], Errno> {
+        let range = self.range(address, size as usize)?;
+        Ok(&mut self.bytes[range])
+    }
+
+    /// Copies bytes to an address.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds; then nothing was written.
+    pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result<(), Errno> {
+        let range = self.range(address, bytes.len())?;
+        self.bytes[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Reads a byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn read_u8(&self, address: u32) -> Result<u8, Errno> {
+        self.read_array(address).map(u8::from_le_bytes)
+    }
+
+    /// Reads two bytes, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn read_u16(&self, address: u32) -> Result<u16, Errno> {
+        self.read_array(address).map(u16::from_le_bytes)
+    }
+
+    /// Reads four bytes, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn read_u32(&self, address: u32) -> Result<u32, Errno> {
+        self.read_array(address).map(u32::from_le_bytes)
+    }
+
+    /// Reads eight bytes, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn read_u64(&self, address: u32) -> Result<u64, Errno> {
+        self.read_array(address).map(u64::from_le_bytes)
+    }
+
+    /// Writes a byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn write_u8(&mut self, address: u32, value: u8) -> Result<(), Errno> {
+        self.write_bytes(address, &[value])
+    }
+
+    /// Writes two bytes, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn write_u16(&mut self, address: u32, value: u16) -> Result<(), Errno> {
+        self.write_bytes(address, &value.to_le_bytes())
+    }
+
+    /// Writes four bytes, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn write_u32(&mut self, address: u32, value: u32) -> Result<(), Errno> {
+        self.write_bytes(address, &value.to_le_bytes())
+    }
+
+    /// Writes eight bytes, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds.
+    pub fn write_u64(&mut self, address: u32, value: u64) -> Result<(), Errno> {
+        self.write_bytes(address, &value.to_le_bytes())
+    }
+
+    /// The path at an address, copied out.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds, [`Errno::Noent`] if empty,
+    /// [`Errno::Nametoolong`] if no host path can be as long, and
+    /// [`Errno::Inval`] if it contains a NUL.
+    pub fn path(&self, address: u32, size: u32) -> Result<PathBuf, Errno> {
+        let bytes = self.bytes(address, size)?;
+        if bytes.is_empty() {
+            return Err(Errno::Noent);
+        }
+        if size >= PATH_SIZE_MAX {
+            return Err(Errno::Nametoolong);
+        }
+        if bytes.contains(&0) {
+            return Err(Errno::Inval);
+        }
+        Ok(PathBuf::from(OsStr::from_bytes(bytes)))
+    }
+
+    /// The buffers that an array of `iovec` or `ciovec` names, empty ones left
+    /// out, at most as many and as large as one system call takes.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if the array, or a buffer that would be used, is out
+    /// of bounds.
+    pub fn iovecs(&self, address: u32, count: u32) -> Result<Vec<Buffer>, Errno> {
+        self.check_array(address, count, IOVEC_SIZE)?;
+        let mut buffers = Vec::with_capacity(IOVECS_MAX.min(count as usize));
+        let mut room = TRANSFER_SIZE_MAX;
+        for index in 0..count {
+            if buffers.len() == IOVECS_MAX || room == 0 {
+                break;
+            }
+            // In bounds, hence below 4 GiB: the whole array was checked.
+            let element = address + index * IOVEC_SIZE;
+            let buffer =
+                Buffer { address: self.read_u32(element)?, size: self.read_u32(element + 4)? };
+            self.check(buffer.address, buffer.size as usize)?;
+            let size = buffer.size.min(room);
+            if size > 0 {
+                room -= size;
+                buffers.push(Buffer { size, ..buffer });
+            }
+        }
+        Ok(buffers)
+    }
+
+    /// The contents of buffers, for a write in one system call.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if a buffer is out of bounds.
+    pub fn io_slices(&self, buffers: &[Buffer]) -> Result<Vec<IoSlice<'_>>, Errno> {
+        let slice = |buffer: &Buffer| Ok(IoSlice::new(self.bytes(buffer.address, buffer.size)?));
+        buffers.iter().map(slice).collect()
+    }
+
+    fn range(&self, address: u32, size: usize) -> Result<std::ops::Range<usize>, Errno> {
+        let start = address as usize;
+        match start.checked_add(size) {
+            Some(end) if end <= self.bytes.len() => Ok(start..end),
+            _ => Err(Errno::Fault),
+        }
+    }
+
+    fn read_array<const N: usize>(&self, address: u32) -> Result<[u8; N], Errno> {
+        let range = self.range(address, N)?;
+        let mut array = [0; N];
+        array.copy_from_slice(&self.bytes[range]);
+        Ok(array)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_access_is_checked_at_its_last_byte() {
+        let mut bytes = [0; 16];
+        let mut memory = GuestMemory::new(&mut bytes);
+        assert_eq!(memory.write_u64(8, 7), Ok(()));
+        assert_eq!(memory.read_u64(8), Ok(7));
+        assert_eq!(memory.write_u64(9, 7), Err(Errno::Fault));
+        assert_eq!(memory.read_u64(9), Err(Errno::Fault));
+        assert_eq!(memory.read_u8(16), Err(Errno::Fault));
+        assert_eq!(memory.read_u32(u32::MAX), Err(Errno::Fault));
+        assert_eq!(memory.check(16, 0), Ok(()));
+        assert_eq!(memory.check(17, 0), Err(Errno::Fault));
+        assert_eq!(memory.check(1, usize::MAX), Err(Errno::Fault));
+        assert_eq!(memory.check_array(0, u32::MAX, 48), Err(Errno::Fault));
+        assert_eq!(memory.bytes(0, u32::MAX), Err(Errno::Fault));
+    }
+
+    #[test]
+    fn iovecs_skip_empty_buffers_and_check_the_rest() {
+        let mut bytes = [0; 64];
+        let mut memory = GuestMemory::new(&mut bytes);
+        for (index, word) in [60, 4, 9, 0, 0, 2].into_iter().enumerate() {
+            memory.write_u32(index as u32 * 4, word).unwrap();
+        }
+        let buffers = memory.iovecs(0, 3).unwrap();
+        assert_eq!(buffers, [Buffer { address: 60, size: 4 }, Buffer { address: 0, size: 2 }]);
+        assert_eq!(memory.iovecs(0, 0), Ok(vec![]));
+        assert_eq!(memory.iovecs(0, 9), Err(Errno::Fault));
+        assert_eq!(memory.iovecs(0, u32::MAX), Err(Errno::Fault));
+        memory.write_u32(4, 5).unwrap();
+        assert_eq!(memory.iovecs(0, 1), Err(Errno::Fault));
+    }
+
+    #[test]
+    fn overlapping_buffers_cannot_exceed_one_transfer() {
+        let mut bytes = vec![0; 1 << 20];
+        let count = 1024;
+        let mut memory = GuestMemory::new(&mut bytes);
+        for index in 0..count + 10 {
+            memory.write_u32(index * 8, 0).unwrap();
+            memory.write_u32(index * 8 + 4, 1 << 20).unwrap();
+        }
+        let buffers = memory.iovecs(0, count + 10).unwrap();
+        assert_eq!(buffers.len(), 1024);
+        assert!(buffers.iter().map(|b| u64::from(b.size)).sum::<u64>() <= 1 << 30);
+    }
+
+    #[test]
+    fn paths_are_refused_before_the_host_sees_them() {
+        let mut bytes = vec![b'a'; 8192];
+        bytes[8] = 0;
+        let memory = GuestMemory::new(&mut bytes);
+        assert_eq!(memory.path(0, 8), Ok(PathBuf::from("aaaaaaaa")));
+        assert_eq!(memory.path(0, 9), Err(Errno::Inval));
+        assert_eq!(memory.path(0, 0), Err(Errno::Noent));
+        assert_eq!(memory.path(16, 4096), Err(Errno::Nametoolong));
+        assert_eq!(memory.path(8000, 4096), Err(Errno::Fault));
+    }
+}

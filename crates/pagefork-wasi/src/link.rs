@@ -1,0 +1,173 @@
+//! The functions as imports of a module: all that this crate knows of the
+//! engine.
+
+use pagefork::{Caller, Error, Extern, Linker};
+
+use crate::abi::Errno;
+use crate::ctx::WasiCtx;
+use crate::guest_memory::GuestMemory;
+
+/// Name of the module that the functions are imported from.
+const MODULE: &str = "wasi_snapshot_preview1";
+
+/// A guest without a memory of the name by which WASI finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{function}` of `wasi_snapshot_preview1` needs the memory of its caller, \
+     but the module exports none named `memory`; add such an export"
+)]
+pub struct NoMemory {
+    /// Function that was called.
+    pub function: &'static str,
+}
+
+/// A parameter of a function: a type of the core, and how WebAssembly passes
+/// it.
+trait Parameter {
+    type Raw;
+
+    fn from_raw(raw: Self::Raw) -> Self;
+}
+
+impl Parameter for u32 {
+    type Raw = i32;
+
+    fn from_raw(raw: i32) -> u32 {
+        raw.cast_unsigned()
+    }
+}
+
+impl Parameter for u64 {
+    type Raw = i64;
+
+    fn from_raw(raw: i64) -> u64 {
+        raw.cast_unsigned()
+    }
+}
+
+impl Parameter for i64 {
+    type Raw = i64;
+
+    fn from_raw(raw: i64) -> i64 {
+        raw
+    }
+}
+
+/// Defines functions that return an error code.
+macro_rules! define {
+    ($linker:ident, $get:ident; $($name:ident($($param:ident: $ty:ty),*);)*) => {
+        $(
+            $linker.func_wrap(
+                MODULE,
+                stringify!($name),
+                move |mut caller: Caller<'_, T>, $($param: <$ty as Parameter>::Raw),*|
+                    -> Result<i32, Error>
+                {
+                    call(&mut caller, $get, stringify!($name), |ctx, memory| {
+                        ctx.$name(memory, $(<$ty as Parameter>::from_raw($param)),*)
+                    })
+                },
+            )?;
+        )*
+    };
+}
+
+/// Defines all 46 functions in a linker. `get` finds the state in the data of
+/// the store.
+///
+/// A call by a module that exports no memory named `memory` fails with
+/// [`NoMemory`]. A guest that calls `proc_exit` ends with
+/// [`Exit`](crate::Exit), which `Error::downcast_ref` finds.
+///
+/// # Errors
+///
+/// What [`Linker::func_wrap`] fails with, if one of the names is taken.
+pub fn add_to_linker<T: 'static>(
+    linker: &mut Linker<T>,
+    get: impl Fn(&mut T) -> &mut WasiCtx + Copy + Send + Sync + 'static,
+) -> Result<(), Error> {
+    define! { linker, get;
+        args_get(addresses: u32, buffer: u32);
+        args_sizes_get(count: u32, size: u32);
+        environ_get(addresses: u32, buffer: u32);
+        environ_sizes_get(count: u32, size: u32);
+        clock_res_get(clock: u32, result: u32);
+        clock_time_get(clock: u32, precision: u64, result: u32);
+        fd_advise(fd: u32, offset: u64, size: u64, advice: u32);
+        fd_allocate(fd: u32, offset: u64, size: u64);
+        fd_close(fd: u32);
+        fd_datasync(fd: u32);
+        fd_fdstat_get(fd: u32, result: u32);
+        fd_fdstat_set_flags(fd: u32, flags: u32);
+        fd_fdstat_set_rights(fd: u32, base: u64, inheriting: u64);
+        fd_filestat_get(fd: u32, result: u32);
+        fd_filestat_set_size(fd: u32, size: u64);
+        fd_filestat_set_times(fd: u32, accessed: u64, modified: u64, flags: u32);
+        fd_pread(fd: u32, iovs: u32, count: u32, offset: u64, result: u32);
+        fd_prestat_get(fd: u32, result: u32);
+        fd_prestat_dir_name(fd: u32, address: u32, size: u32);
+        fd_pwrite(fd: u32, iovs: u32, count: u32, offset: u64, result: u32);
+        fd_read(fd: u32, iovs: u32, count: u32, result: u32);
+        fd_readdir(fd: u32, buffer: u32, size: u32, cookie: u64, result: u32);
+        fd_renumber(from: u32, to: u32);
+        fd_seek(fd: u32, delta: i64, whence: u32, result: u32);
+        fd_sync(fd: u32);
+        fd_tell(fd: u32, result: u32);
+        fd_write(fd: u32, iovs: u32, count: u32, result: u32);
+        path_create_directory(fd: u32, path: u32, size: u32);
+        path_filestat_get(fd: u32, flags: u32, path: u32, size: u32, result: u32);
+        path_filestat_set_times(
+            fd: u32, lookup: u32, path: u32, size: u32, accessed: u64, modified: u64, flags: u32
+        );
+        path_link(
+            old_fd: u32, flags: u32, old: u32, old_size: u32, new_fd: u32, new: u32, new_size: u32
+        );
+        path_open(
+            fd: u32, lookup: u32, path: u32, size: u32, flags: u32, base: u64, inheriting: u64,
+            fd_flags: u32, result: u32
+        );
+        path_readlink(
+            fd: u32, path: u32, size: u32, buffer: u32, buffer_size: u32, result: u32
+        );
+        path_remove_directory(fd: u32, path: u32, size: u32);
+        path_rename(
+            old_fd: u32, old: u32, old_size: u32, new_fd: u32, new: u32, new_size: u32
+        );
+        path_symlink(target: u32, target_size: u32, fd: u32, path: u32, size: u32);
+        path_unlink_file(fd: u32, path: u32, size: u32);
+        poll_oneoff(subscriptions: u32, events: u32, count: u32, result: u32);
+        proc_raise(signal: u32);
+        random_get(buffer: u32, size: u32);
+        sched_yield();
+        sock_accept(fd: u32, flags: u32, result: u32);
+        sock_recv(fd: u32, iovs: u32, count: u32, flags: u32, size: u32, out_flags: u32);
+        sock_send(fd: u32, iovs: u32, count: u32, flags: u32, result: u32);
+        sock_shutdown(fd: u32, how: u32);
+    }
+    linker.func_wrap(
+        MODULE,
+        "proc_exit",
+        move |mut caller: Caller<'_, T>, code: i32| -> Result<(), Error> {
+            Err(Error::new(get(caller.data_mut()).proc_exit(code.cast_unsigned())))
+        },
+    )?;
+    Ok(())
+}
+
+/// Calls a function of the core with the caller's memory, and makes its result
+/// an error code.
+fn call<T: 'static>(
+    caller: &mut Caller<'_, T>,
+    get: impl Fn(&mut T) -> &mut WasiCtx,
+    function: &'static str,
+    f: impl FnOnce(&mut WasiCtx, &mut GuestMemory<'_>) -> Result<(), Errno>,
+) -> Result<i32, Error> {
+    let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
+        return Err(Error::new(NoMemory { function }));
+    };
+    let (bytes, data) = memory.data_and_store_mut(caller);
+    match f(get(data), &mut GuestMemory::new(bytes)) {
+        Ok(()) => Ok(0),
+        Err(errno) => Ok(i32::from(errno.code())),
+    }
+}

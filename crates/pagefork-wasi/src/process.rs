@@ -1,0 +1,146 @@
+//! Arguments, environment, and the end.
+
+use std::fmt;
+
+use crate::abi::Errno;
+use crate::ctx::WasiCtx;
+use crate::guest_memory::GuestMemory;
+
+/// A guest called `proc_exit`: the error that ends it, with its exit code.
+///
+/// The embedder finds it by downcasting the error of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit(pub i32);
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the program exited with code {}", self.0)
+    }
+}
+
+impl std::error::Error for Exit {}
+
+impl WasiCtx {
+    /// `args_sizes_get`: writes the count of arguments, and the size of all
+    /// of them with a NUL each.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`], and [`Errno::Overflow`] if a number exceeds 32 bits.
+    pub fn args_sizes_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        count: u32,
+        size: u32,
+    ) -> Result<(), Errno> {
+        write_sizes(memory, &self.config.args, count, size)
+    }
+
+    /// `args_get`: writes the arguments, NUL-terminated, and an array of their
+    /// addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`]; then nothing was written.
+    pub fn args_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        addresses: u32,
+        buffer: u32,
+    ) -> Result<(), Errno> {
+        write_strings(memory, &self.config.args, addresses, buffer)
+    }
+
+    /// `environ_sizes_get`: as [`WasiCtx::args_sizes_get`], for variables as
+    /// `name=value`.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::args_sizes_get`].
+    pub fn environ_sizes_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        count: u32,
+        size: u32,
+    ) -> Result<(), Errno> {
+        write_sizes(memory, &self.config.variables, count, size)
+    }
+
+    /// `environ_get`: as [`WasiCtx::args_get`], for variables as `name=value`.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::args_get`].
+    pub fn environ_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        addresses: u32,
+        buffer: u32,
+    ) -> Result<(), Errno> {
+        write_strings(memory, &self.config.variables, addresses, buffer)
+    }
+
+    /// `proc_exit`: what ends the guest.
+    pub fn proc_exit(&mut self, code: u32) -> Exit {
+        Exit(code.cast_signed())
+    }
+
+    /// `proc_raise`: sends a signal to the guest itself, which no guest can
+    /// handle.
+    ///
+    /// # Errors
+    ///
+    /// Always [`Errno::Nosys`].
+    pub fn proc_raise(&mut self, _memory: &mut GuestMemory<'_>, _signal: u32) -> Result<(), Errno> {
+        Err(Errno::Nosys)
+    }
+
+    /// `sched_yield`: lets other threads run.
+    ///
+    /// # Errors
+    ///
+    /// None.
+    pub fn sched_yield(&mut self, _memory: &mut GuestMemory<'_>) -> Result<(), Errno> {
+        std::thread::yield_now();
+        Ok(())
+    }
+}
+
+fn write_sizes(
+    memory: &mut GuestMemory<'_>,
+    strings: &[Vec<u8>],
+    count_result: u32,
+    size_result: u32,
+) -> Result<(), Errno> {
+    memory.check(count_result, 4)?;
+    memory.check(size_result, 4)?;
+    let size = strings_size(strings);
+    memory.write_u32(count_result, u32::try_from(strings.len()).map_err(|_| Errno::Overflow)?)?;
+    memory.write_u32(size_result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+}
+
+fn write_strings(
+    memory: &mut GuestMemory<'_>,
+    strings: &[Vec<u8>],
+    addresses: u32,
+    buffer: u32,
+) -> Result<(), Errno> {
+    memory.check(buffer, strings_size(strings))?;
+    memory.check(addresses, strings.len().saturating_mul(4))?;
+    let (mut slot, mut next) = (addresses, buffer);
+    for string in strings {
+        memory.write_u32(slot, next)?;
+        memory.write_bytes(next, string)?;
+        // Both stay within memory, as checked; the end may be 4 GiB, from
+        // where nothing more is written.
+        let end = next.wrapping_add(string.len() as u32);
+        memory.write_u8(end, 0)?;
+        (slot, next) = (slot.wrapping_add(4), end.wrapping_add(1));
+    }
+    Ok(())
+}
+
+/// Size of all strings with a NUL each, bytes.
+fn strings_size(strings: &[Vec<u8>]) -> usize {
+    strings.iter().map(|string| string.len() + 1).sum()
+}

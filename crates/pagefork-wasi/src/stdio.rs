@@ -1,0 +1,424 @@
+//! Where standard input comes from and where output goes.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno as Host, retry_on_intr};
+
+use crate::abi::{Errno, FileType};
+
+/// Where a guest's standard input comes from.
+#[derive(Clone, Debug, Default)]
+pub enum StdinKind {
+    /// Nothing: every read is at the end.
+    #[default]
+    Null,
+    /// The standard input of this process. Reads bypass the buffer of
+    /// [`std::io::stdin`] and block.
+    Inherit,
+    /// These bytes, then the end.
+    Bytes(Arc<[u8]>),
+    /// What the embedder writes into an [`InputPipe`]; made by
+    /// [`StdinKind::pipe`].
+    Pipe(InputReader),
+}
+
+impl StdinKind {
+    /// Standard input with these bytes.
+    pub fn bytes(bytes: impl Into<Vec<u8>>) -> StdinKind {
+        StdinKind::Bytes(bytes.into().into())
+    }
+
+    /// Standard input fed by the embedder, and the end to feed it by.
+    pub fn pipe() -> (InputPipe, StdinKind) {
+        let shared = Arc::new(InputShared::default());
+        let reader = StdinKind::Pipe(InputReader(Arc::clone(&shared)));
+        (InputPipe(Arc::new(CloseOnDrop(shared))), reader)
+    }
+
+    pub(crate) fn filetype(&self) -> FileType {
+        match self {
+            StdinKind::Inherit => host_filetype(std::io::stdin().as_fd()),
+            _ => FileType::Unknown,
+        }
+    }
+
+    /// Reads at most `into.len()` bytes, 0 at the end. `offset` is how much of
+    /// [`StdinKind::Bytes`] has been read, and is advanced.
+    pub(crate) fn read(
+        &self,
+        into: &mut [u8],
+        offset: &mut u64,
+        blocking: Blocking<'_>,
+    ) -> Result<usize, Errno> {
+        match self {
+            StdinKind::Null => Ok(0),
+            StdinKind::Inherit => {
+                let stdin = std::io::stdin();
+                blocking.wait_for_host(stdin.as_fd())?;
+                Ok(retry_on_intr(|| rustix::io::read(stdin.as_fd(), &mut *into))?)
+            }
+            StdinKind::Bytes(bytes) => {
+                let rest = unread(bytes, *offset);
+                let count = rest.len().min(into.len());
+                into[..count].copy_from_slice(&rest[..count]);
+                *offset += count as u64;
+                Ok(count)
+            }
+            StdinKind::Pipe(reader) => reader.read(into, blocking),
+        }
+    }
+}
+
+/// Where a guest's standard output or standard error goes.
+#[derive(Clone, Debug, Default)]
+pub enum OutputKind {
+    /// Nowhere: every write succeeds.
+    #[default]
+    Null,
+    /// The standard output of this process for standard output, its standard
+    /// error for standard error. Writes are not buffered.
+    Inherit,
+    /// A buffer that the embedder reads.
+    Pipe(OutputPipe),
+}
+
+impl OutputKind {
+    /// Output kept in memory, and the end to read it by.
+    pub fn pipe() -> (OutputPipe, OutputKind) {
+        let pipe = OutputPipe::new(usize::MAX);
+        (pipe.clone(), OutputKind::Pipe(pipe))
+    }
+
+    pub(crate) fn filetype(&self, output: Output) -> FileType {
+        match self {
+            OutputKind::Inherit => output.with_host(host_filetype),
+            _ => FileType::Unknown,
+        }
+    }
+
+    /// Writes the slices, or the first part of them.
+    pub(crate) fn write(&self, output: Output, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        match self {
+            OutputKind::Null => Ok(slices.iter().map(|slice| slice.len()).sum()),
+            OutputKind::Inherit => output
+                .with_host(|host| retry_on_intr(|| rustix::io::writev(host, slices)))
+                .map_err(Errno::from),
+            OutputKind::Pipe(pipe) => pipe.write(slices),
+        }
+    }
+}
+
+/// Which of the two outputs is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    Stdout,
+    Stderr,
+}
+
+impl Output {
+    /// Calls `f` with the descriptor of this process.
+    pub(crate) fn with_host<R>(self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        match self {
+            Output::Stdout => f(std::io::stdout().as_fd()),
+            Output::Stderr => f(std::io::stderr().as_fd()),
+        }
+    }
+}
+
+/// The embedder's end of a guest's standard input. Dropping the last clone
+/// closes it.
+#[derive(Clone, Debug)]
+pub struct InputPipe(Arc<CloseOnDrop>);
+
+impl InputPipe {
+    /// Appends bytes for the guest to read. Never blocks.
+    pub fn write(&self, bytes: &[u8]) {
+        let shared = &self.0.0;
+        shared.lock().bytes.extend(bytes);
+        shared.changed.notify_all();
+    }
+
+    /// Ends the input: once the guest has read what was written, its reads
+    /// are at the end.
+    pub fn close(&self) {
+        self.0.0.close();
+    }
+}
+
+#[derive(Debug)]
+struct CloseOnDrop(Arc<InputShared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+#[derive(Debug, Default)]
+struct InputShared {
+    state: Mutex<InputState>,
+    changed: Condvar,
+}
+
+impl InputShared {
+    /// A writer that panicked cannot have left the queue half changed.
+    fn lock(&self) -> MutexGuard<'_, InputState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[derive(Debug, Default)]
+struct InputState {
+    bytes: VecDeque<u8>,
+    closed: bool,
+}
+
+/// The guest's end of an [`InputPipe`].
+#[derive(Clone, Debug)]
+pub struct InputReader(Arc<InputShared>);
+
+/// What can be read without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Readable {
+    pub(crate) available: u64,
+    pub(crate) hangup: bool,
+}
+
+impl InputReader {
+    fn read(&self, into: &mut [u8], blocking: Blocking<'_>) -> Result<usize, Errno> {
+        blocking.wait_until(|timeout| Ok(self.wait(timeout).is_some()))?;
+        let mut state = self.0.lock();
+        let count = state.bytes.len().min(into.len());
+        for (place, byte) in into.iter_mut().zip(state.bytes.drain(..count)) {
+            *place = byte;
+        }
+        Ok(count)
+    }
+
+    /// Waits until a read would not block, for at most `timeout`.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
+        let empty = |state: &mut InputState| state.bytes.is_empty() && !state.closed;
+        let state = self.0.lock();
+        let state = match timeout {
+            Some(timeout) => {
+                let waited = self.0.changed.wait_timeout_while(state, timeout, empty);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let waited = self.0.changed.wait_while(state, empty);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        let ready = !state.bytes.is_empty() || state.closed;
+        ready.then(|| Readable { available: state.bytes.len() as u64, hangup: state.closed })
+    }
+}
+
+/// Output of a guest, kept in memory. Clones share the bytes.
+///
+/// The bytes have left the guest: resetting it does not take them back.
+#[derive(Clone, Debug)]
+pub struct OutputPipe(Arc<OutputShared>);
+
+#[derive(Debug)]
+struct OutputShared {
+    bytes: Mutex<Vec<u8>>,
+    size_max: usize,
+}
+
+impl OutputPipe {
+    /// An empty buffer; once it holds `size_max` bytes, the guest's writes
+    /// fail with [`Errno::Nospc`].
+    pub fn new(size_max: usize) -> OutputPipe {
+        OutputPipe(Arc::new(OutputShared { bytes: Mutex::default(), size_max }))
+    }
+
+    /// A copy of what is in the buffer.
+    pub fn contents(&self) -> Vec<u8> {
+        self.lock().clone()
+    }
+
+    /// Takes what is in the buffer and leaves it empty.
+    pub fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let mut bytes = self.lock();
+        let mut written = 0;
+        for slice in slices {
+            let count = slice.len().min(self.0.size_max.saturating_sub(bytes.len()));
+            bytes.extend_from_slice(&slice[..count]);
+            written += count;
+            if count < slice.len() {
+                break;
+            }
+        }
+        if written == 0 && slices.iter().any(|slice| !slice.is_empty()) {
+            return Err(Errno::Nospc);
+        }
+        Ok(written)
+    }
+}
+
+/// What of `bytes` is left after `offset` bytes were read.
+pub(crate) fn unread(bytes: &[u8], offset: u64) -> &[u8] {
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    bytes.get(offset..).unwrap_or(&[])
+}
+
+/// What a read does while there is nothing to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Blocking<'a> {
+    /// Fail.
+    Never,
+    /// Wait, unless the embedder wants the guest back.
+    Until(Option<&'a InterruptCheck>),
+}
+
+impl<'a> Blocking<'a> {
+    pub(crate) fn new(nonblock: bool, interrupt: Option<&'a InterruptCheck>) -> Self {
+        if nonblock { Blocking::Never } else { Blocking::Until(interrupt) }
+    }
+
+    /// Waits until a host descriptor has something to read, or is at its end.
+    pub(crate) fn wait_for_host(self, host: BorrowedFd<'_>) -> Result<(), Errno> {
+        // The read itself will wait.
+        if matches!(self, Blocking::Until(None)) {
+            return Ok(());
+        }
+        self.wait_until(|timeout| {
+            let mut fds = [PollFd::from_borrowed_fd(host, PollFlags::IN)];
+            let timeout = timeout.map(timespec);
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(count) => Ok(count > 0),
+                Err(Host::INTR) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// Calls `ready`, which waits for at most the time it is given, until it
+    /// says so.
+    fn wait_until(
+        self,
+        ready: impl Fn(Option<Duration>) -> Result<bool, Errno>,
+    ) -> Result<(), Errno> {
+        match self {
+            Blocking::Never if ready(Some(Duration::ZERO))? => Ok(()),
+            Blocking::Never => Err(Errno::Again),
+            Blocking::Until(None) => {
+                while !ready(None)? {}
+                Ok(())
+            }
+            Blocking::Until(Some(interrupt)) => {
+                while !ready(Some(InterruptCheck::INTERVAL))? {
+                    interrupt.check()?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Asks the embedder whether a guest that waits is to stop waiting.
+#[derive(Clone)]
+pub(crate) struct InterruptCheck(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl InterruptCheck {
+    /// How long to wait between two questions.
+    pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
+
+    pub(crate) fn new(interrupted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        InterruptCheck(Arc::new(interrupted))
+    }
+
+    /// Fails with [`Errno::Intr`] if it is.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        if self.0() { Err(Errno::Intr) } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for InterruptCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InterruptCheck")
+    }
+}
+
+/// A duration as the host wants it.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// Only a terminal is told apart, because guests ask for nothing else of a
+/// standard stream, and what else it is is the host's affair.
+fn host_filetype(host: BorrowedFd<'_>) -> FileType {
+    use std::io::IsTerminal;
+    if host.is_terminal() { FileType::CharacterDevice } else { FileType::Unknown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_pipe_ends_when_its_last_writer_is_dropped() {
+        let (writer, kind) = StdinKind::pipe();
+        let StdinKind::Pipe(reader) = kind else { panic!("not a pipe: {kind:?}") };
+        let mut into = [0; 4];
+        assert_eq!(reader.read(&mut into, Blocking::Never), Err(Errno::Again));
+        assert_eq!(reader.wait(Some(Duration::ZERO)), None);
+        writer.write(b"abcdef");
+        assert_eq!(reader.read(&mut into, Blocking::Never), Ok(4));
+        assert_eq!(&into, b"abcd");
+        drop(writer.clone());
+        assert_eq!(reader.read(&mut into, Blocking::Never), Ok(2));
+        assert_eq!(reader.read(&mut into, Blocking::Never), Err(Errno::Again));
+        drop(writer);
+        assert_eq!(reader.read(&mut into, Blocking::Until(None)), Ok(0));
+        assert_eq!(reader.wait(None), Some(Readable { available: 0, hangup: true }));
+    }
+
+    #[test]
+    fn a_reader_waits_for_the_writer() {
+        let (writer, kind) = StdinKind::pipe();
+        let reading = std::thread::spawn(move || {
+            let mut into = [0; 4];
+            let count = kind.read(&mut into, &mut 0, Blocking::Until(None)).unwrap();
+            into[..count].to_vec()
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        writer.write(b"hi");
+        assert_eq!(reading.join().unwrap(), b"hi");
+    }
+
+    #[test]
+    fn an_output_pipe_is_full_at_its_size() {
+        let pipe = OutputPipe::new(5);
+        let kind = OutputKind::Pipe(pipe.clone());
+        let slices = [IoSlice::new(b"abc"), IoSlice::new(b"def")];
+        assert_eq!(kind.write(Output::Stdout, &slices), Ok(5));
+        assert_eq!(kind.write(Output::Stdout, &slices), Err(Errno::Nospc));
+        assert_eq!(pipe.take(), b"abcde");
+        assert_eq!(pipe.contents(), b"");
+        assert_eq!(kind.write(Output::Stdout, &slices), Ok(5));
+    }
+}

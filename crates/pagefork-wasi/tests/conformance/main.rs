@@ -1,0 +1,34 @@
+//! Every function of WASI preview 1, called on the core as a guest would:
+//! with numbers and addresses.
+
+/// A guest without code: memory, state and calls.
+mod harness;
+
+/// Addresses that are no good.
+mod bad_pointers;
+/// Clocks and random numbers.
+mod clock;
+/// Descriptors: numbers, flags, offsets, sizes.
+mod fd;
+/// Opening files.
+mod open;
+/// Names: create, rename, link, remove.
+mod path;
+/// Waiting.
+mod poll;
+/// Arguments, environment, exit, sockets.
+mod process;
+/// Listing directories.
+mod readdir;
+/// Rights and permissions.
+mod rights;
+/// Ways out of a directory, all closed.
+mod sandbox;
+/// Attributes and timestamps.
+mod stat;
+/// Saving, resetting, opening again.
+mod state;
+/// Standard streams.
+mod stdio;
+/// Reading and writing.
+mod transfer;

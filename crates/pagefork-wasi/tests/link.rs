@@ -1,0 +1,136 @@
+//! The functions as a module finds them: by name, with the types of the
+//! standard, and with the memory of the caller.
+
+use pagefork::{Engine, Linker, Module, Store};
+use pagefork_wasi::{Exit, OutputKind, WasiCtx, add_to_linker};
+
+/// Every import of the standard, with its type.
+const IMPORTS: &[(&str, &str, &str)] = &[
+    ("args_get", "i32 i32", "i32"),
+    ("args_sizes_get", "i32 i32", "i32"),
+    ("clock_res_get", "i32 i32", "i32"),
+    ("clock_time_get", "i32 i64 i32", "i32"),
+    ("environ_get", "i32 i32", "i32"),
+    ("environ_sizes_get", "i32 i32", "i32"),
+    ("fd_advise", "i32 i64 i64 i32", "i32"),
+    ("fd_allocate", "i32 i64 i64", "i32"),
+    ("fd_close", "i32", "i32"),
+    ("fd_datasync", "i32", "i32"),
+    ("fd_fdstat_get", "i32 i32", "i32"),
+    ("fd_fdstat_set_flags", "i32 i32", "i32"),
+    ("fd_fdstat_set_rights", "i32 i64 i64", "i32"),
+    ("fd_filestat_get", "i32 i32", "i32"),
+    ("fd_filestat_set_size", "i32 i64", "i32"),
+    ("fd_filestat_set_times", "i32 i64 i64 i32", "i32"),
+    ("fd_pread", "i32 i32 i32 i64 i32", "i32"),
+    ("fd_prestat_dir_name", "i32 i32 i32", "i32"),
+    ("fd_prestat_get", "i32 i32", "i32"),
+    ("fd_pwrite", "i32 i32 i32 i64 i32", "i32"),
+    ("fd_read", "i32 i32 i32 i32", "i32"),
+    ("fd_readdir", "i32 i32 i32 i64 i32", "i32"),
+    ("fd_renumber", "i32 i32", "i32"),
+    ("fd_seek", "i32 i64 i32 i32", "i32"),
+    ("fd_sync", "i32", "i32"),
+    ("fd_tell", "i32 i32", "i32"),
+    ("fd_write", "i32 i32 i32 i32", "i32"),
+    ("path_create_directory", "i32 i32 i32", "i32"),
+    ("path_filestat_get", "i32 i32 i32 i32 i32", "i32"),
+    ("path_filestat_set_times", "i32 i32 i32 i32 i64 i64 i32", "i32"),
+    ("path_link", "i32 i32 i32 i32 i32 i32 i32", "i32"),
+    ("path_open", "i32 i32 i32 i32 i32 i64 i64 i32 i32", "i32"),
+    ("path_readlink", "i32 i32 i32 i32 i32 i32", "i32"),
+    ("path_remove_directory", "i32 i32 i32", "i32"),
+    ("path_rename", "i32 i32 i32 i32 i32 i32", "i32"),
+    ("path_symlink", "i32 i32 i32 i32 i32", "i32"),
+    ("path_unlink_file", "i32 i32 i32", "i32"),
+    ("poll_oneoff", "i32 i32 i32 i32", "i32"),
+    ("proc_exit", "i32", ""),
+    ("proc_raise", "i32", "i32"),
+    ("random_get", "i32 i32", "i32"),
+    ("sched_yield", "", "i32"),
+    ("sock_accept", "i32 i32 i32", "i32"),
+    ("sock_recv", "i32 i32 i32 i32 i32 i32", "i32"),
+    ("sock_send", "i32 i32 i32 i32 i32", "i32"),
+    ("sock_shutdown", "i32 i32", "i32"),
+];
+
+/// Instantiates a module, calls its `run` and returns how that ended.
+fn run(wat: &str, ctx: WasiCtx) -> Result<(), pagefork::Error> {
+    let engine = Engine::default();
+    let module = Module::new(&engine, wat)?;
+    let mut linker = Linker::new(&engine);
+    add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+    let mut store = Store::new(&engine, ctx);
+    let instance = linker.instantiate(&mut store, &module)?;
+    instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())
+}
+
+#[test]
+fn every_function_links_with_the_type_of_the_standard() {
+    assert_eq!(IMPORTS.len(), 46);
+    let imports: String = IMPORTS
+        .iter()
+        .map(|(name, params, results)| {
+            format!(
+                "(import \"wasi_snapshot_preview1\" \"{name}\" \
+                 (func (param {params}) (result {results})))\n"
+            )
+        })
+        .collect();
+    let wat = format!("(module {imports} (func (export \"run\")))");
+    run(&wat, WasiCtx::builder().build().unwrap()).unwrap();
+}
+
+#[test]
+fn a_guest_writes_and_exits() {
+    let wat = r#"(module
+        (import "wasi_snapshot_preview1" "fd_write"
+            (func $fd_write (param i32 i32 i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "proc_exit" (func $proc_exit (param i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 0) "\10\00\00\00\06\00\00\00")
+        (data (i32.const 16) "hello\n")
+        (func (export "run")
+            (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8))
+            ;; Success, and all six bytes.
+            (if (i32.or (i32.ne (i32.load (i32.const 8)) (i32.const 6)))
+                (then unreachable))
+            ;; A bad descriptor is a result, not an error.
+            (if (i32.ne (i32.const 8)
+                    (call $fd_write (i32.const 9) (i32.const 0) (i32.const 1) (i32.const 8)))
+                (then unreachable))
+            (call $proc_exit (i32.const 42))
+            unreachable))"#;
+    let (output, stdout) = OutputKind::pipe();
+    let error = run(wat, WasiCtx::builder().stdout(stdout).build().unwrap()).unwrap_err();
+    assert_eq!(error.downcast_ref::<Exit>(), Some(&Exit(42)));
+    assert_eq!(output.contents(), b"hello\n");
+}
+
+#[test]
+fn a_module_without_memory_is_told_what_it_lacks() {
+    let wat = r#"(module
+        (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+        (memory 1)
+        (func (export "run") (drop (call $yield))))"#;
+    let error = run(wat, WasiCtx::builder().build().unwrap()).unwrap_err();
+    let text = format!("{error:#}");
+    assert!(text.contains("sched_yield") && text.contains("memory"), "{text}");
+    assert!(error.downcast_ref::<pagefork_wasi::NoMemory>().is_some());
+}
+
+#[test]
+fn memory_that_has_grown_is_reached() {
+    let wat = r#"(module
+        (import "wasi_snapshot_preview1" "random_get"
+            (func $random_get (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "run")
+            ;; EFAULT before, success after.
+            (if (i32.ne (i32.const 21) (call $random_get (i32.const 65536) (i32.const 16)))
+                (then unreachable))
+            (drop (memory.grow (i32.const 1)))
+            (if (call $random_get (i32.const 65536) (i32.const 16)) (then unreachable))
+            (if (i64.eqz (i64.load (i32.const 65536))) (then unreachable))))"#;
+    run(wat, WasiCtx::builder().build().unwrap()).unwrap();
+}
