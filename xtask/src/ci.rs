@@ -139,6 +139,8 @@ fn workspace_beside(host: &Host, name: &str) -> Result<Outcome> {
     let mut cargo = host.cargo();
     cargo.args(["test", "--locked", "--manifest-path"]).arg(manifest);
     cargo.env("PAGEFORK_GUESTS", host.guests());
+    // One target directory: what both workspaces depend on is built once.
+    cargo.env("CARGO_TARGET_DIR", &host.target);
     host::check(&mut limited(host, cargo))?;
     Ok(passed())
 }

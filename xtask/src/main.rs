@@ -23,6 +23,7 @@ usage: cargo xtask COMMAND
   ci                 every check; with CI=true a missing tool is an error
   tidy               check the repository's own rules
   sabotage [NAME]    break invariants on purpose; the named tests must fail
+  bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
   guests             fetch third-party guests, build the Go ones; prints where they are
   guests --rebuild   rebuild guest/built from guest/*
 ";
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&host),
         ["sabotage"] => sabotage::run(&host, None),
         ["sabotage", name] => sabotage::run(&host, Some(name)),
+        ["bench", ref names @ ..] => bench(&host, names),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
         ["guests", "--rebuild"] => guests::rebuild(&host),
         _ => Err(USAGE.to_owned()),
@@ -49,4 +51,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Measures with the peer in the same run.
+fn bench(host: &host::Host, names: &[&str]) -> Result {
+    let mut cargo = host.cargo();
+    cargo.args(["run", "--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
+    cargo.args(["--features", "peer", "--"]).args(names);
+    host::check(&mut cargo)
 }
