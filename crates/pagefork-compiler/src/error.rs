@@ -46,7 +46,7 @@ pub enum CompileError {
 
 impl From<wasmparser::BinaryReaderError> for CompileError {
     fn from(error: wasmparser::BinaryReaderError) -> Self {
-        Self::Invalid { message: error.message().to_owned(), offset: error.offset() as u64 }
+        Self::Invalid { message: error.message().to_owned(), offset: error.offset() }
     }
 }
 

@@ -280,7 +280,7 @@ fn global_type(ty: &wasmparser::GlobalType) -> Result<GlobalType, CompileError> 
 
 fn const_expr(expr: &wasmparser::ConstExpr<'_>) -> Result<ConstExpr, CompileError> {
     let mut reader = expr.get_operators_reader();
-    let offset = reader.original_position() as u64;
+    let offset = reader.original_position();
     let value = match reader.read()? {
         Operator::I32Const { value } => ConstExpr::Bits(u128::from(value as u32)),
         Operator::I64Const { value } => ConstExpr::Bits(u128::from(value as u64)),
