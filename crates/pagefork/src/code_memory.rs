@@ -27,8 +27,7 @@ impl CodeMemory {
         if size == 0 {
             return Ok(Self { start: NonNull::dangling(), size });
         }
-        let failed =
-            || SystemError::CodeMemory { size, source: std::io::Error::last_os_error() };
+        let failed = || SystemError::CodeMemory { size, source: std::io::Error::last_os_error() };
         // SAFETY: a fresh private mapping of `size` bytes, which nobody else
         // knows before this function returns.
         unsafe {

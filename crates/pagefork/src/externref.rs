@@ -19,10 +19,7 @@ impl ExternRef {
     ///
     /// # Errors
     /// If the store holds 2^32 values already.
-    pub fn new(
-        mut store: impl AsContextMut,
-        value: impl Any + Send + Sync,
-    ) -> Result<Self> {
+    pub fn new(mut store: impl AsContextMut, value: impl Any + Send + Sync) -> Result<Self> {
         let store = &mut store.as_context_mut().0.inner;
         let handle = store.references.insert(Arc::new(value))?;
         Ok(Self { store: store.id, handle })

@@ -8,9 +8,7 @@ pub(crate) use crate::host_func::HostFunc;
 use crate::host_func::IntoFunc;
 use crate::instance::{Extern, Instance};
 use crate::interrupt::InterruptHandle;
-use crate::store::{
-    AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner,
-};
+use crate::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner};
 use crate::typed::{TypedFunc, WasmValues};
 use crate::value::{Cell, Val};
 

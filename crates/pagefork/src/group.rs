@@ -22,8 +22,8 @@ use pagefork_layout::state::save::Suspension;
 use pagefork_pages::{Slot, SlotBounds};
 
 use crate::activation::Activation;
-use crate::enter::Target;
 use crate::engine::{Engine, TypeId};
+use crate::enter::Target;
 use crate::error::{Error, Result, UsageError};
 use crate::externref::References;
 use crate::func::HostFunc;
@@ -183,9 +183,9 @@ impl StoreInner {
     /// The instance whose code is at `pc`, and the offset in its text.
     /// Async-signal-safe.
     pub(crate) fn code_at(&self, pc: usize) -> Option<(&InstanceData, u32)> {
-        self.instances.iter().find_map(|instance| {
-            Some((instance, instance.module.code_memory().offset_of(pc)?))
-        })
+        self.instances
+            .iter()
+            .find_map(|instance| Some((instance, instance.module.code_memory().offset_of(pc)?)))
     }
 
     /// Adds an instance: from here on it can be referred to. Its link zone is
@@ -345,9 +345,7 @@ impl StoreInner {
             base: instance.base(),
             ordinal: function.ordinal(),
             stack_top: instance.slot.stack_top().expose_provenance(),
-            cells: instance
-                .word(instance.module.layout().state_parts.cells)
-                .expose_provenance(),
+            cells: instance.word(instance.module.layout().state_parts.cells).expose_provenance(),
             entry: start + entry as usize,
             code: start + code.function_code(index) as usize,
         }

@@ -107,11 +107,7 @@ impl Instance {
     ///
     /// # Panics
     /// If a host function panics that the start function calls.
-    pub fn new(
-        mut store: impl AsContextMut,
-        module: &Module,
-        imports: &[Extern],
-    ) -> Result<Self> {
+    pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self> {
         let mut store = store.as_context_mut();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         unsafe { instantiate::instantiate(store.as_ptr(), module, imports) }
@@ -129,10 +125,7 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
-    pub fn module<'a, T: 'static>(
-        &self,
-        store: impl Into<StoreContext<'a, T>>,
-    ) -> &'a Module {
+    pub fn module<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a Module {
         let store = &store.into().0.inner;
         self.assert_store(store);
         &store.instance(self.ordinal).module
@@ -271,6 +264,8 @@ impl<T: 'static> InstancePre<T> {
     pub fn instantiate(&self, mut store: impl AsContextMut<Data = T>) -> Result<Instance> {
         let mut store = store.as_context_mut();
         let inner = &mut store.0.inner;
+        // Host functions know their types by the numbers of their engine.
+        instantiate::check_engine(inner, &self.module)?;
         let imports: Vec<Extern> =
             self.imports.iter().map(|import| import.in_store(inner)).collect();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.

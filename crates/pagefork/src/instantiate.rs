@@ -10,8 +10,8 @@ use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::reference::FuncRef;
 use pagefork_pages::Slot;
 
-use crate::enter::{self, Outcome};
 use crate::engine::Engine;
+use crate::enter::{self, Outcome};
 use crate::error::{LinkError, Result, UsageError};
 use crate::func::{Entry, Func};
 use crate::group::{Imports, Place};
@@ -33,9 +33,7 @@ pub(crate) unsafe fn instantiate(
 ) -> Result<Instance> {
     // SAFETY: the caller's promise; the borrow ends before a guest is entered.
     let inner = unsafe { &mut *store };
-    if !Engine::same(&inner.engine, module.engine()) {
-        return Err(UsageError::WrongEngine { what: "module" }.into());
-    }
+    check_engine(inner, module)?;
     if inner.suspended.is_some() {
         return Err(UsageError::Suspended.into());
     }
@@ -55,6 +53,15 @@ pub(crate) unsafe fn instantiate(
     }
     // SAFETY: the caller's promise.
     Ok(Instance::from_ordinal(unsafe { &*store }, ordinal))
+}
+
+/// # Errors
+/// If the module is of another engine than the store.
+pub(crate) fn check_engine(store: &StoreInner, module: &Module) -> Result<()> {
+    match Engine::same(&store.engine, module.engine()) {
+        true => Ok(()),
+        false => Err(UsageError::WrongEngine { what: "module" }.into()),
+    }
 }
 
 /// Makes an instance of a module without imports, steps or start function.

@@ -95,9 +95,7 @@ pub use crate::config::Config;
 pub use crate::engine::Engine;
 #[cfg(feature = "wat")]
 pub use crate::error::TextError;
-pub use crate::error::{
-    Error, ErrorKind, LimitError, LinkError, Result, SystemError, UsageError,
-};
+pub use crate::error::{Error, ErrorKind, LimitError, LinkError, Result, SystemError, UsageError};
 pub use crate::externref::ExternRef;
 pub use crate::func::{Caller, Func};
 pub use crate::global::Global;

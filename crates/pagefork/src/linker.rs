@@ -39,10 +39,8 @@ impl Definition {
         match self {
             Self::Extern(value) => *value,
             Self::HostFunc(function) => {
-                let known = store
-                    .host_functions()
-                    .iter()
-                    .rposition(|known| Arc::ptr_eq(known, function));
+                let known =
+                    store.host_functions().iter().rposition(|known| Arc::ptr_eq(known, function));
                 let reference = match known {
                     Some(index) => pagefork_layout::reference::FuncRef::new(
                         pagefork_layout::reference::HOST_ORDINAL,
@@ -176,6 +174,9 @@ impl<T: 'static> Linker<T> {
     }
 
     /// What is defined by these names, in `store`.
+    ///
+    /// # Panics
+    /// If the store is of another engine.
     pub fn get(
         &self,
         mut store: impl AsContextMut<Data = T>,
@@ -183,6 +184,10 @@ impl<T: 'static> Linker<T> {
         name: &str,
     ) -> Option<Extern> {
         let store = &mut store.as_context_mut().0.inner;
+        assert!(
+            Engine::same(&self.engine, &store.engine),
+            "a linker of one engine was used with another engine's store"
+        );
         Some(self.definition(module, name)?.in_store(store))
     }
 
@@ -228,6 +233,17 @@ impl<T: 'static> Linker<T> {
             imports.push(definition.clone());
         }
         Ok(InstancePre::new(module.clone(), imports))
+    }
+
+    /// The same definitions, with other things of stores.
+    pub(crate) fn map_externs(&self, map: impl Fn(Extern) -> Result<Extern>) -> Result<Self> {
+        let mut mapped = self.clone();
+        for definition in mapped.modules.values_mut().flat_map(HashMap::values_mut) {
+            if let Definition::Extern(value) = definition {
+                *value = map(*value)?;
+            }
+        }
+        Ok(mapped)
     }
 
     fn definition(&self, module: &str, name: &str) -> Option<&Definition> {

@@ -134,8 +134,7 @@ impl Memory {
         let data = self.data(context);
         let size = data.len() as u64;
         let bytes = data.get(offset..).and_then(|rest| rest.get(..into.len()));
-        let error =
-            MemoryAccessError { offset: offset as u64, length: into.len() as u64, size };
+        let error = MemoryAccessError { offset: offset as u64, length: into.len() as u64, size };
         into.copy_from_slice(bytes.ok_or(error)?);
         Ok(())
     }
@@ -156,8 +155,7 @@ impl Memory {
         let data = self.data_mut(store.as_context_mut());
         let size = data.len() as u64;
         let bytes = data.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));
-        let error =
-            MemoryAccessError { offset: offset as u64, length: from.len() as u64, size };
+        let error = MemoryAccessError { offset: offset as u64, length: from.len() as u64, size };
         bytes.ok_or(error)?.copy_from_slice(from);
         Ok(())
     }

@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork_compiler::{CompiledModule, SpawnStep, initial_image};
 use pagefork_layout::code::CodeImage;
-use pagefork_layout::module::{
-    ConstExpr, ExternType, Item, ModuleInfo, SegmentMode,
-};
+use pagefork_layout::module::{ConstExpr, ExternType, Item, ModuleInfo, SegmentMode};
 use pagefork_layout::page::{WASM_PAGE_SIZE, round_up};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_pages::{Image, PagesError};

@@ -98,8 +98,7 @@ pub(crate) unsafe fn call(
             let expected = store.instance(caller).module.type_id(number(1));
             let definition = store.definition(function);
             debug_assert!(
-                definition.ordinal() == HOST_ORDINAL
-                    || definition.ordinal() < store.next_ordinal()
+                definition.ordinal() == HOST_ORDINAL || definition.ordinal() < store.next_ordinal()
             );
             if store.function_type(definition).1 != expected {
                 return Err(TrapCode::BadSignature);

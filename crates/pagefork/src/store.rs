@@ -277,4 +277,3 @@ impl<'a, T: AsContextMut> From<&'a mut T> for StoreContextMut<'a, T::Data> {
         store.as_context_mut()
     }
 }
-

@@ -11,6 +11,7 @@
 //! lies in the save area of the instance that was suspended, as a distance below
 //! that end. Nobody writes either before the guest is resumed or given up.
 
+use std::ops::Range;
 use std::ptr;
 
 use pagefork_layout::page::PAGE_SIZE;
@@ -23,10 +24,14 @@ use pagefork_pages::Slot;
 use crate::enter::{self, Outcome};
 use crate::error::{Result, UsageError};
 use crate::func::{self, Caller, Entry, Func};
+use crate::global::Global;
 use crate::group::InstanceData;
-use crate::instance::Instance;
+use crate::instance::{Extern, Instance};
+use crate::linker::Linker;
+use crate::memory::Memory;
 use crate::module::Module;
-use crate::store::{AsContext, AsContextMut, Store, StoreInner};
+use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreInner};
+use crate::table::Table;
 use crate::value::Val;
 
 /// How far a call got.
@@ -235,7 +240,20 @@ pub fn slot(store: impl AsContext, ordinal: u32) -> SlotView {
 /// # Panics
 /// If there is no such instance.
 pub fn zone_bytes(store: impl AsContext, ordinal: u32, zone: Zone) -> (u64, Vec<u8>) {
-    let inner = &store.as_context().0.inner;
+    let (offset, bytes) = self::zone(store.as_context(), ordinal, zone);
+    (offset, bytes.to_vec())
+}
+
+/// As [`zone_bytes`], without a copy.
+///
+/// # Panics
+/// If there is no such instance.
+pub fn zone<'a, T: 'static>(
+    store: impl Into<StoreContext<'a, T>>,
+    ordinal: u32,
+    zone: Zone,
+) -> (u64, &'a [u8]) {
+    let inner = &store.into().0.inner;
     let instance = inner.instance(ordinal);
     let layout = instance.module.layout();
     let range = match zone {
@@ -255,7 +273,35 @@ pub fn zone_bytes(store: impl AsContext, ordinal: u32, zone: Zone) -> (u64, Vec<
     let size = (range.end - range.start) as usize;
     // SAFETY: the range is a readable part of the slot, and nobody writes it while
     // the store is borrowed.
-    (range.start, unsafe { std::slice::from_raw_parts(start, size) }.to_vec())
+    (range.start, unsafe { std::slice::from_raw_parts(start, size) })
+}
+
+/// Where the instructions between host and guest lie: host addresses that are the
+/// same for every store.
+pub fn thunks() -> Range<usize> {
+    let thunks = enter::thunks();
+    thunks.start..thunks.end
+}
+
+/// Overwrites the word at `offset`, a slot offset, of the stack on which a store's
+/// guest is suspended.
+///
+/// # Panics
+/// If no guest is suspended, or the word is not in the part of the stack in use.
+///
+/// # Safety
+/// The guest never reads the word.
+pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, word: u64) {
+    let inner = &store.as_context_mut().0.inner;
+    let suspended = inner.suspended.as_ref().expect("a guest is suspended");
+    let owner = inner.instance(suspended.stack_owner);
+    let end = owner.module.layout().stack.end;
+    let start = end - saved(inner.instance(suspended.ordinal), save::SP);
+    assert!(offset >= start && offset.is_multiple_of(8) && offset < end, "no word in use");
+    let place = owner.slot.start().wrapping_add(offset as usize).cast::<u64>();
+    // SAFETY: the word is in the stack zone, and nobody else uses it while the
+    // store is borrowed; what the guest makes of it is the caller's promise.
+    unsafe { place.write(word) };
 }
 
 /// A word of a suspended guest's stack that is an address.
@@ -363,6 +409,48 @@ pub fn copy_to<T: 'static>(
         copy_stack(source, target, suspended, &words);
     }
     Ok(())
+}
+
+/// The instance of `target`, a [copy](copy_to) of `source`, that corresponds to
+/// one of `source`.
+///
+/// # Errors
+/// If the instance is not of `source`, or `target` has none that corresponds.
+pub fn instance_in_copy<T: 'static>(
+    instance: Instance,
+    source: &Store<T>,
+    target: &Store<T>,
+) -> Result<Instance> {
+    let target = &target.as_context().0.inner;
+    let ordinal = instance.ordinal(&source.as_context().0.inner)?;
+    if ordinal >= target.next_ordinal() {
+        return Err(UsageError::WrongStore { what: "instance" }.into());
+    }
+    Ok(Instance::from_ordinal(target, ordinal))
+}
+
+/// A linker that defines in `target`, a [copy](copy_to) of `source`, what
+/// `linker` defines in `source`.
+///
+/// # Errors
+/// If something that it defines belongs to neither `source` nor any store.
+pub fn linker_in_copy<T: 'static>(
+    linker: &Linker<T>,
+    source: &Store<T>,
+    target: &Store<T>,
+) -> Result<Linker<T>> {
+    let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
+    linker.map_externs(|value| {
+        Ok(match value {
+            Extern::Func(function) => {
+                let function = Func::from_reference(target, function.reference(source)?);
+                function.expect("a definition is not null").into()
+            }
+            Extern::Global(global) => Global::from_place(target, global.place(source)?).into(),
+            Extern::Table(table) => Table::from_place(target, table.place(source)?).into(),
+            Extern::Memory(memory) => Memory::from_place(target, memory.place(source)?).into(),
+        })
+    })
 }
 
 /// While one of these lives, the store's guest may be suspended.

@@ -61,8 +61,7 @@ fn check_stack_slowly(stack_pointer: usize) -> Result<(), Error> {
     if THREAD.with(|thread| thread.stack_limit.get() == usize::MAX) {
         prepare()?;
     }
-    let (limit, (low, high)) =
-        THREAD.with(|thread| (thread.stack_limit.get(), thread.stack.get()));
+    let (limit, (low, high)) = THREAD.with(|thread| (thread.stack_limit.get(), thread.stack.get()));
     // On a stack that is not the thread's (a coroutine's), nothing is known.
     let known = (low..high).contains(&stack_pointer);
     if known && stack_pointer <= limit {
@@ -152,7 +151,8 @@ impl SignalStack {
             if libc::mprotect(start, SIGNAL_STACK_GUARD, libc::PROT_NONE) != 0 {
                 return Err(failed());
             }
-            let stack = libc::stack_t { ss_sp: own.stack(), ss_flags: 0, ss_size: SIGNAL_STACK_SIZE };
+            let stack =
+                libc::stack_t { ss_sp: own.stack(), ss_flags: 0, ss_size: SIGNAL_STACK_SIZE };
             if libc::sigaltstack(&stack, ptr::null_mut()) != 0 {
                 return Err(failed());
             }

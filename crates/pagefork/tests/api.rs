@@ -43,8 +43,7 @@ fn many_parameters_and_results_of_each_type_arrive() {
     let gets: String = (0..35).map(|i| format!("(local.get {i})")).collect();
     let list = names.join(" ");
     let mut store = store();
-    let wat =
-        format!(r#"(module (func (export "same") (param {list}) (result {list}) {gets}))"#);
+    let wat = format!(r#"(module (func (export "same") (param {list}) (result {list}) {gets}))"#);
     let instance = instance(&mut store, &wat);
     let same = instance.get_func(&mut store, "same").unwrap();
     let reference = pagefork::ExternRef::new(&mut store, "value").unwrap();

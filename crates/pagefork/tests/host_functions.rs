@@ -38,8 +38,22 @@ fn sixteen_parameters_and_results_go_there_and_back() -> Result<()> {
     let mut store = store();
     #[expect(clippy::many_single_char_names, clippy::too_many_arguments, reason = "the limit")]
     fn turn(
-        a: i32, b: i64, c: f32, d: f64, e: u32, f: u64, g: i32, h: i32,
-        i: i64, j: i64, k: i64, l: f64, m: f64, n: f64, o: u128, p: i32,
+        a: i32,
+        b: i64,
+        c: f32,
+        d: f64,
+        e: u32,
+        f: u64,
+        g: i32,
+        h: i32,
+        i: i64,
+        j: i64,
+        k: i64,
+        l: f64,
+        m: f64,
+        n: f64,
+        o: u128,
+        p: i32,
     ) -> (i32, u128, f64, f64, f64, i64, i64, i64, i32, i32, u64, u32, f64, f32, i64, i32) {
         (p, o, n, m, l, k, j, i, h, g, f, e, d, c, b, a)
     }
@@ -132,7 +146,10 @@ fn a_host_functions_error_arrives_as_it_was() -> Result<()> {
     });
     let outer = forwarding(&mut store, g)?.get_typed_func::<(), ()>(&mut store, "run")?;
     let error = outer.call(&mut store, ()).unwrap_err();
-    assert_eq!((error.to_string(), format!("{error:#}")), ("in g".into(), "in g: exit with 5".into()));
+    assert_eq!(
+        (error.to_string(), format!("{error:#}")),
+        ("in g".into(), "in g: exit with 5".into())
+    );
     assert_eq!(error.backtrace().unwrap().frames().len(), 2);
     assert_eq!(error.downcast::<Exit>()?, Exit(5));
 
@@ -191,7 +208,10 @@ fn unwinders_cross_from_a_host_function_to_the_embedder() -> Result<()> {
         Err(Error::msg(Backtrace::force_capture()))
     }
     #[inline(never)]
-    fn an_embedder_with_a_name(store: &mut Store<Vec<i64>>, f: pagefork::TypedFunc<(), ()>) -> String {
+    fn an_embedder_with_a_name(
+        store: &mut Store<Vec<i64>>,
+        f: pagefork::TypedFunc<(), ()>,
+    ) -> String {
         std::hint::black_box(f.call(store, ()).unwrap_err().to_string())
     }
     let mut store = store();

@@ -135,8 +135,7 @@ fn large_frames_do_not_jump_over_the_guard() -> Result<()> {
     );
     let mut store = store();
     let module = Module::new(store.engine(), wat)?;
-    let f = Instance::new(&mut store, &module, &[])?
-        .get_typed_func::<i64, i64>(&mut store, "f")?;
+    let f = Instance::new(&mut store, &module, &[])?.get_typed_func::<i64, i64>(&mut store, "f")?;
     let error = f.call(&mut store, 0).unwrap_err();
     assert_eq!(trap(&error).code(), TrapCode::StackOverflow);
     Ok(())

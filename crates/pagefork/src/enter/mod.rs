@@ -292,7 +292,9 @@ unsafe extern "C" fn on_host_call(
         // A panic must not cross the guest's frames, which no unwinder knows.
         let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
         match result {
-            Ok(Ok(())) if (*activation).suspend_requested || (*activation).suspend_countdown > 0 => {
+            Ok(Ok(()))
+                if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
+            {
                 match (*store).may_suspend() {
                     true => Answer::suspend(store, base, Suspension::HostCall),
                     false => Answer::CONTINUE,
@@ -348,8 +350,7 @@ unsafe extern "C" fn on_trap(
         let store = &*(*activation).store;
         // A call's instruction ends where its return address begins.
         let instructions = [pc, caller.saturating_sub(1)];
-        let backtrace =
-            WasmBacktrace::capture(store, &instructions, frame, (*activation).host_sp);
+        let backtrace = WasmBacktrace::capture(store, &instructions, frame, (*activation).host_sp);
         (*activation).parked = Some(Parked::Trap(code, backtrace));
     }
 }

@@ -45,6 +45,36 @@ use super::{CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
 //   rbp - 368   xmm0 .. xmm15, 16 bytes each: guest code uses no more of them
 const INTERRUPT_BLOCK: u32 = 368;
 
+/// Clears what a call may change, so that a guest finds nothing of the host in
+/// registers: at an interruption point all of them become bytes of its pages.
+macro_rules! clear_scratch_registers {
+    () => {
+        "xor eax, eax
+         xor edx, edx
+         xor esi, esi
+         xor r8d, r8d
+         xor r9d, r9d
+         xor r10d, r10d
+         xor r11d, r11d
+         xorps xmm0, xmm0
+         xorps xmm1, xmm1
+         xorps xmm2, xmm2
+         xorps xmm3, xmm3
+         xorps xmm4, xmm4
+         xorps xmm5, xmm5
+         xorps xmm6, xmm6
+         xorps xmm7, xmm7
+         xorps xmm8, xmm8
+         xorps xmm9, xmm9
+         xorps xmm10, xmm10
+         xorps xmm11, xmm11
+         xorps xmm12, xmm12
+         xorps xmm13, xmm13
+         xorps xmm14, xmm14
+         xorps xmm15, xmm15"
+    };
+}
+
 global_asm!(
     ".pushsection .text.pagefork_thunks,\"ax\",@progbits",
     ".p2align 4",
@@ -104,6 +134,7 @@ global_asm!(
     "xor r12d, r12d",
     "xor r13d, r13d",
     "xor r14d, r14d",
+    clear_scratch_registers!(),
     "call rcx",
     // The guest is done; its results are in cells. r15 is what it was.
     "movsxd rcx, dword ptr [r15 + {LINK_OFFSET}]",
@@ -178,6 +209,10 @@ global_asm!(
     "cmp eax, {CONTINUE}",
     "jne 2f",
     ".cfi_restore_state",
+    ".Lpagefork_host_call_return:",
+    clear_scratch_registers!(),
+    "xor ecx, ecx",
+    "xor edi, edi",
     "mov rsp, rbp",
     "pop rbp",
     ".cfi_def_cfa rsp, 8",
@@ -433,9 +468,7 @@ global_asm!(
     "mov [rcx + {SAVE_REGISTERS} + 24], rdx",
     "cmp eax, {AT_INTERRUPT}",
     "je .Lpagefork_interrupt_return",
-    "mov rsp, rbp",
-    "pop rbp",
-    "ret",
+    "jmp .Lpagefork_host_call_return",
     ".cfi_endproc",
     ".size pagefork_resume, . - pagefork_resume",
 
