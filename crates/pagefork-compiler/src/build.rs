@@ -123,7 +123,10 @@ fn compile_one(
             None => stubs::import(module, index, context, scratch),
             Some(own) => {
                 let body = &parsed.bodies[own as usize];
-                called_types = translate(module, body, context, scratch)?;
+                called_types = translate(module, body, context, scratch).inspect_err(|_| {
+                    // The function builder's buffers are left as they were.
+                    *scratch = Scratch::default();
+                })?;
             }
         },
         CodeKind::Entry(ty) => stubs::entry(module, ty, context, scratch),
