@@ -97,7 +97,7 @@ pub enum LinkError {
 /// The text format of a module is malformed: where and why.
 #[cfg(feature = "wat")]
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[error("malformed text of a module: {0}")]
 pub struct TextError(wat::Error);
 
 #[cfg(feature = "wat")]

@@ -117,7 +117,7 @@ impl Module {
         let path = path.as_ref();
         let bytes = std::fs::read(path)
             .map_err(|source| SystemError::File { path: path.to_owned(), source })?;
-        Self::new(engine, bytes)
+        Self::new(engine, bytes).map_err(|error| error.context(path.display()))
     }
 
     pub(crate) fn from_compiled(engine: &Engine, module: CompiledModule) -> Result<Self> {
@@ -273,6 +273,10 @@ fn to_binary(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     #[cfg(feature = "wat")]
     if !bytes.starts_with(b"\0asm") {
         use crate::error::TextError;
+        if std::str::from_utf8(bytes).is_err() {
+            let what = "neither binary, which begins with `\\0asm`, nor text";
+            return Err(pagefork_compiler::CompileError::NotAModule { what }.into());
+        }
         return wat::parse_bytes(bytes).map_err(|error| TextError::new(error).into());
     }
     Ok(Cow::Borrowed(bytes))

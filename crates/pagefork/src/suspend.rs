@@ -283,25 +283,26 @@ pub fn thunks() -> Range<usize> {
     thunks.start..thunks.end
 }
 
-/// Overwrites the word at `offset`, a slot offset, of the stack on which a store's
+/// Overwrites bytes from `offset`, a slot offset, of the stack on which a store's
 /// guest is suspended.
 ///
 /// # Panics
-/// If no guest is suspended, or the word is not in the part of the stack in use.
+/// If no guest is suspended, or the bytes are not in the part of the stack in use.
 ///
 /// # Safety
-/// The guest never reads the word.
-pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, word: u64) {
+/// The guest never reads these bytes.
+pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, bytes: &[u8]) {
     let inner = &store.as_context_mut().0.inner;
     let suspended = inner.suspended.as_ref().expect("a guest is suspended");
     let owner = inner.instance(suspended.stack_owner);
-    let end = owner.module.layout().stack.end;
-    let start = end - saved(inner.instance(suspended.ordinal), save::SP);
-    assert!(offset >= start && offset.is_multiple_of(8) && offset < end, "no word in use");
-    let place = owner.slot.start().wrapping_add(offset as usize).cast::<u64>();
-    // SAFETY: the word is in the stack zone, and nobody else uses it while the
-    // store is borrowed; what the guest makes of it is the caller's promise.
-    unsafe { place.write(word) };
+    let top = owner.module.layout().stack.end;
+    let in_use = top - saved(inner.instance(suspended.ordinal), save::SP)..top;
+    let end = offset + bytes.len() as u64;
+    assert!(in_use.start <= offset && end <= in_use.end, "the bytes are in the stack in use");
+    let place = owner.slot.start().wrapping_add(offset as usize);
+    // SAFETY: the bytes are in the stack zone, and nobody else uses it while the
+    // store is borrowed; what the guest makes of them is the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
 }
 
 /// A word of a suspended guest's stack that is an address.

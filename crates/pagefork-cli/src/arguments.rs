@@ -1,0 +1,181 @@
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Parses a command line. Prints help, or what is wrong with it, and ends the
+/// process where that is all there is to do; the exit code is then 0 or 2.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
+    Pagefork::parse_from(with_default_command(arguments)).command
+}
+
+#[derive(Parser)]
+#[command(
+    name = "pagefork",
+    version,
+    about = "Runs WebAssembly: an instance is one run of pages.",
+    after_help = "`run` is the default: `pagefork FILE ARGUMENTS...` runs a program.",
+    disable_help_subcommand = true
+)]
+struct Pagefork {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a program, or call one of its functions
+    Run(Run),
+    /// Run WebAssembly test scripts
+    Wast(Wast),
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Let the program see the directory HOST of this machine as GUEST
+    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
+    pub(crate) directories: Vec<Directory>,
+
+    /// Set an environment variable; without a value, pass this process's own
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    pub(crate) variables: Vec<(String, String)>,
+
+    /// Call this exported function with ARGUMENTS, and print its results
+    #[arg(long, value_name = "FUNCTION")]
+    pub(crate) invoke: Option<String>,
+
+    /// End the program with a trap when it has run this long: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+
+    // One list, because Clap ends its options only with the first value of a list.
+    /// The program, a WebAssembly module, binary or text; then its arguments
+    #[arg(value_name = "FILE [ARGUMENTS]", trailing_var_arg = true, required = true)]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    /// The program: a WebAssembly module, binary or text.
+    pub(crate) fn file(&self) -> &Path {
+        Path::new(&self.program[0])
+    }
+
+    /// What the program gets as its arguments.
+    pub(crate) fn arguments(&self) -> &[OsString] {
+        &self.program[1..]
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Wast {
+    /// The scripts; each runs in a store of its own
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// A directory that a program may see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Directory {
+    /// Where it is on this machine.
+    pub(crate) host: PathBuf,
+    /// What the program calls it.
+    pub(crate) guest: String,
+}
+
+/// Inserts `run` where the first argument names no command.
+fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const KNOWN: [&str; 6] = ["run", "wast", "-h", "--help", "-V", "--version"];
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    let names_none = |first: &OsString| !KNOWN.iter().any(|known| first == OsStr::new(known));
+    if arguments.get(1).is_some_and(names_none) {
+        arguments.insert(1, "run".into());
+    }
+    arguments
+}
+
+fn directory(text: &str) -> Result<Directory, String> {
+    let (host, guest) = text.split_once("::").unwrap_or((text, text));
+    if host.is_empty() || guest.is_empty() {
+        return Err("give the directory as HOST or as HOST::GUEST".to_owned());
+    }
+    Ok(Directory { host: host.into(), guest: guest.to_owned() })
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some(("", _)) => Err("a variable needs a name".to_owned()),
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => match std::env::var(text) {
+            Ok(value) => Ok((text.to_owned(), value)),
+            Err(_) => {
+                Err(format!("this process has no variable {text}; give its value as {text}=VALUE"))
+            }
+        },
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        _ => return Err("give a time as a whole number and a unit: 500ms, 10s, 2m".to_owned()),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(milliseconds))
+        .map(Duration::from_millis)
+        .ok_or_else(|| "this is no time; give one like 500ms, 10s or 2m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Result<Run, String> {
+        let arguments = line.split(' ').map(OsString::from);
+        match Pagefork::try_parse_from(with_default_command(arguments)) {
+            Ok(Pagefork { command: Command::Run(run) }) => Ok(run),
+            Ok(_) => panic!("not parsed as run: {line}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn run_is_the_default() {
+        for line in ["pagefork a.wasm --dir x", "pagefork run a.wasm --dir x"] {
+            let run = run(line).expect("a command line");
+            assert_eq!(run.file(), Path::new("a.wasm"));
+            assert_eq!(run.arguments(), ["--dir", "x"], "what follows the file is the program's");
+        }
+        let run = run("pagefork --dir . --dir /srv::/data --env A=b=c --timeout 2m a.wasm")
+            .expect("a line");
+        assert_eq!(run.directories[0], Directory { host: ".".into(), guest: ".".to_owned() });
+        assert_eq!(
+            run.directories[1],
+            Directory { host: "/srv".into(), guest: "/data".to_owned() }
+        );
+        assert_eq!(run.variables, [("A".to_owned(), "b=c".to_owned())]);
+        assert_eq!(run.timeout, Some(Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (line, expected) in [
+            ("pagefork run", "FILE"),
+            ("pagefork --timeout 5 a.wasm", "500ms, 10s, 2m"),
+            ("pagefork --timeout 99999999999999999999s a.wasm", "no time"),
+            ("pagefork --dir ::/x a.wasm", "HOST::GUEST"),
+            ("pagefork --env =x a.wasm", "needs a name"),
+            ("pagefork --frob a.wasm", "--frob"),
+        ] {
+            let message = run(line).map(|_| ()).expect_err(line);
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
+}

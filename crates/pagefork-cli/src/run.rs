@@ -1,0 +1,110 @@
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use pagefork::{Engine, Error, Instance, Linker, Module, Store, Trap, Val};
+use pagefork_wasi::{Exit, Permissions, WasiCtx, WasiCtxBuilder};
+
+use crate::arguments::Run;
+use crate::values;
+
+/// What a shell shows for a process that ended by SIGABRT: a trap is told apart
+/// from every exit code that programs choose themselves.
+const TRAP_EXIT_CODE: u8 = 134;
+
+/// Runs a program. Its exit code is ours.
+pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
+    let engine = Engine::default();
+    let module =
+        Module::from_file(&engine, arguments.file()).map_err(|error| format!("{error:#}"))?;
+    let mut store = Store::new(&engine, context(arguments)?);
+    let mut linker: Linker<WasiCtx> = Linker::new(&engine);
+    pagefork_wasi::add_to_linker(&mut linker, |context| context)
+        .map_err(|error| format!("{error:#}"))?;
+    if let Some(timeout) = arguments.timeout {
+        store.set_timeout(Some(timeout));
+        // A program that sleeps or waits for input runs no code that could trap.
+        let start = Instant::now();
+        store.data_mut().set_interrupt_check(move || start.elapsed() >= timeout);
+    }
+    let called = linker
+        .instantiate(&mut store, &module)
+        .and_then(|instance| call(arguments, &mut store, instance));
+    match called {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => outcome(arguments, &error),
+    }
+}
+
+fn context(arguments: &Run) -> Result<WasiCtx, String> {
+    let mut builder = WasiCtxBuilder::new();
+    builder.inherit_stdio();
+    builder.arg(arguments.file().as_os_str().as_bytes());
+    builder.args(arguments.arguments().iter().map(|argument| argument.as_bytes()));
+    for (name, value) in &arguments.variables {
+        builder.env(name.as_bytes(), value.as_bytes());
+    }
+    for directory in &arguments.directories {
+        builder
+            .preopened_dir(&directory.host, &directory.guest, Permissions::ReadWrite)
+            .map_err(|error| error.to_string())?;
+    }
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// Calls the function that was asked for, or the program's own beginning. A
+/// module that is a library is set up first.
+fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Result<(), Error> {
+    if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
+        initialize.call(&mut *store, &[], &mut [])?;
+    }
+    let name = arguments.invoke.as_deref().unwrap_or("_start");
+    let function = instance.get_func(&mut *store, name).ok_or_else(|| {
+        let exports = instance.exports(&mut *store);
+        let functions: Vec<_> = exports
+            .filter(|export| export.clone().into_extern().into_func().is_some())
+            .map(|export| export.name().to_owned())
+            .collect();
+        Error::msg(match (&arguments.invoke, functions.join(", ")) {
+            (Some(name), functions) => format!("no function is exported as {name:?}, only: {functions}"),
+            (None, functions) => format!(
+                "this module has no `_start`, so it is no program; call a function with `--invoke`: {functions}"
+            ),
+        })
+    })?;
+    if arguments.invoke.is_none() {
+        return function.call(store, &[], &mut []);
+    }
+
+    let ty = function.ty(&*store);
+    let (expected, found) = (ty.params.len(), arguments.arguments().len());
+    if expected != found {
+        return Err(Error::msg(format!("{name:?} takes {expected} arguments, {found} are given")));
+    }
+    let mut params = Vec::new();
+    for (param, text) in ty.params.iter().zip(arguments.arguments()) {
+        params.push(values::parse(&text.to_string_lossy(), *param).map_err(Error::msg)?);
+    }
+    let mut results: Vec<_> = ty.results.iter().map(|ty| Val::default_for(*ty)).collect();
+    function.call(store, &params, &mut results)?;
+    for result in &results {
+        println!("{}", values::show(result));
+    }
+    Ok(())
+}
+
+/// The exit code for a guest that did not simply return.
+fn outcome(arguments: &Run, error: &Error) -> Result<ExitCode, String> {
+    if let Some(exit) = error.downcast_ref::<Exit>() {
+        // As a shell has it: the low eight bits.
+        return Ok(ExitCode::from(exit.0 as u8));
+    }
+    if error.downcast_ref::<Trap>().is_none() {
+        return Err(format!("{}: {error:?}", arguments.file().display()));
+    }
+    eprintln!("pagefork: {}: {error:?}", arguments.file().display());
+    if let Some(timeout) = arguments.timeout {
+        eprintln!("pagefork: it may run for {timeout:?} (`--timeout`)");
+    }
+    Ok(ExitCode::from(TRAP_EXIT_CODE))
+}

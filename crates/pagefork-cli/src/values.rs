@@ -1,0 +1,61 @@
+use pagefork::{Val, ValType};
+
+/// Reads a value of type `ty` from the command line.
+pub(crate) fn parse(text: &str, ty: ValType) -> Result<Val, String> {
+    let value = match ty {
+        ValType::I32 => integer(text, 32).map(|value| Val::I32(value as i32)),
+        ValType::I64 => integer(text, 64).map(|value| Val::I64(value as i64)),
+        ValType::F32 => text.parse().ok().map(|value: f32| Val::F32(value.to_bits())),
+        ValType::F64 => text.parse().ok().map(|value: f64| Val::F64(value.to_bits())),
+        ValType::V128 => integer(text, 128).map(|value| Val::V128(value as u128)),
+        _ => return Err(format!("a value of type {ty} cannot be given on the command line")),
+    };
+    value.ok_or_else(|| format!("{text:?} is no value of type {ty}"))
+}
+
+/// A value as `--invoke` prints it.
+pub(crate) fn show(value: &Val) -> String {
+    match value {
+        Val::I32(value) => value.to_string(),
+        Val::I64(value) => value.to_string(),
+        Val::F32(bits) => f32::from_bits(*bits).to_string(),
+        Val::F64(bits) => f64::from_bits(*bits).to_string(),
+        Val::V128(value) => format!("{:#034x}", value),
+        Val::FuncRef(None) | Val::ExternRef(None) => "null".to_owned(),
+        Val::FuncRef(Some(_)) => "a function".to_owned(),
+        _ => "a reference".to_owned(),
+    }
+}
+
+/// An integer of `bits` bits, signed or unsigned, decimal or with `0x`.
+fn integer(text: &str, bits: u32) -> Option<i128> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text),
+    };
+    let number = match digits.strip_prefix("0x") {
+        Some(digits) => u128::from_str_radix(digits, 16).ok()?,
+        None => digits.parse::<u128>().ok()?,
+    };
+    let limit = 1u128.checked_shl(bits).map_or(u128::MAX, |limit| limit - 1);
+    let limit = if sign < 0 { 1 << (bits - 1) } else { limit };
+    // The bits of the number, whatever the sign: truncating keeps them.
+    (number <= limit).then(|| (number as i128).wrapping_mul(sign))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_signed_or_unsigned() {
+        let parsed = |text| parse(text, ValType::I32).map(|value| show(&value));
+        assert_eq!(parsed("-2147483648").as_deref(), Ok("-2147483648"));
+        assert_eq!(parsed("0xffffffff").as_deref(), Ok("-1"));
+        assert_eq!(parsed("4294967295").as_deref(), Ok("-1"));
+        assert!(parsed("4294967296").is_err() && parsed("-2147483649").is_err());
+        assert!(parsed("").is_err() && parsed("--1").is_err() && parsed("1.5").is_err());
+        let wide = parse("0xffffffffffffffffffffffffffffffff", ValType::V128);
+        assert_eq!(wide.map(|value| show(&value)), Ok(format!("0x{}", "f".repeat(32))));
+    }
+}

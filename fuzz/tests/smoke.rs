@@ -1,0 +1,29 @@
+//! A short run of each fuzz target, the same inputs every time.
+
+/// Calls `target` with `count` inputs of up to `size_max` pseudo-random bytes.
+fn short_run(target: fn(&[u8]), count: u64, size_max: u64) {
+    for seed in 0..count {
+        // Marsaglia's xorshift generator: George Marsaglia, "Xorshift RNGs", 2003.
+        let mut state = (seed + 1) * 0x9e37_79b9_7f4a_7c15;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let size = random() % size_max;
+        let input: Vec<u8> = (0..size).map(|_| random() as u8).collect();
+        let result = std::panic::catch_unwind(|| target(&input));
+        assert!(result.is_ok(), "the input with seed {seed} of up to {size_max} bytes fails");
+    }
+}
+
+#[test]
+fn compile() {
+    short_run(pagefork_fuzz::compile, 300, 4096);
+}
+
+#[test]
+fn run() {
+    short_run(pagefork_fuzz::run, 300, 4096);
+}

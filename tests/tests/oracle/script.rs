@@ -1,0 +1,120 @@
+//! Scripts of the specification, run twice side by side: in each call both guests
+//! are suspended again and again, compared, and moved before they go on.
+
+use std::sync::mpsc;
+use std::thread;
+
+use pagefork::suspend::{self, Progress};
+use pagefork::{Config, Engine, Error, Func, Result, Store, UsageError, Val};
+use pagefork_wast::{Report, WastRunner, World};
+
+use super::{Counts, StaleWord, compare, outcome, shift};
+
+/// Runs a script; what it came to, what comparing came to, and every difference
+/// that there must not be.
+pub fn run(file: &str, script: &str) -> (Report, Counts, Vec<String>) {
+    let (to_here, from_there) = mpsc::channel::<(Store<()>, String)>();
+    let (to_there, from_here) = mpsc::channel::<(Store<()>, Vec<StaleWord>)>();
+    // What the calls of a runner found is sent, for the runner owns them.
+    let (found, all_found) = mpsc::channel();
+
+    let there = move || {
+        let meet = move |world: &mut World, progress: &Result<Progress>| {
+            let engine = world.store.engine().clone();
+            let store = std::mem::replace(&mut world.store, Store::new(&engine, ()));
+            to_here.send((store, outcome(progress))).expect("the other runner waits");
+            let (store, stale) = from_here.recv().expect("the other runner answers");
+            world.store = store;
+            stale
+        };
+        run_meeting(file, script, meet)
+    };
+    let here = move || {
+        let meet = move |world: &mut World, progress: &Result<Progress>| {
+            let (store, there) = from_there.recv().expect("the other runner comes");
+            let here = outcome(progress);
+            let compared = match here == there {
+                true => compare(&world.store, &store),
+                false => Err(format!("one is {here}, the other {there}")),
+            };
+            let suspended = matches!(progress, Ok(Progress::Suspended));
+            let stale = compared.as_ref().cloned().unwrap_or_default();
+            found.send((suspended, compared)).expect("somebody looks afterwards");
+            to_there.send((store, stale.clone())).expect("the other runner waits");
+            stale
+        };
+        run_meeting(file, script, meet)
+    };
+    let (report, other_report) = thread::scope(|scope| {
+        let there = scope.spawn(there);
+        (here(), there.join().expect("the other thread does not panic"))
+    });
+
+    assert_eq!(report.passed, other_report.passed, "{file}");
+    let mut counts = Counts::default();
+    let mut differences = Vec::new();
+    for (suspended, compared) in all_found {
+        match compared {
+            Ok(stale) if suspended => {
+                counts.add(&stale);
+                counts.moves += 2;
+            }
+            Ok(_) => {}
+            Err(difference) => differences.push(format!("{file}: {difference}")),
+        }
+    }
+    (report, counts, differences)
+}
+
+/// Runs a script of which each call meets another one's whenever it is suspended
+/// or has ended; `meet` says what is stale then.
+fn run_meeting(
+    file: &str,
+    script: &str,
+    mut meet: impl FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord> + 'static,
+) -> Report {
+    let mut runner = WastRunner::new(&Engine::new(Config::new().table_elements(1024)).unwrap())
+        .expect("the module spectest");
+    runner.call_by(move |world, function, arguments| call(world, function, arguments, &mut meet));
+    runner.run(file, script).expect("a well-formed script")
+}
+
+/// Calls a function, and moves its world whenever it is suspended: at the first
+/// points of the call, then at fewer and fewer.
+fn call(
+    world: &mut World,
+    function: &Func,
+    arguments: &[Val],
+    meet: &mut dyn FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord>,
+) -> Result<Vec<Val>> {
+    const MOVES_MAX: u32 = 16;
+    let mut progress = suspend::call(&mut world.store, function, arguments, Some(1));
+    if let Err(error) = &progress
+        && let Some(UsageError::NotSuspendable) = error.downcast_ref()
+    {
+        let mut results = vec![Val::I32(0); function.ty(&world.store).results.len()];
+        return function.call(&mut world.store, arguments, &mut results).map(|()| results);
+    }
+    for moves in 1.. {
+        let stale = meet(world, &progress);
+        match progress {
+            Ok(Progress::Finished(results)) => return Ok(results),
+            Err(error) => return Err(error),
+            Ok(Progress::Suspended) => {}
+        }
+        *world = moved(world, &stale)?;
+        let stop_at = (moves < MOVES_MAX).then_some(1 << (moves / 2));
+        progress = suspend::resume(&mut world.store, stop_at);
+    }
+    unreachable!("a call ends once it is not suspended any more")
+}
+
+fn moved(world: &mut World, stale: &[StaleWord]) -> Result<World, Error> {
+    let store = shift(&mut world.store, stale)?;
+    let linker = suspend::linker_in_copy(&world.linker, &world.store, &store)?;
+    let instances = world.instances.iter().map(|(name, instance)| {
+        Ok((name.clone(), suspend::instance_in_copy(*instance, &world.store, &store)?))
+    });
+    let instances = instances.collect::<Result<_>>()?;
+    Ok(World { store, linker, instances })
+}
