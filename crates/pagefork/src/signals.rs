@@ -54,18 +54,23 @@ pub(crate) fn install() -> Result<(), SystemError> {
         let previous = previous.map(|previous| unsafe { previous.assume_init() });
         let previous = PREVIOUS.get_or_init(|| previous);
         for (signal, previous) in SIGNALS.into_iter().zip(previous) {
-            let mut action: libc::sigaction = *previous;
-            action.sa_sigaction = on_signal as *const () as usize;
-            // Blocked signals are what the previous handler wants; ours needs none.
-            action.sa_flags = libc::SA_SIGINFO
-                | libc::SA_ONSTACK
-                | previous.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
             // SAFETY: the handler is async-signal-safe, see above.
-            checked(unsafe { libc::sigaction(signal, &action, ptr::null_mut()) })?;
+            checked(unsafe { libc::sigaction(signal, &own_action(previous), ptr::null_mut()) })?;
         }
         Ok(())
     });
     result.map_err(|code| SystemError::SignalHandler(io::Error::from_raw_os_error(code)))
+}
+
+/// Our handler in the place of `previous`.
+fn own_action(previous: &libc::sigaction) -> libc::sigaction {
+    let mut action = *previous;
+    action.sa_sigaction = on_signal as *const () as usize;
+    // Blocked signals are what the previous handler wants; ours needs none.
+    action.sa_flags = libc::SA_SIGINFO
+        | libc::SA_ONSTACK
+        | previous.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
+    action
 }
 
 fn checked(result: c_int) -> Result<(), i32> {
@@ -211,6 +216,17 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
                 type Handler = unsafe extern "C" fn(c_int);
                 std::mem::transmute::<usize, Handler>(handler)(signal);
             }
+        }
+        // Rust's own handler gives way to the default one, so that the instruction
+        // ends the process when it faults again. None does if the signal was sent:
+        // the process goes on, and its guests need our handler.
+        let mut now = std::mem::zeroed::<libc::sigaction>();
+        let given_way = handler != libc::SIG_DFL
+            && handler != libc::SIG_IGN
+            && libc::sigaction(signal, ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_DFL;
+        if sent && given_way {
+            libc::sigaction(signal, &own_action(previous), ptr::null_mut());
         }
     }
 }

@@ -118,6 +118,28 @@ fn a_signal_that_is_sent_is_no_trap() {
     });
 }
 
+#[test]
+fn guests_still_trap_after_a_signal_that_rusts_own_handler_swallowed() {
+    in_own_process(
+        "signals::guests_still_trap_after_a_signal_that_rusts_own_handler_swallowed",
+        || {
+            let (mut store, instance) = spawn(
+                &Engine::default(),
+                r#"(module (memory 1)
+                    (func (export "read") (result i32) (i32.load (i32.const 65536))))"#,
+            );
+            let read = instance.get_typed_func::<(), i32>(&mut store, "read").unwrap();
+            for _ in 0..3 {
+                let error = read.call(&mut store, ()).unwrap_err();
+                assert_eq!(trap_code(&error), TrapCode::MemoryOutOfBounds);
+                // SAFETY: sends a signal to this thread; Rust's own handler takes
+                // itself away and returns.
+                assert_eq!(unsafe { libc::raise(libc::SIGSEGV) }, 0);
+            }
+        },
+    );
+}
+
 static ALARMS: AtomicUsize = AtomicUsize::new(0);
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);

@@ -71,42 +71,57 @@ pub fn run(file: &str, script: &str) -> (Report, Counts, Vec<String>) {
 fn run_meeting(
     file: &str,
     script: &str,
-    mut meet: impl FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord> + 'static,
+    meet: impl FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord> + 'static,
 ) -> Report {
-    let mut runner = WastRunner::new(&Engine::new(Config::new().table_elements(1024)).unwrap())
-        .expect("the module spectest");
-    runner.call_by(move |world, function, arguments| call(world, function, arguments, &mut meet));
+    // Room for tables to grow is compared and copied, too: here it is not large.
+    let mut config = Config::new();
+    config.table_elements(1024);
+    let engine = Engine::new(&config).expect("this machine runs the engine");
+    let mut runner = WastRunner::new(&engine).expect("the module spectest");
+    let mut calls = Calls { meet, credit: 0 };
+    runner.call_by(move |world, function, arguments| calls.call(world, function, arguments));
     runner.run(file, script).expect("a well-formed script")
 }
 
-/// Calls a function, and moves its world whenever it is suspended: at the first
-/// points of the call, then at fewer and fewer.
-fn call(
-    world: &mut World,
-    function: &Func,
-    arguments: &[Val],
-    meet: &mut dyn FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord>,
-) -> Result<Vec<Val>> {
-    const MOVES_MAX: u32 = 16;
-    let mut progress = suspend::call(&mut world.store, function, arguments, Some(1));
-    if let Err(error) = &progress
-        && let Some(UsageError::NotSuspendable) = error.downcast_ref()
-    {
-        let mut results = vec![Val::I32(0); function.ty(&world.store).results.len()];
-        return function.call(&mut world.store, arguments, &mut results).map(|()| results);
-    }
-    for moves in 1.. {
-        let stale = meet(world, &progress);
-        match progress {
-            Ok(Progress::Finished(results)) => return Ok(results),
-            Err(error) => return Err(error),
-            Ok(Progress::Suspended) => {}
+/// How a script's functions are called.
+struct Calls<F> {
+    meet: F,
+    /// How many more instances may be moved.
+    credit: u32,
+}
+
+impl<F: FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord>> Calls<F> {
+    /// Calls a function, and suspends it: at the first points of the call, then at
+    /// fewer and fewer. Its world moves then, unless it has very many instances:
+    /// scripts never drop one, and all of them move together.
+    fn call(&mut self, world: &mut World, function: &Func, arguments: &[Val]) -> Result<Vec<Val>> {
+        const SUSPENSIONS_MAX: u32 = 16;
+        const CREDIT: u32 = 12;
+        let mut progress = suspend::call(&mut world.store, function, arguments, Some(1));
+        if let Err(error) = &progress
+            && let Some(UsageError::NotSuspendable) = error.downcast_ref()
+        {
+            let mut results = vec![Val::I32(0); function.ty(&world.store).results.len()];
+            return function.call(&mut world.store, arguments, &mut results).map(|()| results);
         }
-        *world = moved(world, &stale)?;
-        let stop_at = (moves < MOVES_MAX).then_some(1 << (moves / 2));
-        progress = suspend::resume(&mut world.store, stop_at);
+        for suspensions in 1.. {
+            let stale = (self.meet)(world, &progress);
+            match progress {
+                Ok(Progress::Finished(results)) => return Ok(results),
+                Err(error) => return Err(error),
+                Ok(Progress::Suspended) => {}
+            }
+            let cost = suspend::instance_count(&world.store);
+            self.credit += CREDIT;
+            if self.credit >= cost {
+                self.credit = 0;
+                *world = moved(world, &stale)?;
+            }
+            let stop_at = (suspensions < SUSPENSIONS_MAX).then_some(1 << (suspensions / 2));
+            progress = suspend::resume(&mut world.store, stop_at);
+        }
+        unreachable!("a call ends once it is not suspended any more")
     }
-    unreachable!("a call ends once it is not suspended any more")
 }
 
 fn moved(world: &mut World, stale: &[StaleWord]) -> Result<World, Error> {
