@@ -79,11 +79,13 @@ fn median(samples: &mut [f64]) -> f64 {
 
 /// Rows as a table of Markdown.
 pub fn table(rows: &[Row]) -> String {
-    let mut text = String::from("| what | pagefork | wasmtime | ratio |\n| --- | --- | --- | --- |\n");
+    let mut text =
+        String::from("| what | pagefork | wasmtime | ratio |\n| --- | --- | --- | --- |\n");
     for row in rows {
         let wasmtime = row.wasmtime_ns.map_or("-".to_owned(), duration);
         let ratio = row.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-        text += &format!("| {} | {} | {wasmtime} | {ratio} |\n", row.name, duration(row.pagefork_ns));
+        text +=
+            &format!("| {} | {} | {wasmtime} | {ratio} |\n", row.name, duration(row.pagefork_ns));
     }
     text
 }

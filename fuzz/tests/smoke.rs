@@ -4,7 +4,7 @@
 fn short_run(target: fn(&[u8]), count: u64, size_max: u64) {
     for seed in 0..count {
         // Marsaglia's xorshift generator: George Marsaglia, "Xorshift RNGs", 2003.
-        let mut state = (seed + 1) * 0x9e37_79b9_7f4a_7c15;
+        let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut random = || {
             state ^= state << 13;
             state ^= state >> 7;
@@ -20,10 +20,10 @@ fn short_run(target: fn(&[u8]), count: u64, size_max: u64) {
 
 #[test]
 fn compile() {
-    short_run(pagefork_fuzz::compile, 300, 4096);
+    short_run(pagefork_fuzz::compile, 3_000, 4096);
 }
 
 #[test]
 fn run() {
-    short_run(pagefork_fuzz::run, 300, 4096);
+    short_run(pagefork_fuzz::run, 3_000, 4096);
 }

