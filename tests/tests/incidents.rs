@@ -11,7 +11,7 @@ use common::{frame_names, held, in_own_process, link, spawn, trap_code};
 use pagefork::suspend::{self, Progress, Suspension};
 use pagefork::{
     Caller, Engine, Error, ErrorKind, Extern, ExternRef, Func, Instance, Memory, MemoryType,
-    Module, Store, Table, TableType, TrapCode, Val, ValType,
+    Module, RefType, Store, Table, TableType, TrapCode, Val,
 };
 
 const WASM_PAGE: usize = 65536;
@@ -133,7 +133,7 @@ fn cve_2022_39392_a_maximum_of_zero_pages_is_guarded_like_any_other() {
         let mut store = Store::new(&engine, ());
         let mut given: Vec<Extern> = Vec::new();
         if imports {
-            let ty = MemoryType { minimum: 0, maximum: Some(0) };
+            let ty = MemoryType::new(0, Some(0));
             given.push(Memory::new(&mut store, ty).unwrap().into());
         }
         let instance = Instance::new(&mut store, &module, &given).unwrap();
@@ -691,7 +691,7 @@ fn cve_2024_47763_frames_of_other_instances_are_walked_too() {
     .unwrap();
     let library = Instance::new(&mut store, &library, &[]).unwrap();
     let entry = library.get_func(&mut store, "entry").unwrap();
-    let ty = TableType { element: ValType::FuncRef, minimum: 1, maximum: None };
+    let ty = TableType::new(RefType::FUNCREF, 1, None);
     let table = Table::new(&mut store, ty, entry.into()).unwrap();
     let program = Instance::new(&mut store, &program, &[entry.into(), table.into()]).unwrap();
     for name in ["direct", "through"] {
@@ -776,7 +776,7 @@ fn freenet_3633_closing_a_store_gives_all_address_space_back() {
                 let instance = Instance::new(&mut store, &module, &[]).unwrap();
                 let grow = instance.get_typed_func::<(), ()>(&mut store, "grow").unwrap();
                 grow.call(&mut store, ()).unwrap();
-                Memory::new(&mut store, MemoryType { minimum: 1, maximum: None }).unwrap();
+                Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
             }
             store
         };

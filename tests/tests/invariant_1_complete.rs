@@ -9,7 +9,7 @@ use std::fmt::Write;
 use pagefork::suspend::{self, Progress, Zone};
 use pagefork::{
     Caller, Engine, Extern, ExternRef, Func, Global, GlobalType, Instance, Memory, MemoryType,
-    Module, Store, Table, TableType, Val, ValType,
+    Module, RefType, Store, Table, TableType, Val,
 };
 
 /// The embedder's data.
@@ -128,15 +128,12 @@ impl Group {
         });
         let owner = Instance::new(&mut *s, &modules[0], &[host.into()]).unwrap();
 
-        let table = |element, minimum, maximum| {
-            let maximum = Some(maximum);
-            TableType { element, minimum, maximum }
-        };
-        let functions = table(ValType::FuncRef, 6, 1000);
+        let table = |element, minimum, maximum| TableType::new(element, minimum, Some(maximum));
+        let functions = table(RefType::FUNCREF, 6, 1000);
         let functions = Table::new(&mut *s, functions, Val::FuncRef(None)).unwrap();
-        let externals = table(ValType::ExternRef, 2, 3000);
+        let externals = table(RefType::EXTERNREF, 2, 3000);
         let externals = Table::new(&mut *s, externals, Val::ExternRef(None)).unwrap();
-        let memory = Memory::new(&mut *s, MemoryType { minimum: 1, maximum: Some(40) }).unwrap();
+        let memory = Memory::new(&mut *s, MemoryType::new(1, Some(40))).unwrap();
         let mut imports: Vec<Extern> = vec![host.into(), memory.into()];
         imports.extend([Extern::from(functions), externals.into()]);
         for value in [

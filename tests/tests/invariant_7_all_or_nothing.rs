@@ -10,8 +10,8 @@ use common::{Held, held, in_own_process, trap_code};
 use pagefork::suspend::{self, Progress};
 use pagefork::{
     Engine, Error, ErrorKind, Extern, ExternRef, Func, Global, GlobalType, Instance, LimitError,
-    Linker, Memory, MemoryType, Module, PagesError, Store, StoreLimits, Table, TableType, TrapCode,
-    Val, ValType,
+    Linker, Memory, MemoryType, Module, PagesError, RefType, Store, StoreLimits, Table, TableType,
+    TrapCode, Val, ValType,
 };
 use pagefork_pages::inject::fail_nth;
 use pagefork_pages::{Call, HostFeatures};
@@ -143,10 +143,10 @@ fn what_the_host_creates_is_made_wholly_or_not_at_all() {
         let mut used = Used::new(&engine);
         used.check();
         let memory = |store: &mut Store<()>| -> Result<(), Error> {
-            Memory::new(store, MemoryType { minimum: 2, maximum: None }).map(drop)
+            Memory::new(store, MemoryType::new(2, None)).map(drop)
         };
         let table = |store: &mut Store<()>| -> Result<(), Error> {
-            let ty = TableType { element: ValType::ExternRef, minimum: 9, maximum: None };
+            let ty = TableType::new(RefType::EXTERNREF, 9, None);
             let element = ExternRef::new(&mut *store, "element")?;
             Table::new(store, ty, element.into()).map(drop)
         };
@@ -213,7 +213,7 @@ fn a_move_that_fails_leaves_the_target_empty_and_the_source_suspended() {
         let mut source = Store::new(&engine, ());
         let host = Func::wrap(&mut source, || ());
         let instance = Instance::new(&mut source, &module, &[host.into()]).unwrap();
-        Memory::new(&mut source, MemoryType { minimum: 1, maximum: None }).unwrap();
+        Memory::new(&mut source, MemoryType::new(1, None)).unwrap();
         let run = instance.get_func(&mut source, "run").unwrap();
         // The first point is the function's entry, the second the host call.
         let progress = suspend::call(&mut source, &run, &[], Some(2));
@@ -325,10 +325,9 @@ fn limits_count_what_there_is_and_nothing_that_failed() {
         }
     }
     // Exactly what the limits say is still possible.
-    let memory =
-        |used: &mut Used| Memory::new(&mut used.store, MemoryType { minimum: 1, maximum: None });
+    let memory = |used: &mut Used| Memory::new(&mut used.store, MemoryType::new(1, None));
     let table = |used: &mut Used| {
-        let ty = TableType { element: ValType::FuncRef, minimum: 20, maximum: None };
+        let ty = TableType::new(RefType::FUNCREF, 20, None);
         Table::new(&mut used.store, ty, Val::FuncRef(None))
     };
     let first = memory(&mut used).unwrap();

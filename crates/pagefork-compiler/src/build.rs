@@ -194,7 +194,8 @@ fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
         _ => None,
     });
     let items = info.elements.iter().flat_map(|segment| segment.items.iter());
-    let referenced = items.chain(&info.global_inits).filter_map(|expr| match expr {
+    let inits = info.global_inits.iter().chain(info.table_inits.iter().flatten());
+    let referenced = items.chain(inits).filter_map(|expr| match expr {
         ConstExpr::Func(index) => Some(*index),
         _ => None,
     });

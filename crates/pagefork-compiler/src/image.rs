@@ -3,7 +3,7 @@ use std::collections::btree_map::Entry;
 
 use pagefork_layout::ABI_VERSION;
 use pagefork_layout::image::InitialImage;
-use pagefork_layout::module::{ConstExpr, ModuleInfo, SegmentMode};
+use pagefork_layout::module::{self, ConstExpr, ModuleInfo, SegmentMode};
 use pagefork_layout::page::{PAGE_SIZE, WASM_PAGE_SIZE};
 use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
@@ -28,6 +28,12 @@ pub enum SpawnStep {
     Global {
         /// Which.
         global: u32,
+    },
+    /// Fill the module's own table (an index of the table index space) with its
+    /// initial value, which is an imported reference.
+    Table {
+        /// Which.
+        table: u32,
     },
     /// Copy an active element segment: its table is imported, or it holds an
     /// imported reference.
@@ -61,13 +67,17 @@ pub fn initial_image(
     layout: &SlotLayout,
     imported_globals: &[Option<u128>],
 ) -> Instantiation {
-    let mut writer = Writer { info, layout, imported_globals, pages: BTreeMap::new() };
+    let mut writer =
+        Writer { info, layout, imported_globals, globals: Vec::new(), pages: BTreeMap::new() };
     let mut steps = Vec::new();
     writer.header();
     writer.globals(&mut steps);
+    // Once a table is written at spawn, later segments must come later too.
+    let mut at_spawn = vec![false; info.tables.len()];
+    writer.tables(&mut steps, &mut at_spawn);
     // Element segments come first, then data segments, and nothing after the
     // first that does not fit.
-    let _ = writer.elements(&mut steps).is_some() && writer.data(&mut steps).is_some();
+    let _ = writer.elements(&mut steps, at_spawn).is_some() && writer.data(&mut steps).is_some();
     Instantiation { image: writer.finish(), steps }
 }
 
@@ -75,6 +85,8 @@ struct Writer<'a> {
     info: &'a ModuleInfo,
     layout: &'a SlotLayout,
     imported_globals: &'a [Option<u128>],
+    /// The values of the module's own globals, as far as they are known.
+    globals: Vec<Option<u128>>,
     /// Pages that are not all zero, by page index relative to the base.
     pages: BTreeMap<i64, Box<[u8]>>,
 }
@@ -90,41 +102,62 @@ impl Writer<'_> {
             self.write(parts.memory_size(i as u32).into(), &size.to_le_bytes());
         }
         for (i, table) in info.tables[info.imported_tables as usize..].iter().enumerate() {
-            let length = u64::from(table.minimum);
-            self.write(parts.table_length(i as u32).into(), &length.to_le_bytes());
+            self.write(parts.table_length(i as u32).into(), &table.minimum.to_le_bytes());
         }
     }
 
     fn globals(&mut self, steps: &mut Vec<SpawnStep>) {
-        for own in 0..self.info.global_inits.len() {
-            let global = self.info.imported_globals + own as u32;
-            match self.evaluate(ConstExpr::Global(global)) {
+        for (own, init) in self.info.global_inits.iter().enumerate() {
+            // Validation lets an initialiser name earlier globals only.
+            let value = self.evaluate(init);
+            self.globals.push(value);
+            match value {
                 Some(bits) => {
                     let offset = self.layout.state_parts.global(own as u32);
                     self.write(offset.into(), &bits.to_le_bytes());
                 }
-                None => steps.push(SpawnStep::Global { global }),
+                None => steps
+                    .push(SpawnStep::Global { global: self.info.imported_globals + own as u32 }),
+            }
+        }
+    }
+
+    fn tables(&mut self, steps: &mut Vec<SpawnStep>, at_spawn: &mut [bool]) {
+        for (own, init) in self.info.table_inits.iter().enumerate() {
+            let Some(init) = init else { continue };
+            let table = self.info.imported_tables + own as u32;
+            match self.evaluate(init) {
+                Some(value) => {
+                    for element in 0..self.info.tables[table as usize].minimum {
+                        let at = self.layout.table_element(own as u32, element);
+                        self.write(at, &(value as u64).to_le_bytes());
+                    }
+                }
+                None => {
+                    at_spawn[table as usize] = true;
+                    steps.push(SpawnStep::Table { table });
+                }
             }
         }
     }
 
     /// `None` if a segment does not fit.
-    fn elements(&mut self, steps: &mut Vec<SpawnStep>) -> Option<()> {
-        // Once a table is written at spawn, later segments must come later too.
-        let mut at_spawn = vec![false; self.info.tables.len()];
+    fn elements(&mut self, steps: &mut Vec<SpawnStep>, mut at_spawn: Vec<bool>) -> Option<()> {
         for (segment, elements) in self.info.elements.iter().enumerate() {
-            match elements.mode {
+            match &elements.mode {
                 SegmentMode::Passive => continue,
                 SegmentMode::Declared => {}
                 SegmentMode::Active { target, offset } => {
-                    let offset = self.offset(offset);
+                    let target = *target;
+                    let table = self.info.tables[target as usize];
+                    let offset = self.offset(offset, table.table64);
                     let own = target.checked_sub(self.info.imported_tables);
                     let values: Option<Vec<u128>> =
-                        elements.items.iter().map(|item| self.evaluate(*item)).collect();
+                        elements.items.iter().map(|item| self.evaluate(item)).collect();
                     match (own, values) {
                         (Some(own), Some(values)) if !at_spawn[target as usize] => {
-                            let end = offset + values.len() as u64;
-                            if end > u64::from(self.info.tables[target as usize].minimum) {
+                            let end = offset.checked_add(values.len() as u64);
+                            if end.is_none_or(|end| end > table.minimum) {
                                 steps.push(SpawnStep::Trap(TrapCode::TableOutOfBounds));
                                 return None;
                             }
@@ -149,13 +182,14 @@ impl Writer<'_> {
     /// `None` if a segment does not fit.
     fn data(&mut self, steps: &mut Vec<SpawnStep>) -> Option<()> {
         for (segment, data) in self.info.data.iter().enumerate() {
-            let SegmentMode::Active { target, offset } = data.mode else { continue };
-            let offset = self.offset(offset);
+            let SegmentMode::Active { target, offset } = &data.mode else { continue };
+            let (target, memory) = (*target, self.info.memories[*target as usize]);
+            let offset = self.offset(offset, memory.memory64);
             if target < self.info.imported_memories {
                 steps.push(SpawnStep::Data { segment: segment as u32, offset });
             } else {
-                let size = self.info.memories[target as usize].minimum * WASM_PAGE_SIZE;
-                if offset + data.bytes.len() as u64 > size {
+                let end = offset.checked_add(data.bytes.len() as u64);
+                if end.is_none_or(|end| end > memory.minimum * WASM_PAGE_SIZE) {
                     steps.push(SpawnStep::Trap(TrapCode::MemoryOutOfBounds));
                     return None;
                 }
@@ -168,22 +202,30 @@ impl Writer<'_> {
     }
 
     /// The bits of a constant expression; `None` if it is an imported reference.
-    fn evaluate(&self, expr: ConstExpr) -> Option<u128> {
+    fn evaluate(&self, expr: &ConstExpr) -> Option<u128> {
         match expr {
-            ConstExpr::Bits(bits) => Some(bits),
+            ConstExpr::Bits(bits) => Some(*bits),
             ConstExpr::Null => Some(0),
-            ConstExpr::Func(index) => Some(FuncRef::new(0, index).0.into()),
-            ConstExpr::Global(index) => match index.checked_sub(self.info.imported_globals) {
-                None => self.imported_globals[index as usize],
-                // Validation lets an initialiser name earlier globals only.
-                Some(own) => self.evaluate(self.info.global_inits[own as usize]),
-            },
+            ConstExpr::Func(index) => Some(FuncRef::new(0, *index).0.into()),
+            ConstExpr::Global(index) => self.global(*index),
+            ConstExpr::Extended(steps) => {
+                let global = |index| self.global(index).map(|bits| bits as u64);
+                module::evaluate(steps, global).map(u128::from)
+            }
         }
     }
 
-    fn offset(&self, expr: ConstExpr) -> u64 {
+    /// The bits of a global; `None` if it is an imported reference.
+    fn global(&self, index: u32) -> Option<u128> {
+        match index.checked_sub(self.info.imported_globals) {
+            None => self.imported_globals[index as usize],
+            Some(own) => self.globals[own as usize],
+        }
+    }
+
+    fn offset(&self, expr: &ConstExpr, wide: bool) -> u64 {
         let bits = self.evaluate(expr).expect("an offset is a number");
-        u64::from(bits as u32)
+        if wide { bits as u64 } else { u64::from(bits as u32) }
     }
 
     /// Puts bytes at an offset from the base.

@@ -25,29 +25,44 @@ impl Default for CompileOptions {
     }
 }
 
-/// A switch for each proposal that WebAssembly 2.0 took in; all on by default.
+/// A switch for each proposal that WebAssembly 2.0 and 3.0 took in, but for
+/// garbage collection; all on by default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the names are the proposals' own")]
 pub struct Features {
     pub bulk_memory: bool,
+    pub exceptions: bool,
+    pub extended_const: bool,
+    pub function_references: bool,
+    pub memory64: bool,
+    pub multi_memory: bool,
     pub multi_value: bool,
     pub mutable_global: bool,
     pub reference_types: bool,
+    pub relaxed_simd: bool,
     pub saturating_float_to_int: bool,
     pub sign_extension: bool,
     pub simd: bool,
+    pub tail_call: bool,
 }
 
 impl Default for Features {
     fn default() -> Self {
         Self {
             bulk_memory: true,
+            exceptions: false,
+            extended_const: true,
+            function_references: false,
+            memory64: false,
+            multi_memory: false,
             multi_value: true,
             mutable_global: true,
             reference_types: true,
+            relaxed_simd: false,
             saturating_float_to_int: true,
             sign_extension: true,
             simd: true,
+            tail_call: false,
         }
     }
 }
@@ -56,12 +71,31 @@ impl Features {
     /// WebAssembly 1.0, without any of the proposals.
     pub const NONE: Self = Self {
         bulk_memory: false,
+        exceptions: false,
+        extended_const: false,
+        function_references: false,
+        memory64: false,
+        multi_memory: false,
         multi_value: false,
         mutable_global: false,
         reference_types: false,
+        relaxed_simd: false,
         saturating_float_to_int: false,
         sign_extension: false,
         simd: false,
+        tail_call: false,
+    };
+
+    /// WebAssembly 2.0.
+    pub const WASM_2: Self = Self {
+        bulk_memory: true,
+        multi_value: true,
+        mutable_global: true,
+        reference_types: true,
+        saturating_float_to_int: true,
+        sign_extension: true,
+        simd: true,
+        ..Self::NONE
     };
 
     pub(crate) fn for_validation(self) -> WasmFeatures {
@@ -76,6 +110,17 @@ impl Features {
         features.set(WasmFeatures::SATURATING_FLOAT_TO_INT, self.saturating_float_to_int);
         features.set(WasmFeatures::SIGN_EXTENSION, self.sign_extension);
         features.set(WasmFeatures::SIMD, self.simd);
+        features.set(WasmFeatures::EXCEPTIONS, self.exceptions);
+        features.set(WasmFeatures::EXTENDED_CONST, self.extended_const);
+        features.set(WasmFeatures::FUNCTION_REFERENCES, self.function_references);
+        // With typed references, constant expressions may name any earlier
+        // global, which the validator knows as a part of this proposal. What else
+        // belongs to it is refused by name as the module is read.
+        features.set(WasmFeatures::GC, self.function_references);
+        features.set(WasmFeatures::MEMORY64, self.memory64);
+        features.set(WasmFeatures::MULTI_MEMORY, self.multi_memory);
+        features.set(WasmFeatures::RELAXED_SIMD, self.relaxed_simd);
+        features.set(WasmFeatures::TAIL_CALL, self.tail_call);
         features
     }
 }

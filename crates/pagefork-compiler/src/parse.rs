@@ -1,13 +1,13 @@
 use std::collections::HashMap;
 
 use pagefork_layout::module::{
-    ConstExpr, DataSegment, ElementSegment, Export, FuncType, GlobalType, Import, Item, MemoryType,
-    ModuleInfo, SegmentMode, TableType, ValType,
+    ConstExpr, ConstOp, DataSegment, ElementSegment, Export, FuncType, GlobalType, HeapType,
+    Import, IntWidth, Item, MemoryType, ModuleInfo, RefType, SegmentMode, TableType, ValType,
 };
 use wasmparser::{
-    DataKind, ElementItems, ElementKind, ExternalKind, FuncToValidate, FunctionBody, KnownCustom,
-    Name, Operator, Parser, Payload, TableInit, TypeRef, ValidPayload, Validator,
-    ValidatorResources,
+    AbstractHeapType, CompositeInnerType, DataKind, ElementItems, ElementKind, ExternalKind,
+    FuncToValidate, FunctionBody, KnownCustom, Name, Operator, Parser, Payload, RecGroup,
+    TableInit, TypeRef, ValidPayload, Validator, ValidatorResources,
 };
 
 use crate::{CompileError, Features};
@@ -56,23 +56,22 @@ pub(crate) fn parse<'a>(wasm: &'a [u8], features: &Features) -> Result<Parsed<'a
 struct Sections<'a> {
     info: ModuleInfo,
     canonical_types: Vec<u32>,
+    /// Canonical indices by type, where [`ITSELF`] stands for the type's own.
     canonical: HashMap<FuncType, u32>,
     bodies: Vec<Body<'a>>,
 }
+
+/// In a type that is looked for, the index of that very type.
+const ITSELF: u32 = u32::MAX;
 
 impl<'a> Sections<'a> {
     /// Takes over one section, which the validator has accepted already.
     fn section(&mut self, payload: Payload<'a>) -> Result<(), CompileError> {
         match payload {
             Payload::TypeSection(types) => {
-                for ty in types.into_iter_err_on_gc_types() {
-                    let ty = func_type(&ty?)?;
-                    let next = self.canonical.len() as u32;
-                    let index = *self.canonical.entry(ty.clone()).or_insert_with(|| {
-                        self.info.types.push(ty);
-                        next
-                    });
-                    self.canonical_types.push(index);
+                for group in types.into_iter_with_offsets() {
+                    let (offset, group) = group?;
+                    self.function_type(group, offset)?;
                 }
             }
             Payload::ImportSection(imports) => {
@@ -88,21 +87,28 @@ impl<'a> Sections<'a> {
             Payload::TableSection(tables) => {
                 for table in tables {
                     let table = table?;
-                    if !matches!(table.init, TableInit::RefNull) {
-                        return Err(unsupported("a table with an initialiser", 0));
-                    }
-                    self.info.tables.push(table_type(&table.ty)?);
+                    let init = match &table.init {
+                        TableInit::RefNull => None,
+                        TableInit::Expr(expr) => Some(const_expr(expr)?),
+                    };
+                    self.info.tables.push(self.table_type(&table.ty)?);
+                    self.info.table_inits.push(init);
                 }
             }
             Payload::MemorySection(memories) => {
                 for memory in memories {
-                    self.info.memories.push(memory_type(&memory?));
+                    self.info.memories.push(memory_type(&memory?)?);
+                }
+            }
+            Payload::TagSection(tags) => {
+                for tag in tags {
+                    self.info.tags.push(self.canonical_types[tag?.func_type_idx as usize]);
                 }
             }
             Payload::GlobalSection(globals) => {
                 for global in globals {
                     let global = global?;
-                    self.info.globals.push(global_type(&global.ty)?);
+                    self.info.globals.push(self.global_type(&global.ty)?);
                     self.info.global_inits.push(const_expr(&global.init_expr)?);
                 }
             }
@@ -114,6 +120,7 @@ impl<'a> Sections<'a> {
                         ExternalKind::Table => Item::Table(export.index),
                         ExternalKind::Memory => Item::Memory(export.index),
                         ExternalKind::Global => Item::Global(export.index),
+                        ExternalKind::Tag => Item::Tag(export.index),
                         _ => return Err(unsupported("an export of this kind", 0)),
                     };
                     self.info.exports.push(Export { name: export.name.to_owned(), item });
@@ -153,33 +160,87 @@ impl<'a> Sections<'a> {
         Ok(())
     }
 
+    /// Takes over one function type and gives it its canonical index.
+    fn function_type(&mut self, group: RecGroup, offset: u64) -> Result<(), CompileError> {
+        let garbage = || unsupported("garbage collection (a recursive group of types)", offset);
+        let mut types = group.into_types();
+        let (Some(ty), None) = (types.next(), types.next()) else { return Err(garbage()) };
+        if !ty.is_final || !ty.supertype_idxs.is_empty() {
+            return Err(unsupported("garbage collection (a type with subtypes)", offset));
+        }
+        if ty.composite_type.shared {
+            return Err(unsupported("threads (a shared type)", offset));
+        }
+        let CompositeInnerType::Func(ty) = &ty.composite_type.inner else {
+            return Err(unsupported("garbage collection (a type of structures or arrays)", offset));
+        };
+        let list = |types: &[wasmparser::ValType]| -> Result<Box<[ValType]>, CompileError> {
+            types.iter().map(|ty| self.val_type(*ty)).collect()
+        };
+        let ty = FuncType { params: list(ty.params())?, results: list(ty.results())? };
+        let next = self.canonical.len() as u32;
+        let index = *self.canonical.entry(ty.clone()).or_insert_with(|| {
+            self.info.types.push(ty.map_concrete(|ty| if ty == ITSELF { next } else { ty }));
+            next
+        });
+        self.canonical_types.push(index);
+        Ok(())
+    }
+
+    fn val_type(&self, ty: wasmparser::ValType) -> Result<ValType, CompileError> {
+        val_type(&self.canonical_types, ty)
+    }
+
+    fn table_type(&self, ty: &wasmparser::TableType) -> Result<TableType, CompileError> {
+        if ty.shared {
+            return Err(unsupported("threads (a shared table)", 0));
+        }
+        Ok(TableType {
+            element: ref_type(&self.canonical_types, &ty.element_type)?,
+            minimum: ty.initial,
+            maximum: ty.maximum,
+            table64: ty.table64,
+        })
+    }
+
+    fn global_type(&self, ty: &wasmparser::GlobalType) -> Result<GlobalType, CompileError> {
+        if ty.shared {
+            return Err(unsupported("threads (a shared global)", 0));
+        }
+        Ok(GlobalType { content: self.val_type(ty.content_type)?, mutable: ty.mutable })
+    }
+
     fn import(&mut self, import: wasmparser::Import<'_>) -> Result<(), CompileError> {
-        let info = &mut self.info;
         let item = match import.ty {
             TypeRef::Func(ty) => {
-                info.functions.push(self.canonical_types[ty as usize]);
-                info.imported_functions += 1;
-                Item::Func(info.functions.len() as u32 - 1)
+                self.info.functions.push(self.canonical_types[ty as usize]);
+                self.info.imported_functions += 1;
+                Item::Func(self.info.functions.len() as u32 - 1)
             }
             TypeRef::Table(ty) => {
-                info.tables.push(table_type(&ty)?);
-                info.imported_tables += 1;
-                Item::Table(info.tables.len() as u32 - 1)
+                self.info.tables.push(self.table_type(&ty)?);
+                self.info.imported_tables += 1;
+                Item::Table(self.info.tables.len() as u32 - 1)
             }
             TypeRef::Memory(ty) => {
-                info.memories.push(memory_type(&ty));
-                info.imported_memories += 1;
-                Item::Memory(info.memories.len() as u32 - 1)
+                self.info.memories.push(memory_type(&ty)?);
+                self.info.imported_memories += 1;
+                Item::Memory(self.info.memories.len() as u32 - 1)
             }
             TypeRef::Global(ty) => {
-                info.globals.push(global_type(&ty)?);
-                info.imported_globals += 1;
-                Item::Global(info.globals.len() as u32 - 1)
+                self.info.globals.push(self.global_type(&ty)?);
+                self.info.imported_globals += 1;
+                Item::Global(self.info.globals.len() as u32 - 1)
+            }
+            TypeRef::Tag(ty) => {
+                self.info.tags.push(self.canonical_types[ty.func_type_idx as usize]);
+                self.info.imported_tags += 1;
+                Item::Tag(self.info.tags.len() as u32 - 1)
             }
             _ => return Err(unsupported("an import of this kind", 0)),
         };
         let (module, name) = (import.module.to_owned(), import.name.to_owned());
-        info.imports.push(Import { module, name, item });
+        self.info.imports.push(Import { module, name, item });
         Ok(())
     }
 
@@ -198,13 +259,13 @@ impl<'a> Sections<'a> {
                 for function in functions {
                     items.push(ConstExpr::Func(function?));
                 }
-                ValType::FuncRef
+                RefType::FUNCREF
             }
             ElementItems::Expressions(ty, expressions) => {
                 for expression in expressions {
                     items.push(const_expr(&expression?)?);
                 }
-                ref_type(&ty)?
+                ref_type(&self.canonical_types, &ty)?
             }
         };
         self.info.elements.push(ElementSegment { mode, element, items: items.into() });
@@ -229,14 +290,19 @@ impl<'a> Sections<'a> {
     }
 }
 
-pub(crate) fn val_type(ty: wasmparser::ValType) -> Result<ValType, CompileError> {
+/// A type as the layout knows it; `canonical` has the canonical index of each
+/// function type known so far.
+pub(crate) fn val_type(
+    canonical: &[u32],
+    ty: wasmparser::ValType,
+) -> Result<ValType, CompileError> {
     Ok(match ty {
         wasmparser::ValType::I32 => ValType::I32,
         wasmparser::ValType::I64 => ValType::I64,
         wasmparser::ValType::F32 => ValType::F32,
         wasmparser::ValType::F64 => ValType::F64,
         wasmparser::ValType::V128 => ValType::V128,
-        wasmparser::ValType::Ref(ty) => ref_type(&ty)?,
+        wasmparser::ValType::Ref(ty) => ValType::Ref(ref_type(canonical, &ty)?),
     })
 }
 
@@ -244,56 +310,90 @@ pub(crate) fn unsupported(what: &str, offset: u64) -> CompileError {
     CompileError::Invalid { message: format!("{what} is not supported"), offset }
 }
 
-fn ref_type(ty: &wasmparser::RefType) -> Result<ValType, CompileError> {
-    if *ty == wasmparser::RefType::FUNCREF {
-        Ok(ValType::FuncRef)
-    } else if *ty == wasmparser::RefType::EXTERNREF {
-        Ok(ValType::ExternRef)
-    } else {
-        Err(unsupported(&format!("the type {ty}"), 0))
-    }
+fn ref_type(canonical: &[u32], ty: &wasmparser::RefType) -> Result<RefType, CompileError> {
+    Ok(RefType { nullable: ty.is_nullable(), heap: heap_type(canonical, ty.heap_type())? })
 }
 
-fn func_type(ty: &wasmparser::FuncType) -> Result<FuncType, CompileError> {
-    let list = |types: &[wasmparser::ValType]| -> Result<Box<[ValType]>, CompileError> {
-        types.iter().map(|ty| val_type(*ty)).collect()
+pub(crate) fn heap_type(
+    canonical: &[u32],
+    ty: wasmparser::HeapType,
+) -> Result<HeapType, CompileError> {
+    let ty = match ty {
+        wasmparser::HeapType::Concrete(index) | wasmparser::HeapType::Exact(index) => {
+            let index = index.as_module_index().expect("types are read as they are written");
+            // A type may name itself, before it has an index.
+            let index = canonical.get(index as usize).copied().unwrap_or(ITSELF);
+            return Ok(HeapType::Concrete(index));
+        }
+        wasmparser::HeapType::Abstract { shared: true, .. } => {
+            return Err(unsupported("threads (a shared reference)", 0));
+        }
+        wasmparser::HeapType::Abstract { ty, .. } => ty,
     };
-    Ok(FuncType { params: list(ty.params())?, results: list(ty.results())? })
-}
-
-fn table_type(ty: &wasmparser::TableType) -> Result<TableType, CompileError> {
-    let clamp = |length: u64| length.min(u64::from(u32::MAX)) as u32;
-    Ok(TableType {
-        element: ref_type(&ty.element_type)?,
-        minimum: clamp(ty.initial),
-        maximum: ty.maximum.map(clamp),
+    Ok(match ty {
+        AbstractHeapType::Func => HeapType::Func,
+        AbstractHeapType::NoFunc => HeapType::NoFunc,
+        AbstractHeapType::Extern => HeapType::Extern,
+        AbstractHeapType::NoExtern => HeapType::NoExtern,
+        AbstractHeapType::Exn => HeapType::Exn,
+        AbstractHeapType::NoExn => HeapType::NoExn,
+        other => {
+            let what = format!("garbage collection (a reference to {other:?})");
+            return Err(unsupported(&what, 0));
+        }
     })
 }
 
-fn memory_type(ty: &wasmparser::MemoryType) -> MemoryType {
-    MemoryType { minimum: ty.initial, maximum: ty.maximum }
-}
-
-fn global_type(ty: &wasmparser::GlobalType) -> Result<GlobalType, CompileError> {
-    Ok(GlobalType { content: val_type(ty.content_type)?, mutable: ty.mutable })
+fn memory_type(ty: &wasmparser::MemoryType) -> Result<MemoryType, CompileError> {
+    if ty.shared {
+        return Err(unsupported("threads (a shared memory)", 0));
+    }
+    Ok(MemoryType { minimum: ty.initial, maximum: ty.maximum, memory64: ty.memory64 })
 }
 
 fn const_expr(expr: &wasmparser::ConstExpr<'_>) -> Result<ConstExpr, CompileError> {
     let mut reader = expr.get_operators_reader();
-    let offset = reader.original_position();
-    let value = match reader.read()? {
-        Operator::I32Const { value } => ConstExpr::Bits(u128::from(value as u32)),
-        Operator::I64Const { value } => ConstExpr::Bits(u128::from(value as u64)),
-        Operator::F32Const { value } => ConstExpr::Bits(u128::from(value.bits())),
-        Operator::F64Const { value } => ConstExpr::Bits(u128::from(value.bits())),
-        Operator::V128Const { value } => ConstExpr::Bits(u128::from_le_bytes(*value.bytes())),
-        Operator::RefNull { .. } => ConstExpr::Null,
-        Operator::RefFunc { function_index } => ConstExpr::Func(function_index),
-        Operator::GlobalGet { global_index } => ConstExpr::Global(global_index),
-        other => return Err(unsupported(&format!("{other:?} in a constant expression"), offset)),
-    };
-    match reader.read()? {
-        Operator::End => Ok(value),
-        _ => Err(unsupported("an extended constant expression", offset)),
+    let mut values = Vec::new();
+    loop {
+        let offset = reader.original_position();
+        let value = match reader.read()? {
+            Operator::I32Const { value } => ConstExpr::Bits(u128::from(value as u32)),
+            Operator::I64Const { value } => ConstExpr::Bits(u128::from(value as u64)),
+            Operator::F32Const { value } => ConstExpr::Bits(u128::from(value.bits())),
+            Operator::F64Const { value } => ConstExpr::Bits(u128::from(value.bits())),
+            Operator::V128Const { value } => ConstExpr::Bits(u128::from_le_bytes(*value.bytes())),
+            Operator::RefNull { .. } => ConstExpr::Null,
+            Operator::RefFunc { function_index } => ConstExpr::Func(function_index),
+            Operator::GlobalGet { global_index } => ConstExpr::Global(global_index),
+            Operator::I32Add => combine(&mut values, ConstOp::Add(IntWidth::W32)),
+            Operator::I32Sub => combine(&mut values, ConstOp::Sub(IntWidth::W32)),
+            Operator::I32Mul => combine(&mut values, ConstOp::Mul(IntWidth::W32)),
+            Operator::I64Add => combine(&mut values, ConstOp::Add(IntWidth::W64)),
+            Operator::I64Sub => combine(&mut values, ConstOp::Sub(IntWidth::W64)),
+            Operator::I64Mul => combine(&mut values, ConstOp::Mul(IntWidth::W64)),
+            Operator::End => return Ok(values.pop().expect("validated: one value")),
+            other => {
+                let what = format!("garbage collection ({other:?} in a constant expression)");
+                return Err(unsupported(&what, offset));
+            }
+        };
+        values.push(value);
     }
+}
+
+/// The expression that applies `operation` to the two on top.
+fn combine(values: &mut Vec<ConstExpr>, operation: ConstOp) -> ConstExpr {
+    let upper = values.pop().expect("validated: two operands");
+    let lower = values.pop().expect("validated: two operands");
+    let mut steps = Vec::new();
+    for operand in [lower, upper] {
+        match operand {
+            ConstExpr::Bits(bits) => steps.push(ConstOp::Bits(bits as u64)),
+            ConstExpr::Global(index) => steps.push(ConstOp::Global(index)),
+            ConstExpr::Extended(more) => steps.extend(more),
+            ConstExpr::Null | ConstExpr::Func(_) => unreachable!("validated: operands are numbers"),
+        }
+    }
+    steps.push(operation);
+    ConstExpr::Extended(steps.into())
 }

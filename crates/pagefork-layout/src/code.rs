@@ -3,6 +3,7 @@ use crate::trap::TrapCode;
 /// Compiled code of a module, position-independent: it can be mapped at any
 /// page-aligned address, readable and executable, as it is.
 #[derive(Clone, PartialEq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CodeImage {
     /// Machine code, then read-only data: the descriptors.
     pub text: Vec<u8>,
@@ -22,6 +23,7 @@ pub struct CodeImage {
 
 /// One piece of compiled code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CodeRange {
     /// Offset of its first byte in the text.
     pub start: u32,
@@ -33,6 +35,7 @@ pub struct CodeRange {
 
 /// What a piece of code is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CodeKind {
     /// The body of this function, or the stub of an imported one.
     Function(u32),

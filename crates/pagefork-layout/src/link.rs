@@ -19,6 +19,7 @@ pub const IMPORTS: u32 = 64;
 /// Where the records of imported memories, tables and globals lie, as offsets
 /// from the start of the link zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LinkLayout {
     memories: u32,
     tables: u32,

@@ -22,6 +22,7 @@ pub const SLOT_ALIGN: u64 = 2 << 20;
 
 /// What the embedder decides about slots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlotLimits {
     /// Bytes of the stack zone; rounded up to pages.
     pub stack_size: u64,
@@ -46,6 +47,7 @@ impl Default for SlotLimits {
 /// '--none--'----------anonymous, read-write-----'-copy on write-'-rw-'----none---'
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlotLayout {
     /// The stack zone; it grows from its end down.
     pub stack: Range<u64>,
@@ -106,11 +108,11 @@ impl SlotLayout {
         let capacities: Vec<u64> = own
             .iter()
             .map(|table| {
-                let maximum = table.maximum.map_or(u64::MAX, u64::from);
-                maximum.min(limits.table_elements).max(u64::from(table.minimum))
+                let maximum = table.maximum.unwrap_or(u64::MAX);
+                maximum.min(limits.table_elements).max(table.minimum)
             })
             .collect();
-        let room = |index: usize| capacities[index] - u64::from(own[index].minimum);
+        let room = |index: usize| capacities[index] - own[index].minimum;
         let mut order: Vec<usize> = (0..own.len()).collect();
         order.sort_by_key(|&index| room(index));
 
@@ -121,9 +123,9 @@ impl SlotLayout {
             below = below.next_multiple_of(8);
             ends[index] = -(below.min(BELOW_BASE_MAX) as i32);
             if own[index].minimum > 0 {
-                contents = below + 8 * u64::from(own[index].minimum);
+                contents = below.saturating_add(own[index].minimum.saturating_mul(8));
             }
-            below += 8 * capacities[index];
+            below = below.saturating_add(capacities[index].saturating_mul(8));
             if below > BELOW_BASE_MAX {
                 return Err(too_large("tables", below));
             }
@@ -175,17 +177,17 @@ impl SlotLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::module::{MemoryType, TableType, ValType};
+    use crate::module::{MemoryType, RefType, TableType};
 
-    fn table(minimum: u32, maximum: Option<u32>) -> TableType {
-        TableType { element: ValType::FuncRef, minimum, maximum }
+    fn table(minimum: u64, maximum: Option<u64>) -> TableType {
+        TableType::new(RefType::FUNCREF, minimum, maximum)
     }
 
     #[test]
     fn zones_follow_each_other_without_gap_or_overlap() {
         let module = ModuleInfo {
             tables: vec![table(10, None), table(5, Some(5)), table(0, Some(7))],
-            memories: vec![MemoryType { minimum: 1, maximum: None }],
+            memories: vec![MemoryType::new(1, None)],
             ..ModuleInfo::default()
         };
         let slot = SlotLayout::new(&module, &SlotLimits::default()).unwrap();

@@ -28,6 +28,7 @@ pub const HEADER_SIZE: u32 = 64;
 /// Every array is indexed upwards from its offset. Imported entities have no
 /// place here; indices count the module's own only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StateLayout {
     /// `u64` byte sizes of memories.
     pub memory_sizes: i32,
@@ -176,14 +177,14 @@ pub fn result_cells(results: &[ValType]) -> Vec<Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::module::{FuncType, GlobalType, MemoryType, TableType};
+    use crate::module::{FuncType, GlobalType, MemoryType, RefType, TableType};
 
     #[test]
     fn parts_do_not_overlap_and_end_below_the_header() {
         let module = ModuleInfo {
             types: vec![FuncType { params: [ValType::I32; 3].into(), results: [].into() }],
-            memories: vec![MemoryType { minimum: 1, maximum: None }],
-            tables: vec![TableType { element: ValType::FuncRef, minimum: 1, maximum: None }; 3],
+            memories: vec![MemoryType::new(1, None)],
+            tables: vec![TableType::new(RefType::FUNCREF, 1, None); 3],
             globals: vec![GlobalType { content: ValType::V128, mutable: true }; 2],
             ..ModuleInfo::default()
         };

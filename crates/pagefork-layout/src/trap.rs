@@ -2,6 +2,7 @@ use std::fmt;
 
 /// Why a guest trapped. The numbers are part of the code-image ABI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum TrapCode {
@@ -31,11 +32,17 @@ pub enum TrapCode {
     NullReference = 12,
     /// The pages of the instance's image could not be read.
     ImageUnreadable = 13,
+    /// `call_ref` of null.
+    NullFunctionReference = 14,
+    /// `throw_ref` of null.
+    NullExceptionReference = 15,
+    /// The instance's zone for exceptions is full of exceptions in use.
+    TooManyExceptions = 16,
 }
 
 impl TrapCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::StackOverflow,
         Self::MemoryOutOfBounds,
         Self::TableOutOfBounds,
@@ -49,6 +56,9 @@ impl TrapCode {
         Self::OutOfFuel,
         Self::NullReference,
         Self::ImageUnreadable,
+        Self::NullFunctionReference,
+        Self::NullExceptionReference,
+        Self::TooManyExceptions,
     ];
 
     /// The code with this number.
@@ -73,6 +83,9 @@ impl fmt::Display for TrapCode {
             Self::OutOfFuel => "all fuel consumed",
             Self::NullReference => "null reference",
             Self::ImageUnreadable => "a page of the instance's image could not be read",
+            Self::NullFunctionReference => "null function reference",
+            Self::NullExceptionReference => "null exception reference",
+            Self::TooManyExceptions => "no room for another exception",
         })
     }
 }

@@ -1,6 +1,6 @@
 use pagefork::{
-    Error, Func, FuncType, Global, GlobalType, Linker, Memory, MemoryType, Store, Table, TableType,
-    Val, ValType,
+    Error, Func, FuncType, Global, GlobalType, Linker, Memory, MemoryType, RefType, Store, Table,
+    TableType, Val, ValType,
 };
 
 /// Defines the module `spectest` as the specification's own interpreter has it.
@@ -33,10 +33,10 @@ pub(crate) fn define(linker: &mut Linker<()>, store: &mut Store<()>) -> Result<(
         linker.define(&mut *store, "spectest", name, global)?;
     }
 
-    let ty = TableType { element: ValType::FuncRef, minimum: 10, maximum: Some(20) };
+    let ty = TableType::new(RefType::FUNCREF, 10, Some(20));
     let table = Table::new(&mut *store, ty, Val::FuncRef(None))?;
     linker.define(&mut *store, "spectest", "table", table)?;
-    let memory = Memory::new(&mut *store, MemoryType { minimum: 1, maximum: Some(2) })?;
+    let memory = Memory::new(&mut *store, MemoryType::new(1, Some(2)))?;
     linker.define(&mut *store, "spectest", "memory", memory)?;
     Ok(())
 }

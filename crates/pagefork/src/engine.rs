@@ -21,7 +21,12 @@ struct Shared {
 
 /// A function type, by its number in the engine: equal exactly if the types are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TypeId(u32);
+pub(crate) struct TypeId(pub(crate) u32);
+
+impl TypeId {
+    /// In a type that is looked for, stands for its own number.
+    pub(crate) const ITSELF: Self = Self(u32::MAX);
+}
 
 impl Engine {
     /// An engine with this configuration. The first one of a process installs
@@ -57,6 +62,8 @@ impl Engine {
         Arc::ptr_eq(&a.0, &b.0)
     }
 
+    /// The engine's number of a function type, whose concrete types are the
+    /// engine's numbers, or [`TypeId::ITSELF`] for the type's own.
     pub(crate) fn type_id(&self, ty: &FuncType) -> TypeId {
         // A panic elsewhere leaves the map as it was: entries are only added.
         let mut types = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);

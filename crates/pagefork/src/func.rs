@@ -87,7 +87,7 @@ impl Func {
         check_count("parameters", ty.params.len(), params.len())?;
         check_count("results", ty.results.len(), results.len())?;
         for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
-            param.check_type(*ty, || format!("parameter {i}"))?;
+            param.check_type(inner, *ty, || format!("parameter {i}"))?;
         }
         match self.entry(inner) {
             Entry::Guest(target) => {

@@ -22,7 +22,7 @@ impl Global {
     /// the store is met, or the system refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self> {
         let store = &mut store.as_context_mut().0.inner;
-        value.check_type(ty.content, || "the value of the global".to_owned())?;
+        value.check_type(store, ty.content, || "the value of the global".to_owned())?;
         let next = store.next_ordinal();
         let cell = value.to_cell(store, next)?;
         let info = ModuleInfo {
@@ -91,7 +91,7 @@ impl Global {
         if !ty.mutable {
             return Err(UsageError::ImmutableGlobal.into());
         }
-        value.check_type(ty.content, || "the value of the global".to_owned())?;
+        value.check_type(store, ty.content, || "the value of the global".to_owned())?;
         let cell = value.to_cell(store, place.ordinal)?;
         // SAFETY: the cell is in the state zone.
         unsafe { store.global_address(place).write(cell) };
@@ -101,8 +101,10 @@ impl Global {
 
 impl StoreInner {
     pub(crate) fn global_type(&self, place: Place) -> GlobalType {
-        let info = self.instance(place.ordinal).module.info();
-        info.globals[(info.imported_globals + place.own_index) as usize]
+        let module = &self.instance(place.ordinal).module;
+        let info = module.info();
+        let ty = info.globals[(info.imported_globals + place.own_index) as usize];
+        GlobalType { content: module.engine_val_type(ty.content), ..ty }
     }
 
     pub(crate) fn global_cell(&self, place: Place) -> Cell {

@@ -89,6 +89,7 @@ pub(crate) struct Imports {
     pub(crate) tables: Box<[Place]>,
     pub(crate) memories: Box<[Place]>,
     pub(crate) globals: Box<[Place]>,
+    pub(crate) tags: Box<[Place]>,
 }
 
 /// A table, memory or global: the instance that defines it, and its number among
@@ -316,6 +317,11 @@ impl StoreInner {
         place(ordinal, index, &instance.imports.memories)
     }
 
+    pub(crate) fn tag(&self, ordinal: u32, index: u32) -> Place {
+        let instance = self.instance(ordinal);
+        place(ordinal, index, &instance.imports.tags)
+    }
+
     pub(crate) fn global(&self, ordinal: u32, index: u32) -> Place {
         let instance = self.instance(ordinal);
         place(ordinal, index, &instance.imports.globals)
@@ -329,7 +335,7 @@ impl StoreInner {
             return (&host.ty, host.type_id);
         }
         let module = &self.instance(function.ordinal()).module;
-        (module.info().function_type(index), module.function_type_id(index))
+        (module.function_type(index), module.function_type_id(index))
     }
 
     /// How to enter the definition `function`, which is a guest's.

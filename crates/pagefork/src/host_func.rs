@@ -1,6 +1,6 @@
 use std::error::Error as StdError;
 
-use pagefork_layout::module::FuncType;
+use pagefork_layout::module::{FuncType, ValType};
 
 use crate::engine::{Engine, TypeId};
 use crate::error::{Error, Result};
@@ -55,12 +55,15 @@ impl HostFunc {
                 for (i, ty) in types.params.iter().enumerate() {
                     values.push(Val::from_cell(cells.add(i).read(), *ty, &*store, owner));
                 }
-                values.extend(types.results.iter().map(|ty| Val::default_for(*ty)));
+                let unset = |ty: &ValType| Val::default_for(*ty).unwrap_or(Val::I32(0));
+                values.extend(types.results.iter().map(unset));
                 let (params, results) = values.split_at_mut(types.params.len());
                 let result = function(Caller::new(store, base), params, results);
                 let result = result.and_then(|()| {
                     for (i, (value, ty)) in results.iter().zip(&types.results).enumerate() {
-                        value.check_type(*ty, || format!("result {i} of a host function"))?;
+                        value.check_type(&*store, *ty, || {
+                            format!("result {i} of a host function")
+                        })?;
                         cells.add(i).write(value.to_cell(&*store, owner)?);
                     }
                     Ok(())

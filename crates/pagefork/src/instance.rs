@@ -11,6 +11,7 @@ use crate::memory::Memory;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreContext, StoreId, StoreInner};
 use crate::table::Table;
+use crate::tag::Tag;
 use crate::typed::{TypedFunc, WasmValues};
 
 /// A module in a store, with its memory, tables and globals.
@@ -31,6 +32,8 @@ pub enum Extern {
     Table(Table),
     /// A memory.
     Memory(Memory),
+    /// A tag of exceptions.
+    Tag(Tag),
 }
 
 macro_rules! externs {
@@ -59,6 +62,7 @@ externs! {
     Global, into_global;
     Table, into_table;
     Memory, into_memory;
+    Tag, into_tag;
 }
 
 impl Extern {
@@ -72,6 +76,7 @@ impl Extern {
             Self::Global(global) => ExternType::Global(global.ty(store)),
             Self::Table(table) => ExternType::Table(table.ty(store)),
             Self::Memory(memory) => ExternType::Memory(memory.ty(store)),
+            Self::Tag(tag) => ExternType::Tag(tag.ty(store)),
         }
     }
 }
@@ -228,6 +233,7 @@ impl Instance {
             Item::Memory(index) => {
                 Memory::from_place(store, store.memory(self.ordinal, index)).into()
             }
+            Item::Tag(index) => Tag::from_place(store, store.tag(self.ordinal, index)).into(),
         }
     }
 

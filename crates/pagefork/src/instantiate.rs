@@ -4,7 +4,8 @@
 
 use pagefork_compiler::SpawnStep;
 use pagefork_layout::module::{
-    ConstExpr, ExternType, GlobalType, Item, MemoryType, ModuleInfo, TableType, ValType,
+    ConstExpr, ExternType, GlobalType, Item, MemoryType, ModuleInfo, SegmentMode, TableType,
+    ValType,
 };
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::reference::FuncRef;
@@ -37,7 +38,7 @@ pub(crate) unsafe fn instantiate(
     if inner.suspended.is_some() {
         return Err(UsageError::Suspended.into());
     }
-    let imports = match_imports(inner, module.info(), imports)?;
+    let imports = match_imports(inner, module, imports)?;
     let (ordinal, steps) = spawn(inner, module, imports)?;
     let mut known_outside = false;
     if let Err(code) = apply_steps(inner, ordinal, &steps.steps, &mut known_outside) {
@@ -74,34 +75,45 @@ pub(crate) fn spawn_alone(store: &mut StoreInner, module: &Module) -> Result<u32
 
 /// # Errors
 /// If an import is not of the type that the module declares.
-fn match_imports(store: &StoreInner, info: &ModuleInfo, given: &[Extern]) -> Result<Imports> {
+fn match_imports(store: &StoreInner, module: &Module, given: &[Extern]) -> Result<Imports> {
+    let info = module.info();
     if given.len() != info.imports.len() {
         let (expected, found) = (info.imports.len(), given.len());
         return Err(LinkError::ImportCount { expected, found }.into());
     }
     let mut functions = Vec::new();
-    let (mut globals, mut tables, mut memories) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut globals, mut tables) = (Vec::new(), Vec::new());
+    let (mut memories, mut tags) = (Vec::new(), Vec::new());
     for (import, given) in info.imports.iter().zip(given) {
         let matches = match (import.item, given) {
             (Item::Func(index), Extern::Func(function)) => {
                 let definition = function.reference(store)?;
                 functions.push(definition);
-                store.function_type(definition).0 == info.function_type(index)
+                store.function_type(definition).1 == module.function_type_id(index)
             }
             (Item::Global(index), Extern::Global(global)) => {
                 let place = global.place(store)?;
                 globals.push(place);
-                store.global_type(place) == info.globals[index as usize]
+                let declared = info.globals[index as usize];
+                let content = module.engine_val_type(declared.content);
+                global_matches(store.global_type(place), GlobalType { content, ..declared })
             }
             (Item::Table(index), Extern::Table(table)) => {
                 let place = table.place(store)?;
                 tables.push(place);
-                table_matches(&store.table_type(place), &info.tables[index as usize])
+                let declared = info.tables[index as usize];
+                let element = module.engine_ref_type(declared.element);
+                table_matches(&store.table_type(place), &TableType { element, ..declared })
             }
             (Item::Memory(index), Extern::Memory(memory)) => {
                 let place = memory.place(store)?;
                 memories.push(place);
                 memory_matches(&store.memory_type(place), &info.memories[index as usize])
+            }
+            (Item::Tag(index), Extern::Tag(tag)) => {
+                let place = tag.place(store)?;
+                tags.push(place);
+                store.tag_type(place) == module.tag_type(index)
             }
             _ => false,
         };
@@ -109,7 +121,7 @@ fn match_imports(store: &StoreInner, info: &ModuleInfo, given: &[Extern]) -> Res
             return Err(LinkError::IncompatibleImport {
                 module: import.module.clone(),
                 name: import.name.clone(),
-                expected: describe(&info.item_type(import.item)),
+                expected: describe(&module.item_type(import.item)),
                 found: describe(&type_of(store, given)),
             }
             .into());
@@ -120,21 +132,26 @@ fn match_imports(store: &StoreInner, info: &ModuleInfo, given: &[Extern]) -> Res
         globals: globals.into(),
         tables: tables.into(),
         memories: memories.into(),
+        tags: tags.into(),
     })
+}
+
+fn global_matches(found: GlobalType, wanted: GlobalType) -> bool {
+    found.mutable == wanted.mutable
+        && found.content.is_subtype(wanted.content)
+        // What both may write must be of the same type for both.
+        && (!wanted.mutable || found.content == wanted.content)
 }
 
 fn table_matches(found: &TableType, wanted: &TableType) -> bool {
     found.element == wanted.element
-        && limits_match(
-            found.minimum.into(),
-            found.maximum.map(u64::from),
-            wanted.minimum.into(),
-            wanted.maximum.map(u64::from),
-        )
+        && found.table64 == wanted.table64
+        && limits_match(found.minimum, found.maximum, wanted.minimum, wanted.maximum)
 }
 
 fn memory_matches(found: &MemoryType, wanted: &MemoryType) -> bool {
-    limits_match(found.minimum, found.maximum, wanted.minimum, wanted.maximum)
+    found.memory64 == wanted.memory64
+        && limits_match(found.minimum, found.maximum, wanted.minimum, wanted.maximum)
 }
 
 /// Whether something of the present size `minimum` and the maximum `maximum` is
@@ -165,6 +182,7 @@ fn type_of(store: &StoreInner, value: &Extern) -> ExternType {
         Extern::Memory(memory) => {
             ExternType::Memory(store.memory_type(memory.place(store).expect(known)))
         }
+        Extern::Tag(tag) => ExternType::Tag(store.tag_type(tag.place(store).expect(known)).clone()),
     }
 }
 
@@ -180,10 +198,14 @@ pub(crate) fn describe(ty: &ExternType) -> String {
             format!("global (mut {content})")
         }
         ExternType::Table(ty) => {
-            let limits = limits(ty.minimum.into(), ty.maximum.map(u64::from));
-            format!("table {limits} {}", ty.element)
+            let index = if ty.table64 { "i64 " } else { "" };
+            format!("table {index}{} {}", limits(ty.minimum, ty.maximum), ty.element)
         }
-        ExternType::Memory(ty) => format!("memory {}", limits(ty.minimum, ty.maximum)),
+        ExternType::Memory(ty) => {
+            let index = if ty.memory64 { "i64 " } else { "" };
+            format!("memory {index}{}", limits(ty.minimum, ty.maximum))
+        }
+        ExternType::Tag(ty) => format!("tag {ty}"),
     }
 }
 
@@ -198,7 +220,7 @@ fn spawn(
     let usage = add(store.usage, own);
     usage.check(&store.limits)?;
     for table in &info.tables[info.imported_tables as usize..] {
-        limits::check("elements of a table", table.minimum.into(), store.limits.table_elements)?;
+        limits::check("elements of a table", table.minimum, store.limits.table_elements)?;
     }
     let (mut memory_size, mut memory_max) = (0, 0);
     for memory in &info.memories[info.imported_memories as usize..] {
@@ -262,25 +284,35 @@ fn apply_steps(
                 let own_index = global - info.imported_globals;
                 let place = Place { ordinal, own_index };
                 let ty = info.globals[global as usize].content;
-                let word = store.constant(ordinal, info.global_inits[own_index as usize], ty);
+                let word = store.constant(ordinal, &info.global_inits[own_index as usize], ty);
                 store.set_global_word(place, word);
+            }
+            SpawnStep::Table { table } => {
+                let place = store.table(ordinal, table);
+                let ty = info.tables[table as usize];
+                let init = info.table_inits[place.own_index as usize].as_ref();
+                let init = init.expect("the step is about an initial value");
+                let word = store.constant(ordinal, init, ValType::Ref(ty.element));
+                store.table_fill(ordinal, place, 0, word, ty.minimum)?;
             }
             SpawnStep::Elements { segment, offset } => {
                 let elements = &info.elements[segment as usize];
-                let pagefork_layout::module::SegmentMode::Active { target, .. } = elements.mode
-                else {
+                let SegmentMode::Active { target, .. } = &elements.mode else {
                     unreachable!("only active segments are applied at spawn")
                 };
-                let table = store.table(ordinal, target);
+                let table = store.table(ordinal, *target);
                 let count = elements.items.len() as u64;
                 store.table_init(ordinal, table, elements, offset, 0, count)?;
-                *known_outside |=
-                    table.ordinal != ordinal && elements.element == ValType::FuncRef && count > 0;
+                *known_outside |= table.ordinal != ordinal
+                    && ValType::Ref(elements.element).has_owner()
+                    && count > 0;
             }
             SpawnStep::Data { segment, offset } => {
                 let data = &info.data[segment as usize];
-                // Validation knows one memory.
-                let memory = store.memory(ordinal, 0);
+                let SegmentMode::Active { target, .. } = &data.mode else {
+                    unreachable!("only active segments are applied at spawn")
+                };
+                let memory = store.memory(ordinal, *target);
                 store.memory_init(memory, &data.bytes, offset, 0, data.bytes.len() as u64)?;
             }
             SpawnStep::Trap(code) => return Err(code),
@@ -314,13 +346,15 @@ unsafe fn call_start(store: *mut StoreInner, ordinal: u32, start: u32) -> Result
 impl StoreInner {
     /// The word of a reference that a constant expression of the instance
     /// `ordinal` means, as it lies in that instance's own places.
-    pub(crate) fn constant(&self, ordinal: u32, expr: ConstExpr, ty: ValType) -> u64 {
+    pub(crate) fn constant(&self, ordinal: u32, expr: &ConstExpr, ty: ValType) -> u64 {
         match expr {
-            ConstExpr::Bits(bits) => bits as u64,
+            ConstExpr::Bits(_) | ConstExpr::Extended(_) => {
+                unreachable!("numbers are known when the image is made")
+            }
             ConstExpr::Null => 0,
-            ConstExpr::Func(index) => FuncRef::new(0, index).0,
+            ConstExpr::Func(index) => FuncRef::new(0, *index).0,
             ConstExpr::Global(index) => {
-                let place = self.global(ordinal, index);
+                let place = self.global(ordinal, *index);
                 let word = self.global_cell(place).low;
                 match ty.has_owner() {
                     true => FuncRef(word).absolute(place.ordinal).relative(ordinal).0,

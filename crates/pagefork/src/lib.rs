@@ -62,6 +62,8 @@ mod memory;
 mod table;
 /// Globals.
 mod global;
+/// Tags of exceptions.
+mod tag;
 /// Values, and the cells in which host and guest pass them.
 mod value;
 /// References to values of the host.
@@ -108,11 +110,12 @@ pub use crate::memory::{Memory, MemoryAccessError};
 pub use crate::module::{ExportType, ImportType, Module};
 pub use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 pub use crate::table::Table;
+pub use crate::tag::Tag;
 pub use crate::trap::{Trap, TrapCode};
 pub use crate::typed::{TypedFunc, WasmTy, WasmValues};
 pub use crate::value::Val;
 pub use pagefork_compiler::CompileError;
 pub use pagefork_layout::module::{
-    ExternType, FuncType, GlobalType, MemoryType, TableType, ValType,
+    ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };
 pub use pagefork_pages::PagesError;

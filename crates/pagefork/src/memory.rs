@@ -194,10 +194,7 @@ impl StoreInner {
         let instance = self.instance(place.ordinal);
         let info = instance.module.info();
         let declared = &info.memories[(info.imported_memories + place.own_index) as usize];
-        MemoryType {
-            minimum: instance.slot.memory_size() / WASM_PAGE_SIZE,
-            maximum: declared.maximum,
-        }
+        MemoryType { minimum: instance.slot.memory_size() / WASM_PAGE_SIZE, ..*declared }
     }
 
     /// The first byte of a memory, and how many are accessible.

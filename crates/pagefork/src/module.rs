@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork_compiler::{CompiledModule, SpawnStep, initial_image};
 use pagefork_layout::code::CodeImage;
-use pagefork_layout::module::{ConstExpr, ExternType, Item, ModuleInfo, SegmentMode};
+use pagefork_layout::module::{
+    ConstExpr, ExternType, FuncType, GlobalType, Item, ModuleInfo, RefType, SegmentMode, TableType,
+    ValType,
+};
 use pagefork_layout::page::{WASM_PAGE_SIZE, round_up};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_pages::{Image, PagesError};
@@ -30,8 +33,12 @@ struct Inner {
 struct Compiled {
     engine: Engine,
     module: CompiledModule,
-    /// For each canonical type, its number in the engine.
-    types: Vec<TypeId>,
+    /// For each canonical type, its number in the engine, and the type with the
+    /// engine's numbers.
+    types: Vec<(TypeId, FuncType)>,
+    /// Whether concrete types in the description are the engine's numbers: so it
+    /// is for what the host creates.
+    numbered_by_engine: bool,
     exports: HashMap<String, Item>,
     /// The imported globals whose values the initial image depends on.
     image_globals: Vec<u32>,
@@ -121,12 +128,23 @@ impl Module {
     }
 
     pub(crate) fn from_compiled(engine: &Engine, module: CompiledModule) -> Result<Self> {
+        let types = engine_types(engine, &module.info);
+        Self::with_types(engine, module, types, false)
+    }
+
+    fn with_types(
+        engine: &Engine,
+        module: CompiledModule,
+        types: Vec<(TypeId, FuncType)>,
+        numbered_by_engine: bool,
+    ) -> Result<Self> {
         let memory = CodeMemory::new(&module.code.text)?;
         let info = &module.info;
         let exports = info.exports.iter().map(|export| (export.name.clone(), export.item));
         let compiled = Compiled {
             engine: engine.clone(),
-            types: info.types.iter().map(|ty| engine.type_id(ty)).collect(),
+            types,
+            numbered_by_engine,
             exports: exports.collect(),
             image_globals: image_globals(info),
             plans: Mutex::default(),
@@ -142,7 +160,9 @@ impl Module {
         limits.stack_size = 0;
         let layout = SlotLayout::new(&info, &limits)?;
         let code = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
-        Self::from_compiled(engine, CompiledModule { info, layout, code })
+        let module = CompiledModule { info, layout, code };
+        let types = module.info.types.iter().map(|ty| (engine.type_id(ty), ty.clone())).collect();
+        Self::with_types(engine, module, types, true)
     }
 
     /// The same module with its code mapped at another address: for showing that
@@ -178,7 +198,7 @@ impl Module {
         info.imports.iter().map(|import| ImportType {
             module: &import.module,
             name: &import.name,
-            ty: info.item_type(import.item),
+            ty: self.item_type(import.item),
         })
     }
 
@@ -187,12 +207,12 @@ impl Module {
         let info = self.info();
         info.exports
             .iter()
-            .map(|export| ExportType { name: &export.name, ty: info.item_type(export.item) })
+            .map(|export| ExportType { name: &export.name, ty: self.item_type(export.item) })
     }
 
     /// The type of the export `name`.
     pub fn get_export(&self, name: &str) -> Option<ExternType> {
-        self.export(name).map(|item| self.info().item_type(item))
+        self.export(name).map(|item| self.item_type(item))
     }
 
     /// What the compiler made of it: for tests and inspection.
@@ -228,7 +248,58 @@ impl Module {
 
     /// The engine's number of a canonical type.
     pub(crate) fn type_id(&self, canonical_type: u32) -> TypeId {
-        self.0.compiled.types[canonical_type as usize]
+        self.engine_type(canonical_type).0
+    }
+
+    fn engine_type(&self, canonical_type: u32) -> &(TypeId, FuncType) {
+        &self.0.compiled.types[canonical_type as usize]
+    }
+
+    /// The type of function `index`, with the engine's numbers.
+    pub(crate) fn function_type(&self, index: u32) -> &FuncType {
+        &self.engine_type(self.info().functions[index as usize]).1
+    }
+
+    /// The type of tag `index`, with the engine's numbers.
+    pub(crate) fn tag_type(&self, index: u32) -> &FuncType {
+        &self.engine_type(self.info().tags[index as usize]).1
+    }
+
+    /// A type that the module declares, with the engine's numbers.
+    pub(crate) fn engine_val_type(&self, ty: ValType) -> ValType {
+        match self.0.compiled.numbered_by_engine {
+            true => ty,
+            false => ty.map_concrete(|index| self.type_id(index).0),
+        }
+    }
+
+    /// A type that the module declares, with the engine's numbers.
+    pub(crate) fn engine_ref_type(&self, ty: RefType) -> RefType {
+        match self.engine_val_type(ValType::Ref(ty)) {
+            ValType::Ref(ty) => ty,
+            _ => unreachable!("references stay references"),
+        }
+    }
+
+    /// The type of an item, with the engine's numbers.
+    pub(crate) fn item_type(&self, item: Item) -> ExternType {
+        match self.info().item_type(item) {
+            ExternType::Func(_) => {
+                let Item::Func(index) = item else { unreachable!("its type is a function's") };
+                ExternType::Func(self.function_type(index).clone())
+            }
+            ExternType::Tag(_) => {
+                let Item::Tag(index) = item else { unreachable!("its type is a tag's") };
+                ExternType::Tag(self.tag_type(index).clone())
+            }
+            ExternType::Global(ty) => {
+                ExternType::Global(GlobalType { content: self.engine_val_type(ty.content), ..ty })
+            }
+            ExternType::Table(ty) => {
+                ExternType::Table(TableType { element: self.engine_ref_type(ty.element), ..ty })
+            }
+            ExternType::Memory(ty) => ExternType::Memory(ty),
+        }
     }
 
     /// How instances start. `imported_global` gives the bits of an imported
@@ -282,23 +353,34 @@ fn to_binary(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     Ok(Cow::Borrowed(bytes))
 }
 
+/// Each canonical type of a module as the engine knows it.
+fn engine_types(engine: &Engine, info: &ModuleInfo) -> Vec<(TypeId, FuncType)> {
+    let mut types: Vec<(TypeId, FuncType)> = Vec::with_capacity(info.types.len());
+    for (index, ty) in (0..).zip(&info.types) {
+        // A type names itself or earlier ones.
+        let number = |other: u32, own| if other == index { own } else { types[other as usize].0.0 };
+        let id = engine.type_id(&ty.map_concrete(|other| number(other, TypeId::ITSELF.0)));
+        let ty = ty.map_concrete(|other| number(other, id.0));
+        types.push((id, ty));
+    }
+    types
+}
+
 /// The imported globals that initialisers use.
 fn image_globals(info: &ModuleInfo) -> Vec<u32> {
-    let offset = |mode: &SegmentMode| match mode {
-        SegmentMode::Active { offset, .. } => Some(*offset),
-        _ => None,
-    };
-    let elements = info.elements.iter();
-    let items = elements.clone().flat_map(|segment| segment.items.iter().copied());
-    let offsets = elements.filter_map(|segment| offset(&segment.mode));
-    let data = info.data.iter().filter_map(|segment| offset(&segment.mode));
-    let all = info.global_inits.iter().copied().chain(items).chain(offsets).chain(data);
-    let mut globals: Vec<u32> = all
-        .filter_map(|expr| match expr {
-            ConstExpr::Global(index) if index < info.imported_globals => Some(index),
+    fn offset(mode: &SegmentMode) -> Option<&ConstExpr> {
+        match mode {
+            SegmentMode::Active { offset, .. } => Some(offset),
             _ => None,
-        })
-        .collect();
+        }
+    }
+    let items = info.elements.iter().flat_map(|segment| &segment.items);
+    let offsets = info.elements.iter().filter_map(|segment| offset(&segment.mode));
+    let data = info.data.iter().filter_map(|segment| offset(&segment.mode));
+    let inits = info.global_inits.iter().chain(info.table_inits.iter().flatten());
+    let all = inits.chain(items).chain(offsets).chain(data);
+    let mut globals: Vec<u32> =
+        all.flat_map(ConstExpr::globals).filter(|index| *index < info.imported_globals).collect();
     globals.sort_unstable();
     globals.dedup();
     globals

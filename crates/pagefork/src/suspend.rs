@@ -32,6 +32,7 @@ use crate::memory::Memory;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreInner};
 use crate::table::Table;
+use crate::tag::Tag;
 use crate::value::Val;
 
 /// How far a call got.
@@ -92,7 +93,7 @@ pub fn call(
         return Err(UsageError::ValueCount { what: "parameters", expected, found }.into());
     }
     for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
-        param.check_type(*ty, || format!("parameter {i}"))?;
+        param.check_type(inner, *ty, || format!("parameter {i}"))?;
     }
     func::write_values(inner, params, func::cells(&target), target.ordinal)?;
     let store = store.as_ptr();
@@ -450,6 +451,7 @@ pub fn linker_in_copy<T: 'static>(
             Extern::Global(global) => Global::from_place(target, global.place(source)?).into(),
             Extern::Table(table) => Table::from_place(target, table.place(source)?).into(),
             Extern::Memory(memory) => Memory::from_place(target, memory.place(source)?).into(),
+            Extern::Tag(tag) => Tag::from_place(target, tag.place(source)?).into(),
         })
     })
 }

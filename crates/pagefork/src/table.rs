@@ -26,12 +26,12 @@ impl Table {
     /// limit of the store is met, or the system refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: TableType, element: Val) -> Result<Self> {
         let store = &mut store.as_context_mut().0.inner;
-        if ty.maximum.is_some_and(|maximum| maximum < ty.minimum) || !ty.element.is_ref() {
-            let maximum = ty.maximum.unwrap_or(u32::MAX);
+        if ty.maximum.is_some_and(|maximum| maximum < ty.minimum) {
+            let maximum = ty.maximum.unwrap_or(u64::MAX);
             let what = format!("a table of {} to {maximum} times {}", ty.minimum, ty.element);
             return Err(UsageError::InvalidType(what).into());
         }
-        element.check_type(ty.element, || "the element".to_owned())?;
+        element.check_type(store, ValType::Ref(ty.element), || "the element".to_owned())?;
         let word = element.to_cell(store, store.next_ordinal())?.low;
         let info = ModuleInfo {
             tables: vec![ty],
@@ -93,7 +93,7 @@ impl Table {
         // SAFETY: the element is within the table.
         let word = unsafe { store.element(place, index).read() };
         let ty = store.table_type(place).element;
-        Some(Val::from_cell(Cell::from_u64(word), ty, store, place.ordinal))
+        Some(Val::from_cell(Cell::from_u64(word), ValType::Ref(ty), store, place.ordinal))
     }
 
     /// Sets the element `index`.
@@ -118,7 +118,8 @@ impl Table {
     ) -> Result<()> {
         let store = &mut store.as_context_mut().0.inner;
         let place = self.place(store)?;
-        element.check_type(store.table_type(place).element, || "the element".to_owned())?;
+        let ty = ValType::Ref(store.table_type(place).element);
+        element.check_type(store, ty, || "the element".to_owned())?;
         let word = element.to_cell(store, place.ordinal)?.low;
         let end = start.saturating_add(length);
         store.table_fill_stored(place, start, word, length).map_err(|_| {
@@ -135,7 +136,8 @@ impl Table {
     pub fn grow(&self, mut store: impl AsContextMut, delta: u64, element: Val) -> Result<u64> {
         let store = &mut store.as_context_mut().0.inner;
         let place = self.place(store)?;
-        element.check_type(store.table_type(place).element, || "the element".to_owned())?;
+        let ty = ValType::Ref(store.table_type(place).element);
+        element.check_type(store, ty, || "the element".to_owned())?;
         let word = element.to_cell(store, place.ordinal)?.low;
         Ok(store.table_grow_stored(place, delta, word)?)
     }
@@ -143,9 +145,11 @@ impl Table {
 
 impl StoreInner {
     pub(crate) fn table_type(&self, place: Place) -> TableType {
-        let info = self.instance(place.ordinal).module.info();
+        let module = &self.instance(place.ordinal).module;
+        let info = module.info();
         let declared = info.tables[(info.imported_tables + place.own_index) as usize];
-        TableType { minimum: self.table_length(place) as u32, ..declared }
+        let element = module.engine_ref_type(declared.element);
+        TableType { element, minimum: self.table_length(place), ..declared }
     }
 
     pub(crate) fn table_length(&self, place: Place) -> u64 {
@@ -193,9 +197,9 @@ impl StoreInner {
     /// The word of a reference from a place of the instance `from` as it is stored
     /// in a table.
     fn stored(&self, table: Place, word: u64, from: u32) -> u64 {
-        match self.table_type(table).element {
-            ValType::FuncRef => FuncRef(word).absolute(from).relative(table.ordinal).0,
-            _ => word,
+        match ValType::Ref(self.table_type(table).element).has_owner() {
+            true => FuncRef(word).absolute(from).relative(table.ordinal).0,
+            false => word,
         }
     }
 
@@ -300,7 +304,7 @@ impl StoreInner {
         let end = end.filter(|end| *end <= elements.items.len() as u64);
         let end = end.ok_or(TrapCode::TableOutOfBounds)?;
         for (item, i) in elements.items[source as usize..end as usize].iter().zip(0..) {
-            let word = self.constant(ordinal, *item, elements.element);
+            let word = self.constant(ordinal, item, ValType::Ref(elements.element));
             let word = self.stored(table, word, ordinal);
             // SAFETY: the element is within the table.
             unsafe { self.element(table, destination + i).write(word) };

@@ -215,7 +215,7 @@ unsafe impl WasmTy for u128 {
 
 // SAFETY: a reference takes the first 8 bytes.
 unsafe impl WasmTy for Option<Func> {
-    const TYPE: ValType = ValType::FuncRef;
+    const TYPE: ValType = ValType::FUNCREF;
 
     unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
         let reference = match self {
@@ -236,7 +236,7 @@ unsafe impl WasmTy for Option<Func> {
 
 // SAFETY: a reference takes the first 8 bytes.
 unsafe impl WasmTy for Option<ExternRef> {
-    const TYPE: ValType = ValType::ExternRef;
+    const TYPE: ValType = ValType::EXTERNREF;
 
     unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
         let handle = match self {

@@ -1,4 +1,4 @@
-use pagefork_layout::module::ValType;
+use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::reference::FuncRef;
 
 use crate::error::{Result, UsageError};
@@ -27,7 +27,7 @@ pub enum Val {
 }
 
 impl Val {
-    /// The value's type.
+    /// The value's type; of a reference, the largest one of its kind.
     pub const fn ty(&self) -> ValType {
         match self {
             Self::I32(_) => ValType::I32,
@@ -35,21 +35,29 @@ impl Val {
             Self::F32(_) => ValType::F32,
             Self::F64(_) => ValType::F64,
             Self::V128(_) => ValType::V128,
-            Self::FuncRef(_) => ValType::FuncRef,
-            Self::ExternRef(_) => ValType::ExternRef,
+            Self::FuncRef(_) => ValType::FUNCREF,
+            Self::ExternRef(_) => ValType::EXTERNREF,
         }
     }
 
-    /// Zero, or null, of type `ty`.
-    pub const fn default_for(ty: ValType) -> Self {
-        match ty {
+    /// Zero, or null, of type `ty`; `None` for references that cannot be null.
+    pub const fn default_for(ty: ValType) -> Option<Self> {
+        Some(match ty {
             ValType::I32 => Self::I32(0),
             ValType::I64 => Self::I64(0),
             ValType::F32 => Self::F32(0),
             ValType::F64 => Self::F64(0),
             ValType::V128 => Self::V128(0),
-            ValType::FuncRef => Self::FuncRef(None),
-            _ => Self::ExternRef(None),
+            ValType::Ref(RefType { nullable: false, .. }) => return None,
+            ValType::Ref(ty) => Self::null(ty.heap),
+        })
+    }
+
+    /// The null of this kind of reference.
+    pub(crate) const fn null(heap: HeapType) -> Self {
+        match heap.top() {
+            HeapType::Extern => Self::ExternRef(None),
+            _ => Self::FuncRef(None),
         }
     }
 
@@ -114,17 +122,37 @@ impl Val {
             ValType::F32 => Self::F32(cell.low as u32),
             ValType::F64 => Self::F64(cell.low),
             ValType::V128 => Self::V128(cell.u128()),
-            ValType::FuncRef => {
-                Self::FuncRef(Func::from_reference(store, FuncRef(cell.low).absolute(owner)))
-            }
-            _ => Self::ExternRef(ExternRef::from_handle(store, cell.low)),
+            ValType::Ref(ty) => match ty.heap.top() {
+                HeapType::Extern => Self::ExternRef(ExternRef::from_handle(store, cell.low)),
+                _ => Self::FuncRef(Func::from_reference(store, FuncRef(cell.low).absolute(owner))),
+            },
         }
     }
 
     /// # Errors
-    /// If the value is not of type `ty`; `what` says which value it is.
-    pub(crate) fn check_type(&self, ty: ValType, what: impl Fn() -> String) -> Result<()> {
-        if self.ty() == ty {
+    /// If the value is not of type `ty`, or of another store; `what` says which
+    /// value it is.
+    pub(crate) fn check_type(
+        &self,
+        store: &StoreInner,
+        ty: ValType,
+        what: impl Fn() -> String,
+    ) -> Result<()> {
+        let own = match self {
+            Self::FuncRef(Some(function)) => {
+                let (_, id) = store.function_type(function.reference(store)?);
+                ValType::Ref(RefType { nullable: false, heap: HeapType::Concrete(id.0) })
+            }
+            Self::FuncRef(None) => ValType::Ref(RefType { nullable: true, heap: HeapType::NoFunc }),
+            Self::ExternRef(Some(_)) => {
+                ValType::Ref(RefType { nullable: false, heap: HeapType::Extern })
+            }
+            Self::ExternRef(None) => {
+                ValType::Ref(RefType { nullable: true, heap: HeapType::NoExtern })
+            }
+            number => number.ty(),
+        };
+        if own.is_subtype(ty) {
             return Ok(());
         }
         let (expected, found) = (ty.to_string(), self.ty().to_string());

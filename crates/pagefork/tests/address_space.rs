@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use pagefork::{
-    Engine, Func, Global, GlobalType, Instance, Linker, Memory, MemoryType, Module, Result, Store,
-    Table, TableType, Val, ValType,
+    Engine, Func, Global, GlobalType, Instance, Linker, Memory, MemoryType, Module, RefType,
+    Result, Store, Table, TableType, Val, ValType,
 };
 
 /// Bytes mapped, and bytes mapped executable.
@@ -40,9 +40,9 @@ fn use_everything(engine: &Engine, close: bool) -> Result<()> {
     let mut store = Store::new(engine, Arc::clone(&shared));
     let mut linker = Linker::new(engine);
     linker.func_wrap("", "f", || ())?;
-    let memory = Memory::new(&mut store, MemoryType { minimum: 1, maximum: None })?;
+    let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
     linker.define(&store, "", "m", memory)?;
-    let ty = TableType { element: ValType::FuncRef, minimum: 1, maximum: None };
+    let ty = TableType::new(RefType::FUNCREF, 1, None);
     Table::new(&mut store, ty, Val::FuncRef(None))?;
     let ty = GlobalType { content: ValType::I32, mutable: true };
     Global::new(&mut store, ty, Val::I32(1))?;

@@ -2,7 +2,7 @@
 
 use pagefork::{
     Engine, Extern, ExternType, Func, FuncType, Global, GlobalType, Instance, Linker, Memory,
-    MemoryType, Module, Result, Store, Table, TableType, UsageError, Val, ValType,
+    MemoryType, Module, RefType, Result, Store, Table, TableType, UsageError, Val, ValType,
 };
 
 fn instance(store: &mut Store<()>, wat: &str) -> Instance {
@@ -176,16 +176,16 @@ fn things_of_the_host_can_be_imported() -> Result<()> {
             (global.set $g (i32.add (global.get $g) (call_indirect (result i32) (i32.const 0))))
             (i32.add (global.get $g) (call_indirect (result i32) (i32.const 2)))))"#;
     let module = Module::new(store.engine(), wat)?;
-    let memory = Memory::new(&mut store, MemoryType { minimum: 1, maximum: Some(2) })?;
-    let ty = TableType { element: ValType::FuncRef, minimum: 3, maximum: None };
+    let memory = Memory::new(&mut store, MemoryType::new(1, Some(2)))?;
+    let ty = TableType::new(RefType::FUNCREF, 3, None);
     let table = Table::new(&mut store, ty, Val::FuncRef(None))?;
     let ty = GlobalType { content: ValType::I32, mutable: true };
     let g = Global::new(&mut store, ty, Val::I32(10))?;
     let function = Func::wrap(&mut store, || 1000i32);
-    let ty = GlobalType { content: ValType::FuncRef, mutable: false };
+    let ty = GlobalType { content: ValType::FUNCREF, mutable: false };
     let r = Global::new(&mut store, ty, function.into())?;
     let reference = pagefork::ExternRef::new(&mut store, 5u8)?;
-    let ty = GlobalType { content: ValType::ExternRef, mutable: false };
+    let ty = GlobalType { content: ValType::EXTERNREF, mutable: false };
     let e = Global::new(&mut store, ty, reference.into())?;
     let imports: [Extern; 5] = [memory.into(), table.into(), g.into(), r.into(), e.into()];
     let instance = Instance::new(&mut store, &module, &imports)?;
@@ -216,7 +216,7 @@ fn modules_list_their_imports_and_exports() -> Result<()> {
     let ty = FuncType { params: [ValType::F32].into(), results: [].into() };
     assert_eq!(*import.ty(), ExternType::Func(ty));
     assert_eq!(module.exports().map(|export| export.name()).collect::<Vec<_>>(), ["m"]);
-    let memory = ExternType::Memory(MemoryType { minimum: 1, maximum: None });
+    let memory = ExternType::Memory(MemoryType::new(1, None));
     assert_eq!(module.get_export("m"), Some(memory));
     assert_eq!(module.get_export("n"), None);
     Ok(())

@@ -1,8 +1,8 @@
 //! Limits of stores and engines.
 
 use pagefork::{
-    Config, Engine, ErrorKind, Instance, LimitError, Memory, MemoryType, Module, Result, Store,
-    StoreLimits, Table, TableType, Val, ValType,
+    Config, Engine, ErrorKind, Instance, LimitError, Memory, MemoryType, Module, RefType, Result,
+    Store, StoreLimits, Table, TableType, Val,
 };
 
 #[test]
@@ -54,9 +54,9 @@ fn what_begins_beyond_a_limit_is_an_error() -> Result<()> {
     }
     let mut store = Store::new(&engine, ());
     store.set_limits(unlimited.instances(2));
-    let ty = MemoryType { minimum: 0, maximum: None };
+    let ty = MemoryType::new(0, None);
     Memory::new(&mut store, ty)?;
-    let ty = TableType { element: ValType::FuncRef, minimum: 1, maximum: None };
+    let ty = TableType::new(RefType::FUNCREF, 1, None);
     Table::new(&mut store, ty, Val::FuncRef(None))?;
     assert!(Table::new(&mut store, ty, Val::FuncRef(None)).is_err());
     Ok(())
@@ -84,7 +84,7 @@ fn stack_and_tables_have_the_room_that_the_engine_gives() -> Result<()> {
 
     let engine = Engine::new(Config::new().table_elements(10))?;
     let mut store = Store::new(&engine, ());
-    let ty = TableType { element: ValType::FuncRef, minimum: 1, maximum: None };
+    let ty = TableType::new(RefType::FUNCREF, 1, None);
     let table = Table::new(&mut store, ty, Val::FuncRef(None))?;
     table.grow(&mut store, 9, Val::FuncRef(None))?;
     assert!(table.grow(&mut store, 1, Val::FuncRef(None)).is_err());

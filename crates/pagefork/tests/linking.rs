@@ -2,7 +2,7 @@
 
 use pagefork::{
     Engine, ErrorKind, Extern, Func, Global, GlobalType, Instance, LinkError, Linker, Memory,
-    MemoryType, Module, Result, Store, Table, TableType, Trap, TrapCode, Val, ValType,
+    MemoryType, Module, RefType, Result, Store, Table, TableType, Trap, TrapCode, Val, ValType,
 };
 
 fn store() -> Store<()> {
@@ -29,18 +29,18 @@ fn matches(store: &mut Store<()>, import: &str, given: impl Into<Extern>) -> boo
 #[test]
 fn memories_match_by_their_present_size_and_maximum() -> Result<()> {
     let mut store = store();
-    let bounded = Memory::new(&mut store, MemoryType { minimum: 1, maximum: Some(3) })?;
+    let bounded = Memory::new(&mut store, MemoryType::new(1, Some(3)))?;
     assert!(matches(&mut store, "(memory 1)", bounded));
     assert!(matches(&mut store, "(memory 0 3)", bounded));
     assert!(!matches(&mut store, "(memory 2)", bounded));
     assert!(!matches(&mut store, "(memory 1 2)", bounded));
     bounded.grow(&mut store, 1)?;
     assert!(matches(&mut store, "(memory 2 4)", bounded));
-    let unbounded = Memory::new(&mut store, MemoryType { minimum: 1, maximum: None })?;
+    let unbounded = Memory::new(&mut store, MemoryType::new(1, None))?;
     assert!(!matches(&mut store, "(memory 1 65536)", unbounded));
     assert!(!matches(&mut store, "(func)", unbounded));
     for (minimum, maximum) in [(2, Some(1)), (65537, None), (0, Some(65537)), (u64::MAX, None)] {
-        assert!(Memory::new(&mut store, MemoryType { minimum, maximum }).is_err());
+        assert!(Memory::new(&mut store, MemoryType::new(minimum, maximum)).is_err());
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ fn memories_match_by_their_present_size_and_maximum() -> Result<()> {
 #[test]
 fn tables_globals_and_functions_match_by_type() -> Result<()> {
     let mut store = store();
-    let ty = TableType { element: ValType::ExternRef, minimum: 1, maximum: Some(2) };
+    let ty = TableType::new(RefType::EXTERNREF, 1, Some(2));
     let table = Table::new(&mut store, ty, Val::ExternRef(None))?;
     assert!(matches(&mut store, "(table 1 externref)", table));
     assert!(!matches(&mut store, "(table 1 funcref)", table));

@@ -69,7 +69,7 @@ fn a_null_pointer_on_a_thread_that_never_ran_a_guest_kills() {
 fn load_at(target: impl FnOnce(&mut Store<()>) -> usize) {
     let engine = Engine::default();
     let mut store = Store::new(&engine, ());
-    let ty = MemoryType { minimum: 1, maximum: Some(2) };
+    let ty = MemoryType::new(1, Some(2));
     let memory = Memory::new(&mut store, ty).unwrap();
     let module = Module::new(
         &engine,
@@ -141,7 +141,7 @@ fn a_guest_that_faults_in_a_guard_of_its_group_traps() {
     // The other side of the tests above: here the address is the group's own.
     let engine = Engine::default();
     let mut store = Store::new(&engine, ());
-    let memory = Memory::new(&mut store, MemoryType { minimum: 1, maximum: Some(2) }).unwrap();
+    let memory = Memory::new(&mut store, MemoryType::new(1, Some(2))).unwrap();
     let module = Module::new(
         &engine,
         r#"(module (import "host" "memory" (memory 1))

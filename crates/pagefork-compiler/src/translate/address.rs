@@ -210,7 +210,7 @@ impl Translator<'_> {
         }
         let (address, offset) = self.global_place(index);
         let value = self.load(Region::Global, ir_type(ty.content), address, offset);
-        if ty.content == ValType::FuncRef && index < info.imported_globals {
+        if ty.content.has_owner() && index < info.imported_globals {
             let owner = link::LinkLayout::global(&self.module.layout.link_parts, index);
             return self.absolute_of_owner(value, owner + global_import::OWNER);
         }
@@ -219,8 +219,7 @@ impl Translator<'_> {
 
     pub(super) fn global_set(&mut self, index: u32, mut value: Value) {
         let info = self.module.info;
-        if info.globals[index as usize].content == ValType::FuncRef && index < info.imported_globals
-        {
+        if info.globals[index as usize].content.has_owner() && index < info.imported_globals {
             value = self.absolute(value);
         }
         let (address, offset) = self.global_place(index);
@@ -306,8 +305,8 @@ impl Translator<'_> {
     pub(super) fn load_element(&mut self, table: u32, (address, offset): (Value, i32)) -> Value {
         let info = self.module.info;
         let value = self.load(Region::Table, types::I64, address, offset);
-        let is_function = info.tables[table as usize].element == ValType::FuncRef;
-        if is_function && table < info.imported_tables {
+        let has_owner = ValType::Ref(info.tables[table as usize].element).has_owner();
+        if has_owner && table < info.imported_tables {
             let record = self.module.layout.link_parts.table(table);
             return self.absolute_of_owner(value, record + table_import::OWNER);
         }

@@ -218,7 +218,8 @@ impl Translator<'_> {
         match ty {
             BlockType::Empty => (vec![], vec![]),
             BlockType::Type(ty) => {
-                (vec![], vec![val_type(ty).expect("validation refuses other types")])
+                let ty = val_type(self.module.canonical_types, ty);
+                (vec![], vec![ty.expect("a type that is not supported has no values")])
             }
             BlockType::FuncType(index) => {
                 let canonical = self.module.canonical_types[index as usize];

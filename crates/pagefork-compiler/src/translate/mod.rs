@@ -29,11 +29,11 @@ use pagefork_layout::module::{FuncType, ModuleInfo, ValType};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
-use wasmparser::{FuncValidatorAllocations, Operator, OperatorsReader};
+use wasmparser::{BlockType, FuncValidatorAllocations, Operator, OperatorsReader};
 
 use self::address::Addressing;
 use self::control::Control;
-use crate::parse::{Body, val_type};
+use crate::parse::{Body, heap_type, val_type};
 use crate::{CompileError, CompileOptions};
 
 /// What translation needs to know of the module.
@@ -122,7 +122,7 @@ pub(crate) fn translate(
         let count = reader.read_var_u32()?;
         let ty = reader.read()?;
         validator.define_locals(offset, count, ty)?;
-        t.declare_locals(count, val_type(ty)?);
+        t.declare_locals(count, val_type(module.canonical_types, ty)?);
     }
     reader.set_features(body.to_validate.features);
     let mut operators = OperatorsReader::new(reader);
@@ -268,6 +268,21 @@ impl<'a> Translator<'a> {
         function
     }
 
+    /// Refuses types that the validator knows and this compiler does not.
+    fn check_types(&self, op: &Operator<'_>) -> Result<(), CompileError> {
+        let canonical = self.module.canonical_types;
+        match op {
+            Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } => {
+                match blockty {
+                    BlockType::Type(ty) => val_type(canonical, *ty).map(drop),
+                    _ => Ok(()),
+                }
+            }
+            Operator::RefNull { hty } => heap_type(canonical, *hty).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     fn enter_function(&mut self, ty: &'a FuncType) {
         self.results = &ty.results;
         let entry = self.b.current_block().expect("a block is open from the start");
@@ -307,6 +322,7 @@ impl<'a> Translator<'a> {
         if self.skip_unreachable(op) {
             return Ok(());
         }
+        self.check_types(op)?;
         match op {
             Operator::Nop => {}
             Operator::Drop => drop(self.pop()),
@@ -343,7 +359,10 @@ impl<'a> Translator<'a> {
                     || self.table(op)
                     || simd::translate(self, op);
                 if !known {
-                    return Err(crate::parse::unsupported(&format!("the operator {op:?}"), offset));
+                    return Err(crate::parse::unsupported(
+                        &format!("garbage collection (the operator {op:?})"),
+                        offset,
+                    ));
                 }
             }
         }

@@ -79,6 +79,7 @@ impl Translator<'_> {
     /// Whether elements of this table belong to another owner.
     fn leaves(&self, table: u32) -> bool {
         let info = self.module.info;
-        table < info.imported_tables && info.tables[table as usize].element == ValType::FuncRef
+        table < info.imported_tables
+            && ValType::Ref(info.tables[table as usize].element).has_owner()
     }
 }

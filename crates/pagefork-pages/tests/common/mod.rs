@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::{env, fs};
 
-use pagefork_layout::module::{MemoryType, ModuleInfo, TableType, ValType};
+use pagefork_layout::module::{MemoryType, ModuleInfo, RefType, TableType};
 use pagefork_layout::slot::{SlotLayout, SlotLimits};
 use pagefork_pages::{Image, Slot};
 
@@ -26,8 +26,8 @@ pub fn layout_without_memory() -> SlotLayout {
 
 fn layout_of(memory: bool) -> SlotLayout {
     let module = ModuleInfo {
-        memories: vec![MemoryType { minimum: 0, maximum: None }; usize::from(memory)],
-        tables: vec![TableType { element: ValType::FuncRef, minimum: 600, maximum: None }],
+        memories: vec![MemoryType::new(0, None); usize::from(memory)],
+        tables: vec![TableType::new(RefType::FUNCREF, 600, None)],
         ..ModuleInfo::default()
     };
     let limits = SlotLimits { stack_size: 64 << 10, table_elements: 16 << 10 };
