@@ -1,8 +1,50 @@
-use crate::measure::{Row, Size, Work, compare};
+use crate::engines;
+use crate::measure::{Effort, Row, Size, Work, compare};
+use crate::programs::fetched;
 
-/// Times compilation of a module with many small functions.
+/// Times compilation, on all cores on both sides: of many small functions, and of
+/// CPython; and says how long the code is.
 pub fn run(size: Size) -> Vec<Row> {
     let count = if size == Size::Small { 10 } else { 2000 };
+    let mut rows = Vec::new();
+    compare_modules(&format!("{count} functions"), &functions(count), size, &mut rows);
+    if size == Size::Large
+        && let Some(wasm) = fetched("python.wasm")
+    {
+        compare_modules("CPython", &wasm, size, &mut rows);
+    }
+    rows
+}
+
+fn compare_modules(name: &str, wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
+    let engine = engines::pagefork::engine(true);
+    let mut ours = || u64::from(pagefork::Module::new(&engine, wasm).is_ok());
+    #[cfg(feature = "peer")]
+    let peer_engine = engines::wasmtime::engine(true);
+    #[cfg(feature = "peer")]
+    let mut theirs = || u64::from(wasmtime::Module::new(&peer_engine, wasm).is_ok());
+    #[cfg(feature = "peer")]
+    let peer: Option<Work<'_>> = Some(&mut theirs);
+    #[cfg(not(feature = "peer"))]
+    let peer: Option<Work<'_>> = None;
+    let effort = if wasm.len() < 1 << 20 { Effort::short(size) } else { Effort::long(size) };
+    let effort = effort.on_the_wall();
+    rows.push(compare(&format!("{name}: compiling"), effort, 1, &mut ours, peer));
+
+    let module = pagefork::Module::new(&engine, wasm).expect("a valid module");
+    let text = module.text().len();
+    #[cfg(feature = "peer")]
+    let peer_text = {
+        let module = wasmtime::Module::new(&peer_engine, wasm).expect("a valid module");
+        Some(module.text().len())
+    };
+    #[cfg(not(feature = "peer"))]
+    let peer_text = None;
+    rows.push(Row::bytes(&format!("{name}: machine code"), text, peer_text));
+}
+
+/// A module of `count` functions of a few lines.
+fn functions(count: u32) -> Vec<u8> {
     let mut text = String::from("(module (memory 1)");
     for i in 0..count {
         text += &format!(
@@ -16,16 +58,5 @@ pub fn run(size: Size) -> Vec<Row> {
         );
     }
     text += ")";
-    let wasm = wat::parse_str(&text).expect("a module");
-    let engine = pagefork::Engine::default();
-    let mut ours = || u64::from(pagefork::Module::new(&engine, &wasm).is_ok());
-    #[cfg(feature = "peer")]
-    let engine = wasmtime::Engine::default();
-    #[cfg(feature = "peer")]
-    let mut theirs = || u64::from(wasmtime::Module::new(&engine, &wasm).is_ok());
-    #[cfg(feature = "peer")]
-    let peer: Option<Work<'_>> = Some(&mut theirs);
-    #[cfg(not(feature = "peer"))]
-    let peer: Option<Work<'_>> = None;
-    vec![compare(&format!("{count} functions"), size, 1, &mut ours, peer)]
+    wat::parse_str(&text).expect("a module")
 }

@@ -254,8 +254,8 @@ fn copy_pages(source: &Store<Data>, target: &mut Store<Data>) {
     let count = suspend::instance_count(source);
     assert_eq!(suspend::instance_count(&*target), count);
     for ordinal in 1..=count {
-        let size = suspend::zone_bytes(source, ordinal, Zone::Memory).1.len();
-        let has = suspend::zone_bytes(&*target, ordinal, Zone::Memory).1.len();
+        let size = suspend::zone_bytes(source, ordinal, Zone::Memory(0)).1.len();
+        let has = suspend::zone_bytes(&*target, ordinal, Zone::Memory(0)).1.len();
         if size != has {
             let instance = suspend::instance(&*target, ordinal);
             let memory = instance.get_memory(&mut *target, "memory").unwrap();

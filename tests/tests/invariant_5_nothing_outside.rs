@@ -9,6 +9,9 @@ mod accesses;
 /// Accesses at all the extremes trap, and nothing else does.
 #[path = "invariant_5/bounds.rs"]
 mod bounds;
+/// The same for further memories and memories of 64 bits, own and imported.
+#[path = "invariant_5/memories.rs"]
+mod memories;
 /// A stack that is used up is a trap.
 #[path = "invariant_5/stack.rs"]
 mod stack;

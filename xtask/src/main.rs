@@ -4,6 +4,8 @@
 
 /// `ci`: every check in order, with its time.
 mod ci;
+/// `differential`: random modules, here and in wasmtime.
+mod differential;
 /// `guests`: third-party guests, fetched and verified; own guests, rebuilt.
 mod guests;
 /// Where things are, and how other programs are run.
@@ -24,6 +26,7 @@ usage: cargo xtask COMMAND
   tidy               check the repository's own rules
   sabotage [NAME]    break invariants on purpose; the named tests must fail
   bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
+  differential [...] random modules in Pagefork and wasmtime; `--help` tells more
   guests             fetch third-party guests, build the Go ones; prints where they are
   guests --rebuild   rebuild guest/built from guest/*
 ";
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         ["sabotage"] => sabotage::run(&host, None),
         ["sabotage", name] => sabotage::run(&host, Some(name)),
         ["bench", ref names @ ..] => bench(&host, names),
+        ["differential", ref arguments @ ..] => differential::run(&host, arguments),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
         ["guests", "--rebuild"] => guests::rebuild(&host),
         _ => Err(USAGE.to_owned()),

@@ -1,15 +1,31 @@
-//! The command `pagefork`: runs WebAssembly programs and test scripts.
+//! The command `pagefork`: runs WebAssembly programs and test scripts, and shows
+//! what modules and machines are made of.
 
 #![forbid(unsafe_code)]
 
 /// The grammar of the command line.
 mod arguments;
+/// A file, as a module in the binary format.
+mod program;
+
 /// `pagefork run`.
 mod run;
+/// Sockets for programs.
+mod sockets;
 /// Values on the command line and in what `--invoke` prints.
 mod values;
+
+/// `pagefork inspect`.
+mod inspect;
+/// `pagefork doctor`.
+mod doctor;
 /// `pagefork wast`.
 mod wast;
+/// `pagefork completions`.
+mod completions;
+
+/// Tables, sizes and names on a terminal.
+mod show;
 
 use std::process::ExitCode;
 
@@ -18,7 +34,10 @@ use arguments::Command;
 fn main() -> ExitCode {
     let result = match arguments::parse(std::env::args_os()) {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Inspect(arguments) => inspect::inspect(&arguments),
+        Command::Doctor => doctor::doctor(),
         Command::Wast(arguments) => wast::run(&arguments),
+        Command::Completions(arguments) => completions::write(&arguments),
     };
     result.unwrap_or_else(|message| {
         eprintln!("pagefork: {message}");

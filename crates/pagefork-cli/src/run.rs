@@ -2,11 +2,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pagefork::{Engine, Error, Instance, Linker, Module, Store, Trap, Val};
+use pagefork::{
+    Config, Engine, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
+};
 use pagefork_wasi::{Exit, Permissions, WasiCtx, WasiCtxBuilder};
 
-use crate::arguments::Run;
-use crate::values;
+use crate::arguments::{Profile, Run, UnknownImports};
+use crate::{program, show, sockets, values};
 
 /// What a shell shows for a process that ended by SIGABRT: a trap is told apart
 /// from every exit code that programs choose themselves.
@@ -14,13 +16,19 @@ const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
-    let engine = Engine::default();
-    let module =
-        Module::from_file(&engine, arguments.file()).map_err(|error| format!("{error:#}"))?;
+    let engine = Engine::new(&config(arguments)).map_err(|error| format!("{error:#}"))?;
+    let binary = program::read(arguments.file())?;
+    let module = program::compile(&engine, arguments.file(), &binary)?;
     let mut store = Store::new(&engine, context(arguments)?);
     let mut linker: Linker<WasiCtx> = Linker::new(&engine);
     pagefork_wasi::add_to_linker(&mut linker, |context| context)
         .map_err(|error| format!("{error:#}"))?;
+    if arguments.unknown_imports == UnknownImports::Trap {
+        linker
+            .define_unknown_imports_as_traps(&module)
+            .map_err(|error| format!("{error:#}"))?;
+    }
+    check_imports(arguments, &linker, &mut store, &module)?;
     if let Some(timeout) = arguments.timeout {
         store.set_timeout(Some(timeout));
         // A program that sleeps or waits for input runs no code that could trap.
@@ -36,6 +44,50 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
     }
 }
 
+fn config(arguments: &Run) -> Config {
+    let mut config = Config::new();
+    config.profile(match arguments.profile {
+        None => pagefork::Profile::None,
+        Some(Profile::Perfmap) => pagefork::Profile::PerfMap,
+        Some(Profile::Jitdump) => pagefork::Profile::JitDump,
+    });
+    config
+}
+
+/// Names everything that is missing, where the linker would name the first.
+fn check_imports(
+    arguments: &Run,
+    linker: &Linker<WasiCtx>,
+    store: &mut Store<WasiCtx>,
+    module: &Module,
+) -> Result<(), String> {
+    let (mut rows, mut others) = (Vec::new(), false);
+    for import in module.imports() {
+        if linker.get(&mut *store, import.module(), import.name()).is_none() {
+            others |= !matches!(import.ty(), ExternType::Func(_));
+            let kind = show::extern_kind(import.ty());
+            let ty = show::extern_type(import.ty());
+            let names = vec![show::name(import.module()), show::name(import.name())];
+            rows.push([vec![kind.to_owned()], names, vec![ty]].concat());
+        }
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let advice = match others {
+        true => "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`) and \
+                 nothing else: such a module needs a host of its own, through the crate `pagefork`.",
+        false => "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`). \
+                  `--unknown-imports trap` runs the program all the same; a call of one of these \
+                  functions then traps.",
+    };
+    Err(format!(
+        "{} imports what nothing here defines:\n{}{advice}",
+        arguments.file().display(),
+        show::table(&rows, &[])
+    ))
+}
+
 fn context(arguments: &Run) -> Result<WasiCtx, String> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
@@ -49,15 +101,14 @@ fn context(arguments: &Run) -> Result<WasiCtx, String> {
             .preopened_dir(&directory.host, &directory.guest, Permissions::ReadWrite)
             .map_err(|error| error.to_string())?;
     }
+    sockets::pass(arguments, &mut builder)?;
     builder.build().map_err(|error| error.to_string())
 }
 
 /// Calls the function that was asked for, or the program's own beginning. A
 /// module that is a library is set up first.
 fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Result<(), Error> {
-    if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
-        initialize.call(&mut *store, &[], &mut [])?;
-    }
+    pagefork_wasi::initialize(&mut *store, &instance)?;
     let name = arguments.invoke.as_deref().unwrap_or("_start");
     let function = instance.get_func(&mut *store, name).ok_or_else(|| {
         let exports = instance.exports(&mut *store);
@@ -85,7 +136,7 @@ fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Resu
     for (param, text) in ty.params.iter().zip(arguments.arguments()) {
         params.push(values::parse(&text.to_string_lossy(), *param).map_err(Error::msg)?);
     }
-    let mut results: Vec<_> = ty.results.iter().map(|ty| Val::default_for(*ty)).collect();
+    let mut results = vec![Val::I32(0); ty.results.len()];
     function.call(store, &params, &mut results)?;
     for result in &results {
         println!("{}", values::show(result));
@@ -99,7 +150,9 @@ fn outcome(arguments: &Run, error: &Error) -> Result<ExitCode, String> {
         // As a shell has it: the low eight bits.
         return Ok(ExitCode::from(exit.0 as u8));
     }
-    if error.downcast_ref::<Trap>().is_none() {
+    let undefined =
+        matches!(error.downcast_ref(), Some(LinkError::UndefinedFunction { .. }));
+    if error.downcast_ref::<Trap>().is_none() && !undefined {
         return Err(format!("{}: {error:?}", arguments.file().display()));
     }
     eprintln!("pagefork: {}: {error:?}", arguments.file().display());

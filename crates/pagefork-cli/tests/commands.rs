@@ -1,52 +1,11 @@
 //! The command as a person uses it: output, exit codes, and messages that say
 //! what to do.
 
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
+mod common;
+
 use std::time::{Duration, Instant};
 
-struct Ended {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-/// Runs `pagefork` in the repository's root, with these words and this input.
-fn pagefork_with_input(words: &str, input: &str) -> Ended {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
-        .args(words.split(' '))
-        .current_dir(root)
-        .env("PAGEFORK_TEST_VARIABLE", "inherited")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command starts");
-    let mut stdin = child.stdin.take().expect("a pipe");
-    stdin.write_all(input.as_bytes()).expect("the command reads its input");
-    drop(stdin);
-    let output = child.wait_with_output().expect("the command ends");
-    Ended {
-        code: output.status.code().expect("no signal ends the command"),
-        stdout: String::from_utf8(output.stdout).expect("text"),
-        stderr: String::from_utf8(output.stderr).expect("text"),
-    }
-}
-
-fn pagefork(words: &str) -> Ended {
-    pagefork_with_input(words, "")
-}
-
-#[track_caller]
-fn assert_fails(words: &str, code: i32, messages: &[&str]) {
-    let ended = pagefork(words);
-    assert_eq!(ended.code, code, "{words}: {}", ended.stderr);
-    for message in messages {
-        assert!(ended.stderr.contains(message), "{words}: no {message:?} in: {}", ended.stderr);
-    }
-}
+use common::{assert_fails, file, pagefork, pagefork_with_input};
 
 #[test]
 fn programs_run_on_a_directory_and_on_input() {
@@ -106,30 +65,85 @@ fn invoke_calls_one_function_and_prints_its_results() {
 
 #[test]
 fn mistakes_are_explained() {
-    assert_fails("none.wasm", 1, &["none.wasm", "No such file"]);
-    assert_fails("README.md", 1, &["README.md"]);
+    assert_fails("none.wasm", 1, &["none.wasm", "no command of that name", "--help"]);
+    assert_fails("guest/none.wasm", 1, &["there is no file guest/none.wasm"]);
+    assert_fails("guest", 1, &["guest is a directory", "name the module in it"]);
+    assert_fails("README.md", 1, &["README.md is no WebAssembly module", "`\\0asm`"]);
     assert_fails("--dir none guest/wat/hello.wat", 1, &["none", "must exist"]);
     assert_fails("--frob guest/wat/hello.wat", 2, &["--frob", "--help"]);
     assert_fails("--timeout 5 guest/wat/hello.wat", 2, &["500ms, 10s, 2m"]);
     assert_fails("--env PAGEFORK_NO_SUCH guest/wat/hello.wat", 2, &["PAGEFORK_NO_SUCH=VALUE"]);
     assert_eq!(pagefork("--env PAGEFORK_TEST_VARIABLE guest/wat/hello.wat").code, 0);
     let help = pagefork("--help");
-    assert!(help.code == 0 && help.stdout.contains("run") && help.stdout.contains("wast"));
+    for command in ["run", "inspect", "doctor", "wast", "completions"] {
+        assert!(help.code == 0 && help.stdout.contains(command), "{}", help.stdout);
+    }
+}
+
+#[test]
+fn what_is_no_core_module_is_named() {
+    let component = file("component.wasm", b"\0asm\x0d\0\x01\0");
+    let program = std::env::current_exe().expect("a path").display().to_string();
+    for (path, messages) in [
+        (&component, &["is a component", "wasm32-wasip1", "wasm-tools component unbundle"][..]),
+        (&file("component.wat", "(component)"), &["is a component", "wasm32-wasip1"]),
+        (&file("empty.wasm", ""), &["is empty"]),
+        (&file("cut.wasm", b"\0asm"), &["first 8 bytes"]),
+        (&program, &["a program for Linux", "wasm32-wasip1"]),
+        (&file("wrong.wat", "(module\n(func $f (frob)))"), &["wrong.wat:2", "frob"]),
+        (&file("invalid.wat", "(func (result i32))"), &["type mismatch", "Make it again"]),
+        (&file("shared.wat", "(memory 1 1 shared)"), &["threads", "build the module without"]),
+        (&file("script.wat", "(module) (assert_return (invoke \"f\"))"), &["pagefork wast"]),
+    ] {
+        for command in ["", "run ", "inspect "] {
+            assert_fails(&format!("{command}{path}"), 1, messages);
+        }
+    }
+}
+
+#[test]
+fn missing_imports_are_all_named_and_can_be_made_to_trap() {
+    let text = r#"(module (import "env" "one" (func $one (param i32))) (import "env" "two" (func))
+        (func (export "call") (call $one (i32.const 1))) (func (export "nothing")))"#;
+    let path = file("missing.wat", text);
+    let messages = ["function   env   one   (i32) -> ()", "env   two", "--unknown-imports trap"];
+    assert_fails(&format!("--invoke nothing {path}"), 1, &messages);
+    let trapping = "--unknown-imports trap --invoke";
+    assert_eq!(pagefork(&format!("{trapping} nothing {path}")).code, 0);
+    let messages = [r#""env" "one" was called, but nothing defines it"#, "function 2"];
+    assert_fails(&format!("{trapping} call {path}"), 134, &messages);
+
+    let path = file("memory.wat", r#"(module (import "env" "memory" (memory 1)) (import "e" "f" (func)))"#);
+    for options in ["", "--unknown-imports trap "] {
+        assert_fails(&format!("{options}{path}"), 1, &["env   memory   1 page", "host"]);
+    }
+}
+
+#[test]
+fn each_shell_gets_its_completions() {
+    for (shell, sign) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef pagefork"),
+        ("fish", "complete -c pagefork"),
+        ("elvish", "edit:completion"),
+        ("powershell", "Register-ArgumentCompleter"),
+    ] {
+        let ended = pagefork(&format!("completions {shell}"));
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+        for word in [sign, "inspect", "unknown-imports"] {
+            assert!(ended.stdout.contains(word), "no {word} for {shell}");
+        }
+    }
+    assert_fails("completions sh", 2, &["bash", "elvish", "powershell"]);
 }
 
 #[test]
 fn scripts_are_counted_and_failures_have_lines() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let script = |name: &str, text: &str| {
-        let path = directory.join(name);
-        std::fs::write(&path, text).expect("the directory can be written");
-        path.display().to_string()
-    };
     let module = "(module (func (export \"one\") (result i32) (i32.const 1)))\n";
     let right =
-        script("right.wast", &format!("{module}(assert_return (invoke \"one\") (i32.const 1))\n"));
+        file("right.wast", &format!("{module}(assert_return (invoke \"one\") (i32.const 1))\n"));
     let wrong =
-        script("wrong.wast", &format!("{module}(assert_return (invoke \"one\") (i32.const 2))\n"));
+        file("wrong.wast", &format!("{module}(assert_return (invoke \"one\") (i32.const 2))\n"));
     let ended = pagefork(&format!("wast {right}"));
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "2 directives passed, 0 failed\n"));
     let ended = pagefork(&format!("wast {right} {wrong}"));

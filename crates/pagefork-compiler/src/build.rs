@@ -5,22 +5,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::ExternalName;
-use cranelift_codegen::{Context, FinalizedRelocTarget};
-use pagefork_layout::code::{CodeImage, CodeKind, CodeRange, descriptor};
+use cranelift_codegen::{
+    CompiledCode, Context, FinalizedMachCallSite, FinalizedMachExceptionHandler,
+    FinalizedRelocTarget,
+};
+use pagefork_layout::code::{CodeImage, CodeKind, CodeRange, Handler, descriptor};
 use pagefork_layout::module::{ConstExpr, Item, ModuleInfo};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::trap::TrapCode;
 use rayon::prelude::*;
 
-use crate::parse::Parsed;
+use crate::parse::{Body, Parsed};
 use crate::translate::{ModuleContext, Scratch, Symbol, translate};
 use crate::{CompileError, CompileOptions, relocatable, stubs, target};
 
 /// Functions start at multiples of this many bytes.
-const FUNCTION_ALIGN: usize = 16;
+const FUNCTION_ALIGN: usize = 32;
 
 /// Largest text in bytes: distances inside it must fit 32 bits.
-const TEXT_SIZE_MAX: usize = 1 << 30;
+pub(crate) const TEXT_SIZE_MAX: usize = 1 << 30;
 
 /// Compiles everything a module needs.
 pub(crate) fn build(
@@ -29,31 +32,43 @@ pub(crate) fn build(
     options: &CompileOptions,
 ) -> Result<CodeImage, CompileError> {
     let isa = target::isa(options)?;
-    let module = ModuleContext {
-        info: &parsed.info,
-        canonical_types: &parsed.canonical_types,
-        layout,
-        options,
-        isa: &*isa,
-    };
+    let mut module = ModuleContext::new(parsed, layout, options, &*isa);
 
-    let functions = 0..parsed.info.functions.len() as u32;
+    let imported = parsed.info.imported_functions;
+    let functions = imported..parsed.info.functions.len() as u32;
     let entries = entered_types(&parsed.info).into_iter().map(CodeKind::Entry);
     let units: Vec<CodeKind> = functions.map(CodeKind::Function).chain(entries).collect();
     let mut compiled = compile_all(module, parsed, units)?;
 
-    // What the code turned out to need.
-    let mut needed = BTreeSet::new();
-    for unit in &compiled {
-        needed.extend(unit.called_types.iter().map(|ty| Symbol::Foreign(*ty)));
-        needed.extend(unit.relocations.iter().map(|(_, symbol)| *symbol));
+    // Only now it is known what the stubs for imports must do.
+    module.catches = compiled.iter().any(|unit| !unit.handlers.is_empty());
+    let imports = (0..imported).map(CodeKind::Function);
+    compiled.extend(compile_all(module, parsed, imports.collect())?);
+
+    // What the code turned out to need, and what that needs.
+    let mut made = BTreeSet::new();
+    loop {
+        let needed = compiled.iter().flat_map(|unit| {
+            let called = unit.called_types.iter().map(|ty| Symbol::Foreign(*ty));
+            called.chain(unit.relocations.iter().map(|(_, symbol)| *symbol))
+        });
+        let needed: BTreeSet<Symbol> = needed.filter(|symbol| !made.contains(symbol)).collect();
+        let more = needed.iter().filter_map(|symbol| match *symbol {
+            Symbol::Function(_) => None,
+            Symbol::Foreign(ty) => Some(CodeKind::Foreign(ty)),
+            Symbol::Cross(ty) => Some(CodeKind::Cross(ty)),
+            Symbol::Throw => Some(CodeKind::Throw),
+            Symbol::Trap(code) => Some(CodeKind::Trap(code)),
+            Symbol::Copy(memory) => Some(CodeKind::Copy(memory)),
+            Symbol::Fill(memory) => Some(CodeKind::Fill(memory)),
+        });
+        let more: Vec<CodeKind> = more.collect();
+        if more.is_empty() {
+            break;
+        }
+        compiled.extend(compile_all(module, parsed, more)?);
+        made.extend(needed);
     }
-    let more = needed.into_iter().filter_map(|symbol| match symbol {
-        Symbol::Function(_) => None,
-        Symbol::Foreign(ty) => Some(CodeKind::Foreign(ty)),
-        Symbol::Trap(code) => Some(CodeKind::Trap(code)),
-    });
-    compiled.extend(compile_all(module, parsed, more.collect())?);
     link(&parsed.info, compiled)
 }
 
@@ -64,13 +79,7 @@ pub(crate) fn optimised_ir(
     options: &CompileOptions,
 ) -> Result<String, CompileError> {
     let isa = target::isa(options)?;
-    let module = ModuleContext {
-        info: &parsed.info,
-        canonical_types: &parsed.canonical_types,
-        layout,
-        options,
-        isa: &*isa,
-    };
+    let module = ModuleContext::new(parsed, layout, options, &*isa);
     let mut scratch = Scratch::default();
     let mut text = String::new();
     for body in &parsed.bodies {
@@ -92,6 +101,9 @@ struct Unit {
     relocations: Vec<(u32, Symbol)>,
     traps: Vec<(u32, TrapCode)>,
     call_sites: Vec<u32>,
+    handlers: Vec<Handler>,
+    /// Where instructions that can stop come from, see [`CodeImage::sources`].
+    sources: Vec<(u32, u32)>,
     called_types: BTreeSet<u32>,
 }
 
@@ -118,11 +130,15 @@ fn compile_one(
 ) -> Result<Unit, CompileError> {
     context.clear();
     let mut called_types = BTreeSet::new();
+    let body = match kind {
+        CodeKind::Function(index) => index.checked_sub(module.info.imported_functions),
+        _ => None,
+    };
+    let body = body.map(|own| &parsed.bodies[own as usize]);
     match kind {
-        CodeKind::Function(index) => match index.checked_sub(module.info.imported_functions) {
+        CodeKind::Function(index) => match body {
             None => stubs::import(module, index, context, scratch),
-            Some(own) => {
-                let body = &parsed.bodies[own as usize];
+            Some(body) => {
                 called_types = translate(module, body, context, scratch).inspect_err(|_| {
                     // The function builder's buffers are left as they were.
                     *scratch = Scratch::default();
@@ -131,14 +147,23 @@ fn compile_one(
         },
         CodeKind::Entry(ty) => stubs::entry(module, ty, context, scratch),
         CodeKind::Foreign(ty) => stubs::foreign(module, ty, context, scratch),
+        CodeKind::Cross(ty) => stubs::cross(module, ty, context, scratch),
+        CodeKind::Throw => stubs::throw(module, context, scratch),
         CodeKind::Trap(code) => stubs::trap(module, code, context, scratch),
+        CodeKind::Copy(memory) => stubs::copy(module, memory, context, scratch),
+        CodeKind::Fill(memory) => stubs::fill(module, memory, context, scratch),
     }
 
     let index = if let CodeKind::Function(index) = kind { index } else { u32::MAX };
     context
         .compile(module.isa, &mut ControlPlane::default())
         .map_err(|error| failed(index, &error.inner))?;
-    relocatable::check(&context.func).map_err(|error| CompileError::Function {
+    let addresses = match kind {
+        CodeKind::Entry(_) => 1,
+        CodeKind::Cross(_) => 2,
+        _ => 0,
+    };
+    relocatable::check(&context.func, addresses).map_err(|error| CompileError::Function {
         index,
         message: format!("internal error, please report it: {error}"),
     })?;
@@ -165,9 +190,45 @@ fn compile_one(
         relocations: relocations.collect::<Result<_, CompileError>>()?,
         traps: buffer.traps().iter().map(|trap| (trap.offset, trap_code(trap.code))).collect(),
         call_sites: buffer.call_sites().map(|site| site.ret_addr).collect(),
+        handlers: buffer.call_sites().filter_map(|site| handler(&site)).collect(),
+        sources: match body {
+            Some(body) if module.sources => sources(&compiled, body),
+            _ => Vec::new(),
+        },
         code: buffer.data().to_vec(),
         called_types,
     })
+}
+
+/// Where in the module the instructions come from that can stop, and the body.
+fn sources(compiled: &CompiledCode, body: &Body<'_>) -> Vec<(u32, u32)> {
+    let buffer = &compiled.buffer;
+    let locations = buffer.get_srclocs_sorted();
+    // A call is found by the offset that it returns to, just behind it.
+    let calls = buffer.call_sites().map(|site| (site.ret_addr, site.ret_addr - 1));
+    let traps = buffer.traps().iter().map(|trap| (trap.offset, trap.offset));
+    let source = |(key, offset): (u32, u32)| {
+        let after = locations.partition_point(|location| location.start <= offset);
+        let location = &locations[after.checked_sub(1)?];
+        (offset < location.end && !location.loc.is_default()).then(|| (key, location.loc.bits()))
+    };
+    let start = (0, u32::try_from(body.body.range().start).unwrap_or(u32::MAX));
+    let mut sources = vec![start];
+    sources.extend(calls.chain(traps).filter_map(source));
+    sources.sort_unstable();
+    sources.dedup_by_key(|(offset, _)| *offset);
+    sources
+}
+
+/// Where an exception goes on that leaves this call, if it does not leave the
+/// function: offsets in the function.
+fn handler(site: &FinalizedMachCallSite<'_>) -> Option<Handler> {
+    let landing = site.exception_handlers.iter().find_map(|handler| match handler {
+        FinalizedMachExceptionHandler::Default(landing) => Some(*landing),
+        _ => None,
+    })?;
+    let frame_size = site.frame_offset.expect("calls with handlers have one");
+    Some(Handler { call_site: site.ret_addr, landing, frame_size })
 }
 
 fn failed(index: u32, error: &dyn std::fmt::Display) -> CompileError {
@@ -188,7 +249,7 @@ fn trap_code(code: cranelift_codegen::ir::TrapCode) -> TrapCode {
 }
 
 /// Canonical types of the functions that can become known outside.
-fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
+pub(crate) fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
     let exported = info.exports.iter().filter_map(|export| match export.item {
         Item::Func(index) => Some(index),
         _ => None,
@@ -221,7 +282,11 @@ fn link(info: &ModuleInfo, units: Vec<Unit>) -> Result<CodeImage, CompileError> 
                 function_places.insert(index, start);
             }
             CodeKind::Foreign(ty) => drop(places.insert(Symbol::Foreign(ty), start)),
+            CodeKind::Cross(ty) => drop(places.insert(Symbol::Cross(ty), start)),
+            CodeKind::Throw => drop(places.insert(Symbol::Throw, start)),
             CodeKind::Trap(code) => drop(places.insert(Symbol::Trap(code), start)),
+            CodeKind::Copy(memory) => drop(places.insert(Symbol::Copy(memory), start)),
+            CodeKind::Fill(memory) => drop(places.insert(Symbol::Fill(memory), start)),
             CodeKind::Entry(ty) => image.entries[ty as usize] = Some(start),
         }
         text.extend(&unit.code);
@@ -233,7 +298,13 @@ fn link(info: &ModuleInfo, units: Vec<Unit>) -> Result<CodeImage, CompileError> 
             });
         }
         image.traps.extend(unit.traps.iter().map(|(offset, code)| (start + offset, *code)));
+        image.sources.extend(unit.sources.iter().map(|(offset, at)| (start + offset, *at)));
         image.call_sites.extend(unit.call_sites.iter().map(|offset| start + offset));
+        image.handlers.extend(unit.handlers.iter().map(|handler| Handler {
+            call_site: start + handler.call_site,
+            landing: start + handler.landing,
+            frame_size: handler.frame_size,
+        }));
     }
 
     for (unit, range) in units.iter().zip(&image.functions) {

@@ -193,7 +193,8 @@ impl Writer<'_> {
                     steps.push(SpawnStep::Trap(TrapCode::MemoryOutOfBounds));
                     return None;
                 }
-                self.write(offset as i64, &data.bytes);
+                let own = target - self.info.imported_memories;
+                self.write(self.layout.memory_byte(own, offset), &data.bytes);
             }
             let dropped = self.layout.state_parts.dropped_data(self.info, segment as u32);
             self.write(dropped.into(), &[1]);

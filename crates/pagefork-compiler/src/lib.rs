@@ -29,17 +29,21 @@ mod stubs;
 mod relocatable;
 /// The bytes that an instance starts with.
 mod image;
+/// Compiled modules in files.
+pub mod file;
 
 pub use error::CompileError;
 pub use image::{Instantiation, SpawnStep, initial_image};
 pub use options::{CompileOptions, Features};
+pub use target::CpuLevel;
 
 use pagefork_layout::code::CodeImage;
 use pagefork_layout::module::ModuleInfo;
 use pagefork_layout::slot::SlotLayout;
+use serde::{Deserialize, Serialize};
 
 /// A compiled module: what it declares, how its slots are laid out, and its code.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CompiledModule {
     /// Everything the module declares.
     pub info: ModuleInfo,

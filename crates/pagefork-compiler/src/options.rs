@@ -1,14 +1,25 @@
 use pagefork_layout::slot::SlotLimits;
+use serde::{Deserialize, Serialize};
 use wasmparser::WasmFeatures;
 
 /// How modules are compiled.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CompileOptions {
     /// Which proposals are accepted.
     pub features: Features,
     /// Whether code can be interrupted at function entries and loop headers.
     pub interruptible: bool,
-    /// Whether Cranelift's own checks of its IR run.
+    /// Whether code pays for what it does and stops when its fuel is used up.
+    pub fuel: bool,
+    /// Whether results are the same on every machine: all NaNs that arithmetic
+    /// makes are the canonical one, and relaxed vector operators are fixed.
+    pub deterministic: bool,
+    /// Whether it is noted where in the module code comes from. It always is for
+    /// modules with debug information.
+    pub sources: bool,
+    /// Whether Cranelift's own checks of its IR run. The code does not depend on
+    /// it, so it is no part of what files and cache entries are told apart by.
+    #[serde(skip)]
     pub verify_ir: bool,
     /// Sizes of the zones of a slot.
     pub limits: SlotLimits,
@@ -19,6 +30,9 @@ impl Default for CompileOptions {
         Self {
             features: Features::default(),
             interruptible: true,
+            fuel: false,
+            deterministic: false,
+            sources: false,
             verify_ir: cfg!(debug_assertions),
             limits: SlotLimits::default(),
         }
@@ -27,7 +41,7 @@ impl Default for CompileOptions {
 
 /// A switch for each proposal that WebAssembly 2.0 and 3.0 took in, but for
 /// garbage collection; all on by default.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the proposals' own")]
 pub struct Features {
     pub bulk_memory: bool,
@@ -50,19 +64,19 @@ impl Default for Features {
     fn default() -> Self {
         Self {
             bulk_memory: true,
-            exceptions: false,
+            exceptions: true,
             extended_const: true,
-            function_references: false,
-            memory64: false,
-            multi_memory: false,
+            function_references: true,
+            memory64: true,
+            multi_memory: true,
             multi_value: true,
             mutable_global: true,
             reference_types: true,
-            relaxed_simd: false,
+            relaxed_simd: true,
             saturating_float_to_int: true,
             sign_extension: true,
             simd: true,
-            tail_call: false,
+            tail_call: true,
         }
     }
 }

@@ -145,6 +145,12 @@ impl<'a> Sections<'a> {
                     self.info.data.push(DataSegment { mode, bytes: segment.data.into() });
                 }
             }
+            Payload::CodeSectionStart { unchecked_range, .. } => {
+                self.info.code_start = u32::try_from(unchecked_range.start).unwrap_or(u32::MAX);
+            }
+            Payload::CustomSection(section) if section.name().starts_with(".debug_") => {
+                self.info.dwarf.push((section.name().to_owned(), section.data().into()));
+            }
             Payload::CustomSection(section) => {
                 if let KnownCustom::Name(names) = section.as_known() {
                     // Names serve backtraces only: what is malformed in them is

@@ -29,12 +29,13 @@ impl std::fmt::Display for LiveAddress {
     }
 }
 
-/// Checks one function after optimisation.
+/// Checks one function after optimisation, whose first `addresses` parameters are
+/// host addresses.
 ///
 /// # Errors
 /// The first value found that breaks the rule.
-pub(crate) fn check(func: &Function) -> Result<(), LiveAddress> {
-    let suspects = suspects(func);
+pub(crate) fn check(func: &Function, addresses: usize) -> Result<(), LiveAddress> {
+    let suspects = suspects(func, addresses);
     if suspects.is_empty() {
         return Ok(());
     }
@@ -43,6 +44,8 @@ pub(crate) fn check(func: &Function) -> Result<(), LiveAddress> {
     for block in func.layout.blocks() {
         let mut live = live_out(&cfg, &live_in, block);
         for inst in func.layout.block_insts(block).rev() {
+            // What a branch takes along is used after the call that it ends.
+            use_branch_args(func, inst, &suspects, &mut live);
             for result in func.dfg.inst_results(inst) {
                 live.remove(result);
             }
@@ -58,8 +61,10 @@ pub(crate) fn check(func: &Function) -> Result<(), LiveAddress> {
 }
 
 /// All values that are or derive from a host address.
-fn suspects(func: &Function) -> HashSet<Value> {
-    let mut suspects = HashSet::new();
+fn suspects(func: &Function, addresses: usize) -> HashSet<Value> {
+    let entry = func.layout.entry_block().expect("a function has code");
+    let params = &func.dfg.block_params(entry)[..addresses];
+    let mut suspects: HashSet<Value> = params.iter().copied().collect();
     // Values flow along block parameters too: repeat until nothing is added.
     loop {
         let before = suspects.len();
@@ -156,11 +161,27 @@ fn use_values(func: &Function, inst: Inst, suspects: &HashSet<Value>, live: &mut
     live.extend(func.dfg.inst_values(inst).filter(|value| suspects.contains(value)));
 }
 
+fn use_branch_args(
+    func: &Function,
+    inst: Inst,
+    suspects: &HashSet<Value>,
+    live: &mut HashSet<Value>,
+) {
+    let data = &func.dfg.insts[inst];
+    for call in data.branch_destination(&func.dfg.jump_tables, &func.dfg.exception_tables) {
+        let args = call.args(&func.dfg.value_lists).filter_map(|arg| arg.as_value());
+        live.extend(args.filter(|arg| suspects.contains(arg)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use cranelift_codegen::cursor::{Cursor, FuncCursor};
-    use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature};
+    use cranelift_codegen::ir::{
+        AbiParam, BlockArg, BlockCall, ExceptionTableData, ExceptionTableItem, InstBuilder,
+        Signature,
+    };
     use cranelift_codegen::isa::CallConv;
 
     /// A function that reads the base, calls, and then uses what `use_after`
@@ -184,12 +205,65 @@ mod tests {
 
     #[test]
     fn an_address_kept_across_a_call_is_found() {
-        let error = check(&function(false)).unwrap_err();
+        let error = check(&function(false), 0).unwrap_err();
         assert!(error.to_string().contains("live across the call"), "{error}");
     }
 
     #[test]
     fn reading_the_base_again_is_accepted() {
-        assert_eq!(check(&function(true)), Ok(()));
+        assert_eq!(check(&function(true), 0), Ok(()));
+    }
+
+    /// What a function does with the base that it read before a `try_call`.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Use {
+        Nowhere,
+        /// Returned where the call returned.
+        Normal,
+        /// Returned from the landing pad.
+        Landing,
+        /// Taken along to the landing pad.
+        Argument,
+    }
+
+    fn function_that_catches(used: Use) -> Function {
+        let mut func = Function::new();
+        let [block, normal, landing] = std::array::from_fn(|_| func.dfg.make_block());
+        let argument = func.dfg.append_block_param(landing, types::I64);
+        let callee = func.import_signature(Signature::new(CallConv::Tail));
+        func.signature.returns.push(AbiParam::new(types::I64));
+        let mut cursor = FuncCursor::new(&mut func);
+        cursor.insert_block(block);
+        let base = cursor.ins().get_pinned_reg(types::I64);
+        let target = cursor.ins().iconst(types::I64, 0);
+        let pool = &mut cursor.func.dfg.value_lists;
+        let taken_along = match used {
+            Use::Argument => BlockArg::Value(base),
+            _ => BlockArg::TryCallExn(0),
+        };
+        let handler = ExceptionTableItem::Default(BlockCall::new(landing, [taken_along], pool));
+        let table = ExceptionTableData::new(callee, BlockCall::new(normal, [], pool), [handler]);
+        let table = cursor.func.dfg.exception_tables.push(table);
+        cursor.ins().try_call_indirect(target, &[], table);
+        for (block, here) in [(normal, Use::Normal), (landing, Use::Landing)] {
+            cursor.insert_block(block);
+            let again = cursor.ins().get_pinned_reg(types::I64);
+            let result = match block {
+                _ if used == here => base,
+                block if block == landing && used == Use::Argument => argument,
+                _ => again,
+            };
+            cursor.ins().return_(&[result]);
+        }
+        func
+    }
+
+    #[test]
+    fn an_address_kept_across_a_call_that_throws_is_found() {
+        for used in [Use::Normal, Use::Landing, Use::Argument] {
+            let error = check(&function_that_catches(used), 0).unwrap_err();
+            assert!(error.to_string().contains("live across the call"), "{error}");
+        }
+        assert_eq!(check(&function_that_catches(Use::Nowhere), 0), Ok(()));
     }
 }

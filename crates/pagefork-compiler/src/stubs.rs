@@ -11,7 +11,10 @@ use pagefork_layout::module::FuncType;
 use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
 
-use crate::translate::{ModuleContext, Scratch, Translator, foreign_signature, ir_type, signature};
+use crate::translate::{
+    ModuleContext, Scratch, Symbol, Translator, bulk_signature, cross_signature, foreign_signature,
+    ir_type, signature, throw_signature,
+};
 
 /// The function that stands for the import `index`.
 pub(crate) fn import(
@@ -21,12 +24,13 @@ pub(crate) fn import(
     scratch: &mut Scratch,
 ) {
     let ty = module.info.function_type(index);
+    let canonical_type = module.info.functions[index as usize];
     build(module, signature(ty), context, scratch, |t, args| {
         let imports = t.link_word(types::I64, link::FUNCTION_IMPORTS);
         let record = index * function_import::SIZE;
         let code = t.host_word(imports, record + function_import::CODE);
         let base = t.host_word(imports, record + function_import::BASE);
-        call_out(t, ty, code, base, args);
+        call_out(t, canonical_type, code, base, args);
     });
 }
 
@@ -47,7 +51,7 @@ pub(crate) fn foreign(
         t.host_call(service);
         let code = t.activation_word(activation::RESOLVED + function_import::CODE);
         let base = t.activation_word(activation::RESOLVED + function_import::BASE);
-        call_out(t, ty, code, base, &args[1..]);
+        call_out(t, canonical_type, code, base, &args[1..]);
     });
 }
 
@@ -81,6 +85,28 @@ pub(crate) fn entry(
     });
 }
 
+/// The function that calls a function of another instance: its code and base come
+/// before the arguments, which are absolute.
+pub(crate) fn cross(
+    module: ModuleContext<'_>,
+    canonical_type: u32,
+    context: &mut Context,
+    scratch: &mut Scratch,
+) {
+    let ty = &module.info.types[canonical_type as usize];
+    build(module, cross_signature(ty), context, scratch, |t, args| {
+        call_guest(t, ty, args[0], args[1], &args[2..]);
+    });
+}
+
+/// The function that asks a service of the runtime which does not return here.
+pub(crate) fn throw(module: ModuleContext<'_>, context: &mut Context, scratch: &mut Scratch) {
+    build(module, throw_signature(), context, scratch, |t, service| {
+        t.host_call(service[0]);
+        t.b.ins().trap(ir::TrapCode::unwrap_user(TrapCode::Unreachable as u8));
+    });
+}
+
 /// The function that traps for one reason.
 pub(crate) fn trap(
     module: ModuleContext<'_>,
@@ -100,7 +126,8 @@ pub(crate) fn trap(
 }
 
 /// Calls what a [`function_import`] names, and returns its results.
-fn call_out(t: &mut Translator<'_>, ty: &FuncType, code: Value, base: Value, args: &[Value]) {
+fn call_out(t: &mut Translator<'_>, canonical_type: u32, code: Value, base: Value, args: &[Value]) {
+    let ty = &t.module.info.types[canonical_type as usize];
     // Here a reference without an owner means this instance's; elsewhere not.
     let args: Vec<Value> = ty
         .params
@@ -128,11 +155,41 @@ fn call_out(t: &mut Translator<'_>, ty: &FuncType, code: Value, base: Value, arg
     t.b.ins().return_(&results);
 
     t.b.switch_to_block(guest);
+    if t.module.catches {
+        // A function that an exception can come back to saves all registers, which
+        // calls of the host need not pay for.
+        let stub = t.symbol(Symbol::Cross(canonical_type));
+        let args: Vec<Value> = [code, base].into_iter().chain(args).collect();
+        t.b.ins().return_call(stub, &args);
+    } else {
+        call_guest(t, ty, code, base, &args);
+    }
+}
+
+/// Calls a function of another instance, and returns its results. The arguments
+/// are absolute.
+fn call_guest(t: &mut Translator<'_>, ty: &FuncType, code: Value, base: Value, args: &[Value]) {
     let own_ordinal = t.ordinal();
     t.b.ins().set_pinned_reg(base);
     let callee = t.b.import_signature(signature(ty));
-    let call = t.b.ins().call_indirect(callee, code, &args);
-    let mut in_registers = t.b.inst_results(call).to_vec().into_iter();
+    let in_registers = if t.module.catches {
+        let pad = t.b.create_block();
+        t.b.append_block_param(pad, types::I64);
+        t.b.set_cold_block(pad);
+        let (table, next) = t.new_exception_table(callee, Some(pad));
+        t.b.ins().try_call_indirect(code, args, table);
+        // Exceptions go on in this instance.
+        t.b.switch_to_block(pad);
+        let exception = t.b.block_params(pad)[0];
+        let (activation, _) = t.callee_link();
+        return_to(t, activation, own_ordinal);
+        t.throw_again(exception);
+        t.go_on_in(next)
+    } else {
+        let call = t.b.ins().call_indirect(callee, code, args);
+        t.b.inst_results(call).to_vec()
+    };
+    let mut in_registers = in_registers.into_iter();
     let (activation, callee_ordinal) = t.callee_link();
     let mut results = Vec::new();
     for (ty, cell) in ty.results.iter().zip(result_cells(&ty.results)) {
@@ -145,9 +202,7 @@ fn call_out(t: &mut Translator<'_>, ty: &FuncType, code: Value, base: Value, arg
         }
         results.push((value, cell));
     }
-    let own_base = t.base_of(activation, own_ordinal);
-    t.b.ins().set_pinned_reg(own_base);
-    t.forget_addresses();
+    return_to(t, activation, own_ordinal);
     let mut returned = Vec::new();
     for (value, cell) in results {
         match cell {
@@ -156,6 +211,33 @@ fn call_out(t: &mut Translator<'_>, ty: &FuncType, code: Value, base: Value, arg
         }
     }
     t.b.ins().return_(&returned);
+}
+
+/// Goes on in the instance with this ordinal: in the stub's own.
+fn return_to(t: &mut Translator<'_>, activation: Value, own_ordinal: Value) {
+    let own_base = t.base_of(activation, own_ordinal);
+    t.b.ins().set_pinned_reg(own_base);
+    t.forget_addresses();
+}
+
+/// The function that copies within a memory.
+pub(crate) fn copy(
+    module: ModuleContext<'_>,
+    memory: u32,
+    context: &mut Context,
+    scratch: &mut Scratch,
+) {
+    build(module, bulk_signature(), context, scratch, |t, args| t.copy_function(memory, args));
+}
+
+/// The function that fills bytes of a memory.
+pub(crate) fn fill(
+    module: ModuleContext<'_>,
+    memory: u32,
+    context: &mut Context,
+    scratch: &mut Scratch,
+) {
+    build(module, bulk_signature(), context, scratch, |t, args| t.fill_function(memory, args));
 }
 
 /// Makes one function: `body` gets its arguments.

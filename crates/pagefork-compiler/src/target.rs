@@ -1,7 +1,9 @@
+use std::fmt;
 use std::sync::Arc;
 
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
+use serde::{Deserialize, Serialize};
 use target_lexicon::{Architecture, BinaryFormat, Environment, OperatingSystem, Triple, Vendor};
 
 use crate::{CompileError, CompileOptions};
@@ -32,30 +34,64 @@ pub(crate) fn isa(options: &CompileOptions) -> Result<Arc<dyn TargetIsa>, Compil
         ("enable_probestack", "true"),
         ("probestack_strategy", "inline"),
         ("enable_verifier", verify),
+        ("enable_nan_canonicalization", if options.deterministic { "true" } else { "false" }),
         ("is_pic", "true"),
     ] {
         shared.set(name, value).map_err(|error| failed(&error))?;
     }
     let mut builder = cranelift_codegen::isa::lookup(triple).map_err(|error| failed(&error))?;
-    builder.enable(level()?).map_err(|error| failed(&error))?;
+    let level = CpuLevel::of_this_machine()?;
+    builder.enable(level.name()).map_err(|error| failed(&error))?;
+    if level == CpuLevel::V3 {
+        // Cranelift's list of what the level has names AVX2 alone, without which
+        // floating point and vectors would be encoded as before AVX.
+        builder.enable("has_avx").map_err(|error| failed(&error))?;
+    }
     builder.finish(settings::Flags::new(shared)).map_err(|error| failed(&error))
 }
 
-#[cfg(target_arch = "x86_64")]
-fn level() -> Result<&'static str, CompileError> {
-    use std::is_x86_feature_detected as has;
-    if has!("avx2") && has!("bmi1") && has!("bmi2") && has!("fma") && has!("lzcnt") && has!("movbe")
-    {
-        Ok("x86-64-v3")
-    } else if has!("sse4.2") && has!("popcnt") && has!("ssse3") {
-        Ok("x86-64-v2")
-    } else {
-        Err(CompileError::Target("it lacks SSE4.2 or POPCNT (x86-64-v2 is needed)".to_owned()))
+/// What machine code needs of a processor: a level of x86-64.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum CpuLevel {
+    /// x86-64-v2: SSE4.2 and POPCNT.
+    V2,
+    /// x86-64-v3: AVX2, BMI, FMA, LZCNT and MOVBE besides.
+    V3,
+}
+
+impl CpuLevel {
+    /// The highest level that this machine has.
+    ///
+    /// # Errors
+    /// [`CompileError::Target`] if it has none of them.
+    #[cfg(target_arch = "x86_64")]
+    pub fn of_this_machine() -> Result<Self, CompileError> {
+        use std::is_x86_feature_detected as has;
+        if !(has!("sse3") && has!("ssse3") && has!("sse4.1") && has!("sse4.2") && has!("popcnt")) {
+            let lacks = "it lacks SSE4.2 or POPCNT (x86-64-v2 is needed)";
+            return Err(CompileError::Target(lacks.to_owned()));
+        }
+        let vectors = has!("avx") && has!("avx2") && has!("fma");
+        let bits = has!("bmi1") && has!("bmi2") && has!("lzcnt") && has!("movbe");
+        Ok(if vectors && bits { Self::V3 } else { Self::V2 })
+    }
+
+    /// Elsewhere code can be made, though not run: for the common level.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn of_this_machine() -> Result<Self, CompileError> {
+        Ok(Self::V3)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "x86-64-v2",
+            Self::V3 => "x86-64-v3",
+        }
     }
 }
 
-/// Elsewhere code can be made, though not run: for the common level.
-#[cfg(not(target_arch = "x86_64"))]
-fn level() -> Result<&'static str, CompileError> {
-    Ok("x86-64-v3")
+impl fmt::Display for CpuLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }

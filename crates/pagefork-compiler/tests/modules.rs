@@ -171,7 +171,7 @@ fn code_is_the_same_each_time_and_lies_in_order() {
     assert!(ranges.windows(2).all(|pair| pair[0].start + pair[0].size <= pair[1].start));
     assert!(first.code.traps.is_sorted() && first.code.call_sites.is_sorted());
     for index in 0..3 {
-        let code = first.code.function_code(index);
+        let code = first.code.function_code(&first.code.text, index);
         assert_eq!(first.code.range_at(code).unwrap().kind, CodeKind::Function(index));
     }
 }

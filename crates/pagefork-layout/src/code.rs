@@ -5,7 +5,9 @@ use crate::trap::TrapCode;
 #[derive(Clone, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CodeImage {
-    /// Machine code, then read-only data: the descriptors.
+    /// Machine code, then read-only data: the descriptors. Empty once it lies
+    /// elsewhere, in memory that can be executed or in a file.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub text: Vec<u8>,
     /// Where the functions are in `text`: sorted by start, without overlap.
     pub functions: Vec<CodeRange>,
@@ -19,6 +21,25 @@ pub struct CodeImage {
     pub traps: Vec<(u32, TrapCode)>,
     /// Return addresses of all calls, ascending offsets.
     pub call_sites: Vec<u32>,
+    /// Where code comes from, if that is wanted: (offset in the text, byte offset
+    /// in the module), ascending, for the first byte of each function the module
+    /// defines, for each instruction in `traps`, and for each of `call_sites`.
+    pub sources: Vec<(u32, u32)>,
+    /// Where exceptions go on that leave a call, ascending by the call.
+    pub handlers: Vec<Handler>,
+}
+
+/// Where an exception goes on that leaves a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Handler {
+    /// The call's return address, as an offset.
+    pub call_site: u32,
+    /// Offset of the landing pad. rax: the exception, an absolute reference;
+    /// every other register but rsp, rbp and r15 is free.
+    pub landing: u32,
+    /// How many bytes the stack pointer lies below the frame pointer there.
+    pub frame_size: u32,
 }
 
 /// One piece of compiled code.
@@ -44,8 +65,19 @@ pub enum CodeKind {
     Entry(u32),
     /// Calls a foreign function reference of this canonical type.
     Foreign(u32),
+    /// Calls a function of this canonical type of another instance: its code and
+    /// base come before the arguments. In modules that catch exceptions, which
+    /// must find their own base again.
+    Cross(u32),
+    /// Throws; its argument is [`crate::link::Service::Throw`] or
+    /// [`crate::link::Service::Rethrow`], whose own arguments are in cells.
+    Throw,
     /// Traps for this reason.
     Trap(TrapCode),
+    /// Copies within this memory: destination, source, length, all of 32 bits.
+    Copy(u32),
+    /// Fills bytes of this memory: destination, byte, length, all of 32 bits.
+    Fill(u32),
 }
 
 /// The static descriptor of a function.
@@ -74,13 +106,30 @@ impl CodeImage {
         Some(self.traps[at].1)
     }
 
-    /// Offset in the text of the code of function `index` of the index space.
+    /// Where an exception goes on that leaves the call with this return address.
+    pub fn handler_at(&self, return_address: u32) -> Option<&Handler> {
+        let at = self.handlers.binary_search_by_key(&return_address, |handler| handler.call_site);
+        Some(&self.handlers[at.ok()?])
+    }
+
+    /// Where in the module the function's body begins, and where what is at this
+    /// offset in the text comes from: of a call, the offset that it returns to.
+    pub fn source_at(&self, function: &CodeRange, offset: u32) -> Option<(u32, u32)> {
+        let source = |offset: u32| {
+            let at = self.sources.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+            Some(self.sources[at].1)
+        };
+        Some((source(function.start)?, source(offset)?))
+    }
+
+    /// Offset in `text`, which is this image's wherever it lies, of the code of
+    /// function `index` of the index space.
     ///
     /// # Panics
     /// If there is no such function.
-    pub fn function_code(&self, index: u32) -> u32 {
+    pub fn function_code(&self, text: &[u8], index: u32) -> u32 {
         let at = self.descriptors + (index + 1) * descriptor::SIZE + descriptor::CODE;
-        let word = self.text[at as usize..][..4].try_into().expect("four bytes");
+        let word = text[at as usize..][..4].try_into().expect("four bytes");
         self.descriptors.wrapping_add_signed(i32::from_le_bytes(word))
     }
 }

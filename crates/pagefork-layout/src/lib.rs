@@ -13,6 +13,8 @@ pub mod page;
 pub mod module;
 /// Function references and host references, as 64-bit words.
 pub mod reference;
+/// Exceptions, byte by byte, and references to them.
+pub mod exception;
 /// The zones of a slot and their places.
 pub mod slot;
 /// The state zone, byte by byte.
@@ -25,6 +27,10 @@ pub mod trap;
 pub mod code;
 /// A module's initial image: the bytes that tables, state and memory start with.
 pub mod image;
+
+/// Serialises bytes as what they are, not as a sequence of numbers.
+#[cfg(feature = "serde")]
+pub mod bytes;
 
 /// Version of everything in this crate that compiled code relies on. It stands
 /// in every slot's header and in every code image.

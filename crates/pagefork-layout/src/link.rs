@@ -122,8 +122,10 @@ pub mod activation {
     /// What [`super::Service::Resolve`] found: code and base, as in
     /// [`super::function_import`].
     pub const RESOLVED: u32 = 64;
+    /// Fuel that is left, an `i64`: below zero once it is used up.
+    pub const FUEL: u32 = 80;
     /// Bytes that are fixed by this contract.
-    pub const SIZE: u32 = 80;
+    pub const SIZE: u32 = 88;
 }
 
 /// At most this many cells hold the arguments or results of a [`Service`].
@@ -158,11 +160,19 @@ pub enum Service {
     /// of a foreign reference must call into [`activation::RESOLVED`]: host
     /// addresses do not belong into cells. Traps if it is of another type.
     Resolve,
+    /// `(tag, payload ..)`: throws a new exception; does not return.
+    Throw,
+    /// `(exception reference)`: throws this exception on; does not return.
+    Rethrow,
+    /// `(exception reference, tag or -1 for any, 1 if a reference to it is
+    /// wanted) -> (the reference, or 0 if it is of another tag, payload ..)`:
+    /// catches an exception.
+    Catch,
 }
 
 impl Service {
     /// All services in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::MemoryGrow,
         Self::MemoryFill,
         Self::MemoryCopy,
@@ -174,6 +184,9 @@ impl Service {
         Self::TableInit,
         Self::ElementDrop,
         Self::Resolve,
+        Self::Throw,
+        Self::Rethrow,
+        Self::Catch,
     ];
 
     /// The service with this index; `None` for a host function.

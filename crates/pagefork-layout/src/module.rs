@@ -414,6 +414,7 @@ pub struct DataSegment {
     /// What happens to it.
     pub mode: SegmentMode,
     /// Its bytes.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes"))]
     pub bytes: Box<[u8]>,
 }
 
@@ -465,6 +466,11 @@ pub struct ModuleInfo {
     pub name: Option<String>,
     /// Names of functions, from the name section: (index, name), ascending.
     pub function_names: Vec<(u32, String)>,
+    /// Debug information: custom sections in the DWARF format, by name.
+    pub dwarf: Vec<(String, Box<[u8]>)>,
+    /// Byte offset in the module of what the code section contains: addresses in
+    /// debug information count from there.
+    pub code_start: u32,
 }
 
 impl ModuleInfo {

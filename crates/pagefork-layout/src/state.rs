@@ -1,6 +1,6 @@
 use crate::CELL_SIZE;
 use crate::link::SERVICE_CELLS;
-use crate::module::{ModuleInfo, ValType};
+use crate::module::{FuncType, ModuleInfo, ValType};
 
 /// Offset, relative to the base, of the header's word that holds the offset of
 /// the link zone. The header's words are constants of the module: with the base
@@ -58,10 +58,14 @@ impl StateLayout {
     /// The zone's size in bytes, if it is beyond 256 MiB.
     pub fn new(module: &ModuleInfo) -> Result<Self, u64> {
         let own = |all: usize, imported: u32| (all as u64) - u64::from(imported);
+        let values = |ty: &FuncType| ty.params.len().max(ty.results.len()) as u64;
+        // Where a payload is passed, what it belongs to has a cell before it.
+        let payload = |ty: &u32| module.types[*ty as usize].params.len() as u64 + 1;
         let cell_count = module
             .types
             .iter()
-            .map(|ty| ty.params.len().max(ty.results.len()) as u64)
+            .map(values)
+            .chain(module.tags.iter().map(payload))
             .max()
             .unwrap_or(0)
             .max(u64::from(SERVICE_CELLS));
@@ -177,7 +181,7 @@ pub fn result_cells(results: &[ValType]) -> Vec<Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::module::{FuncType, GlobalType, MemoryType, RefType, TableType};
+    use crate::module::{GlobalType, MemoryType, RefType, TableType};
 
     #[test]
     fn parts_do_not_overlap_and_end_below_the_header() {

@@ -4,19 +4,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where the parts of a slot lie in the address space, for whoever has to judge
 /// a faulting address. Reading it takes no lock and allocates nothing, so a
-/// signal handler may, through a shared reference; clones share one memory
-/// size. It says nothing about who owns the address once the slot is dropped.
+/// signal handler may, through a shared reference; clones share the memories'
+/// sizes. It says nothing about who owns the address once the slot is dropped.
 #[derive(Clone, Debug)]
 pub struct SlotBounds {
     start: usize,
     stack: usize,
-    base: usize,
-    /// End of the guard behind the memory; the base where there is no memory.
-    memory_end: usize,
     end: usize,
-    /// Accessible bytes of memory 0. Invariant: only [`crate::Slot`] writes it,
-    /// lowering it before and raising it after the pages change.
-    memory_size: Arc<AtomicU64>,
+    memories: Arc<[MemoryBounds]>,
+}
+
+/// Where a memory lies, and how much of it is accessible.
+#[derive(Debug)]
+struct MemoryBounds {
+    start: usize,
+    /// End of the guard behind it.
+    end: usize,
+    /// Accessible bytes. Invariant: only [`crate::Slot`] writes it, lowering it
+    /// before and raising it after the pages change.
+    size: AtomicU64,
 }
 
 /// What part of a slot an address lies in.
@@ -24,20 +30,31 @@ pub struct SlotBounds {
 pub enum Place {
     /// The guard below the stack: a fault there is a stack overflow.
     StackGuard,
-    /// Reserved for memory 0 or its guard, at or beyond the accessible size.
+    /// Reserved for a memory or its guard, at or beyond the accessible size.
     MemoryBeyond,
-    /// Memory 0 below its accessible size: a fault there is not the guest's.
+    /// A memory below its accessible size: a fault there is not the guest's.
     MemoryWithin,
     /// Another zone, or not this slot.
     Other,
 }
 
 impl SlotBounds {
-    pub(crate) fn new(slot: Range<usize>, stack: usize, base: usize, memory_end: usize) -> Self {
-        assert!(slot.start <= stack && stack <= base && base <= memory_end);
-        assert!(memory_end <= slot.end);
-        let memory_size = Arc::new(AtomicU64::new(0));
-        Self { start: slot.start, stack, base, memory_end, end: slot.end, memory_size }
+    /// `memories` are their ranges with their guards, ascending.
+    pub(crate) fn new(
+        slot: Range<usize>,
+        stack: usize,
+        memories: impl IntoIterator<Item = Range<usize>>,
+    ) -> Self {
+        let bounds = |Range { start, end }| MemoryBounds { start, end, size: AtomicU64::new(0) };
+        let memories: Arc<[MemoryBounds]> = memories.into_iter().map(bounds).collect();
+        assert!(slot.start <= stack);
+        let mut at = stack;
+        for memory in &*memories {
+            assert!(at <= memory.start && memory.start <= memory.end);
+            at = memory.end;
+        }
+        assert!(at <= slot.end);
+        Self { start: slot.start, stack, end: slot.end, memories }
     }
 
     /// What part of the slot `address` lies in. Async-signal-safe.
@@ -45,14 +62,13 @@ impl SlotBounds {
         if (self.start..self.stack).contains(&address) {
             return Place::StackGuard;
         }
-        if !(self.base..self.memory_end).contains(&address) {
-            return Place::Other;
+        for memory in &*self.memories {
+            if (memory.start..memory.end).contains(&address) {
+                let within = ((address - memory.start) as u64) < memory.size();
+                return if within { Place::MemoryWithin } else { Place::MemoryBeyond };
+            }
         }
-        if ((address - self.base) as u64) < self.memory_size() {
-            Place::MemoryWithin
-        } else {
-            Place::MemoryBeyond
-        }
+        Place::Other
     }
 
     /// The addresses of the whole slot, guards included. Async-signal-safe.
@@ -60,18 +76,22 @@ impl SlotBounds {
         self.start..self.end
     }
 
-    /// Address of the first byte of memory 0. Async-signal-safe.
-    pub fn base(&self) -> usize {
-        self.base
+    /// Accessible bytes of memory `index`. Async-signal-safe.
+    ///
+    /// # Panics
+    /// If there is no such memory.
+    pub fn memory_size(&self, index: usize) -> u64 {
+        self.memories[index].size()
     }
 
-    /// Accessible bytes of memory 0. Async-signal-safe.
-    pub fn memory_size(&self) -> u64 {
-        self.memory_size.load(Ordering::Acquire)
+    pub(crate) fn set_memory_size(&self, index: usize, size: u64) {
+        self.memories[index].size.store(size, Ordering::Release);
     }
+}
 
-    pub(crate) fn set_memory_size(&self, size: u64) {
-        self.memory_size.store(size, Ordering::Release);
+impl MemoryBounds {
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
     }
 }
 
@@ -82,8 +102,9 @@ mod tests {
     /// Guard of 0x100, stack, base at 0x1000, memory and guard up to 0x9000,
     /// padding up to 0xa000; all from `at`.
     fn bounds(at: usize, size: u64) -> SlotBounds {
-        let bounds = SlotBounds::new(at..at + 0xa000, at + 0x100, at + 0x1000, at + 0x9000);
-        bounds.set_memory_size(size);
+        let memory = at + 0x1000..at + 0x9000;
+        let bounds = SlotBounds::new(at..at + 0xa000, at + 0x100, [memory]);
+        bounds.set_memory_size(0, size);
         bounds
     }
 
@@ -119,7 +140,7 @@ mod tests {
     #[test]
     fn an_empty_memory_is_all_beyond_and_a_missing_one_nowhere() {
         assert_eq!(bounds(0x10_0000, 0).place(0x10_1000), Place::MemoryBeyond);
-        let none = SlotBounds::new(0x1000..0x9000, 0x2000, 0x4000, 0x4000);
+        let none = SlotBounds::new(0x1000..0x9000, 0x2000, []);
         for address in [0x3fff, 0x4000, 0x4001, 0x8fff] {
             assert_eq!(none.place(address), Place::Other);
         }
@@ -129,8 +150,39 @@ mod tests {
     fn clones_see_a_later_size() {
         let bounds = bounds(0x10_0000, 0x1000);
         let clone = bounds.clone();
-        bounds.set_memory_size(0x2000);
-        assert_eq!(clone.memory_size(), 0x2000);
+        bounds.set_memory_size(0, 0x2000);
+        assert_eq!(clone.memory_size(0), 0x2000);
         assert_eq!(clone.place(0x10_0000 + 0x2fff), Place::MemoryWithin);
+    }
+
+    #[test]
+    fn each_memory_has_a_size_of_its_own() {
+        let memories = [0x2000..0x4000, 0x4000..0x6000, 0x7000..0x7000, 0x7000..0x8000];
+        let bounds = SlotBounds::new(0..0x9000, 0x1000, memories);
+        for (index, size) in [0x1000, 0, 0, 0x800].into_iter().enumerate() {
+            bounds.set_memory_size(index, size);
+        }
+        let expected = [
+            (0x1fff, Place::Other),
+            (0x2000, Place::MemoryWithin),
+            (0x2fff, Place::MemoryWithin),
+            (0x3000, Place::MemoryBeyond),
+            (0x3fff, Place::MemoryBeyond),
+            (0x4000, Place::MemoryBeyond),
+            (0x5fff, Place::MemoryBeyond),
+            (0x6000, Place::Other),
+            (0x6fff, Place::Other),
+            (0x7000, Place::MemoryWithin),
+            (0x77ff, Place::MemoryWithin),
+            (0x7800, Place::MemoryBeyond),
+            (0x8000, Place::Other),
+        ];
+        for (address, place) in expected {
+            assert_eq!(bounds.place(address), place, "{address:#x}");
+        }
+        bounds.set_memory_size(1, 0x1000);
+        assert_eq!(bounds.place(0x4fff), Place::MemoryWithin);
+        assert_eq!(bounds.place(0x5000), Place::MemoryBeyond);
+        assert_eq!(bounds.place(0x3000), Place::MemoryBeyond, "the others are as before");
     }
 }

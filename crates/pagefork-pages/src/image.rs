@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use pagefork_layout::page::{self, PAGE_SIZE};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -16,8 +16,8 @@ use crate::sys;
 /// memfd for each page that is read, a hole left out costs two kernel maps.
 pub const SPAN_GAP: u64 = 1 << 20;
 
-/// An image has at most this many spans; of more, the nearest are joined. So no
-/// module can use up the maps of its process.
+/// An image has at most this many spans in each extent; of more, the nearest are
+/// joined. So no module can use up the maps of its process.
 pub const SPAN_COUNT_MAX: usize = 4;
 
 /// Immutable page contents that slots are filled from.
@@ -29,11 +29,15 @@ pub const SPAN_COUNT_MAX: usize = 4;
 ///  file           | span 0                       | span 1 |
 /// ```
 ///
+/// Where memories lie apart, an image has an extent for each: what lies between
+/// extents is never mapped.
+///
 /// The bytes lie in a sealed memfd, which nothing can write or cut, or in a file
 /// that nobody else may write. An image of nothing but zeros has no file.
 pub struct Image {
-    extent: Range<u64>,
-    /// Invariant: ascending, apart, within the extent, of whole pages, none
+    /// Invariant: ascending, apart, of whole pages, none empty.
+    extents: Vec<Range<u64>>,
+    /// Invariant: ascending, apart, each within one extent, of whole pages, none
     /// empty; the file covers each.
     spans: Vec<Span>,
     /// `None` if there are no spans.
@@ -65,15 +69,32 @@ impl Image {
         extent: Range<u64>,
         runs: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> Result<Arc<Self>, PagesError> {
-        check_extent(&extent);
+        Self::with_extents(name, vec![extent], runs)
+    }
+
+    /// As [`Image::new`], with several extents.
+    ///
+    /// # Errors
+    /// As [`Image::new`]; a run must lie within one extent.
+    ///
+    /// # Panics
+    /// If the extents are not whole pages in ascending order, one behind the
+    /// other.
+    pub fn with_extents<'a>(
+        name: &str,
+        mut extents: Vec<Range<u64>>,
+        runs: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Arc<Self>, PagesError> {
+        check_extents(&extents);
+        extents.retain(|extent| !extent.is_empty());
         let runs: Vec<(u64, &[u8])> =
             runs.into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
         for &(offset, bytes) in &runs {
-            within(&extent, offset, bytes.len() as u64)?;
+            within(&extents, offset, bytes.len() as u64)?;
         }
-        let spans = spans(&runs);
+        let spans = spans(&extents, &runs);
         let Some(last) = spans.last() else {
-            return Ok(Arc::new(Self { extent, spans, file: None }));
+            return Ok(Arc::new(Self { extents, spans, file: None }));
         };
 
         let size = last.file_offset + (last.slot.end - last.slot.start);
@@ -92,7 +113,7 @@ impl Image {
             sys::write_image(file.as_fd(), bytes, place)?;
         }
         seal(&file)?;
-        Ok(Arc::new(Self { extent, spans, file: Some(file) }))
+        Ok(Arc::new(Self { extents, spans, file: Some(file) }))
     }
 
     /// An image in a regular file, from byte `file_offset` of it on, covering
@@ -111,31 +132,32 @@ impl Image {
         file_offset: u64,
         extent: Range<u64>,
     ) -> Result<Arc<Self>, PagesError> {
-        check_extent(&extent);
+        check_extents(std::slice::from_ref(&extent));
         let needed = file_offset.saturating_add(extent.end - extent.start);
         check_file(file.as_fd(), file_offset, needed).map_err(|refusal| match refusal {
             Refusal::Problem(problem) => PagesError::FileRefused(problem),
             Refusal::Failure(failure) => failure.into(),
         })?;
         if extent.is_empty() {
-            return Ok(Arc::new(Self { extent, spans: Vec::new(), file: None }));
+            return Ok(Arc::new(Self { extents: Vec::new(), spans: Vec::new(), file: None }));
         }
         let spans = vec![Span { slot: extent.clone(), file_offset }];
-        Ok(Arc::new(Self { extent, spans, file: Some(file) }))
+        Ok(Arc::new(Self { extents: vec![extent], spans, file: Some(file) }))
     }
 
-    /// The slot offsets that the image covers, in bytes; whole pages.
-    pub fn extent(&self) -> Range<u64> {
-        self.extent.clone()
+    /// The slot offsets that the image covers, in bytes: whole pages, ascending,
+    /// none empty.
+    pub fn extents(&self) -> &[Range<u64>] {
+        &self.extents
     }
 
     /// Reads bytes from slot offset `offset` on, as a fresh slot has them.
     ///
     /// # Errors
-    /// [`PagesError::OutsideImage`] if they are not all in the extent; an error
+    /// [`PagesError::OutsideImage`] if they are not all in one extent; an error
     /// of the file, also when it was cut short.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PagesError> {
-        within(&self.extent, offset, into.len() as u64)?;
+        within(&self.extents, offset, into.len() as u64)?;
         into.fill(0);
         let wanted = offset..offset + into.len() as u64;
         for (slot, file, file_offset) in self.maps() {
@@ -167,7 +189,7 @@ impl Image {
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Image")
-            .field("extent", &self.extent)
+            .field("extents", &self.extents)
             .field("spans", &self.spans)
             .finish_non_exhaustive()
     }
@@ -197,30 +219,49 @@ pub(crate) fn seal(file: &OwnedFd) -> Result<(), PagesError> {
     Err(PagesError::Unsupported { feature: Feature::Seals, detail: "a seal did not stay" })
 }
 
-fn check_extent(extent: &Range<u64>) {
+fn check_extents(extents: &[Range<u64>]) {
+    let places = extents.iter().flat_map(|extent| [extent.start, extent.end]);
     assert!(
-        extent.start <= extent.end
-            && extent.start.is_multiple_of(PAGE_SIZE)
-            && extent.end.is_multiple_of(PAGE_SIZE),
-        "an extent is whole pages, not {extent:#x?}"
+        places.clone().is_sorted() && places.clone().all(|place| place.is_multiple_of(PAGE_SIZE)),
+        "extents are whole pages one behind the other, not {extents:#x?}"
     );
 }
 
-fn within(extent: &Range<u64>, offset: u64, length: u64) -> Result<(), PagesError> {
+fn within(extents: &[Range<u64>], offset: u64, length: u64) -> Result<(), PagesError> {
+    let extent = extents.iter().rev().find(|extent| extent.start <= offset);
     let end = offset.checked_add(length);
-    if offset >= extent.start && end.is_some_and(|end| end <= extent.end) {
-        return Ok(());
+    match (extent.or(extents.first()), end) {
+        (Some(extent), Some(end)) if offset >= extent.start && end <= extent.end => Ok(()),
+        (extent, _) => {
+            let extent = extent.cloned().unwrap_or_default();
+            Err(PagesError::OutsideImage { offset, length, extent })
+        }
     }
-    Err(PagesError::OutsideImage { offset, length, extent: extent.clone() })
 }
 
-/// The pages that runs touch, with small holes between them included.
-fn spans(runs: &[(u64, &[u8])]) -> Vec<Span> {
+/// The pages that runs touch, with small holes between them included. Each run
+/// lies within one of the extents, and so does each span.
+fn spans(extents: &[Range<u64>], runs: &[(u64, &[u8])]) -> Vec<Span> {
     let cover =
         |&(offset, bytes): &(u64, &[u8])| page::covering(offset..offset + bytes.len() as u64);
     let mut pages: Vec<Range<u64>> = runs.iter().map(cover).collect();
     pages.sort_by_key(|range| range.start);
 
+    let mut file_offset = 0;
+    let mut spans = Vec::new();
+    for extent in extents {
+        let inside = pages.iter().filter(|range| extent.contains(&range.start));
+        for slot in join(inside.cloned()) {
+            let size = slot.end - slot.start;
+            spans.push(Span { slot, file_offset });
+            file_offset += size;
+        }
+    }
+    spans
+}
+
+/// Ascending ranges with small holes between them included, and joined to few.
+fn join(pages: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for next in pages {
         match joined.last_mut() {
@@ -238,14 +279,21 @@ fn spans(runs: &[(u64, &[u8])]) -> Vec<Span> {
     let starts = std::iter::once(0).chain(holes.iter().copied());
     let ends = holes.iter().copied().chain(std::iter::once(joined.len()));
 
-    let mut file_offset = 0;
-    let span = |(start, end): (usize, usize)| {
-        let slot = joined.get(start)?.start..joined.get(end - 1)?.end;
-        let offset = file_offset;
-        file_offset += slot.end - slot.start;
-        Some(Span { slot, file_offset: offset })
+    let part = |(start, end): (usize, usize)| {
+        Some(joined.get(start)?.start..joined.get(end.checked_sub(1)?)?.end)
     };
-    starts.zip(ends).filter(|(start, end)| start < end).filter_map(span).collect()
+    starts.zip(ends).filter_map(part).collect()
+}
+
+/// Whether nobody but this user and root can write a file or directory.
+///
+/// # Errors
+/// [`PagesError::FileRefused`] says who else can.
+pub fn check_writers(file: BorrowedFd<'_>) -> Result<(), PagesError> {
+    match writers_problem(&sys::stat_image(file)?) {
+        Some(problem) => Err(PagesError::FileRefused(problem)),
+        None => Ok(()),
+    }
 }
 
 enum Refusal {
@@ -263,19 +311,24 @@ fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(),
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return problem(FileProblem::NotRegular);
     }
-    let user = rustix::process::geteuid().as_raw();
-    if stat.st_uid != user && stat.st_uid != 0 {
-        return problem(FileProblem::ForeignOwner { owner: stat.st_uid, user });
-    }
-    let mode = stat.st_mode & 0o7777;
-    if mode & 0o022 != 0 {
-        return problem(FileProblem::WritableByOthers { mode });
+    if let Some(writers) = writers_problem(&stat) {
+        return problem(writers);
     }
     let size = stat.st_size as u64;
     if size < needed {
         return problem(FileProblem::TooShort { size, needed });
     }
     Ok(())
+}
+
+/// Who else than this user and root can write a file or directory, if somebody.
+fn writers_problem(stat: &Stat) -> Option<FileProblem> {
+    let user = rustix::process::geteuid().as_raw();
+    if stat.st_uid != user && stat.st_uid != 0 {
+        return Some(FileProblem::ForeignOwner { owner: stat.st_uid, user });
+    }
+    let mode = stat.st_mode & 0o7777;
+    (mode & 0o022 != 0).then_some(FileProblem::WritableByOthers { mode })
 }
 
 #[cfg(test)]
@@ -285,7 +338,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn slots(runs: &[(u64, &[u8])]) -> Vec<Range<u64>> {
-        spans(runs).into_iter().map(|span| span.slot).collect()
+        spans(&[0..u64::MAX], runs).into_iter().map(|span| span.slot).collect()
     }
 
     #[test]
@@ -300,7 +353,7 @@ mod tests {
 
     #[test]
     fn spans_lie_densely_in_the_file() {
-        let spans = spans(&[(5 * MIB - 1, b"ab"), (0, b"c")]);
+        let spans = spans(&[0..u64::MAX], &[(5 * MIB - 1, b"ab"), (0, b"c")]);
         assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0 });
         let slot = 5 * MIB - PAGE_SIZE..5 * MIB + PAGE_SIZE;
         assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE });
@@ -324,6 +377,49 @@ mod tests {
     }
 
     #[test]
+    fn no_span_crosses_from_one_extent_to_the_next() {
+        let page = PAGE_SIZE;
+        let extents = [0..2 * page, 2 * page..4 * page, 6 * page..99 * MIB];
+        let runs: [(u64, &[u8]); 4] =
+            [(page, b"a"), (2 * page, b"b"), (3 * page, b"c"), (6 * page, b"d")];
+        let slots: Vec<_> = spans(&extents, &runs).into_iter().map(|span| span.slot).collect();
+        assert_eq!(slots, [page..2 * page, 2 * page..4 * page, 6 * page..7 * page]);
+
+        // The limit holds in each extent, and never joins two.
+        let extents = [0..50 * MIB, 50 * MIB..100 * MIB];
+        let runs: Vec<(u64, &[u8])> = (0..50).map(|i| (2 * i * MIB, &b"x"[..])).collect();
+        let spans = spans(&extents, &runs);
+        for extent in &extents {
+            let inside = spans.iter().filter(|span| extent.contains(&span.slot.start));
+            assert!(inside.clone().all(|span| span.slot.end <= extent.end));
+            assert_eq!(inside.count(), SPAN_COUNT_MAX);
+        }
+        for (offset, _) in runs {
+            assert!(spans.iter().any(|span| span.slot.contains(&offset)));
+        }
+    }
+
+    #[test]
+    fn an_image_of_several_extents_reads_in_each_and_not_across() {
+        let extents = vec![0..PAGE_SIZE, PAGE_SIZE..PAGE_SIZE, MIB..MIB + PAGE_SIZE];
+        let runs: [(u64, &[u8]); 2] = [(PAGE_SIZE - 1, b"a"), (MIB, b"b")];
+        let image = Image::with_extents("several", extents, runs).unwrap();
+        assert_eq!(image.extents(), [0..PAGE_SIZE, MIB..MIB + PAGE_SIZE]);
+        let mut two = [0; 2];
+        image.read(PAGE_SIZE - 2, &mut two).unwrap();
+        assert_eq!(&two, b"\0a");
+        image.read(MIB, &mut two).unwrap();
+        assert_eq!(&two, b"b\0");
+        for offset in [PAGE_SIZE - 1, PAGE_SIZE, MIB - 1, MIB + PAGE_SIZE - 1] {
+            let error = image.read(offset, &mut two).unwrap_err();
+            assert!(matches!(error, PagesError::OutsideImage { .. }), "{offset:#x}");
+        }
+        let across: [(u64, &[u8]); 1] = [(MIB - 1, b"xy")];
+        let error = Image::with_extents("across", image.extents().to_vec(), across).unwrap_err();
+        assert!(matches!(error, PagesError::OutsideImage { .. }), "{error}");
+    }
+
+    #[test]
     fn an_image_reads_as_given_and_zero_between() {
         let runs: [(u64, &[u8]); 4] =
             [(0x2ffe, b"abcd"), (0x3001, b"X"), (0x2000 + 8 * MIB, b"far"), (0x4000, b"")];
@@ -334,7 +430,7 @@ mod tests {
         expected[0xffe..0x1002].copy_from_slice(b"abcX");
         expected[8 * MIB as usize..][..3].copy_from_slice(b"far");
         assert!(all == expected);
-        assert_eq!(image.extent(), 0x2000..0x2000 + 9 * MIB);
+        assert_eq!(image.extents(), std::slice::from_ref(&(0x2000..0x2000 + 9 * MIB)));
 
         let mut four = [0; 4];
         image.read(0x2ffe, &mut four).unwrap();

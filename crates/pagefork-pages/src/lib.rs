@@ -11,7 +11,7 @@
 //! Principles:
 //!
 //! 1. A slot is one reservation and four kernel maps: the guards of neighbours
-//!    are one map. (An image with wide holes costs two maps a hole, see
+//!    are one map. Each further memory costs two, or three with contents. (An image with wide holes costs two maps a hole, see
 //!    [`Image`].)
 //! 2. An image never changes. It is a sealed memfd, or a file that nobody else
 //!    can write.
@@ -40,6 +40,10 @@ mod bounds;
 mod reservation;
 /// What this kernel can do, tried on real pages.
 mod features;
+/// The same feature by feature, for showing it.
+pub mod probes;
+/// userfaultfd and PAGEMAP_SCAN, as far as probes need them.
+mod userfault;
 /// What can go wrong, and what to do about it.
 mod error;
 /// From an error number to the limit that was met.
@@ -59,5 +63,5 @@ pub mod inject;
 pub use crate::bounds::{Place, SlotBounds};
 pub use crate::error::{Call, Feature, FileProblem, PagesError};
 pub use crate::features::HostFeatures;
-pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP};
-pub use crate::slot::{Slot, SlotConfig};
+pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
+pub use crate::slot::{MemorySize, MemoryZone, Slot, SlotConfig};

@@ -19,22 +19,22 @@ impl From<Failure> for PagesError {
 /// What decides about memory, in bytes unless it says otherwise; `None` where
 /// there is no limit or it cannot be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Facts {
+pub(crate) struct Facts {
     /// Number of maps, and how many there may be.
-    maps: Option<(u64, u64)>,
+    pub(crate) maps: Option<(u64, u64)>,
     /// Address space in use.
-    mapped: u64,
+    pub(crate) mapped: u64,
     /// Private writable memory in use.
-    data: u64,
-    address_space_limit: Option<u64>,
-    data_limit: Option<u64>,
+    pub(crate) data: u64,
+    pub(crate) address_space_limit: Option<u64>,
+    pub(crate) data_limit: Option<u64>,
     /// Promised to all processes, and the most that is; only where the kernel
     /// keeps to that.
-    commit: Option<(u64, u64)>,
+    pub(crate) commit: Option<(u64, u64)>,
 }
 
 impl Facts {
-    fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let maps = || Some((count_maps().ok()?, number("/proc/sys/vm/max_map_count")?));
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();

@@ -13,7 +13,7 @@ use pagefork_pages::{Image, PagesError, Place, Slot, procmaps};
 fn a_memory_with_a_maximum_of_zero_has_its_full_guard() {
     let layout = layout();
     let image = empty_image(&layout);
-    let mut slot = Slot::new(&layout, &image, 0, 0).unwrap();
+    let mut slot = spawn(&layout, &image, 0, 0).unwrap();
     let base = slot.base().addr();
     let reach = base..base + (MEMORY_RESERVATION + MEMORY_GUARD) as usize;
     assert!(reach.end - reach.start >= 2 * u32::MAX as usize + 16);
@@ -26,16 +26,16 @@ fn a_memory_with_a_maximum_of_zero_has_its_full_guard() {
         assert!(!readable(base + offset));
         assert_eq!(bounds.place(base + offset), Place::MemoryBeyond);
     }
-    assert!(matches!(slot.grow_memory(PAGE), Err(PagesError::MemorySize { .. })));
+    assert!(matches!(slot.grow_memory(0, PAGE), Err(PagesError::MemorySize { .. })));
 }
 
 #[test]
 fn every_boundary_of_a_slot_is_accessible_on_one_side_only() {
     let layout = layout();
     let (image, _) = dense_image(&layout, 9, PAGE);
-    let mut slot = Slot::new(&layout, &image, WASM_PAGE, 4 * WASM_PAGE).unwrap();
+    let mut slot = spawn(&layout, &image, WASM_PAGE, 4 * WASM_PAGE).unwrap();
     for size in [WASM_PAGE, 3 * WASM_PAGE, 4 * WASM_PAGE] {
-        slot.grow_memory(size).unwrap();
+        slot.grow_memory(0, size).unwrap();
         let end = layout.base + size;
         let inside = [
             layout.stack.start,
@@ -65,7 +65,7 @@ fn every_boundary_of_a_slot_is_accessible_on_one_side_only() {
 fn places_at_every_boundary_of_a_real_slot() {
     let layout = layout();
     let (image, _) = dense_image(&layout, 9, PAGE);
-    let mut slot = Slot::new(&layout, &image, WASM_PAGE, 4 * WASM_PAGE).unwrap();
+    let mut slot = spawn(&layout, &image, WASM_PAGE, 4 * WASM_PAGE).unwrap();
     let bounds = slot.bounds();
     let start = slot.start().addr();
     assert!(start.is_multiple_of(SLOT_ALIGN as usize));
@@ -92,7 +92,7 @@ fn places_at_every_boundary_of_a_real_slot() {
         assert_eq!(bounds.place(start + layout.size as usize), Place::Other);
     };
     check(layout.base + WASM_PAGE);
-    slot.grow_memory(4 * WASM_PAGE).unwrap();
+    slot.grow_memory(0, 4 * WASM_PAGE).unwrap();
     check(layout.base + 4 * WASM_PAGE);
     slot.reset().unwrap();
     check(layout.base + WASM_PAGE);
@@ -106,7 +106,7 @@ fn a_slot_costs_four_maps_at_most() {
         let (image, _) = dense_image(&layout, 9, PAGE);
         let before = held();
         let mut slots: Vec<Slot> = (0..COUNT)
-            .map(|_| Slot::new(&layout, &image, WASM_PAGE, 16 * WASM_PAGE).unwrap())
+            .map(|_| spawn(&layout, &image, WASM_PAGE, 16 * WASM_PAGE).unwrap())
             .collect();
         // One guard more than slots, and one that the first may leave unjoined.
         let budget = |what: &str| {
@@ -116,7 +116,7 @@ fn a_slot_costs_four_maps_at_most() {
         budget("fresh");
         for slot in &mut slots {
             scribble(&layout, slot, 1);
-            slot.grow_memory(16 * WASM_PAGE).unwrap();
+            slot.grow_memory(0, 16 * WASM_PAGE).unwrap();
             scribble(&layout, slot, 2);
         }
         budget("grown and written");
@@ -125,7 +125,7 @@ fn a_slot_costs_four_maps_at_most() {
         }
         budget("reset");
         for slot in &mut slots {
-            slot.grow_memory(2 * WASM_PAGE).unwrap();
+            slot.grow_memory(0, 2 * WASM_PAGE).unwrap();
             scribble(&layout, slot, 3);
         }
         budget("used again");
@@ -144,7 +144,7 @@ fn a_sparse_image_costs_two_maps_a_hole_and_few_in_all() {
                 (0..=holes).map(|index| (layout.base + index * 2 * MIB, &b"run"[..])).collect();
             let extent = layout.image_start..layout.base + 256 * MIB;
             let image = Image::new("sparse", extent, runs).unwrap();
-            let slot = Slot::new(&layout, &image, 256 * MIB, 256 * MIB).unwrap();
+            let slot = spawn(&layout, &image, 256 * MIB, 256 * MIB).unwrap();
             assert!(held().maps - before.maps <= maps, "{holes} holes");
             assert_as_image(&layout, &slot, 256 * MIB);
         }
@@ -157,7 +157,7 @@ fn the_maps_of_a_slot_are_those_of_the_picture() {
     in_own_process("the_maps_of_a_slot_are_those_of_the_picture", || {
         let layout = layout();
         let (image, _) = dense_image(&layout, 9, PAGE);
-        let slot = Slot::new(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap();
+        let slot = spawn(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap();
         let start = slot.start().addr() as u64;
         let maps = procmaps::within(start..start + layout.size).unwrap();
         let seen: Vec<(u64, bool, bool)> = maps
@@ -184,12 +184,11 @@ fn the_maps_of_a_slot_are_those_of_the_picture() {
 fn a_slot_without_memory_has_none() {
     let layout = layout_without_memory();
     let (image, _) = dense_image(&layout, 1, 0);
-    let mut slot = Slot::new(&layout, &image, 0, 0).unwrap();
+    let slot = spawn(&layout, &image, 0, 0).unwrap();
     assert_as_image(&layout, &slot, 0);
     assert!(!accessible(&slot, layout.base));
     assert_eq!(slot.bounds().place(slot.base().addr()), Place::Other);
-    assert!(matches!(slot.grow_memory(PAGE), Err(PagesError::MemorySize { .. })));
-    assert!(Slot::new(&layout, &image, PAGE, PAGE).is_err());
+    assert_eq!(slot.memory_count(), 0);
 }
 
 #[test]
@@ -203,21 +202,21 @@ fn impossible_sizes_and_images_are_refused() {
         (WASM_PAGE, u64::MAX),
         (u64::MAX - 4095, u64::MAX - 4095),
     ] {
-        let error = Slot::new(&layout, &image, size, max).unwrap_err();
+        let error = spawn(&layout, &image, size, max).unwrap_err();
         assert!(matches!(error, PagesError::MemorySize { .. }), "{error}");
     }
-    let error = Slot::new(&layout, &image, 0, WASM_PAGE).unwrap_err();
+    let error = spawn(&layout, &image, 0, WASM_PAGE).unwrap_err();
     assert!(matches!(error, PagesError::ImageMisfit { .. }), "beyond the memory: {error}");
     let low = Image::new("low", layout.link.start..layout.base, [(layout.link.start, &b"x"[..])]);
-    let error = Slot::new(&layout, &low.unwrap(), 0, 0).unwrap_err();
+    let error = spawn(&layout, &low.unwrap(), 0, 0).unwrap_err();
     assert!(matches!(error, PagesError::ImageMisfit { .. }), "over the link zone: {error}");
 
-    let mut slot = Slot::new(&layout, &image, WASM_PAGE, 2 * WASM_PAGE).unwrap();
+    let mut slot = spawn(&layout, &image, WASM_PAGE, 2 * WASM_PAGE).unwrap();
     for size in [0, PAGE, WASM_PAGE + 1, 2 * WASM_PAGE + PAGE, u64::MAX] {
-        let error = slot.grow_memory(size).unwrap_err();
+        let error = slot.grow_memory(0, size).unwrap_err();
         assert!(matches!(error, PagesError::MemorySize { .. }), "{error}");
     }
     assert_as_image(&layout, &slot, WASM_PAGE);
-    slot.grow_memory(WASM_PAGE).unwrap();
-    Slot::new(&layout, &image, MEMORY_RESERVATION, MEMORY_RESERVATION).unwrap();
+    slot.grow_memory(0, WASM_PAGE).unwrap();
+    spawn(&layout, &image, MEMORY_RESERVATION, MEMORY_RESERVATION).unwrap();
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use common::*;
-use pagefork_pages::{FileProblem, Image, PagesError, Slot};
+use pagefork_pages::{FileProblem, Image, PagesError};
 
 #[test]
 fn nothing_can_write_cut_or_grow_an_image() {
@@ -44,7 +44,7 @@ fn nothing_can_write_cut_or_grow_an_image() {
     assert_ne!(unsealed, 0, "the set of seals is final");
 
     // And what slots do stays in the slots.
-    let slot = Slot::new(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap();
+    let slot = spawn(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap();
     scribble(&layout, &slot, 0xdd);
     let mut read = vec![0; bytes.len()];
     image.read(extent.start, &mut read).unwrap();
@@ -59,7 +59,7 @@ fn a_file_of_ours_is_an_image() {
     let directory = Directory::new("ours");
     let file = directory.file("image", 3 * PAGE, &bytes, 0o600);
     let image = Image::from_file(file, 3 * PAGE, extent.clone()).unwrap();
-    let mut slot = Slot::new(&layout, &image, 2 * WASM_PAGE, 4 * WASM_PAGE).unwrap();
+    let mut slot = spawn(&layout, &image, 2 * WASM_PAGE, 4 * WASM_PAGE).unwrap();
     let at = (extent.start - layout.stack.start) as usize;
     assert!(contents(&layout, &slot)[at..at + bytes.len()] == bytes[..]);
     assert_as_image(&layout, &slot, 2 * WASM_PAGE);

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use pagefork_pages::{HostFeatures, Image, PagesError, Slot};
+use pagefork_pages::{HostFeatures, Image, PagesError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn limit(resource: Resource, value: u64) {
@@ -26,7 +26,7 @@ fn address_space_limit() {
         let bytes = statm(0) + 4 * 1024 * MIB;
         limit(Resource::As, bytes);
         let before = held();
-        let error = Slot::new(&layout, &image, 0, 0).unwrap_err();
+        let error = spawn(&layout, &image, 0, 0).unwrap_err();
         let PagesError::AddressSpaceLimit { limit: named, requested, .. } = error else {
             panic!("{error}")
         };
@@ -35,7 +35,7 @@ fn address_space_limit() {
         assert_eq!(held(), before);
         // What is small still fits.
         let small = layout_without_memory();
-        Slot::new(&small, &empty_image(&small), 0, 0).unwrap();
+        spawn(&small, &empty_image(&small), 0, 0).unwrap();
     });
 }
 
@@ -44,17 +44,17 @@ fn data_limit() {
     in_own_process("data_limit", || {
         let layout = layout();
         let image = empty_image(&layout);
-        let mut slot = Slot::new(&layout, &image, 0, 1024 * MIB).unwrap();
+        let mut slot = spawn(&layout, &image, 0, 1024 * MIB).unwrap();
         limit(Resource::Data, statm(5) + 32 * MIB);
         let before = held();
-        let error = slot.grow_memory(64 * MIB).unwrap_err();
+        let error = slot.grow_memory(0, 64 * MIB).unwrap_err();
         assert!(matches!(error, PagesError::DataLimit { .. }), "{error}");
         assert!(error.to_string().contains("ulimit -d"), "{error}");
-        assert_eq!(slot.memory_size(), 0);
-        let error = Slot::new(&layout, &image, 64 * MIB, 64 * MIB).unwrap_err();
+        assert_eq!(slot.memory_size(0), 0);
+        let error = spawn(&layout, &image, 64 * MIB, 64 * MIB).unwrap_err();
         assert!(matches!(error, PagesError::DataLimit { .. }), "{error}");
         assert_eq!(held(), before);
-        slot.grow_memory(MIB).unwrap();
+        slot.grow_memory(0, MIB).unwrap();
     });
 }
 
@@ -97,11 +97,11 @@ fn map_limit() {
         let (image, _) = dense_image(&layout, 1, 0);
         let other = empty_image(&layout);
         HostFeatures::get().unwrap();
-        drop(Slot::new(&layout, &image, 0, 0).unwrap());
+        drop(spawn(&layout, &image, 0, 0).unwrap());
         let mut slots = Vec::with_capacity(maps_max);
         let before = held();
         let error = loop {
-            match Slot::new(&layout, &image, 0, 0) {
+            match spawn(&layout, &image, 0, 0) {
                 Ok(slot) => slots.push(slot),
                 Err(error) => break error,
             }
@@ -117,10 +117,10 @@ fn map_limit() {
         for percent in [50, 0, 33, 99] {
             let index = slots.len() * percent / 100;
             drop(slots.drain(index..index + 4));
-            slots.push(Slot::new(&layout, &other, 0, 0).unwrap());
+            slots.push(spawn(&layout, &other, 0, 0).unwrap());
         }
         slots.clear();
-        drop(Slot::new(&layout, &image, 0, 0).unwrap());
+        drop(spawn(&layout, &image, 0, 0).unwrap());
         assert_eq!(held(), before);
     });
 }
@@ -131,10 +131,10 @@ fn address_space_exhausted() {
         let layout = layout();
         let image = empty_image(&layout);
         let mut slots = Vec::with_capacity(1 << 15);
-        drop(Slot::new(&layout, &image, 0, 0).unwrap());
+        drop(spawn(&layout, &image, 0, 0).unwrap());
         let before = held();
         let error = loop {
-            match Slot::new(&layout, &image, 0, 0) {
+            match spawn(&layout, &image, 0, 0) {
                 Ok(slot) => slots.push(slot),
                 Err(error) => break error,
             }

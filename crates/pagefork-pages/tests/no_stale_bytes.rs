@@ -23,9 +23,9 @@ fn image_no_image_and_other_image_in_every_order() {
         for second in &kinds {
             for third in &kinds {
                 for (image, size) in [first, second, third] {
-                    let mut slot = Slot::new(&layout, image, *size, 8 * WASM_PAGE).unwrap();
+                    let mut slot = spawn(&layout, image, *size, 8 * WASM_PAGE).unwrap();
                     assert_as_image(&layout, &slot, *size);
-                    slot.grow_memory(6 * WASM_PAGE).unwrap();
+                    slot.grow_memory(0, 6 * WASM_PAGE).unwrap();
                     scribble(&layout, &slot, 0xa5);
                 }
             }
@@ -38,9 +38,9 @@ fn a_reset_brings_every_byte_of_the_image_back_and_zeros_elsewhere() {
     let layout = layout();
     for image_memory in [0, PAGE, 3 * PAGE, WASM_PAGE] {
         let (image, bytes) = dense_image(&layout, 0x42, image_memory);
-        let mut slot = Slot::new(&layout, &image, WASM_PAGE, 64 * WASM_PAGE).unwrap();
+        let mut slot = spawn(&layout, &image, WASM_PAGE, 64 * WASM_PAGE).unwrap();
         for growth in [WASM_PAGE, 2 * WASM_PAGE, 64 * WASM_PAGE] {
-            slot.grow_memory(growth).unwrap();
+            slot.grow_memory(0, growth).unwrap();
             scribble(&layout, &slot, 0xff);
             slot.reset().unwrap();
             assert_as_image(&layout, &slot, WASM_PAGE);
@@ -58,16 +58,16 @@ fn grow_drop_and_reuse_smaller_leaves_nothing_readable_past_the_end() {
     let layout = layout();
     let image = empty_image(&layout);
     for small in [0, PAGE, WASM_PAGE] {
-        let mut slot = Slot::new(&layout, &image, WASM_PAGE, 1 << 30).unwrap();
-        slot.grow_memory(256 * WASM_PAGE).unwrap();
+        let mut slot = spawn(&layout, &image, WASM_PAGE, 1 << 30).unwrap();
+        slot.grow_memory(0, 256 * WASM_PAGE).unwrap();
         scribble(&layout, &slot, 0x77);
         drop(slot);
-        let mut slot = Slot::new(&layout, &image, small, 1 << 30).unwrap();
+        let mut slot = spawn(&layout, &image, small, 1 << 30).unwrap();
         for past in [0, 1, PAGE - 1, PAGE, WASM_PAGE, 255 * WASM_PAGE, 256 * WASM_PAGE] {
             assert!(!accessible(&slot, layout.base + small + past), "{small} + {past}");
         }
         // And what a growth uncovers is zero.
-        slot.grow_memory(256 * WASM_PAGE).unwrap();
+        slot.grow_memory(0, 256 * WASM_PAGE).unwrap();
         assert_as_image(&layout, &slot, 256 * WASM_PAGE);
     }
 }
@@ -76,9 +76,9 @@ fn grow_drop_and_reuse_smaller_leaves_nothing_readable_past_the_end() {
 fn growth_after_a_reset_uncovers_zeros() {
     let layout = layout();
     let (image, _) = dense_image(&layout, 3, PAGE);
-    let mut slot = Slot::new(&layout, &image, WASM_PAGE, 16 * WASM_PAGE).unwrap();
+    let mut slot = spawn(&layout, &image, WASM_PAGE, 16 * WASM_PAGE).unwrap();
     for _ in 0..3 {
-        slot.grow_memory(16 * WASM_PAGE).unwrap();
+        slot.grow_memory(0, 16 * WASM_PAGE).unwrap();
         assert_as_image(&layout, &slot, 16 * WASM_PAGE);
         scribble(&layout, &slot, 0x99);
         slot.reset().unwrap();
@@ -90,7 +90,7 @@ fn slots_of_one_image_do_not_see_each_other() {
     let layout = layout();
     let (image, bytes) = dense_image(&layout, 7, WASM_PAGE);
     let slots: Vec<Slot> =
-        (0..8).map(|_| Slot::new(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap()).collect();
+        (0..8).map(|_| spawn(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap()).collect();
     for (index, slot) in slots.iter().enumerate() {
         scribble(&layout, slot, index as u8);
     }
@@ -114,7 +114,7 @@ fn a_sparse_image_is_whole_with_its_holes() {
             .collect();
     let extent = layout.image_start..base + 40 * MIB;
     let image = Image::new("sparse", extent, runs.iter().map(|(at, run)| (*at, &run[..]))).unwrap();
-    let mut slot = Slot::new(&layout, &image, 48 * MIB, 48 * MIB).unwrap();
+    let mut slot = spawn(&layout, &image, 48 * MIB, 48 * MIB).unwrap();
     assert_as_image(&layout, &slot, 48 * MIB);
     let found = contents(&layout, &slot);
     for (at, run) in &runs {
@@ -141,13 +141,13 @@ fn random_operations_agree_with_a_model() {
     };
     let byte_of_image = |offset: u64| {
         let mut byte = [0];
-        if image.extent().contains(&offset) {
+        if image.extents().iter().any(|extent| extent.contains(&offset)) {
             image.read(offset, &mut byte).unwrap();
         }
         byte[0]
     };
 
-    let mut slot = Slot::new(&layout, &image, initial, max).unwrap();
+    let mut slot = spawn(&layout, &image, initial, max).unwrap();
     let mut written: BTreeMap<u64, u8> = BTreeMap::new();
     let mut size = initial;
     for step in 0..20_000 {
@@ -159,14 +159,14 @@ fn random_operations_agree_with_a_model() {
                 size = initial;
             }
             1 => {
-                slot = Slot::new(&layout, &image, initial, max).unwrap();
+                slot = spawn(&layout, &image, initial, max).unwrap();
                 written.clear();
                 size = initial;
             }
             2..5 => {
                 let wanted = size + PAGE * random(40);
                 let fits = wanted <= max;
-                assert_eq!(slot.grow_memory(wanted).is_ok(), fits);
+                assert_eq!(slot.grow_memory(0, wanted).is_ok(), fits);
                 size = if fits { wanted } else { size };
             }
             5..50 => {
@@ -184,6 +184,6 @@ fn random_operations_agree_with_a_model() {
                 assert_eq!(found, wanted, "step {step}, offset {at:#x}");
             }
         }
-        assert_eq!(slot.memory_size(), size);
+        assert_eq!(slot.memory_size(0), size);
     }
 }

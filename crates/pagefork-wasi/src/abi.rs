@@ -235,7 +235,7 @@ impl Rights {
     pub const NONE: Rights = Rights(0);
     /// Call `fd_datasync`.
     pub const FD_DATASYNC: Rights = Rights(1 << 0);
-    /// Call `fd_read`; with [`Rights::FD_SEEK`], `fd_pread`.
+    /// Call `fd_read` and `sock_recv`; with [`Rights::FD_SEEK`], `fd_pread`.
     pub const FD_READ: Rights = Rights(1 << 1);
     /// Call `fd_seek`; implies [`Rights::FD_TELL`].
     pub const FD_SEEK: Rights = Rights(1 << 2);
@@ -245,7 +245,7 @@ impl Rights {
     pub const FD_SYNC: Rights = Rights(1 << 4);
     /// Call `fd_tell`, or `fd_seek` so that the offset stays.
     pub const FD_TELL: Rights = Rights(1 << 5);
-    /// Call `fd_write`; with [`Rights::FD_SEEK`], `fd_pwrite`.
+    /// Call `fd_write` and `sock_send`; with [`Rights::FD_SEEK`], `fd_pwrite`.
     pub const FD_WRITE: Rights = Rights(1 << 6);
     /// Call `fd_advise`.
     pub const FD_ADVISE: Rights = Rights(1 << 7);
@@ -348,6 +348,24 @@ impl Rights {
             | Self::FD_SYNC.0
             | Self::FD_DATASYNC.0
             | Self::POLL_FD_READWRITE.0,
+    );
+
+    /// Rights that mean something on a connected socket.
+    pub const CONNECTION: Rights = Rights(
+        Self::FD_READ.0
+            | Self::FD_WRITE.0
+            | Self::FD_FDSTAT_SET_FLAGS.0
+            | Self::FD_FILESTAT_GET.0
+            | Self::POLL_FD_READWRITE.0
+            | Self::SOCK_SHUTDOWN.0,
+    );
+
+    /// Rights that mean something on a listening socket.
+    pub const LISTENER: Rights = Rights(
+        Self::FD_FDSTAT_SET_FLAGS.0
+            | Self::FD_FILESTAT_GET.0
+            | Self::POLL_FD_READWRITE.0
+            | Self::SOCK_ACCEPT.0,
     );
 
     /// Rights that ask for a file to be open for writing.
@@ -488,6 +506,26 @@ flags! {
         MTIM = 2;
         /// Set the modification time to now.
         MTIM_NOW = 3;
+    }
+}
+
+flags! {
+    /// How `sock_recv` receives.
+    RiFlags {
+        /// Leave the data to be received again.
+        PEEK = 0;
+        /// Wait until every buffer is full, or the stream ends.
+        WAITALL = 1;
+    }
+}
+
+flags! {
+    /// Which directions of a connection `sock_shutdown` closes.
+    SdFlags {
+        /// Receiving.
+        RD = 0;
+        /// Sending.
+        WR = 1;
     }
 }
 
@@ -737,5 +775,7 @@ mod tests {
         assert_eq!(FdFlags::from_guest(0x1_0000), Err(Errno::Inval));
         assert_eq!(OFlags::from_guest(16), Err(Errno::Inval));
         assert_eq!(LookupFlags::from_guest(2), Err(Errno::Inval));
+        assert_eq!(RiFlags::from_guest(4), Err(Errno::Inval));
+        assert_eq!(SdFlags::from_guest(4), Err(Errno::Inval));
     }
 }

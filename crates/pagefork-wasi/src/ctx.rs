@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use cap_std::fs::Dir;
 
 use crate::abi::{Errno, FdFlags, FileType, Rights};
 use crate::descriptor::{Description, Descriptor, Handle, Origin, Table};
+use crate::sock::Socket;
 use crate::stdio::{InterruptCheck, Output, OutputKind, StdinKind};
 
 /// What a guest may do below a preopened directory.
@@ -49,6 +51,23 @@ pub enum BuildError {
         /// The name.
         guest_path: String,
     },
+    /// A socket cannot be passed to the guest.
+    #[error(
+        "cannot pass socket {index} to the guest: {source}; \
+         it must be a TCP or Unix stream socket that listens or is connected"
+    )]
+    Socket {
+        /// Its place in the order in which sockets were given.
+        index: usize,
+        /// Why not.
+        source: io::Error,
+    },
+    /// This process was given no sockets to pass on.
+    #[error(
+        "this process was given no sockets: `LISTEN_FDS` is not a count, or `LISTEN_PID` is of \
+         another process; start it by socket activation, such as systemd's"
+    )]
+    NoListenFds,
     /// An argument cannot be passed as a C string.
     #[error("argument {index} contains a NUL byte, which a C string cannot hold; remove it")]
     Argument {
@@ -66,13 +85,27 @@ pub enum BuildError {
     },
 }
 
+/// A state that cannot be saved, because of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "descriptor {fd} is a connection ({origin:?}), whose state lies with the kernel and the peer; \
+     the guest must close it before its state is saved"
+)]
+pub struct Unsaveable {
+    /// The descriptor.
+    pub fd: u32,
+    /// How it came to be.
+    pub origin: Origin,
+}
+
 /// Builds a [`WasiCtx`]. As it stands, it gives a guest no arguments, no
-/// environment, no directory, empty input and discarded output.
+/// environment, no directory, no socket, empty input and discarded output.
 #[derive(Debug, Default)]
 pub struct WasiCtxBuilder {
     args: Vec<Vec<u8>>,
     variables: Vec<(Vec<u8>, Vec<u8>)>,
     preopens: Vec<Preopen>,
+    sockets: Vec<Socket>,
     stdin: StdinKind,
     stdout: OutputKind,
     stderr: OutputKind,
@@ -141,7 +174,8 @@ impl WasiCtxBuilder {
 
     /// Gives the guest a directory of the host under a name of the guest's.
     ///
-    /// Directories get the descriptors 3, 4, ... in the order of these calls.
+    /// Directories get the descriptors 3, 4, ... in the order of these calls,
+    /// or those that follow the sockets.
     ///
     /// # Errors
     ///
@@ -171,6 +205,40 @@ impl WasiCtxBuilder {
         }
     }
 
+    /// Gives the guest a socket: a [`TcpListener`](std::net::TcpListener) or
+    /// [`UnixListener`](std::os::unix::net::UnixListener) on which it can
+    /// accept, or a connected [`TcpStream`](std::net::TcpStream) or
+    /// [`UnixStream`](std::os::unix::net::UnixStream).
+    ///
+    /// Sockets get the descriptors 3, 4, ... in the order of these calls,
+    /// before the directories: where a guest that was made for `LISTEN_FDS`
+    /// looks for them. The socket is put into non-blocking mode, for all who
+    /// share it; whether the guest blocks is a flag of its own descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Socket`] if it carries no byte stream.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let mut builder = pagefork_wasi::WasiCtx::builder();
+    /// builder.preopened_socket(listener)?.env("LISTEN_FDS", "1");
+    /// let ctx = builder.build()?;
+    /// assert!(ctx.descriptors().any(|(fd, _)| fd == 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn preopened_socket(
+        &mut self,
+        socket: impl Into<OwnedFd>,
+    ) -> Result<&mut Self, BuildError> {
+        let index = self.sockets.len();
+        let socket = Socket::new(socket.into());
+        self.sockets.push(socket.map_err(|source| BuildError::Socket { index, source })?);
+        Ok(self)
+    }
+
     /// Builds the state. The builder keeps what it has and can build another.
     ///
     /// # Errors
@@ -193,6 +261,7 @@ impl WasiCtxBuilder {
             args: self.args.clone(),
             variables: self.variables.iter().map(variable).collect(),
             preopens: self.preopens.clone(),
+            sockets: self.sockets.clone(),
             stdin: self.stdin.clone(),
             stdout: self.stdout.clone(),
             stderr: self.stderr.clone(),
@@ -216,6 +285,7 @@ pub(crate) struct Config {
     /// Each as `name=value`.
     pub(crate) variables: Vec<Vec<u8>>,
     pub(crate) preopens: Vec<Preopen>,
+    pub(crate) sockets: Vec<Socket>,
     pub(crate) stdin: StdinKind,
     pub(crate) stdout: OutputKind,
     pub(crate) stderr: OutputKind,
@@ -224,6 +294,10 @@ pub(crate) struct Config {
 impl Config {
     pub(crate) fn preopen(&self, index: u32) -> Result<&Preopen, Errno> {
         self.preopens.get(index as usize).ok_or(Errno::Badf)
+    }
+
+    pub(crate) fn socket(&self, index: u32) -> Result<&Socket, Errno> {
+        self.sockets.get(index as usize).ok_or(Errno::Badf)
     }
 
     /// Checks that what a descriptor leads to may be changed.
@@ -250,6 +324,9 @@ impl Config {
             stream(Origin::Stdout, Handle::Stdout, stdout, Rights::FD_WRITE),
             stream(Origin::Stderr, Handle::Stderr, stderr, Rights::FD_WRITE),
         ];
+        for (index, socket) in (0..).zip(&self.sockets) {
+            descriptors.push(socket.descriptor(index));
+        }
         for (index, preopen) in (0..).zip(&self.preopens) {
             let handle = Handle::Directory { dir: Arc::clone(&preopen.dir), listing: None };
             descriptors.push(descriptor(
@@ -331,11 +408,25 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`] if `fd` is not open, [`Errno::Stale`] if the path now
     /// leads to a file of another type, and whatever opening the path can fail
-    /// with; then the old handle stays.
+    /// with, and [`Errno::Notrecoverable`] for a connection that the guest
+    /// accepted; then the old handle stays.
     pub fn reopen(&mut self, fd: u32) -> Result<(), Errno> {
         let descriptor = self.table.get_mut(fd)?;
         descriptor.handle = descriptor.description.reopen(&self.config)?;
         Ok(())
+    }
+
+    /// Checks that the descriptors, as plain data, are all there is to save.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsaveable`] names the first one whose state lies elsewhere: a
+    /// connection.
+    pub fn check_saveable(&self) -> Result<(), Unsaveable> {
+        match self.descriptors().find(|(_, description)| !description.is_saveable()) {
+            Some((fd, description)) => Err(Unsaveable { fd, origin: description.origin.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The directories that the guest was given: host path, guest path,

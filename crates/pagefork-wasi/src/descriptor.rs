@@ -12,6 +12,8 @@ use rustix::fs::OFlags as HostFlags;
 use crate::abi::{Errno, FdFlags, FileType, Rights};
 use crate::ctx::Config;
 use crate::fs::readdir::Listing;
+use crate::sock::Socket;
+use crate::stdio::{Blocking, InterruptCheck};
 
 /// How a descriptor came to be: enough, together with the preopened
 /// directories, to make its handle again.
@@ -27,6 +29,21 @@ pub enum Origin {
     Preopen {
         /// Its place in the order in which they were given.
         index: u32,
+    },
+    /// A listening socket that the guest was given.
+    Listener {
+        /// Its place in the order in which sockets were given.
+        index: u32,
+    },
+    /// A connected socket that the guest was given.
+    Connection {
+        /// Its place in the order in which sockets were given.
+        index: u32,
+    },
+    /// A connection that the guest accepted.
+    Accepted {
+        /// Index of the listening socket on which it did.
+        listener: u32,
     },
     /// Opened by the guest.
     Opened {
@@ -80,8 +97,9 @@ pub(crate) enum Handle {
     Stderr,
     /// A regular file or block device: it has an offset, which is ours.
     File(File),
-    /// A pipe, socket or character device in a directory.
+    /// A pipe or character device in a directory.
     Stream(File),
+    Socket(Socket),
     Directory {
         dir: Arc<Dir>,
         /// Names as `fd_readdir` last read them, until it begins anew.
@@ -109,10 +127,28 @@ impl Descriptor {
         match &self.handle {
             Handle::File(file) => Ok(file),
             Handle::Directory { .. } => Err(Errno::Badf),
-            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Stream(_) => {
-                Err(Errno::Spipe)
-            }
+            Handle::Stdin
+            | Handle::Stdout
+            | Handle::Stderr
+            | Handle::Stream(_)
+            | Handle::Socket(_) => Err(Errno::Spipe),
         }
+    }
+
+    /// The file, for an operation that a right is needed for.
+    pub(crate) fn file_with(&self, right: Rights) -> Result<&File, Errno> {
+        let file = self.file()?;
+        self.require(right)?;
+        Ok(file)
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self.handle, Handle::Directory { .. })
+    }
+
+    /// How its reads and writes wait.
+    pub(crate) fn blocking<'a>(&self, interrupt: Option<&'a InterruptCheck>) -> Blocking<'a> {
+        Blocking::new(self.description.flags.contains(FdFlags::NONBLOCK), interrupt)
     }
 }
 
@@ -120,10 +156,21 @@ impl Description {
     /// Index of the preopened directory that it belongs to, if any.
     pub fn preopen(&self) -> Option<u32> {
         match self.origin {
-            Origin::Stdin | Origin::Stdout | Origin::Stderr => None,
+            Origin::Stdin
+            | Origin::Stdout
+            | Origin::Stderr
+            | Origin::Listener { .. }
+            | Origin::Connection { .. }
+            | Origin::Accepted { .. } => None,
             Origin::Preopen { index } => Some(index),
             Origin::Opened { preopen, .. } => Some(preopen),
         }
+    }
+
+    /// Whether this is all there is to save: true of everything but
+    /// connections, whose state lies with the kernel and the peer.
+    pub fn is_saveable(&self) -> bool {
+        !matches!(self.origin, Origin::Connection { .. } | Origin::Accepted { .. })
     }
 
     /// Opens again what this describes.
@@ -136,6 +183,10 @@ impl Description {
                 let dir = Arc::clone(&config.preopen(*index)?.dir);
                 Ok(Handle::Directory { dir, listing: None })
             }
+            Origin::Listener { index } | Origin::Connection { index } => {
+                Ok(Handle::Socket(config.socket(*index)?.clone()))
+            }
+            Origin::Accepted { .. } => Err(Errno::Notrecoverable),
             Origin::Opened { preopen, path, mode } => {
                 let dir = &config.preopen(*preopen)?.dir;
                 let file = open_beneath(dir, path, *mode, HostFlags::empty())?;

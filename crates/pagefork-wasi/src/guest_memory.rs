@@ -215,6 +215,28 @@ impl<'a> GuestMemory<'a> {
         Ok(buffers)
     }
 
+    /// The buffers of a read or write, once the address that its size goes to
+    /// is known to be good.
+    ///
+    /// # Errors
+    ///
+    /// As [`GuestMemory::iovecs`], and [`Errno::Fault`] if `result` is out of
+    /// bounds.
+    pub fn transfer(&self, iovs: u32, count: u32, result: u32) -> Result<Vec<Buffer>, Errno> {
+        self.check(result, 4)?;
+        self.iovecs(iovs, count)
+    }
+
+    /// Writes a size or a count, four bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Overflow`] if it exceeds 32 bits, [`Errno::Fault`] if out of
+    /// bounds.
+    pub fn write_size(&mut self, address: u32, size: usize) -> Result<(), Errno> {
+        self.write_u32(address, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+    }
+
     /// The contents of buffers, for a write in one system call.
     ///
     /// # Errors

@@ -15,11 +15,14 @@
 //!    that can be opened from it again. Offsets are kept here, never in the
 //!    host's file. Clocks and random numbers have no state at all.
 //!
-//! All 46 functions exist. Two kinds do nothing yet: `proc_raise` is
-//! unsupported, as in other hosts, and the `sock_*` functions have no socket
-//! to work on, because listening sockets cannot be passed in; they say
-//! [`Errno::Notsock`]. Paths and names are bytes, as on Linux; they need not
-//! be UTF-8.
+//! All 46 functions exist; `proc_raise` is unsupported, as in other hosts.
+//! Sockets are those that the embedder passes in, and the connections that are
+//! accepted on them: a guest opens none itself. Paths and names are bytes, as
+//! on Linux; they need not be UTF-8.
+//!
+//! A module is a command, whose `_start` is called once, or a reactor, which is
+//! set up and then called as often as one likes; [`initialize`] tells which,
+//! and sets it up.
 //!
 //! ```
 //! use pagefork_wasi::{GuestMemory, OutputKind, WasiCtx};
@@ -61,17 +64,22 @@ mod random;
 mod poll;
 /// Arguments, environment, exit.
 mod process;
-/// Sockets, of which there are none yet.
+/// Sockets that were passed in.
 mod sock;
+/// Sockets that were passed to this process.
+mod listen_fds;
 /// The functions as imports of a module.
 mod link;
+/// Commands and reactors.
+mod program;
 pub use abi::{
     Dirent, Errno, Event, EventType, FdFlags, FdStat, FileStat, FileType, FstFlags, IOVEC_SIZE,
-    LookupFlags, OFlags, Rights, SUBSCRIPTION_SIZE, SubclockFlags,
+    LookupFlags, OFlags, RiFlags, Rights, SUBSCRIPTION_SIZE, SdFlags, SubclockFlags,
 };
-pub use ctx::{BuildError, Permissions, WasiCtx, WasiCtxBuilder};
+pub use ctx::{BuildError, Permissions, Unsaveable, WasiCtx, WasiCtxBuilder};
 pub use descriptor::{Description, OpenMode, Origin};
 pub use guest_memory::{Buffer, GuestMemory};
 pub use link::{NoMemory, add_to_linker};
 pub use process::Exit;
+pub use program::{ProgramError, ProgramKind, initialize};
 pub use stdio::{InputPipe, InputReader, OutputKind, OutputPipe, StdinKind};

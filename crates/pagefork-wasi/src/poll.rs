@@ -13,6 +13,7 @@ use crate::clock::now_ns;
 use crate::ctx::WasiCtx;
 use crate::descriptor::{Descriptor, Handle};
 use crate::guest_memory::GuestMemory;
+use crate::sock::Socket;
 use crate::stdio::{InputReader, InterruptCheck, OutputKind, StdinKind, timespec, unread};
 
 /// Largest count of subscriptions in one call; more is no honest use.
@@ -56,7 +57,7 @@ impl WasiCtx {
         for (index, event) in (0..count).zip(&happened) {
             memory.write_bytes(events + index * EVENT_SIZE, &event.to_bytes())?;
         }
-        memory.write_u32(result, u32::try_from(happened.len()).map_err(|_| Errno::Overflow)?)
+        memory.write_size(result, happened.len())
     }
 
     /// Waits until at least one subscription has an event.
@@ -109,6 +110,9 @@ impl WasiCtx {
                 StdinKind::Pipe(reader) => Subject::Pipe(reader),
             },
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::IN),
+            Handle::Socket(socket) => {
+                Subject::Host(socket.as_fd(), PollFlags::IN | PollFlags::RDHUP)
+            }
             Handle::File(file) => Subject::ready(file.metadata()?.len().saturating_sub(offset)),
             Handle::Stdout | Handle::Stderr | Handle::Directory { .. } => Subject::READY,
         })
@@ -123,6 +127,7 @@ impl WasiCtx {
             Handle::Stdout => output(&self.config.stdout, streams.stdout.as_fd()),
             Handle::Stderr => output(&self.config.stderr, streams.stderr.as_fd()),
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::OUT),
+            Handle::Socket(socket) => Subject::Host(socket.as_fd(), PollFlags::OUT),
             Handle::Stdin | Handle::File(_) | Handle::Directory { .. } => Subject::READY,
         })
     }
@@ -130,9 +135,14 @@ impl WasiCtx {
     fn pollable(&self, fd: u32, direction: Rights) -> Result<&Descriptor, Errno> {
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::POLL_FD_READWRITE)?;
-        if !descriptor.is_directory() {
-            descriptor.require(direction)?;
-        }
+        descriptor.require(match &descriptor.handle {
+            Handle::Directory { .. } => Rights::NONE,
+            // To read from a listener is to accept.
+            Handle::Socket(Socket::Listener(_)) if direction == Rights::FD_READ => {
+                Rights::SOCK_ACCEPT
+            }
+            _ => direction,
+        })?;
         Ok(descriptor)
     }
 }
@@ -338,5 +348,8 @@ fn outcome(found: PollFlags, host: BorrowedFd<'_>) -> Option<Outcome> {
     } else {
         0
     };
-    Some(Ok(Ready { available, hangup: found.contains(PollFlags::HUP) }))
+    // The peer of a socket may have closed one direction only, and what it sent
+    // is still there to be read.
+    let hangup = found.intersects(PollFlags::HUP | PollFlags::RDHUP);
+    Some(Ok(Ready { available, hangup }))
 }

@@ -112,11 +112,9 @@ fn write_sizes(
     count_result: u32,
     size_result: u32,
 ) -> Result<(), Errno> {
-    memory.check(count_result, 4)?;
     memory.check(size_result, 4)?;
-    let size = strings_size(strings);
-    memory.write_u32(count_result, u32::try_from(strings.len()).map_err(|_| Errno::Overflow)?)?;
-    memory.write_u32(size_result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+    memory.write_size(count_result, strings.len())?;
+    memory.write_size(size_result, strings_size(strings))
 }
 
 fn write_strings(

@@ -302,8 +302,13 @@ impl<'a> Blocking<'a> {
         if matches!(self, Blocking::Until(None)) {
             return Ok(());
         }
+        self.wait_for(host, PollFlags::IN)
+    }
+
+    /// Waits until a host descriptor is ready for one of `wanted`, or fails.
+    pub(crate) fn wait_for(self, host: BorrowedFd<'_>, wanted: PollFlags) -> Result<(), Errno> {
         self.wait_until(|timeout| {
-            let mut fds = [PollFd::from_borrowed_fd(host, PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(host, wanted)];
             let timeout = timeout.map(timespec);
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(count) => Ok(count > 0),

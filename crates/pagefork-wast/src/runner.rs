@@ -16,6 +16,10 @@ pub struct WastRunner {
     /// Module definitions by their names; the latest one also under none.
     definitions: HashMap<Option<String>, Module>,
     call: Box<Call>,
+    /// Names whose latest instance could not be made, and the line of its module.
+    missing: HashMap<Option<String>, usize>,
+    /// The line of a refused module that the present directive is about.
+    about: Option<usize>,
 }
 
 /// Everything that a script has made so far.
@@ -50,6 +54,8 @@ pub struct Failure {
     pub line: usize,
     /// What it expected and what was there.
     pub message: String,
+    /// The line of the module that it is about, where that one was refused.
+    pub about: Option<usize>,
 }
 
 /// A script that cannot be run at all.
@@ -81,7 +87,13 @@ impl WastRunner {
             function.call(&mut world.store, arguments, &mut results)?;
             Ok(results)
         };
-        Ok(Self { world, definitions: HashMap::new(), call: Box::new(call) })
+        Ok(Self {
+            world,
+            definitions: HashMap::new(),
+            call: Box::new(call),
+            missing: HashMap::new(),
+            about: None,
+        })
     }
 
     /// Lets `call` carry out the calls of scripts from now on, instead of
@@ -113,25 +125,34 @@ impl WastRunner {
 
         let mut report = Report::default();
         for directive in wast.directives {
-            let span = directive.span();
-            match self.directive(directive) {
+            let line = directive.span().linecol_in(script).0 + 1;
+            self.about = None;
+            match self.directive(directive, line) {
                 Ok(()) => report.passed += 1,
                 Err(message) => {
-                    let line = span.linecol_in(script).0 + 1;
-                    report.failures.push(Failure { file: file.to_owned(), line, message });
+                    let (file, about) = (file.to_owned(), self.about);
+                    report.failures.push(Failure { file, line, message, about });
                 }
             }
         }
         Ok(report)
     }
 
-    fn directive(&mut self, directive: WastDirective<'_>) -> Result<(), String> {
+    fn directive(&mut self, directive: WastDirective<'_>, line: usize) -> Result<(), String> {
         use WastDirective as D;
         match directive {
             D::Module(mut module) => {
                 let name = name_of(&module);
-                let module = self.compile_valid(&mut module)?;
-                self.instantiate_as(name, &module)
+                let module = self.compile_valid(&mut module);
+                let made = module.and_then(|module| self.instantiate_as(name.clone(), &module));
+                if made.is_err() {
+                    // What follows is about this module, not about an earlier one.
+                    for name in [None, name] {
+                        self.world.instances.remove(&name);
+                        self.missing.insert(name, line);
+                    }
+                }
+                made
             }
             D::ModuleDefinition(mut module) => {
                 let name = name_of(&module);
@@ -199,9 +220,11 @@ impl WastRunner {
             D::AssertInvalidCustom { .. } | D::AssertMalformedCustom { .. } => {
                 Err("assertions on custom sections are not supported".to_owned())
             }
-            D::AssertException { .. } => {
-                Err("the exception-handling proposal is not supported".to_owned())
-            }
+            D::AssertException { exec, .. } => match self.execute(exec)? {
+                Ok(values) => Err(format!("returned {values:?}; expected an exception")),
+                Err(error) if error.kind() == ErrorKind::Exception => Ok(()),
+                Err(error) => Err(format!("failed without an exception ({error:#})")),
+            },
             D::AssertSuspension { .. } => {
                 Err("the stack-switching proposal is not supported".to_owned())
             }
@@ -275,9 +298,13 @@ impl WastRunner {
         Ok(())
     }
 
-    fn instance(&self, name: Option<Id<'_>>) -> Result<Instance, String> {
+    fn instance(&mut self, name: Option<Id<'_>>) -> Result<Instance, String> {
         let name = name.map(|id| id.name().to_owned());
-        self.world.instances.get(&name).copied().ok_or_else(|| match name {
+        let known = self.world.instances.get(&name).copied();
+        if known.is_none() {
+            self.about = self.missing.get(&name).copied();
+        }
+        known.ok_or_else(|| match name {
             Some(name) => format!("no instance is named {name:?}"),
             None => "there is no instance yet".to_owned(),
         })

@@ -14,9 +14,11 @@ pub(crate) fn argument(store: &mut Store<()>, argument: &WastArg<'_>) -> Result<
         WastArgCore::F32(value) => Ok(Val::F32(value.bits)),
         WastArgCore::F64(value) => Ok(Val::F64(value.bits)),
         WastArgCore::V128(value) => Ok(Val::V128(u128::from_le_bytes(value.to_le_bytes()))),
+        WastArgCore::RefNull(HeapType::Concrete(_)) => Ok(Val::FuncRef(None)),
         WastArgCore::RefNull(HeapType::Abstract { shared: false, ty }) => match ty {
-            AbstractHeapType::Func => Ok(Val::FuncRef(None)),
-            AbstractHeapType::Extern => Ok(Val::ExternRef(None)),
+            AbstractHeapType::Func | AbstractHeapType::NoFunc => Ok(Val::FuncRef(None)),
+            AbstractHeapType::Exn | AbstractHeapType::NoExn => Ok(Val::ExnRef(None)),
+            AbstractHeapType::Extern | AbstractHeapType::NoExtern => Ok(Val::ExternRef(None)),
             other => Err(format!("null of type {other:?} is not supported")),
         },
         WastArgCore::RefExtern(number) => host_reference(store, *number),
@@ -60,6 +62,7 @@ fn matches(store: &Store<()>, actual: &Val, expected: &WastRetCore<'_>) -> bool 
         (Val::ExternRef(None), WastRetCore::RefNull(ty)) => {
             null_matches(ty, AbstractHeapType::Extern)
         }
+        (Val::ExnRef(None), WastRetCore::RefNull(ty)) => null_matches(ty, AbstractHeapType::Exn),
         (Val::FuncRef(actual), WastRetCore::RefFunc(None)) => actual.is_some(),
         (Val::ExternRef(Some(actual)), WastRetCore::RefExtern(expected)) => {
             expected.is_none_or(|expected| host_number(store, actual) == Some(expected))
@@ -74,7 +77,13 @@ fn matches(store: &Store<()>, actual: &Val, expected: &WastRetCore<'_>) -> bool 
 fn null_matches(expected: &Option<HeapType<'_>>, actual: AbstractHeapType) -> bool {
     match expected {
         None => true,
-        Some(HeapType::Abstract { shared: false, ty }) => *ty == actual,
+        Some(HeapType::Concrete(_)) => actual == AbstractHeapType::Func,
+        Some(HeapType::Abstract { shared: false, ty }) => match ty {
+            AbstractHeapType::NoFunc => actual == AbstractHeapType::Func,
+            AbstractHeapType::NoExtern => actual == AbstractHeapType::Extern,
+            AbstractHeapType::NoExn => actual == AbstractHeapType::Exn,
+            ty => *ty == actual,
+        },
         Some(_) => false,
     }
 }

@@ -8,6 +8,7 @@ use pagefork_layout::link::activation as contract;
 use crate::backtrace::WasmBacktrace;
 use crate::enter;
 use crate::error::Error;
+use crate::exception::Landing;
 use crate::store::StoreInner;
 use crate::trap::TrapCode;
 
@@ -30,6 +31,8 @@ pub(crate) struct Activation {
     trap: usize,
     /// Code and base of what an indirect call across instances must call.
     pub(crate) resolved: [usize; 2],
+    /// Fuel that is left; below zero once it is used up.
+    pub(crate) fuel: i64,
     // The contract with compiled code ends here.
     /// The store, with the provenance of the outermost entry.
     pub(crate) store: *mut StoreInner,
@@ -50,6 +53,8 @@ pub(crate) struct Activation {
     pub(crate) suspend_requested: bool,
     /// Whether the embedder is ready to see the guest suspended.
     pub(crate) suspendable: bool,
+    /// Where the guest goes on that catches an exception.
+    pub(crate) landing: Landing,
 }
 
 /// What is carried over guest frames to the embedder.
@@ -72,6 +77,7 @@ const _: () = {
     assert!(offset_of!(Activation, interrupt) == contract::INTERRUPT as usize);
     assert!(offset_of!(Activation, trap) == contract::TRAP as usize);
     assert!(offset_of!(Activation, resolved) == contract::RESOLVED as usize);
+    assert!(offset_of!(Activation, fuel) == contract::FUEL as usize);
     assert!(offset_of!(Activation, store) == contract::SIZE as usize);
 };
 
@@ -88,6 +94,7 @@ impl Activation {
             interrupt: thunks.interrupt,
             trap: thunks.trap,
             resolved: [0; 2],
+            fuel: 0,
             store: ptr::null_mut(),
             attention: false,
             stack_owner: 0,
@@ -96,6 +103,7 @@ impl Activation {
             suspend_countdown: 0,
             suspend_requested: false,
             suspendable: false,
+            landing: Landing::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use pagefork_layout::code::CodeKind;
 
 use crate::enter::{self, EntryFrame};
 use crate::module::Module;
+use crate::source::{SourceLocation, Sources};
 use crate::store::StoreInner;
 
 /// At most this many frames are kept, the innermost ones; the others are counted.
@@ -21,8 +22,11 @@ pub struct WasmBacktrace {
 #[derive(Clone)]
 pub struct Frame {
     module: Module,
+    instance: u32,
     function: u32,
     offset: u32,
+    /// Byte offsets in the module: of the function's body, and of the instruction.
+    source: Option<(u32, u32)>,
 }
 
 impl Frame {
@@ -39,6 +43,28 @@ impl Frame {
     /// The function's name, where the module has one for it.
     pub fn function_name(&self) -> Option<&str> {
         self.module.info().function_name(self.function)
+    }
+
+    /// How many bytes of the module's code section into the function's body it
+    /// was, if that was noted: it is for modules with debug information, and with
+    /// [`Config::sources`](crate::Config::sources).
+    pub fn wasm_offset(&self) -> Option<u32> {
+        self.source.map(|(body, at)| at.saturating_sub(body))
+    }
+
+    /// Where in the source code it was, by the debug information in the module:
+    /// the innermost inlined function first. Empty without debug information.
+    pub fn source_locations(&self) -> Vec<SourceLocation> {
+        Sources::of(&self.module).map_or_else(Vec::new, |sources| self.locate(&sources))
+    }
+
+    fn locate(&self, sources: &Sources<'_>) -> Vec<SourceLocation> {
+        self.source.map_or_else(Vec::new, |(_, at)| sources.locate(at))
+    }
+
+    /// Ordinal of its instance in the store.
+    pub(crate) fn instance(&self) -> u32 {
+        self.instance
     }
 
     /// How many bytes of machine code into the function it was.
@@ -101,7 +127,7 @@ impl WasmBacktrace {
                 let (next, return_address) =
                     unsafe { *std::ptr::with_exposed_provenance::<(usize, usize)>(frame) };
                 // A call's instruction ends where its return address begins.
-                trace.push(store, return_address - 1);
+                trace.push_call(store, return_address);
                 frame = next;
             }
             if entry == 0 {
@@ -118,7 +144,19 @@ impl WasmBacktrace {
         }
     }
 
+    /// Adds the frame of the call that returns to this address.
+    fn push_call(&mut self, store: &StoreInner, return_address: usize) {
+        self.push_at(store, return_address - 1, 1);
+    }
+
+    /// Adds the frame of the instruction at `pc`.
     fn push(&mut self, store: &StoreInner, pc: usize) {
+        self.push_at(store, pc, 0);
+    }
+
+    /// Adds the frame of the instruction at `pc`, whose source is noted `ahead`
+    /// bytes behind it.
+    fn push_at(&mut self, store: &StoreInner, pc: usize, ahead: u32) {
         let Some((instance, offset)) = store.code_at(pc) else {
             debug_assert!(pc == 0 || enter::thunks().contains(pc), "unknown code in a frame");
             return;
@@ -133,7 +171,13 @@ impl WasmBacktrace {
             self.omitted += 1;
             return;
         }
-        self.frames.push(Frame { module: module.clone(), function, offset: offset - range.start });
+        self.frames.push(Frame {
+            module: module.clone(),
+            instance: store.ordinal_of_instance(instance),
+            function,
+            offset: offset - range.start,
+            source: module.code().source_at(range, offset + ahead),
+        });
     }
 }
 
@@ -142,6 +186,11 @@ impl fmt::Display for WasmBacktrace {
         f.write_str("wasm backtrace, innermost first:")?;
         for (number, frame) in self.frames.iter().enumerate() {
             write!(f, "\n  {number:>3}: {frame}")?;
+            let sources = Sources::of(&frame.module);
+            let locations = sources.map(|sources| frame.locate(&sources));
+            for location in locations.into_iter().flatten() {
+                write!(f, "\n       {location}")?;
+            }
         }
         match self.omitted {
             0 => Ok(()),

@@ -1,9 +1,11 @@
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use crate::error::SystemError;
 
-/// Machine code, mapped: first writable while it is copied, then executable,
-/// never both. Unmapped when dropped; nothing of it may run then.
+/// Machine code, mapped: a copy that was writable first and is executable now,
+/// never both, or a file that never was writable. Unmapped when dropped; nothing
+/// of it may run then.
 #[derive(Debug)]
 pub(crate) struct CodeMemory {
     /// Dangling if there is no code.
@@ -54,9 +56,43 @@ impl CodeMemory {
         }
     }
 
+    /// Maps code that lies in a file, without copying it: `size` bytes from byte
+    /// `offset` on, a multiple of the page size.
+    ///
+    /// # Errors
+    /// If the system has no memory for it or does not let the file be executed.
+    ///
+    /// # Safety
+    /// The file has the bytes, and they never change.
+    pub(crate) unsafe fn map(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        size: usize,
+    ) -> Result<Self, SystemError> {
+        if size == 0 {
+            return Ok(Self { start: NonNull::dangling(), size });
+        }
+        let access = libc::PROT_READ | libc::PROT_EXEC;
+        let (place, flags) = (offset as libc::off_t, libc::MAP_PRIVATE);
+        // SAFETY: a fresh mapping where the kernel finds room.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), size, access, flags, file.as_raw_fd(), place) };
+        if start == libc::MAP_FAILED {
+            return Err(SystemError::CodeMemory { size, source: std::io::Error::last_os_error() });
+        }
+        // SAFETY: the kernel maps nothing at null unless it is asked to.
+        Ok(Self { start: unsafe { NonNull::new_unchecked(start.cast()) }, size })
+    }
+
     /// Address of the first byte.
     pub(crate) fn start(&self) -> usize {
         self.start.as_ptr().expose_provenance()
+    }
+
+    /// The code.
+    pub(crate) fn text(&self) -> &[u8] {
+        // SAFETY: the mapping is readable, and never written while it lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.size) }
     }
 
     /// Offset of the instruction at address `pc`, if it is in this code.

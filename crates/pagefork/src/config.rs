@@ -1,10 +1,16 @@
 use pagefork_compiler::{CompileOptions, Features};
 
+use crate::cache::Cache;
+use crate::profile::Profile;
+
 /// How an [`Engine`](crate::Engine) compiles modules and lays out their
-/// instances. All of WebAssembly 2.0 is on by default.
+/// instances. All of WebAssembly 3.0 is on by default, but for garbage collection.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub(crate) compile: CompileOptions,
+    pub(crate) profile: Profile,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) cache_round_trip: bool,
 }
 
 macro_rules! switches {
@@ -37,10 +43,72 @@ impl Config {
         self
     }
 
+    /// Bytes that a memory indexed by 64 bits whose module gives no smaller
+    /// maximum can grow to: 4 GiB by default. Address space is reserved for them,
+    /// memory is not. A larger initial size is still honoured.
+    pub fn memory64_size(&mut self, bytes: u64) -> &mut Self {
+        self.compile.limits.memory64_size = bytes;
+        self
+    }
+
+    /// What the profiler `perf` is told about compiled code: nothing by default.
+    pub fn profile(&mut self, profile: Profile) -> &mut Self {
+        self.profile = profile;
+        self
+    }
+
     /// Whether guests can be interrupted from another thread and by timeouts; on
     /// by default. It costs guests a comparison at function entries and loops.
     pub fn interruption(&mut self, on: bool) -> &mut Self {
         self.compile.interruptible = on;
+        self
+    }
+
+    /// Whether guests pay fuel for what they do, and trap when it is used up; off
+    /// by default. Stores start without fuel: see
+    /// [`Store::set_fuel`](crate::Store::set_fuel). Each operator that does
+    /// something costs one unit, operations on ranges one more for every 16 bytes.
+    /// The same calls cost the same fuel on every machine.
+    pub fn fuel(&mut self, on: bool) -> &mut Self {
+        self.compile.fuel = on;
+        self
+    }
+
+    /// Whether the results of instructions are the same on every machine: NaNs
+    /// that arithmetic makes are the canonical one, and relaxed vector operators
+    /// do what the vector proposal does, without fused multiplication. Off by
+    /// default, because it costs float arithmetic time. What host functions, growth
+    /// of memories and tables, and stack overflow do is up to the embedder.
+    pub fn deterministic(&mut self, on: bool) -> &mut Self {
+        self.compile.deterministic = on;
+        self
+    }
+
+    /// Where compiled modules are kept for later processes; nowhere by default.
+    pub fn cache(&mut self, cache: Cache) -> &mut Self {
+        self.cache = Some(cache);
+        self
+    }
+
+    /// Whether every module must come from the cache, and be compiled for it where
+    /// it is not there: what else is not fatal becomes an error. For tests.
+    #[doc(hidden)]
+    pub fn cache_round_trip(&mut self, on: bool) -> &mut Self {
+        self.cache_round_trip = on;
+        self
+    }
+
+    /// Whether it is noted for every module where its code comes from, so that
+    /// backtraces and core dumps have offsets in the module. Off by default: it
+    /// takes some memory, and modules with debug information have it anyway.
+    pub fn sources(&mut self, on: bool) -> &mut Self {
+        self.compile.sources = on;
+        self
+    }
+
+    /// Switches off what came after WebAssembly 2.0.
+    pub fn wasm_2_0(&mut self) -> &mut Self {
+        self.compile.features = Features::WASM_2;
         self
     }
 
@@ -52,12 +120,20 @@ impl Config {
 
     switches! {
         wasm_bulk_memory, bulk_memory, "bulk memory operations";
+        wasm_exceptions, exceptions, "exceptions";
+        wasm_extended_const, extended_const, "arithmetic in constant expressions";
+        wasm_function_references, function_references, "typed references to functions";
+        wasm_memory64, memory64, "memories and tables that are indexed by 64 bits";
+        wasm_multi_memory, multi_memory, "several memories";
         wasm_multi_value, multi_value, "multiple results and block parameters";
         wasm_mutable_global, mutable_global, "imports and exports of mutable globals";
         wasm_reference_types, reference_types, "reference types and table instructions";
         wasm_saturating_float_to_int, saturating_float_to_int,
             "conversions from float to integer that do not trap";
         wasm_sign_extension, sign_extension, "sign-extension operators";
+        wasm_relaxed_simd, relaxed_simd,
+            "vector operators whose results may differ between machines";
         wasm_simd, simd, "128-bit vectors";
+        wasm_tail_call, tail_call, "tail calls";
     }
 }

@@ -48,6 +48,7 @@ impl Engine {
         if has_shadow_stack() {
             return Err(SystemError::ShadowStack.into());
         }
+        config.profile.open()?;
         signals::install()?;
         Ok(Self(Arc::new(Shared { config: config.clone(), types: Mutex::default() })))
     }

@@ -3,10 +3,12 @@ use std::fmt;
 use std::io;
 
 use pagefork_compiler::CompileError;
+use pagefork_compiler::file::CodeImageError;
 use pagefork_layout::slot::SlotTooLarge;
 use pagefork_pages::PagesError;
 
 use crate::backtrace::WasmBacktrace;
+use crate::exception::Exception;
 use crate::memory::MemoryAccessError;
 use crate::trap::Trap;
 
@@ -33,12 +35,15 @@ struct Inner {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A module was refused: [`CompileError`], or [`TextError`] for its text.
+    /// A module was refused: [`CompileError`], [`TextError`] for its text, or
+    /// [`CodeImageError`] for what was compiled before.
     Compile,
     /// Imports do not match: [`LinkError`].
     Link,
     /// The guest trapped: [`Trap`].
     Trap,
+    /// A guest threw an exception that nobody caught: [`Exception`].
+    Exception,
     /// A host function returned an error: whatever type it is of.
     Host,
     /// A limit of the store was met: [`LimitError`].
@@ -83,6 +88,15 @@ pub enum LinkError {
         expected: usize,
         /// Imports given.
         found: usize,
+    },
+    /// A function was called that nothing defines; see
+    /// [`Linker::define_unknown_imports_as_traps`](crate::Linker::define_unknown_imports_as_traps).
+    #[error("the imported function {module:?} {name:?} was called, but nothing defines it")]
+    UndefinedFunction {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
     },
     /// The name is defined, and shadowing is not allowed.
     #[error("{module:?} {name:?} is already defined; `allow_shadowing` permits to replace it")]
@@ -182,6 +196,9 @@ pub enum UsageError {
     /// The store's guest is suspended, and must be resumed first.
     #[error("the store's guest is suspended: resume it first")]
     Suspended,
+    /// Fuel was set or asked for, and the engine does not meter.
+    #[error("the engine does not meter fuel: switch it on with `Config::fuel`")]
+    NotMetered,
     /// There is no suspended guest.
     #[error("the store has no suspended guest")]
     NotSuspended,
@@ -235,6 +252,34 @@ pub enum SystemError {
     /// A thread could not be started.
     #[error("cannot start the thread that watches timeouts: {0}")]
     Watchdog(#[source] io::Error),
+    /// A code image that nobody has said to trust.
+    #[error(
+        "{path:?} is machine code, which no sandbox holds, and not marked as executable: if you \
+         trust where it comes from, use `chmod +x`"
+    )]
+    NotExecutable {
+        /// Which file.
+        path: std::path::PathBuf,
+    },
+    /// A file could not be written.
+    #[error("cannot write {path:?}: {source}")]
+    WriteFile {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What a profiler wants to know could not be written.
+    #[error(
+        "cannot write {path:?} for the profiler: {source}; it must be a place that this user may \
+         write, and for a jitdump execute: JITDUMPDIR names its directory"
+    )]
+    Profile {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// A file could not be read.
     #[error("cannot read {path:?}: {source}")]
     File {
@@ -260,6 +305,7 @@ impl Error {
     pub(crate) fn from_boxed(cause: Box<dyn StdError + Send + Sync>) -> Self {
         match cause.downcast::<Self>() {
             Ok(error) => *error,
+            Err(cause) if cause.is::<Exception>() => Self::of_kind(ErrorKind::Exception, cause),
             Err(cause) => Self::of_kind(ErrorKind::Host, cause),
         }
     }
@@ -392,7 +438,8 @@ macro_rules! from_enums {
 }
 
 from_enums! {
-    Compile: CompileError;
+    Compile: CompileError, CodeImageError;
+    Exception: Exception;
     Link: LinkError;
     Limit: LimitError;
     System: PagesError, SystemError;

@@ -92,9 +92,10 @@ pub(crate) struct Imports {
     pub(crate) tags: Box<[Place]>,
 }
 
-/// A table, memory or global: the instance that defines it, and its number among
+/// A table, memory, global or tag: the instance that defines it, and its number among
 /// those that this instance defines itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub(crate) struct Place {
     pub(crate) ordinal: u32,
     pub(crate) own_index: u32,
@@ -189,6 +190,12 @@ impl StoreInner {
             .find_map(|instance| Some((instance, instance.module.code_memory().offset_of(pc)?)))
     }
 
+    /// The ordinal of one of the store's instances.
+    pub(crate) fn ordinal_of_instance(&self, instance: &InstanceData) -> u32 {
+        let at = self.instances.iter().position(|other| std::ptr::eq(other, instance));
+        at.expect("an instance of this store") as u32 + 1
+    }
+
     /// Adds an instance: from here on it can be referred to. Its link zone is
     /// written, its other zones are as the slot has them.
     ///
@@ -249,7 +256,8 @@ impl StoreInner {
             let owner = self.instance(place.ordinal);
             let size = owner.word(owner.module.layout().state_parts.memory_size(place.own_index));
             let record = layout.memory(index);
-            put(record + link::memory_import::BASE, owner.base() as u64);
+            let start = owner.slot.memory(place.own_index as usize);
+            put(record + link::memory_import::BASE, start.expose_provenance() as u64);
             put(record + link::memory_import::SIZE_WORD, size.expose_provenance() as u64);
         }
         for (place, index) in instance.imports.tables.iter().zip(0..) {
@@ -280,11 +288,7 @@ impl StoreInner {
             return FunctionImport { code: index as usize, base: 0 };
         }
         let instance = self.instance(function.ordinal());
-        let code = instance.module.code().function_code(index);
-        FunctionImport {
-            code: instance.module.code_memory().start() + code as usize,
-            base: instance.base(),
-        }
+        FunctionImport { code: instance.module.function_code(index), base: instance.base() }
     }
 
     /// Where an indirect call across instances finds what it must call.
@@ -353,7 +357,7 @@ impl StoreInner {
             stack_top: instance.slot.stack_top().expose_provenance(),
             cells: instance.word(instance.module.layout().state_parts.cells).expose_provenance(),
             entry: start + entry as usize,
-            code: start + code.function_code(index) as usize,
+            code: instance.module.function_code(index),
         }
     }
 
@@ -429,6 +433,23 @@ impl StoreInner {
         self.update_attention();
         let instance = self.instance(ordinal);
         instance.at(instance.module.layout().state_parts.save_area.into())
+    }
+
+    /// # Errors
+    /// If the engine's code pays no fuel.
+    pub(crate) fn check_metered(&self) -> Result<()> {
+        match self.engine.config().compile.fuel {
+            true => Ok(()),
+            false => Err(UsageError::NotMetered.into()),
+        }
+    }
+
+    /// Lets the guest pay for an operation on `units` units of 16 bytes.
+    pub(crate) fn pay_fuel(&mut self, units: u64) {
+        if self.engine.config().compile.fuel {
+            let units = i64::try_from(units).unwrap_or(i64::MAX);
+            self.activation.fuel = self.activation.fuel.saturating_sub(units);
+        }
     }
 
     /// # Errors

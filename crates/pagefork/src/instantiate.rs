@@ -9,7 +9,7 @@ use pagefork_layout::module::{
 };
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::reference::FuncRef;
-use pagefork_pages::Slot;
+use pagefork_pages::{MemorySize, Slot};
 
 use crate::engine::Engine;
 use crate::enter::{self, Outcome};
@@ -219,22 +219,26 @@ fn spawn(
     let own = own_usage(info);
     let usage = add(store.usage, own);
     usage.check(&store.limits)?;
-    for table in &info.tables[info.imported_tables as usize..] {
+    let tables = &info.tables[info.imported_tables as usize..];
+    for (table, capacity) in tables.iter().zip(&layout.table_capacities) {
         limits::check("elements of a table", table.minimum, store.limits.table_elements)?;
+        limits::check("elements the slot has room for", table.minimum, *capacity)?;
     }
-    let (mut memory_size, mut memory_max) = (0, 0);
-    for memory in &info.memories[info.imported_memories as usize..] {
-        memory_size = memory.minimum * WASM_PAGE_SIZE;
-        limits::check("bytes of a memory", memory_size, store.limits.memory_size)?;
-        let pages = memory.maximum.unwrap_or(u64::MAX).min(layout.memory_pages_max());
-        memory_max = pages * WASM_PAGE_SIZE;
+    let mut memory_sizes = Vec::with_capacity(layout.memories.len());
+    for (memory, place) in
+        info.memories[info.imported_memories as usize..].iter().zip(&layout.memories)
+    {
+        let initial = memory.minimum * WASM_PAGE_SIZE;
+        limits::check("bytes of a memory", initial, store.limits.memory_size)?;
+        let pages = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max());
+        memory_sizes.push(MemorySize { initial, maximum: pages * WASM_PAGE_SIZE });
     }
     let plan = module.spawn_plan(|global| {
         let place = imports.globals[global as usize];
         let ty = store.global_type(place).content;
         (!ty.is_ref()).then(|| store.global_cell(place).u128())
     })?;
-    let slot = Slot::new(layout, &plan.image, memory_size, memory_max)?;
+    let slot = Slot::new(layout, &plan.image, &memory_sizes)?;
     let ordinal = store.add_instance(module.clone(), slot, imports);
     store.usage = usage;
     Ok((ordinal, plan))

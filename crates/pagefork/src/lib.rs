@@ -33,8 +33,14 @@ mod config;
 mod engine;
 /// Compiled modules, and how their instances start.
 mod module;
+/// Compiled modules in files.
+mod code_file;
+/// Compiled modules that later processes find again.
+mod cache;
 /// Machine code, mapped.
 mod code_memory;
+/// Names of functions, for profilers.
+mod profile;
 
 /// Stores with the embedder's data, and how they are borrowed.
 mod store;
@@ -64,6 +70,10 @@ mod table;
 mod global;
 /// Tags of exceptions.
 mod tag;
+/// Exceptions, thrown by guests and by the host.
+mod exception;
+/// Where they lie.
+mod exception_zone;
 /// Values, and the cells in which host and guest pass them.
 mod value;
 /// References to values of the host.
@@ -89,15 +99,26 @@ mod signals;
 mod trap;
 /// Where they stopped.
 mod backtrace;
+/// Lines of source code.
+mod source;
+/// What a guest was when it trapped, as a file.
+mod core_dump;
 /// Everything that can go wrong.
 mod error;
 
 pub use crate::backtrace::{Frame, WasmBacktrace};
+pub use crate::cache::{Cache, CacheRefusal, CacheStats};
+/// Makes the steps of writing into a cache fail: for tests, in builds with debug
+/// assertions.
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use crate::cache::{Step as CacheStep, on_step as on_cache_step};
 pub use crate::config::Config;
 pub use crate::engine::Engine;
 #[cfg(feature = "wat")]
 pub use crate::error::TextError;
 pub use crate::error::{Error, ErrorKind, LimitError, LinkError, Result, SystemError, UsageError};
+pub use crate::exception::{Exception, ExnRef};
 pub use crate::externref::ExternRef;
 pub use crate::func::{Caller, Func};
 pub use crate::global::Global;
@@ -108,6 +129,8 @@ pub use crate::limits::StoreLimits;
 pub use crate::linker::Linker;
 pub use crate::memory::{Memory, MemoryAccessError};
 pub use crate::module::{ExportType, ImportType, Module};
+pub use crate::profile::Profile;
+pub use crate::source::SourceLocation;
 pub use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 pub use crate::table::Table;
 pub use crate::tag::Tag;
@@ -115,6 +138,7 @@ pub use crate::trap::{Trap, TrapCode};
 pub use crate::typed::{TypedFunc, WasmTy, WasmValues};
 pub use crate::value::Val;
 pub use pagefork_compiler::CompileError;
+pub use pagefork_compiler::file::CodeImageError;
 pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };

@@ -155,7 +155,10 @@ impl<T: 'static> Linker<T> {
     }
 
     /// Defines each import of `module` that is a function and not defined yet, as
-    /// a function that returns an error.
+    /// a function that ends the guest when it is called, with
+    /// [`LinkError::UndefinedFunction`], which names it. Memories, tables and
+    /// globals cannot be made up: where one is not defined, instantiating the
+    /// module is still an error that says so.
     ///
     /// # Errors
     /// Never; the result is that of the other definitions.
@@ -165,7 +168,10 @@ impl<T: 'static> Linker<T> {
             if self.definition(import.module(), import.name()).is_some() {
                 continue;
             }
-            let error = unknown(&import);
+            let error = LinkError::UndefinedFunction {
+                module: import.module().to_owned(),
+                name: import.name().to_owned(),
+            };
             self.func_new(import.module(), import.name(), ty.clone(), move |_, _, _| {
                 Err(error.clone().into())
             })?;

@@ -10,8 +10,10 @@ use crate::instantiate::spawn_alone;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner};
 
-/// Largest number of wasm pages that 32 bits can address.
-const PAGES_MAX: u64 = 1 << 16;
+/// Largest number of wasm pages that the index type of a memory can address.
+const fn pages_max(memory64: bool) -> u64 {
+    if memory64 { 1 << 48 } else { 1 << 16 }
+}
 
 /// A linear memory of a store.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +42,9 @@ impl Memory {
     /// refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self> {
         let store = &mut store.as_context_mut().0.inner;
-        let maximum = ty.maximum.unwrap_or(PAGES_MAX);
-        if ty.minimum > maximum || maximum > PAGES_MAX {
+        let pages_max = pages_max(ty.memory64);
+        let maximum = ty.maximum.unwrap_or(pages_max);
+        if ty.minimum > maximum || maximum > pages_max {
             let what = format!("a memory of {} to {maximum} wasm pages", ty.minimum);
             return Err(UsageError::InvalidType(what).into());
         }
@@ -180,8 +183,8 @@ impl Memory {
     /// Makes the memory `delta` wasm pages larger; returns the size before.
     ///
     /// # Errors
-    /// If that is beyond the memory's maximum or the store's limit, or the system
-    /// refuses memory.
+    /// If that is beyond the memory's maximum, the room that its slot has, or the
+    /// store's limit, or the system refuses memory.
     pub fn grow(&self, mut store: impl AsContextMut, delta: u64) -> Result<u64> {
         let store = &mut store.as_context_mut().0.inner;
         let place = self.place(store)?;
@@ -194,22 +197,25 @@ impl StoreInner {
         let instance = self.instance(place.ordinal);
         let info = instance.module.info();
         let declared = &info.memories[(info.imported_memories + place.own_index) as usize];
-        MemoryType { minimum: instance.slot.memory_size() / WASM_PAGE_SIZE, ..*declared }
+        let size = instance.slot.memory_size(place.own_index as usize);
+        MemoryType { minimum: size / WASM_PAGE_SIZE, ..*declared }
     }
 
     /// The first byte of a memory, and how many are accessible.
     pub(crate) fn memory_bytes(&self, place: Place) -> (*mut u8, usize) {
         let slot = &self.instance(place.ordinal).slot;
-        (slot.base(), slot.memory_size() as usize)
+        let index = place.own_index as usize;
+        (slot.memory(index), slot.memory_size(index) as usize)
     }
 
     /// Makes a memory `delta` wasm pages larger; returns the size before, in wasm
     /// pages. The only place where the size word of a memory is written.
     pub(crate) fn grow_memory(&mut self, place: Place, delta: u64) -> Result<u64> {
-        let maximum = self.memory_type(place).maximum.unwrap_or(PAGES_MAX).min(PAGES_MAX);
-        let limits = self.limits;
+        let (limits, index) = (self.limits, place.own_index as usize);
         let instance = self.instance_mut(place.ordinal);
-        let old_pages = instance.slot.memory_size() / WASM_PAGE_SIZE;
+        // No slot has room for more than the memory's declared maximum.
+        let maximum = instance.slot.memory_max(index) / WASM_PAGE_SIZE;
+        let old_pages = instance.slot.memory_size(index) / WASM_PAGE_SIZE;
         if delta == 0 {
             return Ok(old_pages);
         }
@@ -220,10 +226,10 @@ impl StoreInner {
         }
         let size = pages * WASM_PAGE_SIZE;
         crate::limits::check("bytes of a memory", size, limits.memory_size)?;
-        instance.slot.grow_memory(size)?;
+        instance.slot.grow_memory(index, size)?;
         let size_word = instance.module.layout().state_parts.memory_size(place.own_index);
         // SAFETY: the word is in the state zone.
-        unsafe { instance.word(size_word).write(instance.slot.memory_size()) };
+        unsafe { instance.word(size_word).write(instance.slot.memory_size(index)) };
         Ok(old_pages)
     }
 

@@ -3,13 +3,14 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pagefork_compiler::file::CodeKey;
 use pagefork_compiler::{CompiledModule, SpawnStep, initial_image};
 use pagefork_layout::code::CodeImage;
 use pagefork_layout::module::{
     ConstExpr, ExternType, FuncType, GlobalType, Item, ModuleInfo, RefType, SegmentMode, TableType,
     ValType,
 };
-use pagefork_layout::page::{WASM_PAGE_SIZE, round_up};
+use pagefork_layout::page::round_up;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_pages::{Image, PagesError};
 
@@ -36,12 +37,12 @@ struct Compiled {
     /// For each canonical type, its number in the engine, and the type with the
     /// engine's numbers.
     types: Vec<(TypeId, FuncType)>,
-    /// Whether concrete types in the description are the engine's numbers: so it
-    /// is for what the host creates.
-    numbered_by_engine: bool,
     exports: HashMap<String, Item>,
     /// The imported globals whose values the initial image depends on.
     image_globals: Vec<u32>,
+    /// What the code was compiled from; `None` for what the host creates, where
+    /// concrete types in the description are the engine's numbers.
+    key: Option<CodeKey>,
     plans: Mutex<HashMap<Vec<Option<u128>>, Arc<SpawnPlan>>>,
 }
 
@@ -101,7 +102,8 @@ impl Module {
     ///
     /// # Errors
     /// If it is malformed or invalid, uses a proposal that the engine has switched
-    /// off or does not know, or its code cannot be mapped.
+    /// off or does not know, or its code cannot be mapped. Whatever is wrong with
+    /// the engine's [cache](crate::Config::cache) is no error.
     pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self> {
         Self::from_binary(engine, &to_binary(bytes.as_ref())?)
     }
@@ -111,8 +113,14 @@ impl Module {
     /// # Errors
     /// As [`Module::new`]; the text format is malformed here.
     pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self> {
-        let module = pagefork_compiler::compile(bytes, &engine.config().compile)?;
-        Self::from_compiled(engine, module)
+        match &engine.config().cache {
+            Some(cache) => cache.module(engine, bytes),
+            None => {
+                let options = &engine.config().compile;
+                let key = CodeKey::new(bytes, options)?;
+                Self::from_compiled(engine, pagefork_compiler::compile(bytes, options)?, key)
+            }
+        }
     }
 
     /// Compiles a module from a file, in the binary or, with the feature `wat`,
@@ -127,30 +135,49 @@ impl Module {
         Self::new(engine, bytes).map_err(|error| error.context(path.display()))
     }
 
-    pub(crate) fn from_compiled(engine: &Engine, module: CompiledModule) -> Result<Self> {
-        let types = engine_types(engine, &module.info);
-        Self::with_types(engine, module, types, false)
+    /// A module whose code was compiled just now.
+    pub(crate) fn from_compiled(
+        engine: &Engine,
+        mut module: CompiledModule,
+        key: CodeKey,
+    ) -> Result<Self> {
+        let memory = CodeMemory::new(&module.code.text)?;
+        module.code.text = Vec::new();
+        Ok(Self::from_parts(engine, module, memory, key))
     }
 
+    /// A module whose code lies in `memory`.
+    pub(crate) fn from_parts(
+        engine: &Engine,
+        module: CompiledModule,
+        memory: CodeMemory,
+        key: CodeKey,
+    ) -> Self {
+        let types = engine_types(engine, &module.info);
+        Self::with_types(engine, module, types, memory, Some(key))
+    }
+
+    /// `key` is `None` for what the host creates.
     fn with_types(
         engine: &Engine,
         module: CompiledModule,
         types: Vec<(TypeId, FuncType)>,
-        numbered_by_engine: bool,
-    ) -> Result<Self> {
-        let memory = CodeMemory::new(&module.code.text)?;
+        memory: CodeMemory,
+        key: Option<CodeKey>,
+    ) -> Self {
         let info = &module.info;
+        engine.config().profile.register(&memory, &module.code, info);
         let exports = info.exports.iter().map(|export| (export.name.clone(), export.item));
         let compiled = Compiled {
             engine: engine.clone(),
             types,
-            numbered_by_engine,
             exports: exports.collect(),
             image_globals: image_globals(info),
+            key,
             plans: Mutex::default(),
             module,
         };
-        Ok(Self(Arc::new(Inner { compiled: Arc::new(compiled), memory })))
+        Self(Arc::new(Inner { compiled: Arc::new(compiled), memory }))
     }
 
     /// A module without code, for what the host creates.
@@ -162,7 +189,7 @@ impl Module {
         let code = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
         let module = CompiledModule { info, layout, code };
         let types = module.info.types.iter().map(|ty| (engine.type_id(ty), ty.clone())).collect();
-        Self::with_types(engine, module, types, true)
+        Ok(Self::with_types(engine, module, types, CodeMemory::new(&[])?, None))
     }
 
     /// The same module with its code mapped at another address: for showing that
@@ -173,7 +200,8 @@ impl Module {
     #[doc(hidden)]
     pub fn clone_code(&self) -> Result<Self> {
         let compiled = Arc::clone(&self.0.compiled);
-        let memory = CodeMemory::new(&compiled.module.code.text)?;
+        let memory = CodeMemory::new(self.text())?;
+        self.engine().config().profile.register(&memory, self.code(), self.info());
         Ok(Self(Arc::new(Inner { compiled, memory })))
     }
 
@@ -221,8 +249,22 @@ impl Module {
         &self.0.compiled.module
     }
 
+    /// Its machine code: for tests and inspection.
+    #[doc(hidden)]
+    pub fn text(&self) -> &[u8] {
+        self.0.memory.text()
+    }
+
     pub(crate) fn export(&self, name: &str) -> Option<Item> {
         self.0.compiled.exports.get(name).copied()
+    }
+
+    /// What its code was compiled from.
+    ///
+    /// # Panics
+    /// If it is one of the host's own.
+    pub(crate) fn code_key(&self) -> CodeKey {
+        self.0.compiled.key.expect("what the host creates is never handed out as a module")
     }
 
     pub(crate) fn info(&self) -> &ModuleInfo {
@@ -239,6 +281,12 @@ impl Module {
 
     pub(crate) fn code_memory(&self) -> &CodeMemory {
         &self.0.memory
+    }
+
+    /// Address of the code of function `index`.
+    pub(crate) fn function_code(&self, index: u32) -> usize {
+        let memory = self.code_memory();
+        memory.start() + self.code().function_code(memory.text(), index) as usize
     }
 
     /// The engine's number of the type of function `index`.
@@ -267,9 +315,9 @@ impl Module {
 
     /// A type that the module declares, with the engine's numbers.
     pub(crate) fn engine_val_type(&self, ty: ValType) -> ValType {
-        match self.0.compiled.numbered_by_engine {
-            true => ty,
-            false => ty.map_concrete(|index| self.type_id(index).0),
+        match self.0.compiled.key {
+            None => ty,
+            Some(_) => ty.map_concrete(|index| self.type_id(index).0),
         }
     }
 
@@ -392,12 +440,20 @@ fn make_image(
     image: &pagefork_layout::image::InitialImage,
 ) -> Result<Arc<Image>, PagesError> {
     let place = |offset: i64| layout.base.checked_add_signed(offset).expect("within the slot");
-    let last = image.runs.iter().map(|(at, bytes)| place(*at) + bytes.len() as u64).max();
-    let memory = info.memories.get(info.imported_memories as usize);
-    let memory_end = layout.base + memory.map_or(0, |memory| memory.minimum * WASM_PAGE_SIZE);
-    // Data lies within the memory; a run may be rounded up to pages.
-    let end = round_up(last.unwrap_or(layout.base).max(layout.base)).min(memory_end);
+    // Tables, state and the first memory, then each further memory, as far as
+    // there are contents.
+    let mut extents = vec![layout.image_start..layout.base];
+    for memory in layout.memories.iter().skip(1) {
+        let start = layout.base + memory.offset;
+        extents.push(start..start);
+    }
+    for (at, bytes) in &image.runs {
+        let start = place(*at);
+        let extent = extents.iter_mut().rev().find(|extent| extent.start <= start);
+        let extent = extent.expect("nothing lies below tables and state");
+        extent.end = extent.end.max(round_up(start + bytes.len() as u64));
+    }
     let name = info.name.as_deref().unwrap_or("module");
     let runs = image.runs.iter().map(|(at, bytes)| (place(*at), bytes.as_slice()));
-    Image::new(name, layout.image_start..end, runs)
+    Image::with_extents(name, extents, runs)
 }

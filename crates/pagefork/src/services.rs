@@ -9,8 +9,8 @@ use pagefork_layout::trap::TrapCode;
 use crate::store::StoreInner;
 use crate::value::Cell;
 
-/// What growth answers that is not possible: -1 as 32 bits.
-const NO_GROWTH: u64 = u32::MAX as u64;
+/// What growth answers that is not possible: -1, as 64 bits and in its lower 32.
+const NO_GROWTH: u64 = u64::MAX;
 
 /// Carries out the service `index` for the instance with this base.
 ///
@@ -44,11 +44,13 @@ pub(crate) unsafe fn call(
         }
         Service::MemoryFill => {
             let memory = store.memory(caller, number(0));
+            store.pay_fuel(argument(3) / 16);
             store.memory_fill(memory, argument(1), argument(2) as u8, argument(3))?;
         }
         Service::MemoryCopy => {
             let to = store.memory(caller, number(0));
             let from = store.memory(caller, number(1));
+            store.pay_fuel(argument(4) / 16);
             store.memory_copy((to, from), argument(2), argument(3), argument(4))?;
         }
         Service::MemoryInit => {
@@ -59,21 +61,27 @@ pub(crate) unsafe fn call(
                 true => &[],
                 false => &*module.info().data[segment as usize].bytes,
             };
+            store.pay_fuel(argument(4) / 16);
             store.memory_init(memory, bytes, argument(2), argument(3), argument(4))?;
         }
         Service::DataDrop => drop_segment(store, caller, Segment::Data(number(0))),
         Service::TableGrow => {
             let table = store.table(caller, number(0));
             let old = store.table_grow(caller, table, argument(2), argument(1));
+            if old.is_ok() {
+                store.pay_fuel(argument(2) / 2);
+            }
             answer(old.unwrap_or(NO_GROWTH));
         }
         Service::TableFill => {
             let table = store.table(caller, number(0));
+            store.pay_fuel(argument(3) / 2);
             store.table_fill(caller, table, argument(1), argument(2), argument(3))?;
         }
         Service::TableCopy => {
             let to = store.table(caller, number(0));
             let from = store.table(caller, number(1));
+            store.pay_fuel(argument(4) / 2);
             store.table_copy((to, from), argument(2), argument(3), argument(4))?;
         }
         Service::TableInit => {
@@ -87,6 +95,7 @@ pub(crate) unsafe fn call(
                 let fits = destination <= store.table_length(table) && source == 0 && length == 0;
                 return if fits { Ok(()) } else { Err(TrapCode::TableOutOfBounds) };
             }
+            store.pay_fuel(length / 2);
             store.table_init(caller, table, elements, destination, source, length)?;
         }
         Service::ElementDrop => drop_segment(store, caller, Segment::Element(number(0))),
@@ -105,6 +114,9 @@ pub(crate) unsafe fn call(
             }
             store.set_resolved(definition);
         }
+        Service::Throw | Service::Rethrow => unreachable!("guests do not come back from them"),
+        // SAFETY: the caller's promise.
+        Service::Catch => unsafe { store.catch(caller, cells) },
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub(crate) use crate::group::{StoreId, StoreInner};
 
+use crate::backtrace::WasmBacktrace;
 use crate::engine::Engine;
 use crate::func::Caller;
 use crate::interrupt::InterruptHandle;
@@ -91,6 +92,40 @@ impl<T> Store<T> {
         let inner = &mut self.full_mut().inner;
         inner.timeout = timeout;
         inner.update_attention();
+    }
+
+    /// Gives the store's guests this much fuel, instead of what they have. A guest
+    /// that has used it up traps at its next function entry or loop. At most
+    /// `i64::MAX` units count.
+    ///
+    /// # Errors
+    /// If the engine does not meter: see [`Config::fuel`](crate::Config::fuel).
+    pub fn set_fuel(&mut self, fuel: u64) -> crate::Result<()> {
+        let inner = &mut self.full_mut().inner;
+        inner.check_metered()?;
+        inner.activation.fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
+        Ok(())
+    }
+
+    /// How much fuel is left.
+    ///
+    /// # Errors
+    /// If the engine does not meter: see [`Config::fuel`](crate::Config::fuel).
+    pub fn fuel(&self) -> crate::Result<u64> {
+        let inner = &self.full().inner;
+        inner.check_metered()?;
+        Ok(u64::try_from(inner.activation.fuel).unwrap_or(0))
+    }
+
+    /// What the store's guests are now, as a WebAssembly core dump: all memories
+    /// and globals, and the frames of `backtrace`, innermost first, each in the
+    /// first instance of its module. Meant to be called when a call has trapped,
+    /// with the [backtrace](crate::Error::backtrace) of its error. `name` is what
+    /// the dump says it is of.
+    ///
+    /// The dump holds everything that the guests held, secrets included.
+    pub fn core_dump(&self, name: &str, backtrace: &WasmBacktrace) -> Vec<u8> {
+        crate::core_dump::write(&self.full().inner, name, backtrace)
     }
 
     fn full(&self) -> &Full<T> {

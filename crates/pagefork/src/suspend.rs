@@ -19,7 +19,7 @@ use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::save;
 pub use pagefork_layout::state::save::Suspension;
-use pagefork_pages::Slot;
+use pagefork_pages::{MemorySize, Slot};
 
 use crate::enter::{self, Outcome};
 use crate::error::{Result, UsageError};
@@ -200,12 +200,15 @@ pub enum Zone {
     Stack,
     /// The link zone.
     Link,
+    /// The exceptions zone.
+    Exceptions,
     /// Room to grow and contents of tables.
     Tables,
     /// The state zone, in whole pages; it may begin with contents of tables.
     State,
-    /// The accessible part of memory 0.
-    Memory,
+    /// The accessible part of the memory that has this number among those that
+    /// the module defines; nothing if it has none of that number.
+    Memory(u32),
 }
 
 /// Where a slot lies.
@@ -213,7 +216,7 @@ pub enum Zone {
 pub struct SlotView {
     /// Address of the slot's first byte.
     pub start: usize,
-    /// Address of the first byte of memory 0.
+    /// Address of the first byte of the first memory.
     pub base: usize,
     /// Address of the first byte of the code.
     pub code: usize,
@@ -266,9 +269,16 @@ pub fn zone<'a, T: 'static>(
             _ => layout.stack.end..layout.stack.end,
         },
         Zone::Link => layout.link.clone(),
+        Zone::Exceptions => layout.exceptions.clone(),
         Zone::Tables => layout.tables.clone(),
         Zone::State => layout.state.clone(),
-        Zone::Memory => layout.base..layout.base + instance.slot.memory_size(),
+        Zone::Memory(own) => match layout.memories.get(own as usize) {
+            Some(memory) => {
+                let start = layout.base + memory.offset;
+                start..start + instance.slot.memory_size(own as usize)
+            }
+            None => layout.base..layout.base,
+        },
     };
     let start = instance.slot.start().wrapping_add(range.start as usize);
     let size = (range.end - range.start) as usize;
@@ -386,12 +396,12 @@ pub fn copy_to<T: 'static>(
             }
             _ => instance.module.clone(),
         };
-        let slot = Slot::new(
-            module.layout(),
-            instance.slot.image(),
-            instance.slot.memory_size(),
-            instance.slot.memory_max(),
-        )?;
+        let size = |index| MemorySize {
+            initial: instance.slot.memory_size(index),
+            maximum: instance.slot.memory_max(index),
+        };
+        let sizes: Vec<MemorySize> = (0..instance.slot.memory_count()).map(size).collect();
+        let slot = Slot::new(module.layout(), instance.slot.image(), &sizes)?;
         slots.push((module, slot));
     }
 
@@ -568,12 +578,21 @@ fn chain(store: &StoreInner, suspended: &Suspended) -> Result<Vec<(FrameWord, us
     }
 }
 
-/// Copies tables, state and memory: only pages that differ are written.
+/// Copies exceptions, tables, state and memories: only pages that differ are
+/// written.
 fn copy_zones(source: &InstanceData, target: &InstanceData) {
     let layout = source.module.layout();
-    let end = layout.base + source.slot.memory_size();
+    copy_pages(source, target, layout.exceptions.start..layout.base);
+    for (index, memory) in layout.memories.iter().enumerate() {
+        let start = layout.base + memory.offset;
+        copy_pages(source, target, start..start + source.slot.memory_size(index));
+    }
+}
+
+/// Copies these slot offsets, which are whole accessible pages.
+fn copy_pages(source: &InstanceData, target: &InstanceData, range: Range<u64>) {
     let page_size = PAGE_SIZE as usize;
-    for offset in (layout.tables.start..end).step_by(page_size) {
+    for offset in range.step_by(page_size) {
         let from = source.slot.start().wrapping_add(offset as usize);
         let to = target.slot.start().wrapping_add(offset as usize);
         // SAFETY: the page is accessible in both slots, which are different ones.

@@ -6,8 +6,9 @@ use crate::instantiate::spawn_alone;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreId, StoreInner};
 
-/// A tag of a store: what tells exceptions apart, and what they carry.
-#[derive(Clone, Copy, Debug)]
+/// A tag of a store: what tells exceptions apart, and what they carry. Two are
+/// equal if they are the same tag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
     store: StoreId,
     place: Place,

@@ -1,10 +1,12 @@
 use std::marker::PhantomData;
 
+use pagefork_layout::exception::ExceptionRef;
 use pagefork_layout::module::ValType;
 use pagefork_layout::reference::FuncRef;
 
 use crate::enter::{self, Outcome};
 use crate::error::{Result, UsageError};
+use crate::exception::ExnRef;
 use crate::externref::ExternRef;
 use crate::func::{self, Entry, Func};
 use crate::store::{AsContextMut, StoreId, StoreInner};
@@ -86,8 +88,8 @@ impl<Params, Results> std::fmt::Debug for TypedFunc<Params, Results> {
 }
 
 /// Rust types that are WebAssembly values: `i32`, `u32`, `i64`, `u64`, `f32`,
-/// `f64`, `u128` (a vector, little endian), `Option<Func>` and
-/// `Option<ExternRef>`.
+/// `f64`, `u128` (a vector, little endian), `Option<Func>`, `Option<ExternRef>`
+/// and `Option<ExnRef>`.
 ///
 /// # Safety
 /// `write` and `read` use the cell that they are given as [`Cell`] says for
@@ -251,6 +253,27 @@ unsafe impl WasmTy for Option<ExternRef> {
     unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
         // SAFETY: the caller's promise.
         ExternRef::from_handle(owner.store, unsafe { (*cell).low })
+    }
+}
+
+// SAFETY: a reference takes the first 8 bytes.
+unsafe impl WasmTy for Option<ExnRef> {
+    const TYPE: ValType = ValType::EXNREF;
+
+    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+        let reference = match self {
+            Some(reference) => reference.reference(owner.store)?.relative(owner.ordinal()),
+            None => ExceptionRef::NULL,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { cell.write(Cell::from_u64(reference.0)) };
+        Ok(())
+    }
+
+    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+        // SAFETY: the caller's promise.
+        let reference = ExceptionRef(unsafe { (*cell).low });
+        ExnRef::from_reference(owner.store, reference.absolute(owner.ordinal()))
     }
 }
 

@@ -1,7 +1,9 @@
+use pagefork_layout::exception::ExceptionRef;
 use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::reference::FuncRef;
 
 use crate::error::{Result, UsageError};
+use crate::exception::ExnRef;
 use crate::externref::ExternRef;
 use crate::func::Func;
 use crate::store::StoreInner;
@@ -24,6 +26,8 @@ pub enum Val {
     FuncRef(Option<Func>),
     /// Reference to a host value, or null.
     ExternRef(Option<ExternRef>),
+    /// Reference to an exception, or null.
+    ExnRef(Option<ExnRef>),
 }
 
 impl Val {
@@ -37,6 +41,7 @@ impl Val {
             Self::V128(_) => ValType::V128,
             Self::FuncRef(_) => ValType::FUNCREF,
             Self::ExternRef(_) => ValType::EXTERNREF,
+            Self::ExnRef(_) => ValType::EXNREF,
         }
     }
 
@@ -57,6 +62,7 @@ impl Val {
     pub(crate) const fn null(heap: HeapType) -> Self {
         match heap.top() {
             HeapType::Extern => Self::ExternRef(None),
+            HeapType::Exn => Self::ExnRef(None),
             _ => Self::FuncRef(None),
         }
     }
@@ -96,6 +102,11 @@ impl Val {
         if let Self::ExternRef(reference) = self { Some(reference.as_ref()) } else { None }
     }
 
+    /// The reference, if the value is an `exnref`.
+    pub const fn exnref(&self) -> Option<Option<&ExnRef>> {
+        if let Self::ExnRef(reference) = self { Some(reference.as_ref()) } else { None }
+    }
+
     /// The value as it lies in a place of `store` that belongs to the instance
     /// `owner`.
     pub(crate) fn to_cell(self, store: &StoreInner, owner: u32) -> Result<Cell> {
@@ -105,11 +116,14 @@ impl Val {
             Self::F32(bits) => Cell::from_u64(bits.into()),
             Self::F64(bits) => Cell::from_u64(bits),
             Self::V128(bits) => Cell::from_u128(bits),
-            Self::FuncRef(None) | Self::ExternRef(None) => Cell::default(),
+            Self::FuncRef(None) | Self::ExternRef(None) | Self::ExnRef(None) => Cell::default(),
             Self::FuncRef(Some(function)) => {
                 Cell::from_u64(function.reference(store)?.relative(owner).0)
             }
             Self::ExternRef(Some(reference)) => Cell::from_u64(reference.handle(store)?),
+            Self::ExnRef(Some(reference)) => {
+                Cell::from_u64(reference.reference(store)?.relative(owner).0)
+            }
         })
     }
 
@@ -124,6 +138,10 @@ impl Val {
             ValType::V128 => Self::V128(cell.u128()),
             ValType::Ref(ty) => match ty.heap.top() {
                 HeapType::Extern => Self::ExternRef(ExternRef::from_handle(store, cell.low)),
+                HeapType::Exn => {
+                    let reference = ExceptionRef(cell.low).absolute(owner);
+                    Self::ExnRef(ExnRef::from_reference(store, reference))
+                }
                 _ => Self::FuncRef(Func::from_reference(store, FuncRef(cell.low).absolute(owner))),
             },
         }
@@ -150,6 +168,8 @@ impl Val {
             Self::ExternRef(None) => {
                 ValType::Ref(RefType { nullable: true, heap: HeapType::NoExtern })
             }
+            Self::ExnRef(Some(_)) => ValType::Ref(RefType { nullable: false, heap: HeapType::Exn }),
+            Self::ExnRef(None) => ValType::Ref(RefType { nullable: true, heap: HeapType::NoExn }),
             number => number.ty(),
         };
         if own.is_subtype(ty) {
@@ -182,6 +202,8 @@ from_primitives! {
     Option<Func>: value => Val::FuncRef(value);
     ExternRef: value => Val::ExternRef(Some(value));
     Option<ExternRef>: value => Val::ExternRef(value);
+    ExnRef: value => Val::ExnRef(Some(value));
+    Option<ExnRef>: value => Val::ExnRef(value);
 }
 
 /// The unit in which host and guest pass values: 16 bytes, of which narrower

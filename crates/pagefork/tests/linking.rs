@@ -97,17 +97,37 @@ fn errors_of_linking_name_both_types() -> Result<()> {
 }
 
 #[test]
-fn unknown_functions_can_be_made_errors() -> Result<()> {
+fn unknown_functions_can_be_made_to_trap_and_nothing_else() -> Result<()> {
     let mut store = store();
     let mut linker = Linker::new(store.engine());
-    let module = Module::new(
-        store.engine(),
-        r#"(module (import "a" "b" (func $f)) (func (export "run") (call $f)))"#,
-    )?;
+    let text = r#"(module (import "a" "b" (func $f (param i32) (result i64)))
+        (import "a" "known" (func $known (result i32)))
+        (func (export "run") (drop (call $f (i32.const 1))))
+        (func (export "known") (result i32) (call $known)))"#;
+    let module = Module::new(store.engine(), text)?;
+    linker.func_wrap("a", "known", || 7)?;
+    linker.define_unknown_imports_as_traps(&module)?;
+    // Once more changes nothing.
     linker.define_unknown_imports_as_traps(&module)?;
     let instance = linker.instantiate(&mut store, &module)?;
     let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
-    assert!(run.call(&mut store, ()).unwrap_err().is::<LinkError>());
+    let error = run.call(&mut store, ()).unwrap_err();
+    let Some(LinkError::UndefinedFunction { module, name }) = error.downcast_ref() else {
+        panic!("{error:?}")
+    };
+    assert_eq!((module.as_str(), name.as_str()), ("a", "b"));
+    assert!(error.to_string().contains(r#""a" "b" was called"#), "{error}");
+    assert_eq!(error.backtrace().map(|trace| trace.frames().len()), Some(1));
+    let known = instance.get_typed_func::<(), i32>(&mut store, "known")?;
+    assert_eq!(known.call(&mut store, ())?, 7, "the instance goes on, and knows what is defined");
+
+    for import in ["(memory 1)", "(table 1 funcref)", "(global i32)"] {
+        let text = format!(r#"(module (import "a" "other" {import}))"#);
+        let module = Module::new(store.engine(), text)?;
+        linker.define_unknown_imports_as_traps(&module)?;
+        let error = linker.instantiate(&mut store, &module).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(LinkError::UnknownImport { .. })), "{error}");
+    }
     Ok(())
 }
 

@@ -97,7 +97,7 @@ fn undisturbed(engine: &Engine, modules: &(Module, Module)) -> Result<(String, V
     let run = instance.get_func(&mut store, "run").unwrap();
     let mut results = [Val::I32(0); 3];
     run.call(&mut store, &PARAM, &mut results)?;
-    Ok((shown(&results), suspend::zone_bytes(&store, 1, Zone::Memory).1))
+    Ok((shown(&results), suspend::zone_bytes(&store, 1, Zone::Memory(0)).1))
 }
 
 /// How often the guest can be suspended.
@@ -156,7 +156,7 @@ fn a_guest_moved_at_any_point_ends_as_the_undisturbed_one() -> Result<()> {
                 panic!("suspended again")
             };
             assert_eq!(shown(&values), expected.0, "point {point}");
-            assert!(suspend::zone_bytes(&target, 1, Zone::Memory).1 == expected.1);
+            assert!(suspend::zone_bytes(&target, 1, Zone::Memory(0)).1 == expected.1);
             // The copy is a store like any other.
             let last = suspend::instance_count(&target);
             let run = suspend::instance(&target, last).get_func(&mut target, "run").unwrap();
@@ -185,7 +185,7 @@ fn two_runs_have_equal_pages_at_equal_points() -> Result<()> {
         let words = suspend::frame_words(&store)?;
         let mut zones = Vec::new();
         for ordinal in 1..=suspend::instance_count(&store) {
-            for zone in [Zone::Tables, Zone::State, Zone::Memory, Zone::Stack] {
+            for zone in [Zone::Tables, Zone::State, Zone::Memory(0), Zone::Stack] {
                 let (offset, mut bytes) = suspend::zone_bytes(&store, ordinal, zone);
                 if zone == Zone::Stack && !bytes.is_empty() {
                     for word in &words {

@@ -94,6 +94,11 @@ impl Access {
     /// A function that makes the access at its argument plus `offset`; it stores
     /// ones, and returns what it loads.
     pub fn function(&self, export: &str, offset: u64) -> String {
+        self.function_of("", "i32", export, offset)
+    }
+
+    /// As [`Self::function`], of a named memory whose indices are of this type.
+    pub fn function_of(&self, memory: &str, index: &str, export: &str, offset: u64) -> String {
         let Self { name, ty, .. } = self;
         let lane = self.lane.map(|lane| lane.to_string()).unwrap_or_default();
         let ones = match *ty {
@@ -104,12 +109,11 @@ impl Access {
             _ => "(f64.reinterpret_i64 (i64.const -1))",
         };
         let zero = if self.lane.is_some() { "(v128.const i64x2 0 0)" } else { "" };
-        let at = format!("{name} offset={offset} {lane} (local.get 0)");
+        let at = format!("{name} {memory} offset={offset} {lane} (local.get 0)");
+        let head = format!("(func (export \"{export}\") (param {index})");
         match self.stores {
-            true => format!("(func (export \"{export}\") (param i32) ({at} {ones}))\n"),
-            false => {
-                format!("(func (export \"{export}\") (param i32) (result {ty}) ({at} {zero}))\n")
-            }
+            true => format!("{head} ({at} {ones}))\n"),
+            false => format!("{head} (result {ty}) ({at} {zero}))\n"),
         }
     }
 

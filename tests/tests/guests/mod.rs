@@ -1,5 +1,10 @@
 //! Running guests as a shell would, and what to do when one is not there.
 
+/// Graphviz, a library of C functions.
+pub(crate) mod graphviz;
+/// Ruby, a reactor with an interface of its own.
+pub(crate) mod ruby;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -30,6 +35,15 @@ pub(crate) struct Invocation<'a> {
 impl Invocation<'_> {
     /// Runs a module; a trap is a panic.
     pub(crate) fn guest(&self, module: &Module) -> Outcome {
+        self.guest_with(module, |_| ())
+    }
+
+    /// Runs a module that imports more than WASI.
+    pub(crate) fn guest_with(
+        &self,
+        module: &Module,
+        define: impl FnOnce(&mut Linker<WasiCtx>),
+    ) -> Outcome {
         let (stdout, output) = OutputKind::pipe();
         let mut builder = WasiCtxBuilder::new();
         builder.arg("guest").args(self.args.iter().copied());
@@ -41,6 +55,7 @@ impl Invocation<'_> {
         let mut store = Store::new(engine, builder.build().expect("a context"));
         let mut linker: Linker<WasiCtx> = Linker::new(engine);
         pagefork_wasi::add_to_linker(&mut linker, |ctx| ctx).expect("every name is free");
+        define(&mut linker);
         let called = linker.instantiate(&mut store, module).and_then(|instance| {
             let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
             start.call(&mut store, ())

@@ -176,7 +176,9 @@ pub fn compare<T: 'static>(a: &Store<T>, b: &Store<T>) -> Result<Vec<StaleWord>,
     }
     let mut stale = Vec::new();
     for ordinal in 1..=count {
-        for zone in [Zone::Tables, Zone::State, Zone::Memory] {
+        let memories = suspend::slot(a, ordinal).layout.memories.len() as u32;
+        let zones = [Zone::Tables, Zone::State].into_iter();
+        for zone in zones.chain((0..memories).map(Zone::Memory)) {
             let (start, a) = suspend::zone(a, ordinal, zone);
             let (_, b) = suspend::zone(b, ordinal, zone);
             if a != b {
@@ -249,7 +251,7 @@ fn regions<T: 'static>(store: &Store<T>) -> Vec<(Target, Range<u64>)> {
         let (_, link) = suspend::zone(store, ordinal, Zone::Link);
         let word = |offset: u32| words(&link[offset as usize..][..8]).next().expect("a word");
         add(Target::Slot, slot.start as u64, slot.layout.size);
-        add(Target::Code, slot.code as u64, module.compiled().code.text.len() as u64);
+        add(Target::Code, slot.code as u64, module.text().len() as u64);
         add(Target::Activation, word(link::ACTIVATION), u64::from(link::activation::SIZE));
         let imports = module.compiled().info.imported_functions;
         let size = imports * link::function_import::SIZE;

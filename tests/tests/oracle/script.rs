@@ -150,7 +150,11 @@ impl<F: FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord>> Calls<F> {
 
 /// How large a store is: in instances, and wasm pages of their memories.
 fn size(store: &Store<()>) -> usize {
-    let pages = |ordinal| suspend::zone(store, ordinal, Zone::Memory).1.len() >> 16;
+    let pages = |ordinal| {
+        let memories = suspend::slot(store, ordinal).layout.memories.len() as u32;
+        let size = |own| suspend::zone(store, ordinal, Zone::Memory(own)).1.len() >> 16;
+        (0..memories).map(size).sum::<usize>()
+    };
     (1..=suspend::instance_count(store)).map(|ordinal| 1 + pages(ordinal)).sum()
 }
 

@@ -208,6 +208,7 @@ impl Translator<'_> {
         {
             return self.b.ins().iconst(ir_type(ty.content), bits as u64 as i64);
         }
+        self.note_type(ty.content);
         let (address, offset) = self.global_place(index);
         let value = self.load(Region::Global, ir_type(ty.content), address, offset);
         if ty.content.has_owner() && index < info.imported_globals {
@@ -283,7 +284,7 @@ impl Translator<'_> {
 
     /// The checked address and offset of an element.
     pub(super) fn element_place(&mut self, table: u32, index: Value) -> (Value, i32) {
-        let index = self.b.ins().uextend(types::I64, index);
+        let index = self.extended(index);
         let length = self.table_length(table);
         let outside = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, index, length);
         self.trap_if(outside, TrapCode::TableOutOfBounds);
@@ -305,8 +306,9 @@ impl Translator<'_> {
     pub(super) fn load_element(&mut self, table: u32, (address, offset): (Value, i32)) -> Value {
         let info = self.module.info;
         let value = self.load(Region::Table, types::I64, address, offset);
-        let has_owner = ValType::Ref(info.tables[table as usize].element).has_owner();
-        if has_owner && table < info.imported_tables {
+        let ty = ValType::Ref(info.tables[table as usize].element);
+        self.note_type(ty);
+        if ty.has_owner() && table < info.imported_tables {
             let record = self.module.layout.link_parts.table(table);
             return self.absolute_of_owner(value, record + table_import::OWNER);
         }
@@ -317,6 +319,22 @@ impl Translator<'_> {
     pub(super) fn store_element(&mut self, (address, offset): (Value, i32), value: Value) {
         let flags = self.flags(Region::Table);
         self.b.ins().store(flags, value, address, offset);
+    }
+
+    // Indices.
+
+    /// An index of either width, as 64 bits.
+    fn extended(&mut self, index: Value) -> Value {
+        match self.b.func.dfg.value_type(index) {
+            types::I64 => index,
+            _ => self.b.ins().uextend(types::I64, index),
+        }
+    }
+
+    /// What is known in 64 bits, as an index of the width that memories or tables
+    /// of 64 bits (`wide`), or of 32, have.
+    pub(super) fn as_index(&mut self, value: Value, wide: bool) -> Value {
+        if wide { value } else { self.b.ins().ireduce(types::I32, value) }
     }
 
     // Memories.
@@ -334,37 +352,89 @@ impl Translator<'_> {
         self.load(Region::State, types::I64, address, offset)
     }
 
-    /// What to pass to a load or store. No check is needed: a 32-bit index and a
-    /// 32-bit offset cannot name a byte beyond the guard, so what is outside
-    /// raises a signal.
+    /// What to pass to a load or store of `size` bytes.
+    ///
+    /// In a 32-bit memory no check is needed: a 32-bit index and a 32-bit offset
+    /// cannot name a byte beyond the guard, which every such memory has, so what
+    /// is outside raises a signal. In a 64-bit memory the end of the access is
+    /// compared with the size.
     pub(crate) fn address(
         &mut self,
         memarg: &MemArg,
         index: Value,
-        _size: u8,
+        size: u8,
     ) -> (MemFlagsData, Value, Offset32) {
         let MemArgTarget::Memory(memory) = memarg.target else {
             unreachable!("validation refuses array accesses")
         };
-        let start = if memory < self.module.info.imported_memories {
-            let record = self.module.layout.link_parts.memory(memory);
-            self.link_word(types::I64, record + memory_import::BASE)
+        let (address, offset) = if self.module.info.memories[memory as usize].memory64 {
+            (self.checked_address(memory, memarg.offset, index, size), 0)
         } else {
-            self.base()
-        };
-        let index = self.b.ins().uextend(types::I64, index);
-        let mut address = self.b.ins().iadd(start, index);
-        let offset = match i32::try_from(memarg.offset) {
-            Ok(offset) => offset,
-            Err(_) => {
-                address = self.b.ins().iadd_imm_s(address, memarg.offset as i64);
-                0
+            let start = self.memory_start(memory);
+            let index = self.b.ins().uextend(types::I64, index);
+            let address = self.b.ins().iadd(start, index);
+            match i32::try_from(memarg.offset) {
+                Ok(offset) => (address, offset),
+                Err(_) => (self.b.ins().iadd_imm_s(address, memarg.offset as i64), 0),
             }
         };
+        (self.memory_flags(), address, offset.into())
+    }
+
+    /// Where byte `index` of a 32-bit memory is, and flags for accesses to it and
+    /// to a few pages beyond.
+    pub(super) fn memory_place(&mut self, memory: u32, index: Value) -> (MemFlagsData, Value) {
+        let start = self.memory_start(memory);
+        let index = self.b.ins().uextend(types::I64, index);
+        (self.memory_flags(), self.b.ins().iadd(start, index))
+    }
+
+    /// Flags for an access that raises a signal outside its memory.
+    fn memory_flags(&self) -> MemFlagsData {
         let trap = ir::TrapCode::unwrap_user(TrapCode::MemoryOutOfBounds as u8);
-        let flags = LITTLE_ENDIAN
+        LITTLE_ENDIAN
             .with_trap_code(Some(trap))
-            .with_alias_region(Some(self.addressing.regions[Region::Memory as usize]));
-        (flags, address, offset.into())
+            .with_alias_region(Some(self.addressing.regions[Region::Memory as usize]))
+    }
+
+    /// Where a memory starts. Valid up to the next call or block.
+    fn memory_start(&mut self, memory: u32) -> Value {
+        let layout = self.module.layout;
+        match memory.checked_sub(self.module.info.imported_memories) {
+            Some(own) => {
+                let base = self.base();
+                match layout.memories[own as usize].offset {
+                    0 => base,
+                    distance => self.b.ins().iadd_imm_s(base, distance as i64),
+                }
+            }
+            None => {
+                let record = layout.link_parts.memory(memory);
+                self.link_word(types::I64, record + memory_import::BASE)
+            }
+        }
+    }
+
+    /// The address of `size` bytes at `index + offset` in a 64-bit memory, which
+    /// are inside.
+    fn checked_address(&mut self, memory: u32, offset: u64, index: Value, size: u8) -> Value {
+        let length = self.memory_size(memory);
+        let outside = match offset.checked_add(size.into()) {
+            Some(reach) => {
+                let end = self.b.ins().iadd_imm_s(index, reach as i64);
+                // The sum of two is smaller than either if it has wrapped around.
+                let wrapped = self.b.ins().icmp(IntCC::UnsignedLessThan, end, index);
+                let beyond = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, length);
+                self.b.ins().bor(wrapped, beyond)
+            }
+            // No memory has a byte there.
+            None => self.b.ins().iconst(types::I8, 1),
+        };
+        self.trap_if(outside, TrapCode::MemoryOutOfBounds);
+        let start = self.memory_start(memory);
+        let distance = self.b.ins().iadd_imm_s(index, offset as i64);
+        let inside = self.b.ins().iadd(start, distance);
+        // A mispredicted check must not read beyond the memory.
+        self.b.ins().select_spectre_guard(outside, start, inside)
     }
 }

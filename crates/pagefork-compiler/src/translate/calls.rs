@@ -1,5 +1,5 @@
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{AbiParam, BlockArg, Inst, InstBuilder, Signature, Value, types};
+use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, Signature, Value, types};
 use cranelift_codegen::isa::CallConv;
 use pagefork_layout::code::descriptor;
 use pagefork_layout::link::{self, Service, activation};
@@ -11,6 +11,15 @@ use wasmparser::Operator;
 use super::address::Region;
 use super::{Symbol, Translator, ir_type, signature};
 
+/// What a call through a reference calls.
+struct Callee {
+    reference: Value,
+    /// The canonical type that the call expects.
+    ty: u32,
+    /// Whether validation has found the reference to be of that type.
+    typed: bool,
+}
+
 impl<'a> Translator<'a> {
     pub(super) fn call(&mut self, op: &Operator<'_>) -> bool {
         match op {
@@ -18,24 +27,60 @@ impl<'a> Translator<'a> {
                 let ty = self.module.info.function_type(*function_index);
                 let args = self.pop_many(ty.params.len());
                 let callee = self.symbol(Symbol::Function(*function_index));
-                let call = self.b.ins().call(callee, &args);
-                self.take_results(call, ty);
+                let in_registers = self.call_function(callee, &args);
+                self.forget_addresses();
+                self.push_results(in_registers, ty);
+            }
+            Operator::ReturnCall { function_index } => {
+                let ty = self.module.info.function_type(*function_index);
+                let args = self.pop_many(ty.params.len());
+                let callee = self.symbol(Symbol::Function(*function_index));
+                self.b.ins().return_call(callee, &args);
+                self.unreachable();
             }
             Operator::CallIndirect { type_index, table_index } => {
-                let ty = self.module.canonical_types[*type_index as usize];
-                let index = self.pop();
-                let place = self.element_place(*table_index, index);
-                let reference = self.load_element(*table_index, place);
-                self.call_reference(reference, ty);
+                let callee = self.table_callee(*type_index, *table_index);
+                self.call_reference(&callee);
+            }
+            Operator::ReturnCallIndirect { type_index, table_index } => {
+                let callee = self.table_callee(*type_index, *table_index);
+                self.return_call_reference(&callee);
+            }
+            Operator::CallRef { type_index } => {
+                let callee = self.typed_callee(*type_index);
+                self.call_reference(&callee);
+            }
+            Operator::ReturnCallRef { type_index } => {
+                let callee = self.typed_callee(*type_index);
+                self.return_call_reference(&callee);
             }
             _ => return false,
         }
         true
     }
 
+    /// What an indirect call through a table calls.
+    fn table_callee(&mut self, type_index: u32, table: u32) -> Callee {
+        let index = self.pop();
+        let place = self.element_place(table, index);
+        let reference = self.load_element(table, place);
+        let ty = self.module.canonical_types[type_index as usize];
+        Callee { reference, ty, typed: false }
+    }
+
+    /// What a call of a typed reference calls; traps if it is null.
+    fn typed_callee(&mut self, type_index: u32) -> Callee {
+        let reference = self.pop();
+        let null = self.b.ins().icmp_imm_u(IntCC::Equal, reference, 0);
+        self.trap_if(null, TrapCode::NullFunctionReference);
+        let ty = self.module.canonical_types[type_index as usize];
+        Callee { reference, ty, typed: true }
+    }
+
     /// Calls a function reference: one of this instance through its descriptor,
     /// any other through the stub for foreign references.
-    fn call_reference(&mut self, reference: Value, canonical_type: u32) {
+    fn call_reference(&mut self, callee: &Callee) {
+        let (reference, canonical_type) = (callee.reference, callee.ty);
         self.called_types.insert(canonical_type);
         let ty: &'a FuncType = &self.module.info.types[canonical_type as usize];
         let args = self.pop_many(ty.params.len());
@@ -56,14 +101,14 @@ impl<'a> Translator<'a> {
         let stub = self.symbol(Symbol::Foreign(canonical_type));
         let mut foreign_args = vec![reference];
         foreign_args.extend(&args);
-        let call = self.b.ins().call(stub, &foreign_args);
-        self.jump_with_results(call, after);
+        let results = self.call_function(stub, &foreign_args);
+        self.jump_with(results, after);
 
         self.continue_from(here, own);
-        let code = self.own_code(reference, canonical_type);
+        let code = self.own_code(callee);
         let signature = self.b.import_signature(signature);
-        let call = self.b.ins().call_indirect(signature, code, &args);
-        self.jump_with_results(call, after);
+        let results = self.call_code(signature, code, &args);
+        self.jump_with(results, after);
 
         self.forget_addresses();
         self.b.switch_to_block(after);
@@ -72,15 +117,52 @@ impl<'a> Translator<'a> {
         self.push_results(in_registers, ty);
     }
 
+    /// Calls a function reference and returns what it returns.
+    fn return_call_reference(&mut self, callee: &Callee) {
+        let (reference, canonical_type) = (callee.reference, callee.ty);
+        self.called_types.insert(canonical_type);
+        let ty: &'a FuncType = &self.module.info.types[canonical_type as usize];
+        let args = self.pop_many(ty.params.len());
+        let (own, foreign) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(foreign);
+        let ordinal = self.b.ins().ushr_imm_u(reference, 32);
+        self.b.ins().brif(ordinal, foreign, &[], own, &[]);
+        let here = self.b.current_block();
+
+        self.b.switch_to_block(foreign);
+        self.b.seal_block(foreign);
+        let stub = self.symbol(Symbol::Foreign(canonical_type));
+        let mut foreign_args = vec![reference];
+        foreign_args.extend(&args);
+        self.b.ins().return_call(stub, &foreign_args);
+
+        self.continue_from(here, own);
+        let code = self.own_code(callee);
+        let signature = self.b.import_signature(signature(ty));
+        self.b.ins().return_call_indirect(signature, code, &args);
+        self.unreachable();
+    }
+
     /// The code of a reference to this instance's own function, or to null, if
     /// it is of the right type; traps otherwise.
-    fn own_code(&mut self, reference: Value, canonical_type: u32) -> Value {
+    fn own_code(&mut self, callee: &Callee) -> Value {
+        let reference = callee.reference;
         let descriptors = self.link_word(types::I64, link::DESCRIPTORS);
         let distance = self.b.ins().imul_imm_u(reference, i64::from(descriptor::SIZE));
         let entry = self.b.ins().iadd(descriptors, distance);
+        if !callee.typed {
+            self.check_own_type(entry, callee);
+        }
+        let flags = self.flags(Region::Link);
+        let distance = self.b.ins().sload32(flags, entry, descriptor::CODE as i32);
+        self.b.ins().iadd(descriptors, distance)
+    }
+
+    /// Traps if the function with this descriptor is not of the type expected.
+    fn check_own_type(&mut self, entry: Value, callee: &Callee) {
         let flags = self.flags(Region::Link);
         let actual = self.b.ins().load(types::I32, flags, entry, descriptor::TYPE as i32);
-        let differs = self.b.ins().icmp_imm_u(IntCC::NotEqual, actual, i64::from(canonical_type));
+        let differs = self.b.ins().icmp_imm_u(IntCC::NotEqual, actual, i64::from(callee.ty));
         let (mismatch, matches) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(mismatch);
         self.b.ins().brif(differs, mismatch, &[], matches, &[]);
@@ -88,32 +170,23 @@ impl<'a> Translator<'a> {
 
         self.b.switch_to_block(mismatch);
         self.b.seal_block(mismatch);
-        let null = self.b.ins().icmp_imm_u(IntCC::Equal, reference, 0);
+        let null = self.b.ins().icmp_imm_u(IntCC::Equal, callee.reference, 0);
         self.trap_if(null, TrapCode::IndirectCallToNull);
         self.trap(TrapCode::BadSignature);
 
         self.continue_from(here, matches);
-        let flags = self.flags(Region::Link);
-        let distance = self.b.ins().sload32(flags, entry, descriptor::CODE as i32);
-        self.b.ins().iadd(descriptors, distance)
     }
 
-    fn jump_with_results(&mut self, call: Inst, after: cranelift_codegen::ir::Block) {
-        let results: Vec<BlockArg> =
-            self.b.inst_results(call).iter().copied().map(BlockArg::Value).collect();
+    fn jump_with(&mut self, results: Vec<Value>, after: Block) {
+        let results: Vec<BlockArg> = results.into_iter().map(BlockArg::Value).collect();
         self.b.ins().jump(after, &results);
     }
 
-    /// Puts the results of a call just made on the stack.
-    fn take_results(&mut self, call: Inst, ty: &FuncType) {
-        self.forget_addresses();
-        let in_registers = self.b.inst_results(call).to_vec();
-        self.push_results(in_registers, ty);
-    }
-
+    /// Puts the results of a call on the stack.
     fn push_results(&mut self, in_registers: Vec<Value>, ty: &FuncType) {
         let mut in_registers = in_registers.into_iter();
         for (ty, cell) in ty.results.iter().zip(result_cells(&ty.results)) {
+            self.note_type(*ty);
             let value = match cell {
                 Some(cell) => self.load_cell(cell, ir_type(*ty)),
                 None => in_registers.next().expect("as many as the signature says"),

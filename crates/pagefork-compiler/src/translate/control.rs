@@ -32,6 +32,7 @@ enum Kind {
     Function,
     Block,
     Loop,
+    TryTable,
     /// The other arm, and the parameters it starts with; taken by `else`.
     If(Option<(Block, Vec<Value>)>),
 }
@@ -60,7 +61,10 @@ impl Translator<'_> {
     pub(super) fn skip_unreachable(&mut self, op: &Operator<'_>) -> bool {
         let Some(depth) = &mut self.unreachable_depth else { return false };
         match op {
-            Operator::Block { .. } | Operator::Loop { .. } | Operator::If { .. } => *depth += 1,
+            Operator::Block { .. }
+            | Operator::Loop { .. }
+            | Operator::If { .. }
+            | Operator::TryTable { .. } => *depth += 1,
             Operator::End if *depth > 0 => *depth -= 1,
             Operator::Else if *depth == 0 => return false,
             Operator::End => return false,
@@ -83,6 +87,12 @@ impl Translator<'_> {
                     &results,
                 );
             }
+            Operator::TryTable { try_table } => {
+                let (params, results) = self.block_type(try_table.ty);
+                let (after, arity) = (self.block_with(&results), results.len());
+                self.push_control(Kind::TryTable, after, arity, Some(after), &params, &results);
+                self.begin_try_table(try_table);
+            }
             Operator::Loop { blockty } => {
                 let (params, results) = self.block_type(*blockty);
                 let header = self.block_with(&params);
@@ -91,6 +101,7 @@ impl Translator<'_> {
                 self.b.switch_to_block(header);
                 self.stack.extend_from_slice(self.b.block_params(header));
                 self.push_control(Kind::Loop, header, params.len(), None, &params, &results);
+                self.check_fuel();
                 self.interruption_point();
             }
             Operator::If { blockty } => {
@@ -123,6 +134,22 @@ impl Translator<'_> {
                 let (target, values) = self.branch_target(*relative_depth);
                 let next = self.b.create_block();
                 self.b.ins().brif(condition, target, &block_args(&values), next, &[]);
+                self.continue_from(self.b.current_block(), next);
+            }
+            Operator::BrOnNull { relative_depth } => {
+                let reference = self.pop();
+                let (target, values) = self.branch_target(*relative_depth);
+                let next = self.b.create_block();
+                self.b.ins().brif(reference, next, &[], target, &block_args(&values));
+                self.continue_from(self.b.current_block(), next);
+                self.push(reference);
+            }
+            Operator::BrOnNonNull { relative_depth } => {
+                // The reference is the last of the values a branch takes along.
+                let (target, values) = self.branch_target(*relative_depth);
+                let reference = self.pop();
+                let next = self.b.create_block();
+                self.b.ins().brif(reference, target, &block_args(&values), next, &[]);
                 self.continue_from(self.b.current_block(), next);
             }
             Operator::BrTable { targets } => {
@@ -232,6 +259,7 @@ impl Translator<'_> {
     fn block_with(&mut self, params: &[ValType]) -> Block {
         let block = self.b.create_block();
         for ty in params {
+            self.note_type(*ty);
             self.b.append_block_param(block, ir_type(*ty));
         }
         block
@@ -247,12 +275,12 @@ impl Translator<'_> {
         (control.target, values)
     }
 
-    fn branch(&mut self, depth: u32) {
+    pub(super) fn branch(&mut self, depth: u32) {
         let (target, values) = self.branch_target(depth);
         self.b.ins().jump(target, &block_args(&values));
     }
 
-    fn unreachable(&mut self) {
+    pub(super) fn unreachable(&mut self) {
         self.unreachable_depth = Some(0);
     }
 
@@ -289,6 +317,9 @@ impl Translator<'_> {
         }
 
         let control = self.control.pop().expect("end belongs to a block");
+        if let Kind::TryTable = control.kind {
+            self.end_try_table(control.height);
+        }
         match control.after {
             None => {
                 self.b.seal_block(control.target);

@@ -36,25 +36,17 @@ impl Translator<'_> {
             Operator::MemorySize { mem } => {
                 let bytes = self.memory_size(*mem);
                 let pages = self.b.ins().ushr_imm_u(bytes, 16);
-                let pages = self.b.ins().ireduce(I32, pages);
+                let pages = self.as_index(pages, self.is_memory64(*mem));
                 self.push(pages);
             }
             Operator::MemoryGrow { mem } => {
                 let (memory, delta) = (self.index(*mem), self.pop());
                 self.service(Service::MemoryGrow, &[memory, delta]);
-                let old = self.load_cell(0, I32);
+                let old = self.load_cell(0, if self.is_memory64(*mem) { I64 } else { I32 });
                 self.push(old);
             }
-            Operator::MemoryFill { mem } => {
-                let memory = self.index(*mem);
-                let (destination, byte, length) = self.pop3();
-                self.service(Service::MemoryFill, &[memory, destination, byte, length]);
-            }
-            Operator::MemoryCopy { dst_mem, src_mem } => {
-                let (to, from) = (self.index(*dst_mem), self.index(*src_mem));
-                let (destination, source, length) = self.pop3();
-                self.service(Service::MemoryCopy, &[to, from, destination, source, length]);
-            }
+            Operator::MemoryFill { mem } => self.memory_fill(*mem),
+            Operator::MemoryCopy { dst_mem, src_mem } => self.memory_copy(*dst_mem, *src_mem),
             Operator::MemoryInit { data_index, mem } => {
                 let (memory, segment) = (self.index(*mem), self.index(*data_index));
                 let (destination, source, length) = self.pop3();
@@ -68,6 +60,10 @@ impl Translator<'_> {
             _ => return false,
         }
         true
+    }
+
+    fn is_memory64(&self, memory: u32) -> bool {
+        self.module.info.memories[memory as usize].memory64
     }
 
     /// An index of an index space as an argument of a service.

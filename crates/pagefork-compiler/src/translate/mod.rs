@@ -11,19 +11,26 @@ mod calls;
 mod numeric;
 /// Loads, stores and bulk operations of memories.
 mod memory;
+/// Copies and fills within a memory.
+mod bulk;
+/// Exceptions: throwing, catching, and calls that they can come from.
+mod exceptions;
 /// Tables and references.
 mod table;
 /// Vector operators.
 mod simd;
+/// What guests pay for what they do.
+mod fuel;
 
 use std::collections::{BTreeSet, HashMap};
 
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::{
-    AbiParam, ExtFuncData, ExternalName, FuncRef, InstBuilder, Signature, Type, UserExternalName,
-    UserFuncName, Value, types,
+    AbiParam, ExtFuncData, ExternalName, FuncRef, InstBuilder, Signature, SourceLoc, Type,
+    UserExternalName, UserFuncName, Value, types,
 };
 use cranelift_codegen::isa::{CallConv, TargetIsa};
+use cranelift_codegen::settings;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use pagefork_layout::module::{FuncType, ModuleInfo, ValType};
 use pagefork_layout::slot::SlotLayout;
@@ -33,7 +40,8 @@ use wasmparser::{BlockType, FuncValidatorAllocations, Operator, OperatorsReader}
 
 use self::address::Addressing;
 use self::control::Control;
-use crate::parse::{Body, heap_type, val_type};
+use self::exceptions::LandingPad;
+use crate::parse::{Body, Parsed, heap_type, val_type};
 use crate::{CompileError, CompileOptions};
 
 /// What translation needs to know of the module.
@@ -44,6 +52,35 @@ pub(crate) struct ModuleContext<'a> {
     pub(crate) layout: &'a SlotLayout,
     pub(crate) options: &'a CompileOptions,
     pub(crate) isa: &'a dyn TargetIsa,
+    /// Whether it is noted where code comes from.
+    pub(crate) sources: bool,
+    /// Whether the machine multiplies and adds with one rounding.
+    pub(crate) fused_multiply_add: bool,
+    /// Whether a function of the module catches exceptions: known once they are
+    /// all translated.
+    pub(crate) catches: bool,
+}
+
+impl<'a> ModuleContext<'a> {
+    pub(crate) fn new(
+        parsed: &'a Parsed<'_>,
+        layout: &'a SlotLayout,
+        options: &'a CompileOptions,
+        isa: &'a dyn TargetIsa,
+    ) -> Self {
+        let has_fma =
+            |flag: &settings::Value| flag.name == "has_fma" && flag.as_bool() == Some(true);
+        Self {
+            info: &parsed.info,
+            canonical_types: &parsed.canonical_types,
+            layout,
+            options,
+            isa,
+            sources: options.sources || !parsed.info.dwarf.is_empty(),
+            fused_multiply_add: isa.isa_flags().iter().any(has_fma),
+            catches: false,
+        }
+    }
 }
 
 /// What code can refer to by name; linked when all code is made.
@@ -53,8 +90,16 @@ pub(crate) enum Symbol {
     Function(u32),
     /// The stub that calls a foreign reference of this canonical type.
     Foreign(u32),
+    /// The stub that calls a function of this canonical type of another instance.
+    Cross(u32),
+    /// The stub that throws.
+    Throw,
     /// The stub that traps for this reason.
     Trap(TrapCode),
+    /// The function that copies within this memory.
+    Copy(u32),
+    /// The function that fills bytes of this memory.
+    Fill(u32),
 }
 
 impl Symbol {
@@ -63,6 +108,10 @@ impl Symbol {
             Self::Function(index) => UserExternalName::new(0, index),
             Self::Foreign(ty) => UserExternalName::new(1, ty),
             Self::Trap(code) => UserExternalName::new(2, code as u32),
+            Self::Cross(ty) => UserExternalName::new(3, ty),
+            Self::Throw => UserExternalName::new(4, 0),
+            Self::Copy(memory) => UserExternalName::new(5, memory),
+            Self::Fill(memory) => UserExternalName::new(6, memory),
         }
     }
 
@@ -72,6 +121,10 @@ impl Symbol {
             0 => Some(Self::Function(name.index)),
             1 => Some(Self::Foreign(name.index)),
             2 => Some(Self::Trap(TrapCode::from_number(name.index.try_into().ok()?)?)),
+            3 => Some(Self::Cross(name.index)),
+            4 => Some(Self::Throw),
+            5 => Some(Self::Copy(name.index)),
+            6 => Some(Self::Fill(name.index)),
             _ => None,
         }
     }
@@ -129,6 +182,9 @@ pub(crate) fn translate(
     while !operators.eof() {
         let (operator, offset) = operators.read_with_offset()?;
         validator.op(offset, &operator)?;
+        if module.sources {
+            t.b.set_srcloc(SourceLoc::new(offset as u32));
+        }
         t.operator(&operator, offset)?;
     }
     operators.finish()?;
@@ -178,6 +234,12 @@ pub(crate) struct Translator<'a> {
     addressing: Addressing,
     symbols: HashMap<Symbol, FuncRef>,
     called_types: BTreeSet<u32>,
+    /// The landing pads of the `try_table`s that are open.
+    landing_pads: Vec<LandingPad>,
+    /// Whether the function holds references to exceptions.
+    holds_exceptions: bool,
+    /// What the operators since the last payment cost.
+    fuel_owed: i64,
 }
 
 impl<'a> Translator<'a> {
@@ -198,6 +260,9 @@ impl<'a> Translator<'a> {
             addressing,
             symbols: HashMap::new(),
             called_types: BTreeSet::new(),
+            landing_pads: Vec::new(),
+            holds_exceptions: false,
+            fuel_owed: 0,
         }
     }
 
@@ -257,7 +322,10 @@ impl<'a> Translator<'a> {
         let signature = match symbol {
             Symbol::Function(index) => signature(self.module.info.function_type(index)),
             Symbol::Foreign(ty) => foreign_signature(&self.module.info.types[ty as usize]),
+            Symbol::Cross(ty) => cross_signature(&self.module.info.types[ty as usize]),
+            Symbol::Throw => throw_signature(),
             Symbol::Trap(_) => Signature::new(CallConv::Tail),
+            Symbol::Copy(_) | Symbol::Fill(_) => bulk_signature(),
         };
         let signature = self.b.import_signature(signature);
         let name = self.b.func.declare_imported_user_function(symbol.to_name());
@@ -278,6 +346,10 @@ impl<'a> Translator<'a> {
                     _ => Ok(()),
                 }
             }
+            Operator::TryTable { try_table } => match try_table.ty {
+                BlockType::Type(ty) => val_type(canonical, ty).map(drop),
+                _ => Ok(()),
+            },
             Operator::RefNull { hty } => heap_type(canonical, *hty).map(drop),
             _ => Ok(()),
         }
@@ -291,13 +363,16 @@ impl<'a> Translator<'a> {
             let local = self.b.declare_var(ir_type(*ty));
             self.b.def_var(local, value);
             self.locals.push(local);
+            self.note_type(*ty);
         }
         self.push_function_frame(ty);
+        self.check_fuel();
         self.interruption_point();
     }
 
     fn declare_locals(&mut self, count: u32, ty: ValType) {
         let zero = self.zero(ty);
+        self.note_type(ty);
         for _ in 0..count {
             let local = self.b.declare_var(ir_type(ty));
             self.b.def_var(local, zero);
@@ -323,6 +398,7 @@ impl<'a> Translator<'a> {
             return Ok(());
         }
         self.check_types(op)?;
+        self.meter(op);
         match op {
             Operator::Nop => {}
             Operator::Drop => drop(self.pop()),
@@ -354,6 +430,7 @@ impl<'a> Translator<'a> {
             _ => {
                 let known = self.control(op)
                     || self.call(op)
+                    || self.exception(op)
                     || numeric::translate(self, op)
                     || self.memory(op)
                     || self.table(op)
@@ -368,6 +445,28 @@ impl<'a> Translator<'a> {
         }
         Ok(())
     }
+}
+
+/// How a function of another instance is called: its code and base, then the
+/// arguments.
+pub(crate) fn cross_signature(ty: &FuncType) -> Signature {
+    let mut signature = signature(ty);
+    signature.params.splice(0..0, [AbiParam::new(types::I64); 2]);
+    signature
+}
+
+/// How the stub is called that throws: with the service that it asks.
+pub(crate) fn throw_signature() -> Signature {
+    let mut signature = Signature::new(CallConv::Tail);
+    signature.params.push(AbiParam::new(types::I64));
+    signature
+}
+
+/// How the functions are called that copy and fill.
+pub(crate) fn bulk_signature() -> Signature {
+    let mut signature = Signature::new(CallConv::Tail);
+    signature.params.extend([AbiParam::new(types::I32); 3]);
+    signature
 }
 
 /// How a foreign reference is called: the reference, then the arguments.

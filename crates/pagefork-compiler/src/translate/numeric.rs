@@ -210,7 +210,7 @@ fn trap_if_quotient_overflows(t: &mut Translator<'_>, dividend: Value, divisor: 
 }
 
 /// The value, sign-extended, if it is an integer constant.
-fn known_constant(t: &Translator<'_>, value: Value) -> Option<i64> {
+pub(super) fn known_constant(t: &Translator<'_>, value: Value) -> Option<i64> {
     let dfg = &t.b.func.dfg;
     match dfg.insts[dfg.value_def(value).inst()?] {
         InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => {

@@ -3,6 +3,7 @@ use cranelift_codegen::ir::{InstBuilder, types};
 use pagefork_layout::link::Service;
 use pagefork_layout::module::ValType;
 use pagefork_layout::reference::FuncRef;
+use pagefork_layout::trap::TrapCode;
 use wasmparser::Operator;
 
 use super::Translator;
@@ -25,6 +26,11 @@ impl Translator<'_> {
                 let null = self.b.ins().uextend(types::I32, null);
                 self.push(null);
             }
+            Operator::RefAsNonNull => {
+                let reference = *self.stack.last().expect("validation keeps the stack balanced");
+                let null = self.b.ins().icmp_imm_u(IntCC::Equal, reference, 0);
+                self.trap_if(null, TrapCode::NullReference);
+            }
             Operator::TableGet { table } => {
                 let index = self.pop();
                 let place = self.element_place(*table, index);
@@ -41,14 +47,15 @@ impl Translator<'_> {
             }
             Operator::TableSize { table } => {
                 let length = self.table_length(*table);
-                let length = self.b.ins().ireduce(types::I32, length);
+                let length = self.as_index(length, self.is_table64(*table));
                 self.push(length);
             }
             Operator::TableGrow { table } => {
                 let (element, delta) = self.pop2();
+                let ty = if self.is_table64(*table) { types::I64 } else { types::I32 };
                 let table = self.index(*table);
                 self.service(Service::TableGrow, &[table, element, delta]);
-                let old = self.load_cell(0, types::I32);
+                let old = self.load_cell(0, ty);
                 self.push(old);
             }
             Operator::TableFill { table } => {
@@ -74,6 +81,10 @@ impl Translator<'_> {
             _ => return false,
         }
         true
+    }
+
+    fn is_table64(&self, table: u32) -> bool {
+        self.module.info.tables[table as usize].table64
     }
 
     /// Whether elements of this table belong to another owner.

@@ -2,13 +2,14 @@
 //! signal, and processes of their own for tests that count.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
+use std::ops::Range;
 use std::process::Command;
 use std::sync::Arc;
 use std::{env, fs};
 
 use pagefork_layout::module::{MemoryType, ModuleInfo, RefType, TableType};
 use pagefork_layout::slot::{SlotLayout, SlotLimits};
-use pagefork_pages::{Image, Slot};
+use pagefork_pages::{Image, MemorySize, PagesError, Slot};
 
 pub const PAGE: u64 = 4096;
 pub const WASM_PAGE: u64 = 65536;
@@ -16,22 +17,34 @@ pub const MIB: u64 = 1 << 20;
 
 /// The slot of a module with one memory and one table that can grow.
 pub fn layout() -> SlotLayout {
-    layout_of(true)
+    layout_of(&[MemoryType::new(0, None)])
 }
 
 /// The slot of a module without memory.
 pub fn layout_without_memory() -> SlotLayout {
-    layout_of(false)
+    layout_of(&[])
 }
 
-fn layout_of(memory: bool) -> SlotLayout {
+/// The slot of a module with these memories.
+pub fn layout_of(memories: &[MemoryType]) -> SlotLayout {
     let module = ModuleInfo {
-        memories: vec![MemoryType::new(0, None); usize::from(memory)],
+        memories: memories.to_vec(),
         tables: vec![TableType::new(RefType::FUNCREF, 600, None)],
         ..ModuleInfo::default()
     };
-    let limits = SlotLimits { stack_size: 64 << 10, table_elements: 16 << 10 };
+    let limits =
+        SlotLimits { stack_size: 64 << 10, table_elements: 16 << 10, ..Default::default() };
     SlotLayout::new(&module, &limits).unwrap()
+}
+
+/// A slot whose memories, if it has any, all have these sizes.
+pub fn spawn(
+    layout: &SlotLayout,
+    image: &Arc<Image>,
+    initial: u64,
+    maximum: u64,
+) -> Result<Slot, PagesError> {
+    Slot::new(layout, image, &vec![MemorySize { initial, maximum }; layout.memories.len()])
 }
 
 /// Bytes that say where they belong: page contents that cannot be mistaken.
@@ -53,45 +66,74 @@ pub fn empty_image(layout: &SlotLayout) -> Arc<Image> {
     Image::new("empty", layout.base..layout.base, []).unwrap()
 }
 
-/// What a slot's accessible bytes must be, by reading its image.
-pub fn expected(layout: &SlotLayout, image: &Image, memory_size: u64) -> Vec<u8> {
-    let mut bytes = vec![0; (layout.base + memory_size - layout.stack.start) as usize];
-    let extent = image.extent();
-    if !extent.is_empty() {
-        let at = (extent.start - layout.stack.start) as usize;
-        let length = (extent.end - extent.start) as usize;
-        image.read(extent.start, &mut bytes[at..at + length]).unwrap();
+/// The accessible parts of a slot, as slot offsets, where its memories have these
+/// sizes: from the stack to the end of the first memory, then each further one.
+pub fn parts(layout: &SlotLayout, memory_sizes: &[u64]) -> Vec<Range<u64>> {
+    assert_eq!(memory_sizes.len(), layout.memories.len());
+    let first = memory_sizes.first().unwrap_or(&0);
+    let mut parts = vec![layout.stack.start..layout.base + first];
+    for (place, size) in layout.memories.iter().zip(memory_sizes).skip(1) {
+        parts.push(layout.base + place.offset..layout.base + place.offset + size);
     }
-    bytes
+    parts
 }
 
-/// The accessible bytes of a slot, from the stack to the end of memory.
+/// The sizes of a slot's memories.
+pub fn memory_sizes(slot: &Slot) -> Vec<u64> {
+    (0..slot.memory_count()).map(|index| slot.memory_size(index)).collect()
+}
+
+/// What a slot's accessible bytes must be, by reading its image.
+pub fn expected(layout: &SlotLayout, image: &Image, memory_sizes: &[u64]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for part in parts(layout, memory_sizes) {
+        let mut bytes = vec![0; (part.end - part.start) as usize];
+        for extent in image.extents().iter().filter(|extent| part.contains(&extent.start)) {
+            let at = (extent.start - part.start) as usize;
+            let length = (extent.end - extent.start) as usize;
+            image.read(extent.start, &mut bytes[at..at + length]).unwrap();
+        }
+        all.extend(bytes);
+    }
+    all
+}
+
+/// The accessible bytes of a slot, part by part.
 pub fn contents(layout: &SlotLayout, slot: &Slot) -> Vec<u8> {
-    let length = layout.base + slot.memory_size() - layout.stack.start;
-    let from = slot.start().wrapping_add(layout.stack.start as usize);
-    // SAFETY: the slot says that this much is accessible, and only this thread
-    // uses it.
-    unsafe { std::slice::from_raw_parts(from, length as usize) }.to_vec()
+    let mut all = Vec::new();
+    for part in parts(layout, &memory_sizes(slot)) {
+        let from = slot.start().wrapping_add(part.start as usize);
+        // SAFETY: the slot says that this much is accessible, and only this thread
+        // uses it.
+        all.extend(unsafe { std::slice::from_raw_parts(from, (part.end - part.start) as usize) });
+    }
+    all
+}
+
+/// Asserts that a slot, each of whose memories has this size, is as its image.
+#[track_caller]
+pub fn assert_as_image(layout: &SlotLayout, slot: &Slot, memory_size: u64) {
+    assert_as_image_with(layout, slot, &vec![memory_size; layout.memories.len()]);
 }
 
 /// Asserts that a slot is as its image, without printing megabytes.
 #[track_caller]
-pub fn assert_as_image(layout: &SlotLayout, slot: &Slot, memory_size: u64) {
-    assert_eq!(slot.memory_size(), memory_size);
-    let (found, wanted) = (contents(layout, slot), expected(layout, slot.image(), memory_size));
+pub fn assert_as_image_with(layout: &SlotLayout, slot: &Slot, sizes: &[u64]) {
+    assert_eq!(memory_sizes(slot), sizes);
+    let (found, wanted) = (contents(layout, slot), expected(layout, slot.image(), sizes));
     assert_eq!(found.len(), wanted.len());
     if let Some(at) = (0..found.len()).find(|&at| found[at] != wanted[at]) {
-        let offset = layout.stack.start + at as u64;
-        panic!("slot offset {offset:#x} is {:#x}, not {:#x}", found[at], wanted[at]);
+        panic!("accessible byte {at:#x} is {:#x}, not {:#x}", found[at], wanted[at]);
     }
 }
 
 /// Overwrites all that is accessible.
 pub fn scribble(layout: &SlotLayout, slot: &Slot, byte: u8) {
-    let length = layout.base + slot.memory_size() - layout.stack.start;
-    let from = slot.start().wrapping_add(layout.stack.start as usize);
-    // SAFETY: as in `contents`.
-    unsafe { from.write_bytes(byte, length as usize) };
+    for part in parts(layout, &memory_sizes(slot)) {
+        let from = slot.start().wrapping_add(part.start as usize);
+        // SAFETY: as in `contents`.
+        unsafe { from.write_bytes(byte, (part.end - part.start) as usize) };
+    }
 }
 
 /// Writes one byte at a slot offset.

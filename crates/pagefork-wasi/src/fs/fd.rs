@@ -9,6 +9,7 @@ use crate::abi::{Errno, FdFlags, FdStat, Rights};
 use crate::ctx::WasiCtx;
 use crate::descriptor::{Handle, Origin};
 use crate::guest_memory::GuestMemory;
+use crate::sock::socket_flags;
 
 impl WasiCtx {
     /// `fd_advise`: says how a range of a file will be used.
@@ -25,9 +26,7 @@ impl WasiCtx {
         size: u64,
         advice: u32,
     ) -> Result<(), Errno> {
-        let descriptor = self.table.get(fd)?;
-        let file = descriptor.file()?;
-        descriptor.require(Rights::FD_ADVISE)?;
+        let file = self.table.get(fd)?.file_with(Rights::FD_ADVISE)?;
         let advice = match advice {
             0 => Advice::Normal,
             1 => Advice::Sequential,
@@ -58,9 +57,7 @@ impl WasiCtx {
         offset: u64,
         size: u64,
     ) -> Result<(), Errno> {
-        let descriptor = self.table.get(fd)?;
-        let file = descriptor.file()?;
-        descriptor.require(Rights::FD_ALLOCATE)?;
+        let file = self.table.get(fd)?.file_with(Rights::FD_ALLOCATE)?;
         if size == 0 || !is_host_offset(offset) || !is_host_offset(size) {
             return Err(Errno::Inval);
         }
@@ -116,7 +113,8 @@ impl WasiCtx {
         memory.write_bytes(result, &stat.to_bytes())
     }
 
-    /// `fd_fdstat_set_flags`: replaces the flags.
+    /// `fd_fdstat_set_flags`: replaces the flags. A socket has only
+    /// [`FdFlags::NONBLOCK`].
     ///
     /// # Errors
     ///
@@ -130,7 +128,10 @@ impl WasiCtx {
     ) -> Result<(), Errno> {
         let descriptor = self.table.get_mut(fd)?;
         descriptor.require(Rights::FD_FDSTAT_SET_FLAGS)?;
-        descriptor.description.flags = FdFlags::from_guest(flags)?;
+        descriptor.description.flags = match descriptor.handle {
+            Handle::Socket(_) => socket_flags(flags)?,
+            _ => FdFlags::from_guest(flags)?,
+        };
         Ok(())
     }
 
@@ -170,12 +171,11 @@ impl WasiCtx {
         fd: u32,
         size: u64,
     ) -> Result<(), Errno> {
-        let descriptor = self.table.get(fd)?;
-        let file = descriptor.file().map_err(|error| match error {
+        let file = self.table.get(fd)?.file_with(Rights::FD_FILESTAT_SET_SIZE);
+        let file = file.map_err(|error| match error {
             Errno::Spipe => Errno::Inval,
             error => error,
         })?;
-        descriptor.require(Rights::FD_FILESTAT_SET_SIZE)?;
         if !is_host_offset(size) {
             return Err(Errno::Inval);
         }
@@ -183,6 +183,11 @@ impl WasiCtx {
     }
 
     /// `fd_prestat_get`: writes kind and name size of a preopened directory.
+    ///
+    /// A socket that was passed in has a kind of its own, and a name of size 0.
+    /// C libraries stop at the first descriptor that is none of either, and
+    /// would not find the directories behind the sockets; a kind that they do
+    /// not know they skip.
     ///
     /// # Errors
     ///
@@ -194,8 +199,9 @@ impl WasiCtx {
         fd: u32,
         result: u32,
     ) -> Result<(), Errno> {
-        let size = u32::try_from(self.preopen_name(fd)?.len()).map_err(|_| Errno::Overflow)?;
-        let mut prestat = [0; 8];
+        let (kind, name) = self.preopen_name(fd)?;
+        let size = u32::try_from(name.len()).map_err(|_| Errno::Overflow)?;
+        let mut prestat = [kind, 0, 0, 0, 0, 0, 0, 0];
         prestat[4..8].copy_from_slice(&size.to_le_bytes());
         memory.write_bytes(result, &prestat)
     }
@@ -214,7 +220,7 @@ impl WasiCtx {
         address: u32,
         size: u32,
     ) -> Result<(), Errno> {
-        let name = self.preopen_name(fd)?;
+        let (_, name) = self.preopen_name(fd)?;
         if name.len() > size as usize {
             return Err(Errno::Nametoolong);
         }
@@ -292,9 +298,13 @@ impl WasiCtx {
         memory.write_u64(result, descriptor.description.offset)
     }
 
-    fn preopen_name(&self, fd: u32) -> Result<&str, Errno> {
+    /// Kind and name of what the guest was given.
+    fn preopen_name(&self, fd: u32) -> Result<(u8, &str), Errno> {
+        const DIRECTORY: u8 = 0;
+        const SOCKET: u8 = 1;
         match self.table.get(fd)?.description.origin {
-            Origin::Preopen { index } => Ok(&self.config.preopen(index)?.guest_path),
+            Origin::Preopen { index } => Ok((DIRECTORY, &self.config.preopen(index)?.guest_path)),
+            Origin::Listener { .. } | Origin::Connection { .. } => Ok((SOCKET, "")),
             _ => Err(Errno::Badf),
         }
     }
@@ -309,7 +319,9 @@ impl WasiCtx {
         let descriptor = self.table.get(fd)?;
         descriptor.require(right)?;
         match &descriptor.handle {
-            Handle::Stdin | Handle::Stdout | Handle::Stderr => Err(Errno::Inval),
+            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Socket(_) => {
+                Err(Errno::Inval)
+            }
             Handle::File(file) | Handle::Stream(file) => {
                 Ok(retry_on_intr(|| host_sync(file.as_fd()))?)
             }

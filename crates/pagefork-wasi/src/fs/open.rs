@@ -6,9 +6,7 @@ use rustix::fs::OFlags as HostFlags;
 
 use crate::abi::{Errno, FdFlags, FileType, LookupFlags, OFlags, Rights};
 use crate::ctx::WasiCtx;
-use crate::descriptor::{
-    Description, Descriptor, Handle, OpenMode, Origin, handle_of, join, open_beneath,
-};
+use crate::descriptor::{Description, Descriptor, OpenMode, Origin, handle_of, join, open_beneath};
 use crate::guest_memory::GuestMemory;
 
 impl WasiCtx {
@@ -152,14 +150,12 @@ fn child_origin(parent: &Origin, path: &Path, mode: OpenMode) -> Result<Origin, 
     let (preopen, parent) = match parent {
         Origin::Preopen { index } => (*index, PathBuf::new()),
         Origin::Opened { preopen, path, .. } => (*preopen, path.clone()),
-        Origin::Stdin | Origin::Stdout | Origin::Stderr => return Err(Errno::Notdir),
+        Origin::Stdin
+        | Origin::Stdout
+        | Origin::Stderr
+        | Origin::Listener { .. }
+        | Origin::Connection { .. }
+        | Origin::Accepted { .. } => return Err(Errno::Notdir),
     };
     Ok(Origin::Opened { preopen, path: join(&parent, path), mode })
-}
-
-impl Descriptor {
-    /// Whether it is a directory.
-    pub(crate) fn is_directory(&self) -> bool {
-        matches!(self.handle, Handle::Directory { .. })
-    }
 }

@@ -33,9 +33,7 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
     ) -> Result<(), Errno> {
-        let path = memory.path(path, path_size)?;
-        let dir = self.directory_to_change(fd, Rights::PATH_CREATE_DIRECTORY)?;
-        let place = locate(dir, &path)?;
+        let place = self.place(memory, fd, (path, path_size), Rights::PATH_CREATE_DIRECTORY)?;
         Ok(rustix::fs::mkdirat(place.dir(), &place.name, Mode::from_raw_mode(0o777))?)
     }
 
@@ -51,9 +49,7 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
     ) -> Result<(), Errno> {
-        let path = memory.path(path, path_size)?;
-        let dir = self.directory_to_change(fd, Rights::PATH_REMOVE_DIRECTORY)?;
-        let place = locate(dir, &path)?;
+        let place = self.place(memory, fd, (path, path_size), Rights::PATH_REMOVE_DIRECTORY)?;
         Ok(rustix::fs::unlinkat(place.dir(), &place.name, AtFlags::REMOVEDIR)?)
     }
 
@@ -69,9 +65,7 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
     ) -> Result<(), Errno> {
-        let path = memory.path(path, path_size)?;
-        let dir = self.directory_to_change(fd, Rights::PATH_UNLINK_FILE)?;
-        let place = locate(dir, &path)?;
+        let place = self.place(memory, fd, (path, path_size), Rights::PATH_UNLINK_FILE)?;
         if place.trailing_slash {
             place.require_directory()?;
         }
@@ -95,11 +89,9 @@ impl WasiCtx {
         new_path: u32,
         new_path_size: u32,
     ) -> Result<(), Errno> {
-        let old_path = memory.path(old_path, old_path_size)?;
-        let new_path = memory.path(new_path, new_path_size)?;
-        let old_dir = self.directory_to_change(old_fd, Rights::PATH_RENAME_SOURCE)?;
-        let new_dir = self.directory_to_change(new_fd, Rights::PATH_RENAME_TARGET)?;
-        let (old, new) = (locate(old_dir, &old_path)?, locate(new_dir, &new_path)?);
+        let (old_path, new_path) = ((old_path, old_path_size), (new_path, new_path_size));
+        let old = self.place(memory, old_fd, old_path, Rights::PATH_RENAME_SOURCE)?;
+        let new = self.place(memory, new_fd, new_path, Rights::PATH_RENAME_TARGET)?;
         if old.trailing_slash || new.trailing_slash {
             old.require_directory()?;
         }
@@ -125,14 +117,14 @@ impl WasiCtx {
     ) -> Result<(), Errno> {
         let flags = LookupFlags::from_guest(old_flags)?;
         let mut old_path = memory.path(old_path, old_path_size)?;
-        let new_path = memory.path(new_path, new_path_size)?;
         let old_dir = self.directory_to_change(old_fd, Rights::PATH_LINK_SOURCE)?;
-        let new_dir = self.directory_to_change(new_fd, Rights::PATH_LINK_TARGET)?;
         if flags.contains(LookupFlags::SYMLINK_FOLLOW) {
             // The kernel would follow links out of the directory.
             old_path = old_dir.canonicalize(&old_path)?;
         }
-        let (old, new) = (locate(old_dir, &old_path)?, locate(new_dir, &new_path)?);
+        let old = locate(old_dir, &old_path)?;
+        let new_path = (new_path, new_path_size);
+        let new = self.place(memory, new_fd, new_path, Rights::PATH_LINK_TARGET)?;
         if old.trailing_slash {
             old.require_directory()?;
         }
@@ -158,12 +150,10 @@ impl WasiCtx {
         path_size: u32,
     ) -> Result<(), Errno> {
         let target = memory.path(target, target_size)?;
-        let path = memory.path(path, path_size)?;
-        let dir = self.directory_to_change(fd, Rights::PATH_SYMLINK)?;
+        let place = self.place(memory, fd, (path, path_size), Rights::PATH_SYMLINK)?;
         if target.has_root() {
             return Err(Errno::Notcapable);
         }
-        let place = locate(dir, &path)?;
         if place.trailing_slash {
             place.require_absent()?;
         }
@@ -206,7 +196,20 @@ impl WasiCtx {
         }
         let size = target.len().min(buffer_size as usize);
         memory.write_bytes(buffer, &target[..size])?;
-        memory.write_u32(result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+        memory.write_size(result, size)
+    }
+
+    /// The name that a path in memory (address and size) leads to, below a
+    /// directory that has this right and whose contents may be changed.
+    fn place(
+        &self,
+        memory: &GuestMemory<'_>,
+        fd: u32,
+        (path, path_size): (u32, u32),
+        right: Rights,
+    ) -> Result<Place<'_>, Errno> {
+        let path = memory.path(path, path_size)?;
+        locate(self.directory_to_change(fd, right)?, &path)
     }
 }
 

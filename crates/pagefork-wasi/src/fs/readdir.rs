@@ -60,7 +60,7 @@ impl WasiCtx {
             None => listing.insert(Listing::read(dir)?),
         };
         let size = listing.write(cookie, memory.bytes_mut(buffer, buffer_size)?);
-        memory.write_u32(result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
+        memory.write_size(result, size)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Attributes and timestamps of files.
 
-use cap_std::fs::{Metadata, MetadataExt};
-use rustix::fs::{AtFlags, OFlags as HostFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use std::path::Path;
 
-use super::path::locate;
+use cap_std::fs::{Dir, File};
+use rustix::fs::{AtFlags, OFlags as HostFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use super::path::{Place, locate};
 use crate::abi::{Errno, FileStat, FileType, FstFlags, LookupFlags, Rights};
 use crate::ctx::WasiCtx;
 use crate::descriptor::{Handle, OpenMode, open_beneath};
@@ -13,7 +15,7 @@ const NANOSECONDS: u64 = 1_000_000_000;
 
 impl WasiCtx {
     /// `fd_filestat_get`: writes the attributes of an open file. Of a standard
-    /// stream, only the type is told.
+    /// stream or a socket, only the type is told.
     ///
     /// # Errors
     ///
@@ -28,7 +30,7 @@ impl WasiCtx {
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::FD_FILESTAT_GET)?;
         let stat = match &descriptor.handle {
-            Handle::Stdin | Handle::Stdout | Handle::Stderr => FileStat {
+            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Socket(_) => FileStat {
                 device: 0,
                 inode: 0,
                 filetype: descriptor.description.filetype,
@@ -38,8 +40,8 @@ impl WasiCtx {
                 modified_ns: 0,
                 changed_ns: 0,
             },
-            Handle::File(file) | Handle::Stream(file) => file_stat(&file.metadata()?),
-            Handle::Directory { dir, .. } => file_stat(&dir.dir_metadata()?),
+            Handle::File(file) | Handle::Stream(file) => file_stat(&rustix::fs::fstat(file)?),
+            Handle::Directory { dir, .. } => file_stat(&rustix::fs::fstat(dir)?),
         };
         memory.write_bytes(result, &stat.to_bytes())
     }
@@ -63,7 +65,9 @@ impl WasiCtx {
         descriptor.require(Rights::FD_FILESTAT_SET_TIMES)?;
         self.config.require_writable(&descriptor.description)?;
         match &descriptor.handle {
-            Handle::Stdin | Handle::Stdout | Handle::Stderr => Err(Errno::Inval),
+            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Socket(_) => {
+                Err(Errno::Inval)
+            }
             Handle::File(file) | Handle::Stream(file) => Ok(rustix::fs::futimens(file, &times)?),
             Handle::Directory { dir, .. } => {
                 Ok(rustix::fs::utimensat(dir, c".", &times, AtFlags::empty())?)
@@ -89,11 +93,13 @@ impl WasiCtx {
         let flags = LookupFlags::from_guest(flags)?;
         let path = memory.path(path, path_size)?;
         let (_, dir) = self.directory(fd, Rights::PATH_FILESTAT_GET)?;
-        // A trailing slash asks for the directory behind a link.
-        let follow = flags.contains(LookupFlags::SYMLINK_FOLLOW)
-            || path.as_os_str().as_encoded_bytes().ends_with(b"/");
-        let metadata = if follow { dir.metadata(&path)? } else { dir.symlink_metadata(&path)? };
-        memory.write_bytes(result, &file_stat(&metadata).to_bytes())
+        let stat = match find(dir, &path, flags)? {
+            Found::Itself(file) => rustix::fs::fstat(file)?,
+            Found::In(place) => {
+                rustix::fs::statat(place.dir(), &place.name, AtFlags::SYMLINK_NOFOLLOW)?
+            }
+        };
+        memory.write_bytes(result, &file_stat(&stat).to_bytes())
     }
 
     /// `path_filestat_set_times`: sets the timestamps of a file.
@@ -118,36 +124,53 @@ impl WasiCtx {
         let times = timestamps(accessed_ns, modified_ns, flags)?;
         let path = memory.path(path, path_size)?;
         let dir = self.directory_to_change(fd, Rights::PATH_FILESTAT_SET_TIMES)?;
-        let place = locate(dir, &path)?;
-        if lookup_flags.contains(LookupFlags::SYMLINK_FOLLOW) || place.trailing_slash {
-            // A handle that needs no permission to read or write the file.
-            let mode = OpenMode { read: true, write: false, directory: false, follow: true };
-            let file = open_beneath(dir, &path, mode, HostFlags::PATH)?;
-            Ok(rustix::fs::utimensat(&file, c"", &times, AtFlags::EMPTY_PATH)?)
-        } else {
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            Ok(rustix::fs::utimensat(place.dir(), &place.name, &times, flags)?)
+        match find(dir, &path, lookup_flags)? {
+            Found::Itself(file) => {
+                rustix::fs::utimensat(&file, c"", &times, AtFlags::EMPTY_PATH)?;
+            }
+            Found::In(place) => {
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::utimensat(place.dir(), &place.name, &times, flags)?;
+            }
         }
+        Ok(())
     }
 }
 
-fn file_stat(metadata: &Metadata) -> FileStat {
+/// A file whose attributes are meant.
+enum Found<'a> {
+    /// A handle to nothing but its attributes.
+    Itself(File),
+    /// A name that may be that of a symbolic link, which is meant itself.
+    In(Place<'a>),
+}
+
+fn find<'a>(dir: &'a Dir, path: &Path, flags: LookupFlags) -> Result<Found<'a>, Errno> {
+    let place = locate(dir, path)?;
+    // A trailing slash asks for the directory behind a link.
+    if !flags.contains(LookupFlags::SYMLINK_FOLLOW) && !place.trailing_slash {
+        return Ok(Found::In(place));
+    }
+    // A handle that needs no permission to read or write the file.
+    let mode = OpenMode { read: true, write: false, directory: false, follow: true };
+    Ok(Found::Itself(open_beneath(dir, path, mode, HostFlags::PATH)?))
+}
+
+fn file_stat(stat: &Stat) -> FileStat {
     // Times before 1970 cannot be said, and become 1970.
-    let nanoseconds = |seconds: i64, fraction: i64| {
-        let seconds = u64::try_from(seconds).ok()?;
-        let fraction = u64::try_from(fraction).ok()?;
-        Some(seconds.saturating_mul(NANOSECONDS).saturating_add(fraction))
+    let time = |seconds: i64, fraction: u64| {
+        let seconds = u64::try_from(seconds).ok();
+        seconds.map_or(0, |s| s.saturating_mul(NANOSECONDS).saturating_add(fraction))
     };
-    let time = |seconds, fraction| nanoseconds(seconds, fraction).unwrap_or(0);
     FileStat {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-        filetype: FileType::from(rustix::fs::FileType::from_raw_mode(metadata.mode())),
-        link_count: metadata.nlink(),
-        size: metadata.size(),
-        accessed_ns: time(metadata.atime(), metadata.atime_nsec()),
-        modified_ns: time(metadata.mtime(), metadata.mtime_nsec()),
-        changed_ns: time(metadata.ctime(), metadata.ctime_nsec()),
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        filetype: FileType::from(rustix::fs::FileType::from_raw_mode(stat.st_mode)),
+        link_count: stat.st_nlink,
+        size: u64::try_from(stat.st_size).unwrap_or(0),
+        accessed_ns: time(stat.st_atime, stat.st_atime_nsec),
+        modified_ns: time(stat.st_mtime, stat.st_mtime_nsec),
+        changed_ns: time(stat.st_ctime, stat.st_ctime_nsec),
     }
 }
 

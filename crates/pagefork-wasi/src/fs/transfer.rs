@@ -14,7 +14,8 @@ use crate::abi::{Errno, FdFlags, Rights};
 use crate::ctx::WasiCtx;
 use crate::descriptor::Handle;
 use crate::guest_memory::{Buffer, GuestMemory};
-use crate::stdio::{Blocking, Output};
+use crate::sock::{Socket, receive, send};
+use crate::stdio::Output;
 
 impl WasiCtx {
     /// `fd_read`: reads into buffers and writes how many bytes.
@@ -37,15 +38,13 @@ impl WasiCtx {
         result: u32,
     ) -> Result<(), Errno> {
         let descriptor = self.table.get_mut(fd)?;
-        if matches!(descriptor.handle, Handle::Directory { .. }) {
+        if descriptor.is_directory() {
             return Err(Errno::Isdir);
         }
         descriptor.require(Rights::FD_READ)?;
-        memory.check(result, 4)?;
-        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let buffers = memory.transfer(iovs, iovs_count, result)?;
+        let blocking = descriptor.blocking(self.interrupt.as_ref());
         let description = &mut descriptor.description;
-        let nonblock = description.flags.contains(FdFlags::NONBLOCK);
-        let blocking = Blocking::new(nonblock, self.interrupt.as_ref());
         let size = match (&descriptor.handle, buffers.first()) {
             (_, None) => 0,
             (Handle::File(file), Some(_)) => {
@@ -58,6 +57,10 @@ impl WasiCtx {
                 let into = memory.bytes_mut(first.address, first.size)?;
                 retry_on_intr(|| rustix::io::read(file, &mut *into))?
             }
+            (Handle::Socket(Socket::Connection(socket)), Some(_)) => {
+                receive(socket.as_fd(), memory, &buffers, false, blocking)?
+            }
+            (Handle::Socket(Socket::Listener(_)), Some(_)) => return Err(Errno::Notconn),
             (Handle::Stdin, Some(first)) => {
                 let into = memory.bytes_mut(first.address, first.size)?;
                 self.config.stdin.read(into, &mut description.offset, blocking)?
@@ -66,7 +69,7 @@ impl WasiCtx {
                 return Err(Errno::Badf);
             }
         };
-        write_size(memory, result, size)
+        memory.write_size(result, size)
     }
 
     /// `fd_pread`: reads at an offset, without using or moving the
@@ -85,15 +88,13 @@ impl WasiCtx {
         result: u32,
     ) -> Result<(), Errno> {
         let descriptor = self.table.get(fd)?;
-        if matches!(descriptor.handle, Handle::Directory { .. }) {
+        if descriptor.is_directory() {
             return Err(Errno::Isdir);
         }
-        let file = descriptor.file()?;
-        descriptor.require(Rights::FD_READ | Rights::FD_SEEK)?;
-        memory.check(result, 4)?;
-        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let file = descriptor.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
+        let buffers = memory.transfer(iovs, iovs_count, result)?;
         let size = read_at(file, memory, &buffers, offset)?;
-        write_size(memory, result, size)
+        memory.write_size(result, size)
     }
 
     /// `fd_write`: writes from buffers and writes how many bytes were taken.
@@ -111,13 +112,13 @@ impl WasiCtx {
         result: u32,
     ) -> Result<(), Errno> {
         let descriptor = self.table.get_mut(fd)?;
-        if matches!(descriptor.handle, Handle::Directory { .. }) {
+        if descriptor.is_directory() {
             return Err(Errno::Badf);
         }
         descriptor.require(Rights::FD_WRITE)?;
-        memory.check(result, 4)?;
-        let buffers = memory.iovecs(iovs, iovs_count)?;
-        let slices = memory.io_slices(&buffers)?;
+        let buffers = memory.transfer(iovs, iovs_count, result)?;
+        let mut slices = memory.io_slices(&buffers)?;
+        let blocking = descriptor.blocking(self.interrupt.as_ref());
         let description = &mut descriptor.description;
         let size = match &descriptor.handle {
             _ if slices.is_empty() => 0,
@@ -135,11 +136,15 @@ impl WasiCtx {
                 size
             }
             Handle::Stream(file) => retry_on_intr(|| rustix::io::writev(file, &slices))?,
+            Handle::Socket(Socket::Connection(socket)) => {
+                send(socket.as_fd(), &mut slices, blocking)?
+            }
+            Handle::Socket(Socket::Listener(_)) => return Err(Errno::Notconn),
             Handle::Stdout => self.config.stdout.write(Output::Stdout, &slices)?,
             Handle::Stderr => self.config.stderr.write(Output::Stderr, &slices)?,
             Handle::Stdin | Handle::Directory { .. } => return Err(Errno::Badf),
         };
-        write_size(memory, result, size)
+        memory.write_size(result, size)
     }
 
     /// `fd_pwrite`: writes at an offset, without using or moving the
@@ -158,14 +163,12 @@ impl WasiCtx {
         result: u32,
     ) -> Result<(), Errno> {
         let descriptor = self.table.get(fd)?;
-        let file = descriptor.file()?;
-        descriptor.require(Rights::FD_WRITE | Rights::FD_SEEK)?;
-        memory.check(result, 4)?;
-        let buffers = memory.iovecs(iovs, iovs_count)?;
+        let file = descriptor.file_with(Rights::FD_WRITE | Rights::FD_SEEK)?;
+        let buffers = memory.transfer(iovs, iovs_count, result)?;
         let slices = memory.io_slices(&buffers)?;
         let size = if slices.is_empty() { 0 } else { write_at(file, &slices, offset)? };
         sync_as_flags_ask(file, descriptor.description.flags)?;
-        write_size(memory, result, size)
+        memory.write_size(result, size)
     }
 }
 
@@ -235,8 +238,4 @@ fn sync_as_flags_ask(file: &File, flags: FdFlags) -> Result<(), Errno> {
         file.sync_data()?;
     }
     Ok(())
-}
-
-fn write_size(memory: &mut GuestMemory<'_>, result: u32, size: usize) -> Result<(), Errno> {
-    memory.write_u32(result, u32::try_from(size).map_err(|_| Errno::Overflow)?)
 }

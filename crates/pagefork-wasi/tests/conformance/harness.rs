@@ -23,6 +23,9 @@ pub(crate) const TRUNC: u32 = 8;
 pub(crate) const APPEND: u32 = 1;
 pub(crate) const NONBLOCK: u32 = 4;
 
+pub(crate) const PEEK: u32 = 1;
+pub(crate) const WAITALL: u32 = 2;
+
 /// A directory of its own for a test, removed with it.
 pub(crate) struct TempDir(PathBuf);
 
@@ -152,6 +155,37 @@ pub(crate) struct Event {
     pub(crate) hangup: bool,
 }
 
+pub(crate) const FD_READ: u8 = 1;
+pub(crate) const FD_WRITE: u8 = 2;
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+
+/// A subscription of the monotonic clock, in so many nanoseconds.
+pub(crate) fn clock(userdata: u64, timeout: u64) -> [u8; 48] {
+    clock_subscription(userdata, 1, timeout, 0)
+}
+
+/// A subscription of a clock, as it lies in memory.
+pub(crate) fn clock_subscription(userdata: u64, clock: u32, timeout: u64, flags: u16) -> [u8; 48] {
+    let mut bytes = descriptor(userdata, 0, clock);
+    bytes[24..32].copy_from_slice(&timeout.to_le_bytes());
+    bytes[40..42].copy_from_slice(&flags.to_le_bytes());
+    bytes
+}
+
+/// A subscription of a descriptor, as it lies in memory.
+pub(crate) fn descriptor(userdata: u64, tag: u8, fd: u32) -> [u8; 48] {
+    let mut bytes = [0; 48];
+    bytes[0..8].copy_from_slice(&userdata.to_le_bytes());
+    bytes[8] = tag;
+    bytes[16..20].copy_from_slice(&fd.to_le_bytes());
+    bytes
+}
+
+/// An event without anything special.
+pub(crate) fn event(userdata: u64, event_type: u8) -> Event {
+    Event { userdata, error: 0, event_type, available: 0, hangup: false }
+}
+
 pub(crate) struct Guest {
     pub(crate) ctx: WasiCtx,
     pub(crate) bytes: Vec<u8>,
@@ -184,6 +218,14 @@ impl Guest {
         (address, bytes.len() as u32)
     }
 
+    fn path(&mut self, path: &str) -> (u32, u32) {
+        self.put(PATH, path.as_bytes())
+    }
+
+    fn paths(&mut self, first: &str, second: &str) -> ((u32, u32), (u32, u32)) {
+        (self.path(first), self.put(PATH_2, second.as_bytes()))
+    }
+
     pub(crate) fn u32_at(&self, address: u32) -> u32 {
         u32::from_le_bytes(self.bytes_at(address, 4).try_into().unwrap())
     }
@@ -197,7 +239,7 @@ impl Guest {
     }
 
     pub(crate) fn open(&mut self, fd: u32, path: &str, open: Open) -> Result<u32, Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         let Open { follow, flags, rights, inheriting, fd_flags } = open;
         self.call(|ctx, memory| {
             ctx.path_open(
@@ -309,7 +351,7 @@ impl Guest {
     }
 
     pub(crate) fn path_stat(&mut self, fd: u32, path: &str, follow: bool) -> Result<Stat, Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         self.call(|ctx, memory| {
             ctx.path_filestat_get(memory, fd, u32::from(follow), address, size, STAT)
         })?;
@@ -335,7 +377,7 @@ impl Guest {
         follow: bool,
         (atim, mtim, flags): (u64, u64, u32),
     ) -> Result<(), Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         let follow = u32::from(follow);
         self.call(|ctx, memory| {
             ctx.path_filestat_set_times(memory, fd, follow, address, size, atim, mtim, flags)
@@ -343,17 +385,17 @@ impl Guest {
     }
 
     pub(crate) fn mkdir(&mut self, fd: u32, path: &str) -> Result<(), Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         self.call(|ctx, memory| ctx.path_create_directory(memory, fd, address, size))
     }
 
     pub(crate) fn rmdir(&mut self, fd: u32, path: &str) -> Result<(), Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         self.call(|ctx, memory| ctx.path_remove_directory(memory, fd, address, size))
     }
 
     pub(crate) fn unlink(&mut self, fd: u32, path: &str) -> Result<(), Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         self.call(|ctx, memory| ctx.path_unlink_file(memory, fd, address, size))
     }
 
@@ -364,8 +406,7 @@ impl Guest {
         new_fd: u32,
         new: &str,
     ) -> Result<(), Errno> {
-        let (old, old_size) = self.put(PATH, old.as_bytes());
-        let (new, new_size) = self.put(PATH_2, new.as_bytes());
+        let ((old, old_size), (new, new_size)) = self.paths(old, new);
         self.call(|ctx, memory| ctx.path_rename(memory, fd, old, old_size, new_fd, new, new_size))
     }
 
@@ -377,8 +418,7 @@ impl Guest {
         new_fd: u32,
         new: &str,
     ) -> Result<(), Errno> {
-        let (old, old_size) = self.put(PATH, old.as_bytes());
-        let (new, new_size) = self.put(PATH_2, new.as_bytes());
+        let ((old, old_size), (new, new_size)) = self.paths(old, new);
         let follow = u32::from(follow);
         self.call(|ctx, memory| {
             ctx.path_link(memory, fd, follow, old, old_size, new_fd, new, new_size)
@@ -386,13 +426,12 @@ impl Guest {
     }
 
     pub(crate) fn symlink(&mut self, target: &str, fd: u32, path: &str) -> Result<(), Errno> {
-        let (target, target_size) = self.put(PATH, target.as_bytes());
-        let (path, path_size) = self.put(PATH_2, path.as_bytes());
+        let ((target, target_size), (path, path_size)) = self.paths(target, path);
         self.call(|ctx, memory| ctx.path_symlink(memory, target, target_size, fd, path, path_size))
     }
 
     pub(crate) fn readlink(&mut self, fd: u32, path: &str, room: u32) -> Result<String, Errno> {
-        let (address, size) = self.put(PATH, path.as_bytes());
+        let (address, size) = self.path(path);
         self.call(|ctx, memory| {
             ctx.path_readlink(memory, fd, address, size, BUFFER, room, RESULT)
         })?;
@@ -443,6 +482,19 @@ impl Guest {
             }
         };
         Ok((0..self.u32_at(RESULT)).map(event).collect())
+    }
+
+    /// `sock_accept`.
+    pub(crate) fn accept(&mut self, fd: u32, flags: u32) -> Result<u32, Errno> {
+        self.call(|ctx, memory| ctx.sock_accept(memory, fd, flags, RESULT))?;
+        Ok(self.u32_at(RESULT))
+    }
+
+    /// `sock_recv`.
+    pub(crate) fn recv(&mut self, fd: u32, sizes: &[u32], flags: u32) -> Result<Vec<u8>, Errno> {
+        let (iovs, count) = self.iovecs(sizes);
+        self.call(|ctx, memory| ctx.sock_recv(memory, fd, iovs, count, flags, RESULT, RESULT_2))?;
+        Ok(self.bytes_at(BUFFER, self.u32_at(RESULT)).to_vec())
     }
 
     /// `clock_time_get`.

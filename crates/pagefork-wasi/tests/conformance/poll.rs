@@ -4,48 +4,23 @@ use pagefork_wasi::{Errno, StdinKind, WasiCtx};
 
 use crate::harness::*;
 
-fn clock(userdata: u64, clock: u32, timeout: u64, flags: u16) -> [u8; 48] {
-    let mut bytes = [0; 48];
-    bytes[0..8].copy_from_slice(&userdata.to_le_bytes());
-    bytes[16..20].copy_from_slice(&clock.to_le_bytes());
-    bytes[24..32].copy_from_slice(&timeout.to_le_bytes());
-    bytes[40..42].copy_from_slice(&flags.to_le_bytes());
-    bytes
-}
-
-fn descriptor(userdata: u64, tag: u8, fd: u32) -> [u8; 48] {
-    let mut bytes = [0; 48];
-    bytes[0..8].copy_from_slice(&userdata.to_le_bytes());
-    bytes[8] = tag;
-    bytes[16..20].copy_from_slice(&fd.to_le_bytes());
-    bytes
-}
-
-const FD_READ: u8 = 1;
-const FD_WRITE: u8 = 2;
-const MILLISECOND: u64 = 1_000_000;
-
-fn event(userdata: u64, event_type: u8) -> Event {
-    Event { userdata, error: 0, event_type, available: 0, hangup: false }
-}
-
 #[test]
 fn clocks_sleep_as_long_as_asked() {
     let mut guest = Guest::new(&WasiCtx::builder());
     for id in [0, 1] {
         let start = Instant::now();
-        let events = guest.poll(&[clock(42, id, 30 * MILLISECOND, 0)]).unwrap();
+        let events = guest.poll(&[clock_subscription(42, id, 30 * MILLISECOND, 0)]).unwrap();
         assert_eq!(events, [event(42, 0)]);
         assert!(start.elapsed() >= Duration::from_millis(30));
 
         let start = Instant::now();
         let until = guest.time(id).unwrap() + 30 * MILLISECOND;
-        let events = guest.poll(&[clock(43, id, until, 1)]).unwrap();
+        let events = guest.poll(&[clock_subscription(43, id, until, 1)]).unwrap();
         assert_eq!(events, [event(43, 0)]);
         assert!(guest.time(id).unwrap() >= until);
         assert!(start.elapsed() < Duration::from_secs(5));
         // In the past.
-        assert_eq!(guest.poll(&[clock(44, id, 1, 1)]).unwrap(), [event(44, 0)]);
+        assert_eq!(guest.poll(&[clock_subscription(44, id, 1, 1)]).unwrap(), [event(44, 0)]);
     }
 }
 
@@ -54,9 +29,9 @@ fn the_first_of_several_clocks_wakes() {
     let mut guest = Guest::new(&WasiCtx::builder());
     let events = guest
         .poll(&[
-            clock(1, 1, u64::MAX, 0),
-            clock(2, 1, 20 * MILLISECOND, 0),
-            clock(3, 0, 3_600_000 * MILLISECOND, 0),
+            clock_subscription(1, 1, u64::MAX, 0),
+            clock_subscription(2, 1, 20 * MILLISECOND, 0),
+            clock_subscription(3, 0, 3_600_000 * MILLISECOND, 0),
         ])
         .unwrap();
     assert_eq!(events, [event(2, 0)]);
@@ -71,7 +46,7 @@ fn files_are_always_ready() {
     guest.read(fd, 2).unwrap();
     let events = guest
         .poll(&[
-            clock(1, 1, u64::MAX, 0),
+            clock_subscription(1, 1, u64::MAX, 0),
             descriptor(2, FD_READ, fd),
             descriptor(3, FD_WRITE, fd),
             descriptor(4, FD_READ, DIR),
@@ -95,9 +70,9 @@ fn bad_descriptors_and_clocks_are_events() {
             descriptor(2, FD_WRITE, u32::MAX),
             descriptor(3, FD_READ, no_right),
             descriptor(4, FD_WRITE, 0),
-            clock(5, 2, 1, 0),
-            clock(6, 77, 1, 0),
-            clock(7, 1, u64::MAX, 0),
+            clock_subscription(5, 2, 1, 0),
+            clock_subscription(6, 77, 1, 0),
+            clock_subscription(7, 1, u64::MAX, 0),
         ])
         .unwrap();
     let seen: Vec<_> = events.iter().map(|event| (event.userdata, event.error)).collect();
@@ -114,7 +89,7 @@ fn malformed_subscriptions_are_refused() {
     let mut guest = Guest::new(&WasiCtx::builder());
     assert_eq!(guest.poll(&[]), Err(Errno::Inval));
     assert_eq!(guest.poll(&[descriptor(1, 3, 0)]), Err(Errno::Inval));
-    assert_eq!(guest.poll(&[clock(1, 1, 1, 2)]), Err(Errno::Inval));
+    assert_eq!(guest.poll(&[clock_subscription(1, 1, 1, 2)]), Err(Errno::Inval));
     let poll = |guest: &mut Guest, count| {
         guest.call(|ctx, memory| ctx.poll_oneoff(memory, 0, 0, count, 0))
     };
@@ -136,7 +111,7 @@ fn memory_streams_are_ready_when_they_have_something_to_say() {
 fn an_input_pipe_wakes_the_guest() {
     let (input, stdin) = StdinKind::pipe();
     let mut guest = Guest::new(WasiCtx::builder().stdin(stdin));
-    let wait = [descriptor(1, FD_READ, 0), clock(2, 1, 20 * MILLISECOND, 0)];
+    let wait = [descriptor(1, FD_READ, 0), clock_subscription(2, 1, 20 * MILLISECOND, 0)];
     assert_eq!(guest.poll(&wait).unwrap(), [event(2, 0)]);
     let writer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
@@ -169,7 +144,7 @@ fn host_pipes_and_input_pipes_are_waited_for_together() {
     let fd = guest.open(DIR, "pipe", writing()).unwrap();
     let wait = [descriptor(1, FD_READ, fd), descriptor(2, FD_READ, 0)];
 
-    let timeout = [wait[0], wait[1], clock(3, 1, 30 * MILLISECOND, 0)];
+    let timeout = [wait[0], wait[1], clock_subscription(3, 1, 30 * MILLISECOND, 0)];
     assert_eq!(guest.poll(&timeout).unwrap(), [event(3, 0)]);
     guest.write(fd, b"12").unwrap();
     assert_eq!(guest.poll(&wait).unwrap(), [Event { available: 2, ..event(1, FD_READ) }]);
@@ -190,12 +165,15 @@ fn a_guest_that_waits_can_be_called_back() {
 
     // A wait that ends by itself is not disturbed.
     let start = Instant::now();
-    assert_eq!(guest.poll(&[clock(1, 1, 50 * MILLISECOND, 0)]).unwrap(), [event(1, 0)]);
+    assert_eq!(
+        guest.poll(&[clock_subscription(1, 1, 50 * MILLISECOND, 0)]).unwrap(),
+        [event(1, 0)]
+    );
     assert!(start.elapsed() >= Duration::from_millis(50));
 
     type Wait = fn(&mut Guest) -> Result<(), Errno>;
     let waits: [Wait; 3] = [
-        |guest| guest.poll(&[clock(1, 1, u64::MAX, 0)]).map(drop),
+        |guest| guest.poll(&[clock_subscription(1, 1, u64::MAX, 0)]).map(drop),
         |guest| guest.poll(&[descriptor(1, FD_READ, 0)]).map(drop),
         |guest| guest.read(0, 1).map(drop),
     ];

@@ -65,22 +65,3 @@ fn exit_carries_its_code() {
     assert_eq!(guest.ctx.proc_exit(u32::MAX), Exit(-1));
     assert_eq!(Exit(3).to_string(), "the program exited with code 3");
 }
-
-#[test]
-fn signals_and_sockets_are_not_there() {
-    let dir = TempDir::new();
-    let mut guest = Guest::with_dir(&dir);
-    assert_eq!(guest.call(|ctx, memory| ctx.proc_raise(memory, 9)), Err(Errno::Nosys));
-    assert_eq!(guest.call(|ctx, memory| ctx.sched_yield(memory)), Ok(()));
-    for (fd, expected) in [(0, Errno::Notsock), (DIR, Errno::Notsock), (99, Errno::Badf)] {
-        let results = guest.call(|ctx, memory| {
-            [
-                ctx.sock_accept(memory, fd, 0, 0),
-                ctx.sock_recv(memory, fd, 0, 0, 0, 0, 0),
-                ctx.sock_send(memory, fd, 0, 0, 0, 0),
-                ctx.sock_shutdown(memory, fd, 0),
-            ]
-        });
-        assert_eq!(results, [Err(expected); 4]);
-    }
-}

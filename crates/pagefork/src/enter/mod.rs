@@ -19,6 +19,7 @@ use pagefork_layout::state::save::Suspension;
 use crate::activation::{Activation, Parked};
 use crate::backtrace::WasmBacktrace;
 use crate::error::Error;
+use crate::exception::{self, Thrown};
 use crate::services;
 use crate::store::StoreInner;
 use crate::thread;
@@ -29,6 +30,7 @@ use crate::value::Cell;
 const CONTINUE: u32 = 0;
 const LEAVE: u32 = 1;
 const SUSPEND: u32 = 2;
+const CATCH: u32 = 3;
 
 /// How an entry ended.
 const FINISHED: u32 = 0;
@@ -238,15 +240,15 @@ unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<Outcome, Err
 }
 
 /// What host code answers: in eax, and in rdx where the registers are to be
-/// saved if the guest is suspended.
+/// saved if the guest is suspended, or the [`Landing`] if it catches.
 #[repr(C)]
 struct Answer {
     verdict: u64,
-    save_area: *mut u8,
+    place: *mut u8,
 }
 
 impl Answer {
-    const CONTINUE: Self = Self { verdict: CONTINUE as u64, save_area: ptr::null_mut() };
+    const CONTINUE: Self = Self { verdict: CONTINUE as u64, place: ptr::null_mut() };
 
     /// # Safety
     /// The activation's store is valid.
@@ -254,7 +256,7 @@ impl Answer {
     unsafe fn leave(activation: *mut Activation, reason: Parked) -> Self {
         // SAFETY: the caller answers for the store.
         unsafe { (*activation).parked = Some(reason) };
-        Self { verdict: LEAVE.into(), save_area: ptr::null_mut() }
+        Self { verdict: LEAVE.into(), place: ptr::null_mut() }
     }
 
     /// # Safety
@@ -263,7 +265,31 @@ impl Answer {
     unsafe fn suspend(store: *mut StoreInner, base: usize, kind: Suspension) -> Self {
         // SAFETY: the caller answers for the store.
         let save_area = unsafe { (*store).note_suspension(base, kind) };
-        Self { verdict: SUSPEND.into(), save_area }
+        Self { verdict: SUSPEND.into(), place: save_area }
+    }
+
+    /// What becomes of the guest that an exception comes to.
+    ///
+    /// # Safety
+    /// The activation's store is valid, and its guest waits in a host call.
+    #[cold]
+    unsafe fn thrown(activation: *mut Activation, thrown: Thrown) -> Self {
+        // SAFETY: the caller answers for the store.
+        unsafe {
+            match thrown {
+                Thrown::Caught(landing) => {
+                    (*activation).landing = landing;
+                    let place = (&raw mut (*activation).landing).cast();
+                    Self { verdict: CATCH.into(), place }
+                }
+                Thrown::Uncaught(exception) => {
+                    let mut error = Error::from(exception);
+                    error.set_backtrace(|| backtrace(activation));
+                    Self::leave(activation, Parked::Error(error))
+                }
+                Thrown::Trap(code) => Self::leave(activation, trapped(activation, code)),
+            }
+        }
     }
 }
 
@@ -283,6 +309,12 @@ unsafe extern "C" fn on_host_call(
         let store = (*activation).store;
         let base = (*activation).guest_base;
         if index >= Service::MemoryGrow as u32 {
+            if let Some(service @ (Service::Throw | Service::Rethrow)) = Service::from_index(index)
+            {
+                let caller = (*store).ordinal_of(base);
+                let thrown = exception::throw(&*activation, &mut *store, caller, service, cells);
+                return Answer::thrown(activation, thrown);
+            }
             return match services::call(&mut *store, base, index, cells) {
                 Ok(()) => Answer::CONTINUE,
                 Err(code) => Answer::leave(activation, trapped(activation, code)),
@@ -301,10 +333,13 @@ unsafe extern "C" fn on_host_call(
                 }
             }
             Ok(Ok(())) => Answer::CONTINUE,
-            Ok(Err(mut error)) => {
-                error.set_backtrace(|| backtrace(activation));
-                Answer::leave(activation, Parked::Error(error))
-            }
+            Ok(Err(error)) => match exception::throw_error(&*activation, &mut *store, error) {
+                Ok(thrown) => Answer::thrown(activation, thrown),
+                Err(mut error) => {
+                    error.set_backtrace(|| backtrace(activation));
+                    Answer::leave(activation, Parked::Error(error))
+                }
+            },
             Err(payload) => Answer::leave(activation, Parked::Panic(payload)),
         }
     }

@@ -29,11 +29,14 @@
 //! embedder, and leaves the guest's frames out.
 
 use std::arch::global_asm;
+use std::mem::offset_of;
 
 use pagefork_layout::link;
 use pagefork_layout::state::{self, save};
 
-use super::{CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
+use crate::exception::Landing;
+
+use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
 
 // What the frame chain of a guest suspended at an interruption point begins
 // with: the frame pointer, then below it all other registers.
@@ -72,6 +75,17 @@ macro_rules! clear_scratch_registers {
          xorps xmm13, xmm13
          xorps xmm14, xmm14
          xorps xmm15, xmm15"
+    };
+}
+
+/// Where the innermost entry frame is, while a guest runs, to an unwinder: CFA =
+/// `*(*(r15 + sign_extend32(*(r15 - 8))) + HOST_SP) + 96`. In bytes: breg15 -8,
+/// deref_size 4, const1u 32, shl, const1u 32, shra, breg15 0, plus, deref, deref,
+/// plus_uconst 96.
+macro_rules! cfa_through_base {
+    () => {
+        ".cfi_escape 0x0f, 17, 0x7f, 0x78, 0x94, 4, 0x08, 32, 0x24, 0x08, 32, 0x26, 0x7f, 0, 0x22, \
+         0x06, 0x06, 0x23, 96"
     };
 }
 
@@ -120,13 +134,9 @@ global_asm!(
     "mov [rdi + {HOST_SP}], rsp",
     "mov r15, rsi",
     "mov rsp, rdx",
-    // From here the frame is found through the base, as above: CFA =
-    // *(*(r15 + sign_extend32(*(r15 - 8))) + HOST_SP) + 96. In bytes: breg15 -8,
-    // deref_size 4, const1u 32, shl, const1u 32, shra, breg15 0, plus, deref,
-    // deref, plus_uconst 96.
+    // From here the frame is found through the base.
     ".cfi_remember_state",
-    ".cfi_escape 0x0f, 17, 0x7f, 0x78, 0x94, 4, 0x08, 32, 0x24, 0x08, 32, 0x26, 0x7f, 0, 0x22, \
-     0x06, 0x06, 0x23, 96",
+    cfa_through_base!(),
     "mov rdi, r8",
     // The guest begins its chain of frames, and sees no register of the host.
     "xor ebx, ebx",
@@ -225,6 +235,8 @@ global_asm!(
     ".cfi_offset r13, -40",
     ".cfi_offset r14, -48",
     ".cfi_offset r15, -56",
+    "cmp eax, {CATCH}",
+    "je .Lpagefork_catch",
     "cmp eax, {SUSPEND}",
     "mov eax, {LEFT}",
     "jne .Lpagefork_leave",
@@ -242,6 +254,26 @@ global_asm!(
     "mov dword ptr [rdx + {SAVE_KIND}], {IN_HOST_CALL}",
     "mov eax, {SUSPENDED}",
     "jmp .Lpagefork_leave",
+
+    // Catch: rdx is the landing. The frames below it are over, and what their
+    // functions had in registers is nobody's. The address of the landing pad is
+    // left where a return address would be.
+    ".Lpagefork_catch:",
+    cfa_through_base!(),
+    "mov rcx, rdx",
+    clear_scratch_registers!(),
+    "xor ebx, ebx",
+    "xor edi, edi",
+    "xor r12d, r12d",
+    "xor r13d, r13d",
+    "xor r14d, r14d",
+    "mov rsp, [rcx + {LANDING_SP}]",
+    "mov rbp, [rcx + {LANDING_FP}]",
+    "mov rax, [rcx + {LANDING_PC}]",
+    "mov [rsp - 8], rax",
+    "mov rax, [rcx + {LANDING_EXCEPTION}]",
+    "xor ecx, ecx",
+    "jmp qword ptr [rsp - 8]",
     ".cfi_endproc",
     ".size pagefork_host_call, . - pagefork_host_call",
 
@@ -490,6 +522,11 @@ global_asm!(
     IN_HOST_CALL = const save::Suspension::HostCall as u64,
     AT_INTERRUPT = const save::Suspension::Interrupt as u64,
     INTERRUPT_BLOCK = const INTERRUPT_BLOCK,
+    LANDING_SP = const offset_of!(Landing, sp),
+    LANDING_FP = const offset_of!(Landing, fp),
+    LANDING_PC = const offset_of!(Landing, pc),
+    LANDING_EXCEPTION = const offset_of!(Landing, exception),
+    CATCH = const CATCH,
     CONTINUE = const CONTINUE,
     SUSPEND = const SUSPEND,
     FINISHED = const FINISHED,

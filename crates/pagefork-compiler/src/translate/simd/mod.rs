@@ -13,6 +13,8 @@ mod convert;
 mod lanes;
 /// Loads and stores of vectors and of their lanes.
 mod memory;
+/// What may differ between machines.
+mod relaxed;
 
 /// Translates `op` if it is a vector operator; `false` if it is none.
 pub(crate) fn translate(t: &mut Translator<'_>, op: &Operator<'_>) -> bool {
@@ -22,6 +24,7 @@ pub(crate) fn translate(t: &mut Translator<'_>, op: &Operator<'_>) -> bool {
         || integer(t, op)
         || float(t, op)
         || convert::translate(t, op)
+        || relaxed::translate(t, op)
 }
 
 fn compare(t: &mut Translator<'_>, op: &Operator<'_>) -> bool {

@@ -1,35 +1,8 @@
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-
-/// Parses a command line. Prints help, or what is wrong with it, and ends the
-/// process where that is all there is to do; the exit code is then 0 or 2.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
-    Pagefork::parse_from(with_default_command(arguments)).command
-}
-
-#[derive(Parser)]
-#[command(
-    name = "pagefork",
-    version,
-    about = "Runs WebAssembly: an instance is one run of pages.",
-    after_help = "`run` is the default: `pagefork FILE ARGUMENTS...` runs a program.",
-    disable_help_subcommand = true
-)]
-struct Pagefork {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-pub(crate) enum Command {
-    /// Run a program, or call one of its functions
-    Run(Run),
-    /// Run WebAssembly test scripts
-    Wast(Wast),
-}
+use clap::{Args, ValueEnum};
 
 #[derive(Args)]
 #[command(override_usage = "pagefork run [OPTIONS] FILE [ARGUMENTS]...")]
@@ -42,6 +15,14 @@ pub(crate) struct Run {
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     pub(crate) variables: Vec<(String, String)>,
 
+    /// Listen at HOST:PORT and pass the socket to the program, as descriptor 3 and on
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) tcplisten: Vec<String>,
+
+    /// Pass on the sockets that this process was given (`LISTEN_FDS`), before others
+    #[arg(long)]
+    pub(crate) listenfd: bool,
+
     /// Call this exported function with ARGUMENTS, and print its results
     #[arg(long, value_name = "FUNCTION")]
     pub(crate) invoke: Option<String>,
@@ -50,10 +31,37 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
 
+    /// What to do about imported functions that nothing here defines
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
+    pub(crate) unknown_imports: UnknownImports,
+
+    /// Tell the profiler `perf` the names of compiled functions
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(crate) profile: Option<Profile>,
+
     // One list, because Clap ends its options only with the first value of a list.
     /// The program, a WebAssembly module, binary or text; what follows are its arguments
     #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
     program: Vec<OsString>,
+}
+
+/// What happens to imported functions that nothing defines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum UnknownImports {
+    /// Refuse the program
+    #[default]
+    Refuse,
+    /// Run it; a call of such a function traps
+    Trap,
+}
+
+/// What `perf` is told about compiled code, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Profile {
+    /// Names, in /tmp/perf-PID.map, for `perf report`
+    Perfmap,
+    /// Names and code, in jit-PID.dump here or in $JITDUMPDIR, for `perf inject`
+    Jitdump,
 }
 
 impl Run {
@@ -68,13 +76,6 @@ impl Run {
     }
 }
 
-#[derive(Args)]
-pub(crate) struct Wast {
-    /// The scripts; each runs in a store of its own
-    #[arg(required = true)]
-    pub(crate) files: Vec<PathBuf>,
-}
-
 /// A directory that a program may see.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Directory {
@@ -82,17 +83,6 @@ pub(crate) struct Directory {
     pub(crate) host: PathBuf,
     /// What the program calls it.
     pub(crate) guest: String,
-}
-
-/// Inserts `run` where the first argument names no command.
-fn with_default_command(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    const KNOWN: [&str; 6] = ["run", "wast", "-h", "--help", "-V", "--version"];
-    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    let names_none = |first: &OsString| !KNOWN.iter().any(|known| first == OsStr::new(known));
-    if arguments.get(1).is_some_and(names_none) {
-        arguments.insert(1, "run".into());
-    }
-    arguments
 }
 
 fn directory(text: &str) -> Result<Directory, String> {
@@ -136,7 +126,9 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Command, Pagefork, with_default_command};
     use super::*;
+    use clap::Parser;
 
     fn run(line: &str) -> Result<Run, String> {
         let arguments = line.split(' ').map(OsString::from);
@@ -153,9 +145,11 @@ mod tests {
             let run = run(line).expect("a command line");
             assert_eq!(run.file(), Path::new("a.wasm"));
             assert_eq!(run.arguments(), ["--dir", "x"], "what follows the file is the program's");
+            assert_eq!(run.unknown_imports, UnknownImports::Refuse);
         }
-        let run = run("pagefork --dir . --dir /srv::/data --env A=b=c --timeout 2m a.wasm")
-            .expect("a line");
+        let run = run("pagefork --dir . --dir /srv::/data --env A=b=c --timeout 2m \
+                       --unknown-imports trap --profile jitdump a.wasm")
+        .expect("a line");
         assert_eq!(run.directories[0], Directory { host: ".".into(), guest: ".".to_owned() });
         assert_eq!(
             run.directories[1],
@@ -163,6 +157,8 @@ mod tests {
         );
         assert_eq!(run.variables, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(run.timeout, Some(Duration::from_secs(120)));
+        assert_eq!(run.unknown_imports, UnknownImports::Trap);
+        assert_eq!(run.profile, Some(Profile::Jitdump));
     }
 
     #[test]
@@ -174,6 +170,8 @@ mod tests {
             ("pagefork --dir ::/x a.wasm", "HOST::GUEST"),
             ("pagefork --env =x a.wasm", "needs a name"),
             ("pagefork --frob a.wasm", "--frob"),
+            ("pagefork --unknown-imports ignore a.wasm", "[possible values: refuse, trap]"),
+            ("pagefork --profile vtune a.wasm", "[possible values: perfmap, jitdump]"),
         ] {
             let message = run(line).map(|_| ()).expect_err(line);
             assert!(message.contains(expected), "{line}: {message}");

@@ -1,0 +1,38 @@
+/// Pagefork, as its users would set it up.
+pub(crate) mod pagefork {
+    use pagefork::{Config, Engine, Store};
+
+    /// An engine whose guests can be interrupted, or not.
+    pub(crate) fn engine(interruptible: bool) -> Engine {
+        let mut config = Config::new();
+        config.interruption(interruptible);
+        Engine::new(&config).expect("this machine runs guests")
+    }
+
+    /// A store in which nothing is interrupted.
+    pub(crate) fn store<T: 'static>(engine: &Engine, data: T, _interruptible: bool) -> Store<T> {
+        Store::new(engine, data)
+    }
+}
+
+/// Wasmtime, as its users would set it up.
+#[cfg(feature = "peer")]
+pub(crate) mod wasmtime {
+    use wasmtime::{Config, Engine, Store};
+
+    /// An engine whose guests can be interrupted by epochs, or not.
+    pub(crate) fn engine(interruptible: bool) -> Engine {
+        let mut config = Config::new();
+        config.epoch_interruption(interruptible);
+        Engine::new(&config).expect("this machine runs guests")
+    }
+
+    /// A store whose deadline never comes.
+    pub(crate) fn store<T: 'static>(engine: &Engine, data: T, interruptible: bool) -> Store<T> {
+        let mut store = Store::new(engine, data);
+        if interruptible {
+            store.set_epoch_deadline(u64::MAX / 2);
+        }
+        store
+    }
+}

@@ -1,0 +1,332 @@
+use std::process::ExitCode;
+
+use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
+use pagefork_pages::probes::{Limits, Outcome, Probe};
+
+use crate::show;
+
+/// Bytes of address space that a process has.
+const ADDRESS_SPACE: u64 = 1 << 47;
+
+/// Kernel maps that a slot takes.
+const MAPS_PER_SLOT: u64 = 4;
+
+/// Fewer instances than this are worth a word.
+const INSTANCES_COMFORTABLE: u64 = 1000;
+
+/// Fewer descriptors than this are worth a word.
+const DESCRIPTORS_COMFORTABLE: u64 = 1024;
+
+/// A memory, a table and data, and a function that reads.
+const GUEST: &str = r#"(module (memory 1) (table 1 funcref) (data (i32.const 0) "\2a")
+    (func (export "read") (param i32) (result i32) (i32.load8_u (local.get 0))))"#;
+
+/// Tries what this machine can do. The exit code is 0 if guests can run here.
+pub(crate) fn doctor() -> Result<ExitCode, String> {
+    let machine = [processor(), engine(), guest()];
+    let needed = NEEDED.map(|needed| needed.try_out());
+    let later = LATER.map(|wanted| wanted.try_out());
+    let limits = limits();
+    print("Machine", &machine);
+    print(&format!("Kernel: what instances are made of{}", release()), &needed);
+    print("Kernel: what nothing here uses yet, and what would be done without", &later);
+    print("Limits of this process", &limits);
+
+    let can_run = machine.iter().chain(&needed).all(|line| line.state != State::Missing);
+    match can_run {
+        true => println!("\nPagefork can run here."),
+        false => println!("\nPagefork cannot run here: see what is missing above."),
+    }
+    Ok(if can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Ok,
+    Limited,
+    Missing,
+}
+
+/// What was found about one thing.
+struct Line {
+    state: State,
+    name: String,
+    /// What was seen, and what to do.
+    detail: String,
+}
+
+impl Line {
+    fn new(state: State, name: &str, detail: impl Into<String>) -> Self {
+        Self { state, name: name.to_owned(), detail: detail.into() }
+    }
+}
+
+fn print(title: &str, lines: &[Line]) {
+    let row = |line: &Line| {
+        let state = match line.state {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        };
+        vec![format!("{state:<7}"), format!("{:<24}", line.name), line.detail.clone()]
+    };
+    println!("{title}");
+    print!("{}", show::table(&lines.iter().map(row).collect::<Vec<_>>(), &[]));
+}
+
+fn release() -> String {
+    match std::fs::read_to_string("/proc/sys/kernel/osrelease") {
+        Ok(release) => format!(" (Linux {})", release.trim()),
+        Err(_) => String::new(),
+    }
+}
+
+/// The levels that code is compiled for.
+fn processor() -> Line {
+    use std::is_x86_feature_detected as has;
+    let v2 = has!("sse4.2") && has!("popcnt") && has!("ssse3");
+    let v3 = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("fma") && has!("lzcnt");
+    let (state, detail) = match (v2, v3 && has!("movbe")) {
+        (true, true) => (State::Ok, "x86-64-v3"),
+        (true, false) => (State::Limited, "x86-64-v2: code is made without AVX2, BMI and FMA"),
+        _ => (State::Missing, "it lacks SSE4.2 or POPCNT, which code needs: use another machine"),
+    };
+    Line::new(state, "processor", detail)
+}
+
+fn engine() -> Line {
+    match Engine::new(&Config::new()) {
+        Ok(_) => {
+            Line::new(State::Ok, "engine", "pages of 4 KiB, signal handlers, no shadow stacks")
+        }
+        Err(error) => Line::new(State::Missing, "engine", format!("{error:#}")),
+    }
+}
+
+/// Runs a guest, which is what all the rest is for.
+fn guest() -> Line {
+    let run = || {
+        let engine = Engine::new(&Config::new())?;
+        let module = Module::new(&engine, GUEST)?;
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[])?;
+        let read = instance.get_typed_func::<i32, i32>(&mut store, "read")?;
+        let value = read.call(&mut store, 0)?;
+        let beyond = read.call(&mut store, 1 << 16);
+        let code = beyond.err().and_then(|error| error.downcast_ref().map(Trap::code));
+        Ok::<_, pagefork::Error>((value, code))
+    };
+    match run() {
+        Ok((42, Some(TrapCode::MemoryOutOfBounds))) => {
+            Line::new(State::Ok, "guest", "it ran, and trapped when it read beyond its memory")
+        }
+        Ok(found) => {
+            let detail = format!("it ran wrongly ({found:?}): please report this");
+            Line::new(State::Missing, "guest", detail)
+        }
+        Err(error) => Line::new(State::Missing, "guest", format!("{error:#}")),
+    }
+}
+
+/// A feature of kernels, and what its absence means.
+struct Wanted {
+    probe: Probe,
+    name: &'static str,
+    /// What is said where it works.
+    works: &'static str,
+    /// How bad its absence is.
+    absent: State,
+    /// What its absence costs, and what to do.
+    without: &'static str,
+}
+
+impl Wanted {
+    fn try_out(&self) -> Line {
+        match self.probe.try_out() {
+            Outcome::Works => Line::new(State::Ok, self.name, self.works),
+            Outcome::Fails(seen) => {
+                Line::new(self.absent, self.name, format!("{seen}. {}", self.without))
+            }
+        }
+    }
+}
+
+const NEEDED: [Wanted; 6] = [
+    Wanted {
+        probe: Probe::ImageFile,
+        name: "memfd_create",
+        works: "files in memory keep what is written",
+        absent: State::Missing,
+        without: "Permit the system call in the seccomp filter of the container; kernels have it \
+                  since 3.17.",
+    },
+    Wanted {
+        probe: Probe::Seals,
+        name: "file seals",
+        works: "what is sealed can be neither written nor cut",
+        absent: State::Missing,
+        without: "Images could change under their instances: use a kernel of 5.11 or later.",
+    },
+    Wanted {
+        probe: Probe::NoExecSeal,
+        name: "MFD_NOEXEC_SEAL",
+        works: "images can never be executed",
+        absent: State::Limited,
+        without: "Images are sealed against all else; kernels have it since 6.3.",
+    },
+    Wanted {
+        probe: Probe::CopyOnWrite,
+        name: "copy-on-write maps",
+        works: "a write shows in one map, and not in the image",
+        absent: State::Missing,
+        without: "Instances of a module would see each other's memory: use another kernel.",
+    },
+    Wanted {
+        probe: Probe::Discard,
+        name: "MADV_DONTNEED",
+        works: "it brings the bytes of an image and zeros back",
+        absent: State::Limited,
+        without: "Instances run, but their slots cannot be reset: use another kernel.",
+    },
+    Wanted {
+        probe: Probe::Grow,
+        name: "growth by mprotect",
+        works: "new pages are zero, and old ones stay as they are",
+        absent: State::Missing,
+        without: "Memories could not grow: use another kernel.",
+    },
+];
+
+const LATER: [Wanted; 7] = [
+    Wanted {
+        probe: Probe::NoHugePages,
+        name: "MADV_NOHUGEPAGE",
+        works: "huge pages can be kept out of a slot",
+        absent: State::Missing,
+        without: "One write could make 2 MiB private.",
+    },
+    Wanted {
+        probe: Probe::Scan,
+        name: "PAGEMAP_SCAN",
+        works: "one call finds the pages that differ from an image",
+        absent: State::Missing,
+        without: "Private pages would be read from /proc/self/pagemap, 8 bytes a page; kernels \
+                  have it since 6.7.",
+    },
+    Wanted {
+        probe: Probe::Pagemap,
+        name: "/proc/self/pagemap",
+        works: "it tells pages of an image from private ones",
+        absent: State::Missing,
+        without: "Without PAGEMAP_SCAN too, slots would be discarded as a whole: mount /proc.",
+    },
+    Wanted {
+        probe: Probe::TrackWrites,
+        name: "userfaultfd WP_ASYNC",
+        works: "the kernel remembers which pages are written",
+        absent: State::Missing,
+        without: "Changed pages would be found as private ones, or by comparing; kernels have it \
+                  since 6.7.",
+    },
+    Wanted {
+        probe: Probe::Missing,
+        name: "userfaultfd MISSING",
+        works: "a page can be filled when a thread waits for it",
+        absent: State::Missing,
+        without: "Instances would start when all their pages are there, not before. Permit the \
+                  system call in the seccomp filter of the container.",
+    },
+    Wanted {
+        probe: Probe::MissingSignal,
+        name: "userfaultfd SIGBUS",
+        works: "the thread that waits can fill the page itself",
+        absent: State::Missing,
+        without: "A thread of its own would fill pages.",
+    },
+    Wanted {
+        probe: Probe::UserfaultDevice,
+        name: "/dev/userfaultfd",
+        works: "faults of the kernel itself can be answered",
+        absent: State::Missing,
+        without: "The host would fill pages before it passes them to the kernel, as it does \
+                  wherever this user may not open the device; kernels have it since 6.1.",
+    },
+];
+
+fn limits() -> Vec<Line> {
+    let limits = Limits::read();
+    let slot = slot_size();
+    let mut lines = Vec::new();
+    let mut room = |name: &str, says: String, instances: u64, advice: &str| {
+        let (state, advice) = match instances {
+            0 => (State::Limited, format!(": {advice}")),
+            1..INSTANCES_COMFORTABLE => (State::Limited, format!(": {advice}")),
+            _ => (State::Ok, String::new()),
+        };
+        let detail = format!("{says}: room for {instances} instances{advice}");
+        lines.push(Line::new(state, name, detail));
+    };
+
+    let free = ADDRESS_SPACE.saturating_sub(limits.mapped);
+    let says = format!("47 bits, {} a slot with a memory", show::size(slot));
+    room("address space", says, free / slot, "spread instances over processes");
+    if let Some((count, limit)) = limits.maps {
+        let says = format!("{limit}, {count} in use, {MAPS_PER_SLOT} a slot");
+        let advice = "raise it with `sysctl vm.max_map_count=N`";
+        room("vm.max_map_count", says, limit.saturating_sub(count) / MAPS_PER_SLOT, advice);
+    }
+    if let Some(limit) = limits.address_space {
+        let says = format!("{}, {} in use", show::size(limit), show::size(limits.mapped));
+        let advice = "raise it with `ulimit -v unlimited`";
+        room("RLIMIT_AS", says, limit.saturating_sub(limits.mapped) / slot, advice);
+    } else {
+        lines.push(Line::new(State::Ok, "RLIMIT_AS", "unlimited"));
+    }
+    lines.push(match limits.descriptors {
+        Some(limit) if limit < DESCRIPTORS_COMFORTABLE => {
+            let detail = format!("{limit}, one for each image: raise it with `ulimit -n N`");
+            Line::new(State::Limited, "RLIMIT_NOFILE", detail)
+        }
+        Some(limit) => {
+            let detail = format!("{limit}: room for as many images, one for each module");
+            Line::new(State::Ok, "RLIMIT_NOFILE", detail)
+        }
+        None => Line::new(State::Ok, "RLIMIT_NOFILE", "unlimited"),
+    });
+    for (name, limit, option) in
+        [("RLIMIT_DATA", limits.data, "-d"), ("RLIMIT_FSIZE", limits.file_size, "-f")]
+    {
+        lines.push(match limit {
+            None => Line::new(State::Ok, name, "unlimited"),
+            Some(limit) => {
+                let detail = format!(
+                    "{}: memories and images may meet it: raise it with `ulimit {option} unlimited`",
+                    show::size(limit)
+                );
+                Line::new(State::Limited, name, detail)
+            }
+        });
+    }
+    lines.push(match limits.commit {
+        None => Line::new(State::Ok, "vm.overcommit_memory", "only touched pages count"),
+        Some((committed, limit)) => {
+            let detail = format!(
+                "2: accessible pages count even if untouched, {} of {} are promised: set it to 0 \
+                 with `sysctl vm.overcommit_memory=0`",
+                show::size(committed),
+                show::size(limit)
+            );
+            Line::new(State::Limited, "vm.overcommit_memory", detail)
+        }
+    });
+    lines
+}
+
+/// Bytes of a slot with a memory.
+fn slot_size() -> u64 {
+    use pagefork_layout::slot::{MEMORY_GUARD, MEMORY_RESERVATION, SLOT_ALIGN};
+    let compiled = Engine::new(&Config::new()).and_then(|engine| Module::new(&engine, GUEST));
+    compiled.map_or(MEMORY_RESERVATION + MEMORY_GUARD + SLOT_ALIGN, |module| {
+        module.compiled().layout.size
+    })
+}

@@ -1,0 +1,410 @@
+//! Compiled modules in files: *code images* that can be mapped and run as they
+//! are.
+//!
+//! ```text
+//!  0        128                                      n * 4096
+//!  | header | compiler's version | manifest | zeros | text ... |
+//!  '--------head, hashed as one---------------------'--hashed--'
+//! ```
+//!
+//! The header, all numbers little-endian:
+//!
+//! ```text
+//!   0  magic: 93 50 41 47 45 46 52 4b      40  bytes of the text: u64
+//!   8  version of this format: u32         48  zeros
+//!  12  version of the ABI: u32             64  BLAKE3 of the text
+//!  16  bytes of the compiler's version: u32  96  BLAKE3 of the head but for these
+//!  20  zeros                                   32 bytes
+//!  24  bytes of the manifest: u64
+//!  32  offset of the text: u64            128
+//! ```
+//!
+//! The hashes find damage, not malice: whoever writes a file can hash it too.
+//! A code image is machine code, and as trusted as any executable; what is
+//! checked beyond the hashes keeps mistakes from becoming more than errors.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use pagefork_layout::ABI_VERSION;
+use pagefork_layout::page::round_up;
+use serde::{Deserialize, Serialize};
+
+use crate::build::TEXT_SIZE_MAX;
+use crate::{CompileError, CompileOptions, CompiledModule, CpuLevel};
+
+/// Whether a manifest means something: indices, ranges and sizes.
+mod check;
+
+/// What every code image begins with. No text begins so, and no module.
+pub const MAGIC: [u8; 8] = *b"\x93PAGEFRK";
+
+/// Version of the file format.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The compiler's version: code images are those of this one or are refused.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let (own, cranelift) = (env!("CARGO_PKG_VERSION"), cranelift_codegen::VERSION);
+        format!("{own} (cranelift {cranelift}, sources {})", env!("PAGEFORK_SOURCES"))
+    });
+    &VERSION
+}
+
+const HEADER_SIZE: usize = 128;
+/// Where the versions end, by which the rest is known.
+const VERSIONS_END: usize = 16;
+const TEXT_HASH: Range<usize> = 64..96;
+const HEAD_HASH: Range<usize> = 96..128;
+/// Nobody's version is longer.
+const VERSION_SIZE_MAX: u64 = 256;
+/// Modules are at most as large, and so is what they declare.
+const MANIFEST_SIZE_MAX: u64 = 1 << 30;
+/// How much of a text is read at once: it stays in the cache until it is hashed.
+const CHUNK: usize = 256 << 10;
+
+/// What code is a function of: the module's bytes, the compiler and its options,
+/// and the machine. Displayed, it is 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct CodeKey([u8; 32]);
+
+impl CodeKey {
+    /// The key of what [`compile`](crate::compile) makes of these bytes on this
+    /// machine.
+    ///
+    /// # Errors
+    /// If there is no code for this machine.
+    pub fn new(wasm: &[u8], options: &CompileOptions) -> Result<Self, CompileError> {
+        let level = CpuLevel::of_this_machine()?;
+        let about = (FORMAT_VERSION, ABI_VERSION, version(), level, options);
+        let about = postcard::to_allocvec(&about).expect("plain data in memory");
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(about.len() as u64).to_le_bytes()).update(&about).update(wasm);
+        Ok(Self(hasher.finalize().into()))
+    }
+}
+
+impl fmt::Display for CodeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What a code image must be for.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// How it was compiled.
+    pub options: &'a CompileOptions,
+    /// What it runs on.
+    pub machine: CpuLevel,
+    /// What it was compiled from, where that is known.
+    pub key: Option<CodeKey>,
+}
+
+/// A module from a file.
+#[derive(Debug)]
+pub struct FileContents {
+    /// The module. Its text is empty unless it was asked for.
+    pub module: CompiledModule,
+    /// Where the text is in the file: bytes, from a multiple of the page size.
+    pub text: Range<u64>,
+    /// What it was compiled from.
+    pub key: CodeKey,
+}
+
+/// Why a code image was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodeImageError {
+    /// It begins in another way.
+    #[error("this is no code image of Pagefork: it begins in another way")]
+    NotACodeImage,
+    /// It is of another format or for another runtime.
+    #[error(
+        "the code image is of format {format} with ABI {abi}, this is format {FORMAT_VERSION} \
+         with ABI {ABI_VERSION}: compile the module again"
+    )]
+    OtherFormat {
+        /// Version of the file format.
+        format: u32,
+        /// Version of the ABI.
+        abi: u32,
+    },
+    /// Another compiler made it.
+    #[error(
+        "the code image was made by version {0}, this is version {own}: compile the module again",
+        own = version()
+    )]
+    OtherCompiler(String),
+    /// It was compiled in another way than this engine compiles.
+    #[error("the code image was made with other settings than this engine has: {0}")]
+    OtherSettings(String),
+    /// It is for a processor that can do more.
+    #[error(
+        "the code image is for {needed} processors, this one is {found}: compile the module again \
+         on this machine"
+    )]
+    OtherMachine {
+        /// What it needs.
+        needed: CpuLevel,
+        /// What there is.
+        found: CpuLevel,
+    },
+    /// It was compiled from another module than expected.
+    #[error("the code image was made from another module")]
+    OtherModule,
+    /// It was cut short or altered.
+    #[error("the code image is damaged: {0}; compile the module again")]
+    Damaged(&'static str),
+    /// Its hashes are right and yet it makes no sense.
+    #[error("the code image is wrong about itself: {0}")]
+    Inconsistent(&'static str),
+    /// It could not be read.
+    #[error("cannot read the code image: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// Whether a file that begins with these bytes is meant to be a code image.
+pub fn is_code_image(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+/// A code image up to its text, which follows: together they are the file.
+/// `text` is the module's, wherever it lies.
+///
+/// # Panics
+/// If this machine cannot run the code, since it was compiled here.
+pub fn head(
+    module: &CompiledModule,
+    text: &[u8],
+    options: &CompileOptions,
+    key: CodeKey,
+) -> Vec<u8> {
+    let level = CpuLevel::of_this_machine().expect("code was made here");
+    let origin = Origin { key, level, options: options.clone() };
+    let mut head = vec![0; HEADER_SIZE];
+    head.extend(version().as_bytes());
+    let manifest_start = head.len();
+    let mut head = postcard::to_extend(&(origin, module), head).expect("plain data in memory");
+    let manifest_size = (head.len() - manifest_start) as u64;
+    head.resize(round_up(head.len() as u64) as usize, 0);
+
+    let text_offset = head.len() as u64;
+    let mut put = |at: usize, bytes: &[u8]| head[at..][..bytes.len()].copy_from_slice(bytes);
+    put(0, &MAGIC);
+    put(8, &FORMAT_VERSION.to_le_bytes());
+    put(12, &ABI_VERSION.to_le_bytes());
+    put(16, &(version().len() as u32).to_le_bytes());
+    put(24, &manifest_size.to_le_bytes());
+    put(32, &text_offset.to_le_bytes());
+    put(40, &(text.len() as u64).to_le_bytes());
+    put(TEXT_HASH.start, blake3::hash(text).as_bytes());
+    let hash = head_hash(&head[..HEADER_SIZE], &head[HEADER_SIZE..]);
+    head[HEAD_HASH].copy_from_slice(hash.as_bytes());
+    head
+}
+
+/// Reads a code image from its first byte to its last, verifies it, and keeps the
+/// text if `with_text`.
+///
+/// # Errors
+/// If it is no code image, or damaged, or not what is expected.
+pub fn read(
+    source: &mut impl Read,
+    expected: &Expected<'_>,
+    with_text: bool,
+) -> Result<FileContents, CodeImageError> {
+    let mut header = [0; HEADER_SIZE];
+    let size = fill(source, &mut header)?;
+    let header = Header::parse(&header, size)?;
+    let rest = header.rest(source)?;
+    let (found, manifest) = rest.split_at(header.version_size);
+    if found != version().as_bytes() {
+        return Err(CodeImageError::OtherCompiler(String::from_utf8_lossy(found).into_owned()));
+    }
+    let wrong = CodeImageError::Inconsistent("its manifest cannot be read");
+    let manifest = &manifest[..header.manifest_size];
+    // The module comes second: what it is compiled for is judged before.
+    let Ok((origin, module)) = postcard::take_from_bytes::<Origin>(manifest) else {
+        return Err(wrong);
+    };
+    origin.check(expected)?;
+    let Ok((mut module, [])) = postcard::take_from_bytes::<CompiledModule>(module) else {
+        return Err(wrong);
+    };
+
+    let inconsistent = CodeImageError::Inconsistent;
+    let descriptors = check::manifest(&module, &expected.options.limits, header.text_size)
+        .map_err(inconsistent)?;
+    let text = header.text(source, descriptors.clone(), with_text)?;
+    check::descriptors(&module, &text.descriptors).map_err(inconsistent)?;
+    module.code.text = text.kept;
+    let end = header.text_offset + u64::from(header.text_size);
+    Ok(FileContents { module, text: header.text_offset..end, key: origin.key })
+}
+
+/// What code was compiled from and for.
+#[derive(Serialize, Deserialize)]
+struct Origin {
+    key: CodeKey,
+    level: CpuLevel,
+    options: CompileOptions,
+}
+
+impl Origin {
+    fn check(&self, expected: &Expected<'_>) -> Result<(), CodeImageError> {
+        let differences = differences(&self.options, expected.options);
+        if !differences.is_empty() {
+            return Err(CodeImageError::OtherSettings(differences.join(", ")));
+        }
+        if self.level > expected.machine {
+            let (needed, found) = (self.level, expected.machine);
+            return Err(CodeImageError::OtherMachine { needed, found });
+        }
+        match expected.key {
+            Some(key) if key != self.key => Err(CodeImageError::OtherModule),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which settings differ, in words. Works from what `Debug` shows, so that no
+/// setting can be forgotten.
+fn differences(made: &CompileOptions, wanted: &CompileOptions) -> Vec<String> {
+    let made = CompileOptions { verify_ir: wanted.verify_ir, ..made.clone() };
+    if made == *wanted {
+        return Vec::new();
+    }
+    let (made, wanted) = (format!("{made:#?}"), format!("{wanted:#?}"));
+    let pairs = made.lines().zip(wanted.lines()).filter(|(made, wanted)| made != wanted);
+    let trim = |line: &str| line.trim().trim_end_matches(',').to_owned();
+    pairs.map(|(made, wanted)| format!("{} instead of {}", trim(made), trim(wanted))).collect()
+}
+
+const CUT_SHORT: CodeImageError = CodeImageError::Damaged("it was cut short");
+
+/// The header as far as it can be judged alone: the sizes are plausible.
+struct Header {
+    bytes: [u8; HEADER_SIZE],
+    version_size: usize,
+    manifest_size: usize,
+    text_offset: u64,
+    text_size: u32,
+}
+
+/// A text that has been read and verified.
+struct Text {
+    descriptors: Vec<u8>,
+    /// All of it, or nothing.
+    kept: Vec<u8>,
+}
+
+impl Header {
+    /// Only the first `present` bytes are there.
+    fn parse(bytes: &[u8; HEADER_SIZE], present: usize) -> Result<Self, CodeImageError> {
+        let magic = present.min(MAGIC.len());
+        if bytes[..magic] != MAGIC[..magic] {
+            return Err(CodeImageError::NotACodeImage);
+        }
+        if present < VERSIONS_END {
+            return Err(CUT_SHORT);
+        }
+        let word = |at: usize| u32::from_le_bytes(bytes[at..][..4].try_into().expect("4 bytes"));
+        let long = |at: usize| u64::from_le_bytes(bytes[at..][..8].try_into().expect("8 bytes"));
+        let (format, abi) = (word(8), word(12));
+        if (format, abi) != (FORMAT_VERSION, ABI_VERSION) {
+            return Err(CodeImageError::OtherFormat { format, abi });
+        }
+        if present < HEADER_SIZE {
+            return Err(CUT_SHORT);
+        }
+        let (version_size, manifest_size) = (u64::from(word(16)), long(24));
+        let (text_offset, text_size) = (long(32), long(40));
+        let plausible = version_size <= VERSION_SIZE_MAX
+            && manifest_size <= MANIFEST_SIZE_MAX
+            && text_size <= TEXT_SIZE_MAX as u64
+            && text_offset == round_up(HEADER_SIZE as u64 + version_size + manifest_size);
+        if !plausible {
+            return Err(CodeImageError::Damaged("its header is impossible"));
+        }
+        Ok(Self {
+            bytes: *bytes,
+            version_size: version_size as usize,
+            manifest_size: manifest_size as usize,
+            text_offset,
+            text_size: text_size as u32,
+        })
+    }
+
+    /// What follows up to the text, verified.
+    fn rest(&self, source: &mut impl Read) -> Result<Vec<u8>, CodeImageError> {
+        let size = self.text_offset - HEADER_SIZE as u64;
+        let mut rest = Vec::new();
+        // Memory is taken as bytes arrive, not as a header promises them.
+        if source.by_ref().take(size).read_to_end(&mut rest)? as u64 != size {
+            return Err(CUT_SHORT);
+        }
+        if head_hash(&self.bytes, &rest).as_bytes() != &self.bytes[HEAD_HASH] {
+            return Err(CodeImageError::Damaged("the hash of its head is another"));
+        }
+        Ok(rest)
+    }
+
+    /// The text, which ends the file.
+    fn text(
+        &self,
+        source: &mut impl Read,
+        descriptors: Range<u32>,
+        keep: bool,
+    ) -> Result<Text, CodeImageError> {
+        let mut hasher = blake3::Hasher::new();
+        let mut text = Text { descriptors: Vec::new(), kept: Vec::new() };
+        let mut chunk = vec![0; CHUNK.min(self.text_size as usize)];
+        let mut place = 0;
+        while place < self.text_size {
+            let size = chunk.len().min((self.text_size - place) as usize);
+            let chunk = &mut chunk[..size];
+            if fill(source, chunk)? < size {
+                return Err(CUT_SHORT);
+            }
+            hasher.update(chunk);
+            if keep {
+                text.kept.extend_from_slice(chunk);
+            }
+            let end = place + size as u32;
+            let wanted = descriptors.start.max(place)..descriptors.end.min(end);
+            if !wanted.is_empty() {
+                let wanted = (wanted.start - place) as usize..(wanted.end - place) as usize;
+                text.descriptors.extend_from_slice(&chunk[wanted]);
+            }
+            place = end;
+        }
+        if fill(source, &mut [0])? > 0 {
+            return Err(CodeImageError::Damaged("something follows its end"));
+        }
+        if hasher.finalize().as_bytes() != &self.bytes[TEXT_HASH] {
+            return Err(CodeImageError::Damaged("the hash of its machine code is another"));
+        }
+        Ok(text)
+    }
+}
+
+fn head_hash(header: &[u8], rest: &[u8]) -> blake3::Hash {
+    blake3::Hasher::new().update(&header[..HEAD_HASH.start]).update(rest).finalize()
+}
+
+/// Reads until `into` is full or the source ends; returns the bytes read.
+fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < into.len() {
+        match source.read(&mut into[done..]) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}

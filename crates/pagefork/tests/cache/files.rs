@@ -1,0 +1,119 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::PathBuf;
+
+use pagefork::{CodeImageError, Config, Engine, ErrorKind, Module, PagesError, SystemError};
+
+use crate::support::{MODULE, files, is_root, private_directory, run};
+
+/// A code image, in a directory of its own.
+fn image() -> (Engine, PathBuf) {
+    let engine = Engine::default();
+    let path = private_directory("image").join("answer.pfc");
+    Module::new(&engine, MODULE).unwrap().write_code_image_file(&path).unwrap();
+    (engine, path)
+}
+
+#[test]
+fn a_code_image_is_loaded_without_compiling_and_mapped() {
+    let (engine, path) = image();
+    let module = Module::from_code_image_file(&engine, &path).unwrap();
+    assert_eq!((run(&module), module.name()), (42, Some("answer")));
+    assert_eq!(module.to_code_image(), fs::read(&path).unwrap());
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let inode = fs::metadata(&path).unwrap().ino().to_string();
+    let mapped = maps.lines().find(|line| line.split_whitespace().nth(4) == Some(&inode));
+    assert_eq!(mapped.unwrap().split_whitespace().nth(1), Some("r-xp"));
+
+    assert!(Module::is_code_image(&fs::read(&path).unwrap()[..8]));
+    assert!(!Module::is_code_image(b"\0asm\x01\0\0\0") && !Module::is_code_image(b""));
+    // Where a module is wanted, machine code is none.
+    let error = Module::from_file(&engine, &path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Compile);
+}
+
+#[test]
+fn it_is_replaced_as_a_whole_and_nothing_lies_beside_it() {
+    let (engine, path) = image();
+    let first = Module::from_code_image_file(&engine, &path).unwrap();
+    let other = Module::new(&engine, crate::support::numbered(3)).unwrap();
+    other.write_code_image_file(&path).unwrap();
+    assert_eq!(run(&first), 42, "the file that it was loaded from is still there for it");
+    assert_eq!(run(&Module::from_code_image_file(&engine, &path).unwrap()), 3);
+    assert_eq!(files(path.parent().unwrap()), [path.clone()]);
+    let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode & 0o700, mode & 0o022), (0o700, 0));
+
+    let error = other.write_code_image_file("/nowhere/at/all").unwrap_err();
+    assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}
+
+#[test]
+fn it_is_trusted_like_an_executable() {
+    let (engine, path) = image();
+    let load = || Module::from_code_image_file(&engine, &path);
+    let set_mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o644);
+    let error = load().unwrap_err();
+    assert!(matches!(error.downcast_ref(), Some(SystemError::NotExecutable { .. })), "{error:?}");
+    assert!(format!("{error:#}").contains("chmod +x"), "{error:#}");
+    for mode in [0o775, 0o757] {
+        set_mode(mode);
+        let error = load().unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(PagesError::FileRefused(_))), "{error:?}");
+        assert!(format!("{error:#}").contains("chmod go-w"), "{error:#}");
+    }
+    set_mode(0o500);
+    assert_eq!(run(&load().unwrap()), 42);
+    if is_root() {
+        chown(&path, Some(12345), None).unwrap();
+        let error = load().unwrap_err();
+        assert!(format!("{error:#}").contains("12345"), "{error:#}");
+    }
+    for path in ["/dev/null", "/", "/nowhere"] {
+        assert_eq!(
+            Module::from_code_image_file(&engine, path).unwrap_err().kind(),
+            ErrorKind::System
+        );
+    }
+}
+
+#[test]
+fn an_engine_with_other_settings_refuses_it_and_says_which() {
+    let (_, path) = image();
+    type Change = fn(&mut Config) -> &mut Config;
+    let changes: [(&str, Change); 6] = [
+        ("interruptible: true instead of interruptible: false", |config| {
+            config.interruption(false)
+        }),
+        ("fuel: false instead of fuel: true", |config| config.fuel(true)),
+        ("deterministic: false instead of deterministic: true", |config| {
+            config.deterministic(true)
+        }),
+        ("stack_size: 1048576 instead of stack_size: 65536", |config| config.stack_size(65536)),
+        ("instead of table_elements: 7", |config| config.table_elements(7)),
+        ("simd: true instead of simd: false", |config| config.wasm_simd(false)),
+    ];
+    for (words, change) in changes {
+        let engine = Engine::new(change(&mut Config::new())).unwrap();
+        let error = Module::from_code_image_file(&engine, &path).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(CodeImageError::OtherSettings(_))));
+        assert!(format!("{error:#}").contains(words), "{error:#}");
+    }
+}
+
+#[test]
+fn a_damaged_one_is_refused() {
+    let (engine, path) = image();
+    let good = fs::read(&path).unwrap();
+    for at in (0..good.len()).step_by(61) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let error = Module::from_code_image_file(&engine, &path).unwrap_err();
+        assert!(error.is::<CodeImageError>(), "byte {at}: {error:?}");
+        assert!(error.to_string().contains("answer.pfc"), "{error}");
+    }
+    fs::write(&path, "").unwrap();
+    Module::from_code_image_file(&engine, &path).unwrap_err();
+}

@@ -1,0 +1,109 @@
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pagefork::{CacheStep, on_cache_step};
+
+use crate::support::{
+    DIRECTORY, MODULE, ROLE, cached, child as start, entries, numbered, private_directory, run,
+};
+
+/// How many modules the children of a race make.
+const RACED: i32 = 20;
+
+/// What the children of these tests do; nothing when run as a test.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("set with the role"));
+    match role.as_str() {
+        "race" => {
+            let go = directory.with_extension("go");
+            while !go.exists() {
+                std::thread::yield_now();
+            }
+            for number in 0..RACED {
+                let (module, stats) = cached(&directory, &numbered(number));
+                assert_eq!(run(&module), number);
+                assert_eq!((stats.damaged, stats.errors), (0, 0), "{stats:?}");
+            }
+        }
+        "limit" => {
+            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+            // SAFETY: sets a limit of this process from a live structure.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+            let (module, stats) = cached(&directory, MODULE);
+            assert_eq!((run(&module), stats.written, stats.errors), (42, 0, 1), "{stats:?}");
+        }
+        "write" => {
+            for number in 0.. {
+                let (module, _) = cached(&directory, &numbered(number));
+                assert_eq!(run(&module), number);
+            }
+        }
+        step => {
+            let step: usize = step.parse().expect("the number of a step");
+            on_cache_step(move |done| {
+                if done == CacheStep::ALL[step] {
+                    // SAFETY: ends this process.
+                    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+                }
+                Ok(())
+            });
+            cached(&directory, MODULE);
+        }
+    }
+}
+
+#[test]
+fn two_processes_that_compile_the_same_modules_both_succeed() {
+    let directory = private_directory("race");
+    let mut children = [(); 3].map(|()| start("race", &directory));
+    std::fs::write(directory.with_extension("go"), "").unwrap();
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(entries(&directory).len(), RACED as usize);
+    for number in 0..RACED {
+        assert_eq!(cached(&directory, &numbered(number)).1.hits, 1);
+    }
+}
+
+#[test]
+fn a_process_killed_after_any_step_leaves_nothing_half_made() {
+    for step in 0..CacheStep::ALL.len() {
+        let directory = private_directory("killed");
+        let status = start(&step.to_string(), &directory).wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "at {:?}", CacheStep::ALL[step]);
+        let named = CacheStep::ALL[step] == CacheStep::Named;
+        assert_eq!(entries(&directory).len(), usize::from(named));
+        let (module, stats) = cached(&directory, MODULE);
+        assert_eq!((run(&module), stats.hits, stats.damaged), (42, u64::from(named), 0));
+        assert_eq!(cached(&directory, MODULE).1.hits, 1);
+    }
+}
+
+#[test]
+fn processes_killed_at_any_time_leave_nothing_half_made() {
+    let directory = private_directory("killed_at_random");
+    // A linear congruential generator: the times are spread the same every time.
+    let mut random = 1u64;
+    let mut known = 0;
+    for round in 0..100 {
+        let mut child = start("write", &directory);
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        std::thread::sleep(Duration::from_micros(2000 + (random >> 40) % 30_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = entries(&directory).len() as i32;
+        // They are written in order of their numbers.
+        for number in [found - 1, found, known].into_iter().filter(|number| *number >= 0) {
+            let (module, stats) = cached(&directory, &numbered(number));
+            assert_eq!(run(&module), number);
+            assert_eq!(stats.damaged, 0, "round {round}, module {number}: {stats:?}");
+            assert_eq!(stats.hits == 1, number < found || number == known && known < found);
+        }
+        known = found;
+    }
+    assert!(known > 100, "only {known} entries were written in 100 rounds");
+}

@@ -1,0 +1,300 @@
+use std::collections::HashMap;
+
+use pagefork::{
+    AsContext, AsContextMut, Config, Error, ErrorKind, Exception, Extern, ExternRef, ExternType,
+    Func, Global, Instance, Memory, Module, Store, StoreContextMut, StoreLimits, Table, Tag, Trap,
+    TrapCode, Val,
+};
+use wasmparser::{FuncType, ValType};
+
+use crate::generate::{MEMORY_SIZE_MAX, TABLE_LENGTH_MAX};
+use crate::interface::Kind;
+use crate::subject::{Ending, Engine, Failure, Outcome, State, Subject, host_call};
+use crate::value::{Target, Value, target};
+
+/// Bytes of stack that guests have in either engine.
+pub const STACK_SIZE: u64 = 1 << 20;
+
+/// Pagefork, with the store of one case.
+pub struct Ours {
+    store: Store<Data>,
+    module: Option<Module>,
+    imports_made: usize,
+}
+
+/// The data of such a store.
+pub struct Data {
+    state: State<Extern>,
+    /// Numbers of functions, by what tells functions apart.
+    functions: HashMap<String, usize>,
+    by_number: Vec<Func>,
+}
+
+/// The engine that cases of this kind run in.
+///
+/// # Panics
+/// If the machine cannot run guests.
+pub fn engine() -> pagefork::Engine {
+    let mut config = Config::new();
+    // Relaxed operators have one result then; NaNs have, by how modules are made.
+    config.stack_size(STACK_SIZE).deterministic(true);
+    pagefork::Engine::new(&config).expect("this machine can run guests")
+}
+
+impl Ours {
+    /// An empty store for the case of this seed.
+    pub fn new(engine: &pagefork::Engine, seed: u64) -> Self {
+        let data = Data {
+            state: State::new(seed),
+            functions: HashMap::new(),
+            by_number: Vec::new(),
+        };
+        let mut store = Store::new(engine, data);
+        let limits =
+            StoreLimits::new().memory_size(MEMORY_SIZE_MAX).table_elements(TABLE_LENGTH_MAX);
+        store.set_limits(limits);
+        Self { store, module: None, imports_made: 0 }
+    }
+}
+
+impl Engine for Ours {
+    type Item = Extern;
+    type Subject<'a> = Access<'a>;
+
+    fn subject(&mut self) -> Access<'_> {
+        Access(self.store.as_context_mut())
+    }
+
+    fn compile(&mut self, wasm: &[u8]) -> Result<(), String> {
+        let module = Module::from_binary(self.store.engine(), wasm);
+        self.module = Some(module.map_err(|error| format!("{error:#}"))?);
+        Ok(())
+    }
+
+    fn provide(&mut self, index: usize, kind: &Kind, value: Option<Value>) -> Option<Extern> {
+        let import = self.imports_made;
+        self.imports_made += 1;
+        let module = self.module.as_ref().expect("a module was compiled");
+        let ty = module.imports().nth(index).expect("the module has this import").ty().clone();
+        let store = &mut self.store;
+        Some(match (ty, kind) {
+            (ExternType::Func(ty), Kind::Func(shape)) => {
+                let shape = shape.clone();
+                Extern::Func(Func::new(store, ty, move |mut caller, arguments, results| {
+                    let mut access = Access(caller.as_context_mut());
+                    let arguments = access.from_vals(arguments);
+                    match host_call(&mut access, import, &shape, arguments) {
+                        Ending::Return(values) => {
+                            let values = access.to_vals(&values, shape.results());
+                            results.copy_from_slice(&values);
+                            Ok(())
+                        }
+                        Ending::Throw(tag, ty, values) => {
+                            let Extern::Tag(tag) = tag else { panic!("not a tag") };
+                            let payload = access.to_vals(&values, ty.params());
+                            Err(Exception::new(&access.0, &tag, &payload)?.into())
+                        }
+                        Ending::Fail => Err(Error::msg("the host function fails")),
+                    }
+                }))
+            }
+            (ExternType::Global(ty), Kind::Global(shape)) => {
+                let value = Access(store.as_context_mut()).to_val(value?, shape.content_type);
+                Extern::Global(Global::new(store, ty, value).expect("the value is of the type"))
+            }
+            (ExternType::Table(ty), Kind::Table(shape)) => {
+                let element = ValType::Ref(shape.element_type);
+                let value = Access(store.as_context_mut()).to_val(value?, element);
+                Extern::Table(Table::new(store, ty, value).expect("the table is small"))
+            }
+            (ExternType::Memory(ty), Kind::Memory(_)) => {
+                Extern::Memory(Memory::new(store, ty).expect("the memory is small"))
+            }
+            (ExternType::Tag(ty), Kind::Tag(_)) => {
+                Extern::Tag(Tag::new(store, ty).expect("the tag is valid"))
+            }
+            (ty, kind) => panic!("{kind:?} is {ty:?} for pagefork"),
+        })
+    }
+
+    fn instantiate(&mut self, imports: &[Extern]) -> Result<Vec<Extern>, Failure> {
+        let module = self.module.as_ref().expect("a module was compiled");
+        let instance =
+            Instance::new(&mut self.store, module, imports)
+                .map_err(|error| self.subject().failure(&error))?;
+        Ok(instance.exports(&mut self.store).map(|export| export.into_extern()).collect())
+    }
+
+    fn name_function(&mut self, function: &Extern) {
+        let Extern::Func(function) = function else { panic!("only functions get numbers") };
+        let data = self.store.data_mut();
+        let number = data.by_number.len();
+        data.by_number.push(*function);
+        data.functions.entry(format!("{function:?}")).or_insert(number);
+    }
+}
+
+/// Access to a store.
+pub struct Access<'a>(StoreContextMut<'a, Data>);
+
+impl Access<'_> {
+    fn to_val(&mut self, value: Value, ty: ValType) -> Val {
+        match value {
+            Value::I32(bits) => Val::I32(bits as i32),
+            Value::I64(bits) => Val::I64(bits as i64),
+            Value::F32(bits) => Val::F32(bits),
+            Value::F64(bits) => Val::F64(bits),
+            Value::V128(bits) => Val::V128(bits),
+            Value::Func(number) => {
+                let number = number.expect("only known functions are passed");
+                Val::FuncRef(Some(self.0.data().by_number[number]))
+            }
+            Value::Extern(number) => {
+                let reference = ExternRef::new(&mut self.0, number).expect("there are few values");
+                Val::ExternRef(Some(reference))
+            }
+            Value::Null => match ty {
+                ValType::Ref(ty) => match target(ty) {
+                    Target::Func => Val::FuncRef(None),
+                    Target::Extern => Val::ExternRef(None),
+                    Target::Exception => Val::ExnRef(None),
+                },
+                _ => panic!("{ty} has no null"),
+            },
+            Value::Exception(_) => panic!("exceptions are not passed"),
+        }
+    }
+
+    fn to_vals(&mut self, values: &[Value], types: &[ValType]) -> Vec<Val> {
+        values.iter().zip(types).map(|(value, ty)| self.to_val(*value, *ty)).collect()
+    }
+
+    fn from_val(&mut self, value: &Val) -> Value {
+        match value {
+            Val::I32(value) => Value::I32(*value as u32),
+            Val::I64(value) => Value::I64(*value as u64),
+            Val::F32(bits) => Value::F32(*bits),
+            Val::F64(bits) => Value::F64(*bits),
+            Val::V128(bits) => Value::V128(*bits),
+            Val::FuncRef(Some(function)) => {
+                let data = self.0.data();
+                data.state.function(data.functions.get(&format!("{function:?}")))
+            }
+            Val::ExternRef(Some(reference)) => {
+                let value = reference.data(self.0.as_context()).expect("it is of this store");
+                Value::Extern(*value.downcast_ref().expect("all host values are numbers"))
+            }
+            Val::ExnRef(Some(reference)) => {
+                let exception = reference.exception(&mut self.0).expect("it is of this store");
+                Value::exception(&self.from_vals(exception.payload()))
+            }
+            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) => Value::Null,
+            other => panic!("unknown value {other:?}"),
+        }
+    }
+
+    fn from_vals(&mut self, values: &[Val]) -> Vec<Value> {
+        values.iter().map(|value| self.from_val(value)).collect()
+    }
+
+    fn failure(&mut self, error: &Error) -> Failure {
+        match error.kind() {
+            ErrorKind::Link => return Failure::Link,
+            ErrorKind::Host => return Failure::Host,
+            _ => {}
+        }
+        if let Some(trap) = error.downcast_ref::<Trap>() {
+            trap_failure(trap.code())
+        } else if let Some(exception) = error.downcast_ref::<Exception>() {
+            Failure::Exception(self.from_vals(exception.payload()))
+        } else {
+            Failure::Other(format!("{error:#}"))
+        }
+    }
+}
+
+impl Subject for Access<'_> {
+    type Item = Extern;
+
+    fn state(&mut self) -> &mut State<Extern> {
+        &mut self.0.data_mut().state
+    }
+
+    fn call(&mut self, function: &Extern, ty: &FuncType, arguments: &[Value]) -> Outcome {
+        let Extern::Func(function) = function else { panic!("only functions are called") };
+        let arguments = self.to_vals(arguments, ty.params());
+        let mut results = vec![Val::I32(0); ty.results().len()];
+        function
+            .call(&mut self.0, &arguments, &mut results)
+            .map_err(|error| self.failure(&error))?;
+        Ok(self.from_vals(&results))
+    }
+
+    fn global(&mut self, global: &Extern) -> Value {
+        let Extern::Global(global) = global else { panic!("not a global") };
+        let value = global.get(&mut self.0);
+        self.from_val(&value)
+    }
+
+    fn set_global(&mut self, global: &Extern, ty: ValType, value: Value) -> bool {
+        let Extern::Global(global) = global else { panic!("not a global") };
+        let value = self.to_val(value, ty);
+        global.set(&mut self.0, value).is_ok()
+    }
+
+    fn table_length(&mut self, table: &Extern) -> u64 {
+        let Extern::Table(table) = table else { panic!("not a table") };
+        table.size(&self.0)
+    }
+
+    fn element(&mut self, table: &Extern, index: u64) -> (Value, Option<Extern>) {
+        let Extern::Table(table) = table else { panic!("not a table") };
+        let value = table.get(&mut self.0, index).expect("the element is within the table");
+        let item = match value {
+            Val::FuncRef(Some(function)) => Some(Extern::Func(function)),
+            _ => None,
+        };
+        (self.from_val(&value), item)
+    }
+
+    fn set_element(&mut self, table: &Extern, ty: ValType, index: u64, value: Value) -> bool {
+        let Extern::Table(table) = table else { panic!("not a table") };
+        let value = self.to_val(value, ty);
+        table.set(&mut self.0, index, value).is_ok()
+    }
+
+    fn grow_table(&mut self, table: &Extern, ty: ValType, delta: u64, value: Value) -> bool {
+        let Extern::Table(table) = table else { panic!("not a table") };
+        let value = self.to_val(value, ty);
+        table.grow(&mut self.0, delta, value).is_ok()
+    }
+
+    fn memory(&mut self, memory: &Extern) -> &mut [u8] {
+        let Extern::Memory(memory) = memory else { panic!("not a memory") };
+        memory.data_mut(&mut self.0)
+    }
+
+    fn grow_memory(&mut self, memory: &Extern, delta: u64) -> bool {
+        let Extern::Memory(memory) = memory else { panic!("not a memory") };
+        memory.grow(&mut self.0, delta).is_ok()
+    }
+}
+
+fn trap_failure(code: TrapCode) -> Failure {
+    Failure::Trap(match code {
+        TrapCode::StackOverflow => return Failure::Exhausted("stack"),
+        TrapCode::MemoryOutOfBounds => "memory out of bounds",
+        TrapCode::TableOutOfBounds => "table out of bounds",
+        TrapCode::IndirectCallToNull => "indirect call to null",
+        TrapCode::BadSignature => "indirect call type mismatch",
+        TrapCode::IntegerOverflow => "integer overflow",
+        TrapCode::IntegerDivisionByZero => "integer division by zero",
+        TrapCode::BadConversionToInteger => "bad conversion to integer",
+        TrapCode::Unreachable => "unreachable",
+        TrapCode::NullReference
+        | TrapCode::NullFunctionReference
+        | TrapCode::NullExceptionReference => "null reference",
+        TrapCode::TooManyExceptions => return Failure::Exhausted("room for exceptions"),
+        other => return Failure::Other(other.to_string()),
+    })
+}
