@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::features::{self, FeatureSet};
 use crate::generate::Case;
-use crate::ours::{self, Ours};
+use crate::ours::{Engines, Ours};
 use crate::peer::{Library, Peer};
 use crate::subject::{self, Transcript};
 
@@ -25,9 +25,9 @@ pub struct Comparison {
 }
 
 /// Runs one case in both engines.
-pub fn compare(case: &Case, engine: &pagefork::Engine, library: &'static Library) -> Comparison {
-    let ours = subject::run(&mut Ours::new(engine, case.seed), case);
-    let theirs = subject::run(&mut Peer::new(library, case.seed), case);
+pub fn compare(case: &Case, engines: &Engines, library: &'static Library) -> Comparison {
+    let ours = subject::run(&mut Ours::new(engines, case), case);
+    let theirs = subject::run(&mut Peer::new(library, case), case);
     let mut counts = ours.counts.clone();
     let mut count = |name: &str, by| *counts.entry(name.to_owned()).or_default() += by;
     for module in &case.modules {
@@ -170,7 +170,7 @@ fn add(report: &mut Report, other: Report) {
 /// If the library is missing, or nobody reads the output.
 pub fn work(seeds: Range<u64>, features: FeatureSet) -> Result<(), String> {
     let library = Library::open()?;
-    let engine = ours::engine();
+    let engines = Engines::new();
     let mut output = std::io::stdout().lock();
     let mut say = |line: String| -> Result<(), String> {
         writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| error.to_string())
@@ -178,7 +178,7 @@ pub fn work(seeds: Range<u64>, features: FeatureSet) -> Result<(), String> {
     for seed in seeds {
         say(format!("begin\t{seed}"))?;
         let case = Case::new(seed, features);
-        let comparison = compare(&case, &engine, library);
+        let comparison = compare(&case, &engines, library);
         for (name, count) in comparison.counts {
             say(format!("count\t{count}\t{name}"))?;
         }

@@ -51,6 +51,13 @@ const fn feature(
     Feature { name, version, share, allow }
 }
 
+/// What cannot be without something else.
+const NEEDS: &[(&str, &str)] = &[
+    ("exceptions", "reference-types"),
+    ("function-references", "reference-types"),
+    ("relaxed-simd", "simd"),
+];
+
 /// A set of the proposals in [`FEATURES`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FeatureSet(u32);
@@ -83,16 +90,14 @@ impl FeatureSet {
             };
             let named = match name.strip_prefix("wasm").and_then(|digit| digit.parse().ok()) {
                 Some(version) => Self::version(version).0,
-                None => {
-                    let Some(i) = FEATURES.iter().position(|feature| feature.name == name) else {
-                        let known: Vec<_> = FEATURES.iter().map(|feature| feature.name).collect();
-                        return Err(format!(
-                            "unknown feature {name:?}: wasm1, wasm2, wasm3 or one of {}",
-                            known.join(", ")
-                        ));
-                    };
-                    1 << i
+                None if Self::named(name) == Self::NONE => {
+                    let known: Vec<_> = FEATURES.iter().map(|feature| feature.name).collect();
+                    return Err(format!(
+                        "unknown feature {name:?}: wasm1, wasm2, wasm3 or one of {}",
+                        known.join(", ")
+                    ));
                 }
+                None => Self::named(name).0,
             };
             set = if minus { set & !named } else { set | named };
         }
@@ -101,7 +106,7 @@ impl FeatureSet {
 
     /// Whether it contains the proposal of this name.
     pub fn has(self, name: &str) -> bool {
-        FEATURES.iter().position(|feature| feature.name == name).is_some_and(|i| self.0 >> i & 1 == 1)
+        self.0 & Self::named(name).0 != 0
     }
 
     /// Some of them, each as often as its share says: a module in which everything
@@ -112,7 +117,16 @@ impl FeatureSet {
             let chosen = random.chance(feature.share, 8);
             set |= u32::from(chosen && self.0 >> i & 1 == 1) << i;
         }
+        for (name, needed) in NEEDS {
+            if !Self(set).has(needed) {
+                set &= !Self::named(name).0;
+            }
+        }
         Self(set)
+    }
+
+    fn named(name: &str) -> Self {
+        Self(FEATURES.iter().position(|feature| feature.name == name).map_or(0, |i| 1 << i))
     }
 
     /// Allows the generator these proposals and no other.
@@ -141,8 +155,6 @@ impl FeatureSet {
                 (feature.allow)(config, random);
             }
         }
-        // Relaxed operations are vector operations.
-        config.relaxed_simd_enabled &= config.simd_enabled;
     }
 }
 

@@ -29,6 +29,10 @@ pub struct Case {
     pub seed: u64,
     /// What the modules may use.
     pub features: FeatureSet,
+    /// Whether engines are to make every NaN the canonical one, and to have one
+    /// result for relaxed operators. If not, modules do that themselves and have no
+    /// such operators.
+    pub deterministic: bool,
     /// What each module has in its fuel before each call.
     pub fuel: u32,
     /// The modules.
@@ -49,6 +53,7 @@ impl Case {
     pub fn new(seed: u64, features: FeatureSet) -> Self {
         let mut random = Random::new(seed, 1);
         let features = features.some(&mut random);
+        let deterministic = random.chance(1, 2);
         let fuel = if random.chance(1, 16) { 50_000 } else { 1_000 };
         let count = if random.chance(3, 8) { random.between(2, 3) } else { 1 };
         let mut modules: Vec<Source> = Vec::new();
@@ -56,7 +61,7 @@ impl Case {
             let module = loop {
                 let size = 256 << random.between(0, 6);
                 let bytes = random.bytes(size);
-                let config = config(features, modules.last(), &mut random);
+                let config = config(features, deterministic, modules.last(), &mut random);
                 match generate(config, &bytes, fuel, features, &mut random) {
                     Some(module) => break module,
                     None => continue,
@@ -64,7 +69,7 @@ impl Case {
             };
             modules.push(module);
         }
-        Self { seed, features, fuel, modules }
+        Self { seed, features, deterministic, fuel, modules }
     }
 
     /// One module made of these bytes, which a coverage-guided fuzzer chose.
@@ -73,16 +78,22 @@ impl Case {
         let seed = u64::from_le_bytes(*seed);
         let mut random = Random::new(seed, 1);
         let features = features.some(&mut random);
+        let deterministic = random.chance(1, 2);
         let fuel = 1_000;
-        let config = config(features, None, &mut random);
+        let config = config(features, deterministic, None, &mut random);
         let module = generate(config, data, fuel, features, &mut random)?;
-        Some(Self { seed, features, fuel, modules: vec![module] })
+        Some(Self { seed, features, deterministic, fuel, modules: vec![module] })
     }
 }
 
 /// The shape of a module. A module in which everything is likely is alike to the
 /// next one: each has its own bounds and its own kinds of instructions.
-fn config(features: FeatureSet, previous: Option<&Source>, random: &mut Random) -> Config {
+fn config(
+    features: FeatureSet,
+    deterministic: bool,
+    previous: Option<&Source>,
+    random: &mut Random,
+) -> Config {
     let mut kinds = vec![InstructionKind::Variable, InstructionKind::Parametric];
     let mut floats = false;
     for (kind, kind_of_ints, share) in [
@@ -109,7 +120,7 @@ fn config(features: FeatureSet, previous: Option<&Source>, random: &mut Random) 
         allow_floats: floats || random.chance(1, 2),
         available_imports: previous.and_then(|previous| offered(&previous.wasm)),
         // The bits of a NaN that an operation makes are not specified.
-        canonicalize_nans: true,
+        canonicalize_nans: !deterministic,
         // Random code traps soon: half of the modules only do what cannot.
         disallow_traps: random.chance(1, 2),
         export_everything: true,
@@ -140,6 +151,7 @@ fn config(features: FeatureSet, previous: Option<&Source>, random: &mut Random) 
         ..Config::default()
     };
     features.apply(&mut config, random);
+    config.relaxed_simd_enabled &= deterministic;
     config.min_tags = (config.exceptions_enabled && random.chance(3, 4)).into();
     if config.available_imports.is_some() {
         config.max_imports = random.between(2, 12) as usize;

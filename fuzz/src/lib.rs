@@ -30,7 +30,7 @@ use pagefork_compiler::{CompileOptions, compile as compile_module, initial_image
 
 use crate::features::FeatureSet;
 use crate::generate::Case;
-use crate::ours::Ours;
+use crate::ours::{Engines, Ours};
 use crate::random::Random;
 
 /// Any bytes are compiled or refused; a valid module of the supported proposals
@@ -55,11 +55,11 @@ pub fn compile(data: &[u8]) {
 /// all of memory, tables and globals afterwards.
 pub fn run(data: &[u8]) {
     let Some(case) = Case::from_bytes(data, supported()) else { return };
-    let engine = ours::engine();
+    let engines = Engines::new();
     let observe = |ours: &mut Ours| subject::run(ours, &case);
-    let mut neighbour = Ours::new(&engine, case.seed);
+    let mut neighbour = Ours::new(&engines, &case);
     let (mut first, mut second) =
-        (Ours::new(&engine, case.seed), Ours::new(&engine, case.seed));
+        (Ours::new(&engines, &case), Ours::new(&engines, &case));
     let seen = observe(&mut first);
     observe(&mut neighbour);
     let again = observe(&mut second);

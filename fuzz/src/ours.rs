@@ -7,7 +7,7 @@ use pagefork::{
 };
 use wasmparser::{FuncType, ValType};
 
-use crate::generate::{MEMORY_SIZE_MAX, TABLE_LENGTH_MAX};
+use crate::generate::{Case, MEMORY_SIZE_MAX, TABLE_LENGTH_MAX};
 use crate::interface::Kind;
 use crate::subject::{Ending, Engine, Failure, Outcome, State, Subject, host_call};
 use crate::value::{Target, Value, target};
@@ -30,22 +30,34 @@ pub struct Data {
     by_number: Vec<Func>,
 }
 
-/// The engine that cases of this kind run in.
-///
-/// # Panics
-/// If the machine cannot run guests.
-pub fn engine() -> pagefork::Engine {
-    let mut config = Config::new();
-    // Relaxed operators have one result then; NaNs have, by how modules are made.
-    config.stack_size(STACK_SIZE).deterministic(true);
-    pagefork::Engine::new(&config).expect("this machine can run guests")
+/// What cases run in.
+pub struct Engines {
+    plain: pagefork::Engine,
+    deterministic: pagefork::Engine,
+}
+
+impl Engines {
+    /// The engines, for as many cases as there are.
+    ///
+    /// # Panics
+    /// If the machine cannot run guests.
+    #[expect(clippy::new_without_default, reason = "it can panic")]
+    pub fn new() -> Self {
+        let engine = |deterministic| {
+            let mut config = Config::new();
+            config.stack_size(STACK_SIZE).deterministic(deterministic);
+            pagefork::Engine::new(&config).expect("this machine can run guests")
+        };
+        Self { plain: engine(false), deterministic: engine(true) }
+    }
 }
 
 impl Ours {
-    /// An empty store for the case of this seed.
-    pub fn new(engine: &pagefork::Engine, seed: u64) -> Self {
+    /// An empty store for this case.
+    pub fn new(engines: &Engines, case: &Case) -> Self {
+        let engine = if case.deterministic { &engines.deterministic } else { &engines.plain };
         let data = Data {
-            state: State::new(seed),
+            state: State::new(case.seed),
             functions: HashMap::new(),
             by_number: Vec::new(),
         };

@@ -14,10 +14,11 @@ struct Zone {
     map: String,
 }
 
-fn documented_zones() -> Vec<Zone> {
+/// The rows of the table whose first column is headed so.
+fn documented_zones(head: &str) -> Vec<Zone> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../LAYOUT.md");
     let text = fs::read_to_string(path).unwrap();
-    let table = text.split("| zone |").nth(1).expect("LAYOUT.md has a table of zones");
+    let table = text.split(&format!("| {head} |")).nth(1).expect("LAYOUT.md has the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -36,7 +37,7 @@ fn the_documented_zones_are_the_kernels_maps() {
     let layout = compile(&wasm, &CompileOptions::default()).unwrap().layout;
 
     // What the table says, a map a line: neighbours that share a map are one.
-    let zones = documented_zones();
+    let zones = documented_zones("zone");
     let ends = [
         layout.stack.start,
         layout.stack.end,
@@ -84,5 +85,46 @@ fn the_documented_zones_are_the_kernels_maps() {
             assert!(map.range.end >= start + end, "{what}");
         }
         at = start + end;
+    }
+}
+
+#[test]
+fn the_documented_parts_of_further_memories_are_the_kernels_maps() {
+    let wasm = wat::parse_str(
+        r#"(module (memory (export "memory") 1) (memory 2) (memory i64 2 5) (memory 2)
+            (data (memory 1) (i32.const 0) "image") (data (memory 2) (i64.const 0) "image"))"#,
+    )
+    .unwrap();
+    let layout = compile(&wasm, &CompileOptions::default()).unwrap().layout;
+    let [contents, rest, beyond] = &documented_zones("part of a further memory")[..] else {
+        panic!("a further memory has three parts")
+    };
+    for (zone, protection) in [(contents, "read-write"), (rest, "read-write"), (beyond, "none")] {
+        assert_eq!(zone.protection, protection, "{}", zone.name);
+    }
+
+    let engine = Engine::default();
+    let module = Module::new(&engine, &wasm).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    let base = memory.data(&store).as_ptr() as u64;
+    let maps = procmaps::read().unwrap();
+    for (place, image) in layout.memories.iter().skip(1).zip([true, true, false]) {
+        let start = base + place.offset;
+        let map = |at| maps.iter().find(|map| map.range.contains(&at)).expect("a map");
+        let mut at = start;
+        if image {
+            let of_image = map(at);
+            assert_eq!(of_image.range, start..start + 4096, "{}", contents.name);
+            assert!(of_image.write && of_image.name.contains("pagefork"), "{}", contents.map);
+            at += 4096;
+        }
+        let anonymous = map(at);
+        assert_eq!(anonymous.range, at..start + 2 * 65536, "{}", rest.name);
+        assert!(anonymous.write && anonymous.name.is_empty(), "{}", rest.map);
+        let guard = map(start + 2 * 65536);
+        assert!(!guard.read && !guard.write, "{}", beyond.name);
+        assert!(guard.range.end >= base + place.end(), "{}", beyond.map);
     }
 }

@@ -82,6 +82,19 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
+/// No guest, but the runtime that differential tests compare with: its library.
+const PEER: Package = Package {
+    index: Index::Python,
+    name: "wasmtime",
+    version: "48.0.0",
+    sha256: "58544d539053dff7bd4cf30c40d7a540862d683013c0dfa6ba46a063f5b682f7",
+    guests: &[Packed {
+        member: "wasmtime/linux-x86_64/_libwasmtime.so",
+        name: "libwasmtime.so",
+        sha256: "82d77282a932ab09e4bad32cd3ac082114da981559db04c49b70049f98ae7644",
+    }],
+};
+
 /// The crate that carries SQLite's amalgamation, and the digests of what is used.
 const SQLITE: (&str, &str) = ("libsqlite3-sys", "0.39.1");
 const SQLITE_SOURCES: &[(&str, &str)] = &[
@@ -99,6 +112,7 @@ const COMPILER: (&str, &str, &str) =
 /// Own guests that are committed ready-built: source and how it is compiled.
 const BUILT: &[(&str, Language)] = &[
     ("guest/c/survey.c", Language::C),
+    ("guest/c/crash.c", Language::Debugged),
     ("guest/cpp/words.cpp", Language::Cpp),
     ("guest/cpp/formula.cpp", Language::CppThrowing),
     ("guest/rust/files.rs", Language::Rust),
@@ -115,6 +129,8 @@ enum Language {
     Cpp,
     /// C++ that uses exceptions.
     CppThrowing,
+    /// C with debug information and without libc.
+    Debugged,
     Rust,
 }
 
@@ -122,7 +138,7 @@ impl Language {
     /// What to do when the compiler fails.
     fn hint(self) -> &'static str {
         match self {
-            Self::C | Self::Cpp | Self::CppThrowing => "",
+            Self::C | Self::Cpp | Self::CppThrowing | Self::Debugged => "",
             Self::Rust => "\nRust guests need the target: `rustup target add wasm32-wasip1`",
         }
     }
@@ -146,6 +162,14 @@ pub(crate) fn fetch(host: &Host) -> Result<usize> {
     Ok(count + 1)
 }
 
+/// Fetches and verifies the library of the runtime that is compared with, which
+/// lies where guests do.
+pub(crate) fn fetch_peer(host: &Host) -> Result {
+    let directory = host.guests();
+    host::create_directory(&directory)?;
+    fetch_package(host, &directory, &PEER)
+}
+
 /// Builds what `guest/built` holds from its sources, and notes in
 /// `guest/built/SOURCES` which sources those were.
 pub(crate) fn rebuild(host: &Host) -> Result {
@@ -154,7 +178,7 @@ pub(crate) fn rebuild(host: &Host) -> Result {
     for (source, language) in BUILT {
         let fresh = host.guests().join("rebuilt.wasm");
         let mut command = match language {
-            Language::C => zig(host, &compiler, "cc"),
+            Language::C | Language::Debugged => zig(host, &compiler, "cc"),
             Language::Cpp | Language::CppThrowing => zig(host, &compiler, "c++"),
             Language::Rust => host.command("rustc"),
         };
@@ -164,6 +188,7 @@ pub(crate) fn rebuild(host: &Host) -> Result {
                 command.args(["-std=c++20", "-fno-exceptions", "-fno-rtti"]).args(C_FLAGS)
             }
             Language::CppThrowing => command.args(CPP_THROWING_FLAGS).args(C_FLAGS),
+            Language::Debugged => command.args(DEBUGGED_FLAGS),
             Language::Rust => command.args(RUST_FLAGS),
         };
         command.arg(source);
@@ -179,6 +204,18 @@ pub(crate) fn rebuild(host: &Host) -> Result {
     }
     host::write(&host.root.join("guest/built/SOURCES"), notes.as_bytes())
 }
+
+const DEBUGGED_FLAGS: &[&str] = &[
+    "-target",
+    "wasm32-freestanding",
+    "-std=gnu17",
+    "-O1",
+    "-g",
+    // Nobody's directory belongs into a committed file.
+    "-fdebug-compilation-dir=.",
+    "-nostdlib",
+    "-Wl,--no-entry",
+];
 
 const C_FLAGS: &[&str] = &[
     "-target",

@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
 use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
+use pagefork_compiler::CpuLevel;
 use pagefork_pages::probes::{Limits, Outcome, Probe};
 
 use crate::show;
@@ -83,13 +84,12 @@ fn release() -> String {
 
 /// The levels that code is compiled for.
 fn processor() -> Line {
-    use std::is_x86_feature_detected as has;
-    let v2 = has!("sse4.2") && has!("popcnt") && has!("ssse3");
-    let v3 = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("fma") && has!("lzcnt");
-    let (state, detail) = match (v2, v3 && has!("movbe")) {
-        (true, true) => (State::Ok, "x86-64-v3"),
-        (true, false) => (State::Limited, "x86-64-v2: code is made without AVX2, BMI and FMA"),
-        _ => (State::Missing, "it lacks SSE4.2 or POPCNT, which code needs: use another machine"),
+    let (state, detail) = match CpuLevel::of_this_machine() {
+        Ok(CpuLevel::V2) => {
+            (State::Limited, "x86-64-v2: code is made without AVX2, BMI and FMA".to_owned())
+        }
+        Ok(level) => (State::Ok, level.to_string()),
+        Err(error) => (State::Missing, format!("{error}: use another machine")),
     };
     Line::new(state, "processor", detail)
 }

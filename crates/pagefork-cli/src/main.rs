@@ -5,8 +5,10 @@
 
 /// The grammar of the command line.
 mod arguments;
-/// A file, as a module in the binary format.
+/// From a file to a compiled module.
 mod program;
+/// How far compiling is, on a terminal.
+mod progress;
 
 /// `pagefork run`.
 mod run;

@@ -1,10 +1,12 @@
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
+use std::sync::Arc;
 
-use pagefork::{Engine, Module};
+use pagefork::{Config, Engine, Module, Progress};
 
 use crate::inspect::proposals;
+use crate::progress::while_compiling;
 
 /// Reads a module from a file and gives it in the binary format.
 ///
@@ -32,12 +34,16 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     to_binary(path, bytes)
 }
 
-/// Compiles a module that [`read`] gave.
+/// Compiles a module that [`read`] gave, with a bar that shows how far it is.
 ///
 /// # Errors
-/// What is wrong with the module, and what to do.
-pub(crate) fn compile(engine: &Engine, path: &Path, binary: &[u8]) -> Result<Module, String> {
-    Module::from_binary(engine, binary).map_err(|error| {
+/// What is wrong with the machine or the module, and what to do.
+pub(crate) fn compile(mut config: Config, path: &Path, binary: &[u8]) -> Result<Module, String> {
+    let progress = Arc::new(Progress::new());
+    config.progress(Arc::clone(&progress));
+    let engine = Engine::new(&config).map_err(|error| format!("{error:#}"))?;
+    let compile = || Module::from_binary(&engine, binary);
+    while_compiling(&progress, compile).map_err(|error| {
         let refused = format!("{}: {error:#}", path.display());
         match error.downcast_ref::<pagefork::CompileError>() {
             Some(pagefork::CompileError::Invalid { .. }) => {
@@ -78,7 +84,8 @@ fn to_binary(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     }
     wat::parse_str(text).map_err(|mut error| {
         error.set_path(path);
-        let script = ["assert_", "invoke", "register"].iter().any(|word| text.contains(&format!("({word}")));
+        let script =
+            ["assert_", "invoke", "register"].iter().any(|word| text.contains(&format!("({word}")));
         let hint = if script { "\nA test script is run with `pagefork wast`." } else { "" };
         format!("malformed text of a module: {error}{hint}")
     })
@@ -162,11 +169,14 @@ fn start_of_code(text: &str) -> &str {
 /// What to do about a module that was refused.
 fn advice(binary: &[u8]) -> String {
     match proposals::needed(binary) {
-        None => "The module is valid under no proposal that is known here: the file is damaged, or \
+        None => {
+            "The module is valid under no proposal that is known here: the file is damaged, or \
                  the tool that made it is wrong. Make it again."
-            .to_owned(),
+                .to_owned()
+        }
         Some(needed) if needed.is_empty() => {
-            "The module is valid WebAssembly, but this is not supported: build it without.".to_owned()
+            "The module is valid WebAssembly, but this is not supported: build it without."
+                .to_owned()
         }
         Some(needed) => format!(
             "The module is valid WebAssembly with these proposals: {}. What the message names is \

@@ -2,9 +2,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pagefork::{
-    Config, Engine, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
-};
+use pagefork::{Config, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val};
 use pagefork_wasi::{Exit, Permissions, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{Profile, Run, UnknownImports};
@@ -16,17 +14,15 @@ const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
-    let engine = Engine::new(&config(arguments)).map_err(|error| format!("{error:#}"))?;
     let binary = program::read(arguments.file())?;
-    let module = program::compile(&engine, arguments.file(), &binary)?;
-    let mut store = Store::new(&engine, context(arguments)?);
-    let mut linker: Linker<WasiCtx> = Linker::new(&engine);
+    let module = program::compile(config(arguments), arguments.file(), &binary)?;
+    let engine = module.engine();
+    let mut store = Store::new(engine, context(arguments)?);
+    let mut linker: Linker<WasiCtx> = Linker::new(engine);
     pagefork_wasi::add_to_linker(&mut linker, |context| context)
         .map_err(|error| format!("{error:#}"))?;
     if arguments.unknown_imports == UnknownImports::Trap {
-        linker
-            .define_unknown_imports_as_traps(&module)
-            .map_err(|error| format!("{error:#}"))?;
+        linker.define_unknown_imports_as_traps(&module).map_err(|error| format!("{error:#}"))?;
     }
     check_imports(arguments, &linker, &mut store, &module)?;
     if let Some(timeout) = arguments.timeout {
@@ -75,11 +71,15 @@ fn check_imports(
         return Ok(());
     }
     let advice = match others {
-        true => "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`) and \
-                 nothing else: such a module needs a host of its own, through the crate `pagefork`.",
-        false => "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`). \
+        true => {
+            "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`) and \
+                 nothing else: such a module needs a host of its own, through the crate `pagefork`."
+        }
+        false => {
+            "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`). \
                   `--unknown-imports trap` runs the program all the same; a call of one of these \
-                  functions then traps.",
+                  functions then traps."
+        }
     };
     Err(format!(
         "{} imports what nothing here defines:\n{}{advice}",
@@ -93,6 +93,8 @@ fn context(arguments: &Run) -> Result<WasiCtx, String> {
     builder.inherit_stdio();
     builder.arg(arguments.file().as_os_str().as_bytes());
     builder.args(arguments.arguments().iter().map(|argument| argument.as_bytes()));
+    // First, so that a variable that is asked for prevails.
+    sockets::pass(arguments, &mut builder)?;
     for (name, value) in &arguments.variables {
         builder.env(name.as_bytes(), value.as_bytes());
     }
@@ -101,7 +103,6 @@ fn context(arguments: &Run) -> Result<WasiCtx, String> {
             .preopened_dir(&directory.host, &directory.guest, Permissions::ReadWrite)
             .map_err(|error| error.to_string())?;
     }
-    sockets::pass(arguments, &mut builder)?;
     builder.build().map_err(|error| error.to_string())
 }
 
@@ -150,8 +151,7 @@ fn outcome(arguments: &Run, error: &Error) -> Result<ExitCode, String> {
         // As a shell has it: the low eight bits.
         return Ok(ExitCode::from(exit.0 as u8));
     }
-    let undefined =
-        matches!(error.downcast_ref(), Some(LinkError::UndefinedFunction { .. }));
+    let undefined = matches!(error.downcast_ref(), Some(LinkError::UndefinedFunction { .. }));
     if error.downcast_ref::<Trap>().is_none() && !undefined {
         return Err(format!("{}: {error:?}", arguments.file().display()));
     }

@@ -113,7 +113,10 @@ fn missing_imports_are_all_named_and_can_be_made_to_trap() {
     let messages = [r#""env" "one" was called, but nothing defines it"#, "function 2"];
     assert_fails(&format!("{trapping} call {path}"), 134, &messages);
 
-    let path = file("memory.wat", r#"(module (import "env" "memory" (memory 1)) (import "e" "f" (func)))"#);
+    let path = file(
+        "memory.wat",
+        r#"(module (import "env" "memory" (memory 1)) (import "e" "f" (func)))"#,
+    );
     for options in ["", "--unknown-imports trap "] {
         assert_fails(&format!("{options}{path}"), 1, &["env   memory   1 page", "host"]);
     }

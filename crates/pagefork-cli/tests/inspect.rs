@@ -81,23 +81,48 @@ fn a_slot_is_drawn_zone_by_zone_without_a_gap() {
 }
 
 #[test]
+fn further_memories_and_exceptions_have_zones_of_their_own() {
+    let text = r#"(module (import "e" "t" (tag (param i32))) (tag $own (param i64))
+        (memory 1) (memory i64 1 3) (memory 0) (export "own" (tag $own)))"#;
+    let report = report("", "several.wat", text);
+    for line in [
+        "needs multi-memory, memory64, exception-handling",
+        "tag 0 e t (i32) -> ()",
+        "tag 1 own (i64) -> ()",
+        "memory 1 1 page (64 KiB), at most 3, 64-bit",
+    ] {
+        assert!(report.lines().any(|found| found == line), "no {line:?} in:\n{report}");
+    }
+    for zone in ["64 KiB exceptions", "4 GiB memory 0", "memory 1", "4 GiB memory 2"] {
+        assert!(report.contains(&format!("{zone} ")), "no {zone:?} in:\n{report}");
+    }
+    assert_eq!(report.matches(" guard no access |").count(), 4, "{report}");
+}
+
+#[test]
 fn a_module_without_anything_has_a_small_slot() {
     let report = report("", "nothing.wat", "(module)");
-    assert!(report.contains("module (none)\n") && report.contains("needs WebAssembly 1.0 alone"), "{report}");
+    assert!(
+        report.contains("module (none)\n") && report.contains("needs WebAssembly 1.0 alone"),
+        "{report}"
+    );
     assert!(!report.contains("memory 0 ") && report.contains("2 MiB of address space"), "{report}");
 }
 
 #[test]
-fn functions_are_listed_by_size_or_all() {
+fn some_functions_and_globals_are_listed_or_all() {
     let functions: String = (0..12)
         .map(|i| format!("(func $f{i} (result i32) i32.const 1 {})", "i32.popcnt ".repeat(i)))
         .collect();
-    let text = format!("(module {functions})");
+    let globals = "(global i32 (i32.const 1))".repeat(12);
+    let text = format!("(module {functions} {globals})");
     let some = report("", "some.wat", &text);
-    assert!(some.contains("10 of 12; `--functions` lists all"), "{some}");
+    assert!(some.contains("10 of 12; `--all` lists all"), "{some}");
     assert!(some.contains("f11 () -> (i32)") && !some.contains("f0 () -> (i32)"), "{some}");
-    let all = report("--functions ", "all.wat", &text);
+    assert!(some.contains("and 2 more") && !some.contains("global 11 "), "{some}");
+    let all = report("--all ", "all.wat", &text);
     assert!((0..12).all(|i| all.contains(&format!("f{i} () -> (i32)"))), "{all}");
+    assert!(all.contains("global 11 i32, constant"), "{all}");
 }
 
 fn number(text: &str) -> i64 {

@@ -116,7 +116,15 @@ fn compile_all(
         .into_par_iter()
         .map_init(
             || (Context::new(), Scratch::default()),
-            |(context, scratch), kind| compile_one(module, parsed, kind, context, scratch),
+            |(context, scratch), kind| {
+                let unit = compile_one(module, parsed, kind, context, scratch);
+                if let Some(progress) = parsed.progress
+                    && matches!(kind, CodeKind::Function(index) if index >= parsed.info.imported_functions)
+                {
+                    progress.finish_one();
+                }
+                unit
+            },
         )
         .collect()
 }

@@ -98,7 +98,7 @@ impl Writer<'_> {
         self.write(state::CELLS_OFFSET.into(), &parts.cells.to_le_bytes());
         self.write(state::ABI_OFFSET.into(), &ABI_VERSION.to_le_bytes());
         for (i, memory) in info.memories[info.imported_memories as usize..].iter().enumerate() {
-            let size = memory.minimum * WASM_PAGE_SIZE;
+            let size = memory.minimum.saturating_mul(WASM_PAGE_SIZE);
             self.write(parts.memory_size(i as u32).into(), &size.to_le_bytes());
         }
         for (i, table) in info.tables[info.imported_tables as usize..].iter().enumerate() {
@@ -185,16 +185,18 @@ impl Writer<'_> {
             let SegmentMode::Active { target, offset } = &data.mode else { continue };
             let (target, memory) = (*target, self.info.memories[*target as usize]);
             let offset = self.offset(offset, memory.memory64);
-            if target < self.info.imported_memories {
-                steps.push(SpawnStep::Data { segment: segment as u32, offset });
-            } else {
+            if let Some(own) = target.checked_sub(self.info.imported_memories) {
+                // Where there is no room for the memory, no instance is made.
+                let room = self.layout.memories[own as usize].reservation;
+                let size = memory.minimum.saturating_mul(WASM_PAGE_SIZE).min(room);
                 let end = offset.checked_add(data.bytes.len() as u64);
-                if end.is_none_or(|end| end > memory.minimum * WASM_PAGE_SIZE) {
+                if end.is_none_or(|end| end > size) {
                     steps.push(SpawnStep::Trap(TrapCode::MemoryOutOfBounds));
                     return None;
                 }
-                let own = target - self.info.imported_memories;
                 self.write(self.layout.memory_byte(own, offset), &data.bytes);
+            } else {
+                steps.push(SpawnStep::Data { segment: segment as u32, offset });
             }
             let dropped = self.layout.state_parts.dropped_data(self.info, segment as u32);
             self.write(dropped.into(), &[1]);

@@ -27,6 +27,8 @@ mod translate;
 mod stubs;
 /// The proof that suspended frames can be moved.
 mod relocatable;
+/// How far a compilation is.
+mod progress;
 /// The bytes that an instance starts with.
 mod image;
 /// Compiled modules in files.
@@ -35,6 +37,7 @@ pub mod file;
 pub use error::CompileError;
 pub use image::{Instantiation, SpawnStep, initial_image};
 pub use options::{CompileOptions, Features};
+pub use progress::Progress;
 pub use target::CpuLevel;
 
 use pagefork_layout::code::CodeImage;
@@ -59,7 +62,21 @@ pub struct CompiledModule {
 /// If the bytes are no valid module, if it uses a proposal that is switched off
 /// or unknown (the error names it and the byte offset), or if it is too large.
 pub fn compile(wasm: &[u8], options: &CompileOptions) -> Result<CompiledModule, CompileError> {
-    let parsed = parse::parse(wasm, &options.features)?;
+    compile_with_progress(wasm, options, &Progress::new())
+}
+
+/// As [`compile`]; another thread can see in `progress` how far it is.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_with_progress(
+    wasm: &[u8],
+    options: &CompileOptions,
+    progress: &Progress,
+) -> Result<CompiledModule, CompileError> {
+    let mut parsed = parse::parse(wasm, &options.features)?;
+    progress.expect(parsed.bodies.len() as u64);
+    parsed.progress = Some(progress);
     let layout = SlotLayout::new(&parsed.info, &options.limits)?;
     let code = build::build(&parsed, &layout, options)?;
     Ok(CompiledModule { info: parsed.info, layout, code })

@@ -10,7 +10,7 @@ use wasmparser::{
     TableInit, TypeRef, ValidPayload, Validator, ValidatorResources,
 };
 
-use crate::{CompileError, Features};
+use crate::{CompileError, Features, Progress};
 
 /// A module whose sections are valid; its bodies are validated as they are
 /// translated.
@@ -20,6 +20,8 @@ pub(crate) struct Parsed<'a> {
     pub(crate) canonical_types: Vec<u32>,
     /// The functions the module defines, in order.
     pub(crate) bodies: Vec<Body<'a>>,
+    /// Who wants to know how many of them are compiled.
+    pub(crate) progress: Option<&'a Progress>,
 }
 
 /// A function body that is still to be validated.
@@ -49,7 +51,7 @@ pub(crate) fn parse<'a>(wasm: &'a [u8], features: &Features) -> Result<Parsed<'a
         sections.section(payload)?;
     }
     let Sections { info, canonical_types, bodies, .. } = sections;
-    Ok(Parsed { info, canonical_types, bodies })
+    Ok(Parsed { info, canonical_types, bodies, progress: None })
 }
 
 #[derive(Default)]

@@ -1,9 +1,15 @@
+//! How long lists are serialised, for `#[serde(with = "...")]`: as bytes, which
+//! are copied, and not as sequences, whose elements are visited one by one.
+
 use std::fmt;
 
 use serde::de::{Error, Visitor};
-use serde::{Deserializer, Serializer};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Writes bytes, for `#[serde(with = "...")]`.
+use crate::trap::TrapCode;
+
+/// Writes bytes.
 ///
 /// # Errors
 /// Those of the serialiser.
@@ -16,23 +22,148 @@ pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
 /// # Errors
 /// Those of the deserialiser.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<[u8]>, D::Error> {
-    struct Bytes;
+    deserializer.deserialize_byte_buf(Bytes(|bytes: &[u8]| Some(bytes.into())))
+}
 
-    impl Visitor<'_> for Bytes {
-        type Value = Box<[u8]>;
+/// Reads bytes as what a function makes of them, if it can.
+struct Bytes<F>(F);
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("bytes")
+impl<T, F: Fn(&[u8]) -> Option<T>> Visitor<'_> for Bytes<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<T, E> {
+        self.0(bytes).ok_or_else(|| E::custom("a list whose bytes mean nothing"))
+    }
+}
+
+/// Lists of bytes with names.
+pub mod named {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Written<'a>(&'a str, #[serde(with = "super")] &'a [u8]);
+
+    #[derive(Deserialize)]
+    struct Read(String, #[serde(with = "super")] Box<[u8]>);
+
+    /// Writes a list.
+    ///
+    /// # Errors
+    /// Those of the serialiser.
+    pub fn serialize<S: Serializer>(
+        list: &[(String, Box<[u8]>)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut sequence = serializer.serialize_seq(Some(list.len()))?;
+        for (name, bytes) in list {
+            sequence.serialize_element(&Written(name, bytes))?;
+        }
+        sequence.end()
+    }
+
+    /// Reads what [`serialize`] wrote.
+    ///
+    /// # Errors
+    /// Those of the deserialiser.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(String, Box<[u8]>)>, D::Error> {
+        let list = Vec::<Read>::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|Read(name, bytes)| (name, bytes)).collect())
+    }
+}
+
+/// Lists of things of a fixed size, little-endian.
+pub mod packed {
+    use super::*;
+
+    /// Something of a fixed size.
+    pub trait Packed: Sized {
+        /// Its bytes.
+        type Bytes: AsRef<[u8]> + for<'a> TryFrom<&'a [u8]>;
+        /// How many they are.
+        const SIZE: usize;
+
+        /// Its bytes.
+        fn pack(&self) -> Self::Bytes;
+        /// What has these bytes, if anything does.
+        fn unpack(bytes: Self::Bytes) -> Option<Self>;
+    }
+
+    impl Packed for u32 {
+        type Bytes = [u8; 4];
+        const SIZE: usize = 4;
+
+        fn pack(&self) -> [u8; 4] {
+            self.to_le_bytes()
         }
 
-        fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
-            Ok(bytes.into())
-        }
-
-        fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Self::Value, E> {
-            Ok(bytes.into())
+        fn unpack(bytes: [u8; 4]) -> Option<Self> {
+            Some(Self::from_le_bytes(bytes))
         }
     }
 
-    deserializer.deserialize_byte_buf(Bytes)
+    impl Packed for (u32, u32) {
+        type Bytes = [u8; 8];
+        const SIZE: usize = 8;
+
+        fn pack(&self) -> [u8; 8] {
+            (u64::from(self.1) << 32 | u64::from(self.0)).to_le_bytes()
+        }
+
+        fn unpack(bytes: [u8; 8]) -> Option<Self> {
+            let both = u64::from_le_bytes(bytes);
+            Some((both as u32, (both >> 32) as u32))
+        }
+    }
+
+    impl Packed for (u32, TrapCode) {
+        type Bytes = [u8; 5];
+        const SIZE: usize = 5;
+
+        fn pack(&self) -> [u8; 5] {
+            let [a, b, c, d] = self.0.to_le_bytes();
+            [a, b, c, d, self.1 as u8]
+        }
+
+        fn unpack([a, b, c, d, code]: [u8; 5]) -> Option<Self> {
+            Some((u32::from_le_bytes([a, b, c, d]), TrapCode::from_number(code)?))
+        }
+    }
+
+    /// Writes a list.
+    ///
+    /// # Errors
+    /// Those of the serialiser.
+    pub fn serialize<T: Packed, S: Serializer>(
+        list: &[T],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::with_capacity(list.len() * T::SIZE);
+        for element in list {
+            bytes.extend_from_slice(element.pack().as_ref());
+        }
+        serializer.serialize_bytes(&bytes)
+    }
+
+    /// Reads what [`serialize`] wrote.
+    ///
+    /// # Errors
+    /// Those of the deserialiser; if the bytes are no such list.
+    pub fn deserialize<'de, T: Packed, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<T>, D::Error> {
+        let unpack = |bytes: &[u8]| {
+            let elements = bytes.chunks_exact(T::SIZE);
+            if !elements.remainder().is_empty() {
+                return None;
+            }
+            elements.map(|bytes| T::unpack(bytes.try_into().ok()?)).collect()
+        };
+        deserializer.deserialize_bytes(Bytes(unpack))
+    }
 }

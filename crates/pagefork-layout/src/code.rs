@@ -18,12 +18,15 @@ pub struct CodeImage {
     /// function of that type can be called from outside.
     pub entries: Vec<Option<u32>>,
     /// Instructions that may trap by a signal: (offset, reason), ascending.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub traps: Vec<(u32, TrapCode)>,
     /// Return addresses of all calls, ascending offsets.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub call_sites: Vec<u32>,
     /// Where code comes from, if that is wanted: (offset in the text, byte offset
     /// in the module), ascending, for the first byte of each function the module
     /// defines, for each instruction in `traps`, and for each of `call_sites`.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub sources: Vec<(u32, u32)>,
     /// Where exceptions go on that leave a call, ascending by the call.
     pub handlers: Vec<Handler>,

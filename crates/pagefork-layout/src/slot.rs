@@ -109,7 +109,8 @@ pub struct SlotLayout {
 pub struct MemoryPlace {
     /// Where it starts, as a distance above the base: 0 for the first.
     pub offset: u64,
-    /// Bytes reserved: it cannot grow beyond.
+    /// Bytes reserved: it cannot grow beyond. Less than its initial size if that
+    /// does not fit into a slot; no instance can be made then.
     pub reservation: u64,
     /// Bytes behind the reservation that are never accessible.
     pub guard: u64,
@@ -243,16 +244,22 @@ fn memory_places(
 ) -> Result<Vec<MemoryPlace>, SlotTooLarge> {
     let mut places: Vec<MemoryPlace> = Vec::new();
     for memory in &module.memories[module.imported_memories as usize..] {
+        let behind = |last: &MemoryPlace| (base + last.end()).next_multiple_of(SLOT_ALIGN) - base;
+        let offset = places.last().map_or(0, behind);
         let (reservation, guard) = if memory.memory64 {
             let bytes = |pages: u64| pages.saturating_mul(WASM_PAGE_SIZE);
-            let room = limits.memory64_size / WASM_PAGE_SIZE * WASM_PAGE_SIZE;
-            let reservation = memory.maximum.map_or(u64::MAX, bytes).min(room);
-            (reservation.max(bytes(memory.minimum)), MEMORY64_GUARD)
+            let whole = |bytes: u64| bytes / WASM_PAGE_SIZE * WASM_PAGE_SIZE;
+            let room = whole(ABOVE_BASE_MAX.saturating_sub(offset + MEMORY64_GUARD));
+            let wanted = memory.maximum.map_or(u64::MAX, bytes).min(whole(limits.memory64_size));
+            // A memory that does not fit gets no room at all: the module is valid,
+            // only that no instance of it can be made.
+            let minimum = bytes(memory.minimum);
+            let reservation = if minimum <= room { wanted.max(minimum).min(room) } else { 0 };
+            (reservation, MEMORY64_GUARD)
         } else {
             (MEMORY_RESERVATION, MEMORY_GUARD)
         };
-        let behind = |last: &MemoryPlace| (base + last.end()).next_multiple_of(SLOT_ALIGN) - base;
-        let place = MemoryPlace { offset: places.last().map_or(0, behind), reservation, guard };
+        let place = MemoryPlace { offset, reservation, guard };
         if place.end() > ABOVE_BASE_MAX {
             return Err(SlotTooLarge {
                 what: "memories",
@@ -375,14 +382,21 @@ mod tests {
     }
 
     #[test]
-    fn memories_beyond_the_address_space_are_refused() {
+    fn memories_beyond_the_address_space_get_no_room() {
         for minimum in [1 << 30, 1 << 48, u64::MAX] {
-            for memories in [vec![memory64(minimum, None)], vec![memory64(minimum, None); 3]] {
-                let error = places(memories, &SlotLimits::default()).unwrap_err();
-                assert_eq!((error.what, error.limit), ("memories", ABOVE_BASE_MAX));
-            }
+            let memories =
+                vec![memory64(minimum, None), memory64(1, Some(1)), memory64(minimum, None)];
+            let slot = places(memories, &SlotLimits::default()).unwrap();
+            let reservations: Vec<u64> = slot.memories.iter().map(|m| m.reservation).collect();
+            assert_eq!(reservations, [0, WASM_PAGE_SIZE, 0]);
         }
+        let limits = SlotLimits { memory64_size: u64::MAX, ..SlotLimits::default() };
+        let slot = places(vec![memory64(1, None)], &limits).unwrap();
+        assert_eq!(slot.memories[0].end(), ABOVE_BASE_MAX);
+        // A memory of 32 bits without its guard would not be safe.
         let many = vec![MemoryType::new(0, None); 9000];
         assert_eq!(places(many, &SlotLimits::default()).unwrap_err().what, "memories");
+        let error = places(vec![memory64(1, None), MemoryType::new(0, None)], &limits);
+        assert_eq!(error.unwrap_err().limit, ABOVE_BASE_MAX);
     }
 }

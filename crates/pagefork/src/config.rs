@@ -1,4 +1,6 @@
-use pagefork_compiler::{CompileOptions, Features};
+use std::sync::Arc;
+
+use pagefork_compiler::{CompileOptions, Features, Progress};
 
 use crate::cache::Cache;
 use crate::profile::Profile;
@@ -9,6 +11,7 @@ use crate::profile::Profile;
 pub struct Config {
     pub(crate) compile: CompileOptions,
     pub(crate) profile: Profile,
+    pub(crate) progress: Option<Arc<Progress>>,
     pub(crate) cache: Option<Cache>,
     pub(crate) cache_round_trip: bool,
 }
@@ -51,9 +54,24 @@ impl Config {
         self
     }
 
+    /// Where another thread can see how far the engine is with what it compiles.
+    pub fn progress(&mut self, progress: Arc<Progress>) -> &mut Self {
+        self.progress = Some(progress);
+        self
+    }
+
     /// What the profiler `perf` is told about compiled code: nothing by default.
     pub fn profile(&mut self, profile: Profile) -> &mut Self {
         self.profile = profile;
+        self
+    }
+
+    /// Bytes that an instance whose module has tags has for the exceptions that it
+    /// throws and that are still in use, rounded up to pages: 64 KiB by default,
+    /// 4 KiB at least, 1 MiB at most. An exception takes 16 bytes and 16 for each
+    /// value that it carries.
+    pub fn exceptions_size(&mut self, bytes: u64) -> &mut Self {
+        self.compile.limits.exceptions_size = bytes;
         self
     }
 

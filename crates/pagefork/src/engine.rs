@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pagefork_compiler::{CompileError, CompiledModule};
 use pagefork_layout::module::FuncType;
 use pagefork_layout::page::PAGE_SIZE;
 
@@ -65,6 +66,14 @@ impl Engine {
 
     /// The engine's number of a function type, whose concrete types are the
     /// engine's numbers, or [`TypeId::ITSELF`] for the type's own.
+    pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
+        let Config { compile, progress, .. } = self.config();
+        match progress {
+            None => pagefork_compiler::compile(bytes, compile),
+            Some(progress) => pagefork_compiler::compile_with_progress(bytes, compile, progress),
+        }
+    }
+
     pub(crate) fn type_id(&self, ty: &FuncType) -> TypeId {
         // A panic elsewhere leaves the map as it was: entries are only added.
         let mut types = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);

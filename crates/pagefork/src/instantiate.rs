@@ -228,8 +228,9 @@ fn spawn(
     for (memory, place) in
         info.memories[info.imported_memories as usize..].iter().zip(&layout.memories)
     {
-        let initial = memory.minimum * WASM_PAGE_SIZE;
+        let initial = memory.minimum.saturating_mul(WASM_PAGE_SIZE);
         limits::check("bytes of a memory", initial, store.limits.memory_size)?;
+        limits::check("bytes the slot has room for", initial, place.reservation)?;
         let pages = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max());
         memory_sizes.push(MemorySize { initial, maximum: pages * WASM_PAGE_SIZE });
     }

@@ -137,8 +137,8 @@ pub use crate::tag::Tag;
 pub use crate::trap::{Trap, TrapCode};
 pub use crate::typed::{TypedFunc, WasmTy, WasmValues};
 pub use crate::value::Val;
-pub use pagefork_compiler::CompileError;
 pub use pagefork_compiler::file::CodeImageError;
+pub use pagefork_compiler::{CompileError, Progress};
 pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };

@@ -118,7 +118,7 @@ impl Module {
             None => {
                 let options = &engine.config().compile;
                 let key = CodeKey::new(bytes, options)?;
-                Self::from_compiled(engine, pagefork_compiler::compile(bytes, options)?, key)
+                Self::from_compiled(engine, engine.compile(bytes)?, key)
             }
         }
     }

@@ -10,7 +10,8 @@ use pagefork_fuzz::differential::{Campaign, Report, compare, speed, work, write_
 use pagefork_fuzz::features::FeatureSet;
 use pagefork_fuzz::generate::Case;
 use pagefork_fuzz::peer::{self, Library};
-use pagefork_fuzz::{ours, supported};
+use pagefork_fuzz::ours::Engines;
+use pagefork_fuzz::supported;
 
 const USAGE: &str = "\
 usage: cargo xtask differential [OPTION...]
@@ -132,8 +133,13 @@ fn show(seed: u64, campaign: &Campaign) -> Result<bool, String> {
     for path in write_modules(&case, &campaign.directory).map_err(|error| error.to_string())? {
         println!("{}", path.display());
     }
-    println!("features {}, fuel {}", case.features, case.fuel);
-    let comparison = compare(&case, &ours::engine(), library);
+    println!(
+        "features {}, {}fuel {}",
+        case.features,
+        if case.deterministic { "deterministic, " } else { "" },
+        case.fuel
+    );
+    let comparison = compare(&case, &Engines::new(), library);
     for (name, count) in &comparison.counts {
         println!("{count:>8} {name}");
     }

@@ -160,6 +160,7 @@ api! {
     fn wasm_trap_delete(*mut TrapHandle);
     fn wasm_trap_message(*const TrapHandle, *mut Bytes);
     fn wasmtime_caller_context(*mut c_void) -> *mut Context;
+    fn wasmtime_config_cranelift_nan_canonicalization_set(*mut Config, bool);
     fn wasmtime_config_cranelift_opt_level_set(*mut Config, u8);
     fn wasmtime_config_max_wasm_stack_set(*mut Config, usize);
     fn wasmtime_config_parallel_compilation_set(*mut Config, bool);

@@ -9,7 +9,7 @@ use std::ptr;
 
 use wasmparser::{FuncType, ValType};
 
-use crate::generate::{MEMORY_SIZE_MAX, TABLE_LENGTH_MAX};
+use crate::generate::{Case, MEMORY_SIZE_MAX, TABLE_LENGTH_MAX};
 use crate::interface::Kind;
 use crate::ours::STACK_SIZE;
 use crate::peer::api::{
@@ -38,9 +38,9 @@ const KIND_TAG: u8 = 5;
 /// The library, and its engines.
 pub struct Library {
     api: Api,
-    /// One that optimises as Pagefork does, and one that does not optimise, so
-    /// that an error of the optimiser both share shows.
-    engines: [*mut EngineHandle; 2],
+    /// By whether they are deterministic, then by whether they optimise: those that
+    /// do not show an error of the optimiser, which Pagefork shares.
+    engines: [[*mut EngineHandle; 2]; 2],
 }
 
 impl Library {
@@ -72,8 +72,9 @@ impl Library {
         // SAFETY: the file is what xtask fetched and verified by its digest.
         let api = unsafe { Api::open(&path) }.map_err(|error| format!("{path:?}: {error}"))?;
         // SAFETY: a configuration is made and used up.
-        let engine = |optimise: bool| unsafe {
+        let engine = |deterministic: bool, optimise: bool| unsafe {
             let config = (api.wasm_config_new)();
+            (api.wasmtime_config_cranelift_nan_canonicalization_set)(config, deterministic);
             (api.wasmtime_config_cranelift_opt_level_set)(config, optimise.into());
             (api.wasmtime_config_max_wasm_stack_set)(config, STACK_SIZE as usize);
             (api.wasmtime_config_parallel_compilation_set)(config, false);
@@ -82,12 +83,13 @@ impl Library {
             (api.wasmtime_config_wasm_memory64_set)(config, true);
             (api.wasmtime_config_wasm_multi_memory_set)(config, true);
             (api.wasmtime_config_wasm_relaxed_simd_set)(config, true);
-            (api.wasmtime_config_wasm_relaxed_simd_deterministic_set)(config, true);
+            (api.wasmtime_config_wasm_relaxed_simd_deterministic_set)(config, deterministic);
             (api.wasmtime_config_wasm_tail_call_set)(config, true);
             (api.wasm_engine_new_with_config)(config)
         };
-        let engines = [engine(false), engine(true)];
-        if engines.iter().any(|engine| engine.is_null()) {
+        let engines = [false, true]
+            .map(|deterministic| [false, true].map(|optimise| engine(deterministic, optimise)));
+        if engines.iter().flatten().any(|engine| engine.is_null()) {
             return Err("wasmtime refuses its configuration".to_owned());
         }
         Ok(Box::leak(Box::new(Self { api, engines })))
@@ -160,11 +162,12 @@ struct HostFunction {
 }
 
 impl Peer {
-    /// An empty store for the case of this seed.
-    pub fn new(library: &'static Library, seed: u64) -> Self {
-        let engine = library.engines[usize::from(seed.is_multiple_of(4))];
+    /// An empty store for this case.
+    pub fn new(library: &'static Library, case: &Case) -> Self {
+        let optimise = case.seed.is_multiple_of(4);
+        let engine = library.engines[usize::from(case.deterministic)][usize::from(optimise)];
         let data = Box::new(Data {
-            state: State::new(seed),
+            state: State::new(case.seed),
             functions: HashMap::new(),
             by_number: Vec::new(),
         });

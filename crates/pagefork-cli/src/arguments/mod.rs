@@ -48,9 +48,9 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// List all functions, not only those with the most machine code
+    /// List all functions, segments and globals, not only some
     #[arg(long)]
-    pub(crate) functions: bool,
+    pub(crate) all: bool,
 
     /// The module, binary or text
     pub(crate) file: PathBuf,

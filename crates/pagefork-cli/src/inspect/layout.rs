@@ -156,7 +156,8 @@ fn zones(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Zone> {
 fn link_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
     let start = i64::from(layout.link_offset());
     let own = u64::from(link::IMPORTS);
-    let mut parts = vec![Part { offset: start, size: own, name: "addresses of the host".to_owned() }];
+    let mut parts =
+        vec![Part { offset: start, size: own, name: "addresses of the host".to_owned() }];
     let size = u64::from(layout.link_parts.size) - own;
     if size > 0 {
         let number = info.imported_memories + info.imported_tables + info.imported_globals;
@@ -189,10 +190,19 @@ fn state_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
     let mut places = [
         (parts.cells, show::count(parts.cell_count.into(), "cell")),
         (parts.save_area, "registers while suspended".to_owned()),
-        (parts.dropped, show::count((info.elements.len() + info.data.len()) as u64, "dropped-mark")),
+        (
+            parts.dropped,
+            show::count((info.elements.len() + info.data.len()) as u64, "dropped-mark"),
+        ),
         (parts.globals, show::count(own(info.globals.len(), info.imported_globals), "global")),
-        (parts.table_lengths, show::count(own(info.tables.len(), info.imported_tables), "length") + " of tables"),
-        (parts.memory_sizes, show::count(own(info.memories.len(), info.imported_memories), "size") + " of memories"),
+        (
+            parts.table_lengths,
+            show::count(own(info.tables.len(), info.imported_tables), "length") + " of tables",
+        ),
+        (
+            parts.memory_sizes,
+            show::count(own(info.memories.len(), info.imported_memories), "size") + " of memories",
+        ),
     ]
     .map(|(offset, name)| (i64::from(offset), name))
     .to_vec();

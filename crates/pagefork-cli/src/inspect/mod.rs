@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pagefork::{Engine, Module};
+use pagefork::{Config, Module};
 use pagefork_compiler::CompiledModule;
 use pagefork_layout::code::CodeKind;
 use pagefork_layout::module::{Item, ModuleInfo};
@@ -21,15 +21,14 @@ use crate::arguments::Inspect;
 use crate::program;
 use crate::show;
 
-/// As many functions are listed unless all are asked for.
-const FUNCTIONS_LISTED: usize = 10;
+/// As many functions, segments or globals are listed unless all are asked for.
+const LISTED: usize = 10;
 
 /// Shows what a module is made of, and what the compiler makes of it.
 pub(crate) fn inspect(arguments: &Inspect) -> Result<ExitCode, String> {
-    let engine = Engine::new(&pagefork::Config::new()).map_err(|error| format!("{error:#}"))?;
     let binary = program::read(&arguments.file)?;
-    let module = program::compile(&engine, &arguments.file, &binary)?;
-    let report = report(&arguments.file, &binary, &module, arguments.functions);
+    let module = program::compile(Config::new(), &arguments.file, &binary)?;
+    let report = report(&arguments.file, &binary, &module, arguments.all);
     match std::io::stdout().write_all(report.as_bytes()) {
         // Whoever reads it has seen enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
@@ -38,7 +37,7 @@ pub(crate) fn inspect(arguments: &Inspect) -> Result<ExitCode, String> {
     }
 }
 
-fn report(path: &Path, binary: &[u8], module: &Module, all_functions: bool) -> String {
+fn report(path: &Path, binary: &[u8], module: &Module, all: bool) -> String {
     let text_size = module.text().len() as u64;
     let module = module.compiled();
     let info = &module.info;
@@ -46,9 +45,9 @@ fn report(path: &Path, binary: &[u8], module: &Module, all_functions: bool) -> S
     text += &summary(path, binary, module);
     text += &imports(info);
     text += &exports(info);
-    text += &own_items(info);
-    text += &segments(info);
-    text += &functions(binary, module, text_size, all_functions);
+    text += &own_items(info, all);
+    text += &segments(info, all);
+    text += &functions(binary, module, text_size, all);
     text += "\nSlot of an instance\n";
     text += &layout::draw(module);
     text
@@ -69,7 +68,10 @@ fn summary(path: &Path, binary: &[u8], module: &CompiledModule) -> String {
         vec!["needs".to_owned(), needs],
     ];
     if let Some(start) = info.start {
-        rows.push(vec!["start".to_owned(), format!("function {start}, {}", function_name(info, start))]);
+        rows.push(vec![
+            "start".to_owned(),
+            format!("function {start}, {}", function_name(info, start)),
+        ]);
     }
     show::table(&rows, &[])
 }
@@ -79,7 +81,7 @@ fn imports(info: &ModuleInfo) -> String {
         let ty = show::extern_type(&info.item_type(import.item));
         vec![words::item(import.item), show::name(&import.module), show::name(&import.name), ty]
     };
-    section("Imports", info.imports.iter().map(row).collect(), &[])
+    section("Imports", info.imports.iter().map(row).collect(), &[], true)
 }
 
 fn exports(info: &ModuleInfo) -> String {
@@ -87,11 +89,11 @@ fn exports(info: &ModuleInfo) -> String {
         let ty = show::extern_type(&info.item_type(export.item));
         vec![words::item(export.item), show::name(&export.name), ty]
     };
-    section("Exports", info.exports.iter().map(row).collect(), &[])
+    section("Exports", info.exports.iter().map(row).collect(), &[], true)
 }
 
 /// What the module defines itself, apart from functions.
-fn own_items(info: &ModuleInfo) -> String {
+fn own_items(info: &ModuleInfo, all: bool) -> String {
     let mut rows = Vec::new();
     let mut add = |items: &mut dyn Iterator<Item = Item>| {
         for item in items {
@@ -102,10 +104,10 @@ fn own_items(info: &ModuleInfo) -> String {
     add(&mut (info.imported_tables..info.tables.len() as u32).map(Item::Table));
     add(&mut (info.imported_globals..info.globals.len() as u32).map(Item::Global));
     add(&mut (info.imported_tags..info.tags.len() as u32).map(Item::Tag));
-    section("Memories, tables, globals and tags of its own", rows, &[])
+    section("Memories, tables, globals and tags of its own", rows, &[], all)
 }
 
-fn segments(info: &ModuleInfo) -> String {
+fn segments(info: &ModuleInfo, all: bool) -> String {
     let mut rows = Vec::new();
     for (index, segment) in info.data.iter().enumerate() {
         let size = show::size(segment.bytes.len() as u64);
@@ -116,7 +118,7 @@ fn segments(info: &ModuleInfo) -> String {
         let mode = words::mode(&segment.mode, "table");
         rows.push(vec![format!("element {index}"), size, format!("{}, {mode}", segment.element)]);
     }
-    section("Segments", rows, &[1])
+    section("Segments", rows, &[1], all)
 }
 
 fn functions(binary: &[u8], module: &CompiledModule, text_size: u64, all: bool) -> String {
@@ -141,7 +143,12 @@ fn functions(binary: &[u8], module: &CompiledModule, text_size: u64, all: bool) 
     let sums = [
         ("functions", own.len() as u64, Some(wasm_bytes), code_bytes),
         ("stubs", stubs, None, stub_bytes),
-        ("descriptors", info.functions.len() as u64 + 1, None, text_size - u64::from(code.descriptors)),
+        (
+            "descriptors",
+            info.functions.len() as u64 + 1,
+            None,
+            text_size - u64::from(code.descriptors),
+        ),
     ];
     let mut rows = vec![header(&["", "number", "wasm", "code"])];
     for (what, number, wasm, code) in sums {
@@ -154,7 +161,7 @@ fn functions(binary: &[u8], module: &CompiledModule, text_size: u64, all: bool) 
     if !all {
         own.sort_by_key(|(index, size)| (std::cmp::Reverse(*size), *index));
     }
-    let listed = if all { own.len() } else { own.len().min(FUNCTIONS_LISTED) };
+    let listed = if all { own.len() } else { own.len().min(LISTED) };
     if listed == 0 {
         return text;
     }
@@ -186,7 +193,11 @@ fn functions(binary: &[u8], module: &CompiledModule, text_size: u64, all: bool) 
     }
     let _ = match own.len() - listed {
         0 => write!(text, "\nFunctions\n"),
-        _ => write!(text, "\nFunctions with the most code, {listed} of {}; `--functions` lists all\n", own.len()),
+        _ => write!(
+            text,
+            "\nFunctions with the most code, {listed} of {}; `--all` lists all\n",
+            own.len()
+        ),
     };
     text + &show::table(&rows, &[0, 1, 2])
 }
@@ -206,11 +217,16 @@ fn function_name(info: &ModuleInfo, index: u32) -> String {
     info.function_name(index).map_or("(no name)".to_owned(), show::name)
 }
 
-fn section(title: &str, rows: Vec<Vec<String>>, right: &[usize]) -> String {
-    match rows.len() {
-        0 => String::new(),
-        count => format!("\n{title}: {count}\n{}", show::table(&rows, right)),
+fn section(title: &str, rows: Vec<Vec<String>>, right: &[usize], all: bool) -> String {
+    if rows.is_empty() {
+        return String::new();
     }
+    let listed = if all { rows.len() } else { rows.len().min(LISTED) };
+    let mut text = format!("\n{title}: {}\n{}", rows.len(), show::table(&rows[..listed], right));
+    if listed < rows.len() {
+        let _ = writeln!(text, "  and {} more; `--all` lists all", rows.len() - listed);
+    }
+    text
 }
 
 fn header(cells: &[&str]) -> Vec<String> {

@@ -37,11 +37,7 @@ pub(crate) fn needed(binary: &[u8]) -> Option<Vec<&'static str>> {
 }
 
 /// Most modules need few proposals, so whole groups are left out at once first.
-fn collect(
-    binary: &[u8],
-    group: &[(&'static str, WasmFeatures)],
-    needed: &mut Vec<&'static str>,
-) {
+fn collect(binary: &[u8], group: &[(&'static str, WasmFeatures)], needed: &mut Vec<&'static str>) {
     if is_valid_without(binary, group) {
         return;
     }
@@ -74,11 +70,16 @@ mod tests {
     #[test]
     fn a_module_needs_what_it_uses() {
         for (text, expected) in [
-            ("(module (memory 1) (func (export \"f\") (param i32) (result i32) local.get 0))", &[][..]),
+            (
+                "(module (memory 1) (func (export \"f\") (param i32) (result i32) local.get 0))",
+                &[][..],
+            ),
             ("(func (result i32 i32) i32.const 1 i32.const 2)", &["multi-value"]),
             ("(func (result i32) i32.const 1 i32.extend8_s)", &["sign-extension-ops"]),
-            ("(memory 1) (func (memory.fill (i32.const 0) (i32.const 0) (i32.const 0)))",
-                &["bulk-memory-operations"]),
+            (
+                "(memory 1) (func (memory.fill (i32.const 0) (i32.const 0) (i32.const 0)))",
+                &["bulk-memory-operations"],
+            ),
             ("(func (param v128))", &["simd"]),
             ("(func (param externref))", &["reference-types"]),
             ("(global i32 (i32.add (i32.const 1) (i32.const 2)))", &["extended-const"]),
@@ -86,9 +87,14 @@ mod tests {
             ("(memory 1) (memory 1)", &["multi-memory"]),
             ("(memory i64 1)", &["memory64"]),
             ("(tag) (func (throw 0))", &["exception-handling"]),
-            ("(memory 1 1 shared) (func (result i32) (i32.atomic.load (i32.const 0)))", &["threads"]),
-            ("(import \"a\" \"b\" (global (mut i32))) (func (result i64) (i64.trunc_sat_f32_s (f32.const 1)))",
-                &["mutable-global", "nontrapping-float-to-int-conversions"]),
+            (
+                "(memory 1 1 shared) (func (result i32) (i32.atomic.load (i32.const 0)))",
+                &["threads"],
+            ),
+            (
+                "(import \"a\" \"b\" (global (mut i32))) (func (result i64) (i64.trunc_sat_f32_s (f32.const 1)))",
+                &["mutable-global", "nontrapping-float-to-int-conversions"],
+            ),
         ] {
             assert_eq!(needed_by(text), expected, "{text}");
         }

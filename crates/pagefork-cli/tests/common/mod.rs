@@ -51,7 +51,6 @@ pub(crate) fn assert_fails(words: &str, code: i32, messages: &[&str]) {
     }
 }
 
-
 /// Writes a file for a test; gives its path.
 pub(crate) fn file(name: &str, contents: impl AsRef<[u8]>) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -3,15 +3,18 @@
 //! at a constant distance from the base, which is in the pinned register.
 //!
 //! An address must never outlive a call, because the instance may be moved
-//! during the call. So the base is read from the register again in every block
-//! and after every call, and nothing derived from it is kept in a variable.
+//! during the call. So the base is read from the register again after every call,
+//! and nothing else derived from it is kept in a variable. Between calls it stays
+//! the same value, by which Cranelift knows equal addresses as equal.
+
+use std::collections::HashMap;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::Offset32;
 use cranelift_codegen::ir::{
-    self, AliasRegion, AliasRegionData, Block, Endianness, InstBuilder, MemFlagsData, Value, types,
+    self, AliasRegion, AliasRegionData, Endianness, InstBuilder, MemFlagsData, Value, types,
 };
-use cranelift_frontend::FunctionBuilder;
+use cranelift_frontend::{FunctionBuilder, Variable};
 use pagefork_layout::CELL_SIZE;
 use pagefork_layout::link::{self, activation, global_import, memory_import, table_import};
 use pagefork_layout::module::{ConstExpr, ValType};
@@ -32,7 +35,8 @@ pub(crate) enum Region {
     Memory,
     /// Elements of tables.
     Table,
-    /// Globals.
+    /// Imported globals. Each of the module's own has a region to itself, with a
+    /// number beyond all of these.
     Global,
     /// Sizes, lengths, cells.
     State,
@@ -53,8 +57,10 @@ impl Region {
 /// What is known about addresses at the current place.
 pub(crate) struct Addressing {
     regions: [AliasRegion; Region::ALL.len()],
-    /// The block in which the base was last read, and the value.
-    base: Option<(Block, Value)>,
+    /// The base, as read after the last call on the way here.
+    base: Variable,
+    /// For each of the module's own globals that the function uses, its region.
+    globals: HashMap<u32, AliasRegion>,
 }
 
 impl Addressing {
@@ -64,39 +70,24 @@ impl Addressing {
             let data = AliasRegionData { user_id: region.id(), description };
             b.func.dfg.alias_regions.insert(data)
         });
-        Self { regions, base: None }
+        let base = b.declare_var(types::I64);
+        let value = b.ins().get_pinned_reg(types::I64);
+        b.def_var(base, value);
+        Self { regions, base, globals: HashMap::new() }
     }
 }
 
 impl Translator<'_> {
-    /// The base: where memory 0 starts. Valid up to the next call or block.
+    /// The base: where memory 0 starts. Valid up to the next call.
     pub(crate) fn base(&mut self) -> Value {
-        let block = self.b.current_block();
-        if let Some((known_in, base)) = self.addressing.base
-            && Some(known_in) == block
-        {
-            return base;
-        }
-        let base = self.b.ins().get_pinned_reg(types::I64);
-        self.addressing.base = block.map(|block| (block, base));
-        base
+        self.b.use_var(self.addressing.base)
     }
 
-    /// To be said after every call: the instance may lie elsewhere now.
+    /// To be said after every call, in the block that it returns to: the instance
+    /// may lie elsewhere now.
     pub(crate) fn forget_addresses(&mut self) {
-        self.addressing.base = None;
-    }
-
-    /// Goes on in `block`, whose only predecessor is `before`: what was known at
-    /// the end of that stays known.
-    pub(super) fn continue_from(&mut self, before: Option<Block>, block: Block) {
-        self.b.switch_to_block(block);
-        self.b.seal_block(block);
-        if let Some((known_in, _)) = &mut self.addressing.base
-            && Some(*known_in) == before
-        {
-            *known_in = block;
-        }
+        let base = self.b.ins().get_pinned_reg(types::I64);
+        self.b.def_var(self.addressing.base, base);
     }
 
     /// Flags for an access that cannot trap.
@@ -210,7 +201,8 @@ impl Translator<'_> {
         }
         self.note_type(ty.content);
         let (address, offset) = self.global_place(index);
-        let value = self.load(Region::Global, ir_type(ty.content), address, offset);
+        let flags = self.global_flags(index);
+        let value = self.b.ins().load(ir_type(ty.content), flags, address, offset);
         if ty.content.has_owner() && index < info.imported_globals {
             let owner = link::LinkLayout::global(&self.module.layout.link_parts, index);
             return self.absolute_of_owner(value, owner + global_import::OWNER);
@@ -224,8 +216,23 @@ impl Translator<'_> {
             value = self.absolute(value);
         }
         let (address, offset) = self.global_place(index);
-        let flags = self.flags(Region::Global);
+        let flags = self.global_flags(index);
         self.b.ins().store(flags, value, address, offset);
+    }
+
+    /// Flags for accesses to a global. Two imported ones may be the same; each of
+    /// the module's own is like no other.
+    fn global_flags(&mut self, index: u32) -> MemFlagsData {
+        let Some(own) = index.checked_sub(self.module.info.imported_globals) else {
+            return self.flags(Region::Global);
+        };
+        let dfg = &mut self.b.func.dfg;
+        let region = self.addressing.globals.entry(own).or_insert_with(|| {
+            let user_id = Region::ALL.len() as u32 + own;
+            let description = format!("Global {own}").into();
+            dfg.alias_regions.insert(AliasRegionData { user_id, description })
+        });
+        MemFlagsData::trusted().with_alias_region(Some(*region))
     }
 
     fn global_place(&mut self, index: u32) -> (Value, i32) {

@@ -136,17 +136,17 @@ impl Translator<'_> {
             let (near_block, next) = (t.b.create_block(), t.b.create_block());
             let short = t.b.ins().icmp_imm_u(condition, length, i64::from(bound));
             t.b.ins().brif(short, near_block, &[], next, &[]);
-            t.open(near_block);
+            t.open_block(near_block);
             near(t, ty, count);
             t.b.ins().return_(&[]);
-            t.open(next);
+            t.open_block(next);
         };
         let (wide, narrow, far_block) =
             (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let long = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, length, 16);
         self.b.ins().brif(long, wide, &[], narrow, &[]);
 
-        self.open(narrow);
+        self.open_block(narrow);
         for ty in [I64, I32, I16, I8] {
             let size = ty.bytes() as i32;
             near_if(self, IntCC::UnsignedGreaterThanOrEqual, size, ty, 1);
@@ -154,22 +154,16 @@ impl Translator<'_> {
         // Nothing to copy, but its place has to be checked.
         self.b.ins().jump(far_block, &[]);
 
-        self.open(wide);
+        self.open_block(wide);
         for count in WIDE_STEPS {
             let reach = 2 * count * I8X16.bytes() as i32;
             near_if(self, IntCC::UnsignedLessThanOrEqual, reach, I8X16, count);
         }
         self.b.ins().jump(far_block, &[]);
 
-        self.open(far_block);
+        self.open_block(far_block);
         far(self);
         self.b.ins().return_(&[]);
-    }
-
-    /// Goes on in a block to which all branches have been made.
-    fn open(&mut self, block: cranelift_codegen::ir::Block) {
-        self.b.seal_block(block);
-        self.b.switch_to_block(block);
     }
 
     fn after(&mut self, start: Value, length: Value) -> Value {

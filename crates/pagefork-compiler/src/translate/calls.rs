@@ -94,25 +94,22 @@ impl<'a> Translator<'a> {
 
         let ordinal = self.b.ins().ushr_imm_u(reference, 32);
         self.b.ins().brif(ordinal, foreign, &[], own, &[]);
-        let here = self.b.current_block();
 
-        self.b.switch_to_block(foreign);
-        self.b.seal_block(foreign);
+        self.open_block(foreign);
         let stub = self.symbol(Symbol::Foreign(canonical_type));
         let mut foreign_args = vec![reference];
         foreign_args.extend(&args);
         let results = self.call_function(stub, &foreign_args);
         self.jump_with(results, after);
 
-        self.continue_from(here, own);
+        self.open_block(own);
         let code = self.own_code(callee);
         let signature = self.b.import_signature(signature);
         let results = self.call_code(signature, code, &args);
         self.jump_with(results, after);
 
+        self.open_block(after);
         self.forget_addresses();
-        self.b.switch_to_block(after);
-        self.b.seal_block(after);
         let in_registers = self.b.block_params(after).to_vec();
         self.push_results(in_registers, ty);
     }
@@ -127,16 +124,14 @@ impl<'a> Translator<'a> {
         self.b.set_cold_block(foreign);
         let ordinal = self.b.ins().ushr_imm_u(reference, 32);
         self.b.ins().brif(ordinal, foreign, &[], own, &[]);
-        let here = self.b.current_block();
 
-        self.b.switch_to_block(foreign);
-        self.b.seal_block(foreign);
+        self.open_block(foreign);
         let stub = self.symbol(Symbol::Foreign(canonical_type));
         let mut foreign_args = vec![reference];
         foreign_args.extend(&args);
         self.b.ins().return_call(stub, &foreign_args);
 
-        self.continue_from(here, own);
+        self.open_block(own);
         let code = self.own_code(callee);
         let signature = self.b.import_signature(signature(ty));
         self.b.ins().return_call_indirect(signature, code, &args);
@@ -166,15 +161,13 @@ impl<'a> Translator<'a> {
         let (mismatch, matches) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(mismatch);
         self.b.ins().brif(differs, mismatch, &[], matches, &[]);
-        let here = self.b.current_block();
 
-        self.b.switch_to_block(mismatch);
-        self.b.seal_block(mismatch);
+        self.open_block(mismatch);
         let null = self.b.ins().icmp_imm_u(IntCC::Equal, callee.reference, 0);
         self.trap_if(null, TrapCode::IndirectCallToNull);
         self.trap(TrapCode::BadSignature);
 
-        self.continue_from(here, matches);
+        self.open_block(matches);
     }
 
     fn jump_with(&mut self, results: Vec<Value>, after: Block) {

@@ -134,14 +134,14 @@ impl Translator<'_> {
                 let (target, values) = self.branch_target(*relative_depth);
                 let next = self.b.create_block();
                 self.b.ins().brif(condition, target, &block_args(&values), next, &[]);
-                self.continue_from(self.b.current_block(), next);
+                self.open_block(next);
             }
             Operator::BrOnNull { relative_depth } => {
                 let reference = self.pop();
                 let (target, values) = self.branch_target(*relative_depth);
                 let next = self.b.create_block();
                 self.b.ins().brif(reference, next, &[], target, &block_args(&values));
-                self.continue_from(self.b.current_block(), next);
+                self.open_block(next);
                 self.push(reference);
             }
             Operator::BrOnNonNull { relative_depth } => {
@@ -150,7 +150,7 @@ impl Translator<'_> {
                 let reference = self.pop();
                 let next = self.b.create_block();
                 self.b.ins().brif(reference, target, &block_args(&values), next, &[]);
-                self.continue_from(self.b.current_block(), next);
+                self.open_block(next);
             }
             Operator::BrTable { targets } => {
                 let index = self.pop();
@@ -186,11 +186,9 @@ impl Translator<'_> {
         let (cold, next) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(cold);
         self.b.ins().brif(condition, cold, &[], next, &[]);
-        let here = self.b.current_block();
-        self.b.switch_to_block(cold);
-        self.b.seal_block(cold);
+        self.open_block(cold);
         self.trap(code);
-        self.continue_from(here, next);
+        self.open_block(next);
     }
 
     /// Traps. The block ends here.
@@ -210,15 +208,19 @@ impl Translator<'_> {
         let (cold, next) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(cold);
         self.b.ins().brif(word, cold, &[], next, &[]);
-        self.b.switch_to_block(cold);
-        self.b.seal_block(cold);
+        self.open_block(cold);
         let thunk = self.activation_word(activation::INTERRUPT);
         let signature = self.b.import_signature(Signature::new(CallConv::PreserveAll));
         self.b.ins().call_indirect(signature, thunk, &[]);
-        self.b.ins().jump(next, &[]);
         self.forget_addresses();
-        self.b.switch_to_block(next);
-        self.b.seal_block(next);
+        self.b.ins().jump(next, &[]);
+        self.open_block(next);
+    }
+
+    /// Goes on in a block to which all branches have been made.
+    pub(super) fn open_block(&mut self, block: Block) {
+        self.b.switch_to_block(block);
+        self.b.seal_block(block);
     }
 
     fn push_control(

@@ -23,17 +23,16 @@
 ;;     fn2 = colocated u2:4 sig3
 ;;     fn3 = colocated u2:5 sig4
 ;; block0(v0: i32):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-0x0008_1ff0
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-0x0008_1ff0
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-0x0008_2000
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v11 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-0x0008_2000
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v11: i64):
 ;;     v12 = load.i64 notrap aligned region3 v11-80
 ;;     v10 = uextend.i64 v0
 ;;     v13 = icmp uge v10, v12
@@ -51,15 +50,15 @@
 ;;     v21 = ushr v18, v20  ; v20 = 32
 ;;     brif v21, block7, block6
 ;; block7 cold:
-;;     v39 = iconst.i32 1
-;;     v40 = iconst.i32 2
-;;     v22 = call fn1(v18, v39, v40)  ; v39 = 1, v40 = 2
+;;     v40 = iconst.i32 1
+;;     v41 = iconst.i32 2
+;;     v22 = call fn1(v18, v40, v41)  ; v40 = 1, v41 = 2
 ;;     jump block8(v22)
 ;; block6:
 ;;     v23 = load.i64 notrap aligned region4 v11-0x0008_1fe0
-;;     v37 = iconst.i64 3
-;;     v38 = ishl.i64 v18, v37  ; v37 = 3
-;;     v26 = iadd v23, v38
+;;     v38 = iconst.i64 3
+;;     v39 = ishl.i64 v18, v38  ; v38 = 3
+;;     v26 = iadd v23, v39
 ;;     v27 = load.i32 notrap aligned region4 v26+4
 ;;     brif v27, block9, block10
 ;; block9 cold:
@@ -80,7 +79,8 @@
 ;;     v34 = call_indirect sig5, v33(v7, v8)  ; v7 = 1, v8 = 2
 ;;     jump block8(v34)
 ;; block8(v19: i32):
+;;     v35 = get_pinned_reg.i64 
 ;;     jump block1(v19)
-;; block1(v1: i32):
-;;     return v1
+;; block1(v2: i32):
+;;     return v2
 ;; }

@@ -12,31 +12,31 @@
 ;;     region2 = 2 "Global"
 ;;     region3 = 3 "State"
 ;;     region4 = 4 "Link"
+;;     region5 = 5 "Global 0"
 ;;     sig0 = () preserve_all
 ;;     sig1 = () tail
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
 ;;     v1 = load.i64 notrap aligned region4 v0-8176
-;;     brif v1, block2, block3
+;;     brif v1, block2, block3(v0)
 ;; block2 cold:
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8192
-;;     v4 = load.i64 notrap aligned region4 v3+48
-;;     call_indirect sig0, v4()
-;;     jump block3
-;; block3:
-;;     v5 = get_pinned_reg.i64 
-;;     v6 = load.i64 notrap aligned region2 v5-80
+;;     v2 = load.i64 notrap aligned region4 v0-8192
+;;     v3 = load.i64 notrap aligned region4 v2+48
+;;     call_indirect sig0, v3()
+;;     v4 = get_pinned_reg.i64 
+;;     jump block3(v4)
+;; block3(v5: i64):
+;;     v6 = load.i64 notrap aligned region5 v5-80
 ;;     v7 = iconst.i64 1
 ;;     v8 = iadd v6, v7  ; v7 = 1
-;;     store notrap aligned region2 v8, v5-80
+;;     store notrap aligned region5 v8, v5-80
 ;;     call fn0()
 ;;     v9 = get_pinned_reg.i64 
-;;     v10 = load.i64 notrap aligned region2 v9-80
+;;     v10 = load.i64 notrap aligned region5 v9-80
 ;;     v11 = iconst.i64 3
 ;;     v12 = imul v10, v11  ; v11 = 3
-;;     store notrap aligned region2 v12, v9-80
+;;     store notrap aligned region5 v12, v9-80
 ;;     jump block1
 ;; block1:
 ;;     return

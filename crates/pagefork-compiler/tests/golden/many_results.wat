@@ -14,19 +14,18 @@
 ;;     region4 = 4 "Link"
 ;;     sig0 = () preserve_all
 ;; block0:
-;;     v9 = get_pinned_reg.i64 
-;;     v10 = load.i64 notrap aligned region4 v9-8176
-;;     brif v10, block2, block3
+;;     v0 = get_pinned_reg.i64 
+;;     v10 = load.i64 notrap aligned region4 v0-8176
+;;     brif v10, block2, block3(v0)
 ;; block2 cold:
-;;     v11 = get_pinned_reg.i64 
-;;     v12 = load.i64 notrap aligned region4 v11-8192
-;;     v13 = load.i64 notrap aligned region4 v12+48
-;;     call_indirect sig0, v13()
-;;     jump block3
-;; block3:
+;;     v11 = load.i64 notrap aligned region4 v0-8192
+;;     v12 = load.i64 notrap aligned region4 v11+48
+;;     call_indirect sig0, v12()
+;;     v13 = get_pinned_reg.i64 
+;;     jump block3(v13)
+;; block3(v24: i64):
 ;;     jump block1
 ;; block1:
-;;     v24 = get_pinned_reg.i64 
 ;;     v25 = iconst.i64 9
 ;;     store notrap aligned region3 v25, v24-144  ; v25 = 9
 ;;     v14 = iconst.i32 1
@@ -49,14 +48,14 @@
 ;;     sig1 = () -> i32, i32, i32, i32, i32, i32, i32, i32 tail
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
-;;     v1 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v1-8176
+;;     v0 = get_pinned_reg.i64 
+;;     v2 = load.i64 notrap aligned region4 v0-8176
 ;;     brif v2, block2, block3
 ;; block2 cold:
-;;     v3 = get_pinned_reg.i64 
-;;     v4 = load.i64 notrap aligned region4 v3-8192
-;;     v5 = load.i64 notrap aligned region4 v4+48
-;;     call_indirect sig0, v5()
+;;     v3 = load.i64 notrap aligned region4 v0-8192
+;;     v4 = load.i64 notrap aligned region4 v3+48
+;;     call_indirect sig0, v4()
+;;     v5 = get_pinned_reg.i64 
 ;;     jump block3
 ;; block3:
 ;;     v6, v7, v8, v9, v10, v11, v12, v13 = call fn0()

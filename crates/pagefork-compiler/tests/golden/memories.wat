@@ -16,17 +16,16 @@
 ;;     region4 = 4 "Link"
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v8 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v8: i64):
 ;;     v9 = uextend.i64 v0
 ;;     v10 = iadd v8, v9
 ;;     v11 = load.i32 user2 little region0 v10+8
@@ -42,17 +41,16 @@
 ;;     region4 = 4 "Link"
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v8 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v8: i64):
 ;;     v9 = iconst.i64 0x0002_000e_e000
 ;;     v10 = iadd v8, v9  ; v9 = 0x0002_000e_e000
 ;;     v11 = uextend.i64 v0
@@ -70,17 +68,16 @@
 ;;     region4 = 4 "Link"
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v8 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v8: i64):
 ;;     v9 = load.i64 notrap aligned region4 v8-8128
 ;;     v10 = uextend.i64 v0
 ;;     v11 = iadd v9, v10

@@ -20,17 +20,16 @@
 ;;     sig1 = () tail
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v8 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v8: i64):
 ;;     v9 = load.i64 notrap aligned region3 v8-80
 ;;     v10 = iconst.i64 16
 ;;     v11 = iadd.i64 v0, v10  ; v10 = 16
@@ -61,17 +60,16 @@
 ;;     sig1 = () tail
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v8 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v8: i64):
 ;;     v9 = load.i64 notrap aligned region4 v8-8120
 ;;     v10 = load.i64 notrap aligned region3 v9
 ;;     v11 = iconst.i64 -1
@@ -104,17 +102,16 @@
 ;;     sig1 = () tail
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v8 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v8: i64):
 ;;     v9 = load.i64 notrap aligned region3 v8-80
 ;;     jump block4
 ;; block4 cold:
@@ -130,17 +127,16 @@
 ;;     sig0 = () preserve_all
 ;;     sig1 = (i64, i64) system_v
 ;; block0(v0: i64):
-;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
-;;     brif v3, block2, block3
+;;     v1 = get_pinned_reg.i64 
+;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = get_pinned_reg.i64 
-;;     v5 = load.i64 notrap aligned region4 v4-8192
-;;     v6 = load.i64 notrap aligned region4 v5+48
-;;     call_indirect sig0, v6()
-;;     jump block3
-;; block3:
-;;     v9 = get_pinned_reg.i64 
+;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v5 = load.i64 notrap aligned region4 v4+48
+;;     call_indirect sig0, v5()
+;;     v6 = get_pinned_reg.i64 
+;;     jump block3(v6)
+;; block3(v9: i64):
 ;;     v8 = iconst.i64 1
 ;;     store notrap aligned region3 v8, v9-224  ; v8 = 1
 ;;     store.i64 notrap aligned region3 v0, v9-208

@@ -65,7 +65,14 @@ impl Field {
                 }
             });
             let mut state = self.guest();
-            while !guest(&mut state) {}
+            for round in 1.. {
+                if guest(&mut state) {
+                    break;
+                }
+                if round % 64 == 0 {
+                    self.check();
+                }
+            }
         });
         self.check();
     }

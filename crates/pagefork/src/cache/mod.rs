@@ -163,7 +163,7 @@ impl Cache {
             self.0.hits.fetch_add(1, Relaxed);
             return Ok(module);
         }
-        let compiled = pagefork_compiler::compile(bytes, options)?;
+        let compiled = engine.compile(bytes)?;
         self.0.misses.fetch_add(1, Relaxed);
         self.store(engine, &compiled, key);
         // What other processes will map is what this one runs.

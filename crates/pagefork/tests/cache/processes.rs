@@ -5,7 +5,8 @@ use std::time::Duration;
 use pagefork::{CacheStep, on_cache_step};
 
 use crate::support::{
-    DIRECTORY, MODULE, ROLE, cached, child as start, entries, numbered, private_directory, run,
+    DIRECTORY, MODULE, ROLE, cached, child as start, counts, entries, numbered, private_directory,
+    run,
 };
 
 /// How many modules the children of a race make.
@@ -29,11 +30,14 @@ fn child() {
             }
         }
         "limit" => {
-            let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+            let limit = libc::rlimit { rlim_cur: 20_000, rlim_max: 20_000 };
             // SAFETY: sets a limit of this process from a live structure.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
-            let (module, stats) = cached(&directory, MODULE);
-            assert_eq!((run(&module), stats.written, stats.errors), (42, 0, 1), "{stats:?}");
+            // Too large for a file, though not the pages of its instances.
+            let data = "x".repeat(20_000);
+            let text = MODULE.replace("(func", &format!("(data \"{data}\") (func"));
+            let (module, stats) = cached(&directory, &text);
+            assert_eq!((run(&module), counts(&stats)), (42, [0, 1, 0, 0, 1]), "{stats:?}");
         }
         "write" => {
             for number in 0.. {

@@ -1,0 +1,165 @@
+//! Backtraces name lines of source code where a module has debug information,
+//! and core dumps hold what the guest was.
+
+use pagefork::{Config, Engine, Error, Instance, Module, Result, Store};
+
+const CRASH: &[u8] = include_bytes!("../../../guest/built/crash.wasm");
+const SOURCE: &str = include_str!("../../../guest/c/crash.c");
+
+/// The line of the C source that contains `text`.
+fn line_of(text: &str) -> u32 {
+    let line = SOURCE.lines().position(|line| line.contains(text)).expect("the text is there");
+    line as u32 + 1
+}
+
+fn crash() -> Result<(Store<()>, Error)> {
+    let engine = Engine::default();
+    let module = Module::new(&engine, CRASH)?;
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[])?;
+    let crash = instance.get_typed_func::<i32, i32>(&mut store, "crash")?;
+    let error = crash.call(&mut store, 64).expect_err("it reads outside of its memory");
+    Ok((store, error))
+}
+
+#[test]
+fn each_frame_has_its_line_and_inlined_functions_are_named() -> Result<()> {
+    let (_, error) = crash()?;
+    let backtrace = error.backtrace().expect("a trap has one");
+    let frames: Vec<Vec<(String, u32)>> = backtrace
+        .frames()
+        .iter()
+        .map(|frame| {
+            let locations = frame.source_locations();
+            assert!(locations.iter().all(|location| {
+                location.file.as_ref().is_some_and(|file| file.ends_with("guest/c/crash.c"))
+            }));
+            let name = |function: Option<String>| function.expect("debug information names it");
+            locations
+                .into_iter()
+                .map(|location| (name(location.function), location.line.expect("a line")))
+                .collect()
+        })
+        .collect();
+    let expected = vec![
+        vec![
+            ("read_at".to_owned(), line_of("return *place")),
+            ("look".to_owned(), line_of("return read_at")),
+        ],
+        vec![("crash".to_owned(), line_of("= look(distance)"))],
+    ];
+    assert_eq!(frames, expected);
+
+    let text = backtrace.to_string();
+    let line = format!("read_at at ./guest/c/crash.c:{}", line_of("return *place"));
+    assert!(text.contains(&line) || text.contains(&line.replace("./", "")), "{text}");
+    Ok(())
+}
+
+#[test]
+fn without_debug_information_offsets_are_noted_on_request_only() -> Result<()> {
+    let text = r#"(module (func (export "f") nop nop unreachable))"#;
+    for on in [false, true] {
+        let engine = Engine::new(Config::new().sources(on))?;
+        let module = Module::new(&engine, text)?;
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[])?;
+        let function = instance.get_typed_func::<(), ()>(&mut store, "f")?;
+        let error = function.call(&mut store, ()).unwrap_err();
+        let frame = &error.backtrace().unwrap().frames()[0];
+        // The body begins with the number of its locals; two operators follow.
+        assert_eq!(frame.wasm_offset(), on.then_some(3));
+        assert!(frame.source_locations().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn nonsense_debug_information_does_no_harm() -> Result<()> {
+    // Each debug section in turn is filled with bytes that mean nothing.
+    let sections = custom_sections(CRASH);
+    assert!(sections.len() > 4);
+    for (start, end) in sections {
+        for filler in [0x00, 0xff, 0x81] {
+            let mut bytes = CRASH.to_vec();
+            bytes[start..end].fill(filler);
+            let engine = Engine::default();
+            let module = Module::new(&engine, bytes)?;
+            let mut store = Store::new(&engine, ());
+            let instance = Instance::new(&mut store, &module, &[])?;
+            let crash = instance.get_typed_func::<i32, i32>(&mut store, "crash")?;
+            let error = crash.call(&mut store, 0).unwrap_err();
+            assert!(error.backtrace().unwrap().to_string().contains("crash"));
+        }
+    }
+    Ok(())
+}
+
+/// Where the contents of the custom sections named `.debug_...` are.
+fn custom_sections(module: &[u8]) -> Vec<(usize, usize)> {
+    let number = |mut at: usize| {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = module[at];
+            value |= usize::from(byte & 0x7f) << shift;
+            (at, shift) = (at + 1, shift + 7);
+            if byte < 0x80 {
+                return (value, at);
+            }
+        }
+    };
+    let (mut at, mut found) = (8, Vec::new());
+    while at < module.len() {
+        let id = module[at];
+        let (size, contents) = number(at + 1);
+        at = contents + size;
+        let (length, name) = number(contents);
+        if id == 0 && module[name..name + length].starts_with(b".debug_") {
+            found.push((name + length, at));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_core_dump_is_a_module_that_holds_memories_globals_and_frames() -> Result<()> {
+    let text = r#"(module $dumped
+        (memory 3) (memory 1)
+        (global (mut i64) (i64.const 7))
+        (func (export "f")
+            (i32.store (i32.const 131080) (i32.const 0x11223344))
+            (i32.store 1 (i32.const 0) (i32.const 5))
+            (global.set 0 (i64.const -2))
+            unreachable))"#;
+    let engine = Engine::new(Config::new().sources(true))?;
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &Module::new(&engine, text)?, &[])?;
+    let error =
+        instance.get_typed_func::<(), ()>(&mut store, "f")?.call(&mut store, ()).unwrap_err();
+    let dump = store.core_dump("a test", error.backtrace().unwrap());
+
+    // It is a module itself: an instance of it has what the guest's had.
+    let engine = Engine::default();
+    let module = Module::new(&engine, &dump)?;
+    let compiled = module.compiled();
+    let sizes: Vec<u64> = compiled.info.memories.iter().map(|memory| memory.minimum).collect();
+    assert_eq!(sizes, [3, 1]);
+    assert_eq!(compiled.info.global_inits.len(), 1);
+    assert_eq!(
+        compiled.info.global_inits[0],
+        pagefork_layout::module::ConstExpr::Bits(u128::from(-2i64 as u64))
+    );
+    let data = |target: u32| {
+        compiled.info.data.iter().find(|segment| match &segment.mode {
+            pagefork_layout::module::SegmentMode::Active { target: to, .. } => *to == target,
+            _ => false,
+        })
+    };
+    assert_eq!(data(0).unwrap().bytes[8..12], 0x1122_3344u32.to_le_bytes());
+    assert_eq!(data(1).unwrap().bytes[..4], 5u32.to_le_bytes());
+    for section in ["core", "coremodules", "coreinstances", "corestack", "dumped", "a test"] {
+        let found = dump.windows(section.len()).any(|bytes| bytes == section.as_bytes());
+        assert!(found, "no {section}");
+    }
+    Ok(())
+}
