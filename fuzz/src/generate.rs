@@ -47,6 +47,19 @@ pub struct Source {
     pub interface: Interface,
 }
 
+impl Source {
+    /// A valid module.
+    ///
+    /// # Errors
+    /// If it is malformed, or has types that are no function types.
+    pub fn new(wasm: Vec<u8>) -> wasmparser::Result<Self> {
+        Ok(Self {
+            interface: Interface::read(&wasm)?,
+            wasm,
+        })
+    }
+}
+
 impl Case {
     /// The case of a seed: the same, whenever and wherever. Always one module, and
     /// sometimes more.
@@ -55,7 +68,11 @@ impl Case {
         let features = features.some(&mut random);
         let deterministic = random.chance(1, 2);
         let fuel = if random.chance(1, 16) { 50_000 } else { 1_000 };
-        let count = if random.chance(3, 8) { random.between(2, 3) } else { 1 };
+        let count = if random.chance(3, 8) {
+            random.between(2, 3)
+        } else {
+            1
+        };
         let mut modules: Vec<Source> = Vec::new();
         for _ in 0..count {
             let module = loop {
@@ -69,7 +86,13 @@ impl Case {
             };
             modules.push(module);
         }
-        Self { seed, features, deterministic, fuel, modules }
+        Self {
+            seed,
+            features,
+            deterministic,
+            fuel,
+            modules,
+        }
     }
 
     /// One module made of these bytes, which a coverage-guided fuzzer chose.
@@ -82,7 +105,13 @@ impl Case {
         let fuel = 1_000;
         let config = config(features, deterministic, None, &mut random);
         let module = generate(config, data, fuel, features, &mut random)?;
-        Some(Self { seed, features, deterministic, fuel, modules: vec![module] })
+        Some(Self {
+            seed,
+            features,
+            deterministic,
+            fuel,
+            modules: vec![module],
+        })
     }
 }
 
@@ -97,7 +126,11 @@ fn config(
     let mut kinds = vec![InstructionKind::Variable, InstructionKind::Parametric];
     let mut floats = false;
     for (kind, kind_of_ints, share) in [
-        (InstructionKind::Numeric, Some(InstructionKind::NumericInt), 7),
+        (
+            InstructionKind::Numeric,
+            Some(InstructionKind::NumericInt),
+            7,
+        ),
         (InstructionKind::Vector, Some(InstructionKind::VectorInt), 6),
         (InstructionKind::Memory, Some(InstructionKind::MemoryInt), 6),
         (InstructionKind::Reference, None, 5),
@@ -129,7 +162,11 @@ fn config(
         max_elements: 20,
         max_funcs: random.between(3, 12) as usize,
         max_globals: random.between(0, 12) as usize,
-        max_imports: if random.chance(1, 2) { random.between(1, 10) as usize } else { 0 },
+        max_imports: if random.chance(1, 2) {
+            random.between(1, 10) as usize
+        } else {
+            0
+        },
         max_instructions: 20 << random.between(0, 4),
         max_memory32_bytes: MEMORY_SIZE_MAX / 2,
         max_memory64_bytes: u128::from(MEMORY_SIZE_MAX / 2),
@@ -175,11 +212,11 @@ fn generate(
     let additions = Additions {
         fuel,
         typed_calls: features.has("function-references"),
+        exceptions: features.has("exceptions"),
         tail_calls: features.has("tail-call"),
     };
     let wasm = rewrite::add(&module.to_bytes(), &additions, random).ok()?;
-    let interface = Interface::read(&wasm).ok()?;
-    Some(Source { wasm, interface })
+    Source::new(wasm).ok()
 }
 
 /// A module that imports what `wasm` exports, which is how the generator is told
@@ -193,12 +230,24 @@ fn offered(wasm: &[u8]) -> Option<Vec<u8>> {
     for payload in Parser::new(0).parse_all(wasm) {
         if let Payload::TypeSection(section) = payload.ok()? {
             type_count = section.count();
-            RoundtripReencoder.parse_type_section(&mut types, section).ok()?;
+            RoundtripReencoder
+                .parse_type_section(&mut types, section)
+                .ok()?;
         }
     }
     let mut reencoder = RoundtripReencoder;
-    let type_index = |ty| interface.types.iter().position(|known| known == ty).map(|i| i as u32);
-    for export in interface.exports.iter().filter(|export| export.name != FUEL) {
+    let type_index = |ty| {
+        interface
+            .types
+            .iter()
+            .position(|known| known == ty)
+            .map(|i| i as u32)
+    };
+    for export in interface
+        .exports
+        .iter()
+        .filter(|export| export.name != FUEL)
+    {
         let entity = match &export.kind {
             Kind::Func(ty) => wasm_encoder::EntityType::Function(type_index(ty)?),
             Kind::Table(ty) => reencoder.table_type(*ty).ok()?.into(),

@@ -4,26 +4,26 @@
 //! A case is made from a seed ([`generate`]), run in an engine ([`subject`]) that is
 //! Pagefork ([`ours`]) or wasmtime ([`peer`]), and what two runs saw is compared.
 
-/// Numbers from seeds.
-pub mod random;
+/// The comparison: one case, and many of them in processes of their own.
+pub mod differential;
 /// The proposals that generated modules use.
 pub mod features;
-/// What a module imports and exports.
-pub mod interface;
 /// Modules from seeds.
 pub mod generate;
-/// What the generator leaves out.
-mod rewrite;
-/// Values in the words of neither engine.
-pub mod value;
-/// What a case does with an engine, and what it sees.
-pub mod subject;
+/// What a module imports and exports.
+pub mod interface;
 /// Pagefork as such an engine.
 pub mod ours;
 /// Wasmtime as such an engine.
 pub mod peer;
-/// The comparison: one case, and many of them in processes of their own.
-pub mod differential;
+/// Numbers from seeds.
+pub mod random;
+/// What the generator leaves out.
+mod rewrite;
+/// What a case does with an engine, and what it sees.
+pub mod subject;
+/// Values in the words of neither engine.
+pub mod value;
 
 use arbitrary::Unstructured;
 use pagefork_compiler::{CompileOptions, compile as compile_module, initial_image};
@@ -37,14 +37,18 @@ use crate::random::Random;
 /// is compiled. Never a panic, and never a function that cannot be relocated.
 pub fn compile(data: &[u8]) {
     let options = CompileOptions::default();
-    let Some((choice, data)) = data.split_first() else { return };
+    let Some((choice, data)) = data.split_first() else {
+        return;
+    };
     if choice % 4 == 0 {
         let _ = compile_module(data, &options);
         return;
     }
     let mut config = wasm_smith::Config::default();
     supported().apply(&mut config, &mut Random::new((*choice).into(), 0));
-    let Ok(module) = wasm_smith::Module::new(config, &mut Unstructured::new(data)) else { return };
+    let Ok(module) = wasm_smith::Module::new(config, &mut Unstructured::new(data)) else {
+        return;
+    };
     let compiled = compile_module(&module.to_bytes(), &options).expect("a valid module compiles");
     let globals = vec![Some(0); compiled.info.imported_globals as usize];
     initial_image(&compiled.info, &compiled.layout, &globals);
@@ -54,20 +58,25 @@ pub fn compile(data: &[u8]) {
 /// kinds of other slots around them, agree on every result, on every trap, and on
 /// all of memory, tables and globals afterwards.
 pub fn run(data: &[u8]) {
-    let Some(case) = Case::from_bytes(data, supported()) else { return };
+    let Some(case) = Case::from_bytes(data, supported()) else {
+        return;
+    };
     let engines = Engines::new();
     let observe = |ours: &mut Ours| subject::run(ours, &case);
     let mut neighbour = Ours::new(&engines, &case);
-    let (mut first, mut second) =
-        (Ours::new(&engines, &case), Ours::new(&engines, &case));
+    let (mut first, mut second) = (Ours::new(&engines, &case), Ours::new(&engines, &case));
     let seen = observe(&mut first);
     observe(&mut neighbour);
     let again = observe(&mut second);
-    assert!(seen.refusal.is_none(), "a valid module compiles: {:?}", seen.refusal);
+    assert!(
+        seen.refusal.is_none(),
+        "a valid module compiles: {:?}",
+        seen.refusal
+    );
     assert_eq!(subject::difference(&seen, &again), None);
 }
 
 /// The proposals that Pagefork implements.
 pub fn supported() -> FeatureSet {
-    FeatureSet::version(2)
+    FeatureSet::version(3)
 }

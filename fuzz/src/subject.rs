@@ -64,10 +64,16 @@ pub trait Engine {
     /// # Errors
     /// What the engine says against it.
     fn compile(&mut self, wasm: &[u8]) -> Result<(), String>;
-    /// Makes something that import number `index` of the module can be; `None` if
-    /// its type needs a value that cannot be made up. Functions behave as
-    /// [`host_call`].
-    fn provide(&mut self, index: usize, kind: &Kind, value: Option<Value>) -> Option<Self::Item>;
+    /// Makes something that import number `index` of the module, which is number
+    /// `module` of its case, can be; `None` if its type needs a value and there is
+    /// none. Functions behave as [`host_call`].
+    fn provide(
+        &mut self,
+        module: usize,
+        index: usize,
+        kind: &Kind,
+        value: Option<Value>,
+    ) -> Option<Self::Item>;
     /// Instantiates the module; returns its exports in order.
     ///
     /// # Errors
@@ -178,6 +184,8 @@ pub enum Ending<Item> {
 pub struct State<Item> {
     random: Random,
     known: Vec<Known<Item>>,
+    /// The function types of each module.
+    types: Vec<Vec<FuncType>>,
     depth: u32,
     calls: Vec<HostCall>,
     digest: DefaultHasher,
@@ -196,6 +204,8 @@ pub struct State<Item> {
 #[derive(Clone)]
 struct Known<Item> {
     name: String,
+    /// Which module exports it.
+    module: usize,
     kind: Kind,
     item: Item,
     /// Its number, if it is a function.
@@ -208,6 +218,7 @@ impl<Item> State<Item> {
         Self {
             random: Random::new(seed, 2),
             known: Vec::new(),
+            types: Vec::new(),
             depth: 0,
             calls: Vec::new(),
             digest: DefaultHasher::new(),
@@ -218,10 +229,50 @@ impl<Item> State<Item> {
         }
     }
 
+    /// Values of these types, which are those of a module; `None` if there are no
+    /// such values.
+    fn make_up(&mut self, module: usize, types: &[ValType]) -> Option<Vec<Value>> {
+        let Self {
+            random,
+            known,
+            types: modules,
+            ..
+        } = self;
+        let functions = |index: Option<u32>| {
+            let ty = index.map(|index| &modules[module][index as usize]);
+            let fits = |known: &&Known<Item>| match (&known.kind, ty) {
+                (Kind::Func(own), Some(ty)) => {
+                    own == ty && (known.module == module || !names_types(ty))
+                }
+                (Kind::Func(_), None) => true,
+                _ => false,
+            };
+            known
+                .iter()
+                .filter(fits)
+                .filter_map(|known| known.function)
+                .collect()
+        };
+        types
+            .iter()
+            .map(|ty| interesting(random, *ty, functions))
+            .collect()
+    }
+
     /// The function that became known by this number, if by any.
     pub fn function(&self, number: Option<&usize>) -> Value {
-        Value::Func(number.filter(|_| !self.uncertain).map(|number| self.canonical[*number]))
+        Value::Func(
+            number
+                .filter(|_| !self.uncertain)
+                .map(|number| self.canonical[*number]),
+        )
     }
+}
+
+/// Whether a type means something only together with the module it is from.
+fn names_types(ty: &FuncType) -> bool {
+    let mut types = ty.params().iter().chain(ty.results());
+    types.any(|ty| matches!(ty, ValType::Ref(ty) if ty.is_concrete_type_ref()))
 }
 
 /// Runs a case.
@@ -234,8 +285,15 @@ pub fn run<E: Engine>(engine: &mut E, case: &Case) -> Transcript {
             transcript.events.push(Event::Refused(number));
             break;
         }
-        let last = number.checked_sub(1).map(|last| (&case.modules[last], &*previous));
-        let Some((imports, functions)) = link(engine, source, last) else {
+        engine
+            .subject()
+            .state()
+            .types
+            .push(source.interface.types.clone());
+        let last = number
+            .checked_sub(1)
+            .map(|last| (&case.modules[last], &*previous));
+        let Some((imports, functions)) = link(engine, number, source, last) else {
             transcript.count("imports that cannot be made up");
             break;
         };
@@ -264,19 +322,26 @@ pub fn run<E: Engine>(engine: &mut E, case: &Case) -> Transcript {
     transcript
 }
 
+/// Imports, and the numbers of the functions among them that have one.
+type Linked<Item> = (Vec<Item>, Vec<Option<usize>>);
+
 /// What the imports of the present module shall be: what the module before exports
-/// by that name, or something new. Also the numbers of the functions among them.
+/// by that name, or something new.
 fn link<E: Engine>(
     engine: &mut E,
+    number: usize,
     source: &Source,
     last: Option<(&Source, &[E::Item])>,
-) -> Option<(Vec<E::Item>, Vec<Option<usize>>)> {
+) -> Option<Linked<E::Item>> {
     let (mut imports, mut functions) = (Vec::new(), Vec::new());
     for (index, import) in source.interface.imports.iter().enumerate() {
         if import.module == PREVIOUS
             && let Some((source, items)) = last
-            && let Some(at) =
-                source.interface.exports.iter().position(|export| export.name == import.name)
+            && let Some(at) = source
+                .interface
+                .exports
+                .iter()
+                .position(|export| export.name == import.name)
         {
             imports.push(items[at].clone());
             if let Kind::Func(_) = import.kind {
@@ -284,7 +349,10 @@ fn link<E: Engine>(
                 let mut subject = engine.subject();
                 let canonical = &subject.state().canonical;
                 let kinds = source.interface.exports.iter().map(|export| &export.kind);
-                let after = kinds.skip(at).filter(|kind| matches!(kind, Kind::Func(_))).count();
+                let after = kinds
+                    .skip(at)
+                    .filter(|kind| matches!(kind, Kind::Func(_)))
+                    .count();
                 functions.push(Some(canonical[canonical.len() - after]));
             }
             continue;
@@ -292,18 +360,13 @@ fn link<E: Engine>(
         if let Kind::Func(_) = import.kind {
             functions.push(None);
         }
-        let mut subject = engine.subject();
-        let state = subject.state();
-        let functions = state.canonical.len();
-        let value = match &import.kind {
-            Kind::Global(ty) => interesting(&mut state.random, ty.content_type, functions),
-            Kind::Table(ty) => {
-                interesting(&mut state.random, ValType::Ref(ty.element_type), functions)
-            }
-            _ => None,
+        let ty = match &import.kind {
+            Kind::Global(ty) => vec![ty.content_type],
+            Kind::Table(ty) => vec![ValType::Ref(ty.element_type)],
+            _ => Vec::new(),
         };
-        drop(subject);
-        imports.push(engine.provide(index, &import.kind, value)?);
+        let value = engine.subject().state().make_up(number, &ty)?.pop();
+        imports.push(engine.provide(number, index, &import.kind, value)?);
     }
     Some((imports, functions))
 }
@@ -322,7 +385,13 @@ fn make_known<E: Engine>(
             let mut subject = engine.subject();
             let canonical = &mut subject.state().canonical;
             let own = canonical.len();
-            canonical.push(imported.get(export.index as usize).copied().flatten().unwrap_or(own));
+            canonical.push(
+                imported
+                    .get(export.index as usize)
+                    .copied()
+                    .flatten()
+                    .unwrap_or(own),
+            );
             function = Some(own);
         }
         let kind_name = match export.kind {
@@ -336,7 +405,13 @@ fn make_known<E: Engine>(
             true => format!("{number}: {FUEL}"),
             false => format!("{number}: {kind_name} {}", export.index),
         };
-        let known = Known { name, kind: export.kind.clone(), item: item.clone(), function };
+        let known = Known {
+            name,
+            module: number,
+            kind: export.kind.clone(),
+            item: item.clone(),
+            function,
+        };
         engine.subject().state().known.push(known);
     }
 }
@@ -350,16 +425,28 @@ fn exercise<S: Subject>(
     transcript: &mut Transcript,
 ) -> bool {
     let prefix = format!("{number}: ");
-    let own = subject.state().known.iter().filter(|known| known.name.starts_with(&prefix));
+    let own = subject
+        .state()
+        .known
+        .iter()
+        .filter(|known| known.name.starts_with(&prefix));
     let own: Vec<Known<S::Item>> = own.cloned().collect();
-    let functions: Vec<_> = own.iter().filter(|known| known.function.is_some()).collect();
-    let tables: Vec<_> =
-        own.iter().filter(|known| matches!(known.kind, Kind::Table(_))).collect();
+    let functions: Vec<_> = own
+        .iter()
+        .filter(|known| known.function.is_some())
+        .collect();
+    let tables: Vec<_> = own
+        .iter()
+        .filter(|known| matches!(known.kind, Kind::Table(_)))
+        .collect();
     let mut random = Random::new(case.seed, 3 + number as u64);
     let count = CALLS_MAX.min(4 * functions.len() as u64);
     for turn in 0..count {
         // First each function once, so that none is missed; then at random.
-        let chosen = functions.get(turn as usize).or_else(|| random.pick(&functions)).copied();
+        let chosen = functions
+            .get(turn as usize)
+            .or_else(|| random.pick(&functions))
+            .copied();
         let mut target = chosen.cloned();
         if turn % 4 == 3
             && let Some(table) = random.pick(&tables)
@@ -368,10 +455,10 @@ fn exercise<S: Subject>(
             target = Some(element);
         }
         let Some(known) = target else { continue };
-        let Kind::Func(ty) = &known.kind else { continue };
-        let functions = subject.state().canonical.len();
-        let arguments = ty.params().iter().map(|ty| interesting(&mut random, *ty, functions));
-        let Some(arguments) = arguments.collect::<Option<Vec<_>>>() else {
+        let Kind::Func(ty) = &known.kind else {
+            continue;
+        };
+        let Some(arguments) = subject.state().make_up(known.module, ty.params()) else {
             transcript.count("calls whose arguments cannot be made up");
             continue;
         };
@@ -387,8 +474,13 @@ fn exercise<S: Subject>(
         }
         transcript.count("calls");
         let left = fuel_left(subject);
-        *transcript.counts.entry("function and loop entries".to_owned()).or_default() +=
-            left.iter().map(|left| u64::from(case.fuel.saturating_sub(*left))).sum::<u64>();
+        *transcript
+            .counts
+            .entry("function and loop entries".to_owned())
+            .or_default() += left
+            .iter()
+            .map(|left| u64::from(case.fuel.saturating_sub(*left)))
+            .sum::<u64>();
         transcript.count(match &outcome {
             Err(Failure::Trap("unreachable")) if left.contains(&0) => "out of fuel".to_owned(),
             Ok(_) => "calls that return".to_owned(),
@@ -418,21 +510,39 @@ fn call_target<S: Subject>(
     // Most elements are null: the first other one from some place on.
     let start = random.below(length);
     let from_there = (start..length).chain(0..start);
-    let index = from_there.into_iter().find(|i| subject.element(&table.item, *i).1.is_some());
+    let index = from_there
+        .into_iter()
+        .find(|i| subject.element(&table.item, *i).1.is_some());
     let (index, (value, item)) = match index {
         Some(index) => (index, subject.element(&table.item, index)),
         None => (start, subject.element(&table.item, start)),
     };
-    transcript.events.push(Event::Element(format!("{}[{index}]", table.name), value));
-    let Value::Func(Some(function)) = value else { return None };
-    let known = subject.state().known.iter().find(|known| known.function == Some(function))?;
+    transcript
+        .events
+        .push(Event::Element(format!("{}[{index}]", table.name), value));
+    let Value::Func(Some(function)) = value else {
+        return None;
+    };
+    let known = subject
+        .state()
+        .known
+        .iter()
+        .find(|known| known.function == Some(function))?;
     let name = format!("{}[{index}] -> {}", table.name, known.name);
     transcript.count("calls of table elements");
-    Some(Known { name, item: item?, ..known.clone() })
+    Some(Known {
+        name,
+        item: item?,
+        ..known.clone()
+    })
 }
 
 fn tanks<S: Subject>(subject: &mut S) -> Vec<S::Item> {
-    let tanks = subject.state().known.iter().filter(|known| known.name.ends_with(FUEL));
+    let tanks = subject
+        .state()
+        .known
+        .iter()
+        .filter(|known| known.name.ends_with(FUEL));
     tanks.map(|known| known.item.clone()).collect()
 }
 
@@ -444,10 +554,12 @@ fn refuel<S: Subject>(subject: &mut S, fuel: u32) {
 
 /// What each module has left in its fuel.
 fn fuel_left<S: Subject>(subject: &mut S) -> Vec<u32> {
-    let left = tanks(subject).into_iter().map(|tank| match subject.global(&tank) {
-        Value::I32(left) => left,
-        other => panic!("fuel is no {other:?}"),
-    });
+    let left = tanks(subject)
+        .into_iter()
+        .map(|tank| match subject.global(&tank) {
+            Value::I32(left) => left,
+            other => panic!("fuel is no {other:?}"),
+        });
     left.collect()
 }
 
@@ -455,9 +567,14 @@ fn fuel_left<S: Subject>(subject: &mut S) -> Vec<u32> {
 fn host_calls<S: Subject>(subject: &mut S, transcript: &mut Transcript) {
     let state = subject.state();
     if state.call_count > 0 {
-        *transcript.counts.entry("host calls".to_owned()).or_default() += state.call_count;
+        *transcript
+            .counts
+            .entry("host calls".to_owned())
+            .or_default() += state.call_count;
         let calls = std::mem::take(&mut state.calls);
-        transcript.events.push(Event::HostCalls(calls, state.digest.finish()));
+        transcript
+            .events
+            .push(Event::HostCalls(calls, state.digest.finish()));
         state.call_count = 0;
     }
 }
@@ -466,6 +583,7 @@ fn host_calls<S: Subject>(subject: &mut S, transcript: &mut Transcript) {
 /// of the store now and then, or calls a guest.
 pub fn host_call<S: Subject>(
     subject: &mut S,
+    module: usize,
     import: usize,
     ty: &FuncType,
     arguments: Vec<Value>,
@@ -486,19 +604,22 @@ pub fn host_call<S: Subject>(
     if state.random.chance(1, 64) {
         return Ending::Fail;
     }
-    let (functions, random) = (state.canonical.len(), &mut state.random);
-    let mut make_up = |types: &[ValType]| -> Option<Vec<Value>> {
-        types.iter().map(|ty| interesting(random, *ty, functions)).collect()
-    };
-    let tags = state.known.iter().filter_map(|known| match &known.kind {
-        Kind::Tag(ty) => Some((known.item.clone(), ty.clone())),
-        _ => None,
-    });
-    let ending = match tags.last() {
-        Some((tag, ty)) if state.call_count.is_multiple_of(8) => {
-            make_up(ty.params()).map(|values| Ending::Throw(tag, ty, values))
+    let tag = state
+        .known
+        .iter()
+        .rfind(|known| matches!(known.kind, Kind::Tag(_)))
+        .cloned();
+    let ending = match tag {
+        Some(Known {
+            module,
+            kind: Kind::Tag(ty),
+            item,
+            ..
+        }) if state.call_count.is_multiple_of(8) => {
+            let values = state.make_up(module, ty.params());
+            values.map(|values| Ending::Throw(item, ty, values))
         }
-        _ => make_up(ty.results()).map(Ending::Return),
+        _ => state.make_up(module, ty.results()).map(Ending::Return),
     };
     ending.unwrap_or(Ending::Fail)
 }
@@ -506,16 +627,18 @@ pub fn host_call<S: Subject>(
 /// Does something to the store behind the back of a guest that runs.
 fn disturb<S: Subject>(subject: &mut S) {
     let state = subject.state();
-    let Some(known) = state.random.pick(&state.known).cloned() else { return };
+    let Some(known) = state.random.pick(&state.known).cloned() else {
+        return;
+    };
     if known.name.ends_with(FUEL) {
         return;
     }
-    let (functions, random) = (state.canonical.len(), &mut state.random);
     let mut done = None;
     match &known.kind {
         Kind::Func(ty) => {
-            let arguments = ty.params().iter().map(|ty| interesting(random, *ty, functions));
-            let Some(arguments) = arguments.collect::<Option<Vec<_>>>() else { return };
+            let Some(arguments) = state.make_up(known.module, ty.params()) else {
+                return;
+            };
             let outcome = subject.call(&known.item, ty, &arguments);
             let state = subject.state();
             if let Err(Failure::Exhausted(what)) = outcome {
@@ -523,11 +646,11 @@ fn disturb<S: Subject>(subject: &mut S) {
             }
             format!("{outcome:?}").hash(&mut state.digest);
         }
-        Kind::Memory(_) if random.chance(1, 2) => {
+        Kind::Memory(_) if state.random.chance(1, 2) => {
             done = Some(subject.grow_memory(&known.item, 1));
         }
         Kind::Memory(_) => {
-            let (place, value) = (random.next(), random.next() as u8);
+            let (place, value) = (state.random.next(), state.random.next() as u8);
             let bytes = subject.memory(&known.item);
             if !bytes.is_empty() {
                 let place = place as usize % bytes.len();
@@ -535,14 +658,18 @@ fn disturb<S: Subject>(subject: &mut S) {
             }
         }
         Kind::Global(ty) if ty.mutable => {
-            if let Some(value) = interesting(random, ty.content_type, functions) {
+            let value = state.make_up(known.module, &[ty.content_type]);
+            if let Some(value) = value.and_then(|mut values| values.pop()) {
                 done = Some(subject.set_global(&known.item, ty.content_type, value));
             }
         }
         Kind::Table(ty) => {
             let ty = ValType::Ref(ty.element_type);
-            let (grow, place) = (random.chance(1, 2), random.next());
-            let Some(value) = interesting(random, ty, functions) else { return };
+            let (grow, place) = (state.random.chance(1, 2), state.random.next());
+            let value = state.make_up(known.module, &[ty]);
+            let Some(value) = value.and_then(|mut values| values.pop()) else {
+                return;
+            };
             let length = subject.table_length(&known.item);
             if grow {
                 done = Some(subject.grow_table(&known.item, ty, 1, value));
@@ -566,7 +693,9 @@ fn finish<S: Subject>(subject: &mut S, transcript: &mut Transcript) {
             }
             Kind::Table(_) => {
                 let length = subject.table_length(&known.item);
-                let elements = (0..length).map(|i| subject.element(&known.item, i).0).collect();
+                let elements = (0..length)
+                    .map(|i| subject.element(&known.item, i).0)
+                    .collect();
                 transcript.events.push(Event::Table(known.name, elements));
                 transcript.count("tables compared");
             }
@@ -586,7 +715,11 @@ pub fn difference(ours: &Transcript, theirs: &Transcript) -> Option<String> {
     let pairs = ours.events.iter().zip(&theirs.events);
     for (i, (ours, theirs)) in pairs.enumerate() {
         if ours != theirs || is_incomparable(ours) {
-            return Some(format!("event {i}:\n  pagefork: {}\n  peer:     {}", show(ours, theirs), show(theirs, ours)));
+            return Some(format!(
+                "event {i}:\n  pagefork: {}\n  peer:     {}",
+                show(ours, theirs),
+                show(theirs, ours)
+            ));
         }
     }
     if ours.exhausted.is_some() || theirs.exhausted.is_some() {
@@ -612,12 +745,20 @@ fn show(event: &Event, other: &Event) -> String {
                 let range = at..bytes.len().min(at + 16);
                 format!(", first different at {at:#x}: {:02x?}", &bytes[range])
             });
-            format!("memory {what}: {} bytes{}", bytes.len(), place.unwrap_or_default())
+            format!(
+                "memory {what}: {} bytes{}",
+                bytes.len(),
+                place.unwrap_or_default()
+            )
         }
         (Event::Table(what, elements), Event::Table(_, others)) => {
             let at = elements.iter().zip(others).position(|(a, b)| a != b);
             let place = at.map(|at| format!(", first different at {at}: {:?}", elements[at]));
-            format!("table {what}: {} elements{}", elements.len(), place.unwrap_or_default())
+            format!(
+                "table {what}: {} elements{}",
+                elements.len(),
+                place.unwrap_or_default()
+            )
         }
         _ => format!("{event:?}"),
     }

@@ -56,17 +56,30 @@ pub fn target(ty: RefType) -> Target {
     use AbstractHeapType as A;
     match ty.heap_type() {
         HeapType::Concrete(_) | HeapType::Exact(_) => Target::Func,
-        HeapType::Abstract { ty: A::Func | A::NoFunc, .. } => Target::Func,
-        HeapType::Abstract { ty: A::Extern | A::NoExtern, .. } => Target::Extern,
-        HeapType::Abstract { ty: A::Exn | A::NoExn, .. } => Target::Exception,
+        HeapType::Abstract {
+            ty: A::Func | A::NoFunc,
+            ..
+        } => Target::Func,
+        HeapType::Abstract {
+            ty: A::Extern | A::NoExtern,
+            ..
+        } => Target::Extern,
+        HeapType::Abstract {
+            ty: A::Exn | A::NoExn,
+            ..
+        } => Target::Exception,
         other => panic!("generated modules have no type {other:?}"),
     }
 }
 
-/// A value of this type that programs are likely to trip over. `functions` is how
-/// many functions are known. `None` if the type has no value that can be made
-/// up, as a reference to a function of a certain type.
-pub fn interesting(random: &mut Random, ty: ValType, functions: usize) -> Option<Value> {
+/// A value of this type that programs are likely to trip over. `functions` gives
+/// the numbers of those that are known: of this type index, or all. `None` if the
+/// type has no value that can be made up.
+pub fn interesting(
+    random: &mut Random,
+    ty: ValType,
+    functions: impl FnOnce(Option<u32>) -> Vec<usize>,
+) -> Option<Value> {
     Some(match ty {
         ValType::I32 => Value::I32(integer(random, 32) as u32),
         ValType::I64 => Value::I64(integer(random, 64)),
@@ -79,8 +92,16 @@ pub fn interesting(random: &mut Random, ty: ValType, functions: usize) -> Option
             _ => lanes(random, 16, |random| integer(random, 8)),
         }),
         ValType::Ref(ty) => match target(ty) {
-            Target::Func if ty == RefType::FUNCREF && functions > 0 && random.chance(1, 2) => {
-                Value::Func(Some(random.below(functions as u64) as usize))
+            Target::Func if !ty.is_nullable() || random.chance(1, 2) => {
+                let index = match ty.heap_type() {
+                    HeapType::Concrete(index) => index.as_module_index(),
+                    _ => None,
+                };
+                match random.pick(&functions(index)) {
+                    Some(function) => Value::Func(Some(*function)),
+                    None if ty.is_nullable() => Value::Null,
+                    None => return None,
+                }
             }
             Target::Extern if !ty.is_nullable() || random.chance(1, 2) => {
                 Value::Extern(random.below(100) as u32)
@@ -111,7 +132,11 @@ fn integer(random: &mut Random, bits: u32) -> u64 {
         5 | 6 => {
             let beside = (1u64 << random.below(bits.into())).wrapping_add(random.below(3));
             let power = beside.wrapping_sub(1);
-            if random.chance(1, 2) { power.wrapping_neg() } else { power }
+            if random.chance(1, 2) {
+                power.wrapping_neg()
+            } else {
+                power
+            }
         }
         _ => random.next(),
     };

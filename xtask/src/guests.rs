@@ -149,17 +149,26 @@ impl Language {
 pub(crate) fn fetch(host: &Host) -> Result<usize> {
     let directory = host.guests();
     host::create_directory(&directory)?;
+    // The compiler works while the network is waited for.
+    std::thread::scope(|scope| {
+        let sqlite = scope.spawn(|| build_sqlite(host, &directory));
+        let others = fetch_others(host, &directory);
+        sqlite.join().map_err(|_| "building SQLite panicked")??;
+        Ok(others? + 1)
+    })
+}
+
+fn fetch_others(host: &Host, directory: &Path) -> Result<usize> {
     let mut count = 0;
     for package in PACKAGES {
-        fetch_package(host, &directory, package)?;
+        fetch_package(host, directory, package)?;
         count += package.guests.len();
     }
     for source in GO {
-        build_go(host, &directory, source)?;
+        build_go(host, directory, source)?;
         count += 1;
     }
-    build_sqlite(host, &directory)?;
-    Ok(count + 1)
+    Ok(count)
 }
 
 /// Fetches and verifies the library of the runtime that is compared with, which

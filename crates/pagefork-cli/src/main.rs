@@ -12,6 +12,8 @@ mod progress;
 
 /// `pagefork run`.
 mod run;
+/// `pagefork compile`.
+mod compile;
 /// Sockets for programs.
 mod sockets;
 /// Values on the command line and in what `--invoke` prints.
@@ -36,6 +38,7 @@ use arguments::Command;
 fn main() -> ExitCode {
     let result = match arguments::parse(std::env::args_os()) {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Compile(arguments) => compile::compile(&arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Doctor => doctor::doctor(),
         Command::Wast(arguments) => wast::run(&arguments),

@@ -8,6 +8,29 @@ use pagefork::{Config, Engine, Module, Progress};
 use crate::inspect::proposals;
 use crate::progress::while_compiling;
 
+/// Makes a module from a file that has one, compiled already or not.
+///
+/// # Errors
+/// As [`read`] and [`compile`]; what is wrong with what was compiled.
+pub(crate) fn load(config: Config, path: &Path) -> Result<Module, String> {
+    if is_code_image(path) {
+        let failed = |error| format!("{error:#}");
+        let engine = Engine::new(&config).map_err(failed)?;
+        return Module::from_code_image_file(&engine, path).map_err(failed);
+    }
+    let binary = read(path)?;
+    compile(config, path, &binary)
+}
+
+/// Whether a file begins like a code image. One that cannot be read does not.
+fn is_code_image(path: &Path) -> bool {
+    let regular = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let mut start = Vec::new();
+    let read = regular
+        && fs::File::open(path).and_then(|file| file.take(8).read_to_end(&mut start)).is_ok();
+    read && Module::is_code_image(&start)
+}
+
 /// Reads a module from a file and gives it in the binary format.
 ///
 /// # Errors
@@ -129,6 +152,9 @@ fn not_wasm(path: &Path, bytes: &[u8]) -> String {
         (b"!<arch>\n", "a static library: link it to a program"),
     ];
     let shown = path.display();
+    if Module::is_code_image(bytes) {
+        return format!("{shown} is compiled already: `pagefork run` runs it");
+    }
     if bytes.is_empty() {
         return format!("{shown} is empty: it was not written completely, make it again");
     }

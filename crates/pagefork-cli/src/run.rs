@@ -2,7 +2,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pagefork::{Config, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val};
+use pagefork::{
+    Cache, Config, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
+};
 use pagefork_wasi::{Exit, Permissions, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{Profile, Run, UnknownImports};
@@ -14,8 +16,7 @@ const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
-    let binary = program::read(arguments.file())?;
-    let module = program::compile(config(arguments), arguments.file(), &binary)?;
+    let module = program::load(config(arguments), arguments.file())?;
     let engine = module.engine();
     let mut store = Store::new(engine, context(arguments)?);
     let mut linker: Linker<WasiCtx> = Linker::new(engine);
@@ -47,7 +48,23 @@ fn config(arguments: &Run) -> Config {
         Some(Profile::Perfmap) => pagefork::Profile::PerfMap,
         Some(Profile::Jitdump) => pagefork::Profile::JitDump,
     });
+    if !arguments.no_cache {
+        config.cache(cache(arguments));
+    }
     config
+}
+
+/// Where compiled programs are kept. What is wrong with a directory is said only
+/// to those who asked for it: programs run without.
+fn cache(arguments: &Run) -> Cache {
+    let Some(directory) = &arguments.cache_directory else {
+        return Cache::in_default_directory();
+    };
+    let cache = Cache::new(directory);
+    if let Some(refused) = cache.stats().refused {
+        eprintln!("pagefork: nothing is kept for later runs: {refused}");
+    }
+    cache
 }
 
 /// Names everything that is missing, where the linker would name the first.

@@ -144,9 +144,9 @@ fn each_shell_gets_its_completions() {
 fn scripts_are_counted_and_failures_have_lines() {
     let module = "(module (func (export \"one\") (result i32) (i32.const 1)))\n";
     let right =
-        file("right.wast", &format!("{module}(assert_return (invoke \"one\") (i32.const 1))\n"));
+        file("right.wast", format!("{module}(assert_return (invoke \"one\") (i32.const 1))\n"));
     let wrong =
-        file("wrong.wast", &format!("{module}(assert_return (invoke \"one\") (i32.const 2))\n"));
+        file("wrong.wast", format!("{module}(assert_return (invoke \"one\") (i32.const 2))\n"));
     let ended = pagefork(&format!("wast {right}"));
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "2 directives passed, 0 failed\n"));
     let ended = pagefork(&format!("wast {right} {wrong}"));

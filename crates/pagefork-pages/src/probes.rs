@@ -425,11 +425,12 @@ fn filled_by(
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().spawn_scoped(scope, || read(&pages));
         let reader = reader.map_err(|error| Seen(format!("cannot start a thread: {error}")))?;
-        let answered = match watch.fault(WAIT) {
+        let fill = || {
             // SAFETY: the page is ours and has nothing yet.
-            Ok(Some(_)) => {
-                unsafe { watch.fill(address, &[IMAGE_BYTE; PAGE]) }.map_err(refused("UFFDIO_COPY"))
-            }
+            unsafe { watch.fill(address, &[IMAGE_BYTE; PAGE]) }
+        };
+        let answered = match watch.fault(WAIT) {
+            Ok(Some(_)) => fill().map_err(refused("UFFDIO_COPY")),
             Ok(None) => Err(Seen("a page fault was not reported".to_owned())),
             Err(errno) => Err(refused("reading a fault")(errno)),
         };

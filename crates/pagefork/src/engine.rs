@@ -64,8 +64,8 @@ impl Engine {
         Arc::ptr_eq(&a.0, &b.0)
     }
 
-    /// The engine's number of a function type, whose concrete types are the
-    /// engine's numbers, or [`TypeId::ITSELF`] for the type's own.
+    /// Compiles a module from its binary format, and shows how far that is where
+    /// somebody looks.
     pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
         let Config { compile, progress, .. } = self.config();
         match progress {
@@ -74,6 +74,8 @@ impl Engine {
         }
     }
 
+    /// The engine's number of a function type, whose concrete types are the
+    /// engine's numbers, or [`TypeId::ITSELF`] for the type's own.
     pub(crate) fn type_id(&self, ty: &FuncType) -> TypeId {
         // A panic elsewhere leaves the map as it was: entries are only added.
         let mut types = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);

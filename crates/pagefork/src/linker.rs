@@ -156,8 +156,8 @@ impl<T: 'static> Linker<T> {
 
     /// Defines each import of `module` that is a function and not defined yet, as
     /// a function that ends the guest when it is called, with
-    /// [`LinkError::UndefinedFunction`], which names it. Memories, tables and
-    /// globals cannot be made up: where one is not defined, instantiating the
+    /// [`LinkError::UndefinedFunction`], which names it. Memories, tables,
+    /// globals and tags cannot be made up: where one is not defined, instantiating the
     /// module is still an error that says so.
     ///
     /// # Errors

@@ -185,7 +185,8 @@ fn two_runs_have_equal_pages_at_equal_points() -> Result<()> {
         let words = suspend::frame_words(&store)?;
         let mut zones = Vec::new();
         for ordinal in 1..=suspend::instance_count(&store) {
-            for zone in [Zone::Tables, Zone::State, Zone::Memory(0), Zone::Stack] {
+            let below = [Zone::Exceptions, Zone::Tables, Zone::State];
+            for zone in below.into_iter().chain([Zone::Memory(0), Zone::Stack]) {
                 let (offset, mut bytes) = suspend::zone_bytes(&store, ordinal, zone);
                 if zone == Zone::Stack && !bytes.is_empty() {
                     for word in &words {

@@ -177,7 +177,7 @@ pub fn compare<T: 'static>(a: &Store<T>, b: &Store<T>) -> Result<Vec<StaleWord>,
     let mut stale = Vec::new();
     for ordinal in 1..=count {
         let memories = suspend::slot(a, ordinal).layout.memories.len() as u32;
-        let zones = [Zone::Tables, Zone::State].into_iter();
+        let zones = [Zone::Exceptions, Zone::Tables, Zone::State].into_iter();
         for zone in zones.chain((0..memories).map(Zone::Memory)) {
             let (start, a) = suspend::zone(a, ordinal, zone);
             let (_, b) = suspend::zone(b, ordinal, zone);

@@ -36,6 +36,8 @@ struct Pagefork {
 pub(crate) enum Command {
     /// Run a program, or call one of its functions
     Run(Run),
+    /// Compile a module to a file that `run` starts at once
+    Compile(Compile),
     /// Show what a module needs, offers and uses, and its layout in memory
     Inspect(Inspect),
     /// Try what this machine can do, and say what is missing
@@ -44,6 +46,27 @@ pub(crate) enum Command {
     Wast(Wast),
     /// Write a script for a shell that completes this command's arguments
     Completions(Completions),
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "The file holds machine code for this version of the command and processors \
+                        of this level. It is as trusted as any executable, and marked as one."
+)]
+pub(crate) struct Compile {
+    /// The file to write; without it, FILE with the ending `.pfc`
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// The module, binary or text
+    pub(crate) file: PathBuf,
+}
+
+impl Compile {
+    /// The file to write.
+    pub(crate) fn output(&self) -> PathBuf {
+        self.output.clone().unwrap_or_else(|| self.file.with_extension("pfc"))
+    }
 }
 
 #[derive(Args)]

@@ -39,8 +39,16 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) profile: Option<Profile>,
 
+    /// Keep compiled modules in this directory and not in `~/.cache/pagefork`
+    #[arg(long = "cache", value_name = "DIR")]
+    pub(crate) cache_directory: Option<PathBuf>,
+
+    /// Compile the program, even if it was compiled before, and keep nothing
+    #[arg(long, conflicts_with = "cache_directory")]
+    pub(crate) no_cache: bool,
+
     // One list, because Clap ends its options only with the first value of a list.
-    /// The program, a WebAssembly module, binary or text; what follows are its arguments
+    /// The program, a WebAssembly module, binary or text, or compiled; what follows are its arguments
     #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
     program: Vec<OsString>,
 }
@@ -65,7 +73,7 @@ pub(crate) enum Profile {
 }
 
 impl Run {
-    /// The program: a WebAssembly module, binary or text.
+    /// The program: a WebAssembly module, binary or text, or compiled.
     pub(crate) fn file(&self) -> &Path {
         Path::new(&self.program[0])
     }

@@ -20,6 +20,7 @@ pub(crate) fn pagefork_with_input(words: &str, input: &str) -> Ended {
         .args(words.split(' '))
         .current_dir(root)
         .env("PAGEFORK_TEST_VARIABLE", "inherited")
+        .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

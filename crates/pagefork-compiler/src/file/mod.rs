@@ -64,6 +64,8 @@ const VERSION_SIZE_MAX: u64 = 256;
 const MANIFEST_SIZE_MAX: u64 = 1 << 30;
 /// How much of a text is read at once: it stays in the cache until it is hashed.
 const CHUNK: usize = 256 << 10;
+/// From how many bytes on several threads hash faster than one.
+const MANY: usize = 1 << 20;
 
 /// What code is a function of: the module's bytes, the compiler and its options,
 /// and the machine. Displayed, it is 64 hexadecimal digits.
@@ -81,8 +83,8 @@ impl CodeKey {
         let about = (FORMAT_VERSION, ABI_VERSION, version(), level, options);
         let about = postcard::to_allocvec(&about).expect("plain data in memory");
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&(about.len() as u64).to_le_bytes()).update(&about).update(wasm);
-        Ok(Self(hasher.finalize().into()))
+        hasher.update(&(about.len() as u64).to_le_bytes()).update(&about);
+        Ok(Self(add(&mut hasher, wasm).finalize().into()))
     }
 }
 
@@ -200,7 +202,7 @@ pub fn head(
     put(24, &manifest_size.to_le_bytes());
     put(32, &text_offset.to_le_bytes());
     put(40, &(text.len() as u64).to_le_bytes());
-    put(TEXT_HASH.start, blake3::hash(text).as_bytes());
+    put(TEXT_HASH.start, add(&mut blake3::Hasher::new(), text).finalize().as_bytes());
     let hash = head_hash(&head[..HEADER_SIZE], &head[HEADER_SIZE..]);
     head[HEAD_HASH].copy_from_slice(hash.as_bytes());
     head
@@ -392,7 +394,15 @@ impl Header {
 }
 
 fn head_hash(header: &[u8], rest: &[u8]) -> blake3::Hash {
-    blake3::Hasher::new().update(&header[..HEAD_HASH.start]).update(rest).finalize()
+    add(blake3::Hasher::new().update(&header[..HEAD_HASH.start]), rest).finalize()
+}
+
+/// Hashes bytes, on all threads where they are so many that it pays.
+fn add<'a>(hasher: &'a mut blake3::Hasher, bytes: &[u8]) -> &'a mut blake3::Hasher {
+    match bytes.len() < MANY {
+        true => hasher.update(bytes),
+        false => hasher.update_rayon(bytes),
+    }
 }
 
 /// Reads until `into` is full or the source ends; returns the bytes read.

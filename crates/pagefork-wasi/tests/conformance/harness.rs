@@ -63,6 +63,12 @@ impl TempDir {
         std::os::unix::fs::symlink(target, self.join(name)).unwrap();
     }
 
+    /// Makes a named pipe.
+    pub(crate) fn fifo(&self, name: &str) {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        mknodat(CWD, self.join(name), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    }
+
     /// Whether there is such a name, be it a dangling link.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.join(name).symlink_metadata().is_ok()

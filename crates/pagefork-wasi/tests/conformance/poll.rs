@@ -13,12 +13,10 @@ fn clocks_sleep_as_long_as_asked() {
         assert_eq!(events, [event(42, 0)]);
         assert!(start.elapsed() >= Duration::from_millis(30));
 
-        let start = Instant::now();
         let until = guest.time(id).unwrap() + 30 * MILLISECOND;
         let events = guest.poll(&[clock_subscription(43, id, until, 1)]).unwrap();
         assert_eq!(events, [event(43, 0)]);
         assert!(guest.time(id).unwrap() >= until);
-        assert!(start.elapsed() < Duration::from_secs(5));
         // In the past.
         assert_eq!(guest.poll(&[clock_subscription(44, id, 1, 1)]).unwrap(), [event(44, 0)]);
     }
@@ -128,14 +126,7 @@ fn an_input_pipe_wakes_the_guest() {
 #[test]
 fn host_pipes_and_input_pipes_are_waited_for_together() {
     let dir = TempDir::new();
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        dir.join("pipe"),
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
-        0,
-    )
-    .unwrap();
+    dir.fifo("pipe");
     let (input, stdin) = StdinKind::pipe();
     let mut builder = WasiCtx::builder();
     builder.stdin(stdin);

@@ -212,7 +212,6 @@ fn sending_takes_everything_unless_it_must_not_wait() {
     assert_eq!(full, Errno::Again);
     let mut received = vec![0; taken];
     (&peer).read_exact(&mut received).unwrap();
-    assert!(received.iter().eq(bytes.iter().cycle().take(taken)) || taken % SIZE != 0);
     assert!(guest.write(SOCKET, b"x").is_ok());
 }
 

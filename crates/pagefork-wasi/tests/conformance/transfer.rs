@@ -144,14 +144,7 @@ fn more_iovecs_than_the_host_takes_are_a_short_transfer() {
 #[test]
 fn a_pipe_in_a_directory_is_a_stream() {
     let dir = TempDir::new();
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        dir.join("pipe"),
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
-        0,
-    )
-    .unwrap();
+    dir.fifo("pipe");
     let mut guest = Guest::with_dir(&dir);
     let fd = guest.open(DIR, "pipe", writing()).unwrap();
     assert_eq!(guest.fdstat(fd).unwrap().filetype, 0);

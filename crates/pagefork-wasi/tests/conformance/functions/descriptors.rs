@@ -7,6 +7,14 @@ const END: u32 = 2;
 /// Offsets that the host, whose offsets are signed, cannot have.
 const BEYOND: [u64; 3] = [1 << 63, (1 << 63) + 1, u64::MAX];
 
+/// What a function that needs an offset says of descriptors.
+const NEEDS_A_FILE: &[(Errno, &[u32])] = &[
+    (Errno::Badf, &CLOSED),
+    (Errno::Badf, &[ROOT, SUB]),
+    (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
+    (Errno::Notcapable, &[POOR]),
+];
+
 mod fd_advise {
     use super::*;
 
@@ -24,15 +32,7 @@ mod fd_advise {
     #[test]
     fn bad() {
         let mut world = World::new();
-        world.each(
-            &[
-                (Errno::Badf, &CLOSED),
-                (Errno::Badf, &[ROOT, SUB]),
-                (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
-                (Errno::Notcapable, &[POOR]),
-            ],
-            |ctx, memory, fd| ctx.fd_advise(memory, fd, 0, 1, 0),
-        );
+        world.each(NEEDS_A_FILE, |ctx, memory, fd| ctx.fd_advise(memory, fd, 0, 1, 0));
         for advice in [6, 255, u32::MAX] {
             assert_eq!(call!(world.fd_advise(FILE, 0, 1, advice)), Err(Errno::Inval));
         }
@@ -58,15 +58,7 @@ mod fd_allocate {
     #[test]
     fn bad() {
         let mut world = World::new();
-        world.each(
-            &[
-                (Errno::Badf, &CLOSED),
-                (Errno::Badf, &[ROOT, SUB]),
-                (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
-                (Errno::Notcapable, &[POOR]),
-            ],
-            |ctx, memory, fd| ctx.fd_allocate(memory, fd, 0, 1),
-        );
+        world.each(NEEDS_A_FILE, |ctx, memory, fd| ctx.fd_allocate(memory, fd, 0, 1));
         assert_eq!(call!(world.fd_allocate(FILE, 0, 0)), Err(Errno::Inval));
         for beyond in BEYOND {
             assert_eq!(call!(world.fd_allocate(FILE, beyond, 1)), Err(Errno::Inval));
@@ -456,15 +448,7 @@ mod fd_seek {
     #[test]
     fn bad() {
         let mut world = World::new();
-        world.each(
-            &[
-                (Errno::Badf, &CLOSED),
-                (Errno::Badf, &[ROOT, SUB]),
-                (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
-                (Errno::Notcapable, &[POOR]),
-            ],
-            |ctx, memory, fd| ctx.fd_seek(memory, fd, 1, SET, OUT),
-        );
+        world.each(NEEDS_A_FILE, |ctx, memory, fd| ctx.fd_seek(memory, fd, 1, SET, OUT));
         world.guest.seek(FILE, 3, SET).unwrap();
         for whence in [3, 255, u32::MAX] {
             assert_eq!(call!(world.fd_seek(FILE, 0, whence, OUT)), Err(Errno::Inval));
@@ -505,15 +489,7 @@ mod fd_tell {
     #[test]
     fn bad() {
         let mut world = World::new();
-        world.each(
-            &[
-                (Errno::Badf, &CLOSED),
-                (Errno::Badf, &[ROOT, SUB]),
-                (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
-                (Errno::Notcapable, &[POOR]),
-            ],
-            |ctx, memory, fd| ctx.fd_tell(memory, fd, OUT),
-        );
+        world.each(NEEDS_A_FILE, |ctx, memory, fd| ctx.fd_tell(memory, fd, OUT));
         world.faults(8, |ctx, memory, address| ctx.fd_tell(memory, FILE, address));
     }
 }

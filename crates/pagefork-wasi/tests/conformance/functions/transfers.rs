@@ -99,20 +99,12 @@ mod fd_read {
 mod fd_pread {
     use super::*;
 
-    fn at_start(
-        ctx: &mut WasiCtx,
-        memory: &mut GuestMemory<'_>,
-        fd: u32,
-        iovs: u32,
-        count: u32,
-        result: u32,
-    ) -> Result<(), Errno> {
-        ctx.fd_pread(memory, fd, iovs, count, 0, result)
-    }
+    const AT_START: Transfer =
+        |ctx, memory, fd, iovs, count, result| ctx.fd_pread(memory, fd, iovs, count, 0, result);
 
     #[test]
     fn good() {
-        nothing_is_transferred(at_start);
+        nothing_is_transferred(AT_START);
         let mut world = World::new();
         let (iovs, count) = world.iovs(&[(DATA, 2), (DATA + 2, 0), (DATA + 2, 9)]);
         for (offset, expected) in
@@ -127,7 +119,7 @@ mod fd_pread {
 
     #[test]
     fn bad() {
-        addresses_are_checked(at_start);
+        addresses_are_checked(AT_START);
         let mut world = World::new();
         let (iovs, count) = world.iovs(&[(DATA, 4)]);
         world.each(
@@ -199,20 +191,12 @@ mod fd_write {
 mod fd_pwrite {
     use super::*;
 
-    fn at_start(
-        ctx: &mut WasiCtx,
-        memory: &mut GuestMemory<'_>,
-        fd: u32,
-        iovs: u32,
-        count: u32,
-        result: u32,
-    ) -> Result<(), Errno> {
-        ctx.fd_pwrite(memory, fd, iovs, count, 0, result)
-    }
+    const AT_START: Transfer =
+        |ctx, memory, fd, iovs, count, result| ctx.fd_pwrite(memory, fd, iovs, count, 0, result);
 
     #[test]
     fn good() {
-        nothing_is_transferred(at_start);
+        nothing_is_transferred(AT_START);
         let mut world = World::new();
         world.put("ab");
         let (iovs, count) = world.iovs(&[(DATA, 1), (DATA + 1, 1)]);
@@ -225,7 +209,7 @@ mod fd_pwrite {
 
     #[test]
     fn bad() {
-        addresses_are_checked(at_start);
+        addresses_are_checked(AT_START);
         let mut world = World::new();
         let (iovs, count) = world.iovs(&[(DATA, 4)]);
         world.each(

@@ -1,18 +1,23 @@
 //! What the generator leaves out, added to its modules: an export of the fuel,
-//! functions in tables and calls that find them, and typed function references,
-//! which it only makes together with the types of garbage collection.
+//! functions in tables and calls that find them, handlers that catch what is thrown,
+//! and typed function references, which it only makes together with the types of
+//! garbage collection.
+
+/// Handlers of exceptions, and what throws them.
+mod handlers;
 
 use wasm_encoder::reencode::{Error, Reencode, RoundtripReencoder, utils};
 use wasm_encoder::{
-    BlockType, CodeSection, ConstExpr, DataCountSection, DataSection, ElementSection, ExportKind,
-    Elements, ExportSection, Function, FunctionSection, GlobalSection, GlobalType, HeapType, ImportSection,
-    Instruction, MemorySection, Module, RefType, StartSection, TableSection, TableType, TagSection,
-    TypeSection, ValType,
+    BlockType, CodeSection, ConstExpr, DataCountSection, DataSection, ElementSection, Elements,
+    ExportKind, ExportSection, Function, FunctionSection, GlobalSection, GlobalType, HeapType,
+    ImportSection, Instruction, MemorySection, Module, RefType, StartSection, TableSection,
+    TableType, TagSection, TypeSection, ValType,
 };
 use wasmparser::{FuncType, Operator, Parser, Payload, TypeRef};
 
 use crate::generate::FUEL;
 use crate::random::Random;
+use crate::rewrite::handlers::BlockTypes;
 
 type Result<T = ()> = std::result::Result<T, Error>;
 
@@ -30,6 +35,8 @@ pub(crate) struct Additions {
     /// Whether calls are made through typed references in several ways: from the
     /// stack, a local, a parameter, a global or a table.
     pub(crate) typed_calls: bool,
+    /// Whether calls are guarded by handlers of exceptions, and functions throw.
+    pub(crate) exceptions: bool,
     /// Whether functions that only call another may do so by a tail call.
     pub(crate) tail_calls: bool,
 }
@@ -42,7 +49,12 @@ pub(crate) struct Additions {
 pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Result<Vec<u8>> {
     let known = Known::read(wasm)?;
     let mut companions: Vec<Companion> = Vec::new();
-    for (i, ty) in known.functions.iter().enumerate().filter(|_| additions.typed_calls) {
+    for (i, ty) in known
+        .functions
+        .iter()
+        .enumerate()
+        .filter(|_| additions.typed_calls)
+    {
         if companions.len() < COMPANIONS_MAX && !companions.iter().any(|known| known.ty == *ty) {
             let number = companions.len() as u32;
             companions.push(Companion {
@@ -54,16 +66,39 @@ pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Re
             });
         }
     }
-    let mut calls = Calls { known: &known, companions: &companions, random, local: None };
+    let blocks = BlockTypes {
+        first: (known.types.len() + companions.len()) as u32,
+        types: Vec::new(),
+    };
+    let mut calls = Calls {
+        known: &known,
+        companions: &companions,
+        random,
+        additions,
+        blocks,
+        local: None,
+    };
     let mut sections = Sections::read(wasm, &mut calls)?;
-    sections.exports.export(FUEL, ExportKind::Global, additions.fuel);
+    let blocks = calls.blocks;
+    sections
+        .exports
+        .export(FUEL, ExportKind::Global, additions.fuel);
     for (i, ty) in known.tables.iter().enumerate() {
         if ty.element_type == wasmparser::RefType::FUNCREF && random.chance(3, 4) {
-            fill(i as u32, ty, known.functions.len() as u64, &mut sections, random);
+            fill(
+                i as u32,
+                ty,
+                known.functions.len() as u64,
+                &mut sections,
+                random,
+            );
         }
     }
     for (number, companion) in companions.iter().enumerate() {
         companion.add(number, &known, additions.tail_calls, &mut sections);
+    }
+    for (params, results) in blocks.types {
+        sections.types.ty().function(params, results);
     }
     Ok(sections.finish())
 }
@@ -81,10 +116,16 @@ fn fill(
         return;
     }
     let elements: Vec<u32> = (0..count).map(|_| random.below(functions) as u32).collect();
-    let offset = if ty.table64 { ConstExpr::i64_const(0) } else { ConstExpr::i32_const(0) };
+    let offset = if ty.table64 {
+        ConstExpr::i64_const(0)
+    } else {
+        ConstExpr::i32_const(0)
+    };
     // The encoding of 1.0, where it will do.
     let table = (index > 0).then_some(index);
-    sections.elements.active(table, &offset, Elements::Functions(elements.into()));
+    sections
+        .elements
+        .active(table, &offset, Elements::Functions(elements.into()));
 }
 
 /// What a module has, by index.
@@ -97,6 +138,8 @@ struct Known {
     imported: usize,
     tables: Vec<wasmparser::TableType>,
     globals: u32,
+    /// Type index of each tag.
+    tags: Vec<u32>,
 }
 
 impl Known {
@@ -118,7 +161,8 @@ impl Known {
                             }
                             TypeRef::Table(ty) => known.tables.push(ty),
                             TypeRef::Global(_) => known.globals += 1,
-                            TypeRef::Memory(_) | TypeRef::Tag(_) => {}
+                            TypeRef::Tag(ty) => known.tags.push(ty.func_type_idx),
+                            TypeRef::Memory(_) => {}
                         }
                     }
                 }
@@ -130,6 +174,11 @@ impl Known {
                 Payload::TableSection(section) => {
                     for table in section {
                         known.tables.push(table?.ty);
+                    }
+                }
+                Payload::TagSection(section) => {
+                    for tag in section {
+                        known.tags.push(tag?.func_type_idx);
                     }
                 }
                 Payload::GlobalSection(section) => known.globals += section.count(),
@@ -153,7 +202,10 @@ struct Companion {
 
 impl Companion {
     fn reference(&self, nullable: bool) -> RefType {
-        RefType { nullable, heap_type: HeapType::Concrete(self.ty) }
+        RefType {
+            nullable,
+            heap_type: HeapType::Concrete(self.ty),
+        }
     }
 
     fn add(&self, number: usize, known: &Known, tail_calls: bool, sections: &mut Sections) {
@@ -165,21 +217,30 @@ impl Companion {
             maximum: Some(2 * TABLE_LENGTH),
             shared: false,
         };
-        sections.tables.table_with_init(ty, &ConstExpr::ref_func(self.target));
+        sections
+            .tables
+            .table_with_init(ty, &ConstExpr::ref_func(self.target));
         let ty = GlobalType {
             val_type: ValType::Ref(self.reference(nullable)),
             mutable: true,
             shared: false,
         };
-        sections.globals.global(ty, &ConstExpr::ref_func(self.target));
+        sections
+            .globals
+            .global(ty, &ConstExpr::ref_func(self.target));
 
         let called = &known.types[self.ty as usize];
         let count = called.params().len() as u32;
         let value = |ty: &wasmparser::ValType| RoundtripReencoder.val_type(*ty).expect("a type");
         let mut params: Vec<ValType> = called.params().iter().map(value).collect();
         params.push(ValType::Ref(self.reference(!nullable)));
-        sections.types.ty().function(params, called.results().iter().map(value));
-        sections.functions.function((known.types.len() + number) as u32);
+        sections
+            .types
+            .ty()
+            .function(params, called.results().iter().map(value));
+        sections
+            .functions
+            .function((known.types.len() + number) as u32);
         let mut body = Function::new([]);
         for i in 0..=count {
             body.instruction(&Instruction::LocalGet(i));
@@ -196,7 +257,9 @@ impl Companion {
             ("global", ExportKind::Global, self.global),
             ("function", ExportKind::Func, self.function),
         ] {
-            sections.exports.export(&format!("typed {name} {number}"), kind, index);
+            sections
+                .exports
+                .export(&format!("typed {name} {number}"), kind, index);
         }
     }
 }
@@ -206,6 +269,9 @@ struct Calls<'a> {
     known: &'a Known,
     companions: &'a [Companion],
     random: &'a mut Random,
+    additions: &'a Additions,
+    /// What handlers need.
+    blocks: BlockTypes,
     /// The local of the present body that holds references, and its companion.
     local: Option<(u32, usize)>,
 }
@@ -226,7 +292,9 @@ impl Reencode for Calls<'_> {
             count += repeated;
         }
         let index = self.known.imported + code.len() as usize;
-        let params = self.known.types[self.known.functions[index] as usize].params().len() as u32;
+        let params = self.known.types[self.known.functions[index] as usize]
+            .params()
+            .len() as u32;
         self.local = None;
         if let Some(number) = self.random.pick(&[0, 1, 2, 3]).copied()
             && let Some(companion) = self.companions.get(number)
@@ -235,15 +303,18 @@ impl Reencode for Calls<'_> {
             self.local = Some((params + count, number));
         }
         let mut function = Function::new(locals);
+        if let Some(tag) = self.tag(3) {
+            handlers::throw_at_times(&mut function, self.random, self.additions.fuel, tag);
+        }
         let mut reader = body.get_operators_reader()?;
         while !reader.eof() {
             let operator = reader.clone().read()?;
             match operator {
-                Operator::Call { function_index } if self.types_call() => {
-                    self.call(&mut function, function_index, false);
+                Operator::Call { function_index } => {
+                    self.guarded_call(&mut function, function_index);
                     reader.read()?;
                 }
-                Operator::ReturnCall { function_index } if self.types_call() => {
+                Operator::ReturnCall { function_index } => {
                     self.call(&mut function, function_index, true);
                     reader.read()?;
                 }
@@ -262,7 +333,36 @@ impl Reencode for Calls<'_> {
     }
 }
 
-impl Calls<'_> {
+impl<'a> Calls<'a> {
+    /// A tag, in `share` of 8 cases.
+    fn tag(&mut self, share: u64) -> Option<(u32, &'a [wasmparser::ValType])> {
+        if !self.additions.exceptions || !self.random.chance(share, 8) {
+            return None;
+        }
+        let tags: Vec<u32> = (0..self.known.tags.len() as u32).collect();
+        let tag = *self.random.pick(&tags)?;
+        let known: &'a Known = self.known;
+        Some((tag, known.types[known.tags[tag as usize] as usize].params()))
+    }
+
+    /// A call of a function of the same type, in some way, with or without a
+    /// handler.
+    fn guarded_call(&mut self, to: &mut Function, callee: u32) {
+        let ty = self.known.functions[callee as usize];
+        let Some(tag) = self.tag(4) else {
+            return self.call(to, callee, false);
+        };
+        let mut blocks = std::mem::take(&mut self.blocks);
+        // What is drawn for the handler does not move what is drawn for the call.
+        let mut random = Random::new(self.random.next(), 0);
+        let known: &'a Known = self.known;
+        let ty = (ty, &known.types[ty as usize]);
+        handlers::guard(to, &mut blocks, &mut random, ty, tag, |to| {
+            self.call(to, callee, false)
+        });
+        self.blocks = blocks;
+    }
+
     fn types_call(&mut self) -> bool {
         !self.companions.is_empty() && self.random.chance(2, 3)
     }
@@ -284,26 +384,49 @@ impl Calls<'_> {
 
     /// A call of a function of the same type as `callee`.
     fn call(&mut self, to: &mut Function, callee: u32, tail: bool) {
+        if !self.types_call() {
+            to.instruction(&match tail {
+                true => Instruction::ReturnCall(callee),
+                false => Instruction::Call(callee),
+            });
+            return;
+        }
         let ty = self.known.functions[callee as usize];
-        let call = if tail { Instruction::ReturnCallRef(ty) } else { Instruction::CallRef(ty) };
-        let companion = self.companions.iter().position(|companion| companion.ty == ty);
-        let reference = RefType { nullable: false, heap_type: HeapType::Concrete(ty) };
+        let call = if tail {
+            Instruction::ReturnCallRef(ty)
+        } else {
+            Instruction::CallRef(ty)
+        };
+        let companion = self
+            .companions
+            .iter()
+            .position(|companion| companion.ty == ty);
+        let reference = RefType {
+            nullable: false,
+            heap_type: HeapType::Concrete(ty),
+        };
         match (self.random.below(8), companion) {
             (0, _) => {
-                to.instruction(&Instruction::Block(BlockType::Result(ValType::Ref(reference))));
+                to.instruction(&Instruction::Block(BlockType::Result(ValType::Ref(
+                    reference,
+                ))));
                 to.instruction(&Instruction::RefFunc(callee));
                 to.instruction(&Instruction::BrOnNonNull(0));
                 to.instruction(&Instruction::Unreachable);
                 to.instruction(&Instruction::End);
             }
-            (1, Some(_)) if let Some((local, number)) = self.local
-                && self.companions[number].ty == ty => {
+            (1, Some(_))
+                if let Some((local, number)) = self.local
+                    && self.companions[number].ty == ty =>
+            {
                 to.instruction(&Instruction::RefFunc(callee));
                 to.instruction(&Instruction::LocalTee(local));
                 to.instruction(&Instruction::RefAsNonNull);
             }
-            (2, Some(_)) if let Some((local, number)) = self.local
-                && self.companions[number].ty == ty => {
+            (2, Some(_))
+                if let Some((local, number)) = self.local
+                    && self.companions[number].ty == ty =>
+            {
                 to.instruction(&Instruction::LocalGet(local));
             }
             (3, Some(number)) => {
@@ -318,7 +441,10 @@ impl Calls<'_> {
             (5, Some(number)) => {
                 let table = self.companions[number].table;
                 // Now and then beyond its end.
-                let index = self.random.below(TABLE_LENGTH * 16).saturating_sub(TABLE_LENGTH * 15);
+                let index = self
+                    .random
+                    .below(TABLE_LENGTH * 16)
+                    .saturating_sub(TABLE_LENGTH * 15);
                 to.instruction(&Instruction::I32Const(index as i32));
                 to.instruction(&Instruction::TableGet(table));
             }
@@ -354,11 +480,16 @@ struct Sections {
 }
 
 impl Sections {
-    fn read(wasm: &[u8], with: &mut impl Reencode<Error = std::convert::Infallible>) -> Result<Self> {
+    fn read(
+        wasm: &[u8],
+        with: &mut impl Reencode<Error = std::convert::Infallible>,
+    ) -> Result<Self> {
         let mut this = Self::default();
         for payload in Parser::new(0).parse_all(wasm) {
             match payload? {
-                Payload::TypeSection(section) => with.parse_type_section(&mut this.types, section)?,
+                Payload::TypeSection(section) => {
+                    with.parse_type_section(&mut this.types, section)?
+                }
                 Payload::ImportSection(section) => {
                     with.parse_import_section(&mut this.imports, section)?;
                 }
@@ -383,8 +514,12 @@ impl Sections {
                     with.parse_element_section(&mut this.elements, section)?;
                 }
                 Payload::DataCountSection { count, .. } => this.data_count = Some(count),
-                Payload::CodeSectionEntry(body) => with.parse_function_body(&mut this.code, body)?,
-                Payload::DataSection(section) => with.parse_data_section(&mut this.data, section)?,
+                Payload::CodeSectionEntry(body) => {
+                    with.parse_function_body(&mut this.code, body)?
+                }
+                Payload::DataSection(section) => {
+                    with.parse_data_section(&mut this.data, section)?
+                }
                 _ => {}
             }
         }

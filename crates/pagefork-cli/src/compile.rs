@@ -1,0 +1,18 @@
+use std::process::ExitCode;
+
+use pagefork::Config;
+
+use crate::arguments::Compile;
+use crate::program;
+
+/// Compiles a module and writes it as a code image.
+pub(crate) fn compile(arguments: &Compile) -> Result<ExitCode, String> {
+    let (file, output) = (&arguments.file, arguments.output());
+    if output == *file {
+        return Err(format!("{} would be replaced: name another file with `-o`", file.display()));
+    }
+    let binary = program::read(file)?;
+    let module = program::compile(Config::new(), file, &binary)?;
+    module.write_code_image_file(output).map_err(|error| format!("{error:#}"))?;
+    Ok(ExitCode::SUCCESS)
+}
