@@ -44,13 +44,8 @@ pub fn compare(case: &Case, engines: &Engines, library: &'static Library) -> Com
             count(&format!("cases in which {name} ran out of {what}"), 1);
         }
     }
-    let difference = subject::difference(&ours, &theirs).map(|text| {
-        format!(
-            "{text}{}{}",
-            refusal("pagefork", &ours),
-            refusal("peer", &theirs)
-        )
-    });
+    let difference = subject::difference(&ours, &theirs)
+        .map(|text| format!("{text}{}{}", refusal("pagefork", &ours), refusal("peer", &theirs)));
     // Neither engine may refuse what is valid.
     let difference = difference.or_else(|| {
         let refused = ours.refusal.as_ref().or(theirs.refusal.as_ref())?;
@@ -61,9 +56,7 @@ pub fn compare(case: &Case, engines: &Engines, library: &'static Library) -> Com
 
 fn refusal(who: &str, transcript: &Transcript) -> String {
     let text = transcript.refusal.as_ref();
-    text.map_or_else(String::new, |text| {
-        format!("\n{who} refuses a module: {text}")
-    })
+    text.map_or_else(String::new, |text| format!("\n{who} refuses a module: {text}"))
 }
 
 /// Writes the modules of a case into `directory`; returns their paths.
@@ -158,9 +151,7 @@ impl Campaign {
                 }));
             }
             threads.into_iter().try_for_each(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| Err("a thread of the campaign failed".to_owned()))
+                thread.join().unwrap_or_else(|_| Err("a thread of the campaign failed".to_owned()))
             })
         })?;
         let (_, _, report) = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -186,9 +177,7 @@ pub fn work(seeds: Range<u64>, features: FeatureSet) -> Result<(), String> {
     let engines = Engines::new();
     let mut output = std::io::stdout().lock();
     let mut say = |line: String| -> Result<(), String> {
-        writeln!(output, "{line}")
-            .and_then(|()| output.flush())
-            .map_err(|error| error.to_string())
+        writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| error.to_string())
     };
     for seed in seeds {
         say(format!("begin\t{seed}"))?;
@@ -217,13 +206,9 @@ fn run_chunk(
     while start < seeds.end {
         let mut command = worker(start..seeds.end);
         // Modules are small: what would compile in parallel waits for itself.
-        command
-            .env("RAYON_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        command.env("RAYON_NUM_THREADS", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child =
+            command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
         let lines = lines(&mut child)?;
         let mut current = None;
         let reason = loop {
@@ -237,10 +222,7 @@ fn run_chunk(
                 }
             };
             let mut words = line.splitn(3, '\t');
-            let (verb, number) = (
-                words.next(),
-                words.next().and_then(|word| word.parse().ok()),
-            );
+            let (verb, number) = (words.next(), words.next().and_then(|word| word.parse().ok()));
             match (verb, number, words.next()) {
                 (Some("begin"), Some(seed), None) => current = Some(seed),
                 (Some("count"), Some(count), Some(name)) => {
@@ -257,9 +239,7 @@ fn run_chunk(
                 _ => return Err(format!("a worker said {line:?}")),
             }
         };
-        let status = child
-            .wait()
-            .map_err(|error| format!("cannot await a worker: {error}"))?;
+        let status = child.wait().map_err(|error| format!("cannot await a worker: {error}"))?;
         match current {
             Some(seed) => {
                 let reason = reason.unwrap_or_else(|| format!("ends the process: {status}"));
@@ -293,10 +273,7 @@ fn lines(child: &mut Child) -> Result<Receiver<String>, String> {
 
 /// What `{:?}` made of a text, as far as a person is concerned.
 fn unescape(text: &str) -> String {
-    text.trim_matches('"')
-        .replace("\\n", "\n")
-        .replace("\\\"", "\"")
-        .replace("\\\\", "\\")
+    text.trim_matches('"').replace("\\n", "\n").replace("\\\"", "\"").replace("\\\\", "\\")
 }
 
 /// The progress of a campaign, in a file.
@@ -322,16 +299,8 @@ impl Journal {
             other => other.map_err(failed)?,
         };
         let mut options = std::fs::OpenOptions::new();
-        let file = options
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(failed)?;
-        let mut journal = Self {
-            file,
-            done: Default::default(),
-            report: Report::default(),
-        };
+        let file = options.create(true).append(true).open(&path).map_err(failed)?;
+        let mut journal = Self { file, done: Default::default(), report: Report::default() };
         let header = format!("build\t{}", build()?);
         if text.is_empty() {
             journal.write(&header)?;
@@ -348,10 +317,7 @@ impl Journal {
         let range = campaign.seed..campaign.seed + campaign.cases;
         for line in text.lines().skip(1) {
             let mut words = line.splitn(3, '\t');
-            let (verb, number) = (
-                words.next(),
-                words.next().and_then(|word| word.parse().ok()),
-            );
+            let (verb, number) = (words.next(), words.next().and_then(|word| word.parse().ok()));
             match (verb, number, words.next()) {
                 (Some("count"), Some(count), Some(name)) => {
                     *pending.counts.entry(name.to_owned()).or_default() += count;
@@ -406,8 +372,5 @@ fn build() -> Result<String, String> {
 pub fn speed(report: &Report, since: Instant) -> String {
     let seconds = since.elapsed().as_secs_f64();
     let fresh = report.cases - report.resumed;
-    format!(
-        "{fresh} cases in {seconds:.0} s, {:.1} a second",
-        fresh as f64 / seconds.max(0.001)
-    )
+    format!("{fresh} cases in {seconds:.0} s, {:.1} a second", fresh as f64 / seconds.max(0.001))
 }

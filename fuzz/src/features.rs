@@ -19,12 +19,8 @@ pub struct Feature {
 
 /// Every proposal that is compared. A line here is all that switches one on.
 pub const FEATURES: &[Feature] = &[
-    feature("bulk-memory", 2, 7, |config, _| {
-        config.bulk_memory_enabled = true
-    }),
-    feature("multi-value", 2, 7, |config, _| {
-        config.multi_value_enabled = true
-    }),
+    feature("bulk-memory", 2, 7, |config, _| config.bulk_memory_enabled = true),
+    feature("multi-value", 2, 7, |config, _| config.multi_value_enabled = true),
     feature("reference-types", 2, 7, |config, random| {
         config.reference_types_enabled = true;
         config.max_tables = random.between(1, 4) as usize;
@@ -32,28 +28,18 @@ pub const FEATURES: &[Feature] = &[
     feature("saturating-float-to-int", 2, 7, |config, _| {
         config.saturating_float_to_int_enabled = true;
     }),
-    feature("sign-extension", 2, 7, |config, _| {
-        config.sign_extension_ops_enabled = true
-    }),
+    feature("sign-extension", 2, 7, |config, _| config.sign_extension_ops_enabled = true),
     feature("simd", 2, 5, |config, _| config.simd_enabled = true),
-    feature("exceptions", 3, 4, |config, _| {
-        config.exceptions_enabled = true
-    }),
-    feature("extended-const", 3, 6, |config, _| {
-        config.extended_const_enabled = true
-    }),
+    feature("exceptions", 3, 4, |config, _| config.exceptions_enabled = true),
+    feature("extended-const", 3, 6, |config, _| config.extended_const_enabled = true),
     // No line of the generator's own: see `rewrite`.
     feature("function-references", 3, 4, |_, _| {}),
     feature("memory64", 3, 4, |config, _| config.memory64_enabled = true),
     feature("multi-memory", 3, 4, |config, random| {
         config.max_memories = random.between(2, 4) as usize;
     }),
-    feature("relaxed-simd", 3, 7, |config, _| {
-        config.relaxed_simd_enabled = true
-    }),
-    feature("tail-call", 3, 5, |config, _| {
-        config.tail_call_enabled = true
-    }),
+    feature("relaxed-simd", 3, 7, |config, _| config.relaxed_simd_enabled = true),
+    feature("tail-call", 3, 5, |config, _| config.tail_call_enabled = true),
 ];
 
 const fn feature(
@@ -62,12 +48,7 @@ const fn feature(
     share: u64,
     allow: fn(&mut Config, &mut Random),
 ) -> Feature {
-    Feature {
-        name,
-        version,
-        share,
-        allow,
-    }
+    Feature { name, version, share, allow }
 }
 
 /// What cannot be without something else.
@@ -107,10 +88,7 @@ impl FeatureSet {
                 Some(name) => (true, name),
                 None => (false, word),
             };
-            let named = match name
-                .strip_prefix("wasm")
-                .and_then(|digit| digit.parse().ok())
-            {
+            let named = match name.strip_prefix("wasm").and_then(|digit| digit.parse().ok()) {
                 Some(version) => Self::version(version).0,
                 None if Self::named(name) == Self::NONE => {
                     let known: Vec<_> = FEATURES.iter().map(|feature| feature.name).collect();
@@ -148,12 +126,7 @@ impl FeatureSet {
     }
 
     fn named(name: &str) -> Self {
-        Self(
-            FEATURES
-                .iter()
-                .position(|feature| feature.name == name)
-                .map_or(0, |i| 1 << i),
-        )
+        Self(FEATURES.iter().position(|feature| feature.name == name).map_or(0, |i| 1 << i))
     }
 
     /// Allows the generator these proposals and no other.

@@ -145,10 +145,7 @@ impl Interface {
 
     /// How many functions are imported.
     pub fn imported_functions(&self) -> u32 {
-        self.imports
-            .iter()
-            .filter(|import| matches!(import.kind, Kind::Func(_)))
-            .count() as u32
+        self.imports.iter().filter(|import| matches!(import.kind, Kind::Func(_))).count() as u32
     }
 }
 

@@ -48,36 +48,21 @@ impl Engines {
             config.stack_size(STACK_SIZE).deterministic(deterministic);
             pagefork::Engine::new(&config).expect("this machine can run guests")
         };
-        Self {
-            plain: engine(false),
-            deterministic: engine(true),
-        }
+        Self { plain: engine(false), deterministic: engine(true) }
     }
 }
 
 impl Ours {
     /// An empty store for this case.
     pub fn new(engines: &Engines, case: &Case) -> Self {
-        let engine = if case.deterministic {
-            &engines.deterministic
-        } else {
-            &engines.plain
-        };
-        let data = Data {
-            state: State::new(case.seed),
-            functions: HashMap::new(),
-            by_number: Vec::new(),
-        };
+        let engine = if case.deterministic { &engines.deterministic } else { &engines.plain };
+        let data =
+            Data { state: State::new(case.seed), functions: HashMap::new(), by_number: Vec::new() };
         let mut store = Store::new(engine, data);
-        let limits = StoreLimits::new()
-            .memory_size(MEMORY_SIZE_MAX)
-            .table_elements(TABLE_LENGTH_MAX);
+        let limits =
+            StoreLimits::new().memory_size(MEMORY_SIZE_MAX).table_elements(TABLE_LENGTH_MAX);
         store.set_limits(limits);
-        Self {
-            store,
-            module: None,
-            imports_made: 0,
-        }
+        Self { store, module: None, imports_made: 0 }
     }
 }
 
@@ -105,39 +90,28 @@ impl Engine for Ours {
         let import = self.imports_made;
         self.imports_made += 1;
         let module = self.module.as_ref().expect("a module was compiled");
-        let ty = module
-            .imports()
-            .nth(index)
-            .expect("the module has this import")
-            .ty()
-            .clone();
+        let ty = module.imports().nth(index).expect("the module has this import").ty().clone();
         let store = &mut self.store;
         Some(match (ty, kind) {
             (ExternType::Func(ty), Kind::Func(shape)) => {
                 let shape = shape.clone();
-                Extern::Func(Func::new(
-                    store,
-                    ty,
-                    move |mut caller, arguments, results| {
-                        let mut access = Access(caller.as_context_mut());
-                        let arguments = access.decode_all(arguments);
-                        match host_call(&mut access, number, import, &shape, arguments) {
-                            Ending::Return(values) => {
-                                let values = access.encode_all(&values, shape.results());
-                                results.copy_from_slice(&values);
-                                Ok(())
-                            }
-                            Ending::Throw(tag, ty, values) => {
-                                let Extern::Tag(tag) = tag else {
-                                    panic!("not a tag")
-                                };
-                                let payload = access.encode_all(&values, ty.params());
-                                Err(Exception::new(&access.0, &tag, &payload)?.into())
-                            }
-                            Ending::Fail => Err(Error::msg("the host function fails")),
+                Extern::Func(Func::new(store, ty, move |mut caller, arguments, results| {
+                    let mut access = Access(caller.as_context_mut());
+                    let arguments = access.decode_all(arguments);
+                    match host_call(&mut access, number, import, &shape, arguments) {
+                        Ending::Return(values) => {
+                            let values = access.encode_all(&values, shape.results());
+                            results.copy_from_slice(&values);
+                            Ok(())
                         }
-                    },
-                ))
+                        Ending::Throw(tag, ty, values) => {
+                            let Extern::Tag(tag) = tag else { panic!("not a tag") };
+                            let payload = access.encode_all(&values, ty.params());
+                            Err(Exception::new(&access.0, &tag, &payload)?.into())
+                        }
+                        Ending::Fail => Err(Error::msg("the host function fails")),
+                    }
+                }))
             }
             (ExternType::Global(ty), Kind::Global(shape)) => {
                 let value = Access(store.as_context_mut()).encode(value?, shape.content_type);
@@ -162,22 +136,15 @@ impl Engine for Ours {
         let module = self.module.as_ref().expect("a module was compiled");
         let instance = Instance::new(&mut self.store, module, imports)
             .map_err(|error| self.subject().failure(&error))?;
-        Ok(instance
-            .exports(&mut self.store)
-            .map(|export| export.into_extern())
-            .collect())
+        Ok(instance.exports(&mut self.store).map(|export| export.into_extern()).collect())
     }
 
     fn name_function(&mut self, function: &Extern) {
-        let Extern::Func(function) = function else {
-            panic!("only functions get numbers")
-        };
+        let Extern::Func(function) = function else { panic!("only functions get numbers") };
         let data = self.store.data_mut();
         let number = data.by_number.len();
         data.by_number.push(*function);
-        data.functions
-            .entry(format!("{function:?}"))
-            .or_insert(number);
+        data.functions.entry(format!("{function:?}")).or_insert(number);
     }
 }
 
@@ -213,11 +180,7 @@ impl Access<'_> {
     }
 
     fn encode_all(&mut self, values: &[Value], types: &[ValType]) -> Vec<Val> {
-        values
-            .iter()
-            .zip(types)
-            .map(|(value, ty)| self.encode(*value, *ty))
-            .collect()
+        values.iter().zip(types).map(|(value, ty)| self.encode(*value, *ty)).collect()
     }
 
     fn decode(&mut self, value: &Val) -> Value {
@@ -229,19 +192,14 @@ impl Access<'_> {
             Val::V128(bits) => Value::V128(*bits),
             Val::FuncRef(Some(function)) => {
                 let data = self.0.data();
-                data.state
-                    .function(data.functions.get(&format!("{function:?}")))
+                data.state.function(data.functions.get(&format!("{function:?}")))
             }
             Val::ExternRef(Some(reference)) => {
-                let value = reference
-                    .data(self.0.as_context())
-                    .expect("it is of this store");
+                let value = reference.data(self.0.as_context()).expect("it is of this store");
                 Value::Extern(*value.downcast_ref().expect("all host values are numbers"))
             }
             Val::ExnRef(Some(reference)) => {
-                let exception = reference
-                    .exception(&mut self.0)
-                    .expect("it is of this store");
+                let exception = reference.exception(&mut self.0).expect("it is of this store");
                 Value::exception(&self.decode_all(exception.payload()))
             }
             Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) => Value::Null,
@@ -277,9 +235,7 @@ impl Subject for Access<'_> {
     }
 
     fn call(&mut self, function: &Extern, ty: &FuncType, arguments: &[Value]) -> Outcome {
-        let Extern::Func(function) = function else {
-            panic!("only functions are called")
-        };
+        let Extern::Func(function) = function else { panic!("only functions are called") };
         let arguments = self.encode_all(arguments, ty.params());
         let mut results = vec![Val::I32(0); ty.results().len()];
         function
@@ -289,35 +245,25 @@ impl Subject for Access<'_> {
     }
 
     fn global(&mut self, global: &Extern) -> Value {
-        let Extern::Global(global) = global else {
-            panic!("not a global")
-        };
+        let Extern::Global(global) = global else { panic!("not a global") };
         let value = global.get(&mut self.0);
         self.decode(&value)
     }
 
     fn set_global(&mut self, global: &Extern, ty: ValType, value: Value) -> bool {
-        let Extern::Global(global) = global else {
-            panic!("not a global")
-        };
+        let Extern::Global(global) = global else { panic!("not a global") };
         let value = self.encode(value, ty);
         global.set(&mut self.0, value).is_ok()
     }
 
     fn table_length(&mut self, table: &Extern) -> u64 {
-        let Extern::Table(table) = table else {
-            panic!("not a table")
-        };
+        let Extern::Table(table) = table else { panic!("not a table") };
         table.size(&self.0)
     }
 
     fn element(&mut self, table: &Extern, index: u64) -> (Value, Option<Extern>) {
-        let Extern::Table(table) = table else {
-            panic!("not a table")
-        };
-        let value = table
-            .get(&mut self.0, index)
-            .expect("the element is within the table");
+        let Extern::Table(table) = table else { panic!("not a table") };
+        let value = table.get(&mut self.0, index).expect("the element is within the table");
         let item = match value {
             Val::FuncRef(Some(function)) => Some(Extern::Func(function)),
             _ => None,
@@ -326,32 +272,24 @@ impl Subject for Access<'_> {
     }
 
     fn set_element(&mut self, table: &Extern, ty: ValType, index: u64, value: Value) -> bool {
-        let Extern::Table(table) = table else {
-            panic!("not a table")
-        };
+        let Extern::Table(table) = table else { panic!("not a table") };
         let value = self.encode(value, ty);
         table.set(&mut self.0, index, value).is_ok()
     }
 
     fn grow_table(&mut self, table: &Extern, ty: ValType, delta: u64, value: Value) -> bool {
-        let Extern::Table(table) = table else {
-            panic!("not a table")
-        };
+        let Extern::Table(table) = table else { panic!("not a table") };
         let value = self.encode(value, ty);
         table.grow(&mut self.0, delta, value).is_ok()
     }
 
     fn memory(&mut self, memory: &Extern) -> &mut [u8] {
-        let Extern::Memory(memory) = memory else {
-            panic!("not a memory")
-        };
+        let Extern::Memory(memory) = memory else { panic!("not a memory") };
         memory.data_mut(&mut self.0)
     }
 
     fn grow_memory(&mut self, memory: &Extern, delta: u64) -> bool {
-        let Extern::Memory(memory) = memory else {
-            panic!("not a memory")
-        };
+        let Extern::Memory(memory) = memory else { panic!("not a memory") };
         memory.grow(&mut self.0, delta).is_ok()
     }
 }

@@ -232,12 +232,7 @@ impl<Item> State<Item> {
     /// Values of these types, which are those of a module; `None` if there are no
     /// such values.
     fn make_up(&mut self, module: usize, types: &[ValType]) -> Option<Vec<Value>> {
-        let Self {
-            random,
-            known,
-            types: modules,
-            ..
-        } = self;
+        let Self { random, known, types: modules, .. } = self;
         let functions = |index: Option<u32>| {
             let ty = index.map(|index| &modules[module][index as usize]);
             let fits = |known: &&Known<Item>| match (&known.kind, ty) {
@@ -247,25 +242,14 @@ impl<Item> State<Item> {
                 (Kind::Func(_), None) => true,
                 _ => false,
             };
-            known
-                .iter()
-                .filter(fits)
-                .filter_map(|known| known.function)
-                .collect()
+            known.iter().filter(fits).filter_map(|known| known.function).collect()
         };
-        types
-            .iter()
-            .map(|ty| interesting(random, *ty, functions))
-            .collect()
+        types.iter().map(|ty| interesting(random, *ty, functions)).collect()
     }
 
     /// The function that became known by this number, if by any.
     pub fn function(&self, number: Option<&usize>) -> Value {
-        Value::Func(
-            number
-                .filter(|_| !self.uncertain)
-                .map(|number| self.canonical[*number]),
-        )
+        Value::Func(number.filter(|_| !self.uncertain).map(|number| self.canonical[*number]))
     }
 }
 
@@ -285,14 +269,8 @@ pub fn run<E: Engine>(engine: &mut E, case: &Case) -> Transcript {
             transcript.events.push(Event::Refused(number));
             break;
         }
-        engine
-            .subject()
-            .state()
-            .types
-            .push(source.interface.types.clone());
-        let last = number
-            .checked_sub(1)
-            .map(|last| (&case.modules[last], &*previous));
+        engine.subject().state().types.push(source.interface.types.clone());
+        let last = number.checked_sub(1).map(|last| (&case.modules[last], &*previous));
         let Some((imports, functions)) = link(engine, number, source, last) else {
             transcript.count("imports that cannot be made up");
             break;
@@ -337,11 +315,8 @@ fn link<E: Engine>(
     for (index, import) in source.interface.imports.iter().enumerate() {
         if import.module == PREVIOUS
             && let Some((source, items)) = last
-            && let Some(at) = source
-                .interface
-                .exports
-                .iter()
-                .position(|export| export.name == import.name)
+            && let Some(at) =
+                source.interface.exports.iter().position(|export| export.name == import.name)
         {
             imports.push(items[at].clone());
             if let Kind::Func(_) = import.kind {
@@ -349,10 +324,7 @@ fn link<E: Engine>(
                 let mut subject = engine.subject();
                 let canonical = &subject.state().canonical;
                 let kinds = source.interface.exports.iter().map(|export| &export.kind);
-                let after = kinds
-                    .skip(at)
-                    .filter(|kind| matches!(kind, Kind::Func(_)))
-                    .count();
+                let after = kinds.skip(at).filter(|kind| matches!(kind, Kind::Func(_))).count();
                 functions.push(Some(canonical[canonical.len() - after]));
             }
             continue;
@@ -385,13 +357,7 @@ fn make_known<E: Engine>(
             let mut subject = engine.subject();
             let canonical = &mut subject.state().canonical;
             let own = canonical.len();
-            canonical.push(
-                imported
-                    .get(export.index as usize)
-                    .copied()
-                    .flatten()
-                    .unwrap_or(own),
-            );
+            canonical.push(imported.get(export.index as usize).copied().flatten().unwrap_or(own));
             function = Some(own);
         }
         let kind_name = match export.kind {
@@ -405,13 +371,8 @@ fn make_known<E: Engine>(
             true => format!("{number}: {FUEL}"),
             false => format!("{number}: {kind_name} {}", export.index),
         };
-        let known = Known {
-            name,
-            module: number,
-            kind: export.kind.clone(),
-            item: item.clone(),
-            function,
-        };
+        let known =
+            Known { name, module: number, kind: export.kind.clone(), item: item.clone(), function };
         engine.subject().state().known.push(known);
     }
 }
@@ -425,28 +386,15 @@ fn exercise<S: Subject>(
     transcript: &mut Transcript,
 ) -> bool {
     let prefix = format!("{number}: ");
-    let own = subject
-        .state()
-        .known
-        .iter()
-        .filter(|known| known.name.starts_with(&prefix));
+    let own = subject.state().known.iter().filter(|known| known.name.starts_with(&prefix));
     let own: Vec<Known<S::Item>> = own.cloned().collect();
-    let functions: Vec<_> = own
-        .iter()
-        .filter(|known| known.function.is_some())
-        .collect();
-    let tables: Vec<_> = own
-        .iter()
-        .filter(|known| matches!(known.kind, Kind::Table(_)))
-        .collect();
+    let functions: Vec<_> = own.iter().filter(|known| known.function.is_some()).collect();
+    let tables: Vec<_> = own.iter().filter(|known| matches!(known.kind, Kind::Table(_))).collect();
     let mut random = Random::new(case.seed, 3 + number as u64);
     let count = CALLS_MAX.min(4 * functions.len() as u64);
     for turn in 0..count {
         // First each function once, so that none is missed; then at random.
-        let chosen = functions
-            .get(turn as usize)
-            .or_else(|| random.pick(&functions))
-            .copied();
+        let chosen = functions.get(turn as usize).or_else(|| random.pick(&functions)).copied();
         let mut target = chosen.cloned();
         if turn % 4 == 3
             && let Some(table) = random.pick(&tables)
@@ -474,13 +422,8 @@ fn exercise<S: Subject>(
         }
         transcript.count("calls");
         let left = fuel_left(subject);
-        *transcript
-            .counts
-            .entry("function and loop entries".to_owned())
-            .or_default() += left
-            .iter()
-            .map(|left| u64::from(case.fuel.saturating_sub(*left)))
-            .sum::<u64>();
+        *transcript.counts.entry("function and loop entries".to_owned()).or_default() +=
+            left.iter().map(|left| u64::from(case.fuel.saturating_sub(*left))).sum::<u64>();
         transcript.count(match &outcome {
             Err(Failure::Trap("unreachable")) if left.contains(&0) => "out of fuel".to_owned(),
             Ok(_) => "calls that return".to_owned(),
@@ -510,39 +453,23 @@ fn call_target<S: Subject>(
     // Most elements are null: the first other one from some place on.
     let start = random.below(length);
     let from_there = (start..length).chain(0..start);
-    let index = from_there
-        .into_iter()
-        .find(|i| subject.element(&table.item, *i).1.is_some());
+    let index = from_there.into_iter().find(|i| subject.element(&table.item, *i).1.is_some());
     let (index, (value, item)) = match index {
         Some(index) => (index, subject.element(&table.item, index)),
         None => (start, subject.element(&table.item, start)),
     };
-    transcript
-        .events
-        .push(Event::Element(format!("{}[{index}]", table.name), value));
+    transcript.events.push(Event::Element(format!("{}[{index}]", table.name), value));
     let Value::Func(Some(function)) = value else {
         return None;
     };
-    let known = subject
-        .state()
-        .known
-        .iter()
-        .find(|known| known.function == Some(function))?;
+    let known = subject.state().known.iter().find(|known| known.function == Some(function))?;
     let name = format!("{}[{index}] -> {}", table.name, known.name);
     transcript.count("calls of table elements");
-    Some(Known {
-        name,
-        item: item?,
-        ..known.clone()
-    })
+    Some(Known { name, item: item?, ..known.clone() })
 }
 
 fn tanks<S: Subject>(subject: &mut S) -> Vec<S::Item> {
-    let tanks = subject
-        .state()
-        .known
-        .iter()
-        .filter(|known| known.name.ends_with(FUEL));
+    let tanks = subject.state().known.iter().filter(|known| known.name.ends_with(FUEL));
     tanks.map(|known| known.item.clone()).collect()
 }
 
@@ -554,12 +481,10 @@ fn refuel<S: Subject>(subject: &mut S, fuel: u32) {
 
 /// What each module has left in its fuel.
 fn fuel_left<S: Subject>(subject: &mut S) -> Vec<u32> {
-    let left = tanks(subject)
-        .into_iter()
-        .map(|tank| match subject.global(&tank) {
-            Value::I32(left) => left,
-            other => panic!("fuel is no {other:?}"),
-        });
+    let left = tanks(subject).into_iter().map(|tank| match subject.global(&tank) {
+        Value::I32(left) => left,
+        other => panic!("fuel is no {other:?}"),
+    });
     left.collect()
 }
 
@@ -567,14 +492,9 @@ fn fuel_left<S: Subject>(subject: &mut S) -> Vec<u32> {
 fn host_calls<S: Subject>(subject: &mut S, transcript: &mut Transcript) {
     let state = subject.state();
     if state.call_count > 0 {
-        *transcript
-            .counts
-            .entry("host calls".to_owned())
-            .or_default() += state.call_count;
+        *transcript.counts.entry("host calls".to_owned()).or_default() += state.call_count;
         let calls = std::mem::take(&mut state.calls);
-        transcript
-            .events
-            .push(Event::HostCalls(calls, state.digest.finish()));
+        transcript.events.push(Event::HostCalls(calls, state.digest.finish()));
         state.call_count = 0;
     }
 }
@@ -604,18 +524,11 @@ pub fn host_call<S: Subject>(
     if state.random.chance(1, 64) {
         return Ending::Fail;
     }
-    let tag = state
-        .known
-        .iter()
-        .rfind(|known| matches!(known.kind, Kind::Tag(_)))
-        .cloned();
+    let tag = state.known.iter().rfind(|known| matches!(known.kind, Kind::Tag(_))).cloned();
     let ending = match tag {
-        Some(Known {
-            module,
-            kind: Kind::Tag(ty),
-            item,
-            ..
-        }) if state.call_count.is_multiple_of(8) => {
+        Some(Known { module, kind: Kind::Tag(ty), item, .. })
+            if state.call_count.is_multiple_of(8) =>
+        {
             let values = state.make_up(module, ty.params());
             values.map(|values| Ending::Throw(item, ty, values))
         }
@@ -693,9 +606,7 @@ fn finish<S: Subject>(subject: &mut S, transcript: &mut Transcript) {
             }
             Kind::Table(_) => {
                 let length = subject.table_length(&known.item);
-                let elements = (0..length)
-                    .map(|i| subject.element(&known.item, i).0)
-                    .collect();
+                let elements = (0..length).map(|i| subject.element(&known.item, i).0).collect();
                 transcript.events.push(Event::Table(known.name, elements));
                 transcript.count("tables compared");
             }
@@ -745,20 +656,12 @@ fn show(event: &Event, other: &Event) -> String {
                 let range = at..bytes.len().min(at + 16);
                 format!(", first different at {at:#x}: {:02x?}", &bytes[range])
             });
-            format!(
-                "memory {what}: {} bytes{}",
-                bytes.len(),
-                place.unwrap_or_default()
-            )
+            format!("memory {what}: {} bytes{}", bytes.len(), place.unwrap_or_default())
         }
         (Event::Table(what, elements), Event::Table(_, others)) => {
             let at = elements.iter().zip(others).position(|(a, b)| a != b);
             let place = at.map(|at| format!(", first different at {at}: {:?}", elements[at]));
-            format!(
-                "table {what}: {} elements{}",
-                elements.len(),
-                place.unwrap_or_default()
-            )
+            format!("table {what}: {} elements{}", elements.len(), place.unwrap_or_default())
         }
         _ => format!("{event:?}"),
     }

@@ -56,18 +56,9 @@ pub fn target(ty: RefType) -> Target {
     use AbstractHeapType as A;
     match ty.heap_type() {
         HeapType::Concrete(_) | HeapType::Exact(_) => Target::Func,
-        HeapType::Abstract {
-            ty: A::Func | A::NoFunc,
-            ..
-        } => Target::Func,
-        HeapType::Abstract {
-            ty: A::Extern | A::NoExtern,
-            ..
-        } => Target::Extern,
-        HeapType::Abstract {
-            ty: A::Exn | A::NoExn,
-            ..
-        } => Target::Exception,
+        HeapType::Abstract { ty: A::Func | A::NoFunc, .. } => Target::Func,
+        HeapType::Abstract { ty: A::Extern | A::NoExtern, .. } => Target::Extern,
+        HeapType::Abstract { ty: A::Exn | A::NoExn, .. } => Target::Exception,
         other => panic!("generated modules have no type {other:?}"),
     }
 }
@@ -114,9 +105,8 @@ pub fn interesting(
 
 fn lanes(random: &mut Random, count: u32, mut lane: impl FnMut(&mut Random) -> u64) -> u128 {
     let width = 128 / count;
-    (0..count).fold(0, |bits, i| {
-        bits | (u128::from(lane(random)) & ((1 << width) - 1)) << (i * width)
-    })
+    (0..count)
+        .fold(0, |bits, i| bits | (u128::from(lane(random)) & ((1 << width) - 1)) << (i * width))
 }
 
 /// An integer of so many bits, zero-extended.
@@ -132,11 +122,7 @@ fn integer(random: &mut Random, bits: u32) -> u64 {
         5 | 6 => {
             let beside = (1u64 << random.below(bits.into())).wrapping_add(random.below(3));
             let power = beside.wrapping_sub(1);
-            if random.chance(1, 2) {
-                power.wrapping_neg()
-            } else {
-                power
-            }
+            if random.chance(1, 2) { power.wrapping_neg() } else { power }
         }
         _ => random.next(),
     };

@@ -45,10 +45,7 @@ fn a_thousand_cases_do_not_differ() {
     let campaign = campaign("smoke", 0, 1_000);
     let worker = |seeds: Range<u64>| {
         let mut command = Command::new(PROGRAM);
-        command
-            .arg("--work")
-            .arg(seeds.start.to_string())
-            .arg(seeds.end.to_string());
+        command.arg("--work").arg(seeds.start.to_string()).arg(seeds.end.to_string());
         command.arg("--features").arg(campaign.features.to_string());
         command
     };
@@ -77,18 +74,12 @@ fn a_thousand_cases_do_not_differ() {
         "trap: bad conversion to integer",
         "trap: unreachable",
     ] {
-        assert!(
-            report.counts.get(what).is_some_and(|count| *count > 0),
-            "no {what}"
-        );
+        assert!(report.counts.get(what).is_some_and(|count| *count > 0), "no {what}");
     }
     for feature in pagefork_fuzz::features::FEATURES {
         let (name, what) = (feature.name, format!("modules with {}", feature.name));
         if campaign.features.has(name) {
-            assert!(
-                report.counts.get(&what).is_some_and(|count| *count > 0),
-                "no {what}"
-            );
+            assert!(report.counts.get(&what).is_some_and(|count| *count > 0), "no {what}");
         }
     }
 }
@@ -183,18 +174,11 @@ fn what_differs_is_found() {
             r#"(module (func $f unreachable) (start $f))"#,
             r#"(module (func $f) (start $f))"#,
         ),
-        (
-            "module 0 is refused",
-            "(module (memory 1 1 shared))",
-            "(module)",
-        ),
+        ("module 0 is refused", "(module (memory 1 1 shared))", "(module)"),
     ] {
         let (ours, equal, differs) = (ours(one), theirs(one), theirs(other));
         let refused = ours.refusal.is_some();
-        assert!(
-            refused || difference(&ours, &equal).is_none(),
-            "{one} differs from itself"
-        );
+        assert!(refused || difference(&ours, &equal).is_none(), "{one} differs from itself");
         let text = difference(&ours, &differs).unwrap_or_else(|| panic!("{other} is like {one}"));
         assert!(text.contains(place), "{place:?} is not in {text}");
     }
@@ -220,16 +204,8 @@ fn a_crash_and_a_hang_are_differences_of_their_seed_alone() {
     assert_eq!(report.cases, 10);
     let seeds: Vec<_> = report.differences.iter().map(|(seed, _)| *seed).collect();
     assert_eq!(seeds, [3, 6]);
-    assert!(
-        report.differences[0].1.contains("SIGSEGV"),
-        "{:?}",
-        report.differences
-    );
-    assert!(
-        report.differences[1].1.contains("hangs"),
-        "{:?}",
-        report.differences
-    );
+    assert!(report.differences[0].1.contains("SIGSEGV"), "{:?}", report.differences);
+    assert!(report.differences[1].1.contains("hangs"), "{:?}", report.differences);
 }
 
 #[test]
@@ -250,19 +226,13 @@ fn a_campaign_goes_on_where_it_was_ended() {
     };
     let mut campaign = campaign("resumed", 1_000, 400);
     let first = campaign.run(worker, |_| {}).unwrap();
-    assert_eq!(
-        (first.cases, first.resumed, first.counts["steps"]),
-        (400, 0, 800)
-    );
-    let difference = (1_100, "one \"word\"\nand more".to_owned());
-    assert_eq!(first.differences, [difference.clone()]);
+    assert_eq!((first.cases, first.resumed, first.counts["steps"]), (400, 0, 800));
+    let difference = [(1_100, "one \"word\"\nand more".to_owned())];
+    assert_eq!(first.differences, difference);
     campaign.cases = 900;
     let second = campaign.run(worker, |_| {}).unwrap();
-    assert_eq!(
-        (second.cases, second.resumed, second.counts["steps"]),
-        (900, 400, 1_800)
-    );
-    assert_eq!(second.differences, [difference]);
+    assert_eq!((second.cases, second.resumed, second.counts["steps"]), (900, 400, 1_800));
+    assert_eq!(second.differences, difference);
     let mut started = started.into_inner().unwrap();
     started.sort();
     assert_eq!(started, [1_000, 1_200, 1_400, 1_600, 1_800]);

@@ -1,4 +1,6 @@
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -26,6 +28,9 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
         linker.define_unknown_imports_as_traps(&module).map_err(|error| format!("{error:#}"))?;
     }
     check_imports(arguments, &linker, &mut store, &module)?;
+    if let Some(fuel) = arguments.fuel {
+        store.set_fuel(fuel).map_err(|error| error.to_string())?;
+    }
     if let Some(timeout) = arguments.timeout {
         store.set_timeout(Some(timeout));
         // A program that sleeps or waits for input runs no code that could trap.
@@ -37,7 +42,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
         .and_then(|instance| call(arguments, &mut store, instance));
     match called {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => outcome(arguments, &error),
+        Err(error) => outcome(arguments, &store, &error),
     }
 }
 
@@ -48,6 +53,10 @@ fn config(arguments: &Run) -> Config {
         Some(Profile::Perfmap) => pagefork::Profile::PerfMap,
         Some(Profile::Jitdump) => pagefork::Profile::JitDump,
     });
+    config.fuel(arguments.fuel.is_some());
+    config.deterministic(arguments.deterministic);
+    // Frames of a dump are told by their offsets in the module.
+    config.sources(arguments.core_dump.is_some());
     if !arguments.no_cache {
         config.cache(cache(arguments));
     }
@@ -163,7 +172,11 @@ fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Resu
 }
 
 /// The exit code for a guest that did not simply return.
-fn outcome(arguments: &Run, error: &Error) -> Result<ExitCode, String> {
+fn outcome(
+    arguments: &Run,
+    store: &Store<WasiCtx>,
+    error: &Error,
+) -> Result<ExitCode, String> {
     if let Some(exit) = error.downcast_ref::<Exit>() {
         // As a shell has it: the low eight bits.
         return Ok(ExitCode::from(exit.0 as u8));
@@ -176,5 +189,27 @@ fn outcome(arguments: &Run, error: &Error) -> Result<ExitCode, String> {
     if let Some(timeout) = arguments.timeout {
         eprintln!("pagefork: it may run for {timeout:?} (`--timeout`)");
     }
+    if let Some(fuel) = arguments.fuel {
+        let left = store.fuel().unwrap_or(0);
+        eprintln!("pagefork: of {fuel} units of fuel {left} were left (`--fuel`)");
+    }
+    dump_core(arguments, store, error)?;
     Ok(ExitCode::from(TRAP_EXIT_CODE))
+}
+
+/// Writes what the guest was, where that was asked for.
+fn dump_core(arguments: &Run, store: &Store<WasiCtx>, error: &Error) -> Result<(), String> {
+    let (Some(file), Some(backtrace)) = (&arguments.core_dump, error.backtrace()) else {
+        return Ok(());
+    };
+    let dump = store.core_dump(&arguments.file().display().to_string(), backtrace);
+    // Only for its owner: it holds everything that the guest held.
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(file)
+        .and_then(|mut opened| opened.write_all(&dump))
+        .map_err(|error| format!("cannot write the core dump to {}: {error}", file.display()))?;
+    eprintln!("pagefork: core dump in {}", file.display());
+    Ok(())
 }

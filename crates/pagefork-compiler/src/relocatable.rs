@@ -9,8 +9,9 @@
 //! but for the outcome of a comparison. Loading from a suspect address is fine.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
 
-use cranelift_codegen::entity::SecondaryMap;
+use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::flowgraph::ControlFlowGraph;
 use cranelift_codegen::ir::{Block, Function, Inst, Opcode, Value, types};
 
@@ -35,10 +36,7 @@ impl std::fmt::Display for LiveAddress {
 /// # Errors
 /// The first value found that breaks the rule.
 pub(crate) fn check(func: &Function, addresses: usize) -> Result<(), LiveAddress> {
-    let suspects = suspects(func, addresses);
-    if suspects.is_empty() {
-        return Ok(());
-    }
+    let Some(suspects) = suspects(func, addresses) else { return Ok(()) };
     let cfg = ControlFlowGraph::with_function(func);
     let live_in = live_in(func, &cfg, &suspects);
     for block in func.layout.blocks() {
@@ -60,34 +58,45 @@ pub(crate) fn check(func: &Function, addresses: usize) -> Result<(), LiveAddress
     Ok(())
 }
 
-/// All values that are or derive from a host address.
-fn suspects(func: &Function, addresses: usize) -> HashSet<Value> {
+/// All values that are or derive from a host address; `None` if there are none.
+fn suspects(func: &Function, addresses: usize) -> Option<EntitySet<Value>> {
     let entry = func.layout.entry_block().expect("a function has code");
-    let params = &func.dfg.block_params(entry)[..addresses];
-    let mut suspects: HashSet<Value> = params.iter().copied().collect();
-    // Values flow along block parameters too: repeat until nothing is added.
+    let mut suspects = EntitySet::with_capacity(func.dfg.num_values());
+    for param in &func.dfg.block_params(entry)[..addresses] {
+        suspects.insert(*param);
+    }
+    let mut passed = EntitySet::with_capacity(func.dfg.num_blocks());
+    // Values flow along block parameters too: repeat while one of a block that
+    // has been passed is added.
     loop {
-        let before = suspects.len();
+        let mut again = false;
+        passed.clear();
         for block in func.layout.blocks() {
+            passed.insert(block);
             for inst in func.layout.block_insts(block) {
                 if is_source(func, inst) || derives(func, inst, &suspects) {
-                    suspects.extend(func.dfg.inst_results(inst));
+                    for result in func.dfg.inst_results(inst) {
+                        suspects.insert(*result);
+                    }
                 }
                 let data = &func.dfg.insts[inst];
+                if !data.opcode().is_branch() && !data.opcode().is_call() {
+                    continue;
+                }
                 let tables = &func.dfg.jump_tables;
                 for call in data.branch_destination(tables, &func.dfg.exception_tables) {
                     let target = call.block(&func.dfg.value_lists);
                     let params = func.dfg.block_params(target);
                     for (arg, param) in call.args(&func.dfg.value_lists).zip(params) {
-                        if arg.as_value().is_some_and(|arg| suspects.contains(&arg)) {
-                            suspects.insert(*param);
+                        if arg.as_value().is_some_and(|arg| suspects.contains(arg)) {
+                            again |= suspects.insert(*param) && passed.contains(target);
                         }
                     }
                 }
             }
         }
-        if suspects.len() == before {
-            return suspects;
+        if !again {
+            return (!suspects.is_empty()).then_some(suspects);
         }
     }
 }
@@ -120,18 +129,42 @@ fn is_source(func: &Function, inst: Inst) -> bool {
 }
 
 /// Whether the results carry what a suspect operand carries.
-fn derives(func: &Function, inst: Inst, suspects: &HashSet<Value>) -> bool {
+fn derives(func: &Function, inst: Inst, suspects: &EntitySet<Value>) -> bool {
     let opcode = func.dfg.insts[inst].opcode();
     let hides =
         opcode.can_load() || opcode.is_call() || matches!(opcode, Opcode::Icmp | Opcode::Fcmp);
-    !hides && func.dfg.inst_args(inst).iter().any(|arg| suspects.contains(arg))
+    !hides && func.dfg.inst_args(inst).iter().any(|arg| suspects.contains(*arg))
 }
 
+/// A set of values; few of all there are.
+type Live = HashSet<Value, BuildHasherDefault<NumberHasher>>;
+
 /// A set of values for each block.
-type LiveSets = SecondaryMap<Block, HashSet<Value>>;
+type LiveSets = SecondaryMap<Block, Live>;
+
+/// A hash of numbers that count up.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // An odd constant near 2^64 divided by the golden ratio spreads them.
+        self.0 = (self.0.rotate_left(5) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// For each block, the suspects that are live at its start.
-fn live_in(func: &Function, cfg: &ControlFlowGraph, suspects: &HashSet<Value>) -> LiveSets {
+fn live_in(func: &Function, cfg: &ControlFlowGraph, suspects: &EntitySet<Value>) -> LiveSets {
     let mut live_in = LiveSets::new();
     let mut work: Vec<Block> = func.layout.blocks().collect();
     while let Some(block) = work.pop() {
@@ -153,24 +186,22 @@ fn live_in(func: &Function, cfg: &ControlFlowGraph, suspects: &HashSet<Value>) -
     live_in
 }
 
-fn live_out(cfg: &ControlFlowGraph, live_in: &LiveSets, block: Block) -> HashSet<Value> {
+fn live_out(cfg: &ControlFlowGraph, live_in: &LiveSets, block: Block) -> Live {
     cfg.succ_iter(block).flat_map(|next| live_in[next].iter().copied()).collect()
 }
 
-fn use_values(func: &Function, inst: Inst, suspects: &HashSet<Value>, live: &mut HashSet<Value>) {
-    live.extend(func.dfg.inst_values(inst).filter(|value| suspects.contains(value)));
+fn use_values(func: &Function, inst: Inst, suspects: &EntitySet<Value>, live: &mut Live) {
+    live.extend(func.dfg.inst_values(inst).filter(|value| suspects.contains(*value)));
 }
 
-fn use_branch_args(
-    func: &Function,
-    inst: Inst,
-    suspects: &HashSet<Value>,
-    live: &mut HashSet<Value>,
-) {
+fn use_branch_args(func: &Function, inst: Inst, suspects: &EntitySet<Value>, live: &mut Live) {
     let data = &func.dfg.insts[inst];
+    if !data.opcode().is_call() || !data.opcode().is_terminator() {
+        return;
+    }
     for call in data.branch_destination(&func.dfg.jump_tables, &func.dfg.exception_tables) {
         let args = call.args(&func.dfg.value_lists).filter_map(|arg| arg.as_value());
-        live.extend(args.filter(|arg| suspects.contains(arg)));
+        live.extend(args.filter(|arg| suspects.contains(*arg)));
     }
 }
 

@@ -33,12 +33,25 @@ fn initial_bytes(module: &CompiledModule, at: i64, count: usize) -> Vec<u8> {
 #[test]
 fn what_is_not_supported_is_refused_by_name_and_offset() {
     for (wat, name) in [
+        ("(module (memory 1 1 shared))", "threads"),
+        ("(module (type (struct)))", "garbage collection"),
+    ] {
+        let error = refused(wat, Features::default());
+        let message = error.to_string();
+        assert!(matches!(error, CompileError::Invalid { .. }), "{message}");
+        assert!(message.contains(name), "{wat}: {message}");
+        assert!(message.contains("byte offset 0x"), "{message}");
+    }
+}
+
+#[test]
+fn what_came_after_2_0_is_refused_by_name_where_only_that_is_on() {
+    for (wat, name) in [
         ("(module (func return_call 0))", "tail calls"),
         ("(module (memory 1) (memory 1))", "multiple memories"),
         ("(module (memory i64 1))", "memory64"),
-        ("(module (memory 1 1 shared))", "threads"),
+        ("(module (table i64 1 funcref))", "memory64"),
         ("(module (tag))", "exceptions"),
-        ("(module (type (struct)))", "struct"),
         (
             "(module (func (drop (i8x16.relaxed_swizzle (v128.const i64x2 0 0) (v128.const i64x2 0 0)))))",
             "relaxed SIMD",
@@ -48,7 +61,8 @@ fn what_is_not_supported_is_refused_by_name_and_offset() {
             "constant expression required",
         ),
     ] {
-        let error = refused(wat, Features::default());
+        compiled(wat);
+        let error = refused(wat, Features::WASM_2);
         let message = error.to_string();
         assert!(matches!(error, CompileError::Invalid { .. }), "{message}");
         assert!(message.contains(name), "{wat}: {message}");
@@ -115,6 +129,30 @@ fn tables_globals_and_data_are_in_the_image() {
     assert_eq!(initial_bytes(&module, size, 8), 65536u64.to_le_bytes());
     let dropped = module.layout.state_parts.dropped_data(&module.info, 0).into();
     assert_eq!(initial_bytes(&module, dropped, 1), [1]);
+}
+
+#[test]
+fn data_of_each_memory_is_at_its_place() {
+    let module = compiled(
+        r#"(module (memory 1) (memory i64 2) (memory 1)
+            (data (memory 2) (i32.const 65533) "two")
+            (data (memory 1) (i64.const 0x10000) "one")
+            (data (memory 0) (i32.const 0) "zero"))"#,
+    );
+    for (memory, byte, data) in [(0, 0, "zero"), (1, 0x10000, "one"), (2, 65533, "two")] {
+        let at = module.layout.memory_byte(memory, byte);
+        assert_eq!(initial_bytes(&module, at, data.len()), data.as_bytes());
+        let size = module.layout.state_parts.memory_size(memory).into();
+        let pages = module.info.memories[memory as usize].minimum;
+        assert_eq!(initial_bytes(&module, size, 8), (pages << 16).to_le_bytes());
+    }
+    // A segment that does not fit its memory ends the instantiation.
+    for offset in ["0x1ffff", "-1", "0x8000000000000000"] {
+        let data = format!(r#"(data (memory 1) (i64.const {offset}) "xy")"#);
+        let module = compiled(&format!("(module (memory 3) (memory i64 2) {data})"));
+        let start = initial_image(&module.info, &module.layout, &[]);
+        assert_eq!(start.steps, [SpawnStep::Trap(TrapCode::MemoryOutOfBounds)]);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! code call each other with.
 //!
 //! Nothing here does I/O, allocates address space or knows Cranelift; the crate
-//! depends on nothing. Read it in this order:
+//! depends on nothing but, on request, serde. Read it in this order:
 
 #![forbid(unsafe_code)]
 

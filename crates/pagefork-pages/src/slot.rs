@@ -311,7 +311,7 @@ impl Slot {
     fn dirty_end(&self) -> u64 {
         let ends = self.zones.memories.iter().zip(&self.memories);
         let ends = ends.filter(|(_, state)| state.dirty > 0);
-        ends.map(|(zone, state)| zone.start + state.dirty).last().unwrap_or(self.zones.base)
+        ends.map(|(zone, state)| zone.start + state.dirty).next_back().unwrap_or(self.zones.base)
     }
 }
 

@@ -230,7 +230,8 @@ fn a_further_memory_costs_two_maps_or_three_with_contents() {
     in_own_process("a_further_memory_costs_two_maps_or_three_with_contents", || {
         let count_of = |memories: usize, contents: bool| {
             let layout = layout_of(&vec![MemoryType::new(0, None); memories]);
-            let mut extents = vec![layout.image_start..layout.base];
+            let state = layout.image_start..layout.base;
+            let mut extents = vec![state];
             let mut runs = vec![(layout.base - 64, &b"state"[..])];
             for index in 0..memories {
                 let first = start(&layout, index);

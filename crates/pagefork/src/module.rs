@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -442,11 +443,10 @@ fn make_image(
     let place = |offset: i64| layout.base.checked_add_signed(offset).expect("within the slot");
     // Tables, state and the first memory, then each further memory, as far as
     // there are contents.
-    let mut extents = vec![layout.image_start..layout.base];
-    for memory in layout.memories.iter().skip(1) {
-        let start = layout.base + memory.offset;
-        extents.push(start..start);
-    }
+    let further = layout.memories.iter().skip(1).map(|memory| layout.base + memory.offset);
+    let mut extents: Vec<Range<u64>> = std::iter::once(layout.image_start..layout.base)
+        .chain(further.map(|start| start..start))
+        .collect();
     for (at, bytes) in &image.runs {
         let start = place(*at);
         let extent = extents.iter_mut().rev().find(|extent| extent.start <= start);

@@ -67,22 +67,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Option<Options>,
         case_time_max: CASE_TIME_MAX,
         directory,
     };
-    let mut options = Options {
-        campaign,
-        show: None,
-        work: None,
-        record: false,
-    };
+    let mut options = Options { campaign, show: None, work: None, record: false };
     while let Some(name) = arguments.next() {
-        let mut value = || {
-            arguments
-                .next()
-                .ok_or_else(|| format!("{name} needs a value"))
-        };
-        let number = |text: String| {
-            text.parse::<u64>()
-                .map_err(|_| format!("{text:?} is no number"))
-        };
+        let mut value = || arguments.next().ok_or_else(|| format!("{name} needs a value"));
+        let number =
+            |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match name.as_str() {
             "--modules" => options.campaign.cases = number(value()?)?,
             "--seed" => options.campaign.seed = number(value()?)?,
@@ -116,10 +105,7 @@ fn run(options: Options) -> Result<bool, String> {
     let program = std::env::current_exe().map_err(|error| format!("where is this? {error}"))?;
     let worker = |seeds: Range<u64>| {
         let mut command = Command::new(&program);
-        command
-            .arg("--work")
-            .arg(seeds.start.to_string())
-            .arg(seeds.end.to_string());
+        command.arg("--work").arg(seeds.start.to_string()).arg(seeds.end.to_string());
         command.arg("--features").arg(campaign.features.to_string());
         command
     };
@@ -134,11 +120,7 @@ fn run(options: Options) -> Result<bool, String> {
         if printed.0.elapsed() > PROGRESS {
             printed.0 = Instant::now();
             let (done, all) = (report.cases, campaign.cases);
-            eprintln!(
-                "{done} of {all}: {}; {} differ",
-                speed(report, start),
-                printed.1
-            );
+            eprintln!("{done} of {all}: {}; {} differ", speed(report, start), printed.1);
         }
     })?;
     print!("{}", summary(&campaign, &report));
@@ -163,11 +145,7 @@ fn show(seed: u64, campaign: &Campaign) -> Result<bool, String> {
     println!(
         "features {}, {}fuel {}",
         case.features,
-        if case.deterministic {
-            "deterministic, "
-        } else {
-            ""
-        },
+        if case.deterministic { "deterministic, " } else { "" },
         case.fuel
     );
     let comparison = compare(&case, &Engines::new(), library);
@@ -185,11 +163,9 @@ fn show(seed: u64, campaign: &Campaign) -> Result<bool, String> {
 fn describe(seed: u64, difference: &str, campaign: &Campaign) -> String {
     let case = Case::new(seed, campaign.features);
     let modules = match write_modules(&case, &campaign.directory) {
-        Ok(paths) => paths
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect::<Vec<_>>()
-            .join("\n  "),
+        Ok(paths) => {
+            paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join("\n  ")
+        }
         Err(error) => format!("(cannot be written: {error})"),
     };
     format!(
@@ -226,9 +202,7 @@ fn summary(campaign: &Campaign, report: &Report) -> String {
 
 /// Today, in UTC.
 fn date() -> String {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", 2013.
     let days = since.as_secs() / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -237,11 +211,7 @@ fn date() -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!("{year}-{month:02}-{day:02}")
 }

@@ -100,10 +100,7 @@ impl Library {
     /// # Safety
     /// The error is one, and nobody else's.
     unsafe fn error_text(&self, error: *mut ErrorHandle) -> String {
-        let mut bytes = Bytes {
-            size: 0,
-            data: ptr::null_mut(),
-        };
+        let mut bytes = Bytes { size: 0, data: ptr::null_mut() };
         // SAFETY: the caller's promise; the text is copied before it goes.
         unsafe {
             (self.api.wasmtime_error_message)(error, &mut bytes);
@@ -117,9 +114,7 @@ impl Library {
     unsafe fn text(&self, mut bytes: Bytes) -> String {
         // SAFETY: the caller's promise.
         let text = unsafe { std::slice::from_raw_parts(bytes.data, bytes.size) };
-        let text = String::from_utf8_lossy(text)
-            .trim_end_matches('\0')
-            .to_owned();
+        let text = String::from_utf8_lossy(text).trim_end_matches('\0').to_owned();
         // SAFETY: as above.
         unsafe { (self.api.wasm_byte_vec_delete)(&mut bytes) };
         text
@@ -193,13 +188,7 @@ impl Peer {
             );
             store
         };
-        Self {
-            library,
-            engine,
-            store,
-            module: ptr::null_mut(),
-            imports_made: 0,
-        }
+        Self { library, engine, store, module: ptr::null_mut(), imports_made: 0 }
     }
 
     fn delete_module(&mut self) {
@@ -248,24 +237,11 @@ unsafe extern "C" fn callback(
     let api = &function.library.api;
     // SAFETY: the caller is one.
     let context = unsafe { (api.wasmtime_caller_context)(caller) };
-    let mut access = Access {
-        library: function.library,
-        context,
-        _store: Default::default(),
-    };
+    let mut access = Access { library: function.library, context, _store: Default::default() };
     let types = function.ty.params();
-    let arguments = arguments
-        .iter()
-        .zip(types)
-        .map(|(value, ty)| access.value_of(value, *ty))
-        .collect();
-    match host_call(
-        &mut access,
-        function.module,
-        function.import,
-        &function.ty,
-        arguments,
-    ) {
+    let arguments =
+        arguments.iter().zip(types).map(|(value, ty)| access.value_of(value, *ty)).collect();
+    match host_call(&mut access, function.module, function.import, &function.ty, arguments) {
         Ending::Return(values) => {
             for ((result, value), ty) in results.iter_mut().zip(values).zip(function.ty.results()) {
                 *result = access.raw(value, *ty);
@@ -287,11 +263,7 @@ impl Engine for Peer {
     fn subject(&mut self) -> Access<'_> {
         // SAFETY: the store is one, and borrowed as long as the access.
         let context = unsafe { (self.library.api.wasmtime_store_context)(self.store) };
-        Access {
-            library: self.library,
-            context,
-            _store: Default::default(),
-        }
+        Access { library: self.library, context, _store: Default::default() }
     }
 
     fn compile(&mut self, wasm: &[u8]) -> Result<(), String> {
@@ -318,10 +290,7 @@ impl Engine for Peer {
         let import = self.imports_made;
         self.imports_made += 1;
         let (library, module) = (self.library, self.module);
-        let mut types = ImportTypes {
-            size: 0,
-            data: ptr::null_mut(),
-        };
+        let mut types = ImportTypes { size: 0, data: ptr::null_mut() };
         let mut access = self.subject();
         // SAFETY: the module is one; so many types are there, and they stay until
         // the list is deleted, after their last use.
@@ -359,10 +328,7 @@ impl Engine for Peer {
         let mut exports = Vec::new();
         loop {
             let (mut name, mut size) = (ptr::null_mut(), 0);
-            let mut item = RawExtern {
-                kind: 0,
-                of: ExternBits { other: [0; 3] },
-            };
+            let mut item = RawExtern { kind: 0, of: ExternBits { other: [0; 3] } };
             // SAFETY: the instance is one, and there is room for what is written.
             let more = unsafe {
                 (api.wasmtime_instance_export_nth)(
@@ -437,12 +403,7 @@ impl Access<'_> {
         let (kind, error) = unsafe {
             match kind {
                 Kind::Func(shape) => {
-                    let function = HostFunction {
-                        library,
-                        module,
-                        import,
-                        ty: shape.clone(),
-                    };
+                    let function = HostFunction { library, module, import, ty: shape.clone() };
                     (api.wasmtime_func_new)(
                         context,
                         (api.wasm_externtype_as_functype_const)(ty),
@@ -456,25 +417,16 @@ impl Access<'_> {
                 Kind::Global(shape) => {
                     let value = self.raw(value?, shape.content_type);
                     let ty = (api.wasm_externtype_as_globaltype_const)(ty);
-                    (
-                        KIND_GLOBAL,
-                        (api.wasmtime_global_new)(context, ty, &value, &mut of.other),
-                    )
+                    (KIND_GLOBAL, (api.wasmtime_global_new)(context, ty, &value, &mut of.other))
                 }
                 Kind::Table(shape) => {
                     let value = self.raw(value?, ValType::Ref(shape.element_type));
                     let ty = (api.wasm_externtype_as_tabletype_const)(ty);
-                    (
-                        KIND_TABLE,
-                        (api.wasmtime_table_new)(context, ty, &value, &mut of.other),
-                    )
+                    (KIND_TABLE, (api.wasmtime_table_new)(context, ty, &value, &mut of.other))
                 }
                 Kind::Memory(_) => {
                     let ty = (api.wasm_externtype_as_memorytype_const)(ty);
-                    (
-                        KIND_MEMORY,
-                        (api.wasmtime_memory_new)(context, ty, &mut of.other),
-                    )
+                    (KIND_MEMORY, (api.wasmtime_memory_new)(context, ty, &mut of.other))
                 }
                 Kind::Tag(_) => {
                     let ty = (api.wasm_externtype_as_tagtype_const)(ty);
@@ -484,9 +436,7 @@ impl Access<'_> {
         };
         if !error.is_null() {
             // SAFETY: the error is one.
-            panic!("wasmtime cannot make an import: {}", unsafe {
-                library.error_text(error)
-            });
+            panic!("wasmtime cannot make an import: {}", unsafe { library.error_text(error) });
         }
         Some(Item(RawExtern { kind, of }))
     }
@@ -494,30 +444,16 @@ impl Access<'_> {
     /// The value as wasmtime gets it. What is rooted for it stays so until the
     /// store goes.
     fn raw(&mut self, value: Value, ty: ValType) -> RawValue {
-        let null = Reference {
-            store: 0,
-            private: [0; 2],
-            pointer: 0,
-        };
+        let null = Reference { store: 0, private: [0; 2], pointer: 0 };
         let (kind, of) = match value {
             Value::I32(bits) => (0, ValueBits { i32: bits }),
             Value::I64(bits) => (1, ValueBits { i64: bits }),
             Value::F32(bits) => (2, ValueBits { i32: bits }),
             Value::F64(bits) => (3, ValueBits { i64: bits }),
-            Value::V128(bits) => (
-                4,
-                ValueBits {
-                    v128: bits.to_le_bytes(),
-                },
-            ),
+            Value::V128(bits) => (4, ValueBits { v128: bits.to_le_bytes() }),
             Value::Func(number) => {
                 let number = number.expect("only known functions are passed");
-                (
-                    5,
-                    ValueBits {
-                        function: self.data().by_number[number],
-                    },
-                )
+                (5, ValueBits { function: self.data().by_number[number] })
             }
             Value::Extern(number) => {
                 let mut reference = null;
@@ -532,15 +468,7 @@ impl Access<'_> {
             }
             Value::Null => match ty {
                 ValType::Ref(ty) => match target(ty) {
-                    Target::Func => (
-                        5,
-                        ValueBits {
-                            function: Function {
-                                store: 0,
-                                private: 0,
-                            },
-                        },
-                    ),
+                    Target::Func => (5, ValueBits { function: Function { store: 0, private: 0 } }),
                     Target::Extern => (6, ValueBits { reference: null }),
                     Target::Exception => (8, ValueBits { reference: null }),
                 },
@@ -563,8 +491,7 @@ impl Access<'_> {
                 5 if value.of.function.store == 0 => Value::Null,
                 5 => {
                     let data = self.data();
-                    data.state
-                        .function(data.functions.get(&value.of.function.private))
+                    data.state.function(data.functions.get(&value.of.function.private))
                 }
                 _ if value.of.reference.store == 0 => Value::Null,
                 6 => {
@@ -585,10 +512,7 @@ impl Access<'_> {
         // SAFETY: the exception is one of this store, with so many fields.
         unsafe {
             for i in 0..(api.wasmtime_exnref_field_count)(self.context, exception) {
-                let mut raw = RawValue {
-                    kind: 0,
-                    of: ValueBits { i32: 0 },
-                };
+                let mut raw = RawValue { kind: 0, of: ValueBits { i32: 0 } };
                 let error = (api.wasmtime_exnref_field)(self.context, exception, i, &mut raw);
                 assert!(self.library.succeeded(error), "the exception has field {i}");
                 values.push(self.take(raw, ValType::I32));
@@ -600,16 +524,9 @@ impl Access<'_> {
     /// Throws an exception out of a host function, which returns what this returns.
     fn throw(&mut self, tag: &Item, ty: &FuncType, values: &[Value]) -> *mut TrapHandle {
         let tag = tag.other(KIND_TAG);
-        let values: Vec<RawValue> = values
-            .iter()
-            .zip(ty.params())
-            .map(|(value, ty)| self.raw(*value, *ty))
-            .collect();
-        let mut exception = Reference {
-            store: 0,
-            private: [0; 2],
-            pointer: 0,
-        };
+        let values: Vec<RawValue> =
+            values.iter().zip(ty.params()).map(|(value, ty)| self.raw(*value, *ty)).collect();
+        let mut exception = Reference { store: 0, private: [0; 2], pointer: 0 };
         let (api, context) = (&self.library.api, self.context);
         // SAFETY: the tag is of this store, and takes these values; the exception is
         // used no more than once.
@@ -641,11 +558,7 @@ impl Access<'_> {
         otherwise: Failure,
     ) -> Result<(), Failure> {
         let api = &self.library.api;
-        let mut exception = Reference {
-            store: 0,
-            private: [0; 2],
-            pointer: 0,
-        };
+        let mut exception = Reference { store: 0, private: [0; 2], pointer: 0 };
         // SAFETY: the caller's promise. An exception that nobody caught is with the
         // store, which gives it away once.
         unsafe {
@@ -668,13 +581,7 @@ impl Access<'_> {
             if trap.is_null() {
                 return Ok(());
             }
-            let (mut code, mut text) = (
-                0,
-                Bytes {
-                    size: 0,
-                    data: ptr::null_mut(),
-                },
-            );
+            let (mut code, mut text) = (0, Bytes { size: 0, data: ptr::null_mut() });
             let known = (api.wasmtime_trap_code)(trap, &mut code);
             (api.wasm_trap_message)(trap, &mut text);
             (api.wasm_trap_delete)(trap);
@@ -715,10 +622,7 @@ impl Subject for Access<'_> {
         let function = function.function();
         let pairs = arguments.iter().zip(ty.params());
         let arguments: Vec<RawValue> = pairs.map(|(value, ty)| self.raw(*value, *ty)).collect();
-        let empty = RawValue {
-            kind: 0,
-            of: ValueBits { i32: 0 },
-        };
+        let empty = RawValue { kind: 0, of: ValueBits { i32: 0 } };
         let mut results = vec![empty; ty.results().len()];
         let mut trap = ptr::null_mut();
         // SAFETY: the function is of this store and of this type; so many values are
@@ -738,18 +642,11 @@ impl Subject for Access<'_> {
             }
             self.check(error, trap, Failure::Other(String::new()))?;
         }
-        Ok(results
-            .into_iter()
-            .zip(ty.results())
-            .map(|(raw, ty)| self.take(raw, *ty))
-            .collect())
+        Ok(results.into_iter().zip(ty.results()).map(|(raw, ty)| self.take(raw, *ty)).collect())
     }
 
     fn global(&mut self, global: &Item) -> Value {
-        let mut value = RawValue {
-            kind: 0,
-            of: ValueBits { i32: 0 },
-        };
+        let mut value = RawValue { kind: 0, of: ValueBits { i32: 0 } };
         let global = global.other(KIND_GLOBAL);
         // SAFETY: the global is of this store.
         unsafe { (self.library.api.wasmtime_global_get)(self.context, &global, &mut value) };
@@ -774,10 +671,7 @@ impl Subject for Access<'_> {
 
     fn element(&mut self, table: &Item, index: u64) -> (Value, Option<Item>) {
         let table = table.other(KIND_TABLE);
-        let mut raw = RawValue {
-            kind: 0,
-            of: ValueBits { i32: 0 },
-        };
+        let mut raw = RawValue { kind: 0, of: ValueBits { i32: 0 } };
         let api = &self.library.api;
         // SAFETY: the table is of this store.
         let found = unsafe { (api.wasmtime_table_get)(self.context, &table, index, &mut raw) };
@@ -785,13 +679,8 @@ impl Subject for Access<'_> {
         let value = self.take(raw, ValType::FUNCREF);
         let item = matches!(value, Value::Func(_)).then(|| {
             // SAFETY: only functions have such values.
-            let of = ExternBits {
-                function: unsafe { raw.of.function },
-            };
-            Item(RawExtern {
-                kind: KIND_FUNC,
-                of,
-            })
+            let of = ExternBits { function: unsafe { raw.of.function } };
+            Item(RawExtern { kind: KIND_FUNC, of })
         });
         (value, item)
     }

@@ -16,14 +16,10 @@ pub(super) struct BlockTypes {
 impl BlockTypes {
     fn add(&mut self, params: Vec<ValType>, results: Vec<ValType>) -> BlockType {
         let ty = (params, results);
-        let at = self
-            .types
-            .iter()
-            .position(|known| *known == ty)
-            .unwrap_or_else(|| {
-                self.types.push(ty);
-                self.types.len() - 1
-            });
+        let at = self.types.iter().position(|known| *known == ty).unwrap_or_else(|| {
+            self.types.push(ty);
+            self.types.len() - 1
+        });
         BlockType::FunctionType(self.first + at as u32)
     }
 }
@@ -52,18 +48,9 @@ pub(super) fn guard(
     (tag, payload): (u32, &[wasmparser::ValType]),
     call: impl FnOnce(&mut Function),
 ) {
-    let handlers = [
-        Handler::All,
-        Handler::Tag,
-        Handler::TagReference,
-        Handler::Rethrow,
-    ];
+    let handlers = [Handler::All, Handler::Tag, Handler::TagReference, Handler::Rethrow];
     let handler = *random.pick(&handlers).expect("there are some");
-    let instead: Option<Vec<_>> = ty
-        .results()
-        .iter()
-        .map(|ty| constant(random, *ty))
-        .collect();
+    let instead: Option<Vec<_>> = ty.results().iter().map(|ty| constant(random, *ty)).collect();
     let caught = match handler {
         Handler::All | Handler::Rethrow => 0,
         Handler::Tag => payload.len(),
@@ -144,10 +131,7 @@ pub(super) fn throw_at_times(
 }
 
 fn encoded(types: &[wasmparser::ValType]) -> Vec<ValType> {
-    types
-        .iter()
-        .map(|ty| RoundtripReencoder.val_type(*ty).expect("a type"))
-        .collect()
+    types.iter().map(|ty| RoundtripReencoder.val_type(*ty).expect("a type")).collect()
 }
 
 /// Some value of a type; `None` for references that cannot be null.
@@ -158,9 +142,7 @@ fn constant(random: &mut Random, ty: wasmparser::ValType) -> Option<Instruction<
         ValType::F32 => Instruction::F32Const((random.below(100) as f32).into()),
         ValType::F64 => Instruction::F64Const((random.below(100) as f64).into()),
         ValType::V128 => Instruction::V128Const(random.next().into()),
-        ValType::Ref(RefType {
-            nullable: false, ..
-        }) => return None,
+        ValType::Ref(RefType { nullable: false, .. }) => return None,
         ValType::Ref(ty) => Instruction::RefNull(ty.heap_type),
     })
 }

@@ -49,12 +49,7 @@ pub(crate) struct Additions {
 pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Result<Vec<u8>> {
     let known = Known::read(wasm)?;
     let mut companions: Vec<Companion> = Vec::new();
-    for (i, ty) in known
-        .functions
-        .iter()
-        .enumerate()
-        .filter(|_| additions.typed_calls)
-    {
+    for (i, ty) in known.functions.iter().enumerate().filter(|_| additions.typed_calls) {
         if companions.len() < COMPANIONS_MAX && !companions.iter().any(|known| known.ty == *ty) {
             let number = companions.len() as u32;
             companions.push(Companion {
@@ -66,32 +61,16 @@ pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Re
             });
         }
     }
-    let blocks = BlockTypes {
-        first: (known.types.len() + companions.len()) as u32,
-        types: Vec::new(),
-    };
-    let mut calls = Calls {
-        known: &known,
-        companions: &companions,
-        random,
-        additions,
-        blocks,
-        local: None,
-    };
+    let blocks =
+        BlockTypes { first: (known.types.len() + companions.len()) as u32, types: Vec::new() };
+    let mut calls =
+        Calls { known: &known, companions: &companions, random, additions, blocks, local: None };
     let mut sections = Sections::read(wasm, &mut calls)?;
     let blocks = calls.blocks;
-    sections
-        .exports
-        .export(FUEL, ExportKind::Global, additions.fuel);
+    sections.exports.export(FUEL, ExportKind::Global, additions.fuel);
     for (i, ty) in known.tables.iter().enumerate() {
         if ty.element_type == wasmparser::RefType::FUNCREF && random.chance(3, 4) {
-            fill(
-                i as u32,
-                ty,
-                known.functions.len() as u64,
-                &mut sections,
-                random,
-            );
+            fill(i as u32, ty, known.functions.len() as u64, &mut sections, random);
         }
     }
     for (number, companion) in companions.iter().enumerate() {
@@ -116,16 +95,10 @@ fn fill(
         return;
     }
     let elements: Vec<u32> = (0..count).map(|_| random.below(functions) as u32).collect();
-    let offset = if ty.table64 {
-        ConstExpr::i64_const(0)
-    } else {
-        ConstExpr::i32_const(0)
-    };
+    let offset = if ty.table64 { ConstExpr::i64_const(0) } else { ConstExpr::i32_const(0) };
     // The encoding of 1.0, where it will do.
     let table = (index > 0).then_some(index);
-    sections
-        .elements
-        .active(table, &offset, Elements::Functions(elements.into()));
+    sections.elements.active(table, &offset, Elements::Functions(elements.into()));
 }
 
 /// What a module has, by index.
@@ -202,10 +175,7 @@ struct Companion {
 
 impl Companion {
     fn reference(&self, nullable: bool) -> RefType {
-        RefType {
-            nullable,
-            heap_type: HeapType::Concrete(self.ty),
-        }
+        RefType { nullable, heap_type: HeapType::Concrete(self.ty) }
     }
 
     fn add(&self, number: usize, known: &Known, tail_calls: bool, sections: &mut Sections) {
@@ -217,30 +187,21 @@ impl Companion {
             maximum: Some(2 * TABLE_LENGTH),
             shared: false,
         };
-        sections
-            .tables
-            .table_with_init(ty, &ConstExpr::ref_func(self.target));
+        sections.tables.table_with_init(ty, &ConstExpr::ref_func(self.target));
         let ty = GlobalType {
             val_type: ValType::Ref(self.reference(nullable)),
             mutable: true,
             shared: false,
         };
-        sections
-            .globals
-            .global(ty, &ConstExpr::ref_func(self.target));
+        sections.globals.global(ty, &ConstExpr::ref_func(self.target));
 
         let called = &known.types[self.ty as usize];
         let count = called.params().len() as u32;
         let value = |ty: &wasmparser::ValType| RoundtripReencoder.val_type(*ty).expect("a type");
         let mut params: Vec<ValType> = called.params().iter().map(value).collect();
         params.push(ValType::Ref(self.reference(!nullable)));
-        sections
-            .types
-            .ty()
-            .function(params, called.results().iter().map(value));
-        sections
-            .functions
-            .function((known.types.len() + number) as u32);
+        sections.types.ty().function(params, called.results().iter().map(value));
+        sections.functions.function((known.types.len() + number) as u32);
         let mut body = Function::new([]);
         for i in 0..=count {
             body.instruction(&Instruction::LocalGet(i));
@@ -257,9 +218,7 @@ impl Companion {
             ("global", ExportKind::Global, self.global),
             ("function", ExportKind::Func, self.function),
         ] {
-            sections
-                .exports
-                .export(&format!("typed {name} {number}"), kind, index);
+            sections.exports.export(&format!("typed {name} {number}"), kind, index);
         }
     }
 }
@@ -292,9 +251,7 @@ impl Reencode for Calls<'_> {
             count += repeated;
         }
         let index = self.known.imported + code.len() as usize;
-        let params = self.known.types[self.known.functions[index] as usize]
-            .params()
-            .len() as u32;
+        let params = self.known.types[self.known.functions[index] as usize].params().len() as u32;
         self.local = None;
         if let Some(number) = self.random.pick(&[0, 1, 2, 3]).copied()
             && let Some(companion) = self.companions.get(number)
@@ -357,9 +314,7 @@ impl<'a> Calls<'a> {
         let mut random = Random::new(self.random.next(), 0);
         let known: &'a Known = self.known;
         let ty = (ty, &known.types[ty as usize]);
-        handlers::guard(to, &mut blocks, &mut random, ty, tag, |to| {
-            self.call(to, callee, false)
-        });
+        handlers::guard(to, &mut blocks, &mut random, ty, tag, |to| self.call(to, callee, false));
         self.blocks = blocks;
     }
 
@@ -392,24 +347,12 @@ impl<'a> Calls<'a> {
             return;
         }
         let ty = self.known.functions[callee as usize];
-        let call = if tail {
-            Instruction::ReturnCallRef(ty)
-        } else {
-            Instruction::CallRef(ty)
-        };
-        let companion = self
-            .companions
-            .iter()
-            .position(|companion| companion.ty == ty);
-        let reference = RefType {
-            nullable: false,
-            heap_type: HeapType::Concrete(ty),
-        };
+        let call = if tail { Instruction::ReturnCallRef(ty) } else { Instruction::CallRef(ty) };
+        let companion = self.companions.iter().position(|companion| companion.ty == ty);
+        let reference = RefType { nullable: false, heap_type: HeapType::Concrete(ty) };
         match (self.random.below(8), companion) {
             (0, _) => {
-                to.instruction(&Instruction::Block(BlockType::Result(ValType::Ref(
-                    reference,
-                ))));
+                to.instruction(&Instruction::Block(BlockType::Result(ValType::Ref(reference))));
                 to.instruction(&Instruction::RefFunc(callee));
                 to.instruction(&Instruction::BrOnNonNull(0));
                 to.instruction(&Instruction::Unreachable);
@@ -441,10 +384,7 @@ impl<'a> Calls<'a> {
             (5, Some(number)) => {
                 let table = self.companions[number].table;
                 // Now and then beyond its end.
-                let index = self
-                    .random
-                    .below(TABLE_LENGTH * 16)
-                    .saturating_sub(TABLE_LENGTH * 15);
+                let index = self.random.below(TABLE_LENGTH * 16).saturating_sub(TABLE_LENGTH * 15);
                 to.instruction(&Instruction::I32Const(index as i32));
                 to.instruction(&Instruction::TableGet(table));
             }

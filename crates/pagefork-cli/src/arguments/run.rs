@@ -31,6 +31,18 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
 
+    /// End the program with a trap when it has done this much: an operator costs 1
+    #[arg(long, value_name = "UNITS")]
+    pub(crate) fuel: Option<u64>,
+
+    /// Let the same program compute the same on every machine: NaNs, relaxed vectors
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+
+    /// If the program traps, write what it was to FILE, as a WebAssembly core dump
+    #[arg(long, value_name = "FILE")]
+    pub(crate) core_dump: Option<PathBuf>,
+
     /// What to do about imported functions that nothing here defines
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,
@@ -178,6 +190,7 @@ mod tests {
             ("pagefork --dir ::/x a.wasm", "HOST::GUEST"),
             ("pagefork --env =x a.wasm", "needs a name"),
             ("pagefork --frob a.wasm", "--frob"),
+            ("pagefork --fuel lots a.wasm", "--fuel"),
             ("pagefork --unknown-imports ignore a.wasm", "[possible values: refuse, trap]"),
             ("pagefork --profile vtune a.wasm", "[possible values: perfmap, jitdump]"),
         ] {

@@ -71,11 +71,11 @@ pub fn empty_image(layout: &SlotLayout) -> Arc<Image> {
 pub fn parts(layout: &SlotLayout, memory_sizes: &[u64]) -> Vec<Range<u64>> {
     assert_eq!(memory_sizes.len(), layout.memories.len());
     let first = memory_sizes.first().unwrap_or(&0);
-    let mut parts = vec![layout.stack.start..layout.base + first];
-    for (place, size) in layout.memories.iter().zip(memory_sizes).skip(1) {
-        parts.push(layout.base + place.offset..layout.base + place.offset + size);
-    }
-    parts
+    let further = layout.memories.iter().zip(memory_sizes).skip(1).map(|(place, size)| {
+        let start = layout.base + place.offset;
+        start..start + size
+    });
+    std::iter::once(layout.stack.start..layout.base + first).chain(further).collect()
 }
 
 /// The sizes of a slot's memories.

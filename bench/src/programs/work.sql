@@ -1,0 +1,13 @@
+CREATE TABLE item (id INTEGER PRIMARY KEY, name TEXT NOT NULL, price REAL, kind INTEGER);
+CREATE TABLE sale (id INTEGER PRIMARY KEY, item INTEGER REFERENCES item, amount INTEGER);
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500 * SCALE) INSERT INTO item SELECT i, printf('item-%06d', i * 7919 % 1000003), i * 37 % 1000 / 8.0, i % 17 FROM n;
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000 * SCALE) INSERT INTO sale SELECT i, 1 + i * 7919 % (500 * SCALE), i % 9 FROM n;
+CREATE INDEX item_by_name ON item (name);
+CREATE INDEX sale_by_item ON sale (item);
+SELECT kind, count(*), sum(price), min(name), max(name) FROM item GROUP BY kind ORDER BY sum(price) DESC LIMIT 3;
+SELECT i.kind, sum(s.amount * i.price) FROM sale s JOIN item i ON i.id = s.item GROUP BY i.kind ORDER BY 2 DESC LIMIT 3;
+SELECT count(*), sum(length(name)) FROM item WHERE name LIKE '%42%' OR upper(name) GLOB '*7?7*';
+UPDATE item SET price = price * 2, name = substr(name, 6) || '-' || kind WHERE kind IN (SELECT kind FROM item WHERE id < 9);
+DELETE FROM sale WHERE amount = 0;
+SELECT name, (SELECT sum(amount) FROM sale WHERE item = item.id) FROM item ORDER BY name LIMIT 3 OFFSET 100;
+SELECT max(t), avg(r) FROM (SELECT sum(amount) OVER (PARTITION BY item ORDER BY id) AS t, row_number() OVER (ORDER BY amount, id) AS r FROM sale);
