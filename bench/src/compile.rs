@@ -12,6 +12,7 @@ pub fn run(size: Size) -> Vec<Row> {
         && let Some(wasm) = fetched("python.wasm")
     {
         compare_modules("CPython", &wasm, size, &mut rows);
+        rows.push(start_from_cache(&wasm, size));
     }
     rows
 }
@@ -41,6 +42,35 @@ fn compare_modules(name: &str, wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
     #[cfg(not(feature = "peer"))]
     let peer_text = None;
     rows.push(Row::bytes(&format!("{name}: machine code"), text, peer_text));
+}
+
+/// Times what a second process does: the module is in the cache.
+fn start_from_cache(wasm: &[u8], size: Size) -> Row {
+    let directory = std::env::temp_dir().join(format!("pagefork-bench-{}", std::process::id()));
+    let mut config = pagefork::Config::new();
+    config.cache(pagefork::Cache::new(directory.join("pagefork")));
+    let engine = pagefork::Engine::new(&config).expect("this machine runs guests");
+    let mut ours = || u64::from(pagefork::Module::new(&engine, wasm).is_ok());
+    #[cfg(feature = "peer")]
+    let peer_engine = {
+        let mut cache = wasmtime::CacheConfig::new();
+        cache.with_directory(directory.join("wasmtime"));
+        let mut config = wasmtime::Config::new();
+        config.epoch_interruption(true);
+        config.cache(Some(wasmtime::Cache::new(cache).expect("a directory")));
+        wasmtime::Engine::new(&config).expect("this machine runs guests")
+    };
+    #[cfg(feature = "peer")]
+    let mut theirs = || u64::from(wasmtime::Module::new(&peer_engine, wasm).is_ok());
+    #[cfg(feature = "peer")]
+    let peer: Option<Work<'_>> = Some(&mut theirs);
+    #[cfg(not(feature = "peer"))]
+    let peer: Option<Work<'_>> = None;
+    let effort = Effort::short(size).on_the_wall();
+    let row = compare("CPython: start from the cache", effort, 1, &mut ours, peer);
+    // What is left behind is in the directory for temporary files.
+    let _ = std::fs::remove_dir_all(directory);
+    row
 }
 
 /// A module of `count` functions of a few lines.

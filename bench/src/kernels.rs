@@ -109,8 +109,7 @@ macro_rules! side {
                     let instance = Linker::new(&engine)
                         .instantiate(&mut store, &module)
                         .expect("nothing to link");
-                    let function =
-                        instance.get_typed_func(&mut store, export).expect("an export");
+                    let function = instance.get_typed_func(&mut store, export).expect("an export");
                     Self { store, function }
                 }
 

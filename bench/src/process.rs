@@ -3,7 +3,9 @@
 /// compared and not their hosts.
 pub(crate) struct Process {
     args: Vec<String>,
-    input: &'static [u8],
+    input: Vec<u8>,
+    /// How much of the input has been read.
+    read: usize,
     clock: u64,
     /// What it wrote to standard output.
     pub(crate) output: Vec<u8>,
@@ -26,8 +28,8 @@ const BAD_ADDRESS: Answer = Answer::Errno(21);
 const CHARACTER_DEVICE: u8 = 2;
 
 impl Process {
-    pub(crate) fn new(args: Vec<String>, input: &'static [u8]) -> Self {
-        Self { args, input, clock: 0, output: Vec::new(), errors: Vec::new() }
+    pub(crate) fn new(args: Vec<String>, input: Vec<u8>) -> Self {
+        Self { args, input, read: 0, clock: 0, output: Vec::new(), errors: Vec::new() }
     }
 
     /// Calls the function of preview 1 with this name. What needs a file system
@@ -80,10 +82,10 @@ impl Process {
             "fd_read" if args[0] == 0 => {
                 let mut count = 0;
                 for (address, length) in memory.vectors(args[1], args[2])? {
-                    let length = length.min(self.input.len() as u64);
-                    let (now, later) = self.input.split_at(length as usize);
-                    memory.put(address, now)?;
-                    self.input = later;
+                    let rest = &self.input[self.read..];
+                    let length = rest.len().min(length as usize);
+                    memory.put(address, &rest[..length])?;
+                    self.read += length;
                     count += length as u32;
                 }
                 memory.put(args[3], &count.to_le_bytes())?;
@@ -120,9 +122,8 @@ impl Bytes<'_> {
     /// A list of `count` places: address and length of each.
     fn vectors(&mut self, address: u64, count: u64) -> Option<Vec<(u64, u64)>> {
         let list = self.get_mut(address, 8 * count)?;
-        let word = |bytes: &[u8]| {
-            u64::from(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
-        };
+        let word =
+            |bytes: &[u8]| u64::from(u32::from_le_bytes(bytes.try_into().expect("four bytes")));
         Some(list.chunks_exact(8).map(|entry| (word(&entry[..4]), word(&entry[4..]))).collect())
     }
 }
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn input_is_read_and_output_kept() {
-        let mut process = Process::new(vec![], b"abc");
+        let mut process = Process::new(vec![], b"abc".to_vec());
         let mut memory = [0; 64];
         memory[..8].copy_from_slice(&[32, 0, 0, 0, 2, 0, 0, 0]);
         let args = |descriptor| [descriptor, 0, 1, 16];

@@ -213,11 +213,13 @@ fn offered(wasm: &[u8]) -> Option<Vec<u8>> {
     }
     let mut reencoder = RoundtripReencoder;
     let type_index = |ty| interface.types.iter().position(|known| known == ty).map(|i| i as u32);
-    for export in interface.exports.iter().filter(|export| export.name != FUEL) {
+    for export in &interface.exports {
+        // The generator does not know values of types without null.
+        if export.name == FUEL || export.kind.types().iter().any(|ty| !ty.is_defaultable()) {
+            continue;
+        }
         let entity = match &export.kind {
             Kind::Func(ty) => wasm_encoder::EntityType::Function(type_index(ty)?),
-            // The generator does not know what to put into one without null.
-            Kind::Table(ty) if !ty.element_type.is_nullable() => continue,
             Kind::Table(ty) => reencoder.table_type(*ty).ok()?.into(),
             Kind::Memory(ty) => reencoder.memory_type(*ty).ok()?.into(),
             Kind::Global(ty) => reencoder.global_type(*ty).ok()?.into(),

@@ -149,7 +149,16 @@ impl Interface {
     }
 }
 
-/// Whether values of this type are references.
-pub fn is_reference(ty: ValType) -> bool {
-    matches!(ty, ValType::Ref(_))
+impl Kind {
+    /// The types of values that it has to do with.
+    pub fn types(&self) -> Vec<ValType> {
+        match self {
+            Self::Func(ty) | Self::Tag(ty) => {
+                ty.params().iter().chain(ty.results()).copied().collect()
+            }
+            Self::Table(ty) => vec![ValType::Ref(ty.element_type)],
+            Self::Global(ty) => vec![ty.content_type],
+            Self::Memory(_) => Vec::new(),
+        }
+    }
 }

@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", run: fmt },
     Step { name: "build", run: build },
     Step { name: "clippy", run: clippy },
+    Step { name: "doc", run: doc },
     Step { name: "guests", run: fetch_guests },
     Step { name: "test", run: test },
     Step { name: "sabotage", run: |host| sabotage::run(host, None).map(|()| passed()) },
@@ -96,6 +97,15 @@ fn clippy(host: &Host) -> Result<Outcome> {
     }
     let mut cargo = host.cargo();
     cargo.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    host::check(&mut limited(host, cargo))?;
+    Ok(passed())
+}
+
+/// Links in the documentation lead somewhere, and every public item has some.
+fn doc(host: &Host) -> Result<Outcome> {
+    let mut cargo = host.cargo();
+    cargo.args(["doc", "--workspace", "--no-deps", "--locked"]);
+    cargo.env("RUSTDOCFLAGS", "-D warnings");
     host::check(&mut limited(host, cargo))?;
     Ok(passed())
 }

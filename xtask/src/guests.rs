@@ -113,6 +113,7 @@ const COMPILER: (&str, &str, &str) =
 const BUILT: &[(&str, Language)] = &[
     ("guest/c/survey.c", Language::C),
     ("guest/c/crash.c", Language::Debugged),
+    ("guest/bench/kernels.c", Language::Freestanding),
     ("guest/cpp/words.cpp", Language::Cpp),
     ("guest/cpp/formula.cpp", Language::CppThrowing),
     ("guest/rust/files.rs", Language::Rust),
@@ -131,6 +132,8 @@ enum Language {
     CppThrowing,
     /// C with debug information and without libc.
     Debugged,
+    /// C without libc, with exports of its own instead of a start.
+    Freestanding,
     Rust,
 }
 
@@ -138,7 +141,7 @@ impl Language {
     /// What to do when the compiler fails.
     fn hint(self) -> &'static str {
         match self {
-            Self::C | Self::Cpp | Self::CppThrowing | Self::Debugged => "",
+            Self::C | Self::Cpp | Self::CppThrowing | Self::Debugged | Self::Freestanding => "",
             Self::Rust => "\nRust guests need the target: `rustup target add wasm32-wasip1`",
         }
     }
@@ -187,7 +190,9 @@ pub(crate) fn rebuild(host: &Host) -> Result {
     for (source, language) in BUILT {
         let fresh = host.guests().join("rebuilt.wasm");
         let mut command = match language {
-            Language::C | Language::Debugged => zig(host, &compiler, "cc"),
+            Language::C | Language::Debugged | Language::Freestanding => {
+                zig(host, &compiler, "cc")
+            }
             Language::Cpp | Language::CppThrowing => zig(host, &compiler, "c++"),
             Language::Rust => host.command("rustc"),
         };
@@ -198,6 +203,9 @@ pub(crate) fn rebuild(host: &Host) -> Result {
             }
             Language::CppThrowing => command.args(CPP_THROWING_FLAGS).args(C_FLAGS),
             Language::Debugged => command.args(DEBUGGED_FLAGS),
+            Language::Freestanding => {
+                command.arg("-std=gnu17").args(C_FLAGS).args(FREESTANDING_FLAGS)
+            }
             Language::Rust => command.args(RUST_FLAGS),
         };
         command.arg(source);
@@ -225,6 +233,10 @@ const DEBUGGED_FLAGS: &[&str] = &[
     "-nostdlib",
     "-Wl,--no-entry",
 ];
+
+/// After [`C_FLAGS`], whose target they replace.
+const FREESTANDING_FLAGS: &[&str] =
+    &["-target", "wasm32-freestanding", "-nostdlib", "-Wl,--no-entry"];
 
 const C_FLAGS: &[&str] = &[
     "-target",

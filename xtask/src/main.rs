@@ -27,7 +27,7 @@ usage: cargo xtask COMMAND
   sabotage [NAME]    break invariants on purpose; the named tests must fail
   bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
-  guests             fetch third-party guests, build the Go ones; prints where they are
+  guests             fetch third-party guests, build SQLite and Go's; prints where they are
   guests --rebuild   rebuild guest/built from guest/*
 ";
 

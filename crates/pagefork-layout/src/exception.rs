@@ -1,5 +1,5 @@
 //! Exceptions lie in the *exceptions zone* of the instance that threw them: a
-//! header, then blocks without a gap, counted in units of [`UNIT`] bytes.
+//! header, then blocks without a gap, counted in units of `UNIT` bytes.
 //!
 //! ```text
 //!  zone                                                        end            zone's end

@@ -12,6 +12,16 @@ use crate::signals;
 
 /// What modules are compiled with and stores belong to. Cheap to clone: clones
 /// are the same engine.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Config, Engine};
+///
+/// let engine = Engine::new(Config::new().stack_size(256 << 10).wasm_simd(false))?;
+/// assert!(Engine::same(&engine, &engine.clone()));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Engine(Arc<Shared>);
 

@@ -8,6 +8,20 @@ use crate::store::{AsContext, AsContextMut, StoreId, StoreInner};
 use crate::value::{Cell, Val};
 
 /// A global variable of a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Global, GlobalType, Store, Val, ValType};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let ty = GlobalType { content: ValType::I64, mutable: true };
+/// let global = Global::new(&mut store, ty, Val::I64(1))?;
+/// global.set(&mut store, Val::I64(-5))?;
+/// assert_eq!(global.get(&mut store).i64(), Some(-5));
+/// assert!(global.set(&mut store, Val::I32(0)).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Global {
     store: StoreId,

@@ -12,6 +12,32 @@ use crate::error::SystemError;
 /// but the guest traps once it returns. An interrupt that comes while no guest
 /// runs is forgotten when the next call begins, and one that comes after the
 /// store was dropped does nothing.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store, Trap, TrapCode};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (func (export "spin") (loop (br 0))))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let spin = instance.get_typed_func::<(), ()>(&mut store, "spin")?;
+///
+/// let handle = store.interrupt_handle();
+/// // An interrupt that comes before the call is forgotten, so it is sent until it works.
+/// let (done, stop) = std::sync::mpsc::channel::<()>();
+/// let watchdog = std::thread::spawn(move || {
+///     while stop.recv_timeout(std::time::Duration::from_millis(1)).is_err() {
+///         handle.interrupt();
+///     }
+/// });
+/// let error = spin.call(&mut store, ()).unwrap_err();
+/// done.send(()).expect("the watchdog listens");
+/// watchdog.join().expect("it ends");
+/// assert_eq!(error.downcast_ref::<Trap>().expect("a trap").code(), TrapCode::Interrupt);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct InterruptHandle {
     interrupts: Arc<Interrupts>,

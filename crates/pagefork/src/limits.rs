@@ -5,6 +5,18 @@ use crate::error::LimitError;
 ///
 /// Growth beyond a limit makes `memory.grow` and `table.grow` answer -1;
 /// creating something beyond it is an error.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Memory, MemoryType, Store, StoreLimits};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// store.set_limits(StoreLimits::default().memory_size(1 << 20));
+/// let memory = Memory::new(&mut store, MemoryType::new(16, None))?;
+/// assert!(memory.grow(&mut store, 1).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
     pub(crate) memory_size: u64,

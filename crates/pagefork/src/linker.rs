@@ -18,6 +18,31 @@ use crate::value::Val;
 ///
 /// Host functions that are defined here belong to no store and can be used in
 /// any with data of type `T`; whatever else is defined belongs to its store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (import "host" "next" (func $next (result i32)))
+///     (func (export "twice") (result i32) (i32.add (call $next) (call $next))))"#)?;
+/// let mut linker: Linker<i32> = Linker::new(&engine);
+/// linker.func_wrap("host", "next", |mut caller: pagefork::Caller<'_, i32>| {
+///     *caller.data_mut() += 1;
+///     *caller.data()
+/// })?;
+/// // Imports are looked up once, for all instances.
+/// let pre = linker.instantiate_pre(&module)?;
+/// for _ in 0..2 {
+///     let mut store = Store::new(&engine, 20);
+///     let instance = pre.instantiate(&mut store)?;
+///     let twice = instance.get_typed_func::<(), i32>(&mut store, "twice")?;
+///     assert_eq!(twice.call(&mut store, ())?, 21 + 22);
+/// }
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub struct Linker<T> {
     engine: Engine,
     modules: HashMap<String, HashMap<String, Definition>>,

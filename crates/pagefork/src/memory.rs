@@ -16,6 +16,21 @@ const fn pages_max(memory64: bool) -> u64 {
 }
 
 /// A linear memory of a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Memory, MemoryType, Store};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let memory = Memory::new(&mut store, MemoryType::new(1, Some(2)))?;
+/// memory.write(&mut store, 65_530, b"abcdef")?;
+/// assert!(memory.write(&mut store, 65_531, b"abcdef").is_err());
+/// assert_eq!(memory.grow(&mut store, 1)?, 1);
+/// memory.write(&mut store, 65_531, b"abcdef")?;
+/// assert_eq!(&memory.data(&store)[65_530..65_534], b"aabc");
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     store: StoreId,

@@ -23,6 +23,21 @@ use crate::error::{Result, SystemError};
 const PLANS_MAX: usize = 64;
 
 /// A compiled module. Cheap to clone: clones share the code.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Module};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (import "host" "log" (func (param i32))))"#)?;
+/// let import = module.imports().next().expect("there is one");
+/// assert_eq!((import.module(), import.name()), ("host", "log"));
+///
+/// let error = Module::new(&engine, "(module (func (result i32)))").unwrap_err();
+/// assert!(error.to_string().contains("type mismatch"));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Module(Arc<Inner>);
 

@@ -19,6 +19,21 @@ use crate::limits::StoreLimits;
 ///
 /// A store may move between threads, if `T` may, and any thread may enter its
 /// guests.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, Store};
+///
+/// let mut store = Store::new(&Engine::default(), 0u32);
+/// let count = Func::wrap(&mut store, |mut caller: pagefork::Caller<'_, u32>| {
+///     *caller.data_mut() += 1;
+/// });
+/// count.call(&mut store, &[], &mut [])?;
+/// count.call(&mut store, &[], &mut [])?;
+/// assert_eq!(store.into_data(), 2);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub struct Store<T: 'static> {
     /// Invariant: from a box, and unique. Not kept as one, because guests' pages
     /// point to it while the store moves.

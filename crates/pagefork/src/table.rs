@@ -12,6 +12,21 @@ use crate::store::{AsContext, AsContextMut, StoreId, StoreInner};
 use crate::value::{Cell, Val};
 
 /// A table of a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, RefType, Store, Table, TableType, Val};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let ty = TableType::new(RefType::FUNCREF, 2, None);
+/// let table = Table::new(&mut store, ty, Val::FuncRef(None))?;
+/// let function = Func::wrap(&mut store, || 7i32);
+/// table.set(&mut store, 1, function.into())?;
+/// assert!(table.get(&mut store, 1).is_some_and(|element| element.funcref().flatten().is_some()));
+/// assert!(table.get(&mut store, 2).is_none());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     store: StoreId,

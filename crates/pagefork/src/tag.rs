@@ -8,6 +8,18 @@ use crate::store::{AsContext, AsContextMut, StoreId, StoreInner};
 
 /// A tag of a store: what tells exceptions apart, and what they carry. Two are
 /// equal if they are the same tag.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, FuncType, Store, Tag, ValType};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let ty = FuncType { params: [ValType::I32].into(), results: [].into() };
+/// let tag = Tag::new(&mut store, ty.clone())?;
+/// assert_eq!(tag.ty(&store), ty);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag {
     store: StoreId,

@@ -5,6 +5,24 @@ pub use pagefork_layout::trap::TrapCode;
 use crate::backtrace::WasmBacktrace;
 
 /// The guest trapped: why, and in which of its frames.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store, Trap, TrapCode};
+///
+/// let engine = Engine::default();
+/// let text = r#"(module (func $divide (export "divide") (param i32 i32) (result i32)
+///     (i32.div_s (local.get 0) (local.get 1))))"#;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &Module::new(&engine, text)?, &[])?;
+/// let divide = instance.get_typed_func::<(i32, i32), i32>(&mut store, "divide")?;
+/// let error = divide.call(&mut store, (1, 0)).unwrap_err();
+/// let trap = error.downcast_ref::<Trap>().expect("it is a trap");
+/// assert_eq!(trap.code(), TrapCode::IntegerDivisionByZero);
+/// assert_eq!(trap.backtrace().frames()[0].function_name(), Some("divide"));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Trap {
     code: TrapCode,

@@ -92,7 +92,7 @@ impl<Params, Results> std::fmt::Debug for TypedFunc<Params, Results> {
 /// and `Option<ExnRef>`.
 ///
 /// # Safety
-/// `write` and `read` use the cell that they are given as [`Cell`] says for
+/// `write` and `read` use the cell that they are given as `Cell` says for
 /// `TYPE`. The trait is not to be implemented outside this crate.
 pub unsafe trait WasmTy: Copy + 'static {
     #[doc(hidden)]

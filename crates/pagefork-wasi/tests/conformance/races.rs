@@ -227,7 +227,7 @@ fn changing_through_a_directory_that_becomes_a_link_stays_inside() {
                     }
                 }
             }
-            seen.iter().map(|seen| seen.inside).sum::<u32>() >= 10 * TIMES
+            seen.iter().map(|seen| seen.inside).sum::<u32>() >= 5 * TIMES
                 && seen.iter().all(|seen| seen.refused >= TIMES)
         },
     );

@@ -231,7 +231,9 @@ struct Unfinished<'a> {
 impl<'a> Unfinished<'a> {
     fn new(directory: &'a Directory) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let nameless = fs::openat(&directory.fd, ".", flags | OFlags::TMPFILE, ENTRY_MODE);
+        let nameless = steps::done(Step::Begun).and_then(|()| {
+            Ok(fs::openat(&directory.fd, ".", flags | OFlags::TMPFILE, ENTRY_MODE)?)
+        });
         // A file system, or a system that knows no such files, says so in one of
         // these ways; whatever it is, the other way shows what is really wrong.
         let (fd, name) = match nameless {

@@ -3,6 +3,9 @@ use std::io;
 /// What was just done for an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
+    /// Nothing yet. If this fails, it is as on a file system that knows no files
+    /// without names.
+    Begun,
     /// Its file was made; it has no name, or none that anybody looks for.
     Made,
     /// Half of its bytes were written.
@@ -16,7 +19,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All steps, in order.
+    /// All steps that an entry can fail at, in order.
     pub const ALL: [Self; 5] =
         [Self::Made, Self::HalfWritten, Self::Written, Self::Synced, Self::Named];
 }

@@ -4,19 +4,20 @@ use std::path::PathBuf;
 
 use pagefork::{CodeImageError, Config, Engine, ErrorKind, Module, PagesError, SystemError};
 
-use crate::support::{MODULE, files, is_root, private_directory, run};
+use crate::support::{Directory, MODULE, files, is_root, private_directory, run};
 
-/// A code image, in a directory of its own.
-fn image() -> (Engine, PathBuf) {
+/// A code image, and the directory that it is in.
+fn image() -> (Engine, Directory, PathBuf) {
     let engine = Engine::default();
-    let path = private_directory("image").join("answer.pfc");
+    let directory = private_directory("image");
+    let path = directory.join("answer.pfc");
     Module::new(&engine, MODULE).unwrap().write_code_image_file(&path).unwrap();
-    (engine, path)
+    (engine, directory, path)
 }
 
 #[test]
 fn a_code_image_is_loaded_without_compiling_and_mapped() {
-    let (engine, path) = image();
+    let (engine, _directory, path) = image();
     let module = Module::from_code_image_file(&engine, &path).unwrap();
     assert_eq!((run(&module), module.name()), (42, Some("answer")));
     assert_eq!(module.to_code_image(), fs::read(&path).unwrap());
@@ -34,13 +35,13 @@ fn a_code_image_is_loaded_without_compiling_and_mapped() {
 
 #[test]
 fn it_is_replaced_as_a_whole_and_nothing_lies_beside_it() {
-    let (engine, path) = image();
+    let (engine, _directory, path) = image();
     let first = Module::from_code_image_file(&engine, &path).unwrap();
     let other = Module::new(&engine, crate::support::numbered(3)).unwrap();
     other.write_code_image_file(&path).unwrap();
     assert_eq!(run(&first), 42, "the file that it was loaded from is still there for it");
     assert_eq!(run(&Module::from_code_image_file(&engine, &path).unwrap()), 3);
-    assert_eq!(files(path.parent().unwrap()), [path.clone()]);
+    assert_eq!(files(path.parent().unwrap()), std::slice::from_ref(&path));
     let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode & 0o700, mode & 0o022), (0o700, 0));
 
@@ -50,7 +51,7 @@ fn it_is_replaced_as_a_whole_and_nothing_lies_beside_it() {
 
 #[test]
 fn it_is_trusted_like_an_executable() {
-    let (engine, path) = image();
+    let (engine, _directory, path) = image();
     let load = || Module::from_code_image_file(&engine, &path);
     let set_mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     set_mode(0o644);
@@ -80,7 +81,7 @@ fn it_is_trusted_like_an_executable() {
 
 #[test]
 fn an_engine_with_other_settings_refuses_it_and_says_which() {
-    let (_, path) = image();
+    let (_, _directory, path) = image();
     type Change = fn(&mut Config) -> &mut Config;
     let changes: [(&str, Change); 6] = [
         ("interruptible: true instead of interruptible: false", |config| {
@@ -104,7 +105,7 @@ fn an_engine_with_other_settings_refuses_it_and_says_which() {
 
 #[test]
 fn a_damaged_one_is_refused() {
-    let (engine, path) = image();
+    let (engine, _directory, path) = image();
     let good = fs::read(&path).unwrap();
     for at in (0..good.len()).step_by(61) {
         let mut bytes = good.clone();

@@ -1,6 +1,8 @@
 //! The compile cache: what it saves, whom it trusts, and that nothing that can
 //! happen to it does more harm than compiling again.
 
+#![cfg(debug_assertions)]
+
 /// Directories, modules and child processes.
 mod support;
 
@@ -26,7 +28,7 @@ fn a_second_start_compiles_nothing() {
     let module = Module::new(&engine(&first), MODULE).unwrap();
     assert_eq!(run(&module), 42);
     assert_eq!(counts(&first.stats()), [0, 1, 1, 0, 0]);
-    assert_eq!(first.directory(), directory);
+    assert_eq!(first.directory(), &*directory);
 
     let second = Cache::new(&directory);
     let module = Module::new(&engine(&second), MODULE).unwrap();

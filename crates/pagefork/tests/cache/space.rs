@@ -1,4 +1,5 @@
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -6,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use pagefork::{Cache, CacheStep, Module, on_cache_step};
 
 use crate::support::{
-    MODULE, cached, child, engine, entries, files, make_read_only, mount_tmpfs, numbered,
+    MODULE, cached, child, counts, engine, entries, files, make_read_only, mount_tmpfs, numbered,
     private_directory, run,
 };
 
@@ -14,12 +15,17 @@ use crate::support::{
 /// is left behind.
 #[test]
 fn whatever_fails_while_an_entry_is_written_is_no_error() {
-    for failing in CacheStep::ALL {
+    for (failing, nameless) in
+        CacheStep::ALL.into_iter().flat_map(|step| [(step, true), (step, false)])
+    {
         for code in [libc::ENOSPC, libc::EIO, libc::EDQUOT, libc::EROFS] {
             let directory = private_directory("failing");
-            on_cache_step(move |step| match step == failing {
-                true => Err(std::io::Error::from_raw_os_error(code)),
-                false => Ok(()),
+            on_cache_step(move |step| match step {
+                CacheStep::Begun if !nameless => {
+                    Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+                }
+                _ if step == failing => Err(io::Error::from_raw_os_error(code)),
+                _ => Ok(()),
             });
             let (module, stats) = cached(&directory, MODULE);
             assert_eq!((run(&module), stats.errors), (42, 1), "{failing:?} {code}: {stats:?}");
@@ -31,6 +37,21 @@ fn whatever_fails_while_an_entry_is_written_is_no_error() {
             assert_eq!((run(&module), stats.hits as usize, stats.damaged), (42, count, 0));
         }
     }
+}
+
+#[test]
+fn a_file_system_without_nameless_files_is_as_good() {
+    let directory = private_directory("named");
+    on_cache_step(|step| match step {
+        CacheStep::Begun => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        _ => Ok(()),
+    });
+    for expected in [[0, 1, 1, 0, 0], [1, 0, 0, 0, 0]] {
+        let (module, stats) = cached(&directory, MODULE);
+        assert_eq!((run(&module), counts(&stats)), (42, expected));
+        assert_eq!(entries(&directory).len(), 1);
+    }
+    on_cache_step(|_| Ok(()));
 }
 
 #[test]

@@ -1,3 +1,6 @@
+use std::ffi::{CString, OsStr};
+use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,16 +40,47 @@ pub(crate) fn cached(directory: &Path, text: &str) -> (Module, CacheStats) {
     (module, cache.stats())
 }
 
-/// An empty directory that nobody else can write, below one that is kept between
-/// runs.
-pub(crate) fn private_directory(name: &str) -> PathBuf {
+/// A directory that is removed when dropped.
+pub(crate) struct Directory(PathBuf);
+
+impl Deref for Directory {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Directory {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<OsStr> for Directory {
+    fn as_ref(&self) -> &OsStr {
+        self.0.as_os_str()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let path = CString::new(self.0.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the string lives through the call; only tests mount here.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An empty directory that nobody else can write.
+pub(crate) fn private_directory(name: &str) -> Directory {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("cache-{name}-{}-{number}", std::process::id());
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut builder = std::fs::DirBuilder::new();
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700).create(&path).unwrap();
-    path
+    Directory(path)
 }
 
 /// The files of a directory, in order of their names.
@@ -90,8 +124,8 @@ pub(crate) fn child(role: &str, directory: &Path) -> Child {
 /// Gives this thread mounts of its own, and `directory` a file system in memory.
 /// Returns `false` where that is not permitted.
 pub(crate) fn mount_tmpfs(directory: &Path, flags: libc::c_ulong, options: &str) -> bool {
-    let text = |path: &Path| std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-    let (target, options) = (text(directory), std::ffi::CString::new(options).unwrap());
+    let target = CString::new(directory.as_os_str().as_bytes()).unwrap();
+    let options = CString::new(options).unwrap();
     // SAFETY: the strings live through the calls, which change this thread's mounts.
     unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
@@ -114,7 +148,7 @@ pub(crate) fn mount_tmpfs(directory: &Path, flags: libc::c_ulong, options: &str)
 
 /// Makes a mount of [`mount_tmpfs`] read-only.
 pub(crate) fn make_read_only(directory: &Path) {
-    let target = std::ffi::CString::new(directory.as_os_str().as_encoded_bytes()).unwrap();
+    let target = CString::new(directory.as_os_str().as_bytes()).unwrap();
     let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
     // SAFETY: the string lives through the call, which changes a mount of this thread.
     let result = unsafe {

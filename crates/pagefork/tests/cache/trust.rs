@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use pagefork::{Cache, CacheRefusal, Module};
 
 use crate::support::{
-    MODULE, cached, counts, engine, entries, is_root, numbered, private_directory, run,
+    Directory, MODULE, cached, counts, engine, entries, is_root, numbered, private_directory, run,
 };
 
 /// A cache with one entry: its directory and the entry.
-fn with_entry(name: &str) -> (PathBuf, PathBuf) {
+fn with_entry(name: &str) -> (Directory, PathBuf) {
     let directory = private_directory(name);
     cached(&directory, MODULE);
     let entry = entries(&directory).remove(0);
@@ -90,7 +90,8 @@ fn an_entry_that_others_could_have_written_is_not_trusted() {
 #[test]
 fn what_is_no_file_is_no_entry() {
     let (directory, entry) = with_entry("strange");
-    let elsewhere = private_directory("strange_target").join("target");
+    let other_directory = private_directory("strange_target");
+    let elsewhere = other_directory.join("target");
     fs::copy(&entry, &elsewhere).unwrap();
     fs::remove_file(&entry).unwrap();
     symlink(&elsewhere, &entry).unwrap();
@@ -127,7 +128,7 @@ fn a_directory_that_others_can_write_is_refused_and_untouched() {
         assert!(matches!(refused, CacheRefusal::NotPrivate { .. }), "{refused}");
         assert!(refused.to_string().contains("chmod go-w"), "{refused}");
         cached(&directory, &numbered(1));
-        assert_eq!(crate::support::files(&directory), [entry.clone()]);
+        assert_eq!(crate::support::files(&directory), std::slice::from_ref(&entry));
     }
     if is_root() {
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
@@ -140,7 +141,8 @@ fn a_directory_that_others_can_write_is_refused_and_untouched() {
 
 #[test]
 fn a_directory_that_cannot_be_is_refused() {
-    let file = private_directory("file").join("file");
+    let directory = private_directory("file");
+    let file = directory.join("file");
     fs::write(&file, "").unwrap();
     for path in [file.clone(), file.join("below"), "/proc/none".into(), "".into()] {
         let (module, stats) = cached(&path, MODULE);

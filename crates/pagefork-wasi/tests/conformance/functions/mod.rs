@@ -43,6 +43,9 @@ const DATA: u32 = 0x3000;
 /// Where iovecs are.
 const IOVS: u32 = 0x4000;
 
+/// How long to wait for what takes no time.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
 /// A guest that has one of everything.
 struct World {
     dir: TempDir,
@@ -59,6 +62,8 @@ impl World {
         dir.symlink("nowhere", "root/dangling");
         dir.symlink("loop", "root/loop");
         let (socket, peer) = UnixStream::pair().unwrap();
+        // What should end and does not is a failure, not a test that hangs.
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let listener = UnixListener::bind(dir.join("listener")).unwrap();
         let mut builder = WasiCtx::builder();
         builder.args(["prog", "x"]).env("HOME", "/");

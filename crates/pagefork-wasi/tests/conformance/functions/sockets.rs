@@ -15,6 +15,7 @@ mod sock_accept {
         let mut world = World::new();
         for flags in [0, NONBLOCK] {
             let mut client = UnixStream::connect(world.dir.join("listener")).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
             assert_eq!(call!(world.sock_accept(LISTENER, flags, OUT_2)), Ok(()));
             let fd = world.u32_at(OUT_2);
             assert_eq!(fd, POOR + 1);
