@@ -4,7 +4,7 @@ use arbitrary::Unstructured;
 use wasm_encoder::reencode::{Reencode, RoundtripReencoder};
 use wasm_encoder::{ImportSection, TypeSection};
 use wasm_smith::{Config, InstructionKind, InstructionKinds, MemoryOffsetChoices};
-use wasmparser::{Parser, Payload};
+use wasmparser::ValType;
 
 use crate::features::FeatureSet;
 use crate::interface::{Interface, Kind};
@@ -201,21 +201,20 @@ fn generate(
 /// what the next module may import.
 fn offered(wasm: &[u8]) -> Option<Vec<u8>> {
     let interface = Interface::read(wasm).ok()?;
-    let mut module = wasm_encoder::Module::new();
-    let mut imports = ImportSection::new();
-    let mut types = TypeSection::new();
-    let mut type_count = 0;
-    for payload in Parser::new(0).parse_all(wasm) {
-        if let Payload::TypeSection(section) = payload.ok()? {
-            type_count = section.count();
-            RoundtripReencoder.parse_type_section(&mut types, section).ok()?;
-        }
-    }
     let mut reencoder = RoundtripReencoder;
-    let type_index = |ty| interface.types.iter().position(|known| known == ty).map(|i| i as u32);
+    let (mut types, mut imports) = (TypeSection::new(), ImportSection::new());
+    // The generator does not know values of types without null. Such types come
+    // after its own, which keep their indices.
+    let defaultable = |types: &[ValType]| types.iter().all(|ty| ty.is_defaultable());
+    let known = interface.types.iter();
+    let known: Vec<_> =
+        known.take_while(|ty| defaultable(ty.params()) && defaultable(ty.results())).collect();
+    for ty in &known {
+        types.ty().func_type(&reencoder.func_type((*ty).clone()).ok()?);
+    }
+    let type_index = |ty| known.iter().position(|known| *known == ty).map(|i| i as u32);
     for export in &interface.exports {
-        // The generator does not know values of types without null.
-        if export.name == FUEL || export.kind.types().iter().any(|ty| !ty.is_defaultable()) {
+        if export.name == FUEL || !defaultable(&export.kind.types()) {
             continue;
         }
         let entity = match &export.kind {
@@ -231,7 +230,8 @@ fn offered(wasm: &[u8]) -> Option<Vec<u8>> {
         };
         imports.import(PREVIOUS, &export.name, entity);
     }
-    if type_count > 0 {
+    let mut module = wasm_encoder::Module::new();
+    if !types.is_empty() {
         module.section(&types);
     }
     module.section(&imports);

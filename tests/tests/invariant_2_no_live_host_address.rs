@@ -86,7 +86,8 @@ fn every_function_is_proved_relocatable() {
         compile(name, &std::fs::read(path).expect("the file is there"));
     }
     let several = proposal(Proposal::MultiMemory).chain(proposal(Proposal::Memory64));
-    for file in spec(SpecVersion::V2).chain(proposal(Proposal::Simd)).chain(several) {
+    let new = several.chain(proposal(Proposal::Exceptions));
+    for file in spec(SpecVersion::V2).chain(proposal(Proposal::Simd)).chain(new) {
         for module in script::modules(file.raw()) {
             compile(file.name(), &module);
         }
@@ -186,7 +187,7 @@ fn live_addresses_are_seen() {
     };
     let compared = |function| compare(&suspended(&module, function), &suspended(&other, function));
     for (function, place) in [
-        ("in_memory", "Memory zone"),
+        ("in_memory", "Memory(0) zone"),
         ("in_a_register", "State zone"),
         ("in_disguise", "stack word"),
     ] {
@@ -258,6 +259,11 @@ fn the_spec_suite_of_simd() {
 #[test]
 fn the_spec_suite_of_several_memories() {
     scripts(proposal(Proposal::MultiMemory), 912);
+}
+
+#[test]
+fn the_spec_suite_of_exceptions() {
+    scripts(proposal(Proposal::Exceptions), 100);
 }
 
 /// Runs scripts by moving: as many directives must pass as do without.

@@ -12,7 +12,10 @@ pub(crate) fn compile(arguments: &Compile) -> Result<ExitCode, String> {
         return Err(format!("{} would be replaced: name another file with `-o`", file.display()));
     }
     let binary = program::read(file)?;
-    let module = program::compile(Config::new(), file, &binary)?;
+    let mut config = Config::new();
+    config.fuel(arguments.fuel).deterministic(arguments.deterministic);
+    config.sources(arguments.core_dump);
+    let module = program::compile(config, file, &binary)?;
     module.write_code_image_file(output).map_err(|error| format!("{error:#}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -32,6 +32,24 @@ fn a_module_is_compiled_to_a_file_that_runs() {
 }
 
 #[test]
+fn it_runs_with_the_options_that_it_was_compiled_for() {
+    let module = file("options.wat", ADD);
+    let output = module.replace(".wat", ".pfc");
+    for (compiled, run) in [
+        ("--fuel", "--fuel 100"),
+        ("--deterministic", "--deterministic"),
+        ("--core-dump", "--core-dump /dev/null"),
+        ("--fuel --deterministic", "--deterministic --fuel 5"),
+    ] {
+        assert_eq!(pagefork(&format!("compile {compiled} {module}")).code, 0);
+        let ended = pagefork(&format!("run {run} --invoke add {output} 20 22"));
+        assert_eq!((ended.code, &*ended.stdout), (0, "42\n"), "{run}: {}", ended.stderr);
+        let messages = ["other settings", "true instead of", "false"];
+        assert_fails(&format!("run --invoke add {output} 20 22"), 1, &messages);
+    }
+}
+
+#[test]
 fn machine_code_runs_only_if_it_is_marked_as_executable() {
     let module = file("marked.wat", ADD);
     let output = module.replace(".wat", ".pfc");

@@ -337,8 +337,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// One extent without bounds.
+    const ALL: Range<u64> = 0..u64::MAX;
+
     fn slots(runs: &[(u64, &[u8])]) -> Vec<Range<u64>> {
-        spans(&[0..u64::MAX], runs).into_iter().map(|span| span.slot).collect()
+        spans(std::slice::from_ref(&ALL), runs).into_iter().map(|span| span.slot).collect()
     }
 
     #[test]
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn spans_lie_densely_in_the_file() {
-        let spans = spans(&[0..u64::MAX], &[(5 * MIB - 1, b"ab"), (0, b"c")]);
+        let spans = spans(std::slice::from_ref(&ALL), &[(5 * MIB - 1, b"ab"), (0, b"c")]);
         assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0 });
         let slot = 5 * MIB - PAGE_SIZE..5 * MIB + PAGE_SIZE;
         assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE });

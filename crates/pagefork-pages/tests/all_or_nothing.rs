@@ -178,7 +178,8 @@ fn a_failed_spawn_of_several_memories_leaves_nothing() {
             }
             assert_eq!(held(), before, "after a failed {failed:?}");
         });
-        assert!(calls >= 1 + 3 + 3 + 1, "{calls} calls");
+        // One to reserve, three to commit, three to map, one to release.
+        assert!(calls >= 8, "{calls} calls");
     });
 }
 

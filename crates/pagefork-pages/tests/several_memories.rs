@@ -64,12 +64,12 @@ fn each_memory_starts_as_its_part_of_the_image() {
     let slot = fresh(&layout);
     assert_eq!(slot.memory_count(), 4);
     assert_as_image_with(&layout, &slot, &initial());
-    for index in 0..4 {
+    for (index, size) in SIZES.iter().enumerate() {
         assert_eq!(
             slot.memory(index).addr() as u64,
             slot.start().addr() as u64 + start(&layout, index)
         );
-        assert_eq!(slot.memory_max(index), SIZES[index].maximum);
+        assert_eq!(slot.memory_max(index), size.maximum);
     }
     // Not by `Image::read` alone: against the bytes that were given.
     // SAFETY: two wasm pages are accessible there.
@@ -82,8 +82,8 @@ fn every_boundary_of_every_memory_is_accessible_on_one_side_only() {
     let layout = layout();
     let mut slot = fresh(&layout);
     for step in 0..3 {
-        for index in 0..4 {
-            let size = (SIZES[index].initial + step * PAGE).min(SIZES[index].maximum);
+        for (index, size) in SIZES.iter().enumerate() {
+            let size = (size.initial + step * PAGE).min(size.maximum);
             slot.grow_memory(index, size).unwrap();
         }
         for (index, size) in memory_sizes(&slot).into_iter().enumerate() {
@@ -178,12 +178,12 @@ fn a_reset_brings_every_memory_back() {
         scribble(&layout, &slot, 0xd1);
         slot.reset().unwrap();
         assert_as_image_with(&layout, &slot, &initial());
-        for index in 0..4 {
-            assert!(!accessible(&slot, start(&layout, index) + SIZES[index].initial));
+        for (index, size) in SIZES.iter().enumerate() {
+            assert!(!accessible(&slot, start(&layout, index) + size.initial));
         }
         // What a growth uncovers is zero again.
-        for index in 0..4 {
-            slot.grow_memory(index, SIZES[index].maximum).unwrap();
+        for (index, size) in SIZES.iter().enumerate() {
+            slot.grow_memory(index, size.maximum).unwrap();
         }
         let sizes: Vec<u64> = SIZES.iter().map(|size| size.maximum).collect();
         assert_as_image_with(&layout, &slot, &sizes);

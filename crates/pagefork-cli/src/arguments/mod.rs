@@ -58,6 +58,18 @@ pub(crate) struct Compile {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
+    /// Compile for `run --fuel`
+    #[arg(long)]
+    pub(crate) fuel: bool,
+
+    /// Compile for `run --deterministic`
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+
+    /// Compile for `run --core-dump`
+    #[arg(long)]
+    pub(crate) core_dump: bool,
+
     /// The module, binary or text
     pub(crate) file: PathBuf,
 }

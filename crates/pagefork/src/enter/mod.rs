@@ -334,7 +334,11 @@ unsafe extern "C" fn on_host_call(
             }
             Ok(Ok(())) => Answer::CONTINUE,
             Ok(Err(error)) => match exception::throw_error(&*activation, &mut *store, error) {
-                Ok(thrown) => Answer::thrown(activation, thrown),
+                Ok(thrown) => {
+                    // Asked for on the way back from a call that does not return.
+                    (*activation).suspend_requested = false;
+                    Answer::thrown(activation, thrown)
+                }
                 Err(mut error) => {
                     error.set_backtrace(|| backtrace(activation));
                     Answer::leave(activation, Parked::Error(error))
