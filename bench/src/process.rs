@@ -14,6 +14,7 @@ pub(crate) struct Process {
 }
 
 /// What a call of the program's host leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The call returns this error number.
     Errno(u16),
@@ -138,12 +139,12 @@ mod tests {
         let mut memory = [0; 64];
         memory[..8].copy_from_slice(&[32, 0, 0, 0, 2, 0, 0, 0]);
         let args = |descriptor| [descriptor, 0, 1, 16];
-        assert!(matches!(process.call("fd_read", &args(0), &mut memory), SUCCESS));
+        assert_eq!(process.call("fd_read", &args(0), &mut memory), SUCCESS);
         assert_eq!((&memory[32..34], memory[16]), (&b"ab"[..], 2));
-        assert!(matches!(process.call("fd_write", &args(1), &mut memory), SUCCESS));
+        assert_eq!(process.call("fd_write", &args(1), &mut memory), SUCCESS);
         assert_eq!(process.output, b"ab");
-        assert!(matches!(process.call("fd_write", &args(3), &mut memory), BAD_DESCRIPTOR));
+        assert_eq!(process.call("fd_write", &args(3), &mut memory), BAD_DESCRIPTOR);
         memory[3] = 255;
-        assert!(matches!(process.call("fd_write", &args(1), &mut memory), BAD_ADDRESS));
+        assert_eq!(process.call("fd_write", &args(1), &mut memory), BAD_ADDRESS);
     }
 }

@@ -74,7 +74,7 @@ impl Case {
                 let size = 256 << random.between(0, 6);
                 let bytes = random.bytes(size);
                 let config = config(features, deterministic, modules.last(), &mut random);
-                match generate(config, &bytes, fuel, features, &mut random) {
+                match generate(config, &bytes, fuel, features, deterministic, &mut random) {
                     Some(module) => break module,
                     None => continue,
                 }
@@ -93,7 +93,7 @@ impl Case {
         let deterministic = random.chance(1, 2);
         let fuel = 1_000;
         let config = config(features, deterministic, None, &mut random);
-        let module = generate(config, data, fuel, features, &mut random)?;
+        let module = generate(config, data, fuel, features, deterministic, &mut random)?;
         Some(Self { seed, features, deterministic, fuel, modules: vec![module] })
     }
 }
@@ -180,6 +180,7 @@ fn generate(
     bytes: &[u8],
     fuel: u32,
     features: FeatureSet,
+    deterministic: bool,
     random: &mut Random,
 ) -> Option<Source> {
     // Some combinations of proposals and imports fail assertions of the generator's
@@ -187,12 +188,7 @@ fn generate(
     let module = catch_unwind(|| wasm_smith::Module::new(config, &mut Unstructured::new(bytes)));
     let mut module = module.ok()?.ok()?;
     let fuel = module.ensure_termination(fuel).ok()?;
-    let additions = Additions {
-        fuel,
-        typed_calls: features.has("function-references"),
-        exceptions: features.has("exceptions"),
-        tail_calls: features.has("tail-call"),
-    };
+    let additions = Additions { fuel, features, deterministic };
     let wasm = rewrite::add(&module.to_bytes(), &additions, random).ok()?;
     Source::new(wasm).ok()
 }

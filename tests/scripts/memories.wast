@@ -6,7 +6,7 @@
   (memory $b 1)
   (memory $c i64 1)
   (data $d "0123456789abcdef")
-  (func (export "init") 
+  (func (export "init")
     (memory.init $b $d (i32.const 0) (i32.const 0) (i32.const 16))
     (memory.init $c $d (i64.const 0xfff0) (i32.const 0) (i32.const 16)))
   (func (export "a") (result v128) (v128.load $a (i32.const 0)))

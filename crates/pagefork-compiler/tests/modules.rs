@@ -45,6 +45,19 @@ fn what_is_not_supported_is_refused_by_name_and_offset() {
 }
 
 #[test]
+fn exceptions_as_they_were_first_proposed_are_refused_by_name() {
+    // A function `try catch_all end`, for which there is no text any more.
+    let sections: [&[u8]; 4] = [
+        b"\0asm\x01\0\0\0",
+        &[1, 4, 1, 0x60, 0, 0],
+        &[3, 2, 1, 0],
+        &[10, 8, 1, 6, 0, 0x06, 0x40, 0x19, 0x0b, 0x0b],
+    ];
+    let message = compile(&sections.concat(), &CompileOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("legacy_exceptions"), "{message}");
+}
+
+#[test]
 fn what_came_after_2_0_is_refused_by_name_where_only_that_is_on() {
     for (wat, name) in [
         ("(module (func return_call 0))", "tail calls"),

@@ -25,8 +25,9 @@ impl Func {
     /// are of that type, and sets the results, which are zero or null before.
     ///
     /// If the closure returns an error, the guests that called it are left, and
-    /// their callers get it; if it panics, they are left, too, and the panic goes
-    /// on in the embedder. Results of a wrong type are an error.
+    /// their callers get it, unless it is an [`Exception`](crate::Exception) that
+    /// one of them catches; if it panics, they are left, too, and the panic goes on
+    /// in the embedder. Results of a wrong type are an error.
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,

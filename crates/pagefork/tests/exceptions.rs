@@ -548,3 +548,61 @@ fn modules_that_catch_nothing_have_nothing_to_pay_for() -> Result<()> {
     assert!(module.compiled().layout.exceptions.is_empty());
     Ok(())
 }
+
+#[test]
+fn a_tail_call_leaves_the_try_table_that_it_stands_in() -> Result<()> {
+    let (mut store, instance) = instantiate(
+        r#"(module (tag $t (param i32)) (type $unary (func (param i32) (result i32)))
+            (table funcref (elem $throw))
+            (func $throw (type $unary) (throw $t (local.get 0)))
+            (func $leave (param i32) (result i32)
+                (block $h (result i32)
+                    (try_table (result i32) (catch $t $h)
+                        (return_call $throw (local.get 0))))
+                (i32.add (i32.const 1000)))
+            (func $leave_indirect (param i32) (result i32)
+                (block $h (result i32)
+                    (try_table (result i32) (catch $t $h)
+                        (return_call_indirect (type $unary) (local.get 0) (i32.const 0))))
+                (i32.add (i32.const 1000)))
+            (func (export "run") (param i32) (result i32)
+                (block $h (result i32)
+                    (try_table (result i32) (catch $t $h) (call $leave (local.get 0))))
+                (block $i (result i32)
+                    (try_table (result i32) (catch $t $i) (call $leave_indirect (local.get 0))))
+                (i32.mul)))"#,
+    )?;
+    assert_eq!(run(&mut store, instance, "run", 9)?, 81);
+    Ok(())
+}
+
+/// References to functions of other instances are called through another stub than
+/// imports; exceptions come back through it to the right base as well.
+#[test]
+fn exceptions_come_back_from_foreign_references() -> Result<()> {
+    let engine = Engine::default();
+    let thrower = r#"(module (tag $t (export "t") (param i32)) (global $mine i32 (i32.const 5))
+        (func (export "f") (param i32) (result i32)
+            (if (local.get 0) (then (throw $t (i32.add (local.get 0) (global.get $mine)))))
+            (global.get $mine)))"#;
+    let catcher = r#"(module (import "thrower" "t" (tag $t (param i32)))
+        (type $unary (func (param i32) (result i32)))
+        (table (export "table") 1 funcref) (global $mine (mut i32) (i32.const 700))
+        (func (export "run") (param i32) (result i32)
+            (block $h (result i32)
+                (try_table (result i32) (catch $t $h)
+                    (call_indirect (type $unary) (local.get 0) (i32.const 0))))
+            (i32.add (global.get $mine))))"#;
+    let mut store = Store::new(&engine, ());
+    let mut linker = Linker::new(&engine);
+    let other = linker.instantiate(&mut store, &Module::new(&engine, thrower)?)?;
+    linker.instance(&mut store, "thrower", other)?;
+    let instance = linker.instantiate(&mut store, &Module::new(&engine, catcher)?)?;
+    let f = other.get_func(&mut store, "f");
+    let table = instance.get_table(&mut store, "table").unwrap();
+    table.set(&mut store, 0, Val::FuncRef(f))?;
+    for (value, expected) in [(0, 705), (1, 706), (40, 745)] {
+        assert_eq!(run(&mut store, instance, "run", value)?, expected);
+    }
+    Ok(())
+}

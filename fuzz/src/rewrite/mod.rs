@@ -5,6 +5,10 @@
 
 /// Handlers of exceptions, and what throws them.
 mod handlers;
+/// Operators by their types.
+mod operations;
+/// What makes intermediate values visible.
+mod probes;
 
 use wasm_encoder::reencode::{Error, Reencode, RoundtripReencoder, utils};
 use wasm_encoder::{
@@ -13,11 +17,16 @@ use wasm_encoder::{
     ImportSection, Instruction, MemorySection, Module, RefType, StartSection, TableSection,
     TableType, TagSection, TypeSection, ValType,
 };
-use wasmparser::{FuncType, Operator, Parser, Payload, TypeRef};
+use wasmparser::{
+    FuncToValidate, FuncType, Operator, Parser, Payload, TypeRef, ValidPayload, Validator,
+    ValidatorResources, WasmFeatures,
+};
 
+use crate::features::FeatureSet;
 use crate::generate::FUEL;
 use crate::random::Random;
 use crate::rewrite::handlers::BlockTypes;
+use crate::rewrite::probes::Probes;
 
 type Result<T = ()> = std::result::Result<T, Error>;
 
@@ -32,13 +41,10 @@ const TABLE_LENGTH: u64 = 4;
 pub(crate) struct Additions {
     /// The global that is its fuel.
     pub(crate) fuel: u32,
-    /// Whether calls are made through typed references in several ways: from the
-    /// stack, a local, a parameter, a global or a table.
-    pub(crate) typed_calls: bool,
-    /// Whether calls are guarded by handlers of exceptions, and functions throw.
-    pub(crate) exceptions: bool,
-    /// Whether functions that only call another may do so by a tail call.
-    pub(crate) tail_calls: bool,
+    /// What it may use.
+    pub(crate) features: FeatureSet,
+    /// Whether the bits of NaNs are the same in every engine.
+    pub(crate) deterministic: bool,
 }
 
 /// The module with an export of its fuel, functions in its tables, indirect calls
@@ -49,7 +55,7 @@ pub(crate) struct Additions {
 pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Result<Vec<u8>> {
     let known = Known::read(wasm)?;
     let mut companions: Vec<Companion> = Vec::new();
-    for (i, ty) in known.functions.iter().enumerate().filter(|_| additions.typed_calls) {
+    for (i, ty) in known.functions.iter().enumerate().filter(|_| additions.features.has("function-references")) {
         if companions.len() < COMPANIONS_MAX && !companions.iter().any(|known| known.ty == *ty) {
             let number = companions.len() as u32;
             companions.push(Companion {
@@ -63,8 +69,22 @@ pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Re
     }
     let blocks =
         BlockTypes { first: (known.types.len() + companions.len()) as u32, types: Vec::new() };
-    let mut calls =
-        Calls { known: &known, companions: &companions, random, additions, blocks, local: None };
+    let probes = Probes {
+        global: known.globals + companions.len() as u32,
+        deterministic: additions.deterministic,
+        features: additions.features,
+        share: *random.pick(&[0, 1, 2, 4]).unwrap_or(&0),
+    };
+    let mut calls = Calls {
+        known: &known,
+        companions: &companions,
+        random,
+        additions,
+        blocks,
+        probes: &probes,
+        validators: validators(wasm)?.into_iter(),
+        local: None,
+    };
     let mut sections = Sections::read(wasm, &mut calls)?;
     let blocks = calls.blocks;
     sections.exports.export(FUEL, ExportKind::Global, additions.fuel);
@@ -74,12 +94,27 @@ pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Re
         }
     }
     for (number, companion) in companions.iter().enumerate() {
-        companion.add(number, &known, additions.tail_calls, &mut sections);
+        companion.add(number, &known, additions.features.has("tail-call"), &mut sections);
     }
+    let ty = GlobalType { val_type: ValType::I64, mutable: true, shared: false };
+    sections.globals.global(ty, &ConstExpr::i64_const(0));
+    sections.exports.export("probes", ExportKind::Global, probes.global);
     for (params, results) in blocks.types {
         sections.types.ty().function(params, results);
     }
     Ok(sections.finish())
+}
+
+/// What validates each body, and so knows the types on its stack.
+fn validators(wasm: &[u8]) -> Result<Vec<FuncToValidate<ValidatorResources>>> {
+    let mut validator = Validator::new_with_features(WasmFeatures::all());
+    let mut validators = Vec::new();
+    for payload in Parser::new(0).parse_all(wasm) {
+        if let ValidPayload::Func(function, _) = validator.payload(&payload?)? {
+            validators.push(function);
+        }
+    }
+    Ok(validators)
 }
 
 /// Has the first elements of a table filled with functions at the start.
@@ -231,6 +266,9 @@ struct Calls<'a> {
     additions: &'a Additions,
     /// What handlers need.
     blocks: BlockTypes,
+    probes: &'a Probes,
+    /// Those of the bodies to come.
+    validators: std::vec::IntoIter<FuncToValidate<ValidatorResources>>,
     /// The local of the present body that holds references, and its companion.
     local: Option<(u32, usize)>,
 }
@@ -243,6 +281,9 @@ impl Reencode for Calls<'_> {
         code: &mut CodeSection,
         body: wasmparser::FunctionBody<'_>,
     ) -> Result {
+        let validator = self.validators.next().expect("each body has its validator");
+        let mut validator = validator.into_validator(Default::default());
+        validator.read_locals(&mut body.get_binary_reader())?;
         let mut locals = Vec::new();
         let mut count = 0;
         for pair in body.get_locals_reader()? {
@@ -252,6 +293,9 @@ impl Reencode for Calls<'_> {
         }
         let index = self.known.imported + code.len() as usize;
         let params = self.known.types[self.known.functions[index] as usize].params().len() as u32;
+        let probed = params + count;
+        locals.extend(probes::LOCALS.map(|ty| (1, ty)));
+        count += probes::LOCALS.len() as u32;
         self.local = None;
         if let Some(number) = self.random.pick(&[0, 1, 2, 3]).copied()
             && let Some(companion) = self.companions.get(number)
@@ -265,7 +309,8 @@ impl Reencode for Calls<'_> {
         }
         let mut reader = body.get_operators_reader()?;
         while !reader.eof() {
-            let operator = reader.clone().read()?;
+            let (operator, offset) = reader.clone().read_with_offset()?;
+            validator.op(offset, &operator)?;
             match operator {
                 Operator::Call { function_index } => {
                     self.guarded_call(&mut function, function_index);
@@ -284,6 +329,9 @@ impl Reencode for Calls<'_> {
                     function.instruction(&utils::parse_instruction(self, &mut reader)?);
                 }
             }
+            if !reader.eof() {
+                self.probes.look(&mut function, self.random, &validator, &operator, probed);
+            }
         }
         code.function(&function);
         Ok(())
@@ -293,7 +341,7 @@ impl Reencode for Calls<'_> {
 impl<'a> Calls<'a> {
     /// A tag, in `share` of 8 cases.
     fn tag(&mut self, share: u64) -> Option<(u32, &'a [wasmparser::ValType])> {
-        if !self.additions.exceptions || !self.random.chance(share, 8) {
+        if !self.additions.features.has("exceptions") || !self.random.chance(share, 8) {
             return None;
         }
         let tags: Vec<u32> = (0..self.known.tags.len() as u32).collect();
