@@ -16,6 +16,10 @@ use crate::rewrite::{self, Additions};
 /// and nothing is left means a trap.
 pub const FUEL: &str = "fuel of the module";
 
+/// By this name each module exports the global into which it mixes values that it
+/// computed on the way.
+pub const PROBES: &str = "probes of the module";
+
 /// The first name of the imports that the module before provides.
 pub const PREVIOUS: &str = "previous";
 

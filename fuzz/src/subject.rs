@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use wasmparser::{FuncType, ValType};
 
-use crate::generate::{Case, FUEL, PREVIOUS, Source};
+use crate::generate::{Case, FUEL, PREVIOUS, PROBES, Source};
 use crate::interface::Kind;
 use crate::random::Random;
 use crate::value::{Value, interesting};
@@ -367,9 +367,9 @@ fn make_known<E: Engine>(
             Kind::Global(_) => "global",
             Kind::Tag(_) => "tag",
         };
-        let name = match export.name == FUEL {
-            true => format!("{number}: {FUEL}"),
-            false => format!("{number}: {kind_name} {}", export.index),
+        let name = match &*export.name {
+            name @ (FUEL | PROBES) => format!("{number}: {name}"),
+            _ => format!("{number}: {kind_name} {}", export.index),
         };
         let known =
             Known { name, module: number, kind: export.kind.clone(), item: item.clone(), function };
@@ -435,6 +435,10 @@ fn exercise<S: Subject>(
         host_calls(subject, transcript);
         let what = format!("{}({arguments:x?})", known.name);
         transcript.events.push(Event::Called(what, outcome));
+        for probe in named(subject, PROBES) {
+            let value = subject.global(&probe);
+            transcript.events.push(Event::Global(format!("{PROBES} after {}", known.name), value));
+        }
     }
     true
 }
@@ -468,20 +472,21 @@ fn call_target<S: Subject>(
     Some(Known { name, item: item?, ..known.clone() })
 }
 
-fn tanks<S: Subject>(subject: &mut S) -> Vec<S::Item> {
-    let tanks = subject.state().known.iter().filter(|known| known.name.ends_with(FUEL));
-    tanks.map(|known| known.item.clone()).collect()
+/// What all modules export by this name.
+fn named<S: Subject>(subject: &mut S, name: &str) -> Vec<S::Item> {
+    let known = subject.state().known.iter().filter(|known| known.name.ends_with(name));
+    known.map(|known| known.item.clone()).collect()
 }
 
 fn refuel<S: Subject>(subject: &mut S, fuel: u32) {
-    for tank in tanks(subject) {
+    for tank in named(subject, FUEL) {
         subject.set_global(&tank, ValType::I32, Value::I32(fuel));
     }
 }
 
 /// What each module has left in its fuel.
 fn fuel_left<S: Subject>(subject: &mut S) -> Vec<u32> {
-    let left = tanks(subject).into_iter().map(|tank| match subject.global(&tank) {
+    let left = named(subject, FUEL).into_iter().map(|tank| match subject.global(&tank) {
         Value::I32(left) => left,
         other => panic!("fuel is no {other:?}"),
     });

@@ -62,5 +62,6 @@ fn bench(host: &host::Host, names: &[&str]) -> Result {
     let mut cargo = host.cargo();
     cargo.args(["run", "--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
     cargo.args(["--features", "peer", "--"]).args(names);
+    cargo.env("PAGEFORK_GUESTS", host.guests());
     host::check(&mut cargo)
 }

@@ -110,7 +110,7 @@ fn a_storm_of_late_timeouts_hits_only_its_own_call() -> Result<()> {
             let handle = store.interrupt_handle();
             for i in 0..20 {
                 store.set_timeout(Some(Duration::from_micros(50)));
-                match count.call(&mut store, 1000 << (i % 8)) {
+                match count.call(&mut store, 1000 << (i % 12)) {
                     Ok(()) => finished += 1,
                     Err(error) if is_interrupt(&error) => interrupted += 1,
                     Err(error) => return Err(error),

@@ -23,7 +23,7 @@ use wasmparser::{
 };
 
 use crate::features::FeatureSet;
-use crate::generate::FUEL;
+use crate::generate::{FUEL, PROBES};
 use crate::random::Random;
 use crate::rewrite::handlers::BlockTypes;
 use crate::rewrite::probes::Probes;
@@ -55,7 +55,9 @@ pub(crate) struct Additions {
 pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Result<Vec<u8>> {
     let known = Known::read(wasm)?;
     let mut companions: Vec<Companion> = Vec::new();
-    for (i, ty) in known.functions.iter().enumerate().filter(|_| additions.features.has("function-references")) {
+    for (i, ty) in
+        known.functions.iter().enumerate().filter(|_| additions.features.has("function-references"))
+    {
         if companions.len() < COMPANIONS_MAX && !companions.iter().any(|known| known.ty == *ty) {
             let number = companions.len() as u32;
             companions.push(Companion {
@@ -98,7 +100,7 @@ pub(crate) fn add(wasm: &[u8], additions: &Additions, random: &mut Random) -> Re
     }
     let ty = GlobalType { val_type: ValType::I64, mutable: true, shared: false };
     sections.globals.global(ty, &ConstExpr::i64_const(0));
-    sections.exports.export("probes", ExportKind::Global, probes.global);
+    sections.exports.export(PROBES, ExportKind::Global, probes.global);
     for (params, results) in blocks.types {
         sections.types.ty().function(params, results);
     }
@@ -324,6 +326,15 @@ impl Reencode for Calls<'_> {
                 | Operator::ReturnCallIndirect { table_index, .. } => {
                     self.limit_index(&mut function, table_index);
                     function.instruction(&utils::parse_instruction(self, &mut reader)?);
+                }
+                // The deterministic profile rounds twice here, and wasmtime once,
+                // whatever its configuration: something else of the same type.
+                Operator::F32x4RelaxedMadd
+                | Operator::F32x4RelaxedNmadd
+                | Operator::F64x2RelaxedMadd
+                | Operator::F64x2RelaxedNmadd => {
+                    function.instruction(&Instruction::I32x4RelaxedLaneselect);
+                    reader.read()?;
                 }
                 _ => {
                     function.instruction(&utils::parse_instruction(self, &mut reader)?);

@@ -139,8 +139,8 @@ pub(super) const GROUPS: &[Group] = groups! {
     Relaxed (V128 V128) V128:
         I8x16RelaxedSwizzle F32x4RelaxedMin F32x4RelaxedMax F64x2RelaxedMin F64x2RelaxedMax
         I16x8RelaxedQ15mulrS I16x8RelaxedDotI8x16I7x16S;
+    // Not the relaxed multiplications with addition: see `rewrite`.
     Relaxed (V128 V128 V128) V128:
-        F32x4RelaxedMadd F32x4RelaxedNmadd F64x2RelaxedMadd F64x2RelaxedNmadd
         I8x16RelaxedLaneselect I16x8RelaxedLaneselect I32x4RelaxedLaneselect
         I64x2RelaxedLaneselect I32x4RelaxedDotI8x16I7x16AddS;
 };
