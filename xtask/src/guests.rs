@@ -190,9 +190,7 @@ pub(crate) fn rebuild(host: &Host) -> Result {
     for (source, language) in BUILT {
         let fresh = host.guests().join("rebuilt.wasm");
         let mut command = match language {
-            Language::C | Language::Debugged | Language::Freestanding => {
-                zig(host, &compiler, "cc")
-            }
+            Language::C | Language::Debugged | Language::Freestanding => zig(host, &compiler, "cc"),
             Language::Cpp | Language::CppThrowing => zig(host, &compiler, "c++"),
             Language::Rust => host.command("rustc"),
         };

@@ -172,11 +172,7 @@ fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Resu
 }
 
 /// The exit code for a guest that did not simply return.
-fn outcome(
-    arguments: &Run,
-    store: &Store<WasiCtx>,
-    error: &Error,
-) -> Result<ExitCode, String> {
+fn outcome(arguments: &Run, store: &Store<WasiCtx>, error: &Error) -> Result<ExitCode, String> {
     if let Some(exit) = error.downcast_ref::<Exit>() {
         // As a shell has it: the low eight bits.
         return Ok(ExitCode::from(exit.0 as u8));

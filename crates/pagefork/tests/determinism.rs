@@ -58,6 +58,24 @@ fn a_relaxed_multiplication_and_addition_rounds_twice() -> Result<()> {
 }
 
 #[test]
+fn relaxed_dot_products_are_of_signed_bytes_and_saturate() -> Result<()> {
+    let least = "(v128.const i8x16 -128 -128 -128 -128 -128 1 2 3 4 5 6 7 8 9 10 11)";
+    let text = format!(
+        r#"(module
+            (func (export "f") (result v128)
+                (i16x8.relaxed_dot_i8x16_i7x16_s {least} {least}))
+            (func (export "g") (result v128)
+                (i32x4.relaxed_dot_i8x16_i7x16_add_s {least} {least} (v128.const i32x4 1 0 0 0))))"#
+    );
+    let products = results(&text)?[0];
+    assert_eq!(products.to_le_bytes()[..6], [0xff, 0x7f, 0xff, 0x7f, 0x01, 0x40]);
+    let text = text.replace("\"f\"", "\"\"").replace("\"g\"", "\"f\"");
+    let sums = results(&text)?[0];
+    assert_eq!(sums.to_le_bytes()[..4], (2 * 0x7fffu32 + 1).to_le_bytes());
+    Ok(())
+}
+
+#[test]
 fn relaxed_operators_do_what_the_exact_ones_do() -> Result<()> {
     let cases = [
         (

@@ -327,9 +327,16 @@ impl Reencode for Calls<'_> {
                     self.limit_index(&mut function, table_index);
                     function.instruction(&utils::parse_instruction(self, &mut reader)?);
                 }
-                // The deterministic profile rounds twice here, and wasmtime once,
-                // whatever its configuration: something else of the same type.
-                Operator::F32x4RelaxedMadd
+                Operator::I16x8RelaxedDotI8x16I7x16S => {
+                    function.instruction(&operations::SEVEN_BITS);
+                    function.instruction(&Instruction::V128And);
+                    function.instruction(&utils::parse_instruction(self, &mut reader)?);
+                }
+                // In the deterministic profile the former round twice, and in
+                // wasmtime once, whatever its configuration; the last one's operand
+                // is out of reach. So something else of the same type.
+                Operator::I32x4RelaxedDotI8x16I7x16AddS
+                | Operator::F32x4RelaxedMadd
                 | Operator::F32x4RelaxedNmadd
                 | Operator::F64x2RelaxedMadd
                 | Operator::F64x2RelaxedNmadd => {

@@ -29,7 +29,14 @@ pub(super) enum Needs {
     SimdDeterministic,
     /// Relaxed vector operators, and one result of each.
     Relaxed,
+    /// The same, and 7 bits in each byte of the second operand.
+    SevenBits,
 }
+
+/// A mask for the bytes of a vector that are to have 7 bits. Of larger ones the sum
+/// of two products need not fit, and saturates, but in wasmtime it wraps around.
+pub(super) const SEVEN_BITS: Instruction<'static> =
+    Instruction::V128Const(0x7f7f_7f7f_7f7f_7f7f_7f7f_7f7f_7f7f_7f7f);
 
 /// Operations of one type.
 pub(super) struct Group {
@@ -138,9 +145,11 @@ pub(super) const GROUPS: &[Group] = groups! {
         I32x4RelaxedTruncF64x2UZero;
     Relaxed (V128 V128) V128:
         I8x16RelaxedSwizzle F32x4RelaxedMin F32x4RelaxedMax F64x2RelaxedMin F64x2RelaxedMax
-        I16x8RelaxedQ15mulrS I16x8RelaxedDotI8x16I7x16S;
+        I16x8RelaxedQ15mulrS;
+    SevenBits (V128 V128) V128: I16x8RelaxedDotI8x16I7x16S;
+    SevenBits (V128 V128 V128) V128: I32x4RelaxedDotI8x16I7x16AddS;
     // Not the relaxed multiplications with addition: see `rewrite`.
     Relaxed (V128 V128 V128) V128:
         I8x16RelaxedLaneselect I16x8RelaxedLaneselect I32x4RelaxedLaneselect
-        I64x2RelaxedLaneselect I32x4RelaxedDotI8x16I7x16AddS;
+        I64x2RelaxedLaneselect;
 };

@@ -3,7 +3,7 @@ use wasmparser::{FuncValidator, Operator, ValidatorResources};
 
 use crate::features::FeatureSet;
 use crate::random::Random;
-use crate::rewrite::operations::{GROUPS, Group, Needs, Scalar};
+use crate::rewrite::operations::{GROUPS, Group, Needs, SEVEN_BITS, Scalar};
 use crate::value::{Value, interesting};
 
 /// What makes intermediate values visible: a random program drops most of what it
@@ -87,11 +87,15 @@ impl Probes {
             found
         });
         let Some(group) = chosen else { return };
-        for ty in group.params {
+        for (i, ty) in group.params.iter().enumerate() {
             if random.chance(1, 4) {
                 to.instruction(&constant(random, *ty));
             } else {
                 to.instruction(&Instruction::LocalGet(locals + *ty as u32));
+            }
+            if group.needs == Needs::SevenBits && i == 1 {
+                to.instruction(&SEVEN_BITS);
+                to.instruction(&Instruction::V128And);
             }
         }
         if group.needs == Needs::Divisor {
@@ -120,7 +124,9 @@ impl Probes {
             Needs::Deterministic => self.deterministic,
             Needs::Simd => self.features.has("simd"),
             Needs::SimdDeterministic => self.deterministic && self.features.has("simd"),
-            Needs::Relaxed => self.deterministic && self.features.has("relaxed-simd"),
+            Needs::Relaxed | Needs::SevenBits => {
+                self.deterministic && self.features.has("relaxed-simd")
+            }
         }
     }
 

@@ -2,8 +2,9 @@
 //! what this machine does fastest, or, in the deterministic mode, the same on
 //! every machine.
 
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{F32X4, F64X2, I8X16, I16X8, I32X4};
-use cranelift_codegen::ir::{InstBuilder, Type, Value};
+use cranelift_codegen::ir::{ConstantData, InstBuilder, Type, Value};
 use wasmparser::Operator;
 
 use super::{Translator, binary, pop_vectors, unary};
@@ -83,5 +84,11 @@ fn dot_product(t: &mut Translator<'_>) -> Value {
     let (x_low, x_high) = (t.b.ins().swiden_low(x), t.b.ins().swiden_high(x));
     let (y_low, y_high) = (t.b.ins().swiden_low(y), t.b.ins().swiden_high(y));
     let (low, high) = (t.b.ins().imul(x_low, y_low), t.b.ins().imul(x_high, y_high));
-    t.b.ins().iadd_pairwise(low, high)
+    let sums = t.b.ins().iadd_pairwise(low, high);
+    // The sums saturate. Only twice -128 * -128 is too large, and nothing else
+    // wraps around to the least number.
+    let least = t.b.func.dfg.constants.insert(ConstantData::from(&[0, 0x80].repeat(8)[..]));
+    let least = t.b.ins().vconst(I16X8, least);
+    let wrapped = t.b.ins().icmp(IntCC::Equal, sums, least);
+    t.b.ins().bxor(sums, wrapped)
 }
