@@ -1,6 +1,7 @@
 //! From bodies to machine code, in parallel, and from there to one text.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
@@ -9,8 +10,9 @@ use cranelift_codegen::{
     CompiledCode, Context, FinalizedMachCallSite, FinalizedMachExceptionHandler,
     FinalizedRelocTarget,
 };
-use pagefork_layout::code::{CodeImage, CodeKind, CodeRange, Handler, descriptor};
+use pagefork_layout::code::{CodeImage, CodeKind, CodeRange, DebugInfo, Handler, descriptor};
 use pagefork_layout::module::{ConstExpr, Item, ModuleInfo};
+use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::trap::TrapCode;
 use rayon::prelude::*;
@@ -69,7 +71,7 @@ pub(crate) fn build(
         compiled.extend(compile_all(module, parsed, more)?);
         made.extend(needed);
     }
-    link(&parsed.info, compiled)
+    link(parsed, compiled)
 }
 
 /// The optimised IR of the functions the module defines.
@@ -273,7 +275,9 @@ pub(crate) fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
 }
 
 /// Lays all code out, then the descriptors, and fills in the distances.
-fn link(info: &ModuleInfo, units: Vec<Unit>) -> Result<CodeImage, CompileError> {
+fn link(parsed: &Parsed<'_>, units: Vec<Unit>) -> Result<CodeImage, CompileError> {
+    let info = &parsed.info;
+    let mut sources = Vec::new();
     let mut image = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
     let mut places: HashMap<Symbol, u32> = HashMap::new();
     let mut function_places: BTreeMap<u32, u32> = BTreeMap::new();
@@ -306,7 +310,7 @@ fn link(info: &ModuleInfo, units: Vec<Unit>) -> Result<CodeImage, CompileError> 
             });
         }
         image.traps.extend(unit.traps.iter().map(|(offset, code)| (start + offset, *code)));
-        image.sources.extend(unit.sources.iter().map(|(offset, at)| (start + offset, *at)));
+        sources.extend(unit.sources.iter().map(|(offset, at)| (start + offset, *at)));
         image.call_sites.extend(unit.call_sites.iter().map(|offset| start + offset));
         image.handlers.extend(unit.handlers.iter().map(|handler| Handler {
             call_site: start + handler.call_site,
@@ -336,5 +340,23 @@ fn link(info: &ModuleInfo, units: Vec<Unit>) -> Result<CodeImage, CompileError> 
     for (index, start) in function_places {
         describe(start, info.functions[index as usize]);
     }
+    image.debug = append_debug(text, &DebugInfo { sources, ..parsed.debug.clone() });
     Ok(image)
+}
+
+/// Puts debug information behind the code, on pages of its own. What would make
+/// the text too long is left out: it is for people only.
+fn append_debug(text: &mut Vec<u8>, debug: &DebugInfo) -> Range<u32> {
+    let end = text.len() as u32;
+    if debug.is_empty() {
+        return end..end;
+    }
+    let bytes = postcard::to_allocvec(debug).expect("plain data in memory");
+    let start = text.len().next_multiple_of(PAGE_SIZE as usize);
+    if start + bytes.len() > TEXT_SIZE_MAX {
+        return end..end;
+    }
+    text.resize(start, 0xcc);
+    text.extend(bytes);
+    start as u32..text.len() as u32
 }

@@ -82,6 +82,12 @@ pub fn compile_with_progress(
     Ok(CompiledModule { info: parsed.info, layout, code })
 }
 
+/// The debug information in these bytes of a text; `None` if there is none, or
+/// none that makes sense.
+pub fn debug_info(bytes: &[u8]) -> Option<pagefork_layout::code::DebugInfo> {
+    postcard::from_bytes(bytes).ok()
+}
+
 /// The optimised Cranelift IR of every function the module defines, as text: for
 /// tests and for looking at.
 ///

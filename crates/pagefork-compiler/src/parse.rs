@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 
+use pagefork_layout::code::DebugInfo;
 use pagefork_layout::module::{
     ConstExpr, ConstOp, DataSegment, ElementSegment, Export, FuncType, GlobalType, HeapType,
     Import, IntWidth, Item, MemoryType, ModuleInfo, RefType, SegmentMode, TableType, ValType,
@@ -20,6 +21,8 @@ pub(crate) struct Parsed<'a> {
     pub(crate) canonical_types: Vec<u32>,
     /// The functions the module defines, in order.
     pub(crate) bodies: Vec<Body<'a>>,
+    /// Debug information, without what only the compiler can say.
+    pub(crate) debug: DebugInfo,
     /// Who wants to know how many of them are compiled.
     pub(crate) progress: Option<&'a Progress>,
 }
@@ -50,8 +53,8 @@ pub(crate) fn parse<'a>(wasm: &'a [u8], features: &Features) -> Result<Parsed<'a
         }
         sections.section(payload)?;
     }
-    let Sections { info, canonical_types, bodies, .. } = sections;
-    Ok(Parsed { info, canonical_types, bodies, progress: None })
+    let Sections { info, canonical_types, bodies, debug, .. } = sections;
+    Ok(Parsed { info, canonical_types, bodies, debug, progress: None })
 }
 
 #[derive(Default)]
@@ -61,6 +64,7 @@ struct Sections<'a> {
     /// Canonical indices by type, where [`ITSELF`] stands for the type's own.
     canonical: HashMap<FuncType, u32>,
     bodies: Vec<Body<'a>>,
+    debug: DebugInfo,
 }
 
 /// In a type that is looked for, the index of that very type.
@@ -148,10 +152,10 @@ impl<'a> Sections<'a> {
                 }
             }
             Payload::CodeSectionStart { unchecked_range, .. } => {
-                self.info.code_start = u32::try_from(unchecked_range.start).unwrap_or(u32::MAX);
+                self.debug.code_start = u32::try_from(unchecked_range.start).unwrap_or(u32::MAX);
             }
             Payload::CustomSection(section) if section.name().starts_with(".debug_") => {
-                self.info.dwarf.push((section.name().to_owned(), section.data().into()));
+                self.debug.dwarf.push((section.name().to_owned(), section.data().into()));
             }
             Payload::CustomSection(section) => {
                 if let KnownCustom::Name(names) = section.as_known() {

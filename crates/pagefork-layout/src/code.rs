@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use crate::trap::TrapCode;
 
 /// Compiled code of a module, position-independent: it can be mapped at any
@@ -23,11 +25,9 @@ pub struct CodeImage {
     /// Return addresses of all calls, ascending offsets.
     #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub call_sites: Vec<u32>,
-    /// Where code comes from, if that is wanted: (offset in the text, byte offset
-    /// in the module), ascending, for the first byte of each function the module
-    /// defines, for each instruction in `traps`, and for each of `call_sites`.
-    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
-    pub sources: Vec<(u32, u32)>,
+    /// Where [`DebugInfo`] lies in the text, encoded: from the start of a page to
+    /// the end, and never executable. Empty if there is none.
+    pub debug: Range<u32>,
     /// Where exceptions go on that leave a call, ascending by the call.
     pub handlers: Vec<Handler>,
 }
@@ -115,16 +115,6 @@ impl CodeImage {
         Some(&self.handlers[at.ok()?])
     }
 
-    /// Where in the module the function's body begins, and where what is at this
-    /// offset in the text comes from: of a call, the offset that it returns to.
-    pub fn source_at(&self, function: &CodeRange, offset: u32) -> Option<(u32, u32)> {
-        let source = |offset: u32| {
-            let at = self.sources.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
-            Some(self.sources[at].1)
-        };
-        Some((source(function.start)?, source(offset)?))
-    }
-
     /// Offset in `text`, which is this image's wherever it lies, of the code of
     /// function `index` of the index space.
     ///
@@ -134,5 +124,37 @@ impl CodeImage {
         let at = self.descriptors + (index + 1) * descriptor::SIZE + descriptor::CODE;
         let word = text[at as usize..][..4].try_into().expect("four bytes");
         self.descriptors.wrapping_add_signed(i32::from_le_bytes(word))
+    }
+}
+
+/// What is kept of a module for people only: it lies behind the code, so that it
+/// is not looked at before somebody asks.
+#[derive(Clone, PartialEq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct DebugInfo {
+    /// Where code comes from: (offset in the text, byte offset in the module),
+    /// ascending, for the first byte of each function the module defines, for each
+    /// instruction that may trap by a signal, and for each call's return address.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
+    pub sources: Vec<(u32, u32)>,
+    /// Custom sections in the DWARF format, by name.
+    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::named"))]
+    pub dwarf: Vec<(String, Box<[u8]>)>,
+    /// Byte offset in the module of what the code section contains: addresses in
+    /// `dwarf` count from there.
+    pub code_start: u32,
+}
+
+impl DebugInfo {
+    /// Whether there is nothing in it for anybody.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty() && self.dwarf.is_empty()
+    }
+
+    /// Where in the module what is at this offset in the text comes from: of a
+    /// call, the offset that it returns to.
+    pub fn source_at(&self, offset: u32) -> Option<u32> {
+        let at = self.sources.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+        Some(self.sources[at].1)
     }
 }

@@ -466,12 +466,6 @@ pub struct ModuleInfo {
     pub name: Option<String>,
     /// Names of functions, from the name section: (index, name), ascending.
     pub function_names: Vec<(u32, String)>,
-    /// Debug information: custom sections in the DWARF format, by name.
-    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::named"))]
-    pub dwarf: Vec<(String, Box<[u8]>)>,
-    /// Byte offset in the module of what the code section contains: addresses in
-    /// debug information count from there.
-    pub code_start: u32,
 }
 
 impl ModuleInfo {

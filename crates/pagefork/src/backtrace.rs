@@ -25,8 +25,8 @@ pub struct Frame {
     instance: u32,
     function: u32,
     offset: u32,
-    /// Byte offsets in the module: of the function's body, and of the instruction.
-    source: Option<(u32, u32)>,
+    /// Offsets in the text of the function, and of what the source is noted for.
+    noted: (u32, u32),
 }
 
 impl Frame {
@@ -49,7 +49,9 @@ impl Frame {
     /// was, if that was noted: it is for modules with debug information, and with
     /// [`Config::sources`](crate::Config::sources).
     pub fn wasm_offset(&self) -> Option<u32> {
-        self.source.map(|(body, at)| at.saturating_sub(body))
+        let debug = self.module.debug()?;
+        let (body, at) = (debug.source_at(self.noted.0)?, debug.source_at(self.noted.1)?);
+        Some(at.saturating_sub(body))
     }
 
     /// Where in the source code it was, by the debug information in the module:
@@ -59,7 +61,7 @@ impl Frame {
     }
 
     fn locate(&self, sources: &Sources<'_>) -> Vec<SourceLocation> {
-        self.source.map_or_else(Vec::new, |(_, at)| sources.locate(at))
+        sources.locate(self.noted.1)
     }
 
     /// Ordinal of its instance in the store.
@@ -176,7 +178,7 @@ impl WasmBacktrace {
             instance: store.ordinal_of_instance(instance),
             function,
             offset: offset - range.start,
-            source: module.code().source_at(range, offset + ahead),
+            noted: (range.start, offset + ahead),
         });
     }
 }

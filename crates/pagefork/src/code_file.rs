@@ -18,7 +18,7 @@ impl Module {
     /// engines with the same settings load it without compiling.
     pub fn to_code_image(&self) -> Vec<u8> {
         let mut image = self.code_image_head();
-        image.extend_from_slice(self.text());
+        image.extend_from_slice(self.whole_text());
         image
     }
 
@@ -43,7 +43,7 @@ impl Module {
             .open(&new.0)
             .map_err(failed)?;
         file.write_all(&self.code_image_head()).map_err(failed)?;
-        file.write_all(self.text()).map_err(failed)?;
+        file.write_all(self.whole_text()).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         std::fs::rename(&new.0, path).map_err(failed)?;
         Ok(())
@@ -76,7 +76,7 @@ impl Module {
 
     fn code_image_head(&self) -> Vec<u8> {
         let options = &self.engine().config().compile;
-        file::head(self.compiled(), self.text(), options, self.code_key())
+        file::head(self.compiled(), self.whole_text(), options, self.code_key())
     }
 }
 
@@ -104,9 +104,10 @@ pub(crate) fn load(engine: &Engine, file: &File, key: Option<CodeKey>) -> Result
     let expected = Expected { options, machine: CpuLevel::of_this_machine()?, key };
     let contents = file::read(&mut &*file, &expected, false)?;
     let (start, end) = (contents.text.start, contents.text.end);
+    let code = contents.module.code.debug.start as usize;
     // SAFETY: the file was just read up to `end`; those who could change it now
     // could as well change this process.
-    let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize) };
+    let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize, code) };
     if let Ok(memory) = mapped {
         return Ok(Module::from_parts(engine, contents.module, memory, contents.key));
     }

@@ -20,11 +20,12 @@ unsafe impl Send for CodeMemory {}
 unsafe impl Sync for CodeMemory {}
 
 impl CodeMemory {
-    /// Maps a copy of `text`.
+    /// Maps a copy of `text`, the first `code` bytes of it executable: all, or
+    /// whole pages.
     ///
     /// # Errors
     /// If the system has no memory for it or does not let it be executed.
-    pub(crate) fn new(text: &[u8]) -> Result<Self, SystemError> {
+    pub(crate) fn new(text: &[u8], code: usize) -> Result<Self, SystemError> {
         let size = text.len();
         if size == 0 {
             return Ok(Self { start: NonNull::dangling(), size });
@@ -48,16 +49,16 @@ impl CodeMemory {
             // Whatever fails from here, the destructor unmaps.
             let own = Self { start, size };
             ptr::copy_nonoverlapping(text.as_ptr(), start.as_ptr(), size);
-            let executable = libc::PROT_READ | libc::PROT_EXEC;
-            if libc::mprotect(start.as_ptr().cast(), size, executable) != 0 {
+            if libc::mprotect(start.as_ptr().cast(), size, libc::PROT_READ) != 0 {
                 return Err(failed());
             }
+            own.make_executable(code)?;
             Ok(own)
         }
     }
 
     /// Maps code that lies in a file, without copying it: `size` bytes from byte
-    /// `offset` on, a multiple of the page size.
+    /// `offset` on, a multiple of the page size, the first `code` bytes executable.
     ///
     /// # Errors
     /// If the system has no memory for it or does not let the file be executed.
@@ -68,20 +69,35 @@ impl CodeMemory {
         file: BorrowedFd<'_>,
         offset: u64,
         size: usize,
+        code: usize,
     ) -> Result<Self, SystemError> {
         if size == 0 {
             return Ok(Self { start: NonNull::dangling(), size });
         }
-        let access = libc::PROT_READ | libc::PROT_EXEC;
         let (place, flags) = (offset as libc::off_t, libc::MAP_PRIVATE);
         // SAFETY: a fresh mapping where the kernel finds room.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), size, access, flags, file.as_raw_fd(), place) };
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), size, libc::PROT_READ, flags, file.as_raw_fd(), place)
+        };
         if start == libc::MAP_FAILED {
             return Err(SystemError::CodeMemory { size, source: std::io::Error::last_os_error() });
         }
         // SAFETY: the kernel maps nothing at null unless it is asked to.
-        Ok(Self { start: unsafe { NonNull::new_unchecked(start.cast()) }, size })
+        let own = Self { start: unsafe { NonNull::new_unchecked(start.cast()) }, size };
+        own.make_executable(code)?;
+        Ok(own)
+    }
+
+    /// # Errors
+    /// If the system does not let the code be executed.
+    fn make_executable(&self, code: usize) -> Result<(), SystemError> {
+        let size = self.size.min(code);
+        let access = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: the pages are ours, and nobody relies on their not being code.
+        match unsafe { libc::mprotect(self.start.as_ptr().cast(), size, access) } {
+            0 => Ok(()),
+            _ => Err(SystemError::CodeMemory { size, source: std::io::Error::last_os_error() }),
+        }
     }
 
     /// Address of the first byte.
@@ -89,7 +105,7 @@ impl CodeMemory {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// The code.
+    /// The code, and what lies behind it.
     pub(crate) fn text(&self) -> &[u8] {
         // SAFETY: the mapping is readable, and never written while it lives.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.size) }
@@ -119,7 +135,7 @@ mod tests {
     #[test]
     fn code_is_never_writable_and_executable() {
         // mov eax, 42; ret
-        let code = CodeMemory::new(&[0xb8, 42, 0, 0, 0, 0xc3]).unwrap();
+        let code = CodeMemory::new(&[0xb8, 42, 0, 0, 0, 0xc3], 6).unwrap();
         let start = code.start();
         // SAFETY: the bytes above are a function of this type.
         let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(start) };
@@ -132,7 +148,7 @@ mod tests {
 
     #[test]
     fn no_code_is_no_mapping() {
-        let code = CodeMemory::new(&[]).unwrap();
+        let code = CodeMemory::new(&[], 0).unwrap();
         assert_eq!(code.offset_of(code.start()), None);
     }
 }

@@ -2,11 +2,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagefork_compiler::file::CodeKey;
-use pagefork_compiler::{CompiledModule, SpawnStep, initial_image};
-use pagefork_layout::code::CodeImage;
+use pagefork_compiler::{CompiledModule, SpawnStep, debug_info, initial_image};
+use pagefork_layout::code::{CodeImage, DebugInfo};
 use pagefork_layout::module::{
     ConstExpr, ExternType, FuncType, GlobalType, Item, ModuleInfo, RefType, SegmentMode, TableType,
     ValType,
@@ -44,6 +44,7 @@ pub struct Module(Arc<Inner>);
 struct Inner {
     compiled: Arc<Compiled>,
     memory: CodeMemory,
+    debug: OnceLock<Option<DebugInfo>>,
 }
 
 /// What copies of a module at different addresses share.
@@ -157,7 +158,7 @@ impl Module {
         mut module: CompiledModule,
         key: CodeKey,
     ) -> Result<Self> {
-        let memory = CodeMemory::new(&module.code.text)?;
+        let memory = CodeMemory::new(&module.code.text, module.code.debug.start as usize)?;
         module.code.text = Vec::new();
         Ok(Self::from_parts(engine, module, memory, key))
     }
@@ -193,7 +194,7 @@ impl Module {
             plans: Mutex::default(),
             module,
         };
-        Self(Arc::new(Inner { compiled: Arc::new(compiled), memory }))
+        Self(Arc::new(Inner { compiled: Arc::new(compiled), memory, debug: OnceLock::new() }))
     }
 
     /// A module without code, for what the host creates.
@@ -205,7 +206,7 @@ impl Module {
         let code = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
         let module = CompiledModule { info, layout, code };
         let types = module.info.types.iter().map(|ty| (engine.type_id(ty), ty.clone())).collect();
-        Ok(Self::with_types(engine, module, types, CodeMemory::new(&[])?, None))
+        Ok(Self::with_types(engine, module, types, CodeMemory::new(&[], 0)?, None))
     }
 
     /// The same module with its code mapped at another address: for showing that
@@ -216,9 +217,9 @@ impl Module {
     #[doc(hidden)]
     pub fn clone_code(&self) -> Result<Self> {
         let compiled = Arc::clone(&self.0.compiled);
-        let memory = CodeMemory::new(self.text())?;
+        let memory = CodeMemory::new(self.whole_text(), self.code().debug.start as usize)?;
         self.engine().config().profile.register(&memory, self.code(), self.info());
-        Ok(Self(Arc::new(Inner { compiled, memory })))
+        Ok(Self(Arc::new(Inner { compiled, memory, debug: OnceLock::new() })))
     }
 
     /// Whether both are the same module, wherever their code is mapped.
@@ -268,7 +269,19 @@ impl Module {
     /// Its machine code: for tests and inspection.
     #[doc(hidden)]
     pub fn text(&self) -> &[u8] {
+        &self.whole_text()[..self.code().debug.start as usize]
+    }
+
+    /// Its machine code, and the debug information behind it.
+    pub(crate) fn whole_text(&self) -> &[u8] {
         self.0.memory.text()
+    }
+
+    /// The module's debug information, decoded when it is first asked for.
+    pub(crate) fn debug(&self) -> Option<&DebugInfo> {
+        let range = &self.code().debug;
+        let bytes = &self.whole_text()[range.start as usize..range.end as usize];
+        self.0.debug.get_or_init(|| debug_info(bytes)).as_ref()
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {

@@ -5,6 +5,8 @@ use std::fmt;
 
 use gimli::{EndianSlice, LittleEndian};
 
+use pagefork_layout::code::DebugInfo;
+
 use crate::module::Module;
 
 /// A place in source code.
@@ -37,31 +39,29 @@ impl fmt::Display for SourceLocation {
 /// The debug information of a module, ready to be asked.
 pub(crate) struct Sources<'a> {
     context: addr2line::Context<EndianSlice<'a, LittleEndian>>,
-    /// What addresses count from, as a byte offset in the module.
-    start: u32,
+    debug: &'a DebugInfo,
 }
 
 impl<'a> Sources<'a> {
     /// `None` if the module has no debug information, or none that makes sense:
     /// it is for people only, so what is wrong with it is no error.
     pub(crate) fn of(module: &'a Module) -> Option<Self> {
-        let info = module.info();
-        if info.dwarf.is_empty() {
-            return None;
-        }
+        let debug = module.debug().filter(|debug| !debug.dwarf.is_empty())?;
         let section = |id: gimli::SectionId| -> Result<_, gimli::Error> {
-            let found = info.dwarf.iter().find(|(name, _)| name == id.name());
+            let found = debug.dwarf.iter().find(|(name, _)| name == id.name());
             Ok(EndianSlice::new(found.map_or(&[][..], |(_, bytes)| bytes), LittleEndian))
         };
         let dwarf = gimli::Dwarf::load(section).ok()?;
         let context = addr2line::Context::from_dwarf(dwarf).ok()?;
-        Some(Self { context, start: info.code_start })
+        Some(Self { context, debug })
     }
 
-    /// Where the instruction at this byte offset of the module comes from: the
-    /// innermost inlined function first.
+    /// Where what is at this offset in the text comes from: the innermost inlined
+    /// function first.
     pub(crate) fn locate(&self, offset: u32) -> Vec<SourceLocation> {
-        let Some(address) = offset.checked_sub(self.start) else { return Vec::new() };
+        let source = self.debug.source_at(offset);
+        let address = source.and_then(|source| source.checked_sub(self.debug.code_start));
+        let Some(address) = address else { return Vec::new() };
         let Ok(mut frames) = self.context.find_frames(address.into()).skip_all_loads() else {
             return Vec::new();
         };

@@ -57,6 +57,39 @@ fn each_frame_has_its_line_and_inlined_functions_are_named() -> Result<()> {
 }
 
 #[test]
+fn from_a_file_too_lines_are_named_and_debug_information_is_never_executable() -> Result<()> {
+    let engine = Engine::default();
+    let compiled = Module::new(&engine, CRASH)?;
+    let path = std::env::temp_dir().join(format!("pagefork-lines-{}", std::process::id()));
+    compiled.write_code_image_file(&path)?;
+    let loaded = Module::from_code_image_file(&engine, &path)?;
+    std::fs::remove_file(&path).expect("the file was written");
+    for module in [&compiled, &loaded] {
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, module, &[])?;
+        let crash = instance.get_typed_func::<i32, i32>(&mut store, "crash")?;
+        let text = crash.call(&mut store, 0).unwrap_err().backtrace().unwrap().to_string();
+        assert!(text.contains(&format!("crash.c:{}", line_of("return *place"))), "{text}");
+
+        let code = module.text();
+        let behind = code.as_ptr_range().end.addr().next_multiple_of(4096);
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
+        let access_at = |address: usize| {
+            let line = maps.lines().find(|line| {
+                let (start, rest) = line.split_once('-').expect("a range");
+                let end = rest.split(' ').next().expect("its end");
+                let number = |text| usize::from_str_radix(text, 16).expect("hexadecimal");
+                (number(start)..number(end)).contains(&address)
+            });
+            line.and_then(|line| line.split(' ').nth(1)).expect("it is mapped").to_owned()
+        };
+        assert_eq!(access_at(code.as_ptr().addr()), "r-xp");
+        assert_eq!(access_at(behind), "r--p");
+    }
+    Ok(())
+}
+
+#[test]
 fn without_debug_information_offsets_are_noted_on_request_only() -> Result<()> {
     let text = r#"(module (func (export "f") nop nop unreachable))"#;
     for on in [false, true] {

@@ -4,6 +4,7 @@ use pagefork_layout::code::{CodeImage, CodeKind, Handler, descriptor};
 use pagefork_layout::module::{
     ConstExpr, ConstOp, FuncType, HeapType, Item, ModuleInfo, SegmentMode, ValType,
 };
+use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::slot::{SlotLayout, SlotLimits};
 
 use crate::CompiledModule;
@@ -228,6 +229,10 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Result<Ran
     let end = u64::from(code.descriptors) + size;
     ensure(end <= u64::from(text_size), "the place of its descriptors")?;
     ensure(code.descriptors.is_multiple_of(descriptor::SIZE), "the place of its descriptors")?;
+    let debug = &code.debug;
+    let placed = end <= u64::from(debug.start) && debug.start <= debug.end;
+    let apart = debug.is_empty() || u64::from(debug.start).is_multiple_of(PAGE_SIZE);
+    ensure(placed && apart && debug.end == text_size, "the place of its debug information")?;
 
     let mut entries = vec![None; info.types.len()];
     let mut after = 0;

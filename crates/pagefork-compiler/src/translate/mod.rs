@@ -76,7 +76,7 @@ impl<'a> ModuleContext<'a> {
             layout,
             options,
             isa,
-            sources: options.sources || !parsed.info.dwarf.is_empty(),
+            sources: options.sources || !parsed.debug.dwarf.is_empty(),
             fused_multiply_add: isa.isa_flags().iter().any(has_fma),
             catches: false,
         }
