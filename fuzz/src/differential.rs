@@ -110,6 +110,9 @@ const CHUNK: u64 = 200;
 /// Longer than any case takes, however busy the machine is.
 pub const CASE_TIME_MAX: Duration = Duration::from_secs(300);
 
+/// How often it is looked whether a case hangs.
+const STEP: Duration = Duration::from_millis(500);
+
 impl Campaign {
     /// Runs the campaign, from where it was ended before; `worker` starts a process
     /// that calls [`work`] for a range of seeds. `progress` is called after each
@@ -210,17 +213,23 @@ fn run_chunk(
         let mut child =
             command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
         let lines = lines(&mut child)?;
-        let mut current = None;
+        let (mut current, mut silence) = (None, Duration::ZERO);
         let reason = loop {
-            let line = match lines.recv_timeout(case_time_max) {
+            // In small steps: a machine that stood still is no hang.
+            let line = match lines.recv_timeout(STEP) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Disconnected) => break None,
                 Err(RecvTimeoutError::Timeout) => {
+                    silence += STEP;
+                    if silence < case_time_max {
+                        continue;
+                    }
                     // Only fails where the process has already ended.
                     let _ = child.kill();
                     break Some(format!("hangs for {} s", case_time_max.as_secs()));
                 }
             };
+            silence = Duration::ZERO;
             let mut words = line.splitn(3, '\t');
             let (verb, number) = (words.next(), words.next().and_then(|word| word.parse().ok()));
             match (verb, number, words.next()) {
