@@ -147,8 +147,8 @@ impl Language {
     }
 }
 
-/// Fetches and verifies every third-party guest and builds SQLite and what is in
-/// Go. Returns how many there are.
+/// Fetches and verifies every third-party guest and the peer, and builds SQLite and
+/// what is in Go. Returns how many guests there are.
 pub(crate) fn fetch(host: &Host) -> Result<usize> {
     let directory = host.guests();
     host::create_directory(&directory)?;
@@ -162,6 +162,7 @@ pub(crate) fn fetch(host: &Host) -> Result<usize> {
 }
 
 fn fetch_others(host: &Host, directory: &Path) -> Result<usize> {
+    fetch_peer(host)?;
     let mut count = 0;
     for package in PACKAGES {
         fetch_package(host, directory, package)?;
