@@ -148,6 +148,9 @@ pub enum PagesError {
         /// Bytes it may have.
         maximum: u64,
     },
+    /// Strategies that cannot serve the same slot.
+    #[error("strategies that cannot be combined: {0}")]
+    IllegalStrategies(IllegalStrategies),
     /// A reset failed and could not be undone; the slot can be reset again or
     /// dropped.
     #[error("an earlier reset of this slot failed half-way: reset it again or drop it")]
@@ -159,6 +162,27 @@ pub enum PagesError {
         call: Call,
         /// The error number.
         code: i32,
+    },
+}
+
+/// Why strategies cannot serve the same slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IllegalStrategies {
+    /// Memory stays accessible beyond its size, and the code would use it.
+    #[error(
+        "growth `checked` leaves memory accessible beyond its size, so it needs code that compares \
+         every access with the size, and this code relies on inaccessible pages: compile it with \
+         explicit bounds, or grow by `mprotect`"
+    )]
+    CheckedWithoutBounds,
+    /// More of a stack than a few pages would be kept.
+    #[error("{bytes} bytes of each stack would be kept: at most {max}")]
+    StackKept {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The most that can be kept.
+        max: u64,
     },
 }
 
@@ -176,6 +200,20 @@ pub enum Call {
     MapPrivate,
     /// Throw away page contents.
     Discard,
+    /// Put fresh pages in the place of used ones.
+    Replace,
+    /// Keep huge pages out of a range.
+    RefuseHugePages,
+    /// Map an image for reading alone.
+    MapView,
+    /// Open the page map of this process.
+    OpenPagemap,
+    /// Find private pages.
+    Scan,
+    /// Read the page map of this process.
+    ReadPagemap,
+    /// Read the number of page faults of this thread.
+    CountFaults,
     /// Give address space back.
     Release,
     /// Make the memfd of an image.
@@ -200,6 +238,13 @@ impl fmt::Display for Call {
             Self::Protect => "make pages inaccessible (mprotect)",
             Self::MapPrivate => "map an image copy-on-write (mmap)",
             Self::Discard => "discard pages (madvise)",
+            Self::Replace => "put fresh pages in the place of used ones (mmap)",
+            Self::RefuseHugePages => "keep huge pages out of a slot (madvise)",
+            Self::MapView => "map an image for reading (mmap)",
+            Self::OpenPagemap => "open /proc/self/pagemap",
+            Self::Scan => "find private pages (PAGEMAP_SCAN)",
+            Self::ReadPagemap => "read /proc/self/pagemap",
+            Self::CountFaults => "count page faults (getrusage)",
             Self::Release => "give address space back (munmap)",
             Self::CreateImage => "create an image (memfd_create)",
             Self::ResizeImage => "set the size of an image (ftruncate)",

@@ -6,6 +6,8 @@ use pagefork_layout::page::PAGE_SIZE;
 
 use crate::error::{Feature, PagesError};
 use crate::image;
+use crate::pagemap::{Finder, Method};
+use crate::probes::{Outcome, Probe};
 use crate::reservation::Reservation;
 use crate::sys;
 
@@ -19,6 +21,12 @@ pub struct HostFeatures {
     pub discard: bool,
     /// Images can be sealed against execution (kernel 6.3).
     pub noexec_seal: bool,
+    /// PAGEMAP_SCAN finds private pages (kernel 6.7).
+    pub scan: bool,
+    /// `/proc/self/pagemap` can be read and tells private pages from others.
+    pub pagemap: bool,
+    /// Huge pages can be kept out of a range, or there are none.
+    pub small_pages: bool,
 }
 
 impl HostFeatures {
@@ -74,8 +82,47 @@ impl HostFeatures {
         pages.discard(0..2 * PAGE_SIZE)?;
         // SAFETY: as above; the pages are still mapped.
         let found = unsafe { (of_image.read_volatile(), anonymous.read_volatile()) };
-        Ok(Self { discard: found == (IMAGE_BYTE, 0), noexec_seal })
+        let discard = found == (IMAGE_BYTE, 0);
+        Ok(Self {
+            discard,
+            noexec_seal,
+            scan: finds_private_pages(Method::Scan).unwrap_or(false),
+            pagemap: finds_private_pages(Method::Read).unwrap_or(false),
+            small_pages: Probe::NoHugePages.try_out() == Outcome::Works,
+        })
     }
+}
+
+/// Whether private pages are found, of an image and others, and no page of the
+/// image is taken for one.
+fn finds_private_pages(method: Method) -> Result<bool, PagesError> {
+    let (file, _) = image::memfd("probe")?;
+    sys::resize_image(file.as_fd(), 3 * PAGE_SIZE)?;
+    sys::write_image(file.as_fd(), &[1; 3 * PAGE_SIZE as usize], 0)?;
+    let mut pages = Reservation::new(6 * PAGE_SIZE, PAGE_SIZE)?;
+    pages.commit(0..6 * PAGE_SIZE)?;
+    pages.map_private(0..3 * PAGE_SIZE, file.as_fd(), 0)?;
+    let place = |page: usize| {
+        ptr::with_exposed_provenance_mut::<u8>(pages.start() + page * PAGE_SIZE as usize)
+    };
+    // Of both kinds, the first page is read, the second written, the third not
+    // touched.
+    for page in [0, 3] {
+        // SAFETY: all pages were made accessible above and are ours alone.
+        unsafe {
+            place(page).read_volatile();
+            place(page + 1).write_volatile(2);
+        }
+    }
+    let start = pages.start() as u64;
+    let mut regions = Vec::new();
+    Finder::new(method)?.find(start..start + 6 * PAGE_SIZE, &mut regions)?;
+    let found = |page: u64| {
+        let address = start + page * PAGE_SIZE;
+        regions.iter().any(|region| (region.start..region.end).contains(&address))
+    };
+    let zeros = method == Method::Read || !found(3);
+    Ok(found(1) && found(4) && zeros && ![0, 2, 5].into_iter().any(found))
 }
 
 #[cfg(test)]
@@ -86,6 +133,27 @@ mod tests {
     fn this_machine_has_what_is_needed() {
         let features = HostFeatures::get().unwrap();
         assert!(features.discard);
+        assert!(features.pagemap && features.small_pages);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn what_does_not_find_private_pages_is_not_used() {
+        use crate::Call;
+        let features = crate::inject::pretend(Call::Scan, HostFeatures::probe).unwrap();
+        assert!(!features.scan && features.pagemap);
+        // In a chroot without /proc, or where a filter forbids it.
+        let (features, calls) = crate::inject::record(|| HostFeatures::probe().unwrap());
+        for (call, has) in [(Call::Scan, false), (Call::ReadPagemap, features.scan)] {
+            let nth = calls.iter().position(|&made| made == call);
+            if let Some(nth) = nth {
+                let outcome =
+                    crate::inject::fail_nth(nth as u64, libc::ENOTTY, HostFeatures::probe);
+                let found = outcome.value.unwrap();
+                assert_eq!(found.scan, has);
+                assert_eq!(found.pagemap, call != Call::ReadPagemap);
+            }
+        }
     }
 
     #[cfg(debug_assertions)]

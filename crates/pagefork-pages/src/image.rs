@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::{FileType, Stat};
@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Feature, FileProblem, PagesError};
+use crate::reservation::Reservation;
 use crate::sys;
 
 /// Holes of more than this many bytes between runs are left out of an image:
@@ -42,6 +43,31 @@ pub struct Image {
     spans: Vec<Span>,
     /// `None` if there are no spans.
     file: Option<OwnedFd>,
+    /// Whether nobody at all can change the file.
+    sealed: bool,
+    /// All spans for reading, mapped when somebody first asks for them.
+    view: OnceLock<Reservation>,
+    /// The same as a copy, for a file that is not sealed.
+    copy: OnceLock<Reservation>,
+}
+
+/// Where the host can read what an image has for a range of slot offsets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Source {
+    /// Whole pages.
+    pub(crate) slot: Range<u64>,
+    /// Address of the bytes, good as long as the image; `None` where reading them
+    /// could raise SIGBUS, because the file can be cut short.
+    pub(crate) address: Option<usize>,
+}
+
+/// Whether an image whose file could be cut short may be copied to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unsealed {
+    /// It has no address then.
+    Absent,
+    /// A copy of it is made, once for all slots.
+    Copied,
 }
 
 /// Pages of an image that lie together both in the slot and in the file.
@@ -94,7 +120,7 @@ impl Image {
         }
         let spans = spans(&extents, &runs);
         let Some(last) = spans.last() else {
-            return Ok(Arc::new(Self { extents, spans, file: None }));
+            return Ok(Arc::new(Self::of_parts(extents, spans, None, true)));
         };
 
         let size = last.file_offset + (last.slot.end - last.slot.start);
@@ -113,7 +139,7 @@ impl Image {
             sys::write_image(file.as_fd(), bytes, place)?;
         }
         seal(&file)?;
-        Ok(Arc::new(Self { extents, spans, file: Some(file) }))
+        Ok(Arc::new(Self::of_parts(extents, spans, Some(file), true)))
     }
 
     /// An image in a regular file, from byte `file_offset` of it on, covering
@@ -139,10 +165,20 @@ impl Image {
             Refusal::Failure(failure) => failure.into(),
         })?;
         if extent.is_empty() {
-            return Ok(Arc::new(Self { extents: Vec::new(), spans: Vec::new(), file: None }));
+            return Ok(Arc::new(Self::of_parts(Vec::new(), Vec::new(), None, true)));
         }
         let spans = vec![Span { slot: extent.clone(), file_offset }];
-        Ok(Arc::new(Self { extents: vec![extent], spans, file: Some(file) }))
+        Ok(Arc::new(Self::of_parts(vec![extent], spans, Some(file), false)))
+    }
+
+    fn of_parts(
+        extents: Vec<Range<u64>>,
+        spans: Vec<Span>,
+        file: Option<OwnedFd>,
+        sealed: bool,
+    ) -> Self {
+        let (view, copy) = (OnceLock::new(), OnceLock::new());
+        Self { extents, spans, file, sealed, view, copy }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,
@@ -184,6 +220,68 @@ impl Image {
             move |span: &Span| Some((span.slot.clone(), file?.as_fd(), span.file_offset));
         self.spans.iter().filter_map(with_file)
     }
+}
+
+impl Image {
+    /// Where the host can read the image's spans, ascending. The first call for an
+    /// image makes the map or the copy that all slots share.
+    ///
+    /// # Errors
+    /// The limit that was met; a file that was cut short.
+    pub(crate) fn sources(&self, unsealed: Unsealed) -> Result<Vec<Source>, PagesError> {
+        let (Some(first), Some(last), Some(file)) =
+            (self.spans.first(), self.spans.last(), &self.file)
+        else {
+            return Ok(Vec::new());
+        };
+        let file_start = first.file_offset;
+        let size = last.file_offset + (last.slot.end - last.slot.start) - file_start;
+        let start = match (self.sealed, unsealed) {
+            (true, _) => Some(shared(&self.view, size, |pages| {
+                Ok(pages.map_view(0..size, file.as_fd(), file_start)?)
+            })?),
+            (false, Unsealed::Copied) => Some(shared(&self.copy, size, |pages| {
+                pages.commit(0..size)?;
+                self.read_spans(pages)
+            })?),
+            (false, Unsealed::Absent) => None,
+        };
+        let source = |span: &Span| Source {
+            slot: span.slot.clone(),
+            address: start.map(|start| start + (span.file_offset - file_start) as usize),
+        };
+        Ok(self.spans.iter().map(source).collect())
+    }
+
+    /// Reads all spans into accessible pages, as they lie in the file.
+    fn read_spans(&self, pages: &mut Reservation) -> Result<(), PagesError> {
+        const PART: u64 = 1 << 20;
+        let mut buffer = vec![0; PART as usize];
+        let mut done = 0;
+        for span in &self.spans {
+            for at in span.slot.clone().step_by(PART as usize) {
+                let length = PART.min(span.slot.end - at) as usize;
+                self.read(at, &mut buffer[..length])?;
+                pages.write(done, &buffer[..length]);
+                done += length as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Address of pages that are made once.
+fn shared(
+    place: &OnceLock<Reservation>,
+    size: u64,
+    fill: impl FnOnce(&mut Reservation) -> Result<(), PagesError>,
+) -> Result<usize, PagesError> {
+    if let Some(pages) = place.get() {
+        return Ok(pages.start());
+    }
+    let mut pages = Reservation::new(size, PAGE_SIZE)?;
+    fill(&mut pages)?;
+    Ok(place.get_or_init(|| pages).start())
 }
 
 impl fmt::Debug for Image {

@@ -12,6 +12,7 @@ enum Plan {
     Nothing,
     FailAfter { left: u64, code: i32, once: bool },
     Pretend(Call),
+    FailAll(Call, i32),
 }
 
 /// What [`fail_nth`] and [`fail_from`] saw.
@@ -39,6 +40,12 @@ pub fn fail_from<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R>
 /// nothing, as some emulators do.
 pub fn pretend<R>(call: Call, body: impl FnOnce() -> R) -> R {
     recorded(Plan::Pretend(call), body).0
+}
+
+/// Runs `body`; all calls of the kind `call` on this thread fail with the error
+/// number `code`, as behind a filter of system calls.
+pub fn fail_all<R>(call: Call, code: i32, body: impl FnOnce() -> R) -> R {
+    recorded(Plan::FailAll(call, code), body).0
 }
 
 /// Runs `body` and lists the system calls that it makes through this crate on
@@ -93,6 +100,7 @@ pub(crate) fn verdict(call: Call) -> Verdict {
             Verdict::Make
         }
         Plan::Pretend(kind) if kind == call => Verdict::Pretend,
-        Plan::Pretend(_) | Plan::Nothing => Verdict::Make,
+        Plan::FailAll(kind, code) if kind == call => Verdict::Fail(code),
+        Plan::Pretend(_) | Plan::FailAll(..) | Plan::Nothing => Verdict::Make,
     }
 }

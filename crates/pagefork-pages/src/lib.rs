@@ -11,14 +11,14 @@
 //! Principles:
 //!
 //! 1. A slot is one reservation and four kernel maps: the guards of neighbours
-//!    are one map. Each further memory costs two, or three with contents. (An image with wide holes costs two maps a hole, see
-//!    [`Image`].)
+//!    are one map. Each further memory costs two, or three with contents. (An
+//!    image with wide holes costs two maps a hole, see [`Image`].)
 //! 2. An image never changes. It is a sealed memfd, or a file that nobody else
 //!    can write.
 //! 3. How much of a memory is accessible has one owner, the [`Slot`]. What else
 //!    shows the size is set from it.
-//! 4. A reset gives pages back; it does not restore fields, so there is none
-//!    that it can forget.
+//! 4. A reset gives pages back or restores them; it knows no fields, so there is
+//!    none that it can forget. How it does so is a *strategy*.
 //! 5. A call that fails leaves nothing half-made, and its error names the limit
 //!    that was met and how to raise it.
 //! 6. All system calls go through one file, where tests make each of them fail
@@ -34,6 +34,12 @@ compile_error!("pagefork-pages needs Linux on x86-64");
 mod image;
 /// A slot: reserve, fill, grow, reset, drop.
 mod slot;
+/// How a slot is reset and grows.
+mod strategy;
+/// What both are written in: the pages of a slot.
+mod slot_pages;
+/// Which pages are private.
+mod pagemap;
 /// Which part of a slot an address lies in, for signal handlers.
 mod bounds;
 /// Address space that is ours alone; the safe side of `sys`.
@@ -61,7 +67,11 @@ pub mod procmaps;
 pub mod inject;
 
 pub use crate::bounds::{Place, SlotBounds};
-pub use crate::error::{Call, Feature, FileProblem, PagesError};
+pub use crate::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};
 pub use crate::features::HostFeatures;
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
 pub use crate::slot::{MemorySize, MemoryZone, Slot, SlotConfig};
+pub use crate::strategy::{
+    Choice, CodeBounds, GrowthKind, Owner, Reason, ResetKind, ResetReport, STACK_KEPT_MAX,
+    Strategies, StrategyConfig, View,
+};

@@ -1,5 +1,6 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::ptr;
 use std::sync::Mutex;
 
 use pagefork_layout::page::PAGE_SIZE;
@@ -92,6 +93,42 @@ impl Reservation {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::discard(address, length) } } else { Ok(()) }
+    }
+
+    /// Puts fresh, inaccessible pages in the place of used ones.
+    pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::replace(address, length) } } else { Ok(()) }
+    }
+
+    /// Replaces pages by `file`, from `offset` in it, for reading.
+    pub(crate) fn map_view(
+        &mut self,
+        range: Range<u64>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::map_view(address, length, file, offset) } } else { Ok(()) }
+    }
+
+    /// Writes to pages that are accessible, at a byte offset.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(end.is_some_and(|end| end <= self.length as u64), "a write within the pages");
+        let place: *mut u8 = ptr::with_exposed_provenance_mut(self.start + offset as usize);
+        // SAFETY: the range is ours by the type's invariant, and accessible, as the
+        // caller says.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Keeps huge pages out of a range.
+    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::refuse_huge_pages(address, length) } } else { Ok(()) }
     }
 
     /// Address and length of a range of offsets.

@@ -3,13 +3,15 @@ use std::ptr;
 use std::sync::Arc;
 
 use pagefork_layout::page::PAGE_SIZE;
-use pagefork_layout::slot::{SLOT_ALIGN, SlotLayout};
+use pagefork_layout::slot::SlotLayout;
 
 use crate::bounds::SlotBounds;
-use crate::error::{Feature, PagesError};
-use crate::features::HostFeatures;
+use crate::error::PagesError;
 use crate::image::Image;
-use crate::reservation::Reservation;
+use crate::slot_pages::{Setup, SlotPages};
+use crate::strategy::{
+    self, Choice, Discard, Owner, ResetReport, Run, Stack, Strategies, Strategy, View,
+};
 
 /// The zones of a slot, as far as pages care: byte offsets from its start, all
 /// multiples of the page size.
@@ -51,7 +53,7 @@ pub struct MemorySize {
 
 impl MemoryZone {
     /// Slot offset of its end, guard included.
-    fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.reservation).saturating_add(self.guard)
     }
 }
@@ -86,37 +88,25 @@ impl From<&SlotLayout> for SlotConfig {
 /// further memory lies behind the guard of the one before it, and costs two more,
 /// or three where the image reaches into it. Pages
 /// count as memory only once they are touched (`MAP_NORESERVE`). Transparent
-/// huge pages are left as the system has them: refusing them (`MADV_NOHUGEPAGE`)
-/// would mark the zones differently from their guards, which is of use only to
-/// strategies that count page faults.
+/// huge pages are left as the system has them, except by strategies that count
+/// page faults.
 ///
 /// Everything here is raw pages: whoever reads or writes through the pointers
 /// must not do so beyond what is accessible, nor after the slot is dropped, which
 /// unmaps it.
 #[derive(Debug)]
 pub struct Slot {
-    pages: Reservation,
-    zones: SlotConfig,
-    image: Arc<Image>,
-    bounds: SlotBounds,
-    /// One for each memory.
-    memories: Vec<MemoryState>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct MemoryState {
-    size: MemorySize,
-    /// Bytes up to which pages may have been written since they were last
-    /// discarded. Invariant: at least what is accessible; higher only after a
-    /// reset that failed half-way.
-    dirty: u64,
-    /// What was accessible before the reset that is under way.
-    before: u64,
+    pages: SlotPages,
+    strategy: Box<dyn Strategy>,
+    choice: Choice,
+    run: Run,
+    stack: Stack,
 }
 
 impl Slot {
     /// Reserves a slot and fills it: the image copy-on-write, zeros elsewhere, of
-    /// each memory as much accessible as `sizes` says at its place.
+    /// each memory as much accessible as `sizes` says at its place. It is reset by
+    /// discarding pages, and its memories grow by `mprotect`.
     ///
     /// # Errors
     /// [`PagesError::ImageMisfit`] and [`PagesError::MemorySize`] for an image or
@@ -133,44 +123,35 @@ impl Slot {
     ) -> Result<Self, PagesError> {
         let zones = config.into();
         check_zones(&zones);
-        assert_eq!(sizes.len(), zones.memories.len(), "each memory has a size");
-        for (size, zone) in sizes.iter().zip(&zones.memories) {
-            let MemorySize { initial, maximum } = *size;
-            check_memory_size(initial, 0, maximum.min(zone.reservation))?;
-            check_memory_size(maximum, initial, zone.reservation)?;
-        }
-        let rooms = rooms(&zones, sizes);
-        for extent in image.extents() {
-            let room = rooms.iter().rev().find(|room| room.start <= extent.start);
-            let room = room.unwrap_or(&rooms[0]);
-            if extent.start < room.start || extent.end > room.end {
-                return Err(PagesError::ImageMisfit { extent: extent.clone(), room: room.clone() });
-            }
-        }
-
-        let mut pages = Reservation::new(zones.size, SLOT_ALIGN)?;
-        pages.commit(zones.stack.start..rooms[0].end)?;
-        for room in &rooms[1..] {
-            pages.commit(room.clone())?;
-        }
-        for (range, file, file_offset) in image.maps() {
-            pages.map_private(range, file, file_offset)?;
-        }
-        let bounds = place_bounds(&zones, pages.start());
-        for (index, size) in sizes.iter().enumerate() {
-            bounds.set_memory_size(index, size.initial);
-        }
-        let fresh = |&size: &MemorySize| {
-            let MemorySize { initial, .. } = size;
-            MemoryState { size, dirty: initial, before: initial }
-        };
         Ok(Self {
-            pages,
-            image: Arc::clone(image),
-            bounds,
-            memories: sizes.iter().map(fresh).collect(),
-            zones,
+            pages: SlotPages::new(zones, Setup::PLAIN, image, sizes)?,
+            strategy: Box::new(Discard),
+            choice: Choice::PLAIN,
+            run: Run::default(),
+            stack: Stack::default(),
         })
+    }
+
+    /// As [`Slot::new`], reset and grown as `strategies` say, or by what is nearest
+    /// to that on this machine: [`Slot::strategy`] tells.
+    ///
+    /// # Errors
+    /// As of [`Slot::new`].
+    ///
+    /// # Panics
+    /// As of [`Slot::new`].
+    pub fn with_strategies(
+        config: impl Into<SlotConfig>,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+        strategies: &Strategies,
+    ) -> Result<Self, PagesError> {
+        let zones = config.into();
+        check_zones(&zones);
+        let strategy::Made { setup, strategy, choice } = strategies.make(sizes)?;
+        let stack = Stack::new(strategies, &zones);
+        let pages = SlotPages::new(zones, setup, image, sizes)?;
+        Ok(Self { pages, strategy, choice, run: Run::default(), stack })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -180,12 +161,12 @@ impl Slot {
 
     /// Address of the first byte of the first memory.
     pub fn base(&self) -> *mut u8 {
-        self.start().wrapping_add(self.zones.base as usize)
+        self.place(self.pages.zones().base)
     }
 
     /// How many memories there are.
     pub fn memory_count(&self) -> usize {
-        self.memories.len()
+        self.pages.memory_count()
     }
 
     /// Address of the first byte of memory `index`.
@@ -193,37 +174,41 @@ impl Slot {
     /// # Panics
     /// If there is no such memory; so do all functions that take an index.
     pub fn memory(&self, index: usize) -> *mut u8 {
-        self.start().wrapping_add(self.zones.memories[index].start as usize)
+        self.place(self.pages.zones().memories[index].start)
     }
 
     /// Address of the link zone. A reset leaves it zero.
     pub fn link(&self) -> *mut u8 {
-        self.start().wrapping_add(self.zones.link as usize)
+        self.place(self.pages.zones().link)
     }
 
     /// Address where the stack zone ends: the stack grows down from here.
     pub fn stack_top(&self) -> *mut u8 {
-        self.start().wrapping_add(self.zones.stack.end as usize)
+        self.place(self.pages.zones().stack.end)
     }
 
-    /// Bytes of memory `index` that are accessible.
+    fn place(&self, offset: u64) -> *mut u8 {
+        self.start().wrapping_add(offset as usize)
+    }
+
+    /// Bytes of memory `index` that are accessible to code, whatever else is.
     pub fn memory_size(&self, index: usize) -> u64 {
-        self.bounds.memory_size(index)
+        self.pages.bounds().memory_size(index)
     }
 
     /// Bytes that memory `index` can grow to.
     pub fn memory_max(&self, index: usize) -> u64 {
-        self.memories[index].size.maximum
+        self.pages.memory_max(index)
     }
 
     /// What the slot was filled from and a reset returns to.
     pub fn image(&self) -> &Arc<Image> {
-        &self.image
+        self.pages.image()
     }
 
     /// Where everything lies, to share with a signal handler.
     pub fn bounds(&self) -> SlotBounds {
-        self.bounds.clone()
+        self.pages.bounds().clone()
     }
 
     /// Makes memory `index` `new_size` bytes long; what is new reads as zero.
@@ -233,102 +218,91 @@ impl Slot {
     /// maximum, or not whole pages; [`PagesError::ResetIncomplete`] after a reset
     /// that failed; else the limit that was met. The memory is as before then.
     pub fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
-        let old_size = self.memory_size(index);
-        let state = self.memories[index];
-        check_memory_size(new_size, old_size, state.size.maximum)?;
-        if state.dirty > old_size {
-            return Err(PagesError::ResetIncomplete);
-        }
-        let start = self.zones.memories[index].start;
-        self.pages.commit(start + old_size..start + new_size)?;
-        self.memories[index].dirty = new_size;
-        self.bounds.set_memory_size(index, new_size);
-        Ok(())
+        self.pages.grow_memory(index, new_size)
+    }
+
+    /// How the slot is reset, and why so.
+    pub fn strategy(&self) -> Choice {
+        self.strategy.choice().unwrap_or(self.choice)
+    }
+
+    /// Whether the slot can be handed out: not after a reset that failed half-way.
+    pub fn is_whole(&self) -> bool {
+        self.pages.is_whole()
+    }
+
+    /// Says that code is about to run in the slot on the current thread. Strategy
+    /// `Resident` relies on it: a run that nobody announced is taken for one that
+    /// may have written anything.
+    pub fn enter(&mut self) {
+        self.run.enter();
+    }
+
+    /// Says that somebody has got means to write to the slot that no page fault of
+    /// the thread that runs the code would show: another thread, another process,
+    /// or the kernel for them.
+    pub fn note_view(&mut self, view: View) {
+        self.run.note_view(view);
     }
 
     /// Returns every page to what [`Slot::new`] made: the image, zeros elsewhere
-    /// (stack and link included), memories of their initial sizes. This is the
-    /// strategy *Discard*: the kernel throws the written pages away.
+    /// (link included), memories of their initial sizes. Of the stack a few pages
+    /// may keep what the owner left there, by strategies that restore pages in
+    /// place: [`Slot::hand_to`] clears them when there is another owner.
     ///
     /// # Errors
-    /// [`PagesError::Unsupported`] where the kernel only pretends to discard;
-    /// else the limit that was met. The slot is as before then, except that a
-    /// memory for which even that could not be restored ends at its initial size
-    /// and cannot grow before a reset succeeds.
-    pub fn reset(&mut self) -> Result<(), PagesError> {
-        if !HostFeatures::get()?.discard {
-            return Err(PagesError::Unsupported {
-                feature: Feature::Discard,
-                detail: "the call reports success and changes nothing: use a fresh slot instead",
-            });
+    /// The limit that was met; [`PagesError::Unsupported`] by a slot of
+    /// [`Slot::new`] where the kernel only pretends to discard. The slot either is
+    /// as before, or not whole, and then can only be reset again or dropped:
+    /// [`Slot::is_whole`].
+    pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
+        let Self { pages, strategy, run, stack, .. } = self;
+        let report = if pages.is_unfilled() {
+            strategy::refill(pages, strategy.as_mut(), stack, None)
+        } else {
+            strategy.reset(pages, run, stack)
+        };
+        if report.is_ok() {
+            run.start_anew();
         }
-        // What can fail without losing anything comes first.
-        for index in 0..self.memories.len() {
-            if let Err(failure) = self.shrink(index) {
-                self.undo_shrinking(index);
-                return Err(failure);
-            }
-        }
-        // One call for all that may have been written, guards between memories
-        // included: it is done or not, as a whole.
-        if let Err(failure) = self.pages.discard(self.zones.stack.start..self.dirty_end()) {
-            self.undo_shrinking(self.memories.len());
-            return Err(failure.into());
-        }
-        for memory in &mut self.memories {
-            memory.dirty = memory.size.initial;
-        }
-        Ok(())
+        report
     }
 
-    /// Makes what a memory has beyond its initial size inaccessible. Its pages
-    /// stay dirty.
-    fn shrink(&mut self, index: usize) -> Result<(), PagesError> {
-        let (initial, size) = (self.memories[index].size.initial, self.memory_size(index));
-        let start = self.zones.memories[index].start;
-        self.memories[index].before = size;
-        // From now on no handler may take the pages for accessible.
-        self.bounds.set_memory_size(index, initial);
-        self.pages.protect(start + initial..start + size).map_err(|failure| {
-            self.bounds.set_memory_size(index, size);
-            failure.into()
-        })
+    /// [`Slot::reset`], then [`Slot::hand_to`].
+    ///
+    /// # Errors
+    /// As of [`Slot::reset`].
+    pub fn reset_for(&mut self, owner: Owner) -> Result<ResetReport, PagesError> {
+        let report = self.reset()?;
+        self.hand_to(owner);
+        Ok(report)
     }
 
-    /// Makes the memories below `count` accessible again that [`Self::shrink`]
-    /// has shrunk, as far as that is possible.
-    fn undo_shrinking(&mut self, count: usize) {
-        for index in 0..count {
-            let MemoryState { size, before, .. } = self.memories[index];
-            let start = self.zones.memories[index].start;
-            if self.pages.commit(start + size.initial..start + before).is_ok() {
-                self.bounds.set_memory_size(index, before);
-            }
-        }
+    /// Hands a slot that has just been reset or made to an owner. The stack keeps
+    /// no byte of another one.
+    pub fn hand_to(&mut self, owner: Owner) {
+        self.stack.hand_to(owner, &self.pages);
     }
 
-    /// Slot offset up to which pages may have been written.
-    fn dirty_end(&self) -> u64 {
-        let ends = self.zones.memories.iter().zip(&self.memories);
-        let ends = ends.filter(|(_, state)| state.dirty > 0);
-        ends.map(|(zone, state)| zone.start + state.dirty).next_back().unwrap_or(self.zones.base)
+    /// Fills the slot from another image, with other sizes; maps are made anew.
+    ///
+    /// # Errors
+    /// As of [`Slot::new`]; the slot then either is as before or not whole.
+    ///
+    /// # Panics
+    /// If there are not as many sizes as memories.
+    pub fn reset_to(
+        &mut self,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+        owner: Owner,
+    ) -> Result<ResetReport, PagesError> {
+        let Self { pages, strategy, stack, .. } = self;
+        let report = strategy::refill(pages, strategy.as_mut(), stack, Some((image, sizes)))?;
+        self.run.start_anew();
+        self.hand_to(owner);
+        Ok(report)
     }
-}
-
-/// The parts of a slot that images fill: tables, state and the first memory, then
-/// each further memory.
-fn rooms(zones: &SlotConfig, sizes: &[MemorySize]) -> Vec<Range<u64>> {
-    let mut rooms: Vec<Range<u64>> = zones
-        .memories
-        .iter()
-        .zip(sizes)
-        .map(|(zone, size)| zone.start..zone.start + size.initial)
-        .collect();
-    match rooms.first_mut() {
-        Some(first) => first.start = zones.image_floor,
-        None => rooms.push(zones.image_floor..zones.base),
-    }
-    rooms
 }
 
 fn check_zones(zones: &SlotConfig) {
@@ -346,19 +320,6 @@ fn check_zones(zones: &SlotConfig) {
     assert!(zones.stack.start > 0 && zones.size > zones.base, "a slot has guards at both ends");
     let starts_at_base = zones.memories.first().is_none_or(|first| first.start == zones.base);
     assert!(starts_at_base, "the first memory starts at the base");
-}
-
-fn check_memory_size(requested: u64, current: u64, maximum: u64) -> Result<(), PagesError> {
-    if (current..=maximum).contains(&requested) && requested.is_multiple_of(PAGE_SIZE) {
-        return Ok(());
-    }
-    Err(PagesError::MemorySize { requested, current, maximum })
-}
-
-fn place_bounds(zones: &SlotConfig, start: usize) -> SlotBounds {
-    let at = |offset: u64| start + offset as usize;
-    let memories = zones.memories.iter().map(|memory| at(memory.start)..at(memory.end()));
-    SlotBounds::new(start..at(zones.size), at(zones.stack.start), memories)
 }
 
 // A slot moves between threads; its addresses mean the same in each.

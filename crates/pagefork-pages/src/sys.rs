@@ -9,14 +9,17 @@
 //! range lies within address space that the caller has reserved and owns, and
 //! no Rust reference points into it.
 
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 
-use rustix::fs::{MemfdFlags, SealFlags, Stat};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::Call;
+use crate::userfault::{self, Region};
 
 /// A system call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +102,52 @@ pub(crate) unsafe fn discard(address: usize, length: usize) -> Result<(), Failur
     })
 }
 
+/// Puts fresh pages in the place of used ones: no access, no contents, no advice
+/// and no file, as [`reserve`] made them.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn replace(address: usize, length: usize) -> Result<(), Failure> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let place = attempt(Call::Replace, length as u64, at(address), || {
+        // SAFETY: the caller owns the range that the map replaces.
+        unsafe { rustix::mm::mmap_anonymous(at(address), length, ProtFlags::empty(), flags) }
+    })?;
+    assert_eq!(place.addr(), address, "a fixed map lies where it was asked for");
+    Ok(())
+}
+
+/// Maps `length` bytes of `file` over reserved pages, for reading.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn map_view(
+    address: usize,
+    length: usize,
+    file: BorrowedFd<'_>,
+    offset: u64,
+) -> Result<(), Failure> {
+    // Private, because kernels before 6.7 refuse shared maps of sealed files.
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    let place = attempt_with(Call::MapView, length as u64, None, || {
+        // SAFETY: the caller owns the range that the map replaces.
+        unsafe { rustix::mm::mmap(at(address), length, ProtFlags::READ, flags, file, offset) }
+    })?;
+    assert_eq!(place.addr(), address, "a fixed map lies where it was asked for");
+    Ok(())
+}
+
+/// Keeps huge pages out of a range, now and later.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<(), Failure> {
+    attempt(Call::RefuseHugePages, 0, (), || {
+        // SAFETY: the caller owns the range.
+        unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxNoHugepage) }
+    })
+}
+
 /// Gives address space back.
 ///
 /// # Safety
@@ -171,6 +220,51 @@ pub(crate) fn seal_image(file: BorrowedFd<'_>) -> Result<SealFlags, Failure> {
 /// Attributes of a file.
 pub(crate) fn stat_image(file: BorrowedFd<'_>) -> Result<Stat, Failure> {
     attempt_with(Call::StatImage, 0, None, || rustix::fs::fstat(file))
+}
+
+/// Opens the page map of this process.
+pub(crate) fn open_pagemap() -> Result<OwnedFd, Failure> {
+    attempt_with(Call::OpenPagemap, 0, None, || {
+        rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    })
+}
+
+/// Appends the private pages of a range of addresses to `regions`; returns where
+/// the kernel stopped.
+pub(crate) fn scan_private(
+    pagemap: BorrowedFd<'_>,
+    addresses: Range<u64>,
+    regions: &mut Vec<Region>,
+) -> Result<u64, Failure> {
+    attempt(Call::Scan, 0, addresses.end, || {
+        userfault::scan_private(pagemap, addresses, &mut *regions)
+    })
+}
+
+/// Reads entries of a page map from byte `offset` on; returns the bytes read.
+pub(crate) fn read_pagemap(
+    pagemap: BorrowedFd<'_>,
+    into: &mut [u8],
+    offset: u64,
+) -> Result<usize, Failure> {
+    attempt_with(Call::ReadPagemap, 0, None, || {
+        rustix::io::retry_on_intr(|| rustix::io::pread(pagemap, &mut *into, offset))
+    })
+}
+
+/// How many page faults the current thread has taken: without and with input.
+pub(crate) fn count_faults() -> Result<(i64, i64), Failure> {
+    attempt_with(Call::CountFaults, 0, None, || {
+        let mut usage = MaybeUninit::<libc::rusage>::uninit();
+        // SAFETY: the call fills the structure, and says whether it did.
+        let usage = unsafe {
+            if libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) != 0 {
+                return Err(Errno::INVAL);
+            }
+            usage.assume_init()
+        };
+        Ok((usage.ru_minflt, usage.ru_majflt))
+    })
 }
 
 fn at(address: usize) -> *mut core::ffi::c_void {

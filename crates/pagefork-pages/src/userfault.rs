@@ -33,6 +33,10 @@ pub(crate) const WRITTEN: u64 = 1 << 1;
 pub(crate) const OF_FILE: u64 = 1 << 2;
 /// The page is in memory.
 pub(crate) const PRESENT: u64 = 1 << 3;
+/// The page is in swap space, or on its way from one place to another.
+pub(crate) const SWAPPED: u64 = 1 << 4;
+/// The page is the one page of zeros that all share.
+pub(crate) const ZERO_PAGE: u64 = 1 << 5;
 
 const API_VERSION: u64 = 0xaa;
 const GROUP: u8 = 0xaa;
@@ -265,6 +269,41 @@ pub(crate) unsafe fn scan(
     // regions as it says there are; the caller owns what is protected.
     let count = unsafe { control_counting(pagemap.as_fd(), SCAN, &mut scan)? };
     Ok(regions[..count].to_vec())
+}
+
+/// Appends to `regions` the pages of a range that are private and have contents of
+/// their own, in memory or in swap space; categories say [`SWAPPED`]. Returns the
+/// address where the kernel stopped, because there was no room for more regions:
+/// from there the search goes on.
+pub(crate) fn scan_private(
+    pagemap: BorrowedFd<'_>,
+    addresses: std::ops::Range<u64>,
+    regions: &mut Vec<Region>,
+) -> Result<u64, Errno> {
+    const NEITHER: u64 = OF_FILE | ZERO_PAGE;
+    const ROOM_MIN: usize = 32;
+    regions.reserve(ROOM_MIN);
+    let room = regions.spare_capacity_mut();
+    let mut scan = Scan {
+        size: size_of::<Scan>() as u64,
+        flags: 0,
+        start: addresses.start,
+        end: addresses.end,
+        walk_end: addresses.start,
+        regions: room.as_mut_ptr().expose_provenance() as u64,
+        region_count: room.len() as u64,
+        pages_max: 0,
+        inverted: NEITHER,
+        all_of: NEITHER,
+        any_of: PRESENT | SWAPPED,
+        reported: SWAPPED,
+    };
+    // SAFETY: the request is of this structure, changes no page, and writes at
+    // most as many regions as it says there is room for.
+    let count = unsafe { control_counting(pagemap, SCAN, &mut scan)? };
+    // SAFETY: the kernel has written as many regions as it says.
+    unsafe { regions.set_len(regions.len() + count) };
+    Ok(scan.walk_end)
 }
 
 /// # Safety

@@ -1,0 +1,164 @@
+//! Which pages of a range are private to this process and have contents of their
+//! own, by `/proc/self/pagemap`.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use crate::error::{Call, PagesError};
+use crate::sys::{self, Failure};
+use crate::userfault::{OF_FILE, PRESENT, Region, SWAPPED};
+
+/// How private pages are found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Method {
+    /// PAGEMAP_SCAN, which reports ranges.
+    Scan,
+    /// Reading an entry a page. It cannot tell the shared page of zeros from a
+    /// private page of zeros.
+    Read,
+}
+
+/// Finds private pages. Processes forked from this one get a page map of their
+/// own when they first look.
+#[derive(Clone, Debug)]
+pub(crate) struct Finder {
+    method: Method,
+    pagemap: Arc<Pagemap>,
+}
+
+#[derive(Debug)]
+struct Pagemap {
+    file: OwnedFd,
+    /// The process that it shows.
+    process: u64,
+}
+
+impl Finder {
+    /// Opens the page map, one a process for all.
+    pub(crate) fn new(method: Method) -> Result<Self, PagesError> {
+        Ok(Self { method, pagemap: Pagemap::of_this_process()? })
+    }
+
+    pub(crate) fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Appends the private pages of `addresses` to `regions`, ascending, where
+    /// categories say [`SWAPPED`]. It is complete, or an error.
+    pub(crate) fn find(
+        &mut self,
+        addresses: Range<u64>,
+        regions: &mut Vec<Region>,
+    ) -> Result<(), PagesError> {
+        if self.pagemap.process != this_process() {
+            self.pagemap = Pagemap::of_this_process()?;
+        }
+        let found = match self.method {
+            Method::Scan => self.scan(addresses, regions),
+            Method::Read => self.read(addresses, regions),
+        };
+        Ok(found?)
+    }
+
+    fn scan(&self, addresses: Range<u64>, regions: &mut Vec<Region>) -> Result<(), Failure> {
+        let mut at = addresses.start;
+        while at < addresses.end {
+            let before = regions.len();
+            let stopped = sys::scan_private(self.pagemap.file.as_fd(), at..addresses.end, regions)?;
+            // Where a call filled the kernel's own buffer of 512 regions and then went
+            // on to the end, Linux 6.18 says that it stopped at the former.
+            let seen = regions.last().map_or(stopped, |region| stopped.max(region.end));
+            let stopped = if regions.len() > before { seen } else { stopped };
+            if stopped <= at {
+                // A kernel that does not get on would keep us here for ever.
+                let errno = rustix::io::Errno::PROTO;
+                return Err(Failure { call: Call::Scan, errno, requested: 0 });
+            }
+            at = stopped;
+        }
+        Ok(())
+    }
+
+    fn read(&self, addresses: Range<u64>, regions: &mut Vec<Region>) -> Result<(), Failure> {
+        const ENTRIES: usize = 512;
+        const ENTRY: u64 = size_of::<u64>() as u64;
+        let mut buffer = [0u8; ENTRIES * ENTRY as usize];
+        let mut at = addresses.start;
+        while at < addresses.end {
+            let count = ((addresses.end - at) / PAGE_SIZE).min(ENTRIES as u64) * ENTRY;
+            let into = &mut buffer[..count as usize];
+            let file = self.pagemap.file.as_fd();
+            let length = sys::read_pagemap(file, into, at / PAGE_SIZE * ENTRY)?;
+            let (entries, _) = buffer[..length].as_chunks();
+            if entries.is_empty() {
+                let errno = rustix::io::Errno::PROTO;
+                return Err(Failure { call: Call::ReadPagemap, errno, requested: 0 });
+            }
+            for &entry in entries {
+                if let Some(categories) = categories(u64::from_le_bytes(entry)) {
+                    push(regions, at, categories);
+                }
+                at += PAGE_SIZE;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a scan would report of a page with this entry, if it is private.
+fn categories(entry: u64) -> Option<u64> {
+    const ENTRY_PRESENT: u64 = 1 << 63;
+    const ENTRY_SWAPPED: u64 = 1 << 62;
+    const ENTRY_OF_FILE: u64 = 1 << 61;
+    if entry & ENTRY_OF_FILE != 0 || entry & (ENTRY_PRESENT | ENTRY_SWAPPED) == 0 {
+        return None;
+    }
+    Some(if entry & ENTRY_SWAPPED != 0 { SWAPPED } else { 0 })
+}
+
+fn push(regions: &mut Vec<Region>, page: u64, categories: u64) {
+    match regions.last_mut() {
+        Some(last) if last.end == page && last.categories == categories => last.end += PAGE_SIZE,
+        _ => regions.push(Region { start: page, end: page + PAGE_SIZE, categories }),
+    }
+}
+
+// What a region can say is what a scan is asked for.
+const _: () = assert!(SWAPPED & (PRESENT | OF_FILE) == 0);
+
+impl Pagemap {
+    /// The page map that all slots of this process share, as long as there are some.
+    fn of_this_process() -> Result<Arc<Self>, PagesError> {
+        static OPEN: Mutex<Weak<Pagemap>> = Mutex::new(Weak::new());
+        let process = this_process();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pagemap) = open.upgrade()
+            && pagemap.process == process
+        {
+            return Ok(pagemap);
+        }
+        let pagemap = Arc::new(Self { file: sys::open_pagemap()?, process });
+        *open = Arc::downgrade(&pagemap);
+        Ok(pagemap)
+    }
+}
+
+/// A number that differs between a process and those forked from it. An open page
+/// map goes on to show the process that opened it, and counters start anew.
+pub(crate) fn this_process() -> u64 {
+    static FORKS: AtomicU64 = AtomicU64::new(0);
+    static WATCH: Once = Once::new();
+    extern "C" fn forked() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    WATCH.call_once(|| {
+        // SAFETY: the handler only counts.
+        let watched = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        assert_eq!(watched, 0, "a handler of forks takes a few bytes");
+    });
+    FORKS.load(Ordering::Relaxed)
+}

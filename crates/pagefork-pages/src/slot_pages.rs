@@ -1,0 +1,474 @@
+//! The pages of a slot, in the verbs that slots and reset strategies are written
+//! in. What each page holds afterwards is said here; when to do it, elsewhere.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use crate::bounds::SlotBounds;
+use crate::error::{Feature, PagesError};
+use crate::features::HostFeatures;
+use crate::image::{Image, Source, Unsealed};
+use crate::reservation::Reservation;
+use crate::slot::{MemorySize, SlotConfig};
+
+/// How the pages of a slot are set up, whatever it is filled from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Setup {
+    /// Bytes that stay accessible of each memory, whatever its size; `None`: as
+    /// much as its size, no more.
+    pub(crate) accessible: Option<u64>,
+    /// Whether the image is copied into anonymous pages instead of mapped
+    /// copy-on-write.
+    pub(crate) copies_image: bool,
+    /// Whether somebody needs to read the image to restore pages.
+    pub(crate) restores: bool,
+    /// Whether huge pages are kept out.
+    pub(crate) small_pages: bool,
+    /// Whether used pages can be discarded.
+    pub(crate) discards: bool,
+}
+
+impl Setup {
+    /// Copy-on-write, restored by discarding.
+    pub(crate) const PLAIN: Self = Self {
+        accessible: None,
+        copies_image: false,
+        restores: false,
+        small_pages: false,
+        discards: true,
+    };
+}
+
+#[derive(Debug)]
+pub(crate) struct SlotPages {
+    pages: Reservation,
+    zones: SlotConfig,
+    setup: Setup,
+    image: Arc<Image>,
+    /// Invariant: as `image` says; their addresses are good while it is held.
+    sources: Vec<Source>,
+    bounds: SlotBounds,
+    /// One for each memory.
+    memories: Vec<MemoryState>,
+    state: State,
+}
+
+/// Whether a slot can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// It can.
+    Whole,
+    /// A reset has failed half-way: first another has to succeed.
+    Unfinished,
+    /// Its pages have been replaced and not filled: no reset but by filling it.
+    Unfilled,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MemoryState {
+    size: MemorySize,
+    /// Bytes up to which pages may have been written since they were last as the
+    /// image. Invariant: at least the memory's size; higher only after a reset
+    /// that failed half-way.
+    dirty: u64,
+    /// The size before the reset that is under way.
+    before: u64,
+}
+
+impl SlotPages {
+    /// Reserves a slot and fills it.
+    pub(crate) fn new(
+        zones: SlotConfig,
+        setup: Setup,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+    ) -> Result<Self, PagesError> {
+        check_fit(&zones, image, sizes)?;
+        let sources = sources(image, setup)?;
+        let pages = Reservation::new(zones.size, pagefork_layout::slot::SLOT_ALIGN)?;
+        let mut slot = Self {
+            bounds: place_bounds(&zones, pages.start()),
+            pages,
+            zones,
+            setup,
+            image: Arc::clone(image),
+            sources,
+            memories: sizes.iter().map(MemoryState::fresh).collect(),
+            state: State::Unfilled,
+        };
+        slot.fill()?;
+        Ok(slot)
+    }
+
+    /// Fills the slot anew, with fresh pages from another image or the same.
+    ///
+    /// # Errors
+    /// The slot is as before if the image does not fit or cannot be read, and
+    /// unfilled after other errors.
+    pub(crate) fn refill(
+        &mut self,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+    ) -> Result<(), PagesError> {
+        check_fit(&self.zones, image, sizes)?;
+        let sources = sources(image, self.setup)?;
+        self.state = State::Unfilled;
+        for index in 0..self.memories.len() {
+            self.bounds.set_memory_size(index, 0);
+        }
+        self.pages.replace(0..self.zones.size)?;
+        self.image = Arc::clone(image);
+        self.sources = sources;
+        self.memories.clear();
+        self.memories.extend(sizes.iter().map(MemoryState::fresh));
+        self.fill()
+    }
+
+    /// As [`Self::refill`], from the image that the slot has, with the sizes that
+    /// it has.
+    pub(crate) fn refill_same(&mut self) -> Result<(), PagesError> {
+        let image = Arc::clone(&self.image);
+        let sizes: Vec<MemorySize> = self.memories.iter().map(|memory| memory.size).collect();
+        self.refill(&image, &sizes)
+    }
+
+    /// Makes fresh pages what a slot starts with.
+    fn fill(&mut self) -> Result<(), PagesError> {
+        let setup = self.setup;
+        let end = |index: usize, memory: &MemoryState| {
+            let initial = memory.size.initial;
+            let accessible = setup.accessible.map_or(initial, |bytes| {
+                // What the image reaches is accessible in any case.
+                bytes.min(memory.size.maximum).max(initial)
+            });
+            self.zones.memories[index].start + accessible
+        };
+        let ends: Vec<u64> = (0..).zip(&self.memories).map(|(i, m)| end(i, m)).collect();
+        self.pages.commit(self.zones.stack.start..*ends.first().unwrap_or(&self.zones.base))?;
+        for (index, &end) in ends.iter().enumerate().skip(1) {
+            self.pages.commit(self.zones.memories[index].start..end)?;
+        }
+        if !setup.copies_image {
+            for (range, file, file_offset) in self.image.maps() {
+                self.pages.map_private(range, file, file_offset)?;
+            }
+        }
+        if setup.small_pages {
+            // Also again: fresh maps have no advice.
+            self.pages.refuse_huge_pages(0..self.zones.size)?;
+        }
+        if setup.copies_image {
+            for source in &self.sources {
+                // SAFETY: images lie in what was made accessible above.
+                unsafe { self.restore_from(source, source.slot.clone()) };
+            }
+        }
+        for (index, memory) in self.memories.iter().enumerate() {
+            self.bounds.set_memory_size(index, memory.size.initial);
+        }
+        self.state = State::Whole;
+        Ok(())
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.pages.start()
+    }
+
+    pub(crate) fn zones(&self) -> &SlotConfig {
+        &self.zones
+    }
+
+    pub(crate) fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+
+    pub(crate) fn bounds(&self) -> &SlotBounds {
+        &self.bounds
+    }
+
+    pub(crate) fn memory_count(&self) -> usize {
+        self.memories.len()
+    }
+
+    pub(crate) fn memory_max(&self, index: usize) -> u64 {
+        self.memories[index].size.maximum
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.state == State::Whole
+    }
+
+    /// Whether its pages have been replaced and not filled.
+    pub(crate) fn is_unfilled(&self) -> bool {
+        self.state == State::Unfilled
+    }
+
+    /// Says that from here on the slot is neither as before nor as its image,
+    /// until [`Self::finish`].
+    pub(crate) fn begin(&mut self) {
+        self.state = State::Unfinished;
+    }
+
+    /// Says that every page is as the image, and memories have their initial sizes.
+    pub(crate) fn finish(&mut self) {
+        for memory in &mut self.memories {
+            memory.dirty = memory.size.initial;
+        }
+        self.state = State::Whole;
+    }
+
+    pub(crate) fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
+        let old_size = self.bounds.memory_size(index);
+        let state = self.memories[index];
+        check_memory_size(new_size, old_size, state.size.maximum)?;
+        if !self.is_whole() || state.dirty > old_size {
+            return Err(PagesError::ResetIncomplete);
+        }
+        let (start, accessible) = (self.zones.memories[index].start, self.accessible(index));
+        if new_size > accessible {
+            self.pages.commit(start + accessible..start + new_size)?;
+        }
+        self.memories[index].dirty = new_size;
+        self.bounds.set_memory_size(index, new_size);
+        Ok(())
+    }
+
+    /// Makes all memories as long as at first, and what they had beyond that
+    /// inaccessible. Their pages stay dirty. Either all are, or none.
+    pub(crate) fn shrink_all(&mut self) -> Result<(), PagesError> {
+        for index in 0..self.memories.len() {
+            if let Err(failure) = self.shrink(index) {
+                self.undo_shrinking(index);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    fn shrink(&mut self, index: usize) -> Result<(), PagesError> {
+        let (size, accessible) = (self.bounds.memory_size(index), self.accessible(index));
+        let initial = self.memories[index].size.initial;
+        let start = self.zones.memories[index].start;
+        self.memories[index].before = size;
+        // From now on no handler may take the pages for accessible.
+        self.bounds.set_memory_size(index, initial);
+        let kept = self.accessible(index);
+        self.pages.protect(start + kept..start + accessible).map_err(|failure| {
+            self.bounds.set_memory_size(index, size);
+            failure.into()
+        })
+    }
+
+    /// Makes the memories below `count` accessible again that [`Self::shrink`]
+    /// has shrunk, as far as that is possible.
+    fn undo_shrinking(&mut self, count: usize) {
+        for index in 0..count {
+            let before = self.memories[index].before;
+            let kept = self.accessible(index);
+            let start = self.zones.memories[index].start;
+            let end = kept.max(before);
+            if self.pages.commit(start + kept..start + end).is_ok() {
+                self.bounds.set_memory_size(index, before);
+            }
+        }
+    }
+
+    /// Throws away whatever has been written, in all zones.
+    ///
+    /// # Errors
+    /// [`PagesError::Unsupported`] where the kernel only pretends to discard;
+    /// else the limit that was met. The slot is as before then, except that a
+    /// memory for which even that could not be restored ends at its initial size
+    /// and cannot grow before a reset succeeds.
+    pub(crate) fn discard_all(&mut self) -> Result<(), PagesError> {
+        if !HostFeatures::get()?.discard {
+            return Err(PagesError::Unsupported {
+                feature: Feature::Discard,
+                detail: "the call reports success and changes nothing: use a fresh slot instead",
+            });
+        }
+        // What can fail without losing anything comes first.
+        self.shrink_all()?;
+        // One call for all that may have been written, guards between memories
+        // included: it is done or not, as a whole.
+        if let Err(failure) = self.pages.discard(self.zones.stack.start..self.dirty_end()) {
+            self.undo_shrinking(self.memories.len());
+            return Err(failure.into());
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// Slot offset up to which pages may have been written.
+    pub(crate) fn dirty_end(&self) -> u64 {
+        let ends = self.zones.memories.iter().zip(&self.memories);
+        let ends = ends.filter(|(_, state)| state.dirty > 0);
+        ends.map(|(zone, state)| zone.start + state.dirty).next_back().unwrap_or(self.zones.base)
+    }
+
+    /// Slot offsets that are accessible and may have been written, ascending: from
+    /// the stack to the end of the first memory, then each further memory.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Range<u64>> {
+        let end = |index: usize| {
+            let zone = &self.zones.memories[index];
+            zone.start..zone.start + self.memories[index].dirty.min(self.accessible(index))
+        };
+        let first = if self.memories.is_empty() { self.zones.base } else { end(0).end };
+        let further = (1..self.memories.len()).map(end);
+        std::iter::once(self.zones.stack.start..first).chain(further)
+    }
+
+    /// Bytes of a memory that are accessible now.
+    fn accessible(&self, index: usize) -> u64 {
+        let MemorySize { initial, maximum } = self.memories[index].size;
+        let size = self.bounds.memory_size(index);
+        let always = self.setup.accessible.map_or(0, |bytes| bytes.min(maximum).max(initial));
+        size.max(always)
+    }
+
+    /// Whether `page` can be restored in place: not if only the kernel may read
+    /// that part of the image.
+    pub(crate) fn can_restore(&self, page: u64) -> bool {
+        self.source(page).is_none_or(|source| source.address.is_some())
+    }
+
+    /// Whether discarding `range` makes it as the image.
+    pub(crate) fn can_discard(&self, range: &Range<u64>) -> bool {
+        let of_image =
+            |source: &Source| source.slot.start < range.end && range.start < source.slot.end;
+        self.setup.discards && !(self.setup.copies_image && self.sources.iter().any(of_image))
+    }
+
+    /// Throws away what has been written in `range`, where that makes it as the
+    /// image: [`Self::can_discard`].
+    pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), PagesError> {
+        debug_assert!(self.can_discard(&range));
+        Ok(self.pages.discard(range)?)
+    }
+
+    /// Makes the page at slot offset `page` as the image, in place.
+    ///
+    /// # Safety
+    /// The page is accessible, nobody else uses it, and [`Self::can_restore`].
+    pub(crate) unsafe fn restore(&self, page: u64) {
+        match self.source(page) {
+            // SAFETY: as the caller says.
+            Some(source) => unsafe { self.restore_from(source, page..page + PAGE_SIZE) },
+            // SAFETY: as above.
+            None => unsafe { self.place(page).write_bytes(0, PAGE_SIZE as usize) },
+        }
+    }
+
+    /// Whether the page at slot offset `page` is as the image.
+    ///
+    /// # Safety
+    /// As of [`Self::restore`].
+    pub(crate) unsafe fn is_as_image(&self, page: u64) -> bool {
+        static ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+        let wanted = match self.source(page) {
+            Some(source) => source.place(page),
+            None => ZEROS.as_ptr(),
+        };
+        // SAFETY: the caller says so of the page; the image's is never written, and
+        // held by `self.image`.
+        let (found, wanted) = unsafe {
+            let bytes = |at| std::slice::from_raw_parts::<u8>(at, PAGE_SIZE as usize);
+            (bytes(self.place(page)), bytes(wanted))
+        };
+        found == wanted
+    }
+
+    /// # Safety
+    /// As of [`Self::restore`], for all pages of `range`, which lies in `source`.
+    unsafe fn restore_from(&self, source: &Source, range: Range<u64>) {
+        let length = (range.end - range.start) as usize;
+        // SAFETY: the caller says so of the pages; the image's are held by
+        // `self.image`, and lie elsewhere.
+        unsafe {
+            self.place(range.start).copy_from_nonoverlapping(source.place(range.start), length);
+        }
+    }
+
+    /// Where the image has the page, unless it is zero.
+    fn source(&self, page: u64) -> Option<&Source> {
+        self.sources.iter().find(|source| source.slot.contains(&page))
+    }
+
+    fn place(&self, offset: u64) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.pages.start() + offset as usize)
+    }
+}
+
+impl Source {
+    fn place(&self, page: u64) -> *const u8 {
+        let address = self.address.expect("only readable parts of an image are read");
+        ptr::with_exposed_provenance(address + (page - self.slot.start) as usize)
+    }
+}
+
+impl MemoryState {
+    fn fresh(&size: &MemorySize) -> Self {
+        let MemorySize { initial, .. } = size;
+        Self { size, dirty: initial, before: initial }
+    }
+}
+
+fn sources(image: &Image, setup: Setup) -> Result<Vec<Source>, PagesError> {
+    match (setup.copies_image, setup.restores) {
+        (true, _) => image.sources(Unsealed::Copied),
+        (false, true) => image.sources(Unsealed::Absent),
+        (false, false) => Ok(Vec::new()),
+    }
+}
+
+/// # Errors
+/// [`PagesError::ImageMisfit`] and [`PagesError::MemorySize`].
+fn check_fit(zones: &SlotConfig, image: &Image, sizes: &[MemorySize]) -> Result<(), PagesError> {
+    assert_eq!(sizes.len(), zones.memories.len(), "each memory has a size");
+    for (size, zone) in sizes.iter().zip(&zones.memories) {
+        let MemorySize { initial, maximum } = *size;
+        check_memory_size(initial, 0, maximum.min(zone.reservation))?;
+        check_memory_size(maximum, initial, zone.reservation)?;
+    }
+    let rooms = rooms(zones, sizes);
+    for extent in image.extents() {
+        let room = rooms.iter().rev().find(|room| room.start <= extent.start);
+        let room = room.unwrap_or(&rooms[0]);
+        if extent.start < room.start || extent.end > room.end {
+            return Err(PagesError::ImageMisfit { extent: extent.clone(), room: room.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// The parts of a slot that images fill: tables, state and the first memory, then
+/// each further memory.
+fn rooms(zones: &SlotConfig, sizes: &[MemorySize]) -> Vec<Range<u64>> {
+    let mut rooms: Vec<Range<u64>> = zones
+        .memories
+        .iter()
+        .zip(sizes)
+        .map(|(zone, size)| zone.start..zone.start + size.initial)
+        .collect();
+    match rooms.first_mut() {
+        Some(first) => first.start = zones.image_floor,
+        None => rooms.push(zones.image_floor..zones.base),
+    }
+    rooms
+}
+
+fn check_memory_size(requested: u64, current: u64, maximum: u64) -> Result<(), PagesError> {
+    if (current..=maximum).contains(&requested) && requested.is_multiple_of(PAGE_SIZE) {
+        return Ok(());
+    }
+    Err(PagesError::MemorySize { requested, current, maximum })
+}
+
+fn place_bounds(zones: &SlotConfig, start: usize) -> SlotBounds {
+    let at = |offset: u64| start + offset as usize;
+    let memories = zones.memories.iter().map(|memory| at(memory.start)..at(memory.end()));
+    SlotBounds::new(start..at(zones.size), at(zones.stack.start), memories)
+}

@@ -1,0 +1,315 @@
+use std::fmt;
+use std::sync::OnceLock;
+
+use super::auto::{Auto, RESIDENT_SLOT_MAX};
+use super::copy::Copy;
+use super::remap::Remap;
+use super::resident::Resident;
+use super::restorer::Restorer;
+use super::scan::Scan;
+use super::{Discard, GrowthKind, ResetKind, Strategy, StrategyConfig};
+use crate::error::PagesError;
+use crate::features::HostFeatures;
+use crate::pagemap::{Finder, Method};
+use crate::slot::MemorySize;
+use crate::slot_pages::Setup;
+
+/// Strategies that go together: a checked [`StrategyConfig`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Strategies(StrategyConfig);
+
+/// How a slot is reset, and why so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// What was asked for.
+    pub asked: ResetKind,
+    /// What is done.
+    pub used: ResetKind,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a slot is reset as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It was asked for.
+    Asked,
+    /// Copy-on-write is switched off.
+    CopyOnWriteOff,
+    /// `MADV_DONTNEED` reports success and does nothing.
+    DiscardDoesNothing,
+    /// PAGEMAP_SCAN is missing: `/proc/self/pagemap` is read instead, which costs
+    /// more.
+    ReadsPageMap,
+    /// Nothing tells private pages from others.
+    NoPageMap,
+    /// Huge pages cannot be kept out, and they take writes without a fault.
+    HugePages,
+    /// It is what `Auto` starts with.
+    Start,
+    /// The last resets found nothing that was not known.
+    NothingNew {
+        /// Resets that were looked at.
+        resets: u32,
+    },
+    /// Most scans had to be made after all.
+    ManyScans {
+        /// Scans in the last resets.
+        scans: u32,
+        /// Resets that were looked at.
+        resets: u32,
+    },
+    /// Counting faults took longer than scanning; mean times.
+    Slower {
+        /// Nanoseconds a reset with counting.
+        counting: u64,
+        /// Nanoseconds a reset by scanning.
+        scanning: u64,
+    },
+    /// Runs write many pages, each other ones: keeping them gains nothing. Means of
+    /// the last resets.
+    OtherPagesEachTime {
+        /// Pages that became private.
+        new: u64,
+        /// Pages that were let go again.
+        discarded: u64,
+    },
+    /// After some time another try.
+    Retry,
+}
+
+impl Choice {
+    /// Of a slot that was made without a choice.
+    pub(crate) const PLAIN: Self =
+        Self { asked: ResetKind::Discard, used: ResetKind::Discard, reason: Reason::Asked };
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.asked == self.used {
+            return write!(f, "{}: {}", self.used, self.reason);
+        }
+        write!(f, "{} (asked for: {}): {}", self.used, self.asked, self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked => f.write_str("asked for"),
+            Self::CopyOnWriteOff => f.write_str("copy-on-write is switched off"),
+            Self::DiscardDoesNothing => f.write_str("MADV_DONTNEED does nothing here"),
+            Self::ReadsPageMap => {
+                f.write_str("PAGEMAP_SCAN is missing, so /proc/self/pagemap is read")
+            }
+            Self::NoPageMap => {
+                f.write_str("neither PAGEMAP_SCAN nor /proc/self/pagemap tells private pages")
+            }
+            Self::HugePages => f.write_str("huge pages cannot be kept out of a slot here"),
+            Self::Start => f.write_str("what it starts with"),
+            Self::NothingNew { resets } => {
+                write!(f, "the last {resets} scans found no page that was not known")
+            }
+            Self::ManyScans { scans, resets } => {
+                write!(f, "{scans} of the last {resets} resets had to scan")
+            }
+            Self::Slower { counting, scanning } => {
+                write!(f, "counting faults took {counting} ns a reset, scanning {scanning} ns")
+            }
+            Self::OtherPagesEachTime { new, discarded } => {
+                write!(f, "a run writes {new} new pages, and {discarded} were kept in vain")
+            }
+            Self::Retry => f.write_str("another try after some time"),
+        }
+    }
+}
+
+/// What a slot is made with.
+pub(crate) struct Made {
+    pub(crate) setup: Setup,
+    pub(crate) strategy: Box<dyn Strategy>,
+    pub(crate) choice: Choice,
+}
+
+impl Strategies {
+    pub(super) fn of(checked: StrategyConfig) -> Self {
+        Self(checked)
+    }
+
+    /// What was checked.
+    pub fn config(&self) -> StrategyConfig {
+        self.0
+    }
+
+    /// What this machine can do of it, and why it is that: what a slot will say
+    /// that is made with it.
+    ///
+    /// # Errors
+    /// As of [`HostFeatures::get`].
+    pub fn choice(&self) -> Result<Choice, PagesError> {
+        Ok(self.choose(&HostFeatures::get()?).0)
+    }
+
+    /// The strategies of one slot.
+    pub(crate) fn make(&self, sizes: &[MemorySize]) -> Result<Made, PagesError> {
+        let features = HostFeatures::get()?;
+        let (choice, method) = self.choose(&features);
+        let config = &self.0;
+        let restorer = || {
+            let method = method.expect("a strategy that searches is chosen only with a method");
+            Ok::<_, PagesError>(Restorer::new(Finder::new(method)?, config.resident_max))
+        };
+        let small = sizes.iter().map(|size| size.initial).sum::<u64>() <= RESIDENT_SLOT_MAX;
+        let counts = small && features.small_pages;
+        let strategy: Box<dyn Strategy> = match choice.used {
+            ResetKind::Remap => Box::new(Remap),
+            ResetKind::Discard => Box::new(Discard),
+            ResetKind::Scan => Box::new(Scan(restorer()?)),
+            ResetKind::Resident => Box::new(Resident::new(restorer()?)),
+            ResetKind::Copy => {
+                // Where discarding does nothing, the page map proves nothing either.
+                let finds = method.is_some() && features.discard;
+                Box::new(Copy { restorer: if finds { Some(restorer()?) } else { None } })
+            }
+            ResetKind::Auto => Box::new(Auto::new(Resident::new(restorer()?), counts)),
+        };
+        let setup = Setup {
+            accessible: match config.growth {
+                GrowthKind::Mprotect => None,
+                GrowthKind::Checked { accessible } => Some(accessible.unwrap_or(u64::MAX)),
+            },
+            copies_image: choice.used == ResetKind::Copy,
+            restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
+            small_pages: match choice.used {
+                ResetKind::Resident => has_huge_pages(),
+                ResetKind::Auto => counts && has_huge_pages(),
+                _ => false,
+            },
+            discards: features.discard,
+        };
+        Ok(Made { setup, strategy, choice })
+    }
+
+    fn choose(&self, features: &HostFeatures) -> (Choice, Option<Method>) {
+        use ResetKind::{Auto, Copy, Discard, Remap, Resident, Scan};
+        let asked = self.0.reset;
+        let method = match features {
+            HostFeatures { scan: true, .. } => Some(Method::Scan),
+            HostFeatures { pagemap: true, .. } => Some(Method::Read),
+            _ => None,
+        };
+        let copy_on_write = self.0.copy_on_write && !is_switched_off();
+        let reads = match method {
+            Some(Method::Read) => Reason::ReadsPageMap,
+            _ => Reason::Asked,
+        };
+        let (used, reason) = match asked {
+            Copy => (Copy, Reason::Asked),
+            _ if !copy_on_write => (Copy, Reason::CopyOnWriteOff),
+            Remap => (Remap, Reason::Asked),
+            _ if !features.discard => (Remap, Reason::DiscardDoesNothing),
+            Discard => (Discard, Reason::Asked),
+            _ if method.is_none() => (Discard, Reason::NoPageMap),
+            Resident if !features.small_pages => (Scan, Reason::HugePages),
+            Scan | Resident => (asked, reads),
+            Auto => (Auto, reads),
+        };
+        (Choice { asked, used, reason }, method)
+    }
+}
+
+/// Whether copy-on-write is switched off for the whole process.
+fn is_switched_off() -> bool {
+    static BY_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
+    let by_environment = || std::env::var_os("PAGEFORK_COW").is_some_and(|value| value == "0");
+    cfg!(feature = "no-cow") || *BY_ENVIRONMENT.get_or_init(by_environment)
+}
+
+/// Whether this kernel knows huge pages: if not, it knows no advice against them.
+fn has_huge_pages() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| std::fs::metadata("/sys/kernel/mm/transparent_hugepage").is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::IllegalStrategies;
+    use crate::strategy::CodeBounds;
+
+    const ALL: HostFeatures = HostFeatures {
+        discard: true,
+        noexec_seal: true,
+        scan: true,
+        pagemap: true,
+        small_pages: true,
+    };
+
+    #[cfg(not(feature = "no-cow"))]
+    fn used(reset: ResetKind, features: HostFeatures) -> (ResetKind, Reason, Option<Method>) {
+        let strategies = StrategyConfig { reset, ..Default::default() }.check().unwrap();
+        let (choice, method) = strategies.choose(&features);
+        assert_eq!(choice.asked, reset);
+        (choice.used, choice.reason, method)
+    }
+
+    #[test]
+    #[cfg(not(feature = "no-cow"))]
+    fn what_is_missing_is_replaced_by_what_is_nearest() {
+        use ResetKind::*;
+        for kind in ResetKind::ALL {
+            assert_eq!(used(kind, ALL), (kind, Reason::Asked, Some(Method::Scan)));
+            let no_scan = HostFeatures { scan: false, ..ALL };
+            let reason = match kind {
+                Scan | Resident | Auto => Reason::ReadsPageMap,
+                _ => Reason::Asked,
+            };
+            assert_eq!(used(kind, no_scan), (kind, reason, Some(Method::Read)));
+            let no_map = HostFeatures { scan: false, pagemap: false, ..ALL };
+            let expected = match kind {
+                Scan | Resident | Auto => (Discard, Reason::NoPageMap, None),
+                _ => (kind, Reason::Asked, None),
+            };
+            assert_eq!(used(kind, no_map), expected);
+            let no_discard = HostFeatures { discard: false, ..ALL };
+            let expected = match kind {
+                Copy | Remap => (kind, Reason::Asked),
+                _ => (Remap, Reason::DiscardDoesNothing),
+            };
+            let (kind, reason, _) = used(kind, no_discard);
+            assert_eq!((kind, reason), expected);
+        }
+        let huge = HostFeatures { small_pages: false, ..ALL };
+        assert_eq!(used(Resident, huge), (Scan, Reason::HugePages, Some(Method::Scan)));
+    }
+
+    #[test]
+    fn without_copy_on_write_everything_is_copied() {
+        for reset in ResetKind::ALL {
+            let config = StrategyConfig { reset, copy_on_write: false, ..Default::default() };
+            let (choice, _) = config.check().unwrap().choose(&ALL);
+            assert_eq!(choice.used, ResetKind::Copy);
+            let explained = choice.to_string();
+            assert_eq!(explained.contains("switched off"), reset != ResetKind::Copy, "{explained}");
+        }
+    }
+
+    #[test]
+    fn memory_left_accessible_needs_code_that_checks() {
+        let checked = GrowthKind::Checked { accessible: None };
+        for code in [CodeBounds::Guards, CodeBounds::Explicit] {
+            for growth in [GrowthKind::Mprotect, checked] {
+                let result = StrategyConfig { growth, code, ..Default::default() }.check();
+                let legal = growth == GrowthKind::Mprotect || code == CodeBounds::Explicit;
+                assert_eq!(result.is_ok(), legal);
+                if let Err(error) = result {
+                    let why = IllegalStrategies::CheckedWithoutBounds;
+                    assert_eq!(error, PagesError::IllegalStrategies(why));
+                }
+            }
+        }
+        let stack_kept = super::super::STACK_KEPT_MAX + 4096;
+        StrategyConfig { stack_kept, ..Default::default() }.check().unwrap_err();
+    }
+}

@@ -1,0 +1,235 @@
+//! How a slot becomes equal to its image again, and how its memories grow.
+//!
+//! ```text
+//!             finds what was written by      gives back by          system calls of a warm reset
+//!  Remap      -                              fresh maps             several
+//!  Discard    -                              MADV_DONTNEED          1
+//!  Scan       PAGEMAP_SCAN                   copying in place       1
+//!  Resident   page faults counted, or Scan   copying in place       1, cheaper
+//!  Copy       PAGEMAP_SCAN; no copy-on-write copying in place       1
+//!  Auto       one of Scan, Resident, Discard
+//! ```
+//!
+//! Strategies that copy in place keep pages private, so a later run takes no fault
+//! on them; [`Restorer`] says which are kept. What a kernel lacks is replaced by
+//! what is nearest: [`Slot::strategy`](crate::Slot::strategy) tells what and why.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{IllegalStrategies, PagesError};
+use crate::image::Image;
+use crate::slot::MemorySize;
+use crate::slot_pages::SlotPages;
+
+/// What is asked for, and what of it this machine can do.
+mod choose;
+/// What a strategy may know about a run: who entered, who else can write.
+mod run;
+/// The pages of the stack that outlive a reset.
+mod stack;
+/// Private pages that are kept, restored and let go.
+mod restorer;
+
+mod auto;
+mod copy;
+mod discard;
+mod remap;
+mod resident;
+mod scan;
+
+pub use choose::{Choice, Reason, Strategies};
+pub use run::View;
+pub use stack::{Owner, STACK_KEPT_MAX};
+
+pub(crate) use choose::Made;
+pub(crate) use discard::Discard;
+pub(crate) use run::Run;
+pub(crate) use stack::Stack;
+
+/// How a slot becomes equal to its image again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum ResetKind {
+    /// New maps every time: slow, and right even where nothing else works.
+    Remap,
+    /// The kernel throws the written pages away (`MADV_DONTNEED`).
+    Discard,
+    /// The kernel says which pages are private (PAGEMAP_SCAN), and those are
+    /// restored in place.
+    Scan,
+    /// As `Scan`, but without the scan if no page fault was counted since the last
+    /// reset. It relies on [`Slot::enter`](crate::Slot::enter) and
+    /// [`Slot::note_view`](crate::Slot::note_view), and keeps huge pages out.
+    Resident,
+    /// No copy-on-write: the image is copied in, and what differs is restored. For
+    /// tiny images, and where copy-on-write is switched off.
+    Copy,
+    /// Starts with `Scan` and moves between the others by what it sees.
+    #[default]
+    Auto,
+}
+
+impl ResetKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Remap, Self::Discard, Self::Scan, Self::Resident, Self::Copy, Self::Auto];
+}
+
+impl fmt::Display for ResetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Remap => "remap",
+            Self::Discard => "discard",
+            Self::Scan => "scan",
+            Self::Resident => "resident",
+            Self::Copy => "copy",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+/// How a memory becomes longer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum GrowthKind {
+    /// Pages are made accessible when the memory grows, and inaccessible when it is
+    /// reset.
+    #[default]
+    Mprotect,
+    /// Pages are accessible from the start: as many bytes as this of each memory
+    /// (whole pages, or all that it may become with `None`), and its initial size
+    /// at least. Up to there growth needs no system call; beyond, it is as
+    /// `Mprotect`. Only for code with [`CodeBounds::Explicit`].
+    Checked {
+        /// Bytes.
+        accessible: Option<u64>,
+    },
+}
+
+/// What keeps code from using a memory beyond its size.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CodeBounds {
+    /// That the pages are inaccessible.
+    #[default]
+    Guards,
+    /// Comparing every access with the size.
+    Explicit,
+}
+
+/// What is asked of a slot's strategies. Sizes are in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StrategyConfig {
+    /// How it is reset.
+    pub reset: ResetKind,
+    /// How its memories grow.
+    pub growth: GrowthKind,
+    /// What code relies on that runs in it.
+    pub code: CodeBounds,
+    /// Whether images may be mapped copy-on-write. The feature `no-cow` of this
+    /// crate and the environment variable `PAGEFORK_COW=0` switch it off too.
+    pub copy_on_write: bool,
+    /// At most so much of a slot is restored in place and stays in memory; what is
+    /// beyond is discarded.
+    pub resident_max: u64,
+    /// At most so much of the stack stays in memory, at most [`STACK_KEPT_MAX`].
+    pub stack_kept: u64,
+    /// Whether the stack is cleared at each reset and not only for a new owner.
+    pub clear_stack: bool,
+}
+
+impl Default for StrategyConfig {
+    fn default() -> Self {
+        Self {
+            reset: ResetKind::default(),
+            growth: GrowthKind::default(),
+            code: CodeBounds::default(),
+            copy_on_write: true,
+            resident_max: 2 << 20,
+            stack_kept: 32 << 10,
+            clear_stack: false,
+        }
+    }
+}
+
+impl StrategyConfig {
+    /// Checks that all of it goes together.
+    ///
+    /// # Errors
+    /// [`PagesError::IllegalStrategies`].
+    pub fn check(self) -> Result<Strategies, PagesError> {
+        let checked = matches!(self.growth, GrowthKind::Checked { .. });
+        if checked && self.code != CodeBounds::Explicit {
+            return Err(PagesError::IllegalStrategies(IllegalStrategies::CheckedWithoutBounds));
+        }
+        if self.stack_kept > STACK_KEPT_MAX {
+            let (bytes, max) = (self.stack_kept, STACK_KEPT_MAX);
+            return Err(PagesError::IllegalStrategies(IllegalStrategies::StackKept { bytes, max }));
+        }
+        Ok(Strategies::of(self))
+    }
+}
+
+/// What a reset did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ResetReport {
+    /// How it was done.
+    pub by: ResetKind,
+    /// Whether the kernel was asked which pages are private.
+    pub scanned: bool,
+    /// Private pages there were outside the stack, where that is known.
+    pub private: Option<u64>,
+    /// Pages that no earlier run had made private.
+    pub new: u64,
+    /// Pages whose contents were put back in place.
+    pub restored: u64,
+    /// Private pages that were discarded, where that is known.
+    pub discarded: u64,
+}
+
+impl ResetReport {
+    /// Of a strategy that looks at no page.
+    fn blind(by: ResetKind) -> Self {
+        Self { by, scanned: false, private: None, new: 0, restored: 0, discarded: 0 }
+    }
+}
+
+/// A way to make a slot equal to its image again.
+pub(crate) trait Strategy: fmt::Debug + Send + Sync {
+    /// Makes every page but kept ones of the stack as the image, and memories as
+    /// long as at first. After an error the slot is as before, or not whole.
+    fn reset(
+        &mut self,
+        pages: &mut SlotPages,
+        run: &Run,
+        stack: &mut Stack,
+    ) -> Result<ResetReport, PagesError>;
+
+    /// Says that all pages are fresh: whatever was known of them is wrong.
+    fn forget(&mut self) {}
+
+    /// What it chose, if it chooses.
+    fn choice(&self) -> Option<Choice> {
+        None
+    }
+}
+
+/// Fills a slot anew, from another image or its own.
+pub(crate) fn refill(
+    pages: &mut SlotPages,
+    strategy: &mut dyn Strategy,
+    stack: &mut Stack,
+    from: Option<(&Arc<Image>, &[MemorySize])>,
+) -> Result<ResetReport, PagesError> {
+    let filled = match from {
+        Some((image, sizes)) => pages.refill(image, sizes),
+        None => pages.refill_same(),
+    };
+    // Also after an error: pages may have gone.
+    if !pages.is_whole() || filled.is_ok() {
+        strategy.forget();
+        stack.forget();
+    }
+    filled.map(|()| ResetReport::blind(ResetKind::Remap))
+}

@@ -1,0 +1,340 @@
+use std::ops::Range;
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use super::{ResetKind, ResetReport, Stack};
+use crate::error::PagesError;
+use crate::pagemap::{Finder, Method};
+use crate::slot_pages::SlotPages;
+use crate::userfault::{Region, SWAPPED};
+
+/// At so many new pages a run counts as large.
+const LARGE: u64 = 64;
+
+/// So often a page is restored without a look at it, after it was found written: a
+/// look costs about as much as a copy, and gains only if it is the image's.
+const BLIND: u8 = 3;
+
+/// A page that was as the image at so many looks running is let go.
+const EQUAL_MAX: u8 = 2;
+
+/// At most so many calls a reset are spent on letting pages go, as long as that
+/// throws away no more than gaps.
+const DISCARDS_MAX: usize = 8;
+
+/// Finds private pages, restores them in place, and lets go those that only cost.
+///
+/// Between resets it knows every page outside the stack that is private (or has
+/// just been told by [`Restorer::forget`] that it knows nothing).
+#[derive(Debug)]
+pub(crate) struct Restorer {
+    finder: Finder,
+    /// Pages to keep at most.
+    kept_max: usize,
+    /// Ascending.
+    known: Vec<Known>,
+    /// Pages that the last search found and no earlier one.
+    new: u64,
+    // What follows is room that is kept between resets, so that they allocate
+    // nothing.
+    regions: Vec<Region>,
+    merged: Vec<Known>,
+    doomed: Vec<Range<u64>>,
+}
+
+/// A page that is private.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Slot offset.
+    page: u64,
+    /// So many times more it is restored without a look.
+    blind: u8,
+    /// So many times running it was as the image.
+    equal: u8,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// It is as the image and stays.
+    Stays,
+    /// As found by a search: in swap space.
+    Swapped,
+    /// It is as the image, and can go.
+    Goes,
+    /// It can go, and is as it was found.
+    GoesWritten,
+    /// It has been discarded.
+    Gone,
+}
+
+impl Restorer {
+    pub(crate) fn new(finder: Finder, resident_max: u64) -> Self {
+        Self {
+            finder,
+            kept_max: usize::try_from(resident_max / PAGE_SIZE).unwrap_or(usize::MAX),
+            known: Vec::new(),
+            new: 0,
+            regions: Vec::new(),
+            merged: Vec::new(),
+            doomed: Vec::new(),
+        }
+    }
+
+    /// Says that pages have changed otherwise: nothing is known until the next
+    /// search.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// Looks for private pages, stack included. Changes no page: after an error the
+    /// slot is as before.
+    pub(crate) fn find(&mut self, pages: &SlotPages, stack: &Stack) -> Result<(), PagesError> {
+        self.regions.clear();
+        let start = pages.start() as u64;
+        let stack_start = pages.zones().stack.start;
+        match self.finder.method() {
+            // What is not mapped or not accessible costs a scan nothing.
+            Method::Scan => {
+                let addresses = start + stack_start..start + pages.dirty_end();
+                self.finder.find(addresses, &mut self.regions)?;
+            }
+            Method::Read => {
+                for part in pages.parts() {
+                    self.finder.find(start + part.start..start + part.end, &mut self.regions)?;
+                }
+            }
+        }
+        for region in &mut self.regions {
+            region.start -= start;
+            region.end -= start;
+        }
+        self.merge(pages, stack.end());
+        debug_assert!(self.known.is_sorted_by(|low, high| low.page < high.page));
+        Ok(())
+    }
+
+    /// Makes `known` what was found, with what was known of each page.
+    fn merge(&mut self, pages: &SlotPages, stack_end: u64) {
+        let found = self.regions.iter().filter(|region| region.end > stack_end);
+        let found = found.map(|region| (region.end - region.start) / PAGE_SIZE).sum::<u64>();
+        let blind = match self.finder.method() {
+            Method::Read => 0,
+            Method::Scan if found >= self.known.len() as u64 + LARGE => 1,
+            Method::Scan => 1 + BLIND,
+        };
+        let mut cover = Cover::new(pages.parts());
+        let mut old = self.known.iter().peekable();
+        self.merged.clear();
+        self.new = 0;
+        for region in &self.regions {
+            let fate = if region.categories & SWAPPED != 0 { Fate::Swapped } else { Fate::Stays };
+            for page in (region.start.max(stack_end)..region.end).step_by(PAGE_SIZE as usize) {
+                while let Some(&gone) = old.next_if(|known| known.page < page) {
+                    // A page that is not accessible may be out of sight, private
+                    // as it is.
+                    if !cover.contains(gone.page) {
+                        self.merged.push(gone);
+                    }
+                }
+                if let Some(&known) = old.next_if(|known| known.page == page) {
+                    self.merged.push(Known { fate, ..known });
+                } else {
+                    self.new += 1;
+                    self.merged.push(Known { page, blind, equal: 0, fate });
+                }
+            }
+        }
+        for &rest in old {
+            if !cover.contains(rest.page) {
+                self.merged.push(rest);
+            }
+        }
+        std::mem::swap(&mut self.known, &mut self.merged);
+        // Now rather than in a later reset, which would find the same or less.
+        self.merged.clear();
+        self.merged.reserve(self.known.capacity());
+        self.doomed.clear();
+        self.doomed.reserve(self.known.len());
+    }
+
+    /// Makes every known page as the image, or discards it, and shrinks memories.
+    /// `scanned`: the search was just made, otherwise its results still hold.
+    ///
+    /// # Errors
+    /// The slot is not whole then.
+    pub(crate) fn finish(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+        by: ResetKind,
+        scanned: bool,
+    ) -> Result<ResetReport, PagesError> {
+        pages.begin();
+        if scanned {
+            self.reset_stack(pages, stack);
+        }
+        let private = self.known.len() as u64;
+        let restored = self.restore(pages);
+        let discarded = self.let_go(pages)?;
+        pages.shrink_all()?;
+        pages.finish();
+        stack.reset(pages);
+        let new = if scanned { self.new } else { 0 };
+        Ok(ResetReport { by, scanned, private: Some(private), new, restored, discarded })
+    }
+
+    /// Keeps the highest pages of the stack as they are and clears the others, as
+    /// the search has found them.
+    fn reset_stack(&self, pages: &mut SlotPages, stack: &mut Stack) {
+        stack.forget();
+        let (kept_start, end) = (stack.kept_start(), stack.end());
+        let mut deep = false;
+        for region in self.regions.iter().take_while(|region| region.start < end) {
+            deep |= region.start < kept_start;
+            for page in page_range(region.start.max(kept_start)..region.end.min(end)) {
+                stack.keep(page);
+            }
+        }
+        let below = pages.zones().stack.start..kept_start;
+        if deep && !(pages.can_discard(&below) && pages.discard(below).is_ok()) {
+            for region in self.regions.iter().take_while(|region| region.start < kept_start) {
+                for page in page_range(region.start..region.end.min(kept_start)) {
+                    // SAFETY: stacks are accessible, and during a reset nobody else
+                    // uses them; no image lies there.
+                    unsafe { pages.restore(page) };
+                }
+            }
+        }
+    }
+
+    /// Restores known pages in place, or says that they go. Returns how many were
+    /// restored.
+    fn restore(&mut self, pages: &SlotPages) -> u64 {
+        let mut restored = 0;
+        let mut cover = Cover::new(pages.parts());
+        for (index, known) in self.known.iter_mut().enumerate() {
+            let page = known.page;
+            let accessible = cover.contains(page);
+            let can_go = pages.can_discard(&(page..page + PAGE_SIZE));
+            let must_go =
+                index >= self.kept_max || known.fate == Fate::Swapped || !pages.can_restore(page);
+            if can_go && must_go {
+                known.fate = if accessible { Fate::GoesWritten } else { Fate::Goes };
+                continue;
+            }
+            known.fate = Fate::Stays;
+            if known.blind > 0 {
+                known.blind -= 1;
+                if accessible {
+                    // SAFETY: the page is accessible, during a reset nobody else
+                    // uses it, and what cannot be restored goes.
+                    unsafe { pages.restore(page) };
+                    restored += 1;
+                }
+                continue;
+            }
+            // SAFETY: as above. What is inaccessible was as the image when it became
+            // so.
+            if !accessible || unsafe { pages.is_as_image(page) } {
+                known.equal = (known.equal + 1).min(EQUAL_MAX);
+                if known.equal == EQUAL_MAX && can_go {
+                    known.fate = Fate::Goes;
+                }
+            } else {
+                // SAFETY: as above.
+                unsafe { pages.restore(page) };
+                restored += 1;
+                known.equal = 0;
+                known.blind = BLIND;
+            }
+        }
+        restored
+    }
+
+    /// Discards the pages that go; a page that does not is restored. Returns how
+    /// many pages are no longer private.
+    fn let_go(&mut self, pages: &mut SlotPages) -> Result<u64, PagesError> {
+        let mut result = Ok(());
+        self.doomed.clear();
+        for known in &self.known {
+            if matches!(known.fate, Fate::Goes | Fate::GoesWritten) {
+                match self.doomed.last_mut() {
+                    Some(last) if last.end == known.page => last.end += PAGE_SIZE,
+                    _ => self.doomed.push(known.page..known.page + PAGE_SIZE),
+                }
+            }
+        }
+        if self.doomed.is_empty() {
+            return Ok(0);
+        }
+        self.join(pages);
+        for range in &self.doomed {
+            let discarded = pages.discard(range.clone());
+            let first = self.known.partition_point(|known| known.page < range.start);
+            let inside = self.known[first..].iter_mut().take_while(|known| known.page < range.end);
+            for known in inside {
+                let Err(failure) = &discarded else {
+                    known.fate = Fate::Gone;
+                    continue;
+                };
+                // Nothing is lost by keeping it.
+                if known.fate == Fate::GoesWritten && pages.can_restore(known.page) {
+                    // SAFETY: written pages are accessible, and nobody else uses
+                    // them.
+                    unsafe { pages.restore(known.page) };
+                } else if known.fate == Fate::GoesWritten {
+                    result = Err(failure.clone());
+                }
+                known.fate = Fate::Stays;
+            }
+        }
+        let before = self.known.len();
+        self.known.retain(|known| known.fate != Fate::Gone);
+        result.map(|()| (before - self.known.len()) as u64)
+    }
+
+    /// Makes few ranges of many, across ever wider gaps: pages in gaps are as the
+    /// image, and so they are when they are discarded.
+    fn join(&mut self, pages: &SlotPages) {
+        let mut gap_max = 4 * PAGE_SIZE;
+        while self.doomed.len() > DISCARDS_MAX && gap_max < pages.zones().size {
+            self.doomed.dedup_by(|next, last| {
+                let gap = last.end..next.start;
+                let joins = gap.end - gap.start <= gap_max && pages.can_discard(&gap);
+                if joins {
+                    last.end = next.end;
+                }
+                joins
+            });
+            gap_max *= 4;
+        }
+    }
+}
+
+fn page_range(range: Range<u64>) -> impl Iterator<Item = u64> {
+    range.step_by(PAGE_SIZE as usize)
+}
+
+/// Whether ascending places lie in one of ascending ranges.
+struct Cover<I> {
+    ranges: I,
+    current: Option<Range<u64>>,
+}
+
+impl<I: Iterator<Item = Range<u64>>> Cover<I> {
+    fn new(mut ranges: I) -> Self {
+        let current = ranges.next();
+        Self { ranges, current }
+    }
+
+    fn contains(&mut self, place: u64) -> bool {
+        while let Some(range) = &self.current {
+            if place < range.end {
+                return range.start <= place;
+            }
+            self.current = self.ranges.next();
+        }
+        false
+    }
+}

@@ -1,0 +1,24 @@
+use super::restorer::Restorer;
+use super::{ResetKind, ResetReport, Run, Stack, Strategy};
+use crate::error::PagesError;
+use crate::slot_pages::SlotPages;
+
+/// The kernel says which pages are private, and those are restored in place.
+#[derive(Debug)]
+pub(crate) struct Scan(pub(crate) Restorer);
+
+impl Strategy for Scan {
+    fn reset(
+        &mut self,
+        pages: &mut SlotPages,
+        _: &Run,
+        stack: &mut Stack,
+    ) -> Result<ResetReport, PagesError> {
+        self.0.find(pages, stack)?;
+        self.0.finish(pages, stack, ResetKind::Scan, true)
+    }
+
+    fn forget(&mut self) {
+        self.0.forget();
+    }
+}

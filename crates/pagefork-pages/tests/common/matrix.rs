@@ -1,0 +1,259 @@
+//! Every strategy, every kind of image and every kind of growth, and what a slot
+//! must be after a reset: for the tests of strategies.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use pagefork_layout::module::MemoryType;
+use pagefork_layout::slot::SlotLayout;
+use pagefork_pages::{
+    CodeBounds, GrowthKind, Image, MemorySize, Owner, ResetKind, Slot, Strategies, StrategyConfig,
+};
+
+use super::common::*;
+
+/// A kind of image, and the slots that go with it.
+pub struct Case {
+    pub name: &'static str,
+    pub layout: SlotLayout,
+    pub image: Arc<Image>,
+    pub sizes: Vec<MemorySize>,
+    /// The accessible bytes of a fresh slot, part by part.
+    pub fresh: Vec<Vec<u8>>,
+}
+
+impl Case {
+    pub fn new(
+        name: &'static str,
+        layout: SlotLayout,
+        image: Arc<Image>,
+        size: (u64, u64),
+    ) -> Self {
+        let (initial, maximum) = size;
+        let sizes = vec![MemorySize { initial, maximum }; layout.memories.len()];
+        let slot = Slot::new(&layout, &image, &sizes).unwrap();
+        let fresh = parts(&layout, &memory_sizes(&slot));
+        let fresh = fresh.into_iter().map(|part| read(&slot, part)).collect();
+        Self { name, layout, image, sizes, fresh }
+    }
+
+    pub fn spawn(&self, strategies: &Strategies) -> Slot {
+        Slot::with_strategies(&self.layout, &self.image, &self.sizes, strategies).unwrap()
+    }
+
+    /// Slot offset where a memory starts.
+    pub fn memory(&self, index: usize) -> u64 {
+        self.layout.base + self.layout.memories[index].offset
+    }
+
+    /// Accessible parts of a slot as it is now.
+    pub fn parts(&self, slot: &Slot) -> Vec<Range<u64>> {
+        parts(&self.layout, &memory_sizes(slot))
+    }
+
+    /// Asserts that everything but kept pages of the stack is as in a fresh slot.
+    #[track_caller]
+    pub fn assert_fresh(&self, slot: &Slot, strategies: &Strategies, what: &str) {
+        assert!(slot.is_whole(), "{what}");
+        let initial: Vec<u64> = self.sizes.iter().map(|size| size.initial).collect();
+        assert_eq!(memory_sizes(slot), initial, "{what}");
+        let stack = self.layout.stack.clone();
+        let kept = stack.end - strategies.config().stack_kept;
+        let parts = parts(&self.layout, &initial);
+        for (part, fresh) in parts.into_iter().zip(&self.fresh) {
+            for range in [part.start..part.end.min(kept), stack.end..part.end] {
+                // Of the first part, all but what lies between; of others, all.
+                let range = if part.contains(&stack.start) { range } else { part.clone() };
+                let found = bytes(slot, range.clone());
+                let at = (range.start - part.start) as usize;
+                let wanted = &fresh[at..at + found.len()];
+                if found != wanted {
+                    let at = (0..found.len()).find(|&at| found[at] != wanted[at]).unwrap();
+                    panic!(
+                        "{what}: slot offset {:#x} is {:#x}, not {:#x}",
+                        range.start + at as u64,
+                        found[at],
+                        wanted[at]
+                    );
+                }
+            }
+        }
+    }
+
+    /// Asserts that nothing is accessible beyond what each memory's size and kind of
+    /// growth allow.
+    #[track_caller]
+    pub fn assert_bounded(&self, slot: &Slot, strategies: &Strategies, what: &str) {
+        for (index, size) in self.sizes.iter().enumerate() {
+            let accessible_bytes = match strategies.config().growth {
+                GrowthKind::Checked { accessible } => {
+                    accessible.unwrap_or(u64::MAX).min(size.maximum).max(size.initial)
+                }
+                _ => size.initial,
+            };
+            let end = self.memory(index) + accessible_bytes;
+            for past in [0, 1, PAGE, WASM_PAGE, size.maximum - accessible_bytes] {
+                assert!(!accessible(slot, end + past), "{what}: memory {index}, {past} past");
+            }
+        }
+    }
+
+    /// Asserts that growth uncovers nothing but zeros; the slot is as it was after
+    /// the next reset.
+    #[track_caller]
+    pub fn assert_growth_is_zero(&self, slot: &mut Slot, what: &str) {
+        for (index, size) in self.sizes.iter().enumerate() {
+            slot.grow_memory(index, size.maximum).unwrap();
+            let start = self.memory(index);
+            let grown = bytes(slot, start + size.initial..start + size.maximum);
+            assert!(grown.iter().all(|&byte| byte == 0), "{what}: memory {index}");
+        }
+    }
+}
+
+/// Bytes of a slot, in place.
+pub fn bytes(slot: &Slot, range: Range<u64>) -> &[u8] {
+    let from = slot.start().wrapping_add(range.start as usize);
+    let length = range.end.saturating_sub(range.start) as usize;
+    // SAFETY: callers ask for accessible ranges of slots that only they use, and
+    // write nothing as long as they look at them.
+    unsafe { std::slice::from_raw_parts(from, length) }
+}
+
+/// Bytes of a slot.
+pub fn read(slot: &Slot, range: Range<u64>) -> Vec<u8> {
+    bytes(slot, range).to_vec()
+}
+
+/// Writes bytes into a slot.
+pub fn write(slot: &Slot, offset: u64, bytes: &[u8]) {
+    let to = slot.start().wrapping_add(offset as usize);
+    // SAFETY: as in `bytes`.
+    unsafe { to.copy_from(bytes.as_ptr(), bytes.len()) };
+}
+
+/// Every kind of image.
+pub fn cases() -> Vec<Case> {
+    let one = layout();
+    let base = one.base;
+    let (dense, _) = dense_image(&one, 0x42, 3 * PAGE);
+    let (large, _) = dense_image(&one, 0x17, 12 * MIB);
+    let bytes = pattern(9, 5000);
+    let runs = [0, 3 * MIB + 5, 9 * MIB].map(|at| (base + at, &bytes[..]));
+    let sparse = Image::new("sparse", one.image_start..base + 10 * MIB, runs).unwrap();
+    let nothing = vec![0; 16 * PAGE as usize];
+    let zeros = Image::new("zeros", base..base + 16 * PAGE, [(base, &nothing[..])]).unwrap();
+
+    let three = layout_of(&[MemoryType::new(0, None); 3]);
+    let starts: Vec<u64> = three.memories.iter().map(|place| three.base + place.offset).collect();
+    let extents = starts.iter().map(|start| *start..start + 2 * PAGE).collect();
+    let runs = starts.iter().map(|start| (*start, &bytes[..]));
+    let several = Image::with_extents("several", extents, runs).unwrap();
+
+    let wasm_pages = |initial, maximum| (initial * WASM_PAGE, maximum * WASM_PAGE);
+    vec![
+        Case::new("none", layout(), empty_image(&one), wasm_pages(2, 16)),
+        Case::new("dense", layout(), dense, wasm_pages(1, 16)),
+        Case::new("sparse", layout(), sparse, wasm_pages(160, 170)),
+        Case::new("zeros", layout(), zeros, wasm_pages(2, 8)),
+        Case::new("large", layout(), large, wasm_pages(200, 210)),
+        Case::new("several", three, several, wasm_pages(1, 4)),
+        Case::new("file", layout(), file_image(&one), wasm_pages(1, 4)),
+    ]
+}
+
+/// An image in a file that could still be cut short.
+fn file_image(layout: &SlotLayout) -> Arc<Image> {
+    let extent = layout.image_start..layout.base + 4 * PAGE;
+    let bytes = pattern(0x33, extent.end - extent.start);
+    let name =
+        format!("pagefork-strategies-{}-{:?}", std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(name);
+    let mut file = File::create(&path).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    file.write_all(&bytes).unwrap();
+    let file = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    Image::from_file(file.into(), 0, extent).unwrap()
+}
+
+pub fn strategies(reset: ResetKind) -> Strategies {
+    StrategyConfig { reset, ..Default::default() }.check().unwrap()
+}
+
+/// Every strategy with every growth.
+pub fn all_strategies() -> Vec<Strategies> {
+    let growths = [
+        GrowthKind::Mprotect,
+        GrowthKind::Checked { accessible: None },
+        GrowthKind::Checked { accessible: Some(3 * WASM_PAGE) },
+    ];
+    let with = |reset| {
+        growths.map(|growth| {
+            let code = CodeBounds::Explicit;
+            StrategyConfig { reset, growth, code, ..Default::default() }.check().unwrap()
+        })
+    };
+    ResetKind::ALL.into_iter().flat_map(with).collect()
+}
+
+/// What a map of a slot is: offsets in the slot, access, file offset and inode, and
+/// the kernel's flags.
+#[derive(PartialEq, Eq, Debug, Clone)]
+pub struct Attributes {
+    pub range: Range<u64>,
+    pub access: String,
+    pub file: String,
+    pub flags: String,
+}
+
+/// The maps of a slot, cut at its ends, as `/proc/self/smaps` has them.
+pub fn attributes(slot: &Slot) -> Vec<Attributes> {
+    let whole = slot.bounds().slot();
+    let whole = whole.start as u64..whole.end as u64;
+    let text = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut found: Vec<Attributes> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let Some((start, end)) = words[0].split_once('-') {
+            let hex = |digits| u64::from_str_radix(digits, 16).unwrap();
+            let range = hex(start).max(whole.start)..hex(end).min(whole.end);
+            inside = !range.is_empty();
+            if inside {
+                found.push(Attributes {
+                    range: range.start - whole.start..range.end - whole.start,
+                    access: words[1].to_owned(),
+                    // Where a map starts elsewhere, its offset says nothing.
+                    file: words[2..].join(" "),
+                    flags: String::new(),
+                });
+            }
+        } else if inside && words[0] == "VmFlags:" {
+            found.last_mut().unwrap().flags = words[1..].join(" ");
+        }
+    }
+    found
+}
+
+/// A random number generator with a seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    pub fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len() as u64) as usize]
+    }
+}
+
+pub const OWNER: Owner = Owner(1);

@@ -1,0 +1,369 @@
+//! After a reset by any strategy a slot is as a fresh one, byte by byte and map by
+//! map, whatever was done to it.
+
+mod common;
+#[path = "common/matrix.rs"]
+mod matrix;
+
+use std::ops::Range;
+
+use common::*;
+use matrix::*;
+use pagefork_pages::{GrowthKind, ResetKind, Slot, View};
+
+/// What is done to a slot between two resets.
+const MUTATIONS: [(&str, fn(&Case, &mut Slot, &mut Random)); 9] = [
+    ("nothing", |_, _, _| ()),
+    ("stores in every zone", stores),
+    ("whole pages", whole_pages),
+    ("pages equal to the image again", equal_again),
+    ("growth", growth),
+    ("everything", everything),
+    ("another thread", another_thread),
+    ("huge pages", huge_pages),
+    ("disjoint runs", disjoint_runs),
+];
+
+#[test]
+fn after_every_mutation_a_reset_slot_is_as_a_fresh_one() {
+    conformance(&all_kinds(), 3);
+}
+
+/// `rounds` times each mutation, alone and with others, on each strategy and image.
+fn conformance(kinds: &[ResetKind], rounds: u64) {
+    for case in cases() {
+        for strategies in all_strategies() {
+            let config = strategies.config();
+            if !kinds.contains(&config.reset) {
+                continue;
+            }
+            let mut slot = case.spawn(&strategies);
+            let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
+            case.assert_fresh(&slot, &strategies, &what);
+            case.assert_bounded(&slot, &strategies, &what);
+            let maps = attributes(&slot);
+            let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ config.reset as u64);
+            for round in 0..rounds * MUTATIONS.len() as u64 {
+                let (name, mutate) = MUTATIONS[round as usize % MUTATIONS.len()];
+                let (also, mutate_also) = *random.of(&MUTATIONS);
+                let what = format!("{what}, round {round}: {name}, {also}");
+                slot.enter();
+                mutate(&case, &mut slot, &mut random);
+                if round >= MUTATIONS.len() as u64 {
+                    mutate_also(&case, &mut slot, &mut random);
+                }
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                case.assert_bounded(&slot, &strategies, &what);
+                if random.below(4) == 0 {
+                    slot.enter();
+                    case.assert_growth_is_zero(&mut slot, &what);
+                    slot.reset_for(OWNER).unwrap();
+                    case.assert_fresh(&slot, &strategies, &what);
+                }
+            }
+            assert_eq!(attributes(&slot), maps, "{what}");
+        }
+    }
+}
+
+fn all_kinds() -> Vec<ResetKind> {
+    ResetKind::ALL.to_vec()
+}
+
+/// A place in any zone: half of them in the small ones.
+fn place(case: &Case, slot: &Slot, random: &mut Random) -> u64 {
+    let layout = &case.layout;
+    let zones: [Range<u64>; 4] = [
+        layout.stack.clone(),
+        layout.link.start..layout.tables.start,
+        layout.tables.start..layout.image_start,
+        layout.image_start..layout.base,
+    ];
+    let zone = if random.below(2) == 0 {
+        random.of(&zones).clone()
+    } else {
+        random.of(&case.parts(slot)).clone()
+    };
+    let zone = if zone.is_empty() { layout.stack.clone() } else { zone };
+    zone.start + random.below(zone.end - zone.start)
+}
+
+fn stores(case: &Case, slot: &mut Slot, random: &mut Random) {
+    for _ in 0..1 + random.below(30) {
+        let at = place(case, slot, random);
+        write(slot, at, &[random.below(256) as u8]);
+    }
+}
+
+fn whole_pages(case: &Case, slot: &mut Slot, random: &mut Random) {
+    for _ in 0..1 + random.below(4) {
+        let part = random.of(&case.parts(slot)).clone();
+        let first = part.start + random.below((part.end - part.start) / PAGE) * PAGE;
+        let length = (1 + random.below(90)) * PAGE;
+        let length = length.min(part.end - first);
+        let bytes = pattern(random.below(256) as u8, length);
+        write(slot, first, &bytes);
+    }
+}
+
+fn equal_again(case: &Case, slot: &mut Slot, random: &mut Random) {
+    for _ in 0..1 + random.below(8) {
+        let page = place(case, slot, random) / PAGE * PAGE;
+        let before = read(slot, page..page + PAGE);
+        write(slot, page, &pattern(3, PAGE));
+        write(slot, page, &before);
+    }
+}
+
+fn growth(case: &Case, slot: &mut Slot, random: &mut Random) {
+    for (index, size) in case.sizes.iter().enumerate() {
+        let now = slot.memory_size(index);
+        let wanted = now + random.below((size.maximum - now) / PAGE + 1) * PAGE;
+        slot.grow_memory(index, wanted).unwrap();
+        let part = case.memory(index) + now..case.memory(index) + wanted;
+        if random.below(2) == 0 {
+            write(slot, part.start, &pattern(7, part.end - part.start));
+        } else if !part.is_empty() {
+            write(slot, part.end - 1, &[1]);
+        }
+    }
+}
+
+fn everything(case: &Case, slot: &mut Slot, random: &mut Random) {
+    for part in case.parts(slot) {
+        write(slot, part.start, &pattern(random.below(256) as u8, part.end - part.start));
+    }
+}
+
+/// A view of the host, used elsewhere, as its contract says.
+fn another_thread(case: &Case, slot: &mut Slot, random: &mut Random) {
+    slot.note_view(View::UntilReset);
+    let slot: &mut Slot = slot;
+    std::thread::scope(|scope| {
+        let writes = move || {
+            stores(case, slot, random);
+            whole_pages(case, slot, random);
+        };
+        scope.spawn(writes).join().unwrap();
+    });
+}
+
+/// Makes huge pages of all that is written, where that is possible.
+fn huge_pages(case: &Case, slot: &mut Slot, random: &mut Random) {
+    stores(case, slot, random);
+    for index in 0..slot.memory_count() {
+        collapse(slot, case.memory(index), slot.memory_size(index));
+    }
+    stores(case, slot, random);
+}
+
+/// Whether a huge page was made.
+fn collapse(slot: &Slot, start: u64, size: u64) -> bool {
+    let place = slot.start().wrapping_add(start as usize);
+    // SAFETY: this keeps the contents of pages.
+    unsafe { libc::madvise(place.cast(), size as usize, libc::MADV_COLLAPSE) == 0 }
+}
+
+fn disjoint_runs(case: &Case, slot: &mut Slot, _: &mut Random) {
+    for index in 0..slot.memory_count() {
+        let pages = (slot.memory_size(index) / PAGE).min(2000);
+        for page in (0..pages).step_by(2) {
+            write(slot, case.memory(index) + page * PAGE + 9, &[0xee]);
+        }
+    }
+}
+
+/// Wasmtime's scan stopped after 32 regions.
+#[test]
+fn a_thousand_disjoint_runs_are_all_found() {
+    let (image, _) = dense_image(&layout(), 0x61, 4 * MIB);
+    let case = Case::new("runs", layout(), image, (16 * MIB, 16 * MIB));
+    for kind in ResetKind::ALL {
+        let strategies = strategies(kind);
+        let mut slot = case.spawn(&strategies);
+        for step in [2, 3, 2] {
+            slot.enter();
+            for run in 0..1000 {
+                write(&slot, case.memory(0) + step * run * PAGE + run, &[0xdd]);
+            }
+            let report = slot.reset_for(OWNER).unwrap();
+            if report.scanned {
+                assert!(report.private >= Some(1000), "{kind}: {report:?}");
+            }
+            case.assert_fresh(&slot, &strategies, &kind.to_string());
+        }
+    }
+}
+
+/// Wasmtime PR 14357: a scan for present pages missed those in swap space.
+#[test]
+fn pages_in_swap_space_are_restored() {
+    let Some(_swap) = Swap::on() else { return };
+    for case in cases().into_iter().filter(|case| ["none", "dense", "file"].contains(&case.name)) {
+        for strategies in all_strategies() {
+            let config = strategies.config();
+            let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
+            let mut slot = case.spawn(&strategies);
+            for round in 0..3 {
+                slot.enter();
+                let mut random = Random(77 + round);
+                everything(&case, &mut slot, &mut random);
+                let mut swapped = 0;
+                for part in case.parts(&slot) {
+                    page_out(&slot, &part);
+                    swapped += swapped_pages(&slot, &part);
+                }
+                assert!(swapped > 10, "{what}: {swapped} pages in swap space");
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                // Kept pages go to swap space too, and come back as they were.
+                for part in case.parts(&slot) {
+                    page_out(&slot, &part);
+                }
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                case.assert_growth_is_zero(&mut slot, &what);
+                slot.reset_for(OWNER).unwrap();
+            }
+        }
+    }
+}
+
+fn page_out(slot: &Slot, part: &Range<u64>) {
+    let place = slot.start().wrapping_add(part.start as usize);
+    // SAFETY: this keeps the contents of pages.
+    unsafe {
+        libc::madvise(place.cast(), (part.end - part.start) as usize, libc::MADV_PAGEOUT);
+    }
+}
+
+fn swapped_pages(slot: &Slot, part: &Range<u64>) -> usize {
+    use std::os::unix::fs::FileExt;
+    let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let mut entries = vec![0; ((part.end - part.start) / PAGE * 8) as usize];
+    let first = (slot.start().addr() as u64 + part.start) / PAGE;
+    map.read_exact_at(&mut entries, first * 8).unwrap();
+    let (entries, _) = entries.as_chunks();
+    entries.iter().filter(|entry| u64::from_le_bytes(**entry) & 1 << 62 != 0).count()
+}
+
+/// A swap file, as long as this lives.
+struct Swap(std::ffi::CString);
+
+impl Swap {
+    /// `None`, and a notice, where this user may not have one.
+    fn on() -> Option<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::{FileExt, PermissionsExt};
+        const SIZE: u64 = 64 * MIB;
+        let path = std::env::temp_dir().join(format!("pagefork-swap-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+        // A swap file has no holes.
+        let zeros = vec![0; MIB as usize];
+        for at in (0..SIZE).step_by(MIB as usize) {
+            file.write_all_at(&zeros, at).unwrap();
+        }
+        // The header of version 1, as mkswap writes it.
+        file.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
+        file.write_all_at(&((SIZE / PAGE - 1) as u32).to_le_bytes(), 1028).unwrap();
+        file.write_all_at(b"SWAPSPACE2", PAGE - 10).unwrap();
+        file.sync_all().unwrap();
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a system call with a path.
+        if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
+            return Some(Self(name));
+        }
+        let error = std::io::Error::last_os_error();
+        eprintln!("NOT TESTED: pages in swap space (swapon: {error})");
+        std::fs::remove_file(path).unwrap();
+        None
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        // SAFETY: system calls with a path.
+        unsafe {
+            libc::swapoff(self.0.as_ptr());
+            libc::unlink(self.0.as_ptr());
+        }
+    }
+}
+
+/// A signal of the processor, not only what the kernel says.
+#[test]
+fn a_read_beyond_a_smaller_size_after_growth_raises_sigsegv() {
+    let case = &cases()[1];
+    for strategies in all_strategies() {
+        let config = strategies.config();
+        let mut slot = case.spawn(&strategies);
+        slot.enter();
+        slot.grow_memory(0, case.sizes[0].maximum).unwrap();
+        write(&slot, case.memory(0), &pattern(1, case.sizes[0].maximum));
+        slot.reset_for(OWNER).unwrap();
+        let end = match config.growth {
+            GrowthKind::Checked { accessible: None } => case.sizes[0].maximum,
+            GrowthKind::Checked { accessible: Some(bytes) } => bytes,
+            _ => case.sizes[0].initial,
+        };
+        let place = slot.base().wrapping_add(end as usize);
+        assert_eq!(signal_of_reading(place.wrapping_sub(1)), None, "{config:?}");
+        assert_eq!(signal_of_reading(place), Some(libc::SIGSEGV), "{config:?}");
+    }
+}
+
+/// The signal that ends a process that reads a byte.
+fn signal_of_reading(place: *const u8) -> Option<i32> {
+    // SAFETY: the child reads one byte, which may end it, and exits.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &none);
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            place.read_volatile();
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+    }
+}
+
+/// CVE-2022-39393, for slots that are filled again.
+#[test]
+fn image_no_image_and_other_image_in_every_order() {
+    let one = layout();
+    let other = dense_image(&one, 0xee, PAGE).0;
+    let cases: Vec<Case> = cases().into_iter().filter(|case| case.name != "several").collect();
+    let mut cases: Vec<&Case> = cases.iter().filter(|case| case.name != "large").collect();
+    let small = Case::new("other", layout(), other, (PAGE, PAGE));
+    let nothing = Case::new("nothing", layout(), empty_image(&one), (0, 0));
+    cases.extend([&small, &nothing]);
+    for strategies in all_strategies() {
+        let mut slot = cases[0].spawn(&strategies);
+        let mut random = Random(5);
+        for first in &cases {
+            for second in &cases {
+                for case in [first, second] {
+                    let report = slot.reset_to(&case.image, &case.sizes, OWNER).unwrap();
+                    assert_eq!(report.by, ResetKind::Remap);
+                    let what = format!("{:?}: {}", strategies.config().reset, case.name);
+                    case.assert_fresh(&slot, &strategies, &what);
+                    case.assert_bounded(&slot, &strategies, &what);
+                    slot.enter();
+                    growth(case, &mut slot, &mut random);
+                    everything(case, &mut slot, &mut random);
+                    if random.below(2) == 0 {
+                        slot.reset_for(OWNER).unwrap();
+                        case.assert_fresh(&slot, &strategies, &what);
+                        slot.enter();
+                        stores(case, &mut slot, &mut random);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Every system call of every strategy is made to fail in turn, and what a kernel
+//! lacks is replaced: no slot is handed out half reset.
+#![cfg(debug_assertions)]
+
+mod common;
+#[path = "common/matrix.rs"]
+mod matrix;
+
+use std::sync::Arc;
+
+use common::*;
+use matrix::*;
+use pagefork_layout::module::MemoryType;
+#[cfg(not(feature = "no-cow"))]
+use pagefork_pages::Reason;
+#[cfg(not(feature = "no-cow"))]
+use pagefork_pages::inject::{fail_all, pretend, record};
+use pagefork_pages::inject::{fail_from, fail_nth};
+use pagefork_pages::{
+    Call, HostFeatures, Image, PagesError, ResetKind, Slot, Strategies, StrategyConfig,
+};
+
+/// Two memories, contents in both, and more pages than are kept.
+fn case() -> Case {
+    let layout = layout_of(&[MemoryType::new(0, None); 2]);
+    let bytes = pattern(5, 40 * PAGE);
+    let starts: Vec<u64> = layout.memories.iter().map(|place| layout.base + place.offset).collect();
+    let extents = starts.iter().map(|start| *start..start + 40 * PAGE).collect();
+    let runs = starts.iter().map(|start| (*start, &bytes[..]));
+    let image = Image::with_extents("two", extents, runs).unwrap();
+    Case::new("two", layout, image, (64 * PAGE, 256 * PAGE))
+}
+
+/// As given, with a budget that [`change`] exceeds.
+fn tight(strategies: &Strategies) -> Strategies {
+    StrategyConfig { resident_max: 30 * PAGE, ..strategies.config() }.check().unwrap()
+}
+
+/// What every zone and every path of a reset sees: growth, more pages than are kept,
+/// a deep stack.
+fn change(case: &Case, slot: &mut Slot) {
+    slot.enter();
+    for index in 0..2 {
+        slot.grow_memory(index, 128 * PAGE).unwrap();
+    }
+    for part in case.parts(slot) {
+        write(slot, part.start, &vec![0x3c; (part.end - part.start) as usize]);
+    }
+}
+
+#[test]
+fn each_failure_of_a_reset_leaves_the_slot_as_before_or_unusable() {
+    let case = case();
+    HostFeatures::get().unwrap();
+    for strategies in all_strategies() {
+        let strategies = tight(&strategies);
+        let mut slot = case.spawn(&strategies);
+        for all_later in [false, true] {
+            for nth in 0.. {
+                change(&case, &mut slot);
+                let sizes = memory_sizes(&slot);
+                let what = format!("{:?}, call {nth}", strategies.config());
+                let outcome = if all_later {
+                    fail_from(nth, libc::ENOMEM, || slot.reset_for(OWNER))
+                } else {
+                    fail_nth(nth, libc::ENOMEM, || slot.reset_for(OWNER))
+                };
+                match &outcome.value {
+                    // Nothing failed, or it did not matter.
+                    Ok(_) => {
+                        case.assert_fresh(&slot, &strategies, &what);
+                        case.assert_bounded(&slot, &strategies, &what);
+                        case.assert_growth_is_zero(&mut slot, &what);
+                    }
+                    Err(_) if slot.is_whole() && memory_sizes(&slot) == sizes => {
+                        let all = case.parts(&slot).into_iter().flat_map(|part| read(&slot, part));
+                        let same = all.into_iter().all(|byte| byte == 0x3c);
+                        assert!(same, "{what}: neither as before nor refused");
+                    }
+                    Err(_) => {
+                        let grown: Vec<_> =
+                            (0..2).map(|index| slot.grow_memory(index, 200 * PAGE)).collect();
+                        assert!(grown.contains(&Err(PagesError::ResetIncomplete)), "{what}");
+                    }
+                }
+                // Failing once more changes nothing of that.
+                if outcome.value.is_err() {
+                    let again = fail_from(0, libc::EIO, || slot.reset_for(OWNER));
+                    assert!(again.value.is_err(), "{what}");
+                }
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                case.assert_bounded(&slot, &strategies, &what);
+                case.assert_growth_is_zero(&mut slot, &what);
+                slot.reset_for(OWNER).unwrap();
+                if outcome.failed.is_none() {
+                    assert!(nth > 0, "{what}: every strategy makes calls");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_failure_of_filling_a_slot_again_leaves_it_as_before_or_unusable() {
+    let case = case();
+    let other = Image::new("other", case.memory(0)..case.memory(0), []).unwrap();
+    HostFeatures::get().unwrap();
+    for strategies in all_strategies() {
+        let mut slot = case.spawn(&strategies);
+        for nth in 0.. {
+            change(&case, &mut slot);
+            let outcome = fail_nth(nth, libc::ENOMEM, || slot.reset_to(&other, &case.sizes, OWNER));
+            let what = format!("{:?}, call {nth}", strategies.config());
+            assert_eq!(outcome.value.is_err(), outcome.failed.is_some(), "{what}");
+            if !slot.is_whole() {
+                for index in 0..2 {
+                    let error = slot.grow_memory(index, 200 * PAGE).unwrap_err();
+                    assert_eq!(error, PagesError::ResetIncomplete, "{what}");
+                }
+                // Whatever it was to become, a reset makes it whole.
+                slot.reset_for(OWNER).unwrap();
+                assert!(slot.is_whole());
+            }
+            slot.reset_to(&case.image, &case.sizes, OWNER).unwrap();
+            case.assert_fresh(&slot, &strategies, &what);
+            case.assert_bounded(&slot, &strategies, &what);
+            if outcome.failed.is_none() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_spawn_leaves_maps_and_descriptors_as_they_were() {
+    in_own_process("a_failed_spawn_leaves_maps_and_descriptors_as_they_were", || {
+        let layout = layout();
+        let bytes = pattern(1, PAGE);
+        let sizes = [pagefork_pages::MemorySize { initial: WASM_PAGE, maximum: 4 * WASM_PAGE }];
+        for strategies in all_strategies() {
+            let spawn = || {
+                let runs = [(layout.base - PAGE, &bytes[..])];
+                let image = Image::new("spawn", layout.image_start..layout.base, runs)?;
+                let mut slot = Slot::with_strategies(&layout, &image, &sizes, &strategies)?;
+                slot.reset_to(&image, &sizes, OWNER)?;
+                drop(slot);
+                Ok::<_, PagesError>(())
+            };
+            spawn().unwrap();
+            let before = held();
+            for nth in 0.. {
+                let outcome = fail_nth(nth, libc::ENOMEM, spawn);
+                if outcome.failed == Some(Call::Release) {
+                    // What a failed release leaves is retried with the next one.
+                    spawn().unwrap();
+                } else {
+                    assert_eq!(outcome.value.is_err(), outcome.failed.is_some());
+                }
+                assert_eq!(held(), before, "{:?}: {:?}", strategies.config(), outcome.failed);
+                if outcome.failed.is_none() {
+                    break;
+                }
+            }
+        }
+    });
+}
+
+/// Everything that [`change`] does, again and again, under what is there instead.
+fn all_hold() {
+    let mut cases = cases();
+    cases.retain(|case| case.name != "large");
+    cases.push(case());
+    for case in &cases {
+        for strategies in all_strategies() {
+            let mut slot = case.spawn(&strategies);
+            let what = format!("{}: {:?}, {}", case.name, strategies.config(), slot.strategy());
+            for round in 0..4 {
+                slot.enter();
+                for index in 0..slot.memory_count() {
+                    slot.grow_memory(index, case.sizes[index].maximum).unwrap();
+                }
+                for (step, part) in (1..).zip(case.parts(&slot)) {
+                    for page in (part.start..part.end).step_by((step + round) * PAGE as usize) {
+                        write(&slot, page, &[0xaa; 17]);
+                    }
+                }
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                case.assert_bounded(&slot, &strategies, &what);
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                case.assert_growth_is_zero(&mut slot, &what);
+                slot.reset_for(OWNER).unwrap();
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "no-cow"))]
+fn used(kind: ResetKind) -> (ResetKind, Reason) {
+    let choice = strategies(kind).choice().unwrap();
+    (choice.used, choice.reason)
+}
+
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn without_pagemap_scan_the_page_map_is_read() {
+    in_own_process("without_pagemap_scan_the_page_map_is_read", || {
+        fail_all(Call::Scan, libc::ENOTTY, HostFeatures::get).unwrap();
+        assert_eq!(used(ResetKind::Scan), (ResetKind::Scan, Reason::ReadsPageMap));
+        all_hold();
+        let case = case();
+        let mut slot = case.spawn(&strategies(ResetKind::Scan));
+        change(&case, &mut slot);
+        let calls = record(|| slot.reset().unwrap()).1;
+        assert!(calls.contains(&Call::ReadPagemap) && !calls.contains(&Call::Scan));
+    });
+}
+
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn without_a_page_map_pages_are_discarded() {
+    in_own_process("without_a_page_map_pages_are_discarded", || {
+        fail_all(Call::OpenPagemap, libc::EACCES, HostFeatures::get).unwrap();
+        for kind in [ResetKind::Scan, ResetKind::Resident, ResetKind::Auto] {
+            assert_eq!(used(kind), (ResetKind::Discard, Reason::NoPageMap));
+        }
+        all_hold();
+    });
+}
+
+/// Some emulators return success and do nothing.
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn where_discarding_does_nothing_pages_are_mapped_anew() {
+    in_own_process("where_discarding_does_nothing_pages_are_mapped_anew", || {
+        pretend(Call::Discard, HostFeatures::get).unwrap();
+        for kind in ResetKind::ALL {
+            let (used, reason) = used(kind);
+            match kind {
+                ResetKind::Remap | ResetKind::Copy => assert_eq!(reason, Reason::Asked),
+                _ => assert_eq!((used, reason), (ResetKind::Remap, Reason::DiscardDoesNothing)),
+            }
+        }
+        pretend(Call::Discard, all_hold);
+    });
+}
+
+#[test]
+fn copy_on_write_can_be_switched_off_by_the_environment() {
+    in_own_process("copy_on_write_can_be_switched_off_by_the_environment", || {
+        // SAFETY: no other thread of this process reads the environment now.
+        unsafe { std::env::set_var("PAGEFORK_COW", "0") };
+        for kind in ResetKind::ALL {
+            assert_eq!(strategies(kind).choice().unwrap().used, ResetKind::Copy);
+        }
+        all_hold();
+        let case = case();
+        let slot = case.spawn(&strategies(ResetKind::Auto));
+        let maps = attributes(&slot);
+        assert!(maps.iter().all(|map| !map.file.contains("memfd")), "{maps:#?}");
+        assert!(Arc::ptr_eq(slot.image(), &case.image));
+    });
+}

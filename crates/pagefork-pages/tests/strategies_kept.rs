@@ -1,0 +1,447 @@
+//! What strategies keep between resets, and what they do not: resident pages, the
+//! stack, descriptors, memory of the host; and what `Auto` makes of what it sees.
+//! Without copy-on-write nothing is kept.
+#![cfg(not(feature = "no-cow"))]
+
+mod common;
+#[path = "common/matrix.rs"]
+mod matrix;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::*;
+use matrix::*;
+use pagefork_pages::{GrowthKind, Owner, Reason, ResetKind, Slot, StrategyConfig, View, procmaps};
+
+/// Counts what the current thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all is done by the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn case() -> Case {
+    let (image, _) = dense_image(&layout(), 0x42, 4 * MIB);
+    Case::new("dense", layout(), image, (4 * MIB, 8 * MIB))
+}
+
+/// One byte in each of the first pages of the memory.
+fn dirty(case: &Case, slot: &mut Slot, pages: u64) {
+    slot.enter();
+    for page in 0..pages {
+        write(slot, case.memory(0) + page * PAGE + 1, &[!page as u8]);
+    }
+}
+
+#[test]
+fn a_warm_reset_allocates_nothing() {
+    let case = case();
+    for kind in ResetKind::ALL.into_iter().filter(|&kind| kind != ResetKind::Remap) {
+        let mut slot = case.spawn(&strategies(kind));
+        // Also across the moves of `Auto`.
+        for round in 0..100 {
+            dirty(&case, &mut slot, 40);
+            let before = ALLOCATIONS.get();
+            let report = slot.reset_for(OWNER).unwrap();
+            let count = ALLOCATIONS.get() - before;
+            assert!(round < 3 || count == 0, "{kind}: {count} in round {round}, {report:?}");
+        }
+    }
+}
+
+/// Invariant 6.
+#[test]
+#[cfg(debug_assertions)]
+fn a_warm_reset_makes_one_call() {
+    use pagefork_pages::Call;
+    use pagefork_pages::inject::record;
+    let case = case();
+    for (kind, expected) in [
+        (ResetKind::Discard, Call::Discard),
+        (ResetKind::Scan, Call::Scan),
+        (ResetKind::Copy, Call::Scan),
+        (ResetKind::Resident, Call::CountFaults),
+    ] {
+        for growth in [GrowthKind::Mprotect, GrowthKind::Checked { accessible: None }] {
+            let code = pagefork_pages::CodeBounds::Explicit;
+            let config = StrategyConfig { reset: kind, growth, code, ..Default::default() };
+            let mut slot = case.spawn(&config.check().unwrap());
+            quiet(|| {
+                dirty(&case, &mut slot, 16);
+                let calls = record(|| slot.reset_for(OWNER).unwrap()).1;
+                calls == [expected]
+            });
+            // Growth costs calls only where pages have to be made accessible.
+            let calls = record(|| slot.grow_memory(0, 5 * MIB).unwrap()).1;
+            let none = matches!(growth, GrowthKind::Checked { .. });
+            assert_eq!(calls.is_empty(), none);
+            let calls = record(|| slot.reset_for(OWNER).unwrap()).1;
+            assert_eq!(calls.contains(&Call::Protect), !none, "{kind}: {calls:?}");
+        }
+    }
+}
+
+/// Asserts that `body` is true soon: page faults of the test itself pass.
+#[track_caller]
+fn quiet(mut body: impl FnMut() -> bool) {
+    assert!((0..20).any(|_| body()));
+}
+
+#[test]
+fn resident_skips_the_scan_and_restores_every_page_that_was_ever_written() {
+    let case = case();
+    let strategies = strategies(ResetKind::Resident);
+    let mut slot = case.spawn(&strategies);
+    let mut random = Random(3);
+    let mut skipped = 0;
+    dirty(&case, &mut slot, 300);
+    slot.reset_for(OWNER).unwrap();
+    for _ in 0..300 {
+        slot.enter();
+        for _ in 0..random.below(5) {
+            // Pages that are never written again are let go; these are not.
+            let pages = if random.below(40) == 0 { 300 } else { 6 };
+            write(&slot, case.memory(0) + random.below(pages * PAGE), &[1, 2, 3]);
+        }
+        let report = slot.reset_for(OWNER).unwrap();
+        assert_eq!(report.by, ResetKind::Resident);
+        skipped += u32::from(!report.scanned);
+        case.assert_fresh(&slot, &strategies, "resident");
+    }
+    assert!(skipped > 50, "{skipped} of 300");
+}
+
+#[test]
+fn resident_scans_whenever_something_else_could_have_written() {
+    let case = case();
+    let strategies = strategies(ResetKind::Resident);
+    let mut slot = case.spawn(&strategies);
+    let is_quiet = |slot: &mut Slot| {
+        quiet(|| {
+            dirty(&case, slot, 4);
+            !slot.reset_for(OWNER).unwrap().scanned
+        });
+    };
+    let far = case.memory(0) + 3 * MIB;
+    let scans = |slot: &mut Slot, what: &str| {
+        assert!(slot.reset_for(OWNER).unwrap().scanned, "{what}");
+        case.assert_fresh(slot, &strategies, what);
+    };
+    is_quiet(&mut slot);
+    write(&slot, far, &[1]);
+    scans(&mut slot, "nobody has entered");
+
+    is_quiet(&mut slot);
+    slot.enter();
+    write(&slot, far + PAGE, &[1]);
+    scans(&mut slot, "a page fault");
+
+    is_quiet(&mut slot);
+    slot.enter();
+    let writes = || {
+        slot.enter();
+        write(&slot, far + 2 * PAGE, &[1]);
+    };
+    std::thread::scope(|scope| scope.spawn(writes).join().unwrap());
+    scans(&mut slot, "another thread has entered");
+
+    is_quiet(&mut slot);
+    let resets = || scans(&mut slot, "another thread resets");
+    std::thread::scope(|scope| scope.spawn(resets).join().unwrap());
+
+    is_quiet(&mut slot);
+    slot.enter();
+    slot.note_view(View::UntilReset);
+    scans(&mut slot, "a view");
+    is_quiet(&mut slot);
+    slot.grow_memory(0, 6 * MIB).unwrap();
+    slot.enter();
+    write(&slot, case.memory(0) + 5 * MIB, &[1]);
+    scans(&mut slot, "growth");
+    slot.note_view(View::ForGood);
+    for _ in 0..10 {
+        dirty(&case, &mut slot, 4);
+        scans(&mut slot, "a view for good");
+    }
+}
+
+/// A page stays private when its memory shrinks, so a later write takes no fault.
+#[test]
+fn resident_does_not_forget_pages_of_a_memory_that_has_shrunk() {
+    let case = case();
+    for growth in [GrowthKind::Mprotect, GrowthKind::Checked { accessible: None }] {
+        let code = pagefork_pages::CodeBounds::Explicit;
+        let config =
+            StrategyConfig { reset: ResetKind::Resident, growth, code, ..Default::default() };
+        let strategies = config.check().unwrap();
+        let mut slot = case.spawn(&strategies);
+        for round in 0..30 {
+            slot.enter();
+            if round % 3 == 0 {
+                slot.grow_memory(0, 8 * MIB).unwrap();
+                write(&slot, case.memory(0) + 7 * MIB + round, &[round as u8 | 1]);
+            }
+            slot.reset_for(OWNER).unwrap();
+            case.assert_fresh(&slot, &strategies, "shrunk");
+            if round % 5 == 0 {
+                case.assert_growth_is_zero(&mut slot, "shrunk");
+                slot.reset_for(OWNER).unwrap();
+            }
+        }
+        // A scan in between sees nothing of it, and must not forget it.
+        let page = case.memory(0) + 6 * MIB;
+        quiet(|| {
+            slot.enter();
+            slot.grow_memory(0, 8 * MIB).unwrap();
+            write(&slot, page, &[1]);
+            slot.reset_for(OWNER).unwrap();
+            assert!(slot.reset_for(OWNER).unwrap().scanned, "nobody has entered");
+            slot.enter();
+            slot.grow_memory(0, 8 * MIB).unwrap();
+            write(&slot, page, &[2]);
+            let report = slot.reset_for(OWNER).unwrap();
+            slot.grow_memory(0, 8 * MIB).unwrap();
+            assert_eq!(bytes(&slot, page..page + 1), [0], "{report:?}");
+            slot.reset_for(OWNER).unwrap();
+            !report.scanned
+        });
+    }
+}
+
+/// A collapsed huge page takes writes to new pages without a fault.
+#[test]
+fn resident_refuses_huge_pages_also_after_a_remap() {
+    let case = case();
+    for kind in [ResetKind::Resident, ResetKind::Auto] {
+        let mut slot = case.spawn(&strategies(kind));
+        for round in 0..3 {
+            assert!(attributes(&slot).iter().all(|map| map.flags.contains("nh")), "{kind}");
+            dirty(&case, &mut slot, 1000);
+            slot.grow_memory(0, 8 * MIB).unwrap();
+            write(&slot, case.memory(0) + 4 * MIB, &pattern(1, 4 * MIB));
+            let place = slot.memory(0).wrapping_add(2 * MIB as usize);
+            // SAFETY: this keeps the contents of pages.
+            let collapsed =
+                unsafe { libc::madvise(place.cast(), 6 << 20, libc::MADV_COLLAPSE) == 0 };
+            assert!(!collapsed, "{kind}");
+            match round {
+                0 => slot.reset_for(OWNER),
+                _ => slot.reset_to(&case.image, &case.sizes, OWNER),
+            }
+            .unwrap();
+        }
+    }
+}
+
+/// Review of wasmtime PR 11372: pages written once were copied at every later reset.
+#[test]
+fn one_large_run_does_not_tax_later_ones() {
+    let case = case();
+    for kind in [ResetKind::Scan, ResetKind::Resident, ResetKind::Auto] {
+        for large in [20, 63, 200, 500, 900] {
+            let strategies = strategies(kind);
+            let mut slot = case.spawn(&strategies);
+            dirty(&case, &mut slot, 1);
+            let usual = slot.reset_for(OWNER).unwrap().private.unwrap();
+            dirty(&case, &mut slot, large);
+            slot.reset_for(OWNER).unwrap();
+            let mut left = None;
+            for _ in 0..8 {
+                dirty(&case, &mut slot, 1);
+                left = slot.reset_for(OWNER).unwrap().private;
+            }
+            assert_eq!(left, Some(usual), "{kind}, {large} pages");
+            case.assert_fresh(&slot, &strategies, "later");
+        }
+    }
+}
+
+#[test]
+fn at_most_the_budget_stays_resident() {
+    let case = case();
+    for kind in [ResetKind::Scan, ResetKind::Resident] {
+        for resident_max in [0, 8 * PAGE, 64 * PAGE] {
+            let config = StrategyConfig { reset: kind, resident_max, ..Default::default() };
+            let strategies = config.check().unwrap();
+            let mut slot = case.spawn(&strategies);
+            for pages in [1, 10, 500, 3] {
+                dirty(&case, &mut slot, pages);
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, "budget");
+                slot.note_view(View::UntilReset);
+                let private = slot.reset_for(OWNER).unwrap().private.unwrap();
+                assert!(private <= resident_max / PAGE, "{kind}: {private} of {resident_max}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_stack_shows_nobody_elses_bytes_and_keeps_few_pages() {
+    let case = case();
+    let stack = case.layout.stack.clone();
+    let secret = pattern(0x5e, stack.end - stack.start);
+    for all in all_strategies() {
+        for (stack_kept, clear_stack) in
+            [(0, false), (PAGE, false), (4 * PAGE, false), (4 * PAGE, true)]
+        {
+            let config = StrategyConfig { stack_kept, clear_stack, ..all.config() };
+            let mut slot = case.spawn(&config.check().unwrap());
+            let shown = |slot: &Slot| {
+                let bytes = read(slot, stack.clone());
+                let kept = (stack.end - stack.start - stack_kept) as usize;
+                assert!(bytes[..kept].iter().all(|&byte| byte == 0), "{config:?}");
+                bytes[kept..].iter().any(|&byte| byte != 0)
+            };
+            slot.hand_to(Owner(1));
+            for round in 0..12 {
+                let owner = Owner(round / 4);
+                slot.enter();
+                match round % 3 {
+                    0 => write(&slot, stack.start, &secret),
+                    1 => write(&slot, stack.end - 9, &secret[..9]),
+                    _ => (),
+                }
+                slot.reset().unwrap();
+                // The owner's own bytes may be there, in few pages.
+                assert!(!(shown(&slot) && clear_stack), "{config:?}");
+                slot.hand_to(owner);
+                if round % 4 == 0 {
+                    assert!(!shown(&slot), "{config:?}: another owner sees them");
+                }
+            }
+            slot.enter();
+            write(&slot, stack.start, &secret);
+            slot.reset_for(Owner(99)).unwrap();
+            assert!(!shown(&slot), "{config:?}");
+        }
+    }
+}
+
+#[test]
+fn slots_share_one_descriptor_and_closing_them_gives_everything_back() {
+    in_own_process("slots_share_one_descriptor_and_closing_them_gives_everything_back", || {
+        drop(case().spawn(&strategies(ResetKind::Auto)));
+        let before = held();
+        {
+            let case = case();
+            let with_image = held().descriptors;
+            let mut slots: Vec<Slot> =
+                (0..20).map(|_| case.spawn(&strategies(ResetKind::Auto))).collect();
+            assert_eq!(held().descriptors, with_image + 1);
+            for slot in &mut slots {
+                dirty(&case, slot, 100);
+                slot.reset_for(OWNER).unwrap();
+            }
+            let start = slots[0].start().addr() as u64;
+            let maps = procmaps::within(start..start + case.layout.size).unwrap();
+            assert!(maps.len() <= 6, "{maps:#?}");
+        }
+        let after = held();
+        assert_eq!((after.descriptors, after.mapped), (before.descriptors, before.mapped));
+    });
+}
+
+/// The page map of a parent process says nothing about its child.
+#[test]
+fn a_forked_process_resets_its_own_slots() {
+    let case = case();
+    for kind in [ResetKind::Scan, ResetKind::Resident, ResetKind::Copy] {
+        let strategies = strategies(kind);
+        let mut slot = case.spawn(&strategies);
+        for _ in 0..4 {
+            dirty(&case, &mut slot, 3);
+            slot.reset_for(OWNER).unwrap();
+        }
+        // SAFETY: the child works on its own copy and exits; this test's process may
+        // have other threads, none of which is in this crate or holds the heap for
+        // long, and an alarm ends the child.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: concerns this child alone.
+            unsafe { libc::alarm(20) };
+            dirty(&case, &mut slot, 50);
+            let reset = slot.reset_for(OWNER).is_ok();
+            let fresh = read(&slot, case.parts(&slot)[0].clone());
+            let at = (case.layout.stack.end - case.layout.stack.start) as usize;
+            let same = fresh[at..] == case.fresh[0][at..];
+            // SAFETY: ends this child.
+            unsafe { libc::_exit(i32::from(!(reset && same))) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "{kind}");
+    }
+}
+
+#[test]
+fn auto_counts_faults_once_nothing_is_new_and_goes_back_when_that_does_not_pay() {
+    let case = case();
+    let strategies = strategies(ResetKind::Auto);
+    let mut slot = case.spawn(&strategies);
+    assert_eq!((slot.strategy().used, slot.strategy().reason), (ResetKind::Scan, Reason::Start));
+    for _ in 0..100 {
+        dirty(&case, &mut slot, 5);
+        slot.reset_for(OWNER).unwrap();
+    }
+    let choice = slot.strategy();
+    assert_eq!(choice.used, ResetKind::Resident, "{choice}");
+    assert!(matches!(choice.reason, Reason::NothingNew { .. }), "{choice}");
+    assert!(choice.to_string().contains("auto"), "{choice}");
+    for _ in 0..16 {
+        // Nobody enters, so each reset scans.
+        slot.reset_for(OWNER).unwrap();
+    }
+    for _ in 0..16 {
+        slot.note_view(View::UntilReset);
+        dirty(&case, &mut slot, 5);
+        slot.reset_for(OWNER).unwrap();
+    }
+    let choice = slot.strategy();
+    assert_eq!(choice.used, ResetKind::Scan, "{choice}");
+    assert!(matches!(choice.reason, Reason::ManyScans { .. }), "{choice}");
+    case.assert_fresh(&slot, &strategies, "auto");
+}
+
+#[test]
+fn auto_discards_what_no_run_writes_twice_and_tries_again() {
+    let (image, _) = dense_image(&layout(), 0x42, 64 * MIB);
+    let case = Case::new("wide", layout(), image, (64 * MIB, 64 * MIB));
+    let strategies = strategies(ResetKind::Auto);
+    let mut slot = case.spawn(&strategies);
+    let mut seen = Vec::new();
+    for round in 0..400 {
+        slot.enter();
+        for page in 0..100 {
+            let place = (round * 100 + page) * 7 % (64 * MIB / PAGE);
+            write(&slot, case.memory(0) + place * PAGE, &[0xab]);
+        }
+        slot.reset_for(OWNER).unwrap();
+        let choice = slot.strategy();
+        if seen.last() != Some(&choice.used) {
+            seen.push(choice.used);
+            eprintln!("{round}: {choice}");
+        }
+    }
+    assert_eq!(seen[..3], [ResetKind::Scan, ResetKind::Discard, ResetKind::Scan]);
+    case.assert_fresh(&slot, &strategies, "auto");
+}
