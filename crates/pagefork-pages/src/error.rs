@@ -196,6 +196,8 @@ pub enum Call {
     Commit,
     /// Make pages inaccessible.
     Protect,
+    /// Make pages executable.
+    MakeExecutable,
     /// Map an image copy-on-write.
     MapPrivate,
     /// Throw away page contents.
@@ -204,8 +206,12 @@ pub enum Call {
     Replace,
     /// Keep huge pages out of a range.
     RefuseHugePages,
-    /// Map an image for reading alone.
+    /// Map an image or code for reading alone.
     MapView,
+    /// Map the room for new images for writing.
+    MapWindow,
+    /// Keep a map from forked processes.
+    KeepFromFork,
     /// Open the page map of this process.
     OpenPagemap,
     /// Find private pages.
@@ -222,6 +228,8 @@ pub enum Call {
     ResizeImage,
     /// Write into an image.
     WriteImage,
+    /// Take the memory for an image.
+    AllocateImage,
     /// Seal an image.
     SealImage,
     /// Read from an image.
@@ -236,11 +244,14 @@ impl fmt::Display for Call {
             Self::Reserve => "reserve address space (mmap)",
             Self::Commit => "make reserved pages accessible (mprotect)",
             Self::Protect => "make pages inaccessible (mprotect)",
+            Self::MakeExecutable => "make pages executable (mprotect)",
             Self::MapPrivate => "map an image copy-on-write (mmap)",
             Self::Discard => "discard pages (madvise)",
             Self::Replace => "put fresh pages in the place of used ones (mmap)",
             Self::RefuseHugePages => "keep huge pages out of a slot (madvise)",
-            Self::MapView => "map an image for reading (mmap)",
+            Self::MapView => "map a file for reading (mmap)",
+            Self::MapWindow => "map the room for new images for writing (mmap)",
+            Self::KeepFromFork => "keep a map from forked processes (madvise)",
             Self::OpenPagemap => "open /proc/self/pagemap",
             Self::Scan => "find private pages (PAGEMAP_SCAN)",
             Self::ReadPagemap => "read /proc/self/pagemap",
@@ -249,6 +260,7 @@ impl fmt::Display for Call {
             Self::CreateImage => "create an image (memfd_create)",
             Self::ResizeImage => "set the size of an image (ftruncate)",
             Self::WriteImage => "write an image (pwrite)",
+            Self::AllocateImage => "take the memory for an image (fallocate)",
             Self::SealImage => "seal an image (fcntl F_ADD_SEALS)",
             Self::ReadImage => "read an image (pread)",
             Self::StatImage => "read the attributes of an image file (fstat)",

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::error::{Feature, PagesError};
-use crate::image;
+use crate::image_file;
 use crate::pagemap::{Finder, Method};
 use crate::probes::{Outcome, Probe};
 use crate::reservation::Reservation;
@@ -59,10 +59,10 @@ impl HostFeatures {
             });
         }
         const IMAGE_BYTE: u8 = 0x5a;
-        let (file, noexec_seal) = image::memfd("probe")?;
+        let (file, noexec_seal) = image_file::memfd("probe")?;
         sys::resize_image(file.as_fd(), PAGE_SIZE)?;
         sys::write_image(file.as_fd(), &[IMAGE_BYTE; PAGE_SIZE as usize], 0)?;
-        image::seal(&file)?;
+        image_file::seal(&file)?;
         if sys::write_image(file.as_fd(), &[0], 0).is_ok() {
             return Err(PagesError::Unsupported {
                 feature: Feature::Seals,
@@ -96,7 +96,7 @@ impl HostFeatures {
 /// Whether private pages are found, of an image and others, and no page of the
 /// image is taken for one.
 fn finds_private_pages(method: Method) -> Result<bool, PagesError> {
-    let (file, _) = image::memfd("probe")?;
+    let (file, _) = image_file::memfd("probe")?;
     sys::resize_image(file.as_fd(), 3 * PAGE_SIZE)?;
     sys::write_image(file.as_fd(), &[1; 3 * PAGE_SIZE as usize], 0)?;
     let mut pages = Reservation::new(6 * PAGE_SIZE, PAGE_SIZE)?;

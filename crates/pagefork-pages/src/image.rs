@@ -5,10 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::{FileType, Stat};
-use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
-use crate::error::{Feature, FileProblem, PagesError};
+use crate::error::{FileProblem, PagesError};
+use crate::image_file::{ImageFile, Write, shared_pages};
 use crate::reservation::Reservation;
 use crate::sys;
 
@@ -34,7 +33,12 @@ pub const SPAN_COUNT_MAX: usize = 4;
 /// extents is never mapped.
 ///
 /// The bytes lie in a sealed memfd, which nothing can write or cut, or in a file
-/// that nobody else may write. An image of nothing but zeros has no file.
+/// that nobody else may write. An image of nothing but zeros has no file. The first
+/// [`OWN_FILES_MAX`](crate::OWN_FILES_MAX) images of a process (of large ones,
+/// [`OWN_FILES_LARGE_MAX`](crate::OWN_FILES_LARGE_MAX)) have a memfd each. Further
+/// ones lie one behind another in memfds of 64 MiB, in whole pages, which are just
+/// as final: so descriptors and maps stay few however many images there are. The
+/// pages of such an image are given back when all images in its memfd are gone.
 pub struct Image {
     /// Invariant: ascending, apart, of whole pages, none empty.
     extents: Vec<Range<u64>>,
@@ -42,12 +46,9 @@ pub struct Image {
     /// empty; the file covers each.
     spans: Vec<Span>,
     /// `None` if there are no spans.
-    file: Option<OwnedFd>,
-    /// Whether nobody at all can change the file.
-    sealed: bool,
-    /// All spans for reading, mapped when somebody first asks for them.
-    view: OnceLock<Reservation>,
-    /// The same as a copy, for a file that is not sealed.
+    file: Option<ImageFile>,
+    /// All spans as a copy, for a file that could be cut; made when somebody first
+    /// asks for it.
     copy: OnceLock<Reservation>,
 }
 
@@ -81,7 +82,7 @@ impl Image {
     /// An image of `runs` in a sealed memfd; all else in `extent` is zero. The
     /// extent and the runs' places are slot offsets in bytes, the extent's of
     /// whole pages. Where runs overlap, the later one holds. `name` shows in
-    /// `/proc/self/maps`.
+    /// `/proc/self/maps` while the image has a memfd of its own.
     ///
     /// # Errors
     /// [`PagesError::OutsideImage`] for a run outside the extent;
@@ -118,28 +119,23 @@ impl Image {
         for &(offset, bytes) in &runs {
             within(&extents, offset, bytes.len() as u64)?;
         }
-        let spans = spans(&extents, &runs);
+        let mut spans = spans(&extents, &runs);
         let Some(last) = spans.last() else {
-            return Ok(Arc::new(Self::of_parts(extents, spans, None, true)));
+            return Ok(Arc::new(Self::of_parts(extents, spans, None)));
         };
 
         let size = last.file_offset + (last.slot.end - last.slot.start);
-        // Asked first, because going beyond would also raise a signal.
-        if let Some(limit) = getrlimit(Resource::Fsize).current
-            && size > limit
-        {
-            return Err(PagesError::FileSizeLimit { requested: size, limit });
-        }
-        let (file, _) = memfd(name)?;
-        sys::resize_image(file.as_fd(), size)?;
-        for (offset, bytes) in runs {
+        let write = |(offset, bytes): (u64, &'a [u8])| {
             let index = spans.partition_point(|span| span.slot.end <= offset);
             let span = &spans[index];
-            let place = span.file_offset + (offset - span.slot.start);
-            sys::write_image(file.as_fd(), bytes, place)?;
+            (span.file_offset + (offset - span.slot.start), bytes)
+        };
+        let writes: Vec<Write<'_>> = runs.into_iter().map(write).collect();
+        let (file, start) = ImageFile::new(name, size, &writes)?;
+        for span in &mut spans {
+            span.file_offset += start;
         }
-        seal(&file)?;
-        Ok(Arc::new(Self::of_parts(extents, spans, Some(file), true)))
+        Ok(Arc::new(Self::of_parts(extents, spans, Some(file))))
     }
 
     /// An image in a regular file, from byte `file_offset` of it on, covering
@@ -165,20 +161,15 @@ impl Image {
             Refusal::Failure(failure) => failure.into(),
         })?;
         if extent.is_empty() {
-            return Ok(Arc::new(Self::of_parts(Vec::new(), Vec::new(), None, true)));
+            return Ok(Arc::new(Self::of_parts(Vec::new(), Vec::new(), None)));
         }
         let spans = vec![Span { slot: extent.clone(), file_offset }];
-        Ok(Arc::new(Self::of_parts(vec![extent], spans, Some(file), false)))
+        let file = ImageFile::Foreign(file);
+        Ok(Arc::new(Self::of_parts(vec![extent], spans, Some(file))))
     }
 
-    fn of_parts(
-        extents: Vec<Range<u64>>,
-        spans: Vec<Span>,
-        file: Option<OwnedFd>,
-        sealed: bool,
-    ) -> Self {
-        let (view, copy) = (OnceLock::new(), OnceLock::new());
-        Self { extents, spans, file, sealed, view, copy }
+    fn of_parts(extents: Vec<Range<u64>>, spans: Vec<Span>, file: Option<ImageFile>) -> Self {
+        Self { extents, spans, file, copy: OnceLock::new() }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,
@@ -224,7 +215,8 @@ impl Image {
 
 impl Image {
     /// Where the host can read the image's spans, ascending. The first call for an
-    /// image makes the map or the copy that all slots share.
+    /// image makes the map or the copy that all slots share; images in one file
+    /// share the map too.
     ///
     /// # Errors
     /// The limit that was met; a file that was cut short.
@@ -236,15 +228,13 @@ impl Image {
         };
         let file_start = first.file_offset;
         let size = last.file_offset + (last.slot.end - last.slot.start) - file_start;
-        let start = match (self.sealed, unsealed) {
-            (true, _) => Some(shared(&self.view, size, |pages| {
-                Ok(pages.map_view(0..size, file.as_fd(), file_start)?)
-            })?),
-            (false, Unsealed::Copied) => Some(shared(&self.copy, size, |pages| {
+        let start = match (file.address(file_start)?, unsealed) {
+            (Some(start), _) => Some(start),
+            (None, Unsealed::Copied) => Some(shared_pages(&self.copy, size, |pages| {
                 pages.commit(0..size)?;
                 self.read_spans(pages)
             })?),
-            (false, Unsealed::Absent) => None,
+            (None, Unsealed::Absent) => None,
         };
         let source = |span: &Span| Source {
             slot: span.slot.clone(),
@@ -270,20 +260,6 @@ impl Image {
     }
 }
 
-/// Address of pages that are made once.
-fn shared(
-    place: &OnceLock<Reservation>,
-    size: u64,
-    fill: impl FnOnce(&mut Reservation) -> Result<(), PagesError>,
-) -> Result<usize, PagesError> {
-    if let Some(pages) = place.get() {
-        return Ok(pages.start());
-    }
-    let mut pages = Reservation::new(size, PAGE_SIZE)?;
-    fill(&mut pages)?;
-    Ok(place.get_or_init(|| pages).start())
-}
-
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Image")
@@ -291,30 +267,6 @@ impl fmt::Debug for Image {
             .field("spans", &self.spans)
             .finish_non_exhaustive()
     }
-}
-
-/// A new memfd, and whether it can never be executed.
-pub(crate) fn memfd(name: &str) -> Result<(OwnedFd, bool), PagesError> {
-    // The kernel takes 249 bytes without a NUL; names come from modules.
-    const LENGTH_MAX: usize = 200;
-    let name: String = name.chars().map(|c| if c == '\0' { ' ' } else { c }).collect();
-    let name = format!("pagefork:{}", &name[..name.floor_char_boundary(LENGTH_MAX)]);
-    match sys::create_image(&name, false) {
-        Ok(file) => Ok((file, true)),
-        // Kernels before 6.3 do not know the flag.
-        Err(failure) if failure.errno == Errno::INVAL => {
-            Ok((sys::create_image(&name, true)?, false))
-        }
-        Err(failure) => Err(failure.into()),
-    }
-}
-
-/// Makes the contents and the length of a memfd final.
-pub(crate) fn seal(file: &OwnedFd) -> Result<(), PagesError> {
-    if sys::seal_image(file.as_fd())?.contains(sys::IMAGE_SEALS) {
-        return Ok(());
-    }
-    Err(PagesError::Unsupported { feature: Feature::Seals, detail: "a seal did not stay" })
 }
 
 fn check_extents(extents: &[Range<u64>]) {

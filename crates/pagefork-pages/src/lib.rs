@@ -32,8 +32,14 @@ compile_error!("pagefork-pages needs Linux on x86-64");
 
 /// Immutable page contents: sealed memfds and verified files.
 mod image;
+/// The files that images lie in: one each, or many in one.
+mod image_file;
+/// A memfd that many images share.
+mod arena;
 /// A slot: reserve, fill, grow, reset, drop.
 mod slot;
+/// Slots, and what is made of them, kept between uses.
+mod pool;
 /// How a slot is reset and grows.
 mod strategy;
 /// What both are written in: the pages of a slot.
@@ -46,6 +52,8 @@ mod bounds;
 mod reservation;
 /// What this kernel can do, tried on real pages.
 mod features;
+/// Machine code: in pages that many modules share, or mapped from files.
+mod code_arena;
 /// The same feature by feature, for showing it.
 pub mod probes;
 /// userfaultfd and PAGEMAP_SCAN, as far as probes need them.
@@ -67,9 +75,12 @@ pub mod procmaps;
 pub mod inject;
 
 pub use crate::bounds::{Place, SlotBounds};
+pub use crate::code_arena::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};
 pub use crate::features::HostFeatures;
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
+pub use crate::image_file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
+pub use crate::pool::{Key, Park, Pool, PoolConfig, PoolCounters};
 pub use crate::slot::{MemorySize, MemoryZone, Slot, SlotConfig};
 pub use crate::strategy::{
     Choice, CodeBounds, GrowthKind, Owner, Reason, ResetKind, ResetReport, STACK_KEPT_MAX,

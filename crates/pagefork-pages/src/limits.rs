@@ -106,7 +106,9 @@ fn explain(failure: Failure, facts: impl FnOnce() -> Facts) -> PagesError {
             feature: Feature::Discard,
             detail: "the call is refused, as it is for locked memory: do not use mlockall",
         },
-        (Call::ResizeImage | Call::WriteImage, Errno::NOSPC) => PagesError::OutOfMemory { call },
+        (Call::ResizeImage | Call::WriteImage | Call::AllocateImage, Errno::NOSPC) => {
+            PagesError::OutOfMemory { call }
+        }
         (_, Errno::NOMEM | Errno::AGAIN) => out_of_memory(call, requested, &facts()),
         _ => PagesError::System { call, code: errno.raw_os_error() },
     }

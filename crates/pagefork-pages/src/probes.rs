@@ -17,7 +17,7 @@ use crate::error::PagesError;
 use crate::limits::Facts;
 use crate::reservation::Reservation;
 use crate::userfault::{self, Userfault};
-use crate::{image, sys};
+use crate::{image_file, sys};
 
 /// Something that a kernel can do, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -85,7 +85,7 @@ impl Probe {
     /// answers. [`Probe::MissingSignal`] starts a process that dies at once.
     pub fn try_out(self) -> Outcome {
         let tried = match self {
-            Self::ImageFile => image_file(),
+            Self::ImageFile => file_as_image(),
             Self::Seals => seals(),
             Self::NoExecSeal => no_exec_seal(),
             Self::CopyOnWrite => copy_on_write(),
@@ -188,7 +188,7 @@ struct Pages {
 impl Pages {
     fn new(of_image: u64, anonymous: u64) -> Result<Self, Seen> {
         let file = filled_file(of_image.max(1))?;
-        image::seal(&file)?;
+        image_file::seal(&file)?;
         let size = (of_image + anonymous) * PAGE_SIZE;
         let mut reservation = Reservation::new(size, PAGE_SIZE)?;
         reservation.commit(of_image * PAGE_SIZE..size)?;
@@ -217,7 +217,7 @@ impl Pages {
 
     /// The first byte of a page, read by a system call.
     fn read_by_kernel(&self, page: usize) -> Result<u8, Seen> {
-        let (file, _) = image::memfd("probe")?;
+        let (file, _) = image_file::memfd("probe")?;
         // SAFETY: as in `read`; the kernel reads one byte.
         let count = unsafe { libc::write(file.as_raw_fd(), self.place(page).cast(), 1) };
         check(count == 1, "a system call could not read the page")?;
@@ -233,13 +233,13 @@ impl Pages {
 }
 
 fn filled_file(pages: u64) -> Result<OwnedFd, Seen> {
-    let (file, _) = image::memfd("probe")?;
+    let (file, _) = image_file::memfd("probe")?;
     sys::resize_image(file.as_fd(), pages * PAGE_SIZE)?;
     sys::write_image(file.as_fd(), &vec![IMAGE_BYTE; (pages * PAGE_SIZE) as usize], 0)?;
     Ok(file)
 }
 
-fn image_file() -> Tried {
+fn file_as_image() -> Tried {
     let file = filled_file(1)?;
     let mut bytes = [0; PAGE];
     let count = sys::read_image(file.as_fd(), &mut bytes, 0)?;
@@ -248,7 +248,7 @@ fn image_file() -> Tried {
 
 fn seals() -> Tried {
     let file = filled_file(1)?;
-    image::seal(&file)?;
+    image_file::seal(&file)?;
     let written = sys::write_image(file.as_fd(), &[0], 0).is_ok();
     check(!written, "a sealed memfd could still be written")?;
     let cut = sys::resize_image(file.as_fd(), 0).is_ok();
@@ -256,7 +256,7 @@ fn seals() -> Tried {
 }
 
 fn no_exec_seal() -> Tried {
-    let (_, sealed) = image::memfd("probe")?;
+    let (_, sealed) = image_file::memfd("probe")?;
     check(sealed, "the kernel does not know MFD_NOEXEC_SEAL")
 }
 

@@ -43,8 +43,8 @@ impl Reservation {
     /// Gives back the first `head` bytes, and what lies behind `length` more.
     fn trim(&mut self, head: usize, length: usize) -> Result<(), Failure> {
         if head > 0 {
-            // SAFETY: the head is ours by the type's invariant, and nothing has
-            // been handed out yet.
+            // SAFETY: the head is ours by the type's invariant, and the caller has
+            // nothing that points into it.
             unsafe { sys::release(self.start, head)? };
             self.start += head;
             self.length -= head;
@@ -62,6 +62,13 @@ impl Reservation {
         self.start
     }
 
+    /// Gives back the first `size` bytes, not all; the rest starts behind them then.
+    pub(crate) fn release_head(&mut self, size: u64) -> Result<(), Failure> {
+        let (_, head) = self.place(0..size);
+        assert!(head < self.length, "a reservation is not empty");
+        self.trim(head, self.length - head)
+    }
+
     /// Makes pages readable and writable.
     pub(crate) fn commit(&mut self, range: Range<u64>) -> Result<(), Failure> {
         let (address, length) = self.place(range);
@@ -74,6 +81,13 @@ impl Reservation {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::protect(address, length) } } else { Ok(()) }
+    }
+
+    /// Makes pages readable and executable, and not writable.
+    pub(crate) fn make_executable(&mut self, range: Range<u64>) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::make_executable(address, length) } } else { Ok(()) }
     }
 
     /// Replaces pages by a copy-on-write map of `file`, from `offset` in it.
@@ -112,6 +126,18 @@ impl Reservation {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::map_view(address, length, file, offset) } } else { Ok(()) }
+    }
+
+    /// Replaces pages by `file`, from `offset` in it, for writing to it.
+    pub(crate) fn map_window(
+        &mut self,
+        range: Range<u64>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        let (address, length) = self.place(range);
+        // SAFETY: as in `commit`.
+        if length > 0 { unsafe { sys::map_window(address, length, file, offset) } } else { Ok(()) }
     }
 
     /// Writes to pages that are accessible, at a byte offset.

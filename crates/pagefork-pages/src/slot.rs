@@ -13,14 +13,17 @@ use crate::strategy::{
     self, Choice, Discard, Owner, ResetReport, Run, Stack, Strategies, Strategy, View,
 };
 
+/// What tests do to slots and ask of them.
+mod audit;
+
 /// The zones of a slot, as far as pages care: byte offsets from its start, all
 /// multiples of the page size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotConfig {
     /// The stack zone; everything below it is guard.
     pub stack: Range<u64>,
-    /// Where the link zone starts.
-    pub link: u64,
+    /// The link zone, which belongs to whoever runs code in the slot.
+    pub link: Range<u64>,
     /// Images lie at or above this.
     pub image_floor: u64,
     /// Where the first memory starts, if there is one.
@@ -67,7 +70,7 @@ impl From<&SlotLayout> for SlotConfig {
         };
         Self {
             stack: layout.stack.clone(),
-            link: layout.link.start,
+            link: layout.link.clone(),
             image_floor: layout.tables.start,
             base: layout.base,
             memories: layout.memories.iter().map(zone).collect(),
@@ -101,6 +104,8 @@ pub struct Slot {
     choice: Choice,
     run: Run,
     stack: Stack,
+    /// Bytes outside the stack that were private after the last reset.
+    resident: u64,
 }
 
 impl Slot {
@@ -129,6 +134,7 @@ impl Slot {
             choice: Choice::PLAIN,
             run: Run::default(),
             stack: Stack::default(),
+            resident: 0,
         })
     }
 
@@ -151,7 +157,7 @@ impl Slot {
         let strategy::Made { setup, strategy, choice } = strategies.make(sizes)?;
         let stack = Stack::new(strategies, &zones);
         let pages = SlotPages::new(zones, setup, image, sizes)?;
-        Ok(Self { pages, strategy, choice, run: Run::default(), stack })
+        Ok(Self { pages, strategy, choice, run: Run::default(), stack, resident: 0 })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -177,9 +183,10 @@ impl Slot {
         self.place(self.pages.zones().memories[index].start)
     }
 
-    /// Address of the link zone. A reset leaves it zero.
+    /// Address of the link zone. Code cannot reach it, and whoever runs code writes it
+    /// before each run: a reset leaves it as it is, or zero.
     pub fn link(&self) -> *mut u8 {
-        self.place(self.pages.zones().link)
+        self.place(self.pages.zones().link.start)
     }
 
     /// Address where the stack zone ends: the stack grows down from here.
@@ -245,10 +252,10 @@ impl Slot {
         self.run.note_view(view);
     }
 
-    /// Returns every page to what [`Slot::new`] made: the image, zeros elsewhere
-    /// (link included), memories of their initial sizes. Of the stack a few pages
-    /// may keep what the owner left there, by strategies that restore pages in
-    /// place: [`Slot::hand_to`] clears them when there is another owner.
+    /// Returns every page to what [`Slot::new`] made: the image, zeros elsewhere,
+    /// memories of their initial sizes. By strategies that restore pages in place, the
+    /// link zone and a few pages of the stack may keep what the owner left there:
+    /// [`Slot::hand_to`] clears them when there is another owner.
     ///
     /// # Errors
     /// The limit that was met; [`PagesError::Unsupported`] by a slot of
@@ -262,10 +269,33 @@ impl Slot {
         } else {
             strategy.reset(pages, run, stack)
         };
-        if report.is_ok() {
+        if let Ok(report) = &report {
             run.start_anew();
+            let private = report.private.unwrap_or(0) - report.discarded;
+            self.resident = private * PAGE_SIZE;
         }
         report
+    }
+
+    /// Bytes that the slot keeps in memory since its last reset, as far as its strategy
+    /// knows.
+    pub fn resident(&self) -> u64 {
+        self.resident + self.stack.kept_count() * PAGE_SIZE
+    }
+
+    /// Gives back the memory that a slot keeps which has been reset, and leaves its
+    /// contents as they are. What was copied from an image stays.
+    ///
+    /// # Errors
+    /// As of [`Slot::reset`].
+    pub fn discard(&mut self) -> Result<(), PagesError> {
+        let Self { pages, strategy, stack, .. } = self;
+        if pages.is_whole() && pages.discard_kept()? {
+            strategy.forget();
+            stack.forget();
+            self.resident = 0;
+        }
+        Ok(())
     }
 
     /// [`Slot::reset`], then [`Slot::hand_to`].
@@ -307,7 +337,8 @@ impl Slot {
 
 fn check_zones(zones: &SlotConfig) {
     let mut ascending =
-        vec![0, zones.stack.start, zones.stack.end, zones.link, zones.image_floor, zones.base];
+        vec![0, zones.stack.start, zones.stack.end, zones.link.start, zones.link.end];
+    ascending.extend([zones.image_floor, zones.base]);
     for memory in &zones.memories {
         ascending.extend([memory.start, memory.start.saturating_add(memory.reservation)]);
         ascending.push(memory.end());

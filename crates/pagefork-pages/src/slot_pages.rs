@@ -197,6 +197,10 @@ impl SlotPages {
         self.memories[index].size.maximum
     }
 
+    pub(crate) fn memory_initial(&self, index: usize) -> u64 {
+        self.memories[index].size.initial
+    }
+
     pub(crate) fn is_whole(&self) -> bool {
         self.state == State::Whole
     }
@@ -302,6 +306,17 @@ impl SlotPages {
         Ok(())
     }
 
+    /// Gives back the memory of a slot that is as its image. Whether it could be done.
+    pub(crate) fn discard_kept(&mut self) -> Result<bool, PagesError> {
+        // What was grown once is inaccessible now, and may be private still.
+        let all = self.zones.stack.start..self.zones.size;
+        let can = self.can_discard(&all);
+        if can {
+            self.pages.discard(all)?;
+        }
+        Ok(can)
+    }
+
     /// Slot offset up to which pages may have been written.
     pub(crate) fn dirty_end(&self) -> u64 {
         let ends = self.zones.memories.iter().zip(&self.memories);
@@ -319,6 +334,15 @@ impl SlotPages {
         let first = if self.memories.is_empty() { self.zones.base } else { end(0).end };
         let further = (1..self.memories.len()).map(end);
         std::iter::once(self.zones.stack.start..first).chain(further)
+    }
+
+    /// Slot offsets of all that is accessible, ascending: from the stack to the end
+    /// of the first memory, then each further memory.
+    pub(crate) fn accessible_parts(&self) -> Vec<Range<u64>> {
+        let end = |index: usize| self.zones.memories[index].start + self.accessible(index);
+        let first = if self.memories.is_empty() { self.zones.base } else { end(0) };
+        let further = (1..self.memories.len()).map(|i| self.zones.memories[i].start..end(i));
+        std::iter::once(self.zones.stack.start..first).chain(further).collect()
     }
 
     /// Bytes of a memory that are accessible now.

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, Stat};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
@@ -33,6 +33,11 @@ pub(crate) struct Failure {
 /// Seals of an image: its bytes and its length are final, and so are the seals.
 pub(crate) const IMAGE_SEALS: SealFlags =
     SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// Seals of a memfd that images share: as those of an image, but who has already
+/// mapped it for writing goes on to have it so.
+pub(crate) const ARENA_SEALS: SealFlags =
+    SealFlags::FUTURE_WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK);
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
@@ -68,6 +73,18 @@ pub(crate) unsafe fn protect(address: usize, length: usize) -> Result<(), Failur
     attempt(Call::Protect, 0, (), || {
         // SAFETY: the caller owns the range.
         unsafe { rustix::mm::mprotect(at(address), length, MprotectFlags::empty()) }
+    })
+}
+
+/// Makes pages readable and executable, and not writable.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn make_executable(address: usize, length: usize) -> Result<(), Failure> {
+    let access = MprotectFlags::READ | MprotectFlags::EXEC;
+    attempt_with(Call::MakeExecutable, length as u64, None, || {
+        // SAFETY: the caller owns the range.
+        unsafe { rustix::mm::mprotect(at(address), length, access) }
     })
 }
 
@@ -135,6 +152,29 @@ pub(crate) unsafe fn map_view(
     })?;
     assert_eq!(place.addr(), address, "a fixed map lies where it was asked for");
     Ok(())
+}
+
+/// Maps `length` bytes of `file` over reserved pages, for writing to the file.
+/// Processes that are forked do not get the map.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn map_window(
+    address: usize,
+    length: usize,
+    file: BorrowedFd<'_>,
+    offset: u64,
+) -> Result<(), Failure> {
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    let place = attempt_with(Call::MapWindow, length as u64, None, || {
+        // SAFETY: the caller owns the range that the map replaces.
+        unsafe { rustix::mm::mmap(at(address), length, READ_WRITE, flags, file, offset) }
+    })?;
+    assert_eq!(place.addr(), address, "a fixed map lies where it was asked for");
+    attempt(Call::KeepFromFork, 0, (), || {
+        // SAFETY: as above.
+        unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxDontFork) }
+    })
 }
 
 /// Keeps huge pages out of a range, now and later.
@@ -211,10 +251,22 @@ pub(crate) fn read_image(
     Ok(done)
 }
 
-/// Seals a memfd for good and returns the seals that it then has.
-pub(crate) fn seal_image(file: BorrowedFd<'_>) -> Result<SealFlags, Failure> {
-    attempt(Call::SealImage, 0, (), || rustix::fs::fcntl_add_seals(file, IMAGE_SEALS))?;
-    attempt(Call::SealImage, 0, IMAGE_SEALS, || rustix::fs::fcntl_get_seals(file))
+/// Takes the memory for a part of a memfd, which still reads as zero.
+pub(crate) fn allocate_image(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    length: u64,
+) -> Result<(), Failure> {
+    attempt(Call::AllocateImage, length, (), || {
+        let flags = FallocateFlags::empty();
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, offset, length))
+    })
+}
+
+/// Adds seals to a memfd and returns those that it then has.
+pub(crate) fn seal_image(file: BorrowedFd<'_>, seals: SealFlags) -> Result<SealFlags, Failure> {
+    attempt(Call::SealImage, 0, (), || rustix::fs::fcntl_add_seals(file, seals))?;
+    attempt(Call::SealImage, 0, seals, || rustix::fs::fcntl_get_seals(file))
 }
 
 /// Attributes of a file.

@@ -313,7 +313,7 @@ fn the_stack_shows_nobody_elses_bytes_and_keeps_few_pages() {
             };
             slot.hand_to(Owner(1));
             for round in 0..12 {
-                let owner = Owner(round / 4);
+                let owner = Owner((round / 4).into());
                 slot.enter();
                 match round % 3 {
                     0 => write(&slot, stack.start, &secret),
@@ -330,8 +330,11 @@ fn the_stack_shows_nobody_elses_bytes_and_keeps_few_pages() {
             }
             slot.enter();
             write(&slot, stack.start, &secret);
+            let link = case.layout.link.clone();
+            write(&slot, link.start, &secret[..(link.end - link.start) as usize]);
             slot.reset_for(Owner(99)).unwrap();
             assert!(!shown(&slot), "{config:?}");
+            assert!(read(&slot, link).iter().all(|&byte| byte == 0), "{config:?}: link");
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::abi::{Errno, FdFlags, FileType, Rights};
 use crate::descriptor::{Description, Descriptor, Handle, Origin, Table};
 use crate::sock::Socket;
 use crate::stdio::{InterruptCheck, Output, OutputKind, StdinKind};
+use crate::strings::{Environment, Strings};
 
 /// What a guest may do below a preopened directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -246,26 +247,71 @@ impl WasiCtxBuilder {
     /// [`BuildError::Argument`] and [`BuildError::Variable`] for what cannot
     /// be a C string.
     pub fn build(&self) -> Result<WasiCtx, BuildError> {
-        if let Some(index) = self.args.iter().position(|arg| arg.contains(&0)) {
-            return Err(BuildError::Argument { index });
+        let template = self.template()?;
+        let streams = (self.stdin.clone(), self.stdout.clone(), self.stderr.clone());
+        Ok(template.context(template.environment(), streams.0, streams.1, streams.2))
+    }
+
+    /// What many states have in common: everything but the standard streams,
+    /// and to begin with the environment. A state made from it costs a few
+    /// allocations.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtxBuilder::build`].
+    pub fn template(&self) -> Result<WasiTemplate, BuildError> {
+        let mut args = Strings::default();
+        for (index, arg) in self.args.iter().enumerate() {
+            if arg.contains(&0) {
+                return Err(BuildError::Argument { index });
+            }
+            args.push(arg);
         }
-        let bad = |(name, value): &&(Vec<u8>, Vec<u8>)| {
-            name.is_empty() || name.contains(&b'=') || name.contains(&0) || value.contains(&0)
-        };
-        if let Some((name, _)) = self.variables.iter().find(bad) {
-            let name = String::from_utf8_lossy(name).into_owned();
-            return Err(BuildError::Variable { name });
+        let mut variables = Environment::new();
+        for (name, value) in &self.variables {
+            variables.push(name, value)?;
         }
-        let variable = |(name, value): &(Vec<u8>, Vec<u8>)| [&name[..], &value[..]].join(&b'=');
-        Ok(WasiCtx::new(Config {
-            args: self.args.clone(),
-            variables: self.variables.iter().map(variable).collect(),
-            preopens: self.preopens.clone(),
-            sockets: self.sockets.clone(),
-            stdin: self.stdin.clone(),
-            stdout: self.stdout.clone(),
-            stderr: self.stderr.clone(),
-        }))
+        Ok(WasiTemplate {
+            args: Arc::new(args),
+            variables,
+            preopens: self.preopens.clone().into(),
+            sockets: self.sockets.clone().into(),
+        })
+    }
+}
+
+/// What many [`WasiCtx`] have in common; made by [`WasiCtxBuilder::template`].
+#[derive(Clone, Debug)]
+pub struct WasiTemplate {
+    args: Arc<Strings>,
+    variables: Environment,
+    preopens: Arc<[Preopen]>,
+    sockets: Arc<[Socket]>,
+}
+
+impl WasiTemplate {
+    /// The variables that were set in the builder, for more to be appended.
+    pub fn environment(&self) -> Environment {
+        self.variables.clone()
+    }
+
+    /// A state with this environment and these standard streams.
+    pub fn context(
+        &self,
+        environment: Environment,
+        stdin: StdinKind,
+        stdout: OutputKind,
+        stderr: OutputKind,
+    ) -> WasiCtx {
+        WasiCtx::new(Config {
+            args: Arc::clone(&self.args),
+            variables: environment,
+            preopens: Arc::clone(&self.preopens),
+            sockets: Arc::clone(&self.sockets),
+            stdin,
+            stdout,
+            stderr,
+        })
     }
 }
 
@@ -281,11 +327,10 @@ pub(crate) struct Preopen {
 /// What the embedder granted: never changed by the guest.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) args: Vec<Vec<u8>>,
-    /// Each as `name=value`.
-    pub(crate) variables: Vec<Vec<u8>>,
-    pub(crate) preopens: Vec<Preopen>,
-    pub(crate) sockets: Vec<Socket>,
+    pub(crate) args: Arc<Strings>,
+    pub(crate) variables: Environment,
+    pub(crate) preopens: Arc<[Preopen]>,
+    pub(crate) sockets: Arc<[Socket]>,
     pub(crate) stdin: StdinKind,
     pub(crate) stdout: OutputKind,
     pub(crate) stderr: OutputKind,
@@ -324,10 +369,10 @@ impl Config {
             stream(Origin::Stdout, Handle::Stdout, stdout, Rights::FD_WRITE),
             stream(Origin::Stderr, Handle::Stderr, stderr, Rights::FD_WRITE),
         ];
-        for (index, socket) in (0..).zip(&self.sockets) {
+        for (index, socket) in (0..).zip(self.sockets.iter()) {
             descriptors.push(socket.descriptor(index));
         }
-        for (index, preopen) in (0..).zip(&self.preopens) {
+        for (index, preopen) in (0..).zip(self.preopens.iter()) {
             let handle = Handle::Directory { dir: Arc::clone(&preopen.dir), listing: None };
             descriptors.push(descriptor(
                 Origin::Preopen { index },

@@ -50,6 +50,8 @@ mod abi;
 mod guest_memory;
 /// State and its builder.
 mod ctx;
+/// Arguments and variables, packed.
+mod strings;
 /// Where the standard streams lead.
 mod stdio;
 /// The descriptor table.
@@ -76,10 +78,13 @@ pub use abi::{
     Dirent, Errno, Event, EventType, FdFlags, FdStat, FileStat, FileType, FstFlags, IOVEC_SIZE,
     LookupFlags, OFlags, RiFlags, Rights, SUBSCRIPTION_SIZE, SdFlags, SubclockFlags,
 };
-pub use ctx::{BuildError, Permissions, Unsaveable, WasiCtx, WasiCtxBuilder};
+pub use ctx::{BuildError, Permissions, Unsaveable, WasiCtx, WasiCtxBuilder, WasiTemplate};
 pub use descriptor::{Description, OpenMode, Origin};
 pub use guest_memory::{Buffer, GuestMemory};
 pub use link::{NoMemory, add_to_linker};
 pub use process::Exit;
 pub use program::{ProgramError, ProgramKind, initialize};
-pub use stdio::{InputPipe, InputReader, OutputKind, OutputPipe, StdinKind};
+pub use stdio::{
+    InputPipe, InputReader, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,
+};
+pub use strings::Environment;

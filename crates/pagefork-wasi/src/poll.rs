@@ -14,7 +14,7 @@ use crate::ctx::WasiCtx;
 use crate::descriptor::{Descriptor, Handle};
 use crate::guest_memory::GuestMemory;
 use crate::sock::Socket;
-use crate::stdio::{InputReader, InterruptCheck, OutputKind, StdinKind, timespec, unread};
+use crate::stdio::{InputSource, InterruptCheck, OutputKind, StdinKind, timespec, unread};
 
 /// Largest count of subscriptions in one call; more is no honest use.
 const SUBSCRIPTIONS_MAX: u32 = 1 << 16;
@@ -108,6 +108,7 @@ impl WasiCtx {
                 StdinKind::Inherit => Subject::Host(streams.stdin.as_fd(), PollFlags::IN),
                 StdinKind::Bytes(bytes) => Subject::ready(unread(bytes, offset).len() as u64),
                 StdinKind::Pipe(reader) => Subject::Pipe(reader),
+                StdinKind::Source(source) => Subject::Pipe(&**source),
             },
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::IN),
             Handle::Socket(socket) => {
@@ -121,7 +122,7 @@ impl WasiCtx {
     fn subject_to_write<'a>(&'a self, fd: u32, streams: &'a Streams) -> Result<Subject<'a>, Errno> {
         let output = |kind: &OutputKind, host| match kind {
             OutputKind::Inherit => Subject::Host(host, PollFlags::OUT),
-            OutputKind::Null | OutputKind::Pipe(_) => Subject::READY,
+            OutputKind::Null | OutputKind::Pipe(_) | OutputKind::Sink(_) => Subject::READY,
         };
         Ok(match &self.pollable(fd, Rights::FD_WRITE)?.handle {
             Handle::Stdout => output(&self.config.stdout, streams.stdout.as_fd()),
@@ -242,7 +243,7 @@ struct Ready {
 enum Subject<'a> {
     Known(Outcome),
     Time(Deadline),
-    Pipe(&'a InputReader),
+    Pipe(&'a dyn InputSource),
     Host(BorrowedFd<'a>, PollFlags),
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::abi::Errno;
 use crate::ctx::WasiCtx;
 use crate::guest_memory::GuestMemory;
+use crate::strings::Strings;
 
 /// A guest called `proc_exit`: the error that ends it, with its exit code.
 ///
@@ -63,7 +64,7 @@ impl WasiCtx {
         count: u32,
         size: u32,
     ) -> Result<(), Errno> {
-        write_sizes(memory, &self.config.variables, count, size)
+        write_sizes(memory, &self.config.variables.0, count, size)
     }
 
     /// `environ_get`: as [`WasiCtx::args_get`], for variables as `name=value`.
@@ -77,7 +78,7 @@ impl WasiCtx {
         addresses: u32,
         buffer: u32,
     ) -> Result<(), Errno> {
-        write_strings(memory, &self.config.variables, addresses, buffer)
+        write_strings(memory, &self.config.variables.0, addresses, buffer)
     }
 
     /// `proc_exit`: what ends the guest.
@@ -108,37 +109,27 @@ impl WasiCtx {
 
 fn write_sizes(
     memory: &mut GuestMemory<'_>,
-    strings: &[Vec<u8>],
+    strings: &Strings,
     count_result: u32,
     size_result: u32,
 ) -> Result<(), Errno> {
     memory.check(size_result, 4)?;
     memory.write_size(count_result, strings.len())?;
-    memory.write_size(size_result, strings_size(strings))
+    memory.write_size(size_result, strings.bytes().len())
 }
 
 fn write_strings(
     memory: &mut GuestMemory<'_>,
-    strings: &[Vec<u8>],
+    strings: &Strings,
     addresses: u32,
     buffer: u32,
 ) -> Result<(), Errno> {
-    memory.check(buffer, strings_size(strings))?;
+    memory.check(buffer, strings.bytes().len())?;
     memory.check(addresses, strings.len().saturating_mul(4))?;
-    let (mut slot, mut next) = (addresses, buffer);
-    for string in strings {
-        memory.write_u32(slot, next)?;
-        memory.write_bytes(next, string)?;
-        // Both stay within memory, as checked; the end may be 4 GiB, from
-        // where nothing more is written.
-        let end = next.wrapping_add(string.len() as u32);
-        memory.write_u8(end, 0)?;
-        (slot, next) = (slot.wrapping_add(4), end.wrapping_add(1));
+    memory.write_bytes(buffer, strings.bytes())?;
+    for (index, start) in (0..).zip(strings.starts()) {
+        // All of both is within memory, as checked.
+        memory.write_u32(addresses + 4 * index, buffer + *start as u32)?;
     }
     Ok(())
-}
-
-/// Size of all strings with a NUL each, bytes.
-fn strings_size(strings: &[Vec<u8>]) -> usize {
-    strings.iter().map(|string| string.len() + 1).sum()
 }

@@ -26,6 +26,23 @@ pub enum StdinKind {
     /// What the embedder writes into an [`InputPipe`]; made by
     /// [`StdinKind::pipe`].
     Pipe(InputReader),
+    /// What an implementation of the embedder's gives.
+    Source(Arc<dyn InputSource>),
+}
+
+/// A standard input that the embedder implements.
+pub trait InputSource: fmt::Debug + Send + Sync {
+    /// Reads at most `into.len()` bytes without waiting: 0 at the end, `None`
+    /// if there is nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// What the guest's read is to fail with.
+    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno>;
+
+    /// Waits until a read would find something, the end or an error, for at
+    /// most `timeout`; `None` if there still is nothing.
+    fn wait(&self, timeout: Option<Duration>) -> Option<Readable>;
 }
 
 impl StdinKind {
@@ -70,8 +87,22 @@ impl StdinKind {
                 *offset += count as u64;
                 Ok(count)
             }
-            StdinKind::Pipe(reader) => reader.read(into, blocking),
+            StdinKind::Pipe(reader) => read_source(reader, into, blocking),
+            StdinKind::Source(source) => read_source(&**source, into, blocking),
         }
+    }
+}
+
+fn read_source(
+    source: &dyn InputSource,
+    into: &mut [u8],
+    blocking: Blocking<'_>,
+) -> Result<usize, Errno> {
+    loop {
+        if let Some(count) = source.read(into)? {
+            return Ok(count);
+        }
+        blocking.wait_until(|timeout| Ok(source.wait(timeout).is_some()))?;
     }
 }
 
@@ -86,6 +117,20 @@ pub enum OutputKind {
     Inherit,
     /// A buffer that the embedder reads.
     Pipe(OutputPipe),
+    /// What an implementation of the embedder's takes.
+    Sink(Arc<dyn OutputSink>),
+}
+
+/// A standard output or error that the embedder implements.
+pub trait OutputSink: fmt::Debug + Send + Sync {
+    /// Takes the slices, or the first part of them, and says how many bytes
+    /// that was. May wait for room: then it is up to it to stop waiting when
+    /// the guest is interrupted.
+    ///
+    /// # Errors
+    ///
+    /// What the guest's write is to fail with.
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 }
 
 impl OutputKind {
@@ -110,6 +155,7 @@ impl OutputKind {
                 .with_host(|host| retry_on_intr(|| rustix::io::writev(host, slices)))
                 .map_err(Errno::from),
             OutputKind::Pipe(pipe) => pipe.write(slices),
+            OutputKind::Sink(sink) => sink.write(slices),
         }
     }
 }
@@ -190,24 +236,25 @@ pub struct InputReader(Arc<InputShared>);
 
 /// What can be read without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Readable {
-    pub(crate) available: u64,
-    pub(crate) hangup: bool,
+pub struct Readable {
+    /// Bytes that are there.
+    pub available: u64,
+    /// Whether nothing comes after them.
+    pub hangup: bool,
 }
 
-impl InputReader {
-    fn read(&self, into: &mut [u8], blocking: Blocking<'_>) -> Result<usize, Errno> {
-        blocking.wait_until(|timeout| Ok(self.wait(timeout).is_some()))?;
+impl InputSource for InputReader {
+    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         let mut state = self.0.lock();
         let count = state.bytes.len().min(into.len());
         for (place, byte) in into.iter_mut().zip(state.bytes.drain(..count)) {
             *place = byte;
         }
-        Ok(count)
+        let nothing_yet = count == 0 && !into.is_empty() && !state.closed;
+        Ok((!nothing_yet).then_some(count))
     }
 
-    /// Waits until a read would not block, for at most `timeout`.
-    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
+    fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
         let empty = |state: &mut InputState| state.bytes.is_empty() && !state.closed;
         let state = self.0.lock();
         let state = match timeout {
@@ -389,16 +436,16 @@ mod tests {
         let (writer, kind) = StdinKind::pipe();
         let StdinKind::Pipe(reader) = kind else { panic!("not a pipe: {kind:?}") };
         let mut into = [0; 4];
-        assert_eq!(reader.read(&mut into, Blocking::Never), Err(Errno::Again));
+        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Err(Errno::Again));
         assert_eq!(reader.wait(Some(Duration::ZERO)), None);
         writer.write(b"abcdef");
-        assert_eq!(reader.read(&mut into, Blocking::Never), Ok(4));
+        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Ok(4));
         assert_eq!(&into, b"abcd");
         drop(writer.clone());
-        assert_eq!(reader.read(&mut into, Blocking::Never), Ok(2));
-        assert_eq!(reader.read(&mut into, Blocking::Never), Err(Errno::Again));
+        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Ok(2));
+        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Err(Errno::Again));
         drop(writer);
-        assert_eq!(reader.read(&mut into, Blocking::Until(None)), Ok(0));
+        assert_eq!(read_source(&reader, &mut into, Blocking::Until(None)), Ok(0));
         assert_eq!(reader.wait(None), Some(Readable { available: 0, hangup: true }));
     }
 
@@ -413,6 +460,46 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         writer.write(b"hi");
         assert_eq!(reading.join().unwrap(), b"hi");
+    }
+
+    /// Every second look finds something.
+    #[derive(Debug, Default)]
+    struct Hesitant(Mutex<bool>);
+
+    impl InputSource for Hesitant {
+        fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
+            into[0] = b'x';
+            Ok(self.0.lock().unwrap().then_some(1))
+        }
+
+        fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
+            *self.0.lock().unwrap() |= timeout != Some(Duration::ZERO);
+            self.0.lock().unwrap().then_some(Readable { available: 1, hangup: false })
+        }
+    }
+
+    #[test]
+    fn a_source_is_waited_for() {
+        let kind = StdinKind::Source(Arc::new(Hesitant::default()));
+        let mut into = [0; 4];
+        assert_eq!(kind.read(&mut into, &mut 0, Blocking::Never), Err(Errno::Again));
+        assert_eq!(kind.read(&mut into, &mut 0, Blocking::Until(None)), Ok(1));
+        assert_eq!(into[0], b'x');
+    }
+
+    #[derive(Debug)]
+    struct OneByte;
+
+    impl OutputSink for OneByte {
+        fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+            Ok(slices.iter().map(|slice| slice.len()).sum::<usize>().min(1))
+        }
+    }
+
+    #[test]
+    fn a_sink_says_how_much_it_takes() {
+        let kind = OutputKind::Sink(Arc::new(OneByte));
+        assert_eq!(kind.write(Output::Stdout, &[IoSlice::new(b"abc")]), Ok(1));
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub(crate) struct Activation {
     pub(crate) suspendable: bool,
     /// Where the guest goes on that catches an exception.
     pub(crate) landing: Landing,
+    /// The thread that is known to have written to the store's slots since they were
+    /// reset, by its [number](crate::thread::number); 0 for none.
+    pub(crate) writer: u64,
 }
 
 /// What is carried over guest frames to the embedder.
@@ -104,7 +107,19 @@ impl Activation {
             suspend_requested: false,
             suspendable: false,
             landing: Landing::default(),
+            writer: 0,
         }
+    }
+
+    /// Forgets the last run: nobody is in the guest, and nobody is to be told how it
+    /// ended.
+    pub(crate) fn forget_run(&mut self) {
+        debug_assert!(!self.is_active(), "a guest runs");
+        self.parked = None;
+        self.suspend_countdown = 0;
+        self.suspend_requested = false;
+        self.suspendable = false;
+        self.writer = 0;
     }
 
     /// Whether guest frames lie below whoever asks.

@@ -18,7 +18,7 @@ impl Module {
     /// engines with the same settings load it without compiling.
     pub fn to_code_image(&self) -> Vec<u8> {
         let mut image = self.code_image_head();
-        image.extend_from_slice(self.whole_text());
+        image.extend_from_slice(&self.whole_text());
         image
     }
 
@@ -43,7 +43,7 @@ impl Module {
             .open(&new.0)
             .map_err(failed)?;
         file.write_all(&self.code_image_head()).map_err(failed)?;
-        file.write_all(self.whole_text()).map_err(failed)?;
+        file.write_all(&self.whole_text()).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         std::fs::rename(&new.0, path).map_err(failed)?;
         Ok(())
@@ -76,7 +76,7 @@ impl Module {
 
     fn code_image_head(&self) -> Vec<u8> {
         let options = &self.engine().config().compile;
-        file::head(self.compiled(), self.whole_text(), options, self.code_key())
+        file::head(self.compiled(), &self.whole_text(), options, self.code_key())
     }
 }
 
@@ -102,7 +102,12 @@ fn open(path: &Path) -> Result<File> {
 pub(crate) fn load(engine: &Engine, file: &File, key: Option<CodeKey>) -> Result<Module> {
     let options = &engine.config().compile;
     let expected = Expected { options, machine: CpuLevel::of_this_machine()?, key };
-    let contents = file::read(&mut &*file, &expected, false)?;
+    // Many modules together take less when they are copied.
+    let map = CodeMemory::can_map();
+    let contents = file::read(&mut &*file, &expected, !map)?;
+    if !map {
+        return Module::from_compiled(engine, contents.module, contents.key);
+    }
     let (start, end) = (contents.text.start, contents.text.end);
     let code = contents.module.code.debug.start as usize;
     // SAFETY: the file was just read up to `end`; those who could change it now

@@ -1,64 +1,51 @@
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::{self, NonNull};
+use std::borrow::Cow;
+use std::os::fd::BorrowedFd;
+
+use pagefork_pages::{CodeFile, CodePages, PagesError};
 
 use crate::error::SystemError;
 
-/// Machine code, mapped: a copy that was writable first and is executable now,
-/// never both, or a file that never was writable. Unmapped when dropped; nothing
-/// of it may run then.
+/// Machine code of a module where it can run, and what lies behind it. Nobody can
+/// write the code. Given back when dropped; nothing of it may run then.
 #[derive(Debug)]
 pub(crate) struct CodeMemory {
-    /// Dangling if there is no code.
-    start: NonNull<u8>,
-    size: usize,
+    /// Address of the first byte.
+    start: usize,
+    /// Bytes of code.
+    code: usize,
+    place: Place,
 }
 
-// SAFETY: the mapping is never written after `new`, so any thread may read and
-// run it.
-unsafe impl Send for CodeMemory {}
-// SAFETY: as above.
-unsafe impl Sync for CodeMemory {}
+#[derive(Debug)]
+enum Place {
+    /// A copy, in pages beside those of other modules, and a copy of what lies behind
+    /// the code.
+    Copied(CodePages, Box<[u8]>),
+    /// Mapped from a file with all that belongs to it.
+    Mapped(CodeFile),
+}
 
 impl CodeMemory {
-    /// Maps a copy of `text`, the first `code` bytes of it executable: all, or
-    /// whole pages.
+    /// A copy of `text`, the first `code` bytes of it executable.
     ///
     /// # Errors
     /// If the system has no memory for it or does not let it be executed.
     pub(crate) fn new(text: &[u8], code: usize) -> Result<Self, SystemError> {
-        let size = text.len();
-        if size == 0 {
-            return Ok(Self { start: NonNull::dangling(), size });
-        }
-        let failed = || SystemError::CodeMemory { size, source: std::io::Error::last_os_error() };
-        // SAFETY: a fresh private mapping of `size` bytes, which nobody else
-        // knows before this function returns.
-        unsafe {
-            let start = libc::mmap(
-                ptr::null_mut(),
-                size,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            if start == libc::MAP_FAILED {
-                return Err(failed());
-            }
-            let start = NonNull::new_unchecked(start.cast::<u8>());
-            // Whatever fails from here, the destructor unmaps.
-            let own = Self { start, size };
-            ptr::copy_nonoverlapping(text.as_ptr(), start.as_ptr(), size);
-            if libc::mprotect(start.as_ptr().cast(), size, libc::PROT_READ) != 0 {
-                return Err(failed());
-            }
-            own.make_executable(code)?;
-            Ok(own)
-        }
+        let (code, rest) = text.split_at(code);
+        let failed = |source| SystemError::CodeMemory { size: code.len(), source };
+        let pages = CodePages::new(code).map_err(failed)?;
+        let start = pages.start().expose_provenance();
+        Ok(Self { start, code: code.len(), place: Place::Copied(pages, rest.into()) })
+    }
+
+    /// Whether code may be mapped from one more file: each takes maps of its own.
+    pub(crate) fn can_map() -> bool {
+        CodeFile::has_room()
     }
 
     /// Maps code that lies in a file, without copying it: `size` bytes from byte
-    /// `offset` on, a multiple of the page size, the first `code` bytes executable.
+    /// `offset` on, a multiple of the page size, the first `code` bytes executable:
+    /// all, or whole pages.
     ///
     /// # Errors
     /// If the system has no memory for it or does not let the file be executed.
@@ -72,59 +59,50 @@ impl CodeMemory {
         code: usize,
     ) -> Result<Self, SystemError> {
         if size == 0 {
-            return Ok(Self { start: NonNull::dangling(), size });
+            return Self::new(&[], 0);
         }
-        let (place, flags) = (offset as libc::off_t, libc::MAP_PRIVATE);
-        // SAFETY: a fresh mapping where the kernel finds room.
-        let start = unsafe {
-            libc::mmap(ptr::null_mut(), size, libc::PROT_READ, flags, file.as_raw_fd(), place)
-        };
-        if start == libc::MAP_FAILED {
-            return Err(SystemError::CodeMemory { size, source: std::io::Error::last_os_error() });
-        }
-        // SAFETY: the kernel maps nothing at null unless it is asked to.
-        let own = Self { start: unsafe { NonNull::new_unchecked(start.cast()) }, size };
-        own.make_executable(code)?;
-        Ok(own)
-    }
-
-    /// # Errors
-    /// If the system does not let the code be executed.
-    fn make_executable(&self, code: usize) -> Result<(), SystemError> {
-        let size = self.size.min(code);
-        let access = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: the pages are ours, and nobody relies on their not being code.
-        match unsafe { libc::mprotect(self.start.as_ptr().cast(), size, access) } {
-            0 => Ok(()),
-            _ => Err(SystemError::CodeMemory { size, source: std::io::Error::last_os_error() }),
-        }
+        let failed = |source: PagesError| SystemError::CodeMemory { size, source };
+        // SAFETY: as the caller says.
+        let mapped = unsafe { CodeFile::map(file, offset, size, code) }.map_err(failed)?;
+        let start = mapped.start().expose_provenance();
+        Ok(Self { start, code, place: Place::Mapped(mapped) })
     }
 
     /// Address of the first byte.
     pub(crate) fn start(&self) -> usize {
-        self.start.as_ptr().expose_provenance()
+        self.start
+    }
+
+    /// The code.
+    pub(crate) fn text(&self) -> &[u8] {
+        match &self.place {
+            Place::Copied(pages, _) => pages.bytes(),
+            Place::Mapped(file) => &file.bytes()[..self.code],
+        }
+    }
+
+    /// What lies behind the code, and is not executable.
+    pub(crate) fn behind(&self) -> &[u8] {
+        match &self.place {
+            Place::Copied(_, rest) => rest,
+            Place::Mapped(file) => &file.bytes()[self.code..],
+        }
     }
 
     /// The code, and what lies behind it.
-    pub(crate) fn text(&self) -> &[u8] {
-        // SAFETY: the mapping is readable, and never written while it lives.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.size) }
+    pub(crate) fn whole(&self) -> Cow<'_, [u8]> {
+        match &self.place {
+            Place::Copied(pages, rest) if rest.is_empty() => pages.bytes().into(),
+            Place::Copied(pages, rest) => [pages.bytes(), rest].concat().into(),
+            Place::Mapped(file) => file.bytes().into(),
+        }
     }
 
     /// Offset of the instruction at address `pc`, if it is in this code.
     pub(crate) fn offset_of(&self, pc: usize) -> Option<u32> {
-        let offset = pc.wrapping_sub(self.start.as_ptr().addr());
+        let offset = pc.wrapping_sub(self.start);
         // Texts are smaller than 4 GiB: the compiler's distances have 32 bits.
-        (offset < self.size).then_some(offset as u32)
-    }
-}
-
-impl Drop for CodeMemory {
-    fn drop(&mut self) {
-        if self.size > 0 {
-            // SAFETY: the mapping is ours; its users hold a reference to us.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.size) };
-        }
+        (offset < self.code).then_some(offset as u32)
     }
 }
 
@@ -133,22 +111,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_never_writable_and_executable() {
+    fn code_is_never_writable_and_what_lies_behind_never_executable() {
         // mov eax, 42; ret
-        let code = CodeMemory::new(&[0xb8, 42, 0, 0, 0, 0xc3], 6).unwrap();
+        let text = [0xb8, 42, 0, 0, 0, 0xc3, 7, 7];
+        let code = CodeMemory::new(&text, 6).unwrap();
         let start = code.start();
         // SAFETY: the bytes above are a function of this type.
         let function: extern "C" fn() -> u32 = unsafe { std::mem::transmute(start) };
         assert_eq!(function(), 42);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let line = maps.lines().find(|line| line.starts_with(&format!("{start:x}-"))).unwrap();
-        assert_eq!(line.split(' ').nth(1), Some("r-xp"));
+        let map_of = |address: usize| {
+            let address = address as u64;
+            let maps = pagefork_pages::procmaps::read().unwrap();
+            maps.into_iter().find(|map| map.range.contains(&address)).unwrap()
+        };
+        let map = map_of(start);
+        assert!(map.read && map.execute && !map.write);
+        assert!(!map_of(code.behind().as_ptr().addr()).execute);
         assert_eq!((code.offset_of(start + 5), code.offset_of(start + 6)), (Some(5), None));
+        assert_eq!((code.text(), code.behind()), (&text[..6], &text[6..]));
+        assert_eq!(*code.whole(), text);
     }
 
     #[test]
     fn no_code_is_no_mapping() {
         let code = CodeMemory::new(&[], 0).unwrap();
         assert_eq!(code.offset_of(code.start()), None);
+        assert!(code.text().is_empty() && code.behind().is_empty());
     }
 }

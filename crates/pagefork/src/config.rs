@@ -2,6 +2,8 @@ use std::sync::Arc;
 
 use pagefork_compiler::{CompileOptions, Features, Progress};
 
+use pagefork_pages::{PoolConfig, StrategyConfig};
+
 use crate::cache::Cache;
 use crate::profile::Profile;
 
@@ -14,6 +16,8 @@ pub struct Config {
     pub(crate) progress: Option<Arc<Progress>>,
     pub(crate) cache: Option<Cache>,
     pub(crate) cache_round_trip: bool,
+    pub(crate) strategies: StrategyConfig,
+    pub(crate) pool: PoolConfig,
 }
 
 macro_rules! switches {
@@ -99,6 +103,21 @@ impl Config {
     /// of memories and tables, and stack overflow do is up to the embedder.
     pub fn deterministic(&mut self, on: bool) -> &mut Self {
         self.compile.deterministic = on;
+        self
+    }
+
+    /// How slots become equal to their images again, and how memories grow. It is
+    /// checked when the engine is made; [`Engine::strategies`](crate::Engine::strategies)
+    /// tells what this machine can do of it.
+    pub fn strategies(&mut self, config: StrategyConfig) -> &mut Self {
+        self.strategies = config;
+        self
+    }
+
+    /// How much is kept for later instances when stores are dropped: everything, for a
+    /// minute, by default.
+    pub fn pool(&mut self, config: PoolConfig) -> &mut Self {
+        self.pool = config;
         self
     }
 

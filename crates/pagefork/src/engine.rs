@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pagefork_compiler::{CompileError, CompiledModule};
 use pagefork_layout::module::FuncType;
 use pagefork_layout::page::PAGE_SIZE;
+use pagefork_pages::{Pool, Strategies, StrategyConfig};
 
 use crate::config::Config;
 use crate::error::{Result, SystemError};
+use crate::pool::Parked;
 use crate::signals;
 
 /// What modules are compiled with and stores belong to. Cheap to clone: clones
@@ -28,6 +30,8 @@ pub struct Engine(Arc<Shared>);
 struct Shared {
     config: Config,
     types: Mutex<HashMap<FuncType, TypeId>>,
+    strategies: Strategies,
+    pool: Pool<Parked>,
 }
 
 /// A function type, by its number in the engine: equal exactly if the types are.
@@ -49,7 +53,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the machine or process lacks what is needed: 4 KiB pages, signal
-    /// handlers, returns that no hardware checks.
+    /// handlers, returns that no hardware checks; if strategies do not go together.
     pub fn new(config: &Config) -> Result<Self> {
         // SAFETY: asks for a number.
         let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
@@ -61,7 +65,25 @@ impl Engine {
         }
         config.profile.open()?;
         signals::install()?;
-        Ok(Self(Arc::new(Shared { config: config.clone(), types: Mutex::default() })))
+        let strategies = config.strategies.check()?;
+        let pool = Pool::new(config.pool);
+        let (config, types) = (config.clone(), Mutex::default());
+        Ok(Self(Arc::new(Shared { config, types, strategies, pool })))
+    }
+
+    /// # Errors
+    /// If the parts do not go together, or not with this engine's code.
+    pub(crate) fn check_strategies(&self, config: StrategyConfig) -> Result<Strategies> {
+        let code = self.0.config.strategies.code;
+        Ok(StrategyConfig { code, ..config }.check()?)
+    }
+
+    pub(crate) fn default_strategies(&self) -> &Strategies {
+        &self.0.strategies
+    }
+
+    pub(crate) fn pool(&self) -> &Pool<Parked> {
+        &self.0.pool
     }
 
     /// The engine's configuration.

@@ -137,6 +137,29 @@ pub struct LimitError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsageError {
+    /// A reference to a host value from before its store was reset.
+    #[error("the reference is from before its store was reset, and means nothing any more")]
+    ReferenceGivenUp,
+    /// A store whose reset has failed was used.
+    #[error("the store's last reset has failed: reset it again, or drop it")]
+    ResetIncomplete,
+    /// A module is to be spawned some of whose imports belong to a store.
+    #[error(
+        "{module:?} {name:?} belongs to a store, and a spawned instance has one of its own: \
+         instantiate the module in that store, or define a host function in the linker"
+    )]
+    ImportOfStore {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
+    },
+    /// A snapshot does not fit the store.
+    #[error("the snapshot does not fit the store: {0}")]
+    WrongSnapshot(&'static str),
+    /// A store cannot be captured as it is.
+    #[error("cannot take a snapshot: {0}")]
+    NoSnapshot(&'static str),
     /// A handle of one store was used with another.
     #[error("a {what} of one store was used with another store")]
     WrongStore {
@@ -226,7 +249,7 @@ pub enum SystemError {
         /// Bytes wanted.
         size: usize,
         /// Why.
-        source: io::Error,
+        source: PagesError,
     },
     /// This thread cannot have a stack for signal handlers.
     #[error("cannot give this thread a signal stack: {0}")]

@@ -7,7 +7,7 @@ use crate::store::{AsContext, AsContextMut, StoreContext, StoreId, StoreInner};
 /// A reference to a value of the host that guests can hold and pass on, but not
 /// look into. Guests see a handle, never an address.
 ///
-/// The value lives as long as the store.
+/// The value lives as long as the store, or until the store is reset.
 #[derive(Clone, Copy, Debug)]
 pub struct ExternRef {
     store: StoreId,
@@ -28,14 +28,14 @@ impl ExternRef {
     /// The value.
     ///
     /// # Errors
-    /// If the reference is of another store.
+    /// If the reference is of another store, or from before the store was reset.
     pub fn data<'a, T: 'static>(
         &self,
         store: impl Into<StoreContext<'a, T>>,
     ) -> Result<&'a (dyn Any + Send + Sync)> {
         let store = &store.into().0.inner;
         let value = store.references.get(self.handle(store)?);
-        Ok(value.expect("values stay as long as their store"))
+        value.ok_or_else(|| UsageError::ReferenceGivenUp.into())
     }
 
     /// Whether both refer to the same value.
@@ -49,6 +49,10 @@ impl ExternRef {
 
     pub(crate) fn handle(&self, store: &StoreInner) -> Result<u64> {
         match self.store == store.id {
+            // A stale handle must not reach a guest, which could not tell it either.
+            true if store.references.get(self.handle).is_none() => {
+                Err(UsageError::ReferenceGivenUp.into())
+            }
             true => Ok(self.handle),
             false => Err(UsageError::WrongStore { what: "host reference" }.into()),
         }
@@ -85,6 +89,14 @@ impl References {
                 }
                 .into())
             }
+        }
+    }
+
+    /// Gives all values up: no handle means anything any more.
+    pub(crate) fn clear(&mut self) {
+        if !self.values.is_empty() {
+            self.values.clear();
+            self.generation = self.generation.wrapping_add(1);
         }
     }
 

@@ -54,6 +54,7 @@ impl Global {
         let ordinal = spawn_alone(store, &module)?;
         let place = Place { ordinal, own_index: 0 };
         if ty.content.is_ref() {
+            store.instance_mut(ordinal).initial_word = cell.low;
             store.set_global_word(place, cell.low);
         }
         Ok(Self::from_place(store, place))
@@ -107,6 +108,7 @@ impl Global {
         }
         value.check_type(store, ty.content, || "the value of the global".to_owned())?;
         let cell = value.to_cell(store, place.ordinal)?;
+        store.note_writer();
         // SAFETY: the cell is in the state zone.
         unsafe { store.global_address(place).write(cell) };
         Ok(())
@@ -128,6 +130,7 @@ impl StoreInner {
 
     /// Sets a global that is a reference.
     pub(crate) fn set_global_word(&mut self, place: Place, word: u64) {
+        self.note_writer();
         // SAFETY: the cell is in the state zone.
         unsafe { self.global_address(place).write(Cell::from_u64(word)) };
     }

@@ -8,6 +8,7 @@
 //! readable and writable in full, and whoever holds `&mut StoreInner`, or runs as
 //! a host call of the store's guest, is alone with all of it.
 
+use std::cell::Cell as StdCell;
 use std::num::NonZeroU64;
 use std::ptr;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use pagefork_layout::module::FuncType;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state;
 use pagefork_layout::state::save::Suspension;
-use pagefork_pages::{Slot, SlotBounds};
+use pagefork_pages::{Owner, Slot, SlotBounds, View};
 
 use crate::activation::Activation;
 use crate::engine::{Engine, TypeId};
@@ -29,8 +30,10 @@ use crate::externref::References;
 use crate::func::HostFunc;
 use crate::interrupt::{Deadline, Interrupts};
 use crate::limits::{StoreLimits, Usage};
-use crate::module::Module;
+use crate::module::{Module, SpawnPlan};
+use crate::pool::Home;
 use crate::suspend::Suspended;
+use crate::thread;
 use crate::value::Val;
 
 /// Tells stores apart: no two of a process are the same.
@@ -38,9 +41,19 @@ use crate::value::Val;
 pub(crate) struct StoreId(NonZeroU64);
 
 impl StoreId {
+    /// Threads take numbers by the block, so that they do not wait for each other.
     pub(crate) fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let id = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        const BLOCK: u64 = 1 << 16;
+        static BLOCKS: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static NEXT: StdCell<u64> = const { StdCell::new(0) };
+        }
+        let mut id = NEXT.get();
+        if id.is_multiple_of(BLOCK) {
+            // No number is a multiple, and so none is 0.
+            id = BLOCKS.fetch_add(1, Ordering::Relaxed) * BLOCK + 1;
+        }
+        NEXT.set(id + 1);
         Self(NonZeroU64::new(id).expect("there are no 2^64 stores"))
     }
 }
@@ -55,7 +68,7 @@ pub(crate) struct StoreInner {
     pub(crate) instances: Vec<InstanceData>,
     /// The base of each instance by ordinal; entry 0 is unused.
     bases: Vec<usize>,
-    host_functions: Vec<Arc<HostFunc>>,
+    pub(crate) host_functions: Vec<Arc<HostFunc>>,
     pub(crate) references: References,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) limits: StoreLimits,
@@ -64,6 +77,12 @@ pub(crate) struct StoreInner {
     pub(crate) suspended: Option<Suspended>,
     /// A buffer for the values of untyped host functions, kept between calls.
     pub(crate) values: Vec<Val>,
+    /// Where the store is parked when it is dropped.
+    pub(crate) home: Option<Home>,
+    /// Whose bytes may be on the stacks of its slots, if that is not the module's.
+    pub(crate) owner: Option<Owner>,
+    /// Whether a reset has failed half-way.
+    pub(crate) broken: bool,
 }
 
 // SAFETY: the raw pointers of the activation are used only while the store is
@@ -80,6 +99,14 @@ pub(crate) struct InstanceData {
     pub(crate) imports: Imports,
     /// What the link zone points to.
     function_imports: Box<[FunctionImport]>,
+    /// What it starts as.
+    pub(crate) plan: Arc<SpawnPlan>,
+    /// Whether the slot was last filled from something else.
+    pub(crate) filled_otherwise: bool,
+    /// Whether it is reset otherwise than the engine's slots.
+    pub(crate) own_strategies: bool,
+    /// Of a global or table that the host made: the reference that it is full of.
+    pub(crate) initial_word: u64,
 }
 
 /// What an instance imports, each list in the order of its index space.
@@ -133,6 +160,20 @@ impl InstanceData {
     }
 }
 
+impl InstanceData {
+    /// Parks the slot for the next instance of the module, or drops it.
+    fn park(self) {
+        let Self { mut slot, plan, filled_otherwise, own_strategies, .. } = self;
+        if let Some(home) = &plan.home
+            && !filled_otherwise
+            && !own_strategies
+            && slot.reset().is_ok()
+        {
+            home.park(slot);
+        }
+    }
+}
+
 impl StoreInner {
     pub(crate) fn new(engine: &Engine) -> Self {
         Self {
@@ -149,6 +190,9 @@ impl StoreInner {
             timeout: None,
             suspended: None,
             values: Vec::new(),
+            home: None,
+            owner: None,
+            broken: false,
         }
     }
 
@@ -201,18 +245,38 @@ impl StoreInner {
     ///
     /// # Panics
     /// If the instances that it imports from are not of this store.
-    pub(crate) fn add_instance(&mut self, module: Module, slot: Slot, imports: Imports) -> u32 {
+    pub(crate) fn add_instance(
+        &mut self,
+        module: Module,
+        slot: Slot,
+        imports: Imports,
+        plan: Arc<SpawnPlan>,
+    ) -> u32 {
         let ordinal = self.next_ordinal();
         let bounds = slot.bounds();
         let base = slot.base().expose_provenance();
         let function_imports =
             imports.functions.iter().map(|function| self.function_import(*function)).collect();
-        let instance = InstanceData { module, slot, bounds, imports, function_imports };
+        let instance = InstanceData {
+            module,
+            slot,
+            bounds,
+            imports,
+            function_imports,
+            plan,
+            filled_otherwise: false,
+            own_strategies: false,
+            initial_word: 0,
+        };
+        // The new slot has to learn who writes to it.
+        self.activation.writer = 0;
         self.change_instances(|store| {
             store.instances.push(instance);
             store.bases.push(base);
         });
         self.write_link(ordinal);
+        // SAFETY: the slot stays mapped until the word is removed or detached.
+        unsafe { self.interrupts.add(interrupt_word(self.instance(ordinal))) };
         ordinal
     }
 
@@ -220,10 +284,25 @@ impl StoreInner {
     pub(crate) fn remove_latest_instance(&mut self) {
         let instance = self.instances.last().expect("there is an instance");
         self.interrupts.remove(interrupt_word(instance));
+        let mut latest = None;
         self.change_instances(|store| {
-            store.instances.pop();
+            latest = store.instances.pop();
             store.bases.pop();
         });
+        if let Some(instance) = latest {
+            instance.park();
+        }
+    }
+
+    /// Parks all slots that somebody may use again, and drops the others.
+    pub(crate) fn park_slots(&mut self) {
+        self.interrupts.detach();
+        self.bases.truncate(1);
+        let mut instances = Vec::new();
+        self.change_instances(|store| instances = std::mem::take(&mut store.instances));
+        for instance in instances {
+            instance.park();
+        }
     }
 
     fn change_instances(&mut self, change: impl FnOnce(&mut Self)) {
@@ -236,8 +315,30 @@ impl StoreInner {
         self.activation.changing.store(false, Ordering::Relaxed);
     }
 
-    /// Writes every word of an instance's link zone.
-    fn write_link(&mut self, ordinal: u32) {
+    /// Says that this thread is about to write to slots of the store.
+    #[inline]
+    pub(crate) fn note_writer(&mut self) {
+        if self.activation.writer != thread::number() {
+            self.note_writer_anew();
+        }
+    }
+
+    #[cold]
+    fn note_writer_anew(&mut self) {
+        for instance in &mut self.instances {
+            instance.slot.enter();
+        }
+        self.activation.writer = thread::number();
+    }
+
+    /// Says that the embedder can write to a memory by ways that are not counted, until
+    /// the store is reset.
+    pub(crate) fn note_view(&mut self, memory: Place) {
+        self.instance_mut(memory.ordinal).slot.note_view(View::UntilReset);
+    }
+
+    /// Writes every word of an instance's link zone but the interrupt word.
+    pub(crate) fn write_link(&mut self, ordinal: u32) {
         let activation = (&raw mut self.activation).expose_provenance() as u64;
         let instance = self.instance(ordinal);
         let (module, slot) = (&instance.module, &instance.slot);
@@ -277,8 +378,6 @@ impl StoreInner {
             put(record + link::global_import::CELL, cell.expose_provenance() as u64);
             put(record + link::global_import::OWNER, place.ordinal.into());
         }
-        // SAFETY: the slot stays mapped until the word is removed or detached.
-        unsafe { self.interrupts.add(interrupt_word(instance)) };
     }
 
     /// How a function is called from an instance that is not its own.
@@ -376,13 +475,21 @@ impl StoreInner {
         &self.host_functions
     }
 
+    /// # Errors
+    /// If the store is suspended, or a reset of it has failed.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        match (self.suspended.is_some(), self.broken) {
+            (true, _) => Err(UsageError::Suspended.into()),
+            (_, true) => Err(UsageError::ResetIncomplete.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// What an entry does when it cannot just enter; the deadline stands until it
     /// is dropped.
     #[cold]
     pub(crate) fn prepare_entry(&mut self) -> Result<Option<Deadline>> {
-        if self.suspended.is_some() {
-            return Err(UsageError::Suspended.into());
-        }
+        self.check_usable()?;
         if self.activation.is_active() {
             return Ok(None);
         }
@@ -400,7 +507,8 @@ impl StoreInner {
     }
 
     pub(crate) fn update_attention(&mut self) {
-        self.activation.attention = self.timeout.is_some() || self.suspended.is_some();
+        self.activation.attention =
+            self.timeout.is_some() || self.suspended.is_some() || self.broken;
     }
 
     /// Counts a point at which the guest could be suspended; whether it is to be.
@@ -475,6 +583,6 @@ fn place(ordinal: u32, index: u32, imports: &[Place]) -> Place {
     import.unwrap_or_else(|| Place { ordinal, own_index: own_index() })
 }
 
-fn interrupt_word(instance: &InstanceData) -> usize {
+pub(crate) fn interrupt_word(instance: &InstanceData) -> usize {
     instance.slot.link().expose_provenance() + link::INTERRUPT as usize
 }

@@ -1,12 +1,9 @@
-use std::marker::PhantomData;
-
 use pagefork_layout::module::{ExternType, Item};
 
 use crate::error::{Result, UsageError};
 use crate::func::Func;
 use crate::global::Global;
 use crate::instantiate;
-use crate::linker::Definition;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreContext, StoreId, StoreInner};
@@ -239,48 +236,5 @@ impl Instance {
 
     fn assert_store(&self, store: &StoreInner) {
         assert!(self.store == store.id, "an instance of one store was used with another store");
-    }
-}
-
-/// A module with what its imports are, checked: instances of it are made without
-/// looking names up.
-pub struct InstancePre<T> {
-    module: Module,
-    imports: Vec<Definition>,
-    data: PhantomData<fn(T)>,
-}
-
-impl<T: 'static> InstancePre<T> {
-    pub(crate) fn new(module: Module, imports: Vec<Definition>) -> Self {
-        Self { module, imports, data: PhantomData }
-    }
-
-    /// The module.
-    pub fn module(&self) -> &Module {
-        &self.module
-    }
-
-    /// Makes an instance, and runs the module's start function.
-    ///
-    /// # Errors
-    /// If an import is of another store; else as [`Instance::new`].
-    ///
-    /// # Panics
-    /// If a host function panics that the start function calls.
-    pub fn instantiate(&self, mut store: impl AsContextMut<Data = T>) -> Result<Instance> {
-        let mut store = store.as_context_mut();
-        let inner = &mut store.0.inner;
-        // Host functions know their types by the numbers of their engine.
-        instantiate::check_engine(inner, &self.module)?;
-        let imports: Vec<Extern> =
-            self.imports.iter().map(|import| import.in_store(inner)).collect();
-        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
-        unsafe { instantiate::instantiate(store.as_ptr(), &self.module, &imports) }
-    }
-}
-
-impl<T> Clone for InstancePre<T> {
-    fn clone(&self) -> Self {
-        Self { module: self.module.clone(), imports: self.imports.clone(), data: PhantomData }
     }
 }

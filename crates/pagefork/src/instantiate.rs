@@ -2,14 +2,16 @@
 //! matched, the slot is mapped from its image, segments for imported tables and
 //! memories are applied, the start function runs.
 
+use std::sync::Arc;
+
 use pagefork_compiler::SpawnStep;
 use pagefork_layout::module::{
     ConstExpr, ExternType, GlobalType, Item, MemoryType, ModuleInfo, SegmentMode, TableType,
     ValType,
 };
 use pagefork_layout::page::WASM_PAGE_SIZE;
-use pagefork_layout::reference::FuncRef;
-use pagefork_pages::{MemorySize, Slot};
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+use pagefork_pages::{MemorySize, Slot, Strategies};
 
 use crate::engine::Engine;
 use crate::enter::{self, Outcome};
@@ -19,6 +21,7 @@ use crate::group::{Imports, Place};
 use crate::instance::{Extern, Instance};
 use crate::limits::{self, Usage};
 use crate::module::Module;
+use crate::pool::{self, SlotHome};
 use crate::store::StoreInner;
 use crate::trap::{Trap, TrapCode};
 use crate::value::Cell;
@@ -35,13 +38,30 @@ pub(crate) unsafe fn instantiate(
     // SAFETY: the caller's promise; the borrow ends before a guest is entered.
     let inner = unsafe { &mut *store };
     check_engine(inner, module)?;
-    if inner.suspended.is_some() {
-        return Err(UsageError::Suspended.into());
-    }
+    inner.check_usable()?;
     let imports = match_imports(inner, module, imports)?;
-    let (ordinal, steps) = spawn(inner, module, imports)?;
+    // SAFETY: the caller's promise.
+    unsafe { instantiate_checked(store, module, imports, None) }
+}
+
+/// As [`instantiate`], with imports that are known to be right, in a slot with these
+/// strategies, or the engine's.
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn instantiate_checked(
+    store: *mut StoreInner,
+    module: &Module,
+    imports: Imports,
+    strategies: Option<&Strategies>,
+) -> Result<Instance> {
+    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    let inner = unsafe { &mut *store };
+    inner.check_usable()?;
+    let ordinal = spawn(inner, module, imports, strategies)?;
+    let plan = Arc::clone(&inner.instance(ordinal).plan);
     let mut known_outside = false;
-    if let Err(code) = apply_steps(inner, ordinal, &steps.steps, &mut known_outside) {
+    if let Err(code) = apply_steps(inner, ordinal, &plan.steps, &mut known_outside) {
         if !known_outside {
             remove_latest(inner);
         }
@@ -54,6 +74,47 @@ pub(crate) unsafe fn instantiate(
     }
     // SAFETY: the caller's promise.
     Ok(Instance::from_ordinal(unsafe { &*store }, ordinal))
+}
+
+/// Starts the one instance of a store that was parked.
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<()> {
+    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    let inner = unsafe { &mut *store };
+    let number = inner.home.as_ref().map_or(0, |home| home.0.number);
+    let instance = &mut inner.instances[0];
+    instance.slot.hand_to(pool::owner(number, tenant));
+    inner.write_link(1);
+    // SAFETY: the caller's promise.
+    unsafe { start(store, 1) }
+}
+
+/// Does what is left to do for an instance whose slot is as its image.
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn start(store: *mut StoreInner, ordinal: u32) -> Result<()> {
+    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    let inner = unsafe { &mut *store };
+    let instance = inner.instance(ordinal);
+    let start = instance.module.info().start;
+    if !instance.plan.steps.is_empty() {
+        let plan = Arc::clone(&instance.plan);
+        apply_steps(inner, ordinal, &plan.steps, &mut false).map_err(Trap::without_backtrace)?;
+    }
+    match start {
+        // SAFETY: the caller's promise.
+        Some(start) => unsafe { call_start(store, ordinal, start) },
+        None => Ok(()),
+    }
+}
+
+/// What a module imports that imports `count` host functions, the first of a store.
+pub(crate) fn host_imports(count: usize) -> Imports {
+    let functions = (0..count as u32).map(|index| FuncRef::new(HOST_ORDINAL, index)).collect();
+    Imports { functions, ..Imports::default() }
 }
 
 /// # Errors
@@ -70,12 +131,16 @@ pub(crate) fn check_engine(store: &StoreInner, module: &Module) -> Result<()> {
 /// # Errors
 /// If a limit is met or the system refuses address space.
 pub(crate) fn spawn_alone(store: &mut StoreInner, module: &Module) -> Result<u32> {
-    Ok(spawn(store, module, Imports::default())?.0)
+    spawn(store, module, Imports::default(), None)
 }
 
 /// # Errors
 /// If an import is not of the type that the module declares.
-fn match_imports(store: &StoreInner, module: &Module, given: &[Extern]) -> Result<Imports> {
+pub(crate) fn match_imports(
+    store: &StoreInner,
+    module: &Module,
+    given: &[Extern],
+) -> Result<Imports> {
     let info = module.info();
     if given.len() != info.imports.len() {
         let (expected, found) = (info.imports.len(), given.len());
@@ -214,7 +279,8 @@ fn spawn(
     store: &mut StoreInner,
     module: &Module,
     imports: Imports,
-) -> Result<(u32, std::sync::Arc<crate::module::SpawnPlan>)> {
+    strategies: Option<&Strategies>,
+) -> Result<u32> {
     let (info, layout) = (module.info(), module.layout());
     let own = own_usage(info);
     let usage = add(store.usage, own);
@@ -224,28 +290,46 @@ fn spawn(
         limits::check("elements of a table", table.minimum, store.limits.table_elements)?;
         limits::check("elements the slot has room for", table.minimum, *capacity)?;
     }
-    let mut memory_sizes = Vec::with_capacity(layout.memories.len());
-    for (memory, place) in
-        info.memories[info.imported_memories as usize..].iter().zip(&layout.memories)
-    {
-        let initial = memory.minimum.saturating_mul(WASM_PAGE_SIZE);
-        limits::check("bytes of a memory", initial, store.limits.memory_size)?;
-        limits::check("bytes the slot has room for", initial, place.reservation)?;
-        let pages = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max());
-        memory_sizes.push(MemorySize { initial, maximum: pages * WASM_PAGE_SIZE });
+    let memory_sizes = memory_sizes(module);
+    for (size, place) in memory_sizes.iter().zip(&layout.memories) {
+        limits::check("bytes of a memory", size.initial, store.limits.memory_size)?;
+        limits::check("bytes the slot has room for", size.initial, place.reservation)?;
     }
     let plan = module.spawn_plan(|global| {
         let place = imports.globals[global as usize];
         let ty = store.global_type(place).content;
         (!ty.is_ref()).then(|| store.global_cell(place).u128())
     })?;
-    let slot = Slot::new(layout, &plan.image, &memory_sizes)?;
-    let ordinal = store.add_instance(module.clone(), slot, imports);
+    let own_way = || store.engine.default_strategies();
+    let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(SlotHome::take);
+    let mut slot = match parked {
+        Some(slot) => slot,
+        None => {
+            let strategies = strategies.unwrap_or_else(own_way);
+            Slot::with_strategies(layout, &plan.image, &memory_sizes, strategies)?
+        }
+    };
+    slot.hand_to(store.owner.unwrap_or_else(|| plan.owner()));
+    let ordinal = store.add_instance(module.clone(), slot, imports, plan);
+    store.instance_mut(ordinal).own_strategies = strategies.is_some();
     store.usage = usage;
-    Ok((ordinal, plan))
+    Ok(ordinal)
 }
 
-fn own_usage(info: &ModuleInfo) -> Usage {
+/// What the memories that a module defines have at first, and can become.
+pub(crate) fn memory_sizes(module: &Module) -> Vec<MemorySize> {
+    let (info, layout) = (module.info(), module.layout());
+    let own = info.memories[info.imported_memories as usize..].iter();
+    own.zip(&layout.memories)
+        .map(|(memory, place)| {
+            let initial = memory.minimum.saturating_mul(WASM_PAGE_SIZE);
+            let pages = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max());
+            MemorySize { initial, maximum: pages * WASM_PAGE_SIZE }
+        })
+        .collect()
+}
+
+pub(crate) fn own_usage(info: &ModuleInfo) -> Usage {
     Usage {
         instances: 1,
         memories: info.memories.len() as u64 - u64::from(info.imported_memories),
@@ -281,6 +365,9 @@ fn apply_steps(
     steps: &[SpawnStep],
     known_outside: &mut bool,
 ) -> Result<(), TrapCode> {
+    if !steps.is_empty() {
+        store.note_writer();
+    }
     for step in steps {
         let module = store.instance(ordinal).module.clone();
         let info = module.info();

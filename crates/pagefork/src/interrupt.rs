@@ -120,6 +120,11 @@ impl Interrupts {
         requested
     }
 
+    /// Writes the words again, after slots have been reset.
+    pub(crate) fn show_again(&self) {
+        self.state().show();
+    }
+
     /// Makes every interruption point call the host, or only those after a
     /// request.
     pub(crate) fn set_every_point(&self, every_point: bool) {

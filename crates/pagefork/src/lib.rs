@@ -55,6 +55,14 @@ mod linker;
 mod instance;
 /// Making instances, in the specification's order.
 mod instantiate;
+/// Modules with their imports, and instances in stores of their own.
+mod pre;
+/// Stores as at first.
+mod reset;
+/// Stores as at some other time.
+mod snapshot;
+/// What is kept for the next instance.
+mod pool;
 
 /// Functions, and what they know of their callers.
 mod func;
@@ -123,13 +131,15 @@ pub use crate::externref::ExternRef;
 pub use crate::func::{Caller, Func};
 pub use crate::global::Global;
 pub use crate::host_func::{IntoFunc, WasmRet};
-pub use crate::instance::{Export, Extern, Instance, InstancePre};
+pub use crate::instance::{Export, Extern, Instance};
 pub use crate::interrupt::InterruptHandle;
 pub use crate::limits::StoreLimits;
 pub use crate::linker::Linker;
 pub use crate::memory::{Memory, MemoryAccessError};
 pub use crate::module::{ExportType, ImportType, Module};
+pub use crate::pre::InstancePre;
 pub use crate::profile::Profile;
+pub use crate::snapshot::Snapshot;
 pub use crate::source::SourceLocation;
 pub use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 pub use crate::table::Table;
@@ -142,4 +152,7 @@ pub use pagefork_compiler::{CompileError, Progress};
 pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };
-pub use pagefork_pages::PagesError;
+pub use pagefork_pages::{
+    Choice, CodeBounds, GrowthKind, PagesError, PoolConfig, PoolCounters, ResetKind, Strategies,
+    StrategyConfig,
+};

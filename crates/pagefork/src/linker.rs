@@ -8,9 +8,10 @@ use crate::engine::Engine;
 use crate::error::{Error, LinkError, Result, UsageError};
 use crate::func::{Caller, Func, HostFunc};
 use crate::host_func::IntoFunc;
-use crate::instance::{Extern, Instance, InstancePre};
+use crate::instance::{Extern, Instance};
 use crate::instantiate::describe;
 use crate::module::{ImportType, Module};
+use crate::pre::InstancePre;
 use crate::store::{AsContext, AsContextMut, StoreInner};
 use crate::value::Val;
 

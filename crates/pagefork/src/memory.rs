@@ -129,7 +129,10 @@ impl Memory {
         store: impl Into<StoreContextMut<'a, T>>,
     ) -> (&'a mut [u8], &'a mut T) {
         let full = store.into().0;
-        let (start, size) = full.inner.memory_bytes(self.place_or_panic(&full.inner));
+        let place = self.place_or_panic(&full.inner);
+        full.inner.note_writer();
+        full.inner.note_view(place);
+        let (start, size) = full.inner.memory_bytes(place);
         // SAFETY: the bytes are mapped while the store is borrowed, and they are
         // no part of the embedder's data.
         (unsafe { std::slice::from_raw_parts_mut(start, size) }, &mut full.data)
@@ -170,12 +173,14 @@ impl Memory {
         offset: usize,
         from: &[u8],
     ) -> Result<(), MemoryAccessError> {
-        let data = self.data_mut(store.as_context_mut());
-        let size = data.len() as u64;
-        let bytes = data.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));
-        let error = MemoryAccessError { offset: offset as u64, length: from.len() as u64, size };
-        bytes.ok_or(error)?.copy_from_slice(from);
-        Ok(())
+        let store = &mut store.as_context_mut().0.inner;
+        let place = self.place_or_panic(store);
+        let (offset, length) = (offset as u64, from.len() as u64);
+        store.memory_init(place, from, offset, 0, length).map_err(|_| MemoryAccessError {
+            offset,
+            length,
+            size: store.memory_bytes(place).1 as u64,
+        })
     }
 
     /// The memory's size in wasm pages of 64 KiB.
@@ -226,6 +231,7 @@ impl StoreInner {
     /// Makes a memory `delta` wasm pages larger; returns the size before, in wasm
     /// pages. The only place where the size word of a memory is written.
     pub(crate) fn grow_memory(&mut self, place: Place, delta: u64) -> Result<u64> {
+        self.note_writer();
         let (limits, index) = (self.limits, place.own_index as usize);
         let instance = self.instance_mut(place.ordinal);
         // No slot has room for more than the memory's declared maximum.
@@ -295,6 +301,7 @@ impl StoreInner {
         source: u64,
         length: u64,
     ) -> Result<(), TrapCode> {
+        self.note_writer();
         let to = self.memory_range(memory, destination, length)?;
         let end = source.checked_add(length).filter(|end| *end <= bytes.len() as u64);
         let end = end.ok_or(TrapCode::MemoryOutOfBounds)?;

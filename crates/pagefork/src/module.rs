@@ -13,11 +13,12 @@ use pagefork_layout::module::{
 };
 use pagefork_layout::page::round_up;
 use pagefork_layout::slot::SlotLayout;
-use pagefork_pages::{Image, PagesError};
+use pagefork_pages::{Image, Owner, PagesError};
 
 use crate::code_memory::CodeMemory;
 use crate::engine::{Engine, TypeId};
 use crate::error::{Result, SystemError};
+use crate::pool::SlotHome;
 
 /// Spawn plans are kept for at most this many combinations of imported globals.
 const PLANS_MAX: usize = 64;
@@ -67,6 +68,15 @@ struct Compiled {
 pub(crate) struct SpawnPlan {
     pub(crate) image: Arc<Image>,
     pub(crate) steps: Vec<SpawnStep>,
+    /// Where slots are kept; `None` for what the host creates.
+    pub(crate) home: Option<SlotHome>,
+}
+
+impl SpawnPlan {
+    /// Whose bytes may be on the stacks of slots with this plan.
+    pub(crate) fn owner(&self) -> Owner {
+        self.home.as_ref().map_or(Owner(0), SlotHome::owner)
+    }
 }
 
 /// An import of a module: its two names and what it must be.
@@ -217,7 +227,7 @@ impl Module {
     #[doc(hidden)]
     pub fn clone_code(&self) -> Result<Self> {
         let compiled = Arc::clone(&self.0.compiled);
-        let memory = CodeMemory::new(self.whole_text(), self.code().debug.start as usize)?;
+        let memory = CodeMemory::new(&self.whole_text(), self.code().debug.start as usize)?;
         self.engine().config().profile.register(&memory, self.code(), self.info());
         Ok(Self(Arc::new(Inner { compiled, memory, debug: OnceLock::new() })))
     }
@@ -269,19 +279,17 @@ impl Module {
     /// Its machine code: for tests and inspection.
     #[doc(hidden)]
     pub fn text(&self) -> &[u8] {
-        &self.whole_text()[..self.code().debug.start as usize]
+        self.0.memory.text()
     }
 
     /// Its machine code, and the debug information behind it.
-    pub(crate) fn whole_text(&self) -> &[u8] {
-        self.0.memory.text()
+    pub(crate) fn whole_text(&self) -> Cow<'_, [u8]> {
+        self.0.memory.whole()
     }
 
     /// The module's debug information, decoded when it is first asked for.
     pub(crate) fn debug(&self) -> Option<&DebugInfo> {
-        let range = &self.code().debug;
-        let bytes = &self.whole_text()[range.start as usize..range.end as usize];
-        self.0.debug.get_or_init(|| debug_info(bytes)).as_ref()
+        self.0.debug.get_or_init(|| debug_info(self.0.memory.behind())).as_ref()
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {
@@ -400,7 +408,8 @@ impl Module {
         }
         let start = initial_image(info, layout, &globals);
         let image = make_image(info, layout, &start.image)?;
-        let plan = Arc::new(SpawnPlan { image, steps: start.steps });
+        let home = compiled.key.is_some().then(|| SlotHome::new(&compiled.engine));
+        let plan = Arc::new(SpawnPlan { image, steps: start.steps, home });
         let mut plans = plans();
         if plans.len() >= PLANS_MAX {
             plans.clear();

@@ -1,4 +1,5 @@
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use crate::engine::Engine;
 use crate::func::Caller;
 use crate::interrupt::InterruptHandle;
 use crate::limits::StoreLimits;
+use crate::pool::{self, Home, ParkedStore};
 
 /// All instances that can refer to each other, with everything they own, and the
 /// embedder's `T`.
@@ -45,7 +47,8 @@ pub struct Store<T: 'static> {
 #[repr(C)]
 pub(crate) struct Full<T> {
     pub(crate) inner: StoreInner,
-    pub(crate) data: T,
+    /// Gone once the store is parked.
+    pub(crate) data: ManuallyDrop<T>,
 }
 
 // SAFETY: `inner` may be used from any thread, one at a time, see `group`.
@@ -54,7 +57,8 @@ unsafe impl<T: Send> Send for Store<T> {}
 impl<T> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
-        let full = Box::new(Full { inner: StoreInner::new(engine), data });
+        let full = Full { inner: StoreInner::new(engine), data: ManuallyDrop::new(data) };
+        let full = Box::new(full);
         Self { full: NonNull::from(Box::leak(full)), owned: PhantomData }
     }
 
@@ -73,17 +77,92 @@ impl<T> Store<T> {
         &mut self.full_mut().data
     }
 
-    /// Closes the store and gives the embedder's data back.
+    /// Drops the store and gives the embedder's data back.
     pub fn into_data(self) -> T {
         let full = self.full;
         std::mem::forget(self);
-        // SAFETY: the pointer is from a box, and `self` is gone.
-        let full = unsafe { Box::from_raw(full.as_ptr()) };
-        full.data
+        // SAFETY: `self` is gone.
+        unsafe { release(full) }
     }
 
-    /// Frees everything: the same as dropping the store, said aloud.
-    pub fn close(self) {}
+    /// Frees everything now: no slot is kept for later instances.
+    pub fn close(self) {
+        let full = self.full;
+        std::mem::forget(self);
+        // SAFETY: the pointer is from a box, `self` is gone, and the data is there.
+        unsafe {
+            let data = ManuallyDrop::take(&mut (*full.as_ptr()).data);
+            free::<T>(full.cast());
+            drop(data);
+        }
+    }
+
+    /// Brings all instances back to where they started: their memories, tables, globals
+    /// and whatever else they can see or change, and runs their start functions again,
+    /// in the order in which they were made. The embedder's data becomes `data`; what it
+    /// was is returned.
+    ///
+    /// Handles of instances and what is in them stay good, limits and the timeout stay
+    /// as they are. References to host values mean nothing any more, unless the host made
+    /// a global or table with one.
+    ///
+    /// # Errors
+    /// If the system refuses something, or a start function fails. The data is dropped
+    /// with the error, the old stays, and guests cannot be called before the store was
+    /// reset.
+    ///
+    /// # Panics
+    /// If a host function panics that a start function calls.
+    pub fn reset(&mut self, data: T) -> crate::Result<T> {
+        let old = self.replace_data(data);
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        match unsafe { StoreInner::reset(self.as_ptr()) } {
+            Ok(()) => Ok(old),
+            Err(error) => {
+                *self.full_mut().data = old;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the embedder other data; returns the old.
+    pub(crate) fn replace_data(&mut self, data: T) -> T {
+        std::mem::replace(&mut *self.full_mut().data, data)
+    }
+
+    /// Whose bytes may be on the stacks of its slots.
+    pub(crate) fn set_tenant(&mut self, number: u64, tenant: u64) {
+        self.full_mut().inner.owner = Some(pool::owner(number, tenant));
+    }
+
+    /// Where the store is parked when it is dropped.
+    pub(crate) fn set_home(&mut self, home: Home) {
+        self.full_mut().inner.home = Some(home);
+    }
+
+    pub(crate) fn inner(&self) -> &StoreInner {
+        &self.full().inner
+    }
+
+    /// The store as those who enter guests need it.
+    pub(crate) fn as_ptr(&mut self) -> *mut StoreInner {
+        self.full.as_ptr().cast()
+    }
+
+    /// A parked store, with other data and another identity.
+    ///
+    /// # Safety
+    /// Its data was of type `T`.
+    #[inline]
+    pub(crate) unsafe fn unpark(parked: ParkedStore, data: T) -> Self {
+        let full: NonNull<Full<T>> = parked.into_inner().cast();
+        // SAFETY: it is ours; its data is gone.
+        unsafe {
+            (&raw mut (*full.as_ptr()).data).write(ManuallyDrop::new(data));
+            (*full.as_ptr()).inner.id = StoreId::next();
+        }
+        Self { full, owned: PhantomData }
+    }
 
     /// Sets how much the store may use from now on; what it uses already stays.
     pub fn set_limits(&mut self, limits: StoreLimits) {
@@ -156,9 +235,47 @@ impl<T> Store<T> {
 
 impl<T> Drop for Store<T> {
     fn drop(&mut self) {
-        // SAFETY: the pointer is from a box, and nobody uses it after this.
-        drop(unsafe { Box::from_raw(self.full.as_ptr()) });
+        // SAFETY: nobody uses it after this.
+        drop(unsafe { release(self.full) });
     }
+}
+
+/// Takes the data out of a store, and parks the store, or at least its slots.
+///
+/// # Safety
+/// The store is nobody's after this.
+unsafe fn release<T>(full: NonNull<Full<T>>) -> T {
+    // SAFETY: the store is the caller's, and its data is there.
+    let (inner, data) = unsafe {
+        let full = &mut *full.as_ptr();
+        (&mut full.inner, ManuallyDrop::take(&mut full.data))
+    };
+    let home = inner.home.as_ref().map(|home| &raw const *home);
+    if let Some(home) = home
+        && inner.reset_for_parking().is_ok()
+    {
+        // SAFETY: home and engine are held by the store while it is parked, and by
+        // whoever closes the place while it is dropped.
+        unsafe {
+            let (home, engine) = ((*home).clone(), inner.engine.clone());
+            home.park(engine.pool(), ParkedStore::new(full.cast(), free::<T>));
+        }
+        return data;
+    }
+    inner.park_slots();
+    // SAFETY: the store is the caller's, and its data is gone.
+    unsafe { free::<T>(full.cast()) };
+    data
+}
+
+/// Frees a store without its data.
+///
+/// # Safety
+/// `store` is the `inner` of a `Full<T>` from a box, nobody's after this, and its data
+/// is gone.
+unsafe fn free<T>(store: NonNull<StoreInner>) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(store.cast::<Full<T>>().as_ptr()) });
 }
 
 impl<T: std::fmt::Debug> std::fmt::Debug for Store<T> {

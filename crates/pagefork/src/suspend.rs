@@ -13,13 +13,14 @@
 
 use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::save;
 pub use pagefork_layout::state::save::Suspension;
-use pagefork_pages::{MemorySize, Slot};
+use pagefork_pages::{Slot, View};
 
 use crate::enter::{self, Outcome};
 use crate::error::{Result, UsageError};
@@ -146,6 +147,7 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Prog
 /// Gives a suspended guest up: its frames are forgotten.
 pub fn abandon(mut store: impl AsContextMut) {
     let inner = &mut store.as_context_mut().0.inner;
+    inner.note_writer();
     if let Some(suspended) = inner.suspended.take() {
         inner.update_attention();
         let area = save_area(inner.instance(suspended.ordinal));
@@ -303,7 +305,8 @@ pub fn thunks() -> Range<usize> {
 /// # Safety
 /// The guest never reads these bytes.
 pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, bytes: &[u8]) {
-    let inner = &store.as_context_mut().0.inner;
+    let inner = &mut store.as_context_mut().0.inner;
+    inner.note_writer();
     let suspended = inner.suspended.as_ref().expect("a guest is suspended");
     let owner = inner.instance(suspended.stack_owner);
     let top = owner.module.layout().stack.end;
@@ -396,20 +399,22 @@ pub fn copy_to<T: 'static>(
             }
             _ => instance.module.clone(),
         };
-        let size = |index| MemorySize {
-            initial: instance.slot.memory_size(index),
-            maximum: instance.slot.memory_max(index),
-        };
-        let sizes: Vec<MemorySize> = (0..instance.slot.memory_count()).map(size).collect();
-        let slot = Slot::new(module.layout(), instance.slot.image(), &sizes)?;
+        let sizes = source.present_sizes(source.ordinal_of_instance(instance));
+        let mut slot = Slot::new(module.layout(), instance.slot.image(), &sizes)?;
+        // It is about to be filled behind its back.
+        slot.note_view(View::UntilReset);
         slots.push((module, slot));
     }
 
     for function in source.host_functions() {
-        target.add_host_function(std::sync::Arc::clone(function));
+        target.add_host_function(Arc::clone(function));
     }
     for ((module, slot), instance) in slots.into_iter().zip(&source.instances) {
-        let ordinal = target.add_instance(module, slot, instance.imports.clone());
+        let (imports, plan) = (instance.imports.clone(), Arc::clone(&instance.plan));
+        let ordinal = target.add_instance(module, slot, imports, plan);
+        let copy = target.instance_mut(ordinal);
+        copy.filled_otherwise = true;
+        copy.initial_word = instance.initial_word;
         copy_zones(instance, target.instance(ordinal));
     }
     target.references = source.references.clone();

@@ -56,6 +56,7 @@ impl Table {
         let module = Module::without_code(&store.engine, info)?;
         let ordinal = spawn_alone(store, &module)?;
         let place = Place { ordinal, own_index: 0 };
+        store.instance_mut(ordinal).initial_word = word;
         if word != 0 {
             store.put_elements(place, 0, (0..ty.minimum).map(|_| word));
         }
@@ -186,13 +187,26 @@ impl StoreInner {
 
     /// Writes elements, as they are stored, from `start` on. They must be within
     /// the table's room.
-    fn put_elements(&mut self, place: Place, start: u64, words: impl Iterator<Item = u64>) {
+    pub(crate) fn put_elements(
+        &mut self,
+        place: Place,
+        start: u64,
+        words: impl Iterator<Item = u64>,
+    ) {
+        self.note_writer();
         let capacity = self.table_capacity(place);
         for (index, word) in (start..).zip(words) {
             assert!(index < capacity, "elements are checked before they are written");
             // SAFETY: the element is within the table's room.
             unsafe { self.element(place, index).write(word) };
         }
+    }
+
+    /// All elements, as they are stored.
+    pub(crate) fn table_words(&self, place: Place) -> impl Iterator<Item = u64> {
+        let length = self.table_length(place);
+        // SAFETY: the elements are within the table.
+        (0..length).map(move |index| unsafe { self.element(place, index).read() })
     }
 
     fn table_capacity(&self, place: Place) -> u64 {

@@ -1,5 +1,6 @@
 use std::cell::{Cell, RefCell};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::activation::Activation;
 use crate::error::{Error, SystemError};
@@ -25,6 +26,8 @@ struct Thread {
     stack: Cell<(usize, usize)>,
     /// The activation that runs, or null.
     current: Cell<*const Activation>,
+    /// Tells this thread from all others; 0 until somebody asks.
+    number: Cell<u64>,
 }
 
 thread_local! {
@@ -35,6 +38,7 @@ thread_local! {
             stack_limit: Cell::new(usize::MAX),
             stack: Cell::new((0, 0)),
             current: Cell::new(ptr::null()),
+            number: Cell::new(0),
         }
     };
     static SIGNAL_STACK: RefCell<Option<SignalStack>> = const { RefCell::new(None) };
@@ -68,6 +72,23 @@ fn check_stack_slowly(stack_pointer: usize) -> Result<(), Error> {
         return Err(Trap::without_backtrace(TrapCode::StackOverflow).into());
     }
     Ok(())
+}
+
+/// The number of this thread: never 0, and no other thread's.
+#[inline]
+pub(crate) fn number() -> u64 {
+    match THREAD.with(|thread| thread.number.get()) {
+        0 => number_anew(),
+        number => number,
+    }
+}
+
+#[cold]
+fn number_anew() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    THREAD.with(|thread| thread.number.set(number));
+    number
 }
 
 /// The activation that this thread runs, or null. Async-signal-safe on threads

@@ -84,7 +84,10 @@ fn from_a_file_too_lines_are_named_and_debug_information_is_never_executable() -
             line.and_then(|line| line.split(' ').nth(1)).expect("it is mapped").to_owned()
         };
         assert_eq!(access_at(code.as_ptr().addr()), "r-xp");
-        assert_eq!(access_at(behind), "r--p");
+        // Of a copy, what lies behind the code is elsewhere.
+        if std::ptr::eq(module, &raw const loaded) {
+            assert_eq!(access_at(behind), "r--p");
+        }
     }
     Ok(())
 }

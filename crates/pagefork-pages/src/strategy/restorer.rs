@@ -109,13 +109,14 @@ impl Restorer {
             region.start -= start;
             region.end -= start;
         }
-        self.merge(pages, stack.end());
+        self.merge(pages, stack);
         debug_assert!(self.known.is_sorted_by(|low, high| low.page < high.page));
         Ok(())
     }
 
     /// Makes `known` what was found, with what was known of each page.
-    fn merge(&mut self, pages: &SlotPages, stack_end: u64) {
+    fn merge(&mut self, pages: &SlotPages, stack: &Stack) {
+        let stack_end = stack.end();
         let found = self.regions.iter().filter(|region| region.end > stack_end);
         let found = found.map(|region| (region.end - region.start) / PAGE_SIZE).sum::<u64>();
         let blind = match self.finder.method() {
@@ -137,7 +138,9 @@ impl Restorer {
                         self.merged.push(gone);
                     }
                 }
-                if let Some(&known) = old.next_if(|known| known.page == page) {
+                if stack.is_link(page) {
+                    // It is the owner's.
+                } else if let Some(&known) = old.next_if(|known| known.page == page) {
                     self.merged.push(Known { fate, ..known });
                 } else {
                     self.new += 1;
@@ -196,6 +199,8 @@ impl Restorer {
                 stack.keep(page);
             }
         }
+        // Whatever of it is private: it is small.
+        stack.keep_link();
         let below = pages.zones().stack.start..kept_start;
         if deep && !(pages.can_discard(&below) && pages.discard(below).is_ok()) {
             for region in self.regions.iter().take_while(|region| region.start < kept_start) {

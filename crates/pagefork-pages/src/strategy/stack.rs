@@ -12,9 +12,11 @@ pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
 /// Whose bytes a slot may show: a key that the embedder chooses, of the module, the
 /// image and the tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Owner(pub u64);
+pub struct Owner(pub u128);
 
-/// The pages of a stack that outlive a reset: the highest, where each run starts.
+/// What outlives a reset, as long as the owner is the same: the highest pages of the
+/// stack, where each run starts, and the link zone, which code cannot reach and whoever
+/// runs it writes anew.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stack {
     /// Slot offsets of all of it.
@@ -25,6 +27,10 @@ pub(crate) struct Stack {
     /// Bit `i`: the page `i + 1` below the top may hold bytes. Invariant: between a
     /// reset and the next run, no other page of the stack does.
     kept: u64,
+    /// Slot offsets of the link zone.
+    link: Range<u64>,
+    /// Whether the link zone may hold bytes.
+    link_kept: bool,
     owner: Option<Owner>,
 }
 
@@ -36,6 +42,8 @@ impl Stack {
             kept_max: config.stack_kept / PAGE_SIZE,
             clear_always: config.clear_stack,
             kept: 0,
+            link: zones.link.clone(),
+            link_kept: false,
             owner: None,
         }
     }
@@ -43,6 +51,23 @@ impl Stack {
     /// Says that all pages are fresh.
     pub(crate) fn forget(&mut self) {
         self.kept = 0;
+        self.link_kept = false;
+    }
+
+    /// Whether the page is of the link zone.
+    pub(crate) fn is_link(&self, page: u64) -> bool {
+        self.link.contains(&page)
+    }
+
+    /// Says that the link zone holds bytes.
+    pub(crate) fn keep_link(&mut self) {
+        self.link_kept = true;
+    }
+
+    /// Pages that are kept.
+    pub(crate) fn kept_count(&self) -> u64 {
+        let link = if self.link_kept { (self.link.end - self.link.start) / PAGE_SIZE } else { 0 };
+        u64::from(self.kept.count_ones()) + link
     }
 
     /// Slot offset where pages start that may be kept.
@@ -72,6 +97,18 @@ impl Stack {
         assert!(pages.is_whole(), "only a whole slot is handed to an owner");
         if self.owner.replace(owner) != Some(owner) {
             self.clear(pages);
+            self.clear_link(pages);
+        }
+    }
+
+    fn clear_link(&self, pages: &SlotPages) {
+        // It stays private, so a later run may write it unnoticed.
+        if self.link_kept {
+            for page in self.link.clone().step_by(PAGE_SIZE as usize) {
+                // SAFETY: the link zone is always accessible, and between runs nobody
+                // uses it; no image lies there.
+                unsafe { pages.restore(page) };
+            }
         }
     }
 

@@ -65,8 +65,8 @@ impl Case {
         let kept = stack.end - strategies.config().stack_kept;
         let parts = parts(&self.layout, &initial);
         for (part, fresh) in parts.into_iter().zip(&self.fresh) {
-            for range in [part.start..part.end.min(kept), stack.end..part.end] {
-                // Of the first part, all but what lies between; of others, all.
+            for range in [part.start..part.end.min(kept), self.layout.link.end..part.end] {
+                // Of the first part, all but the end of the stack and link; of others, all.
                 let range = if part.contains(&stack.start) { range } else { part.clone() };
                 let found = bytes(slot, range.clone());
                 let at = (range.start - part.start) as usize;

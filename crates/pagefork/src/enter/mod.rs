@@ -154,10 +154,12 @@ pub(crate) enum Outcome {
 ///   of its type.
 #[inline]
 pub(crate) unsafe fn call(store: *mut StoreInner, target: &Target) -> Result<Outcome, Error> {
-    thread::check_stack()?;
-    // SAFETY: the caller borrows the store; the borrow made here ends before the
+    // SAFETY: the caller borrows the store; the borrows made here end before the
     // guest is entered.
     unsafe {
+        // First of all: the arguments are written already.
+        (*store).note_writer();
+        thread::check_stack()?;
         let attention = (*store).activation.attention || (*store).interrupts.is_noted();
         let _deadline = if attention { (*store).prepare_entry()? } else { None };
         enter(store, target)
@@ -208,9 +210,10 @@ pub(crate) unsafe fn resume(
     frame: usize,
     save_area: usize,
 ) -> Result<Outcome, Error> {
-    thread::check_stack()?;
     // SAFETY: the caller borrows the store, and answers for the frames.
     unsafe {
+        (*store).note_writer();
+        thread::check_stack()?;
         let activation = &raw mut (*store).activation;
         (*activation).store = store;
         let outer = thread::set_current(activation);

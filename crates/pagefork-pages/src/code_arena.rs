@@ -1,0 +1,277 @@
+//! Machine code in memory, without a kernel map for each piece of it.
+//!
+//! ```text
+//!  region   | code | code | code | free | code |            free              | 16 MiB
+//!           |---- read, execute -| none |-r-x--|------------ none ------------|
+//! ```
+//!
+//! A piece of code takes whole pages of a *region*. They are made writable, written,
+//! and made executable: never both. The kernel makes one map of neighbours with the
+//! same protection, so there are about as many maps as holes. Pages that were freed
+//! are emptied and made inaccessible, until others take them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use crate::error::PagesError;
+use crate::reservation::Reservation;
+
+/// So many pieces of code are mapped from files at the same time: each is a map of
+/// its own.
+pub const CODE_FILES_MAX: usize = 1024;
+
+/// Bytes of a region; more for a piece of code that is larger.
+const REGION_SIZE: usize = 16 << 20;
+
+/// So many free ranges are kept inaccessible, each a map or two. In further ones
+/// there are zeros that could be executed.
+const HOLES_MAX: usize = 1024;
+
+/// A copy of machine code that can be executed. It never changes, and nobody can
+/// write it. Dropping it gives its pages back: nothing of it may run then.
+pub struct CodePages {
+    /// Invariant: whole pages that are ours alone; readable and executable once
+    /// [`Self::new`] has returned.
+    range: Range<usize>,
+    /// Bytes of code.
+    size: usize,
+}
+
+impl CodePages {
+    /// A copy of `code`; what follows it up to the next page is zero.
+    ///
+    /// # Errors
+    /// The limit that was met; [`PagesError::System`] where nothing may be executed
+    /// but files.
+    pub fn new(code: &[u8]) -> Result<Self, PagesError> {
+        let (size, length) = (code.len(), code.len().next_multiple_of(PAGE_SIZE as usize));
+        if size == 0 {
+            let nowhere = PAGE_SIZE as usize;
+            return Ok(Self { range: nowhere..nowhere, size });
+        }
+        // Whatever fails from here, the destructor gives the pages back.
+        let own = Self { range: arena().take(length)?, size };
+        let start: *mut u8 = ptr::with_exposed_provenance_mut(own.range.start);
+        // SAFETY: the pages are writable and ours alone by the type's invariant.
+        unsafe {
+            start.copy_from_nonoverlapping(code.as_ptr(), size);
+            start.wrapping_add(size).write_bytes(0, length - size);
+        }
+        arena().make_executable(&own.range)?;
+        Ok(own)
+    }
+
+    /// Address of the first byte, at the start of a page.
+    pub fn start(&self) -> *const u8 {
+        ptr::with_exposed_provenance(self.range.start)
+    }
+
+    /// The code.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the pages are readable, and never written while `self` lives; of no
+        // bytes any aligned address is right.
+        unsafe { std::slice::from_raw_parts(self.start(), self.size) }
+    }
+}
+
+impl Drop for CodePages {
+    fn drop(&mut self) {
+        if !self.range.is_empty() {
+            arena().give_back(self.range.clone());
+        }
+    }
+}
+
+impl fmt::Debug for CodePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CodePages").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+/// Machine code that is mapped from a file, where it was written as it is. Dropping
+/// it unmaps it: nothing of it may run then.
+#[derive(Debug)]
+pub struct CodeFile {
+    pages: Reservation,
+    size: usize,
+}
+
+static CODE_FILES: AtomicUsize = AtomicUsize::new(0);
+
+impl CodeFile {
+    /// Whether there are fewer than [`CODE_FILES_MAX`] of them; else code is to be
+    /// copied, which costs no map.
+    pub fn has_room() -> bool {
+        CODE_FILES.load(Ordering::Relaxed) < CODE_FILES_MAX
+    }
+
+    /// Maps `size` bytes of a file, not none, from byte `offset` of it on, a multiple
+    /// of the page size. The first `code` bytes become executable, all or whole pages.
+    ///
+    /// # Errors
+    /// The limit that was met; [`PagesError::System`] if nothing of that file may be
+    /// executed.
+    ///
+    /// # Safety
+    /// The file has those bytes, and they never change while this lives.
+    pub unsafe fn map(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        size: usize,
+        code: usize,
+    ) -> Result<Self, PagesError> {
+        let whole_pages = |bytes: usize| bytes.next_multiple_of(PAGE_SIZE as usize) as u64;
+        let length = whole_pages(size);
+        let mut pages = Reservation::new(length, PAGE_SIZE)?;
+        pages.map_view(0..length, file, offset)?;
+        pages.make_executable(0..whole_pages(code.min(size)))?;
+        CODE_FILES.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { pages, size })
+    }
+
+    /// Address of the first byte, at the start of a page.
+    pub fn start(&self) -> *const u8 {
+        ptr::with_exposed_provenance(self.pages.start())
+    }
+
+    /// The code, and what lies behind it.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the pages are readable, and never change while `self` lives, as was
+        // promised for the file.
+        unsafe { std::slice::from_raw_parts(self.start(), self.size) }
+    }
+}
+
+impl Drop for CodeFile {
+    fn drop(&mut self) {
+        CODE_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All regions of the process, and what of them is free. Addresses and sizes in
+/// bytes, of whole pages.
+struct Arena {
+    /// By address.
+    regions: BTreeMap<usize, Region>,
+    /// Sizes of what is free, by address. Invariant: none crosses from one region to
+    /// another or adjoins another in the same region.
+    free: BTreeMap<usize, usize>,
+    /// The same as (size, address).
+    by_size: BTreeSet<(usize, usize)>,
+}
+
+struct Region {
+    pages: Reservation,
+    size: usize,
+    used: usize,
+}
+
+fn arena() -> MutexGuard<'static, Arena> {
+    static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
+    // Nothing here panics with half of a change made.
+    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Arena {
+    const fn new() -> Self {
+        Self { regions: BTreeMap::new(), free: BTreeMap::new(), by_size: BTreeSet::new() }
+    }
+
+    /// Pages that can be written and belong to the caller.
+    fn take(&mut self, length: usize) -> Result<Range<usize>, PagesError> {
+        let (size, start) = match self.by_size.range((length, 0)..).next() {
+            Some(&fitting) => fitting,
+            None => self.add_region(length)?,
+        };
+        let region = region_of(&mut self.regions, start);
+        region.pages.commit(region.offsets(start..start + length))?;
+        region.used += length;
+        self.remove_free(start, size);
+        if size > length {
+            self.add_free(start + length, size - length);
+        }
+        Ok(start..start + length)
+    }
+
+    /// A region in which so much is free.
+    fn add_region(&mut self, length: usize) -> Result<(usize, usize), PagesError> {
+        let size = length.max(REGION_SIZE);
+        let pages = Reservation::new(size as u64, PAGE_SIZE)?;
+        let start = pages.start();
+        self.regions.insert(start, Region { pages, size, used: 0 });
+        self.add_free(start, size);
+        Ok((size, start))
+    }
+
+    fn make_executable(&mut self, range: &Range<usize>) -> Result<(), PagesError> {
+        let region = region_of(&mut self.regions, range.start);
+        Ok(region.pages.make_executable(region.offsets(range.clone()))?)
+    }
+
+    fn give_back(&mut self, range: Range<usize>) {
+        let region = region_of(&mut self.regions, range.start);
+        region.used -= range.len();
+        let (region_start, region_end) = (region.pages.start(), region.pages.start() + region.size);
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some((&low, &size)) = self.free.range(region_start..start).next_back()
+            && low + size == start
+        {
+            start = low;
+        }
+        if end < region_end
+            && let Some(&size) = self.free.get(&end)
+        {
+            end += size;
+        }
+        if start < range.start || end > range.end || self.free.len() < HOLES_MAX {
+            // Its neighbours too: one of them may have been a hole too many. At the
+            // limit of maps this fails, and then the pages are emptied at least.
+            let _ = region.pages.protect(region.offsets(start..end));
+        }
+        // Who takes them next writes all of them.
+        let _ = region.pages.discard(region.offsets(range.clone()));
+        let is_empty = region.used == 0;
+
+        if start < range.start {
+            self.remove_free(start, range.start - start);
+        }
+        if end > range.end {
+            self.remove_free(range.end, end - range.end);
+        }
+        // One stays, so that a lone module that comes and goes takes it again.
+        if is_empty && self.regions.len() > 1 {
+            self.regions.remove(&region_start);
+        } else {
+            self.add_free(start, end - start);
+        }
+    }
+
+    fn add_free(&mut self, start: usize, size: usize) {
+        self.free.insert(start, size);
+        self.by_size.insert((size, start));
+    }
+
+    fn remove_free(&mut self, start: usize, size: usize) {
+        self.free.remove(&start);
+        self.by_size.remove(&(size, start));
+    }
+}
+
+impl Region {
+    fn offsets(&self, range: Range<usize>) -> Range<u64> {
+        let start = self.pages.start();
+        (range.start - start) as u64..(range.end - start) as u64
+    }
+}
+
+fn region_of(regions: &mut BTreeMap<usize, Region>, address: usize) -> &mut Region {
+    let below = regions.range_mut(..=address).next_back();
+    below.expect("code lies in a region").1
+}

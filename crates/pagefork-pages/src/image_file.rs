@@ -1,0 +1,192 @@
+//! The files that hold the bytes of images. The first images of a process have a
+//! sealed memfd each; further ones share, so that the number of images is not
+//! bounded by the number of descriptors.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use pagefork_layout::page::PAGE_SIZE;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use crate::arena::{ARENA_SIZE, Arena};
+use crate::error::{Feature, PagesError};
+use crate::reservation::Reservation;
+use crate::sys;
+
+/// So many images of a process have a memfd of their own; further ones share.
+pub const OWN_FILES_MAX: usize = 128;
+
+/// Images of [`LARGE_IMAGE`] bytes and more have one of their own up to this number.
+pub const OWN_FILES_LARGE_MAX: usize = 256;
+
+/// From so many bytes on an image is large.
+pub const LARGE_IMAGE: u64 = 1 << 20;
+
+/// Larger images never share: few of them would fit together.
+const SHARED_IMAGE_MAX: u64 = ARENA_SIZE / 4;
+
+/// The file in which an image lies.
+pub(crate) enum ImageFile {
+    /// A sealed memfd of its own.
+    Own(Own),
+    /// A part of a memfd that images share.
+    Shared(Arc<Arena>),
+    /// A file that somebody else has made.
+    Foreign(OwnedFd),
+}
+
+/// Something to write: the byte offset in the image's file, and the bytes.
+pub(crate) type Write<'a> = (u64, &'a [u8]);
+
+impl ImageFile {
+    /// A file with `writes` in `size` bytes, whole pages and not none; all else in
+    /// it is zero. Returns also the byte offset in it from which those offsets
+    /// count. Nobody can change the bytes when this returns.
+    pub(crate) fn new(
+        name: &str,
+        size: u64,
+        writes: &[Write<'_>],
+    ) -> Result<(Self, u64), PagesError> {
+        let max = match size {
+            0..LARGE_IMAGE => OWN_FILES_MAX,
+            LARGE_IMAGE..=SHARED_IMAGE_MAX => OWN_FILES_LARGE_MAX,
+            _ => usize::MAX,
+        };
+        if let Some(counted) = Counted::below(max) {
+            return Ok((Self::Own(Own::new(name, size, writes, counted)?), 0));
+        }
+        if let Some((arena, start)) = Arena::place(size, writes)? {
+            return Ok((Self::Shared(arena), start));
+        }
+        let counted = Counted::below(usize::MAX).expect("there are not so many descriptors");
+        Ok((Self::Own(Own::new(name, size, writes, counted)?), 0))
+    }
+
+    /// Address of its byte `offset`, mapped for reading, and of so many behind it
+    /// as belong to the image. `None` for a file that somebody could cut, since
+    /// reading it then raises SIGBUS.
+    pub(crate) fn address(&self, offset: u64) -> Result<Option<usize>, PagesError> {
+        let start = match self {
+            Self::Own(own) => own.view()?,
+            Self::Shared(arena) => arena.view()?,
+            Self::Foreign(_) => return Ok(None),
+        };
+        Ok(Some(start + offset as usize))
+    }
+}
+
+impl AsFd for ImageFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(own) => own.file.as_fd(),
+            Self::Shared(arena) => arena.file(),
+            Self::Foreign(file) => file.as_fd(),
+        }
+    }
+}
+
+/// A sealed memfd with one image in it.
+pub(crate) struct Own {
+    file: OwnedFd,
+    size: u64,
+    /// All of it for reading, mapped when somebody first asks.
+    view: OnceLock<Reservation>,
+    _counted: Counted,
+}
+
+impl Own {
+    fn new(
+        name: &str,
+        size: u64,
+        writes: &[Write<'_>],
+        counted: Counted,
+    ) -> Result<Self, PagesError> {
+        // Asked first, because going beyond would also raise a signal.
+        if let Some(limit) = getrlimit(Resource::Fsize).current
+            && size > limit
+        {
+            return Err(PagesError::FileSizeLimit { requested: size, limit });
+        }
+        let (file, _) = memfd(name)?;
+        sys::resize_image(file.as_fd(), size)?;
+        for &(offset, bytes) in writes {
+            sys::write_image(file.as_fd(), bytes, offset)?;
+        }
+        seal(&file)?;
+        Ok(Self { file, size, view: OnceLock::new(), _counted: counted })
+    }
+
+    fn view(&self) -> Result<usize, PagesError> {
+        view(&self.view, self.file.as_fd(), self.size)
+    }
+}
+
+/// Address of the first `size` bytes of a file that nobody can cut, mapped once
+/// for all who read.
+pub(crate) fn view(
+    place: &OnceLock<Reservation>,
+    file: BorrowedFd<'_>,
+    size: u64,
+) -> Result<usize, PagesError> {
+    shared_pages(place, size, |pages| Ok(pages.map_view(0..size, file, 0)?))
+}
+
+/// Address of pages that are made once.
+pub(crate) fn shared_pages(
+    place: &OnceLock<Reservation>,
+    size: u64,
+    fill: impl FnOnce(&mut Reservation) -> Result<(), PagesError>,
+) -> Result<usize, PagesError> {
+    if let Some(pages) = place.get() {
+        return Ok(pages.start());
+    }
+    let mut pages = Reservation::new(size, PAGE_SIZE)?;
+    fill(&mut pages)?;
+    Ok(place.get_or_init(|| pages).start())
+}
+
+/// A new memfd, and whether it can never be executed.
+pub(crate) fn memfd(name: &str) -> Result<(OwnedFd, bool), PagesError> {
+    // The kernel takes 249 bytes without a NUL; names come from modules.
+    const LENGTH_MAX: usize = 200;
+    let name: String = name.chars().map(|c| if c == '\0' { ' ' } else { c }).collect();
+    let name = format!("pagefork:{}", &name[..name.floor_char_boundary(LENGTH_MAX)]);
+    match sys::create_image(&name, false) {
+        Ok(file) => Ok((file, true)),
+        // Kernels before 6.3 do not know the flag.
+        Err(failure) if failure.errno == Errno::INVAL => {
+            Ok((sys::create_image(&name, true)?, false))
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Makes the contents and the length of a memfd final.
+pub(crate) fn seal(file: &OwnedFd) -> Result<(), PagesError> {
+    if sys::seal_image(file.as_fd(), sys::IMAGE_SEALS)?.contains(sys::IMAGE_SEALS) {
+        return Ok(());
+    }
+    Err(PagesError::Unsupported { feature: Feature::Seals, detail: "a seal did not stay" })
+}
+
+/// One of the images with a memfd of their own.
+struct Counted;
+
+static OWN_FILES: AtomicUsize = AtomicUsize::new(0);
+
+impl Counted {
+    /// One more, if there are fewer than `max`.
+    fn below(max: usize) -> Option<Self> {
+        let one_more = |count: usize| (count < max).then_some(count + 1);
+        OWN_FILES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        OWN_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}

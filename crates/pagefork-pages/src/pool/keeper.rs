@@ -1,0 +1,81 @@
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Park, Shared};
+
+/// The system is short of memory when tasks have waited 150 ms for it within two
+/// seconds: what an unprivileged process may ask about.
+const PRESSURE: &[u8] = b"some 150000 2000000\0";
+
+/// What has been used within this time is not given back for the system's sake.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The keeper looks so many times in the time that things may lie idle.
+const LOOKS: u32 = 4;
+
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+const INTERVAL_MAX: Duration = Duration::from_secs(5);
+
+impl<T: Park> Shared<T> {
+    /// Sees that somebody looks after what lies idle, once there can be something.
+    pub(super) fn start_keeper(self: &Arc<Self>) {
+        self.keeper.get_or_init(|| {
+            let pool = Arc::downgrade(self);
+            let thread = std::thread::Builder::new().name("pagefork-pool".to_owned());
+            // Without a thread things stay until somebody trims: nothing is wrong with
+            // that, so nobody has to know.
+            let _ = thread.spawn(move || keep(&pool));
+        });
+    }
+}
+
+/// Looks after a pool until it is gone.
+fn keep<T: Park>(pool: &Weak<Shared<T>>) {
+    let pressure = watch_pressure();
+    while let Some(shared) = pool.upgrade() {
+        let config = *shared.config.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(idle) = config.idle_max {
+            shared.trim(idle);
+        }
+        // The pool may go while the keeper sleeps.
+        drop(shared);
+        let interval = config.idle_max.map_or(INTERVAL_MAX, |idle| idle / LOOKS);
+        let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let pressure = pressure.as_ref().filter(|_| config.heed_pressure);
+        if wait(pressure, interval)
+            && let Some(shared) = pool.upgrade()
+        {
+            shared.discard(FRESH);
+        }
+    }
+}
+
+/// Asks Linux to tell when memory is short; `None` where it does not know.
+fn watch_pressure() -> Option<OwnedFd> {
+    let mut file = OpenOptions::new().read(true).write(true).open("/proc/pressure/memory").ok()?;
+    file.write_all(PRESSURE).ok()?;
+    Some(file.into())
+}
+
+/// Waits for an interval, or until memory is short: then the result is true.
+fn wait(pressure: Option<&OwnedFd>, interval: Duration) -> bool {
+    let Some(pressure) = pressure else {
+        std::thread::sleep(interval);
+        return false;
+    };
+    let mut polled = [PollFd::new(pressure, PollFlags::PRI)];
+    let timeout = Timespec::try_from(interval).expect("an interval of seconds");
+    match poll(&mut polled, Some(&timeout)) {
+        Ok(1..) => polled[0].revents().contains(PollFlags::PRI),
+        Ok(_) => false,
+        Err(_) => {
+            std::thread::sleep(INTERVAL_MIN);
+            false
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Arguments and variables as the guest will have them: one after the other,
+//! NUL-terminated.
+
+use crate::ctx::BuildError;
+
+/// Environment variables of a guest, packed: a few allocations however many
+/// there are.
+///
+/// # Examples
+///
+/// ```
+/// let mut environment = pagefork_wasi::Environment::new();
+/// environment.push(b"REQUEST_METHOD", b"GET")?;
+/// assert!(environment.push(b"A=B", b"").is_err());
+/// assert_eq!(environment.len(), 1);
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Environment(pub(crate) Strings);
+
+impl Environment {
+    /// No variables.
+    pub fn new() -> Environment {
+        Environment::default()
+    }
+
+    /// Room for `count` more variables of `size` bytes in all.
+    pub fn reserve(&mut self, count: usize, size: usize) {
+        self.0.starts.reserve(count);
+        // An equals sign and a NUL each.
+        self.0.bytes.reserve(size + 2 * count);
+    }
+
+    /// Appends a variable. Whether the name was there already is not looked
+    /// at; most guests then use the first.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Variable`] for what cannot be a C string or is no name.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) -> Result<(), BuildError> {
+        self.push_parts(name, &[value])
+    }
+
+    /// As [`Environment::push`], with a value that consists of these parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Environment::push`].
+    pub fn push_parts(&mut self, name: &[u8], value: &[&[u8]]) -> Result<(), BuildError> {
+        let no_name = name.is_empty() || name.iter().any(|byte| matches!(byte, b'=' | 0));
+        if no_name || value.iter().any(|part| part.contains(&0)) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(BuildError::Variable { name });
+        }
+        self.0.start();
+        self.0.bytes.extend_from_slice(name);
+        self.0.bytes.push(b'=');
+        for part in value {
+            self.0.bytes.extend_from_slice(part);
+        }
+        self.0.bytes.push(0);
+        Ok(())
+    }
+
+    /// How many variables there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// C strings, packed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Strings {
+    /// Each followed by a NUL, and without one inside.
+    bytes: Vec<u8>,
+    /// Where in `bytes` each begins.
+    starts: Vec<usize>,
+}
+
+impl Strings {
+    /// Appends a string, which contains no NUL.
+    pub(crate) fn push(&mut self, string: &[u8]) {
+        self.start();
+        self.bytes.extend_from_slice(string);
+        self.bytes.push(0);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// All of them with their NULs.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    fn start(&mut self) {
+        self.starts.push(self.bytes.len());
+    }
+}

@@ -1,0 +1,203 @@
+//! What is kept for the next instance: slots of modules, and whole stores of what is
+//! [spawned](crate::InstancePre::spawn).
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pagefork_pages::{Key, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies};
+
+use crate::engine::Engine;
+use crate::store::StoreInner;
+
+/// What an engine's pool keeps.
+pub(crate) enum Parked {
+    /// The slot of a module's instance, reset.
+    Slot(Slot),
+    /// A store whose instances are reset.
+    Store(ParkedStore),
+}
+
+impl Park for Parked {
+    fn resident(&self) -> u64 {
+        match self {
+            Self::Slot(slot) => slot.resident(),
+            Self::Store(store) => {
+                store.inner().instances.iter().map(|instance| instance.slot.resident()).sum()
+            }
+        }
+    }
+
+    fn discard(&mut self) -> Result<(), PagesError> {
+        match self {
+            Self::Slot(slot) => slot.discard(),
+            Self::Store(store) => {
+                let mut instances = store.inner_mut().instances.iter_mut();
+                instances.try_for_each(|instance| instance.slot.discard())
+            }
+        }
+    }
+}
+
+/// A store without the embedder's data.
+pub(crate) struct ParkedStore {
+    /// Invariant: the `inner` of a whole store of some type, whose `data` is gone.
+    store: NonNull<StoreInner>,
+    /// Frees it.
+    free: unsafe fn(NonNull<StoreInner>),
+}
+
+// SAFETY: the store is nobody else's, and what it has without its data may be used from
+// any thread, see `group`.
+unsafe impl Send for ParkedStore {}
+
+impl ParkedStore {
+    /// # Safety
+    /// `store` is the `inner` of a store that is the caller's alone, and `free` frees
+    /// such a store without its data, which is gone.
+    pub(crate) unsafe fn new(
+        store: NonNull<StoreInner>,
+        free: unsafe fn(NonNull<StoreInner>),
+    ) -> Self {
+        Self { store, free }
+    }
+
+    /// The store, which is the caller's from now on; its data is not.
+    pub(crate) fn into_inner(self) -> NonNull<StoreInner> {
+        let store = self.store;
+        std::mem::forget(self);
+        store
+    }
+
+    fn inner(&self) -> &StoreInner {
+        // SAFETY: the store is valid.
+        unsafe { self.store.as_ref() }
+    }
+
+    fn inner_mut(&mut self) -> &mut StoreInner {
+        // SAFETY: the store is valid, and `self` is borrowed mutably.
+        unsafe { self.store.as_mut() }
+    }
+}
+
+impl Drop for ParkedStore {
+    fn drop(&mut self) {
+        // SAFETY: the store is as at construction.
+        unsafe { (self.free)(self.store) };
+    }
+}
+
+/// Where a spawned store is parked: with others of the same `InstancePre`.
+#[derive(Clone, Debug)]
+pub(crate) struct Home(pub(crate) Arc<Place>);
+
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) key: Key,
+    /// Tells owners of slots apart; no two places of a process have the same.
+    pub(crate) number: u64,
+    /// Whether somebody will come for what is parked.
+    open: AtomicBool,
+}
+
+impl Home {
+    pub(crate) fn new(pool: &Pool<Parked>) -> Self {
+        let (key, number) = (pool.add_key(), next_number());
+        Self(Arc::new(Place { key, number, open: AtomicBool::new(true) }))
+    }
+
+    /// Parks a store, or drops it if nobody will come.
+    pub(crate) fn park(&self, pool: &Pool<Parked>, store: ParkedStore) {
+        pool.put(self.0.key, Parked::Store(store));
+        // Either this is seen by who closes the place, or that is seen here.
+        if !self.0.open.load(Ordering::SeqCst) {
+            pool.clear_key(self.0.key);
+        }
+    }
+
+    /// Drops what is parked, now and later.
+    pub(crate) fn close(&self, pool: &Pool<Parked>) {
+        self.0.open.store(false, Ordering::SeqCst);
+        pool.remove_key(self.0.key);
+    }
+}
+
+/// Where slots of one spawn plan are parked. What is parked goes with it.
+pub(crate) struct SlotHome {
+    pool: Pool<Parked>,
+    key: Key,
+    number: u64,
+}
+
+impl SlotHome {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        let pool = engine.pool().clone();
+        Self { key: pool.add_key(), number: next_number(), pool }
+    }
+
+    pub(crate) fn take(&self) -> Option<Slot> {
+        match self.pool.take(self.key) {
+            Some(Parked::Slot(slot)) => Some(slot),
+            _ => None,
+        }
+    }
+
+    /// Parks a slot that has been reset.
+    pub(crate) fn park(&self, slot: Slot) {
+        self.pool.put(self.key, Parked::Slot(slot));
+    }
+
+    /// Whose bytes may be on the stack of a slot of this plan.
+    pub(crate) fn owner(&self) -> pagefork_pages::Owner {
+        owner(self.number, 0)
+    }
+}
+
+impl Drop for SlotHome {
+    fn drop(&mut self) {
+        self.pool.remove_key(self.key);
+    }
+}
+
+/// Whose bytes may be on the stack of a slot.
+pub(crate) fn owner(number: u64, tenant: u64) -> pagefork_pages::Owner {
+    pagefork_pages::Owner(u128::from(number) << 64 | u128::from(tenant))
+}
+
+fn next_number() -> u64 {
+    use std::sync::atomic::AtomicU64;
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Engine {
+    /// What the engine keeps for later instances, and how often that was of use.
+    pub fn pool_counters(&self) -> PoolCounters {
+        self.pool().counters()
+    }
+
+    /// Changes how much the engine keeps for later instances; what is beyond it now is
+    /// given back.
+    pub fn set_pool(&self, config: PoolConfig) {
+        self.pool().set_config(config);
+    }
+
+    /// Gives the address space back of slots that have been idle for longer than this.
+    /// Returns how many instances and stores that were.
+    pub fn trim_pool(&self, idle: Duration) -> usize {
+        self.pool().trim(idle)
+    }
+
+    /// Gives the address space back of all slots that are not in use. Returns how many
+    /// instances and stores that were.
+    pub fn purge_pool(&self) -> usize {
+        self.pool().purge()
+    }
+
+    /// The strategies of slots where nothing else is said: what this machine can do of
+    /// them, and why.
+    pub fn strategies(&self) -> &Strategies {
+        self.default_strategies()
+    }
+}

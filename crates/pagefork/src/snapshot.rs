@@ -1,0 +1,234 @@
+use std::sync::Arc;
+
+use pagefork_layout::CELL_SIZE;
+use pagefork_layout::module::{HeapType, RefType, ValType};
+use pagefork_layout::page::{PAGE_SIZE, round_up};
+use pagefork_layout::state::save;
+use pagefork_pages::{Image, MemorySize, Owner};
+
+use crate::error::{Result, UsageError};
+use crate::group::Place;
+use crate::module::Module;
+use crate::store::{Store, StoreInner};
+
+/// What the instances of a store were at some time: their memories, tables, globals and
+/// all else that guests can see or change, as images that slots are filled from. What the
+/// embedder's data was is the embedder's.
+///
+/// Cheap to clone: clones share the images.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (global $count (mut i32) (i32.const 0))
+///     (func (export "next") (result i32)
+///         (global.set $count (i32.add (global.get $count) (i32.const 1)))
+///         (global.get $count)))"#)?;
+/// let (mut store, instance) = Linker::new(&engine).instantiate_pre(&module)?.spawn(())?;
+/// let next = instance.get_typed_func::<(), i32>(&mut store, "next")?;
+/// next.call(&mut store, ())?;
+/// let after_one = store.snapshot()?;
+/// next.call(&mut store, ())?;
+/// store.reset_to(&after_one, ())?;
+/// assert_eq!(next.call(&mut store, ())?, 2);
+/// store.reset(())?;
+/// assert_eq!(next.call(&mut store, ())?, 1);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    instances: Vec<InstanceSnapshot>,
+    /// Host functions that the instances can refer to: the first so many of the store.
+    host_functions: usize,
+    /// The store, if it refers to what only this store has.
+    store: crate::group::StoreId,
+}
+
+#[derive(Debug)]
+struct InstanceSnapshot {
+    module: Module,
+    image: Arc<Image>,
+    sizes: Vec<MemorySize>,
+}
+
+impl<T> Store<T> {
+    /// What the store's instances are now. Neither they nor what [`Store::reset`] returns
+    /// to change by it.
+    ///
+    /// # Errors
+    /// [`UsageError::NoSnapshot`] if a guest of the store is suspended, or holds
+    /// references to host values or exceptions; else if the system refuses memory.
+    pub fn snapshot(&mut self) -> Result<Snapshot> {
+        Snapshot::take(self.inner())
+    }
+
+    /// As [`Store::reset`], but to what the instances were when the snapshot was taken,
+    /// of this store or of another one that was spawned from the same
+    /// [`InstancePre`](crate::InstancePre). No start function runs.
+    ///
+    /// # Errors
+    /// [`UsageError::WrongSnapshot`] if the store has other instances than the one that
+    /// the snapshot is of, and nothing has changed then; if the system refuses something,
+    /// as [`Store::reset`].
+    pub fn reset_to(&mut self, snapshot: &Snapshot, data: T) -> Result<T> {
+        snapshot.check(self.inner())?;
+        // SAFETY: the store is borrowed.
+        snapshot.fill(unsafe { &mut *self.as_ptr() })?;
+        Ok(self.replace_data(data))
+    }
+}
+
+impl Snapshot {
+    fn take(store: &StoreInner) -> Result<Self> {
+        store.check_usable()?;
+        let mut instances = Vec::with_capacity(store.instances.len());
+        for ordinal in 1..store.next_ordinal() {
+            check_contents(store, ordinal)?;
+            instances.push(InstanceSnapshot {
+                module: store.instance(ordinal).module.clone(),
+                image: make_image(store, ordinal)?,
+                sizes: store.present_sizes(ordinal),
+            });
+        }
+        let host_functions = store.host_functions().len();
+        Ok(Self(Arc::new(Inner { instances, host_functions, store: store.id })))
+    }
+
+    fn check(&self, store: &StoreInner) -> Result<()> {
+        let wrong = |why| Err(UsageError::WrongSnapshot(why).into());
+        let Inner { instances, host_functions, store: id } = &*self.0;
+        let same = |(own, other): (&crate::group::InstanceData, &InstanceSnapshot)| {
+            Module::same(&own.module, &other.module)
+        };
+        if instances.len() != store.instances.len()
+            || !store.instances.iter().zip(instances).all(same)
+        {
+            return wrong("it is of other instances");
+        }
+        // Of another store everything that is no instance must be the same by its place:
+        // that is known of spawned ones alone.
+        let spawned = store.home.is_some() && instances.len() == 1;
+        if *id != store.id && !spawned {
+            return wrong("it is of a store whose instances were not spawned");
+        }
+        if *host_functions > store.host_functions().len() {
+            return wrong("it is of a store with more host functions");
+        }
+        Ok(())
+    }
+
+    fn fill(&self, store: &mut StoreInner) -> Result<()> {
+        store.broken = true;
+        store.update_attention();
+        for (instance, snapshot) in store.instances.iter_mut().zip(&self.0.instances) {
+            // The owner stays the same: it is the same tenant of the same module.
+            instance.filled_otherwise = true;
+            instance.slot.reset_to(&snapshot.image, &snapshot.sizes, Owner(0))?;
+        }
+        store.broken = false;
+        store.forget_run();
+        store.references.clear();
+        for ordinal in 1..store.next_ordinal() {
+            store.write_link(ordinal);
+        }
+        store.interrupts.show_again();
+        Ok(())
+    }
+}
+
+/// # Errors
+/// If the instance holds what means nothing outside its store as it is now.
+fn check_contents(store: &StoreInner, ordinal: u32) -> Result<()> {
+    let no = |why| Err(UsageError::NoSnapshot(why).into());
+    let mut refused = None;
+    store.each_reference(ordinal, |ty, word| match ty.heap.top() {
+        _ if word == 0 => (),
+        HeapType::Extern => refused = Some("a guest holds a reference to a value of the host"),
+        HeapType::Exn => refused = Some("a guest holds an exception"),
+        _ => (),
+    });
+    match refused {
+        Some(why) => no(why),
+        None => Ok(()),
+    }
+}
+
+impl StoreInner {
+    /// Shows every reference that an instance's own globals and tables hold.
+    fn each_reference(&self, ordinal: u32, mut look: impl FnMut(RefType, u64)) {
+        let info = self.instance(ordinal).module.info();
+        for (global, own_index) in info.globals.iter().skip(info.imported_globals as usize).zip(0..)
+        {
+            if let ValType::Ref(ty) = global.content {
+                look(ty, self.global_cell(Place { ordinal, own_index }).low);
+            }
+        }
+        for (table, own_index) in info.tables.iter().skip(info.imported_tables as usize).zip(0..) {
+            for word in self.table_words(Place { ordinal, own_index }) {
+                look(table.element, word);
+            }
+        }
+    }
+}
+
+/// Everything of an instance that is in an image, as runs of pages that are not zero.
+fn make_image(store: &StoreInner, ordinal: u32) -> Result<Arc<Image>> {
+    let instance = store.instance(ordinal);
+    let (module, slot) = (&instance.module, &instance.slot);
+    let layout = module.layout();
+    let mut parts = vec![layout.tables.start..layout.base];
+    for (index, memory) in layout.memories.iter().enumerate() {
+        let start = layout.base + memory.offset;
+        parts.push(start..start + slot.memory_size(index));
+    }
+    let bytes = |range: &std::ops::Range<u64>| {
+        let start = slot.start().wrapping_add(range.start as usize);
+        // SAFETY: the range is accessible, and nobody writes it while the store is
+        // borrowed.
+        unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
+    };
+    // What a call has left behind is no part of what the instance is.
+    let mut state = bytes(&(layout.state.start..layout.base)).to_vec();
+    let place = |offset: i32| (layout.base as i64 + i64::from(offset)) as u64;
+    let mut clear = |start: u64, size: u64| {
+        let at = (start - layout.state.start) as usize;
+        state[at..at + size as usize].fill(0);
+    };
+    clear(place(layout.state_parts.save_area), u64::from(save::SIZE));
+    clear(
+        place(layout.state_parts.cells),
+        u64::from(layout.state_parts.cell_count) * u64::from(CELL_SIZE),
+    );
+    parts[0].end = layout.state.start;
+
+    let mut runs: Vec<(u64, &[u8])> = Vec::new();
+    for part in &parts {
+        let start = part.start;
+        for (page, at) in bytes(part).chunks(PAGE_SIZE as usize).zip(0..) {
+            if page.iter().any(|byte| *byte != 0) {
+                runs.push((start + at * PAGE_SIZE, page));
+            }
+        }
+    }
+    runs.push((layout.state.start, &state));
+    runs.sort_unstable_by_key(|(at, _)| *at);
+    let further = layout.memories.iter().skip(1).map(|memory| layout.base + memory.offset);
+    let mut extents: Vec<std::ops::Range<u64>> =
+        std::iter::once(layout.image_start..layout.base).chain(further.map(|at| at..at)).collect();
+    for (at, run) in &runs {
+        let extent = extents.iter_mut().rev().find(|extent| extent.start <= *at);
+        match extent {
+            Some(extent) => extent.end = extent.end.max(round_up(at + run.len() as u64)),
+            None => extents[0].start = extents[0].start.min(*at),
+        }
+    }
+    let name = module.name().unwrap_or("snapshot");
+    Ok(Image::with_extents(name, extents, runs)?)
+}

@@ -1,0 +1,713 @@
+//! Random things done to slots by guests, hosts, other threads and the kernel;
+//! then a reset, by any strategy. What the slot must be is known from a model of
+//! plain bytes.
+
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::sync::{Arc, LazyLock};
+
+use arbitrary::{Result, Unstructured};
+use pagefork_pages::inject::{fail_from, fail_nth};
+use pagefork_pages::{
+    CodeBounds, GrowthKind, Image, MemorySize, MemoryZone, Owner, PagesError, ResetKind, Slot,
+    SlotConfig, Strategies, StrategyConfig, View,
+};
+
+const PAGE: u64 = 4096;
+
+/// Of each memory.
+const RESERVED: u64 = 1024 * PAGE;
+
+/// At most so many runs, each with a reset at its end, are made of an input.
+const RUNS_MAX: u32 = 64;
+
+/// At most so many changes are made in a run.
+const CHANGES_MAX: u32 = 12;
+
+/// Slots with strategies that the input chooses go through runs and resets that it
+/// chooses.
+///
+/// # Panics
+/// If a slot is not what it must be.
+pub fn reset_slot(data: &[u8]) {
+    // What an input lacks is made up; nothing else ends it early.
+    let _ = Play::new(&mut Unstructured::new(data)).and_then(|mut play| play.go());
+}
+
+/// Zones and the images that fit.
+struct Stage {
+    zones: SlotConfig,
+    images: Vec<Arc<Image>>,
+}
+
+static STAGES: LazyLock<Vec<Stage>> = LazyLock::new(|| [0, 1, 3].map(stage).into());
+
+/// A slot under test and what it must be.
+struct Actor {
+    slot: Slot,
+    model: Model,
+    /// Whether somebody may write to it unannounced.
+    viewed_for_good: bool,
+    /// Whether whoever runs has said so.
+    announced: bool,
+    /// Places that some runs write and no others.
+    haunts: Vec<u64>,
+}
+
+/// What a slot must hold.
+struct Model {
+    zones: SlotConfig,
+    stack_kept: u64,
+    clear_stack: bool,
+    image: Arc<Image>,
+    sizes: Vec<MemorySize>,
+    /// How long its memories are.
+    now: Vec<u64>,
+    /// From the stack to the end of the first memory, then each further one, as long
+    /// as they can become: a slot offset, and bytes.
+    parts: Vec<(u64, Vec<u8>)>,
+    /// The same of a fresh slot.
+    fresh: Vec<(u64, Vec<u8>)>,
+    /// Where the two may differ. Copying only that, and into the same vectors, causes
+    /// no page faults, which some strategies count.
+    written: Vec<Range<u64>>,
+    owner: Option<u64>,
+}
+
+struct Play<'a, 'b> {
+    u: &'a mut Unstructured<'b>,
+    stage: &'static Stage,
+    actors: Vec<Actor>,
+    /// Of sixteen runs, so many write only where others have written.
+    calm: u8,
+}
+
+impl<'a, 'b> Play<'a, 'b> {
+    fn new(u: &'a mut Unstructured<'b>) -> Result<Self> {
+        let stage = &STAGES[u.choose_index(STAGES.len())?];
+        let strategies = strategies(u)?;
+        let count = if u.ratio(1, 4)? { 2 } else { 1 };
+        let calm = *u.choose(&[2, 8, 15])?;
+        let mut actors = Vec::new();
+        for _ in 0..count {
+            let (image, sizes) = contents(u, stage)?;
+            let slot = Slot::with_strategies(stage.zones.clone(), &image, &sizes, &strategies);
+            let model = Model::new(&stage.zones, &strategies, &image, &sizes);
+            let haunts = (0..4).map(|_| model.place(u)).collect::<Result<_>>()?;
+            let slot = slot.expect("a slot that fits is made");
+            actors.push(Actor { slot, model, viewed_for_good: false, announced: false, haunts });
+        }
+        Ok(Self { u, stage, actors, calm })
+    }
+
+    fn go(&mut self) -> Result<()> {
+        for _ in 0..RUNS_MAX {
+            if self.u.is_empty() {
+                break;
+            }
+            let index = self.u.choose_index(self.actors.len())?;
+            self.run(index)?;
+            self.end(index)?;
+        }
+        for actor in &self.actors {
+            actor.check(true);
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, index: usize) -> Result<()> {
+        let (u, actor) = (&mut *self.u, &mut self.actors[index]);
+        let calm = u.ratio(self.calm, 16)?;
+        actor.announced = u.ratio(7, 8)?;
+        if actor.announced {
+            actor.slot.enter();
+        }
+        if calm {
+            // As most guests are: no page is new.
+            for _ in 0..u.int_in_range(0..=4)? {
+                actor.haunt(u)?;
+            }
+            return Ok(());
+        }
+        for _ in 0..u.int_in_range(0..=CHANGES_MAX)? {
+            actor.change(u)?;
+        }
+        if u.ratio(1, 8)? {
+            actor.check(u.ratio(1, 4)?);
+        }
+        Ok(())
+    }
+
+    /// Ends a run by a reset of any kind.
+    fn end(&mut self, index: usize) -> Result<()> {
+        let u = &mut *self.u;
+        let other = if u.ratio(1, 16)? { Some(contents(u, self.stage)?) } else { None };
+        let owner = if u.ratio(3, 4)? { Some(u.int_in_range(0..=2)?) } else { None };
+        let actor = &mut self.actors[index];
+        if u.ratio(1, 8)? {
+            actor.fail_to_reset(u, other.as_ref())?;
+        }
+        let elsewhere = u.ratio(1, 16)?;
+        actor.elsewhere(elsewhere, |actor| actor.reset(other.as_ref(), owner));
+        actor.check(u.ratio(1, 8)?);
+        if u.ratio(1, 16)? {
+            // As pools do when memory is short.
+            actor.slot.discard().expect("it can be discarded");
+            actor.model.reset(&actor.slot, false);
+            actor.check(false);
+        }
+        if u.ratio(1, 16)? {
+            actor.check_growth();
+        }
+        Ok(())
+    }
+}
+
+impl Actor {
+    fn reset(&mut self, other: Option<&(Arc<Image>, Vec<MemorySize>)>, owner: Option<u64>) {
+        match other {
+            Some((image, sizes)) => {
+                let owner = owner.unwrap_or(7);
+                self.slot.reset_to(image, sizes, Owner(owner.into())).expect("it can be filled");
+                self.model.reset_to(image, sizes, owner);
+            }
+            None => {
+                self.slot.reset().expect("it can be reset");
+                let cleared = owner.is_some() && owner != self.model.owner;
+                if let Some(owner) = owner {
+                    self.slot.hand_to(Owner(owner.into()));
+                    self.model.owner = Some(owner);
+                }
+                self.model.reset(&self.slot, cleared);
+            }
+        }
+        assert!(self.slot.is_whole());
+        assert_eq!(self.slot.differs_from_image(), Ok(None), "{self:?}");
+    }
+
+    /// Resets while system calls fail: the slot is as before, or refuses to be used,
+    /// or nothing was amiss.
+    fn fail_to_reset(
+        &mut self,
+        u: &mut Unstructured<'_>,
+        other: Option<&(Arc<Image>, Vec<MemorySize>)>,
+    ) -> Result<()> {
+        let nth = u.int_in_range(0..=9)?;
+        let code = *u.choose(&[libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::EPERM])?;
+        let slot = &mut self.slot;
+        let mut attempt = || match other {
+            Some((image, sizes)) => slot.reset_to(image, sizes, Owner(0)),
+            None => slot.reset(),
+        };
+        let all = u.ratio(1, 4)?;
+        let outcome = match all {
+            true => fail_from(nth, code, &mut attempt).value,
+            false => fail_nth(nth, code, &mut attempt).value,
+        };
+        match (outcome, other) {
+            (Ok(_), None) => self.model.reset(&self.slot, false),
+            (Ok(_), Some((image, sizes))) => self.model.reset_to(image, sizes, 0),
+            (Err(_), _) if self.slot.is_whole() && self.sizes() == self.model.now => (),
+            (Err(_), _) => {
+                // At least one memory has lost what it had, and says so.
+                let mut grown = (0..self.slot.memory_count())
+                    .map(|i| self.slot.grow_memory(i, self.slot.memory_max(i)));
+                let refused = grown.any(|result| result == Err(PagesError::ResetIncomplete));
+                assert!(refused || self.slot.memory_count() == 0, "{self:?}: {all} {nth}");
+                return Ok(());
+            }
+        }
+        self.check(false);
+        // What follows was written after a reset, perhaps.
+        self.announced = false;
+        Ok(())
+    }
+
+    /// Writes where earlier runs have written.
+    fn haunt(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let at = *u.choose(&self.haunts)?;
+        if !self.model.ranges().iter().any(|range| range.contains(&at)) {
+            return Ok(());
+        }
+        let byte = [u.arbitrary()?];
+        match u.int_in_range(0..=4)? {
+            0 => self.apply(&Change::Kernel { at, bytes: byte.into() }),
+            1 => self.apply(&Change::Undo { range: at / PAGE * PAGE..at / PAGE * PAGE + PAGE }),
+            _ => self.write(at, &byte),
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let elsewhere = u.ratio(1, 10)?;
+        if elsewhere && !self.viewed_for_good && self.announced {
+            // As the contract of slots asks.
+            match u.int_in_range(0..=3)? {
+                0 => {
+                    self.slot.note_view(View::ForGood);
+                    self.viewed_for_good = true;
+                }
+                1 => return self.enter_elsewhere(u),
+                _ => self.slot.note_view(View::UntilReset),
+            }
+        }
+        let change = Change::choose(u, &self.model)?;
+        self.elsewhere(elsewhere, |actor| actor.apply(&change));
+        Ok(())
+    }
+
+    /// Another thread runs code in the slot.
+    fn enter_elsewhere(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let change = Change::choose(u, &self.model)?;
+        self.elsewhere(true, |actor| {
+            actor.slot.enter();
+            actor.apply(&change);
+        });
+        Ok(())
+    }
+
+    /// Does something here, or on another thread.
+    fn elsewhere(&mut self, elsewhere: bool, what: impl FnOnce(&mut Self) + Send) {
+        if elsewhere {
+            let joined = std::thread::scope(|scope| scope.spawn(|| what(self)).join());
+            if let Err(panic) = joined {
+                std::panic::resume_unwind(panic);
+            }
+        } else {
+            what(self);
+        }
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Store { at, bytes } => self.write(*at, bytes),
+            Change::Pages { range, step, byte } => {
+                for page in range.clone().step_by((step * PAGE) as usize) {
+                    self.write(page, &[*byte; PAGE as usize]);
+                }
+            }
+            Change::Touch { range } => {
+                for page in range.clone().step_by(PAGE as usize) {
+                    let at = self.slot.start().wrapping_add(page as usize);
+                    // SAFETY: ranges lie in memories as long as they are now.
+                    unsafe { at.write_volatile(at.read_volatile()) };
+                }
+            }
+            Change::Read { range } => {
+                let sum = bytes(&self.slot, range.clone()).iter().fold(0u8, |a, b| a ^ b);
+                std::hint::black_box(sum);
+            }
+            Change::Undo { range } => {
+                let fresh = fresh_bytes(&self.model.image, range.clone());
+                self.write(range.start, &fresh);
+            }
+            Change::Grow { memory, size } => {
+                self.slot.grow_memory(*memory, *size).expect("it can grow");
+                self.model.now[*memory] = *size;
+            }
+            Change::Kernel { at, bytes } => {
+                kernel_writes(&self.slot, *at, bytes);
+                self.model.write(*at, bytes);
+            }
+            Change::Advise { range, advice } => {
+                let at = self.slot.start().wrapping_add(range.start as usize);
+                // SAFETY: such advice keeps the contents of pages, or is refused.
+                unsafe {
+                    libc::madvise(at.cast(), (range.end - range.start) as usize, *advice);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let to = self.slot.start().wrapping_add(at as usize);
+        // SAFETY: places lie in memories as long as they are now, and only one thread
+        // at a time uses a slot.
+        unsafe { to.copy_from(bytes.as_ptr(), bytes.len()) };
+        self.model.write(at, bytes);
+    }
+
+    fn sizes(&self) -> Vec<u64> {
+        (0..self.slot.memory_count()).map(|index| self.slot.memory_size(index)).collect()
+    }
+
+    /// Asserts that the slot is as the model, looking at all pages, or, so as not to
+    /// change which are there, at those that are there.
+    #[track_caller]
+    fn check(&self, all: bool) {
+        assert_eq!(self.sizes(), self.model.now, "{self:?}");
+        for range in self.model.ranges() {
+            for run in if all { vec![range] } else { populated(&self.slot, range) } {
+                let (found, wanted) = (bytes(&self.slot, run.clone()), self.model.get(run.clone()));
+                if found != wanted {
+                    let at = (0..found.len()).find(|&at| found[at] != wanted[at]).unwrap();
+                    let (found, wanted) = (found[at], wanted[at]);
+                    let at = run.start + at as u64;
+                    panic!("slot offset {at:#x} is {found:#x}, not {wanted:#x}: {self:?}");
+                }
+            }
+        }
+    }
+
+    /// Asserts that growth uncovers zeros, and nothing lies behind.
+    fn check_growth(&mut self) {
+        for index in 0..self.slot.memory_count() {
+            let maximum = self.slot.memory_max(index);
+            self.slot.grow_memory(index, maximum).expect("it can grow");
+            self.model.now[index] = maximum;
+        }
+        self.check(true);
+        self.reset(None, None);
+    }
+}
+
+impl std::fmt::Debug for Actor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { slot, model, .. } = self;
+        write!(f, "{}; sizes {:x?}, {:x?}", slot.strategy(), model.sizes, model.now)?;
+        write!(f, ", image {:x?}, zones {:x?}", model.image.extents(), model.zones)
+    }
+}
+
+/// What is done to a slot in one go.
+enum Change {
+    Store { at: u64, bytes: Vec<u8> },
+    /// Each `step`th page is filled.
+    Pages { range: Range<u64>, step: u64, byte: u8 },
+    /// Pages become private and stay equal.
+    Touch { range: Range<u64> },
+    Read { range: Range<u64> },
+    /// The image's bytes are written.
+    Undo { range: Range<u64> },
+    Grow { memory: usize, size: u64 },
+    /// The kernel writes, asked by whoever runs.
+    Kernel { at: u64, bytes: Vec<u8> },
+    Advise { range: Range<u64>, advice: i32 },
+}
+
+impl Change {
+    fn choose(u: &mut Unstructured<'_>, model: &Model) -> Result<Self> {
+        let at = model.place(u)?;
+        let rest = model.ranges().into_iter().find(|range| range.contains(&at));
+        let rest = at..rest.map_or(at, |range| range.end);
+        let pages = |u: &mut Unstructured<'_>, max: u64| -> Result<Range<u64>> {
+            let length = u.int_in_range(1..=max)? * PAGE;
+            let start = rest.start / PAGE * PAGE;
+            Ok(start..rest.end.min(start + length))
+        };
+        let bytes = |u: &mut Unstructured<'_>| -> Result<Vec<u8>> {
+            let length = u.int_in_range(1..=16)?.min(rest.end - rest.start);
+            Ok(vec![u.arbitrary()?; length as usize])
+        };
+        Ok(match u.int_in_range(0..=13)? {
+            0..=2 => Self::Store { at, bytes: bytes(u)? },
+            3 | 4 => {
+                let max = *u.choose(&[1, 8, 100, 600])?;
+                let range = pages(u, max)?;
+                Self::Pages { range, step: u.int_in_range(1..=9)?, byte: u.arbitrary()? }
+            }
+            5 => Self::Touch { range: pages(u, 40)? },
+            6 => Self::Read { range: pages(u, 200)? },
+            7 => Self::Undo { range: pages(u, 40)? },
+            8 | 9 if !model.now.is_empty() => {
+                let memory = u.choose_index(model.now.len())?;
+                let (now, maximum) = (model.now[memory], model.sizes[memory].maximum);
+                let size = u.int_in_range(now / PAGE..=maximum / PAGE)? * PAGE;
+                Self::Grow { memory, size }
+            }
+            10 => Self::Kernel { at, bytes: bytes(u)? },
+            11 | 12 => {
+                let advice = [
+                    libc::MADV_COLLAPSE,
+                    libc::MADV_PAGEOUT,
+                    libc::MADV_COLD,
+                    libc::MADV_POPULATE_WRITE,
+                    libc::MADV_POPULATE_READ,
+                ];
+                let range = pages(u, 1024)?;
+                // A huge page needs its place.
+                let start = if u.arbitrary()? { range.start } else { range.start & !0x1f_ffff };
+                let start = start.max(model.zones.stack.start);
+                Self::Advise { range: start..range.end, advice: *u.choose(&advice)? }
+            }
+            _ => Self::Store { at, bytes: vec![0xee] },
+        })
+    }
+}
+
+impl Model {
+    fn new(
+        zones: &SlotConfig,
+        strategies: &Strategies,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+    ) -> Self {
+        let config = strategies.config();
+        let mut model = Self {
+            zones: zones.clone(),
+            stack_kept: config.stack_kept,
+            clear_stack: config.clear_stack,
+            image: Arc::clone(image),
+            sizes: sizes.to_vec(),
+            now: Vec::new(),
+            parts: Vec::new(),
+            fresh: Vec::new(),
+            written: Vec::new(),
+            owner: None,
+        };
+        model.fill();
+        model
+    }
+
+    /// Learns what a fresh slot has.
+    fn fill(&mut self) {
+        self.now = self.sizes.iter().map(|size| size.initial).collect();
+        let maxima: Vec<u64> = self.sizes.iter().map(|size| size.maximum).collect();
+        let ranges = self.ranges_of(&maxima).into_iter();
+        self.fresh = ranges.map(|range| (range.start, fresh_bytes(&self.image, range))).collect();
+        self.parts = self.fresh.clone();
+        self.written.clear();
+    }
+
+    /// Becomes a fresh slot.
+    fn start(&mut self) {
+        for (now, size) in self.now.iter_mut().zip(&self.sizes) {
+            *now = size.initial;
+        }
+        for range in self.written.drain(..) {
+            let index = self.parts.iter().rposition(|(start, _)| *start <= range.start);
+            let index = index.expect("a place in the slot");
+            let (start, part) = &mut self.parts[index];
+            let range = (range.start - *start) as usize..(range.end - *start) as usize;
+            part[range.clone()].copy_from_slice(&self.fresh[index].1[range]);
+        }
+    }
+
+    fn reset_to(&mut self, image: &Arc<Image>, sizes: &[MemorySize], owner: u64) {
+        self.image = Arc::clone(image);
+        self.sizes = sizes.to_vec();
+        self.owner = Some(owner);
+        self.fill();
+    }
+
+    /// Becomes a fresh slot, but for the link zone and the end of the stack, of which
+    /// each page is as it was or zero; zero, if it is the owner's no longer.
+    fn reset(&mut self, slot: &Slot, cleared: bool) {
+        let zones = self.zones.clone();
+        let (stack, link) = (zones.stack, zones.link..zones.image_floor);
+        let kept = match self.clear_stack {
+            true => stack.end..stack.end,
+            false => stack.end.saturating_sub(self.stack_kept).max(stack.start)..stack.end,
+        };
+        let kept: Vec<_> = [kept, link].map(|range| (range.clone(), self.get(range).to_vec())).into();
+        self.start();
+        for (range, before) in kept.into_iter().filter(|_| !cleared) {
+            let pages = range.step_by(PAGE as usize);
+            for (page, before) in pages.zip(before.chunks_exact(PAGE as usize)) {
+                if bytes(slot, page..page + PAGE) == before {
+                    self.write(page, before);
+                }
+            }
+        }
+    }
+
+    /// What is accessible to code now.
+    fn ranges(&self) -> Vec<Range<u64>> {
+        self.ranges_of(&self.now)
+    }
+
+    fn ranges_of(&self, sizes: &[u64]) -> Vec<Range<u64>> {
+        let first = self.zones.base + sizes.first().unwrap_or(&0);
+        let memories = self.zones.memories.iter().zip(sizes);
+        let further = memories.skip(1).map(|(zone, size)| zone.start..zone.start + size);
+        std::iter::once(self.zones.stack.start..first).chain(further).collect()
+    }
+
+    /// A place that can be written: in a small zone or in a memory.
+    fn place(&self, u: &mut Unstructured<'_>) -> Result<u64> {
+        let zones = &self.zones;
+        let mut choices = vec![
+            zones.stack.clone(),
+            zones.stack.end - 8 * PAGE..zones.stack.end,
+            zones.link..zones.image_floor,
+            zones.image_floor..zones.base,
+        ];
+        for (zone, size) in zones.memories.iter().zip(&self.now) {
+            if *size > 0 {
+                choices.push(zone.start..zone.start + size);
+                choices.push(zone.start..zone.start + size.min(&(8 * PAGE)));
+                choices.push(zone.start + size - PAGE..zone.start + size);
+            }
+        }
+        let zone = choices[u.choose_index(choices.len())?].clone();
+        u.int_in_range(zone.start..=zone.end - 1)
+    }
+
+    fn get(&self, range: Range<u64>) -> &[u8] {
+        let (start, bytes) = self.part(range.start);
+        &bytes[(range.start - start) as usize..(range.end - start) as usize]
+    }
+
+    fn part(&self, at: u64) -> &(u64, Vec<u8>) {
+        self.parts.iter().rev().find(|(start, _)| *start <= at).expect("a place in the slot")
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        let (start, part) =
+            self.parts.iter_mut().rev().find(|(start, _)| *start <= at).expect("as in `part`");
+        self.written.push(at..at + bytes.len() as u64);
+        let at = (at - *start) as usize;
+        part[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
+    let growths = [
+        GrowthKind::Mprotect,
+        GrowthKind::Checked { accessible: None },
+        GrowthKind::Checked { accessible: Some(30 * PAGE) },
+    ];
+    let config = StrategyConfig {
+        reset: *u.choose(&ResetKind::ALL)?,
+        growth: *u.choose(&growths)?,
+        code: CodeBounds::Explicit,
+        copy_on_write: u.ratio(15, 16)?,
+        resident_max: *u.choose(&[2 << 20, 0, 3 * PAGE, 64 * PAGE])?,
+        stack_kept: *u.choose(&[8 * PAGE, 0, PAGE, 64 * PAGE])?,
+        clear_stack: u.ratio(1, 8)?,
+    };
+    Ok(config.check().expect("legal strategies"))
+}
+
+/// An image and sizes that fit each other.
+fn contents(u: &mut Unstructured<'_>, stage: &Stage) -> Result<(Arc<Image>, Vec<MemorySize>)> {
+    let image = &stage.images[u.choose_index(stage.images.len())?];
+    let mut sizes = Vec::new();
+    for zone in &stage.zones.memories {
+        let end = zone.start + zone.reservation;
+        let extents = image.extents().iter().filter(|extent| (zone.start..end).contains(&extent.end));
+        let least = extents.map(|extent| extent.end - zone.start).max().unwrap_or(0);
+        let limit = *u.choose(&[16 * PAGE, 0, 64 * PAGE, RESERVED])?;
+        let initial = u.int_in_range(least / PAGE..=least.max(limit) / PAGE)? * PAGE;
+        let room = *u.choose(&[64 * PAGE, 0, RESERVED])?;
+        let maximum = u.int_in_range(initial / PAGE..=(initial + room).min(RESERVED) / PAGE)?;
+        sizes.push(MemorySize { initial, maximum: maximum * PAGE });
+    }
+    Ok((Arc::clone(image), sizes))
+}
+
+fn stage(memories: u64) -> Stage {
+    let base = 0x6_0000;
+    let distance = RESERVED + 16 * PAGE;
+    let zone = |index: u64| MemoryZone {
+        start: base + index * distance,
+        reservation: RESERVED,
+        guard: 16 * PAGE,
+    };
+    let zones = SlotConfig {
+        stack: 0x1_0000..0x3_0000,
+        link: 0x3_0000,
+        image_floor: 0x3_1000,
+        base,
+        memories: (0..memories).map(zone).collect(),
+        size: base + memories.max(1) * distance,
+    };
+    let pattern = |seed: u64, length: u64| -> Vec<u8> {
+        (0..length).map(|at| (at.wrapping_mul(31) ^ (at >> 7) ^ seed) as u8 | 1).collect()
+    };
+    let image = |extents: Vec<Range<u64>>, runs: &[(u64, u64)]| {
+        let runs: Vec<_> = runs.iter().map(|&(at, len)| (at, pattern(at, len))).collect();
+        let runs = runs.iter().map(|(at, bytes)| (*at, &bytes[..]));
+        Image::with_extents("fuzz", extents, runs).expect("an image is made")
+    };
+    let floor = zones.image_floor;
+    let mut images = vec![
+        image(vec![base..base], &[]),
+        image(vec![floor..base], &[(floor + 9, 100), (base - 5 * PAGE, 5 * PAGE)]),
+    ];
+    if memories > 0 {
+        let dense = base - 3 * PAGE..base + 40 * PAGE;
+        let run = (dense.start, dense.end - dense.start);
+        let wide = base - 2 * PAGE..base + 700 * PAGE;
+        let far = [0, 300, 301, 650].map(|page| (base + page * PAGE + 5, PAGE / 2));
+        let large = (base, 768 * PAGE);
+        images.push(image(vec![dense.clone()], &[run]));
+        images.push(image(vec![wide], &far));
+        images.push(image(vec![base..base + 16 * PAGE], &[]));
+        images.push(image(vec![base..base + large.1], &[large]));
+        images.push(file_image(dense, &pattern(77, run.1)));
+    }
+    if memories > 1 {
+        let starts: Vec<u64> = zones.memories.iter().map(|zone| zone.start).collect();
+        let extents = starts.iter().map(|start| *start..start + 20 * PAGE).collect();
+        let runs: Vec<_> = starts.iter().map(|start| (start + 11, 18 * PAGE)).collect();
+        images.push(image(extents, &runs));
+    }
+    Stage { zones, images }
+}
+
+/// An image that somebody with the descriptor could still cut short: no strategy
+/// may read it in place.
+fn file_image(extent: Range<u64>, bytes: &[u8]) -> Arc<Image> {
+    let path = std::env::temp_dir()
+        .join(format!("pagefork-fuzz-{}-{:#x}", std::process::id(), extent.end));
+    let mut file = File::create(&path).expect("a temporary file");
+    file.set_permissions(std::fs::Permissions::from_mode(0o600)).expect("our own file");
+    file.write_all(bytes).expect("room in the temporary directory");
+    let file = File::open(&path).expect("our own file");
+    std::fs::remove_file(&path).expect("our own file");
+    Image::from_file(file.into(), 0, extent).expect("a file of ours is an image")
+}
+
+/// What a fresh slot has in `range`.
+fn fresh_bytes(image: &Image, range: Range<u64>) -> Vec<u8> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    for extent in image.extents() {
+        let common = extent.start.max(range.start)..extent.end.min(range.end);
+        if common.start < common.end {
+            let at = (common.start - range.start) as usize;
+            let length = (common.end - common.start) as usize;
+            image.read(common.start, &mut bytes[at..at + length]).expect("images can be read");
+        }
+    }
+    bytes
+}
+
+/// Accessible bytes of a slot, in place.
+fn bytes(slot: &Slot, range: Range<u64>) -> &[u8] {
+    let from = slot.start().wrapping_add(range.start as usize);
+    // SAFETY: callers ask for what is accessible, and nobody writes meanwhile.
+    unsafe { std::slice::from_raw_parts(from, (range.end - range.start) as usize) }
+}
+
+/// Writes by a system call of this thread.
+fn kernel_writes(slot: &Slot, at: u64, bytes: &[u8]) {
+    let to = slot.start().wrapping_add(at as usize);
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
+    // SAFETY: both are valid, and only this thread uses the slot.
+    let written = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+    assert_eq!(written, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+}
+
+/// The pages of a range that are in memory or in swap space: all others are what
+/// was mapped.
+fn populated(slot: &Slot, range: Range<u64>) -> Vec<Range<u64>> {
+    let first = (slot.start().addr() as u64 + range.start) / PAGE;
+    let mut entries = vec![0; ((range.end - range.start) / PAGE * 8) as usize];
+    let map = File::open("/proc/self/pagemap").expect("the page map of this process");
+    map.read_exact_at(&mut entries, first * 8).expect("the page map can be read");
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    let (entries, _) = entries.as_chunks::<8>();
+    for (page, entry) in range.step_by(PAGE as usize).zip(entries) {
+        if u64::from_le_bytes(*entry) >> 62 != 0 {
+            match runs.last_mut() {
+                Some(last) if last.end == page => last.end += PAGE,
+                _ => runs.push(page..page + PAGE),
+            }
+        }
+    }
+    runs
+}
