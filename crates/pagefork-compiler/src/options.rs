@@ -14,6 +14,10 @@ pub struct CompileOptions {
     /// Whether results are the same on every machine: all NaNs that arithmetic
     /// makes are the canonical one, and relaxed vector operators are fixed.
     pub deterministic: bool,
+    /// Whether every access is compared with the size of its memory, also where
+    /// inaccessible pages would stop it: for memories that stay accessible beyond
+    /// their size. Accesses of 64-bit memories always are.
+    pub explicit_bounds: bool,
     /// Whether it is noted where in the module code comes from. It always is for
     /// modules with debug information.
     pub sources: bool,
@@ -32,6 +36,7 @@ impl Default for CompileOptions {
             interruptible: true,
             fuel: false,
             deterministic: false,
+            explicit_bounds: false,
             sources: false,
             verify_ir: cfg!(debug_assertions),
             limits: SlotLimits::default(),

@@ -217,12 +217,13 @@ fn a_key_depends_on_the_module_and_on_every_setting_that_code_depends_on() {
     let base = key(&wasm(), &options);
     assert!(base.len() == 64 && base.bytes().all(|c| c.is_ascii_hexdigit()));
     assert_ne!(base, key(&wasm()[1..], &options));
-    let mut others = vec![options.clone(); 5];
+    let mut others = vec![options.clone(); 6];
     others[0].interruptible ^= true;
     others[1].features.simd ^= true;
     others[2].limits.table_elements += 1;
     others[3].fuel ^= true;
     others[4].deterministic ^= true;
+    others[5].explicit_bounds ^= true;
     for other in &others {
         assert_ne!(base, key(&wasm(), other), "{other:?}");
     }

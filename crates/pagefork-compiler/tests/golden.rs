@@ -1,5 +1,6 @@
 //! Each `golden/*.wat` holds a module and, below it, the optimised IR that its
-//! functions become. `BLESS=1 cargo test -p pagefork-compiler --test golden`
+//! functions become, with explicit bounds where the first line of the file says so.
+//! `BLESS=1 cargo test -p pagefork-compiler --test golden`
 //! writes what the compiler makes now; look at the difference before committing.
 
 use std::fs;
@@ -19,7 +20,9 @@ fn the_ir_of_each_golden_module_is_as_recorded() {
         let recorded = fs::read_to_string(&path).unwrap();
         let source = recorded.split(SEPARATOR).next().unwrap();
         let wasm = wat::parse_str(source).unwrap();
-        let ir = optimised_ir(&wasm, &CompileOptions::default()).unwrap();
+        let explicit_bounds = source.starts_with(";; With explicit bounds");
+        let options = CompileOptions { explicit_bounds, ..CompileOptions::default() };
+        let ir = optimised_ir(&wasm, &options).unwrap();
         let commented: String = ir
             .lines()
             .filter(|line| !line.trim().is_empty())

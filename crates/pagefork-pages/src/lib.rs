@@ -80,7 +80,7 @@ pub use crate::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError
 pub use crate::features::HostFeatures;
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
 pub use crate::image_file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
-pub use crate::pool::{Key, Park, Pool, PoolConfig, PoolCounters};
+pub use crate::pool::{Key, LocalPool, Park, Pool, PoolConfig, PoolCounters};
 pub use crate::slot::{MemorySize, MemoryZone, Slot, SlotConfig};
 pub use crate::strategy::{
     Choice, CodeBounds, GrowthKind, Owner, Reason, ResetKind, ResetReport, STACK_KEPT_MAX,

@@ -312,7 +312,7 @@ fn the_stack_shows_nobody_elses_bytes_and_keeps_few_pages() {
                 bytes[kept..].iter().any(|&byte| byte != 0)
             };
             slot.hand_to(Owner(1));
-            for round in 0..12 {
+            for round in 0..12u64 {
                 let owner = Owner((round / 4).into());
                 slot.enter();
                 match round % 3 {

@@ -6,6 +6,8 @@ use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use pagefork::LocalMemory;
+
 use crate::abi::{Errno, IOVEC_SIZE};
 
 /// Size of the longest path that the host takes, bytes, its NUL included.
@@ -24,7 +26,7 @@ const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
 /// [`Errno::Fault`].
 #[derive(Debug)]
 pub struct GuestMemory<'a> {
-    bytes: &'a mut [u8],
+    memory: LocalMemory<'a>,
 }
 
 /// A buffer that lies within guest memory: made by [`GuestMemory::iovecs`],
@@ -38,9 +40,9 @@ pub struct Buffer {
 }
 
 impl<'a> GuestMemory<'a> {
-    /// The memory whose byte at address 0 is `bytes[0]`.
-    pub fn new(bytes: &'a mut [u8]) -> Self {
-        GuestMemory { bytes }
+    /// A memory, or bytes of which the first is at address 0.
+    pub fn new(memory: impl Into<LocalMemory<'a>>) -> Self {
+        GuestMemory { memory: memory.into() }
     }
 
     /// Checks that `size` bytes at `address` lie within the memory.
@@ -69,7 +71,7 @@ impl<'a> GuestMemory<'a> {
     /// [`Errno::Fault`] if out of bounds.
     pub fn bytes(&self, address: u32, size: u32) -> Result<&[u8], Errno> {
         let range = self.range(address, size as usize)?;
-        Ok(&self.bytes[range])
+        Ok(&self.memory.bytes()[range])
     }
 
     /// The bytes at an address, to be written.
@@ -79,7 +81,7 @@ impl<'a> GuestMemory<'a> {
     /// [`Errno::Fault`] if out of bounds.
     pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8], Errno> {
         let range = self.range(address, size as usize)?;
-        Ok(&mut self.bytes[range])
+        Ok(&mut self.memory.bytes_mut()[range])
     }
 
     /// Copies bytes to an address.
@@ -88,9 +90,7 @@ impl<'a> GuestMemory<'a> {
     ///
     /// [`Errno::Fault`] if out of bounds; then nothing was written.
     pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result<(), Errno> {
-        let range = self.range(address, bytes.len())?;
-        self.bytes[range].copy_from_slice(bytes);
-        Ok(())
+        self.memory.write(address as usize, bytes).map_err(|_| Errno::Fault)
     }
 
     /// Reads a byte.
@@ -250,7 +250,7 @@ impl<'a> GuestMemory<'a> {
     fn range(&self, address: u32, size: usize) -> Result<std::ops::Range<usize>, Errno> {
         let start = address as usize;
         match start.checked_add(size) {
-            Some(end) if end <= self.bytes.len() => Ok(start..end),
+            Some(end) if end <= self.memory.bytes().len() => Ok(start..end),
             _ => Err(Errno::Fault),
         }
     }
@@ -258,7 +258,7 @@ impl<'a> GuestMemory<'a> {
     fn read_array<const N: usize>(&self, address: u32) -> Result<[u8; N], Errno> {
         let range = self.range(address, N)?;
         let mut array = [0; N];
-        array.copy_from_slice(&self.bytes[range]);
+        array.copy_from_slice(&self.memory.bytes()[range]);
         Ok(array)
     }
 }
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn every_access_is_checked_at_its_last_byte() {
         let mut bytes = [0; 16];
-        let mut memory = GuestMemory::new(&mut bytes);
+        let mut memory = GuestMemory::new(&mut bytes[..]);
         assert_eq!(memory.write_u64(8, 7), Ok(()));
         assert_eq!(memory.read_u64(8), Ok(7));
         assert_eq!(memory.write_u64(9, 7), Err(Errno::Fault));
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn iovecs_skip_empty_buffers_and_check_the_rest() {
         let mut bytes = [0; 64];
-        let mut memory = GuestMemory::new(&mut bytes);
+        let mut memory = GuestMemory::new(&mut bytes[..]);
         for (index, word) in [60, 4, 9, 0, 0, 2].into_iter().enumerate() {
             memory.write_u32(index as u32 * 4, word).unwrap();
         }
@@ -304,7 +304,7 @@ mod tests {
     fn overlapping_buffers_cannot_exceed_one_transfer() {
         let mut bytes = vec![0; 1 << 20];
         let count = 1024;
-        let mut memory = GuestMemory::new(&mut bytes);
+        let mut memory = GuestMemory::new(&mut bytes[..]);
         for index in 0..count + 10 {
             memory.write_u32(index * 8, 0).unwrap();
             memory.write_u32(index * 8 + 4, 1 << 20).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     fn paths_are_refused_before_the_host_sees_them() {
         let mut bytes = vec![b'a'; 8192];
         bytes[8] = 0;
-        let memory = GuestMemory::new(&mut bytes);
+        let memory = GuestMemory::new(&mut bytes[..]);
         assert_eq!(memory.path(0, 8), Ok(PathBuf::from("aaaaaaaa")));
         assert_eq!(memory.path(0, 9), Err(Errno::Inval));
         assert_eq!(memory.path(0, 0), Err(Errno::Noent));

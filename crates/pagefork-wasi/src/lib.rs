@@ -33,7 +33,7 @@
 //! // What a guest does to write "hi": an iovec at 8, the bytes at 0.
 //! let mut bytes = [0; 32];
 //! bytes[..2].copy_from_slice(b"hi");
-//! let mut memory = GuestMemory::new(&mut bytes);
+//! let mut memory = GuestMemory::new(&mut bytes[..]);
 //! memory.write_u32(8, 0)?;
 //! memory.write_u32(12, 2)?;
 //! ctx.fd_write(&mut memory, 1, 8, 1, 16)?;

@@ -165,8 +165,8 @@ fn call<T: 'static>(
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return Err(Error::new(NoMemory { function }));
     };
-    let (bytes, data) = memory.data_and_store_mut(caller);
-    match f(get(data), &mut GuestMemory::new(bytes)) {
+    let (memory, data) = memory.local_and_store_mut(caller);
+    match f(get(data), &mut GuestMemory::new(memory)) {
         Ok(()) => Ok(0),
         Err(errno) => Ok(i32::from(errno.code())),
     }

@@ -18,6 +18,7 @@ pub struct Config {
     pub(crate) cache_round_trip: bool,
     pub(crate) strategies: StrategyConfig,
     pub(crate) pool: PoolConfig,
+    pub(crate) scribble: bool,
 }
 
 macro_rules! switches {

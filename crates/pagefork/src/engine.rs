@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pagefork_compiler::{CompileError, CompiledModule};
 use pagefork_layout::module::FuncType;
 use pagefork_layout::page::PAGE_SIZE;
-use pagefork_pages::{Pool, Strategies, StrategyConfig};
+use pagefork_pages::{CodeBounds, Pool, Strategies, StrategyConfig};
 
 use crate::config::Config;
 use crate::error::{Result, SystemError};
@@ -67,7 +67,8 @@ impl Engine {
         signals::install()?;
         let strategies = config.strategies.check()?;
         let pool = Pool::new(config.pool);
-        let (config, types) = (config.clone(), Mutex::default());
+        let (mut config, types) = (config.clone(), Mutex::default());
+        config.compile.explicit_bounds = config.strategies.code == CodeBounds::Explicit;
         Ok(Self(Arc::new(Shared { config, types, strategies, pool })))
     }
 

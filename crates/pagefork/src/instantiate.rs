@@ -13,6 +13,7 @@ use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_pages::{MemorySize, Slot, Strategies};
 
+use crate::audit;
 use crate::engine::Engine;
 use crate::enter::{self, Outcome};
 use crate::error::{LinkError, Result, UsageError};
@@ -85,6 +86,9 @@ pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<
     let inner = unsafe { &mut *store };
     let number = inner.home.as_ref().map_or(0, |home| home.0.number);
     let instance = &mut inner.instances[0];
+    if inner.engine.config().scribble {
+        audit::scribble_and_reset(&mut instance.slot)?;
+    }
     instance.slot.hand_to(pool::owner(number, tenant));
     inner.write_link(1);
     // SAFETY: the caller's promise.
@@ -309,6 +313,9 @@ fn spawn(
             Slot::with_strategies(layout, &plan.image, &memory_sizes, strategies)?
         }
     };
+    if store.engine.config().scribble {
+        audit::scribble_and_reset(&mut slot)?;
+    }
     slot.hand_to(store.owner.unwrap_or_else(|| plan.owner()));
     let ordinal = store.add_instance(module.clone(), slot, imports, plan);
     store.instance_mut(ordinal).own_strategies = strategies.is_some();

@@ -63,6 +63,8 @@ mod reset;
 mod snapshot;
 /// What is kept for the next instance.
 mod pool;
+/// Slots that are overwritten on purpose.
+mod audit;
 
 /// Functions, and what they know of their callers.
 mod func;
@@ -135,7 +137,7 @@ pub use crate::instance::{Export, Extern, Instance};
 pub use crate::interrupt::InterruptHandle;
 pub use crate::limits::StoreLimits;
 pub use crate::linker::Linker;
-pub use crate::memory::{Memory, MemoryAccessError};
+pub use crate::memory::{LocalMemory, Memory, MemoryAccessError};
 pub use crate::module::{ExportType, ImportType, Module};
 pub use crate::pre::InstancePre;
 pub use crate::profile::Profile;

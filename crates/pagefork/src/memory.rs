@@ -1,8 +1,10 @@
+use std::marker::PhantomData;
 use std::ptr;
 
 use pagefork_layout::module::{Export, Item, MemoryType, ModuleInfo};
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::trap::TrapCode;
+use pagefork_pages::{Slot, View};
 
 use crate::error::{LimitError, Result, UsageError};
 use crate::group::Place;
@@ -138,6 +140,27 @@ impl Memory {
         (unsafe { std::slice::from_raw_parts_mut(start, size) }, &mut full.data)
     }
 
+    /// The memory's bytes for the current thread alone, and the embedder's data. Whoever
+    /// writes a little this way, instead of through [`Memory::data_mut`], spares the store a
+    /// search for what has been written when it is reset.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn local_and_store_mut<'a, T: 'static>(
+        &self,
+        store: impl Into<StoreContextMut<'a, T>>,
+    ) -> (LocalMemory<'a>, &'a mut T) {
+        let full = store.into().0;
+        let place = self.place_or_panic(&full.inner);
+        full.inner.note_writer();
+        let (start, size) = full.inner.memory_bytes(place);
+        let slot = &raw mut full.inner.instance_mut(place.ordinal).slot;
+        // SAFETY: the bytes are mapped while the store is borrowed, and they are
+        // no part of the embedder's data.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, size) };
+        (LocalMemory { bytes, slot, borrowed: PhantomData }, &mut full.data)
+    }
+
     /// Copies bytes out of the memory, from byte `offset` on.
     ///
     /// # Errors
@@ -209,6 +232,51 @@ impl Memory {
         let store = &mut store.as_context_mut().0.inner;
         let place = self.place(store)?;
         store.grow_memory(place, delta)
+    }
+}
+
+/// The bytes of a memory, for the current thread alone: see
+/// [`Memory::local_and_store_mut`].
+#[derive(Debug)]
+pub struct LocalMemory<'a> {
+    bytes: &'a mut [u8],
+    /// The memory's slot, or null if the bytes are of no memory.
+    slot: *mut Slot,
+    borrowed: PhantomData<&'a mut Slot>,
+}
+
+impl<'a> From<&'a mut [u8]> for LocalMemory<'a> {
+    /// Bytes of no memory.
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, slot: ptr::null_mut(), borrowed: PhantomData }
+    }
+}
+
+impl LocalMemory<'_> {
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// All bytes, for whoever writes them in whatever way.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the slot is borrowed mutably as long as `self` is, and by nobody else.
+        if let Some(slot) = unsafe { self.slot.as_mut() } {
+            slot.note_view(View::UntilReset);
+        }
+        self.bytes
+    }
+
+    /// Copies bytes into the memory, from byte `offset` on.
+    ///
+    /// # Errors
+    /// If they do not all fit into the memory; nothing is copied then.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), MemoryAccessError> {
+        let size = self.bytes.len() as u64;
+        let bytes = self.bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));
+        let error = MemoryAccessError { offset: offset as u64, length: from.len() as u64, size };
+        bytes.ok_or(error)?.copy_from_slice(from);
+        Ok(())
     }
 }
 

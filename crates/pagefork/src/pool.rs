@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagefork_pages::{Key, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies};
+use pagefork_pages::{Key, LocalPool, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies};
 
 use crate::engine::Engine;
 use crate::store::StoreInner;
@@ -88,6 +88,18 @@ impl Drop for ParkedStore {
     }
 }
 
+/// Parks a store, or drops it if nobody will come for it. Whatever the store holds, its
+/// engine included, may be gone afterwards.
+pub(crate) fn park((pool, key): (LocalPool<Parked>, Key), store: ParkedStore) {
+    pool.put(key, Parked::Store(store), |parked| match parked {
+        // Whoever closes the place then looks for what is parked: this comes before.
+        Parked::Store(store) => {
+            store.inner().home.as_ref().is_some_and(|home| home.0.open.load(Ordering::SeqCst))
+        }
+        Parked::Slot(_) => true,
+    });
+}
+
 /// Where a spawned store is parked: with others of the same `InstancePre`.
 #[derive(Clone, Debug)]
 pub(crate) struct Home(pub(crate) Arc<Place>);
@@ -107,13 +119,9 @@ impl Home {
         Self(Arc::new(Place { key, number, open: AtomicBool::new(true) }))
     }
 
-    /// Parks a store, or drops it if nobody will come.
-    pub(crate) fn park(&self, pool: &Pool<Parked>, store: ParkedStore) {
-        pool.put(self.0.key, Parked::Store(store));
-        // Either this is seen by who closes the place, or that is seen here.
-        if !self.0.open.load(Ordering::SeqCst) {
-            pool.clear_key(self.0.key);
-        }
+    /// Where this thread parks a store that is at home here.
+    pub(crate) fn local(&self, pool: &Pool<Parked>) -> (LocalPool<Parked>, Key) {
+        (pool.local(), self.0.key)
     }
 
     /// Drops what is parked, now and later.

@@ -250,16 +250,12 @@ unsafe fn release<T>(full: NonNull<Full<T>>) -> T {
         let full = &mut *full.as_ptr();
         (&mut full.inner, ManuallyDrop::take(&mut full.data))
     };
-    let home = inner.home.as_ref().map(|home| &raw const *home);
+    let home = inner.home.as_ref().map(|home| home.local(inner.engine.pool()));
     if let Some(home) = home
         && inner.reset_for_parking().is_ok()
     {
-        // SAFETY: home and engine are held by the store while it is parked, and by
-        // whoever closes the place while it is dropped.
-        unsafe {
-            let (home, engine) = ((*home).clone(), inner.engine.clone());
-            home.park(engine.pool(), ParkedStore::new(full.cast(), free::<T>));
-        }
+        // SAFETY: the store is the caller's, and its data is gone.
+        pool::park(home, unsafe { ParkedStore::new(full.cast(), free::<T>) });
         return data;
     }
     inner.park_slots();

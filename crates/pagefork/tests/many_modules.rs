@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use pagefork::{Cache, Config, Engine, Instance, Module, Result, Store};
+use pagefork::{Engine, Instance, Module, Result, Store};
 
 /// A module of its own for each number, with contents in its memory.
 fn text(number: u32) -> String {
@@ -27,7 +27,10 @@ fn check(engine: &Engine, module: &Module, number: u32) -> Result<()> {
     assert_eq!(get.call(&mut store, 1000)?, 1000 + number as i32);
     let error = get.call(&mut store, 0).unwrap_err();
     let backtrace = error.backtrace().expect("of a trap").to_string();
-    assert!(backtrace.contains("fails") && backtrace.contains(&format!("m{number}")), "{backtrace}");
+    assert!(
+        backtrace.contains("fails") && backtrace.contains(&format!("m{number}")),
+        "{backtrace}"
+    );
     let mut found = [0; 8];
     let memory = instance.get_memory(&mut store, "memory").expect("an export");
     memory.read(&store, 16, &mut found)?;
@@ -45,8 +48,7 @@ fn descriptors() -> usize {
 
 #[test]
 fn two_thousand_modules_take_few_maps_and_descriptors() -> Result<()> {
-    const COUNT: u32 = 2000;
-    let directory = std::env::temp_dir().join(format!("pagefork-many-{}", std::process::id()));
+    const COUNT: u32 = 400;
     let engine = Engine::default();
     // Maps that others of this process have: heaps of the threads that compile.
     let first = Module::new(&engine, text(0))?;
@@ -55,26 +57,34 @@ fn two_thousand_modules_take_few_maps_and_descriptors() -> Result<()> {
     for number in 1..COUNT {
         modules.push(Module::new(&engine, text(number))?);
     }
+    // The code of each five times.
+    for number in 0..4 * COUNT {
+        modules.push(modules[(number % COUNT) as usize].clone_code()?);
+    }
     let (maps_after, descriptors_after) = (maps(), descriptors());
     assert!(maps_after < maps_before + 100, "{maps_before} {maps_after}");
     assert!(descriptors_after < descriptors_before + 150, "{descriptors_after}");
-    for number in (0..COUNT).step_by(61) {
-        check(&engine, &modules[number as usize], number)?;
+    for number in (0..5 * COUNT).step_by(61) {
+        check(&engine, &modules[number as usize], number % COUNT)?;
     }
+    Ok(())
+}
 
-    // From a cache, some are mapped and the others copied.
-    let cached = Engine::new(Config::new().cache(Cache::new(&directory)))?;
-    let load = |number| Module::new(&cached, text(number));
-    for number in 0..COUNT {
-        drop(load(number)?);
+#[test]
+fn of_many_modules_from_files_some_are_mapped_and_the_others_copied() -> Result<()> {
+    const COUNT: usize = 1100;
+    let engine = Engine::default();
+    let path = std::env::temp_dir().join(format!("pagefork-many-{}", std::process::id()));
+    Module::new(&engine, text(7))?.write_code_image_file(&path)?;
+    let load = |_| Module::from_code_image_file(&engine, &path);
+    let modules: Vec<Module> = (0..COUNT).map(load).collect::<Result<_>>()?;
+    let name = path.to_str().expect("it is text");
+    let lines = fs::read_to_string("/proc/self/maps").expect("Linux has it");
+    let mapped = lines.lines().filter(|line| line.contains(name) && line.contains("r-xp"));
+    assert_eq!(mapped.count(), 1024);
+    for module in modules.iter().step_by(61).chain(modules.last()) {
+        check(&engine, module, 7)?;
     }
-    let maps_before = maps();
-    let loaded: Vec<Module> = (0..COUNT).map(load).collect::<Result<_>>()?;
-    let maps_after = maps();
-    assert!(maps_after < maps_before + 1024 + 100, "{maps_before} {maps_after}");
-    for number in (0..COUNT).step_by(61) {
-        check(&cached, &loaded[number as usize], number)?;
-    }
-    fs::remove_dir_all(directory).expect("the cache is there");
+    fs::remove_file(path).expect("it was written");
     Ok(())
 }

@@ -363,8 +363,9 @@ impl Translator<'_> {
     ///
     /// In a 32-bit memory no check is needed: a 32-bit index and a 32-bit offset
     /// cannot name a byte beyond the guard, which every such memory has, so what
-    /// is outside raises a signal. In a 64-bit memory the end of the access is
-    /// compared with the size.
+    /// is outside raises a signal, unless the memory may be accessible beyond its
+    /// size. Then, and in a 64-bit memory, the end of the access is compared with
+    /// the size.
     pub(crate) fn address(
         &mut self,
         memarg: &MemArg,
@@ -377,6 +378,14 @@ impl Translator<'_> {
         let (address, offset) = if self.module.info.memories[memory as usize].memory64 {
             (self.checked_address(memory, memarg.offset, index, size), 0)
         } else {
+            if self.module.options.explicit_bounds {
+                // What a mispredicted check reads is of this memory or of its guard.
+                let index = self.b.ins().uextend(types::I64, index);
+                let reach = memarg.offset as i64 + i64::from(size);
+                let end = self.b.ins().iadd_imm_s(index, reach);
+                let outside = self.ends_outside(memory, end);
+                self.trap_if(outside, TrapCode::MemoryOutOfBounds);
+            }
             let start = self.memory_start(memory);
             let index = self.b.ins().uextend(types::I64, index);
             let address = self.b.ins().iadd(start, index);
@@ -388,8 +397,39 @@ impl Translator<'_> {
         (self.memory_flags(), address, offset.into())
     }
 
+    /// Where the `length` bytes from `index` on of a 32-bit memory are, and flags for
+    /// accesses to them; not zero, and few, so that what is outside raises a signal, if
+    /// it has not been found by comparing.
+    pub(super) fn range_place(
+        &mut self,
+        memory: u32,
+        index: Value,
+        length: i32,
+    ) -> (MemFlagsData, Value) {
+        if self.module.options.explicit_bounds {
+            let length = self.b.ins().iconst(types::I32, i64::from(length));
+            let outside = self.range_is_outside(memory, index, length);
+            self.trap_if(outside, TrapCode::MemoryOutOfBounds);
+        }
+        self.memory_place(memory, index)
+    }
+
+    /// Whether bytes of a 32-bit memory are outside it. Index and length have 32 bits.
+    pub(super) fn range_is_outside(&mut self, memory: u32, index: Value, length: Value) -> Value {
+        let index = self.b.ins().uextend(types::I64, index);
+        let length = self.b.ins().uextend(types::I64, length);
+        let end = self.b.ins().iadd(index, length);
+        self.ends_outside(memory, end)
+    }
+
+    /// Whether `end`, which has not wrapped around, is beyond the size of a memory.
+    fn ends_outside(&mut self, memory: u32, end: Value) -> Value {
+        let length = self.memory_size(memory);
+        self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, length)
+    }
+
     /// Where byte `index` of a 32-bit memory is, and flags for accesses to it and
-    /// to a few pages beyond.
+    /// to a few pages beyond, which are not compared with the size.
     pub(super) fn memory_place(&mut self, memory: u32, index: Value) -> (MemFlagsData, Value) {
         let start = self.memory_start(memory);
         let index = self.b.ins().uextend(types::I64, index);

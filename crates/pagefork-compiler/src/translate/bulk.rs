@@ -3,9 +3,9 @@
 //! function that each module has for each memory. Long ones, and those that need
 //! a check of their bounds, go to the runtime.
 //!
-//! Short ones need no check. All is read before anything is written, and the last
-//! bytes are written first: what lies outside the memory raises a signal then,
-//! before any byte has changed.
+//! Short ones need no check, unless all accesses are compared with the size. All is
+//! read before anything is written, and the last bytes are written first: what lies
+//! outside the memory raises a signal then, before any byte has changed.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I8X16, I16, I32, I64};
@@ -31,10 +31,10 @@ impl Translator<'_> {
             self.service(Service::MemoryCopy, &[to, from, destination, source, length]);
         } else if let Some(length) = self.short_constant(length) {
             let pieces = pieces(length);
-            let (flags, start) = self.memory_place(from, source);
+            let (flags, start) = self.range_place(from, source, length);
             let load = |t: &mut Self, (at, ty)| t.b.ins().load(ty, flags, start, at);
             let values: Vec<Value> = pieces.iter().map(|piece| load(self, *piece)).collect();
-            let (flags, start) = self.memory_place(to, destination);
+            let (flags, start) = self.range_place(to, destination, length);
             for ((at, _), value) in pieces.iter().zip(values).rev() {
                 self.b.ins().store(flags, value, start, *at);
             }
@@ -50,7 +50,7 @@ impl Translator<'_> {
             let memory = self.index(memory);
             self.service(Service::MemoryFill, &[memory, destination, byte, length]);
         } else if let Some(length) = self.short_constant(length) {
-            let (flags, start) = self.memory_place(memory, destination);
+            let (flags, start) = self.range_place(memory, destination, length);
             for (at, ty) in pieces(length).into_iter().rev() {
                 let value = self.repeated(byte, ty);
                 self.b.ins().store(flags, value, start, at);
@@ -76,6 +76,7 @@ impl Translator<'_> {
     pub(crate) fn copy_function(&mut self, memory: u32, args: &[Value]) {
         let &[destination, source, length] = args else { unreachable!("its signature") };
         self.by_length(
+            (memory, &[source, destination]),
             length,
             |t, ty, count| {
                 let size = ty.bytes() as i32;
@@ -105,6 +106,7 @@ impl Translator<'_> {
     pub(crate) fn fill_function(&mut self, memory: u32, args: &[Value]) {
         let &[destination, byte, length] = args else { unreachable!("its signature") };
         self.by_length(
+            (memory, &[destination]),
             length,
             |t, ty, count| {
                 let size = ty.bytes() as i32;
@@ -123,11 +125,13 @@ impl Translator<'_> {
         );
     }
 
-    /// Does what the length asks for: `near` handles twice `count` pieces of a
+    /// Does what the length asks for from each of the starts on: `near` handles twice `count` pieces of a
     /// type, half of them from the start and half of them from the end, which may
-    /// overlap; `far` handles the rest. Returns after either.
+    /// overlap; `far` handles the rest, and what is found outside the memory. Returns
+    /// after either.
     fn by_length(
         &mut self,
+        (memory, starts): (u32, &[Value]),
         length: Value,
         mut near: impl FnMut(&mut Self, Type, i32),
         far: impl FnOnce(&mut Self),
@@ -143,6 +147,14 @@ impl Translator<'_> {
         };
         let (wide, narrow, far_block) =
             (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        if self.module.options.explicit_bounds {
+            for &start in starts {
+                let inside = self.b.create_block();
+                let outside = self.range_is_outside(memory, start, length);
+                self.b.ins().brif(outside, far_block, &[], inside, &[]);
+                self.open_block(inside);
+            }
+        }
         let long = self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, length, 16);
         self.b.ins().brif(long, wide, &[], narrow, &[]);
 

@@ -10,6 +10,7 @@
 //! for nobody: where another thread is looking through the shelf, the depot serves, and
 //! that is behind a lock.
 
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -119,15 +120,13 @@ struct Shared<T: Park> {
     /// Different from that of any other pool of the process.
     id: u64,
     config: RwLock<PoolConfig>,
-    /// Whether [`PoolConfig::is_limited`]: what the hot path looks at.
-    limited: std::sync::atomic::AtomicBool,
     keys: Mutex<Keys>,
     depot: Mutex<Racks<T>>,
     shelves: Mutex<Vec<Arc<Shelf<T>>>>,
     /// Of threads that have ended, and of what no thread's shelf was concerned with.
     counts: Counts,
     /// Of threads that are ending, and have no shelf any more.
-    common: Shelf<T>,
+    common: Arc<Shelf<T>>,
     keeper: std::sync::OnceLock<()>,
 }
 
@@ -146,15 +145,14 @@ impl<T: Park> Clone for Pool<T> {
 impl<T: Park> Pool<T> {
     /// An empty pool.
     pub fn new(config: PoolConfig) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new_cyclic(|this| Shared {
             id: shelf::next_id(),
             config: RwLock::new(config),
-            limited: config.is_limited().into(),
             keys: Mutex::default(),
             depot: Mutex::default(),
             shelves: Mutex::default(),
             counts: Counts::default(),
-            common: Shelf::new(std::sync::Weak::new()),
+            common: Arc::new(Shelf::new(this.clone(), config.is_limited())),
             keeper: std::sync::OnceLock::new(),
         }))
     }
@@ -228,59 +226,13 @@ impl<T: Park> Pool<T> {
     /// Parks something for this key, or drops it where a limit says so.
     #[inline]
     pub fn put(&self, key: Key, item: T) {
-        let shelf = Shelf::of_this_thread(&self.0);
-        shelf.counts.put.add(1);
-        let mut parked = Parked::new(item);
-        if self.0.limited.load(Relaxed) {
-            match self.make_room(key, parked, shelf) {
-                Some(admitted) => parked = admitted,
-                None => return,
-            }
-        }
-        let mut parked = Some(parked);
-        let length = shelf.with(|racks| racks.push(key, parked.take().expect("it is put once")));
-        if length.is_none_or(|length| length > RACK_MAX) {
-            self.put_into_depot(key, parked, shelf);
-        }
+        self.local().put(key, item, |_| true);
     }
 
-    /// Brings half a rack into the depot, and what has found no place on the shelf.
-    #[cold]
-    fn put_into_depot(&self, key: Key, parked: Option<Parked<T>>, shelf: &Shelf<T>) {
-        let mut batch: Vec<_> =
-            shelf.with(|racks| racks.split_oldest(key, RACK_MAX / 2)).unwrap_or_default();
-        batch.extend(parked);
-        self.0.append_to_depot(key, &mut batch);
-    }
-
-    /// Sees that there is room for `parked` within the limits: others go, or its pages
-    /// do, or it is dropped.
-    #[cold]
-    fn make_room(&self, key: Key, mut parked: Parked<T>, shelf: &Shelf<T>) -> Option<Parked<T>> {
-        let config = self.config();
-        let (mut count, mut all, mut of_key) = (0usize, 0u64, 0u64);
-        self.0.each_racks(|racks| {
-            count += racks.parked() as usize;
-            all += racks.resident();
-            of_key += racks.resident_of(key);
-        });
-        if parked.resident > config.resident_max.saturating_sub(all)
-            || parked.resident > config.resident_max_per_image.saturating_sub(of_key)
-        {
-            shelf.counts.discarded.add(1);
-            if parked.discard().is_err() {
-                shelf.counts.refused.add(1);
-                return None;
-            }
-        }
-        if count < config.kept_max {
-            return Some(parked);
-        }
-        shelf.counts.refused.add(1);
-        // The oldest of this thread makes way; of others, none can be judged as fast.
-        let oldest = if config.kept_max == 0 { None } else { shelf.with(Racks::pop_oldest) };
-        let oldest = oldest.flatten().or_else(|| lock(&self.0.depot).pop_oldest());
-        (oldest.is_some() && config.kept_max > 0).then_some(parked)
+    /// What this thread parks in this pool.
+    #[inline]
+    pub fn local(&self) -> LocalPool<T> {
+        LocalPool { shelf: Shelf::shared_of_this_thread(&self.0), not_send: PhantomData }
     }
 
     /// What is kept.
@@ -291,7 +243,7 @@ impl<T: Park> Pool<T> {
     /// Changes what is kept; what is beyond it now is dropped.
     pub fn set_config(&self, config: PoolConfig) {
         *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = config;
-        self.0.limited.store(config.is_limited(), Relaxed);
+        self.0.each_shelf(|shelf| shelf.limited.store(config.is_limited(), Relaxed));
         if config.is_limited() {
             self.0.shrink(&config);
         }
@@ -316,10 +268,8 @@ impl<T: Park> Pool<T> {
     /// What has happened so far.
     pub fn counters(&self) -> PoolCounters {
         let shared = &*self.0;
-        let mut sum = shared.counts.get().plus(shared.common.counts.get());
-        for shelf in lock(&shared.shelves).iter() {
-            sum = sum.plus(shelf.counts.get());
-        }
+        let mut sum = shared.counts.get();
+        shared.each_shelf(|shelf| sum = sum.plus(shelf.counts.get()));
         shared.each_racks(|racks| {
             sum.parked += racks.parked();
             sum.resident += racks.resident();
@@ -328,14 +278,99 @@ impl<T: Park> Pool<T> {
     }
 }
 
+/// What one thread has of a pool. It can outlive the pool: then nothing is kept.
+#[derive(Debug)]
+pub struct LocalPool<T: Park> {
+    shelf: Arc<Shelf<T>>,
+    /// Counts of a shelf are one thread's.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T: Park> LocalPool<T> {
+    /// As [`Pool::put`], unless `keep`, which is asked while nobody else can take the
+    /// thing or remove its key, says no: then it is dropped.
+    #[inline]
+    pub fn put(&self, key: Key, item: T, keep: impl FnOnce(&T) -> bool) {
+        let shelf = &*self.shelf;
+        shelf.counts.put.add(1);
+        let mut parked = Some(Parked::new(item));
+        if shelf.limited.load(Relaxed) {
+            parked = parked.and_then(|parked| self.make_room(key, parked));
+        }
+        let Some(parked) = parked else { return };
+        let mut parked = Some(parked);
+        let full = shelf.with(|racks| {
+            if racks.length(key) >= RACK_MAX {
+                return (true, None);
+            }
+            let parked = parked.take().expect("it is put once");
+            let keeps = keep(&parked.item);
+            // Nobody knows of it who is not told in here.
+            (false, if keeps { racks.push(key, parked) } else { Some(parked) })
+        });
+        match full {
+            // Whatever is not kept is dropped here, where nobody waits.
+            Some((false, _)) => (),
+            _ => self.put_into_depot(key, parked),
+        }
+    }
+
+    /// Brings half a rack into the depot, and what has found no place on the shelf.
+    #[cold]
+    fn put_into_depot(&self, key: Key, parked: Option<Parked<T>>) {
+        let Some(pool) = self.shelf.pool.upgrade() else { return };
+        let mut batch: Vec<_> =
+            self.shelf.with(|racks| racks.split_oldest(key, RACK_MAX / 2)).unwrap_or_default();
+        batch.extend(parked);
+        pool.append_to_depot(key, &mut batch);
+    }
+
+    /// Sees that there is room for `parked` within the limits: others go, or its pages
+    /// do, or it is dropped.
+    #[cold]
+    fn make_room(&self, key: Key, mut parked: Parked<T>) -> Option<Parked<T>> {
+        let (pool, shelf) = (self.shelf.pool.upgrade()?, &*self.shelf);
+        let config = *pool.config.read().unwrap_or_else(PoisonError::into_inner);
+        let (mut count, mut all, mut of_key) = (0usize, 0u64, 0u64);
+        pool.each_racks(|racks| {
+            count += racks.parked() as usize;
+            all += racks.resident();
+            of_key += racks.resident_of(key);
+        });
+        if parked.resident > config.resident_max.saturating_sub(all)
+            || parked.resident > config.resident_max_per_image.saturating_sub(of_key)
+        {
+            shelf.counts.discarded.add(1);
+            if parked.discard().is_err() {
+                shelf.counts.refused.add(1);
+                return None;
+            }
+        }
+        if count < config.kept_max {
+            return Some(parked);
+        }
+        shelf.counts.refused.add(1);
+        // The oldest of this thread makes way; of others, none can be judged as fast.
+        let oldest = if config.kept_max == 0 { None } else { shelf.with(Racks::pop_oldest) };
+        let oldest = oldest.flatten().or_else(|| lock(&pool.depot).pop_oldest());
+        (oldest.is_some() && config.kept_max > 0).then_some(parked)
+    }
+}
+
 impl<T: Park> Shared<T> {
     /// Shows every shelf and the depot.
     fn each_racks(&self, mut look: impl FnMut(&mut Racks<T>)) {
-        for shelf in lock(&self.shelves).iter() {
+        self.each_shelf(|shelf| {
             shelf.wait_with(&mut look);
-        }
-        self.common.wait_with(&mut look);
+        });
         look(&mut lock(&self.depot));
+    }
+
+    fn each_shelf(&self, mut look: impl FnMut(&Shelf<T>)) {
+        for shelf in lock(&self.shelves).iter() {
+            look(shelf);
+        }
+        look(&self.common);
     }
 
     fn is_current(&self, key: Key) -> bool {

@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -90,24 +90,29 @@ impl<T: Park> Racks<T> {
         Some(parked)
     }
 
-    /// Returns how many the rack has then.
+    /// How many are parked for a key.
+    pub(super) fn length(&mut self, key: Key) -> usize {
+        self.rack(key).map_or(0, |rack| rack.items.len())
+    }
+
+    /// Returns what is put under a key that has ended.
     #[inline]
-    pub(super) fn push(&mut self, key: Key, parked: Parked<T>) -> usize {
+    pub(super) fn push(&mut self, key: Key, parked: Parked<T>) -> Option<Parked<T>> {
         if self.rack(key).is_none() && !self.add_rack(key) {
-            self.stale.push(parked);
-            return 0;
+            return Some(parked);
         }
         self.parked += 1;
         self.resident += parked.resident;
         let rack = self.rack(key).expect("it was just added");
         rack.resident += parked.resident;
         rack.items.push(parked);
-        rack.items.len()
+        None
     }
 
     pub(super) fn append(&mut self, key: Key, batch: &mut Vec<Parked<T>>) {
         for parked in batch.drain(..) {
-            self.push(key, parked);
+            let stale = self.push(key, parked);
+            self.stale.extend(stale);
         }
     }
 
@@ -214,7 +219,9 @@ pub(super) struct Shelf<T: Park> {
     busy: AtomicBool,
     racks: UnsafeCell<Racks<T>>,
     pub(super) counts: Counts,
-    pool: Weak<Shared<T>>,
+    /// Whether the pool's limits are to be looked at.
+    pub(super) limited: AtomicBool,
+    pub(super) pool: Weak<Shared<T>>,
 }
 
 // SAFETY: `racks` is used by whoever has set `busy` alone, and what is parked may be
@@ -228,11 +235,12 @@ impl<T: Park> fmt::Debug for Shelf<T> {
 }
 
 impl<T: Park> Shelf<T> {
-    pub(super) fn new(pool: Weak<Shared<T>>) -> Self {
+    pub(super) fn new(pool: Weak<Shared<T>>, limited: bool) -> Self {
         Self {
             busy: AtomicBool::new(false),
             racks: UnsafeCell::default(),
             counts: Counts::default(),
+            limited: limited.into(),
             pool,
         }
     }
@@ -250,6 +258,17 @@ impl<T: Park> Shelf<T> {
         Self::find_or_make(pool)
     }
 
+    /// As [`Shelf::of_this_thread`], for longer than the pool may be there.
+    #[inline]
+    pub(super) fn shared_of_this_thread(pool: &Arc<Shared<T>>) -> Arc<Self> {
+        let shelf: *const Self = Self::of_this_thread(pool);
+        // SAFETY: all shelves are made by `Arc::new`, and this one is there now.
+        unsafe {
+            Arc::increment_strong_count(shelf);
+            Arc::from_raw(shelf)
+        }
+    }
+
     #[cold]
     fn find_or_make(pool: &Arc<Shared<T>>) -> &Self {
         let known = OWN.try_with(|own| {
@@ -259,9 +278,13 @@ impl<T: Park> Shelf<T> {
             Ok(Some(address)) => address,
             Ok(None) => {
                 pool.start_keeper();
-                let shelf = Arc::new(Self::new(Arc::downgrade(pool)));
+                // Under the lock: whoever changes limits comes before or after.
+                let mut shelves = lock(&pool.shelves);
+                let config = *pool.config.read().unwrap_or_else(PoisonError::into_inner);
+                let shelf = Arc::new(Self::new(Arc::downgrade(pool), config.is_limited()));
                 let address = Arc::as_ptr(&shelf).cast::<()>();
-                lock(&pool.shelves).push(Arc::clone(&shelf));
+                shelves.push(Arc::clone(&shelf));
+                drop(shelves);
                 OWN.with(|own| {
                     let mut shelves = own.0.borrow_mut();
                     shelves.retain(|(_, shelf)| shelf.is_used());

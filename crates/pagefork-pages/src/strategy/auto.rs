@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::resident::Resident;
 use super::{Choice, Discard, Reason, ResetKind, ResetReport, Run, Stack, Strategy};
@@ -16,6 +16,13 @@ const WINDOW: u32 = 16;
 /// many each time, up to the maximum.
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 1024;
+
+/// One reset in so many is timed: asking for the time twice costs as much as
+/// restoring a page.
+const TIMED: u32 = 8;
+
+/// Of fewer times nothing is concluded.
+const TIMES_MIN: u32 = 8;
 
 /// Runs that write fewer new pages than this are no reason to give keeping up.
 const MANY_PAGES: u64 = 64;
@@ -37,8 +44,10 @@ pub(crate) struct Auto {
     /// Windows to wait before `Resident` is tried.
     wait: u32,
     patience: u32,
-    /// Mean of the last window by scanning, in nanoseconds.
-    scan_time: u64,
+    /// Of resets by scanning.
+    scan_time: Times,
+    /// Of resets by counting, since they are made that way.
+    count_time: Times,
 }
 
 /// What the resets of a window came to.
@@ -48,8 +57,32 @@ struct Window {
     scans: u32,
     new: u64,
     discarded: u64,
+}
+
+/// How long resets took, those long ago with less weight.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
     /// Nanoseconds.
-    time: u64,
+    sum: u64,
+    count: u32,
+}
+
+impl Times {
+    fn add(&mut self, time: Duration) {
+        const COUNT_MAX: u32 = 32;
+        if self.count == COUNT_MAX {
+            self.sum /= 2;
+            self.count /= 2;
+        }
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.sum = self.sum.saturating_add(time);
+        self.count += 1;
+    }
+
+    /// Nanoseconds, if there are enough.
+    fn mean(&self) -> Option<u64> {
+        (self.count >= TIMES_MIN).then(|| self.sum / u64::from(self.count))
+    }
 }
 
 impl Auto {
@@ -62,7 +95,8 @@ impl Auto {
             window: Window::default(),
             wait: 0,
             patience: PATIENCE,
-            scan_time: 0,
+            scan_time: Times::default(),
+            count_time: Times::default(),
         }
     }
 
@@ -73,29 +107,31 @@ impl Auto {
 
     /// Looks back at a full window.
     fn judge(&mut self) {
-        let Window { resets, scans, new, discarded, time } = std::mem::take(&mut self.window);
+        let Window { resets, scans, new, discarded } = std::mem::take(&mut self.window);
         let mean = |sum: u64| sum / u64::from(resets);
-        let (new, discarded, time) = (mean(new), mean(discarded), mean(time));
+        let (new, discarded) = (mean(new), mean(discarded));
         match self.mode {
             ResetKind::Scan => {
-                self.scan_time = time;
                 self.wait = self.wait.saturating_sub(1);
                 if new >= MANY_PAGES && discarded * 4 >= new * 3 {
                     self.wait = self.be_patient();
                     let reason = Reason::OtherPagesEachTime { new, discarded };
                     self.move_to(ResetKind::Discard, reason);
                 } else if self.counts && new == 0 && self.wait == 0 {
+                    self.count_time = Times::default();
                     self.move_to(ResetKind::Resident, Reason::NothingNew { resets });
                 }
             }
             ResetKind::Resident => {
-                let slower = time > self.scan_time;
+                let times = self.count_time.mean().zip(self.scan_time.mean());
                 if scans * 2 >= resets {
                     self.wait = self.be_patient();
                     self.move_to(ResetKind::Scan, Reason::ManyScans { scans, resets });
-                } else if scans > 0 && slower {
+                } else if let Some((counting, scanning)) = times
+                    && scans > 0
+                    && counting > scanning
+                {
                     self.wait = self.be_patient();
-                    let (counting, scanning) = (time, self.scan_time);
                     self.move_to(ResetKind::Scan, Reason::Slower { counting, scanning });
                 } else if scans == 0 {
                     self.patience = PATIENCE;
@@ -125,7 +161,7 @@ impl Strategy for Auto {
         run: &Run,
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
-        let start = Instant::now();
+        let timed = self.window.resets.is_multiple_of(TIMED).then(Instant::now);
         let report = match self.mode {
             ResetKind::Scan => self.restorer.scan(pages, stack)?,
             ResetKind::Resident => self.restorer.reset_counting(pages, run, stack)?,
@@ -141,7 +177,13 @@ impl Strategy for Auto {
         window.scans += u32::from(report.scanned);
         window.new += report.new;
         window.discarded += report.discarded;
-        window.time += u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if let Some(start) = timed {
+            match self.mode {
+                ResetKind::Scan => self.scan_time.add(start.elapsed()),
+                ResetKind::Resident => self.count_time.add(start.elapsed()),
+                _ => {}
+            }
+        }
         if window.resets == WINDOW {
             self.judge();
         }

@@ -31,11 +31,17 @@ mod stack;
 /// Private pages that are kept, restored and let go.
 mod restorer;
 
+/// Chooses between others by what it sees.
 mod auto;
+/// No copy-on-write: what differs from the image is copied.
 mod copy;
+/// The kernel throws written pages away.
 mod discard;
+/// Fresh maps each time.
 mod remap;
+/// Restores in place, and searches only if page faults were counted.
 mod resident;
+/// Restores in place what the kernel finds.
 mod scan;
 
 pub use choose::{Choice, Reason, Strategies};

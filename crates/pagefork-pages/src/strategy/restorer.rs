@@ -15,8 +15,14 @@ const LARGE: u64 = 64;
 /// look costs about as much as a copy, and gains only if it is the image's.
 const BLIND: u8 = 3;
 
-/// A page that was as the image at so many looks running is let go.
-const EQUAL_MAX: u8 = 2;
+/// A page that was as the image at so many looks running is let go: at first, and
+/// twice as many each time that it comes back, up to the maximum. Code that writes what
+/// is there already would otherwise take a fault every few runs.
+const PATIENCE: u8 = 2;
+const PATIENCE_MAX: u8 = 128;
+
+/// So many pages that were let go are remembered.
+const LEFT_MAX: usize = 512;
 
 /// At most so many calls a reset are spent on letting pages go, as long as that
 /// throws away no more than gaps.
@@ -33,6 +39,9 @@ pub(crate) struct Restorer {
     kept_max: usize,
     /// Ascending.
     known: Vec<Known>,
+    /// Pages that were let go because they were as the image, ascending, and the
+    /// patience that was had with them.
+    left: Vec<(u64, u8)>,
     /// Pages that the last search found and no earlier one.
     new: u64,
     // What follows is room that is kept between resets, so that they allocate
@@ -51,6 +60,8 @@ struct Known {
     blind: u8,
     /// So many times running it was as the image.
     equal: u8,
+    /// So many times it must be that to be let go.
+    patience: u8,
     fate: Fate,
 }
 
@@ -74,6 +85,7 @@ impl Restorer {
             finder,
             kept_max: usize::try_from(resident_max / PAGE_SIZE).unwrap_or(usize::MAX),
             known: Vec::new(),
+            left: Vec::new(),
             new: 0,
             regions: Vec::new(),
             merged: Vec::new(),
@@ -85,6 +97,7 @@ impl Restorer {
     /// search.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
+        self.left.clear();
     }
 
     /// Looks for private pages, stack included. Changes no page: after an error the
@@ -144,7 +157,11 @@ impl Restorer {
                     self.merged.push(Known { fate, ..known });
                 } else {
                     self.new += 1;
-                    self.merged.push(Known { page, blind, equal: 0, fate });
+                    let patience = match self.left.binary_search_by_key(&page, |left| left.0) {
+                        Ok(index) => (self.left.remove(index).1 * 2).min(PATIENCE_MAX),
+                        Err(_) => PATIENCE,
+                    };
+                    self.merged.push(Known { page, blind, equal: 0, patience, fate });
                 }
             }
         }
@@ -242,9 +259,10 @@ impl Restorer {
             // SAFETY: as above. What is inaccessible was as the image when it became
             // so.
             if !accessible || unsafe { pages.is_as_image(page) } {
-                known.equal = (known.equal + 1).min(EQUAL_MAX);
-                if known.equal == EQUAL_MAX && can_go {
+                known.equal = (known.equal + 1).min(known.patience);
+                if known.equal == known.patience && can_go {
                     known.fate = Fate::Goes;
+                    remember(&mut self.left, known);
                 }
             } else {
                 // SAFETY: as above.
@@ -314,6 +332,17 @@ impl Restorer {
             });
             gap_max *= 4;
         }
+    }
+}
+
+/// Notes that a page is let go. Pages whose room is used up are forgotten all at once:
+/// patience is learned anew.
+fn remember(left: &mut Vec<(u64, u8)>, page: &Known) {
+    if left.len() == LEFT_MAX {
+        left.clear();
+    }
+    if let Err(index) = left.binary_search_by_key(&page.page, |left| left.0) {
+        left.insert(index, (page.page, page.patience));
     }
 }
 

@@ -215,7 +215,7 @@ impl Guest {
 
     /// Calls a function with the guest's state and memory.
     pub(crate) fn call<R>(&mut self, f: impl FnOnce(&mut WasiCtx, &mut GuestMemory<'_>) -> R) -> R {
-        f(&mut self.ctx, &mut GuestMemory::new(&mut self.bytes))
+        f(&mut self.ctx, &mut GuestMemory::new(&mut self.bytes[..]))
     }
 
     pub(crate) fn put(&mut self, address: u32, bytes: &[u8]) -> (u32, u32) {

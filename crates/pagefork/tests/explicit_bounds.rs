@@ -1,0 +1,314 @@
+//! Code with explicit bounds traps wherever other code does, and at nothing else,
+//! although the bytes beyond a memory's size are accessible.
+
+use std::fmt::Write;
+
+use pagefork::{
+    CodeBounds, Config, Engine, GrowthKind, Instance, Memory, Module, Result, Store,
+    StrategyConfig, Trap, TrapCode,
+};
+
+const PAGE: u64 = 65536;
+
+/// An engine whose memories are accessible up to their maximum, and one that relies
+/// on guards.
+fn engines() -> [Engine; 2] {
+    let mut explicit = Config::new();
+    explicit.strategies(StrategyConfig {
+        growth: GrowthKind::Checked { accessible: None },
+        code: CodeBounds::Explicit,
+        ..StrategyConfig::default()
+    });
+    [explicit, Config::new()].map(|config| Engine::new(&config).unwrap())
+}
+
+/// Whether the byte of the process can be read and written.
+fn accessible(address: usize) -> bool {
+    let maps = pagefork_pages::procmaps::read().unwrap();
+    let map = maps.into_iter().find(|map| map.range.contains(&(address as u64)));
+    map.is_some_and(|map| map.read && map.write)
+}
+
+/// Where a memory ends.
+fn end<T: 'static>(memory: &Memory, store: &Store<T>) -> usize {
+    memory.data(store).as_ptr_range().end.addr()
+}
+
+fn outcome(result: Result<i64>) -> Option<i64> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let code = error.downcast_ref::<Trap>().map(Trap::code);
+            assert_eq!(code, Some(TrapCode::MemoryOutOfBounds), "{error}");
+            None
+        }
+    }
+}
+
+/// A function for each access and offset: it takes an index.
+fn accesses(offsets: &[u64]) -> (String, usize) {
+    let loads = [
+        "i32.load",
+        "i64.load",
+        "i32.load8_u",
+        "i32.load8_s",
+        "i32.load16_u",
+        "i32.load16_s",
+        "i64.load8_u",
+        "i64.load8_s",
+        "i64.load16_u",
+        "i64.load16_s",
+        "i64.load32_u",
+        "i64.load32_s",
+    ];
+    let float_loads = [("f32.load", "i32.reinterpret_f32"), ("f64.load", "i64.reinterpret_f64")];
+    let vector_loads = [
+        "v128.load",
+        "v128.load8x8_s",
+        "v128.load16x4_u",
+        "v128.load32x2_s",
+        "v128.load8_splat",
+        "v128.load16_splat",
+        "v128.load32_splat",
+        "v128.load64_splat",
+        "v128.load32_zero",
+        "v128.load64_zero",
+    ];
+    let stores = [
+        ("i32.store", "i32"),
+        ("i64.store", "i64"),
+        ("i32.store8", "i32"),
+        ("i32.store16", "i32"),
+        ("i64.store8", "i64"),
+        ("i64.store16", "i64"),
+        ("i64.store32", "i64"),
+    ];
+    let (mut text, mut count) = (String::new(), 0);
+    let mut add = |body: String| {
+        writeln!(text, r#"(func (export "f{count}") (param i32) (result i64) {body})"#).unwrap();
+        count += 1;
+    };
+    for offset in offsets {
+        let at = format!("offset={offset} (local.get 0)");
+        for load in loads {
+            let extend = if load.starts_with("i32") {
+                "(i64.extend_i32_s "
+            } else {
+                "(i64.add (i64.const 0) "
+            };
+            add(format!("{extend} ({load} {at}))"));
+        }
+        for (load, cast) in float_loads {
+            let extend =
+                if load == "f32.load" { "(i64.extend_i32_s " } else { "(i64.add (i64.const 0) " };
+            add(format!("{extend} ({cast} ({load} {at})))"));
+        }
+        for load in vector_loads {
+            add(format!("(i64x2.extract_lane 0 ({load} {at}))"));
+        }
+        for lanes in [8, 16, 32, 64] {
+            let zero = "(v128.const i64x2 7 7)";
+            add(format!(
+                "(i64x2.extract_lane 0 (v128.load{lanes}_lane offset={offset} 0 (local.get 0) {zero}))"
+            ));
+            add(format!(
+                "(v128.store{lanes}_lane offset={offset} 0 (local.get 0) {zero}) (i64.const 1)"
+            ));
+        }
+        for (store, ty) in stores {
+            add(format!("({store} {at} ({ty}.const -2)) (i64.const 2)"));
+        }
+        add(format!("(f32.store {at} (f32.const 1)) (i64.const 3)"));
+        add(format!("(f64.store {at} (f64.const 1)) (i64.const 3)"));
+        add(format!("(v128.store {at} (v128.const i64x2 9 9)) (i64.const 3)"));
+    }
+    (text, count)
+}
+
+#[test]
+fn every_access_traps_beyond_the_size_although_bytes_are_accessible() -> Result<()> {
+    let offsets = [0, 1, 16, PAGE - 8, PAGE, 0x7fff_ffff, 0xffff_fff0, 0xffff_ffff];
+    let (functions, count) = accesses(&offsets);
+    // Own, further and imported memories.
+    let text = |memories: &str| format!("(module {memories} {functions})");
+    let own = text(r#"(memory (export "memory") 1 4)"#);
+    let imported = text(r#"(import "host" "memory" (memory 1 4))"#);
+    let mut outcomes = Vec::new();
+    for engine in engines() {
+        for text in [&own, &imported] {
+            let module = Module::new(&engine, text.as_str())?;
+            let mut store = Store::new(&engine, ());
+            let host = Memory::new(&mut store, pagefork::MemoryType::new(1, Some(4)))?;
+            let imports = if text == &own { vec![] } else { vec![host.clone().into()] };
+            let instance = Instance::new(&mut store, &module, &imports)?;
+            let memory = instance.get_memory(&mut store, "memory").unwrap_or(host);
+            assert_eq!(accessible(end(&memory, &store)), outcomes.len() < 2);
+
+            let mut found = Vec::new();
+            for pages in [1, 2, 4] {
+                let now = memory.data_size(&store) as u64 / PAGE;
+                memory.grow(&mut store, pages - now)?;
+                let size = pages * PAGE;
+                let near: Vec<u64> = [0, 1, 2, 3, 4, 7, 8, 15, 16, 17].to_vec();
+                for number in 0..count {
+                    let name = format!("f{number}");
+                    let f = instance.get_typed_func::<i32, i64>(&mut store, &name)?;
+                    let offset = offsets[number * offsets.len() / count];
+                    // Around where the access ends with the memory, and extremes.
+                    let edge = size.saturating_sub(offset);
+                    let around = near.iter().flat_map(|d| [edge.saturating_sub(*d), edge + d]);
+                    let ends = [0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_fff0, 0xffff_ffff];
+                    for index in around.chain(ends) {
+                        let index = index.min(u64::from(u32::MAX)) as u32 as i32;
+                        found.push(outcome(f.call(&mut store, index)));
+                    }
+                }
+                found.push(Some(checksum(memory.data(&store))));
+            }
+            outcomes.push(found);
+        }
+    }
+    let [explicit, explicit_imported, guards, guards_imported] = &outcomes[..] else { panic!() };
+    assert!(guards.iter().any(Option::is_none) && guards.iter().any(Option::is_some));
+    assert!(explicit == guards && explicit_imported == guards_imported);
+    assert!(explicit == explicit_imported);
+    Ok(())
+}
+
+fn checksum(bytes: &[u8]) -> i64 {
+    bytes.iter().fold(7, |sum: i64, byte| sum.wrapping_mul(31).wrapping_add(i64::from(*byte)))
+}
+
+#[test]
+fn bulk_operations_trap_before_they_write() -> Result<()> {
+    let mut functions = String::new();
+    let constants = [1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64];
+    for length in constants {
+        write!(
+            functions,
+            r#"(func (export "copy{length}") (param i32 i32 i32) (result i64)
+                 (memory.copy (local.get 0) (local.get 1) (i32.const {length})) (i64.const 0))
+               (func (export "fill{length}") (param i32 i32 i32) (result i64)
+                 (memory.fill (local.get 0) (local.get 1) (i32.const {length})) (i64.const 0))"#
+        )
+        .unwrap();
+    }
+    let text = format!(
+        r#"(module
+          (memory (export "memory") 1 4)
+          (data $d "0123456789abcdefghijklmnopqrstuvwxyz")
+          (func (export "copy") (param i32 i32 i32) (result i64)
+            (memory.copy (local.get 0) (local.get 1) (local.get 2)) (i64.const 0))
+          (func (export "fill") (param i32 i32 i32) (result i64)
+            (memory.fill (local.get 0) (local.get 1) (local.get 2)) (i64.const 0))
+          (func (export "init") (param i32 i32 i32) (result i64)
+            (memory.init $d (local.get 0) (local.get 1) (local.get 2)) (i64.const 0))
+          {functions})"#
+    );
+    let mut outcomes = Vec::new();
+    for engine in engines() {
+        let module = Module::new(&engine, text.as_str())?;
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[])?;
+        let memory = instance.get_memory(&mut store, "memory").expect("an export");
+        let mut found = Vec::new();
+        for pages in [1, 3] {
+            let now = memory.data_size(&store) as u64 / PAGE;
+            memory.grow(&mut store, pages - now)?;
+            for (at, byte) in memory.data_mut(&mut store).iter_mut().enumerate() {
+                *byte = (at * 7 + at / 256) as u8 | 1;
+            }
+            let size = (pages * PAGE) as i64;
+            let mut run = |name: &str, lengths: &[i64]| -> Result<()> {
+                let f = instance.get_typed_func::<(i32, i32, i32), i64>(&mut store, name)?;
+                for &length in lengths {
+                    let edges = [
+                        0,
+                        size - length - 1,
+                        size - length,
+                        size - length + 1,
+                        size,
+                        size + 1,
+                        -1,
+                    ];
+                    for to in edges {
+                        for from in edges {
+                            let args = (to as i32, from as i32, length as i32);
+                            found.push(outcome(f.call(&mut store, args)));
+                        }
+                    }
+                }
+                found.push(Some(checksum(memory.data(&store))));
+                Ok(())
+            };
+            let lengths: Vec<i64> = vec![
+                0,
+                1,
+                2,
+                3,
+                5,
+                8,
+                9,
+                16,
+                17,
+                32,
+                33,
+                64,
+                65,
+                128,
+                129,
+                4096,
+                size,
+                size + 1,
+                -1,
+            ];
+            for name in ["copy", "fill", "init"] {
+                run(name, &lengths)?;
+            }
+            for length in constants {
+                for name in ["copy", "fill"] {
+                    run(&format!("{name}{length}"), &[length])?;
+                }
+            }
+            if outcomes.is_empty() {
+                let behind = end(&memory, &store);
+                assert!(accessible(behind));
+                // SAFETY: just found accessible, and only this thread uses the store.
+                let behind = unsafe {
+                    std::slice::from_raw_parts(
+                        std::ptr::with_exposed_provenance::<u8>(behind),
+                        PAGE as usize,
+                    )
+                };
+                assert!(behind.iter().all(|&byte| byte == 0), "nothing was written there");
+            }
+        }
+        outcomes.push(found);
+    }
+    assert!(outcomes[0].iter().any(Option::is_none) && outcomes[0].iter().any(Option::is_some));
+    assert!(outcomes[0] == outcomes[1]);
+    Ok(())
+}
+
+#[test]
+fn traps_of_explicit_checks_have_backtraces_and_grown_memory_is_fresh() -> Result<()> {
+    let [engine, _] = engines();
+    let module = Module::new(
+        &engine,
+        r#"(module
+          (memory (export "memory") 1 3)
+          (func $reads (param i32) (result i64) (i64.load (local.get 0)))
+          (func (export "read") (param i32) (result i64) (call $reads (local.get 0)))
+          (func (export "grow") (param i32) (result i32) (memory.grow (local.get 0))))"#,
+    )?;
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[])?;
+    let read = instance.get_typed_func::<i32, i64>(&mut store, "read")?;
+    let error = read.call(&mut store, 65529).unwrap_err();
+    assert!(error.backtrace().expect("of a trap").to_string().contains("reads"));
+    let grow = instance.get_typed_func::<i32, i32>(&mut store, "grow")?;
+    assert_eq!(grow.call(&mut store, 1)?, 1);
+    assert_eq!(read.call(&mut store, 65529)?, 0);
+    assert!(read.call(&mut store, 2 * 65536 - 7).is_err());
+    Ok(())
+}
