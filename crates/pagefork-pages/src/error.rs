@@ -220,6 +220,8 @@ pub enum Call {
     ReadPagemap,
     /// Read the number of page faults of this thread.
     CountFaults,
+    /// Having the kernel note page faults in memory.
+    WatchFaults,
     /// Give address space back.
     Release,
     /// Make the memfd of an image.
@@ -256,6 +258,7 @@ impl fmt::Display for Call {
             Self::Scan => "find private pages (PAGEMAP_SCAN)",
             Self::ReadPagemap => "read /proc/self/pagemap",
             Self::CountFaults => "count page faults (getrusage)",
+            Self::WatchFaults => "have page faults noted (perf_event_open)",
             Self::Release => "give address space back (munmap)",
             Self::CreateImage => "create an image (memfd_create)",
             Self::ResizeImage => "set the size of an image (ftruncate)",

@@ -3,14 +3,14 @@
 //! bounded by the number of descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::page::PAGE_SIZE;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::arena::{ARENA_SIZE, Arena};
+use crate::arena::{ARENA_SIZE, Arena, Part};
 use crate::error::{Feature, PagesError};
 use crate::reservation::Reservation;
 use crate::sys;
@@ -32,7 +32,7 @@ pub(crate) enum ImageFile {
     /// A sealed memfd of its own.
     Own(Own),
     /// A part of a memfd that images share.
-    Shared(Arc<Arena>),
+    Shared(Part),
     /// A file that somebody else has made.
     Foreign(OwnedFd),
 }
@@ -57,8 +57,8 @@ impl ImageFile {
         if let Some(counted) = Counted::below(max) {
             return Ok((Self::Own(Own::new(name, size, writes, counted)?), 0));
         }
-        if let Some((arena, start)) = Arena::place(size, writes)? {
-            return Ok((Self::Shared(arena), start));
+        if let Some((part, start)) = Arena::place(size, writes)? {
+            return Ok((Self::Shared(part), start));
         }
         let counted = Counted::below(usize::MAX).expect("there are not so many descriptors");
         Ok((Self::Own(Own::new(name, size, writes, counted)?), 0))
@@ -70,7 +70,7 @@ impl ImageFile {
     pub(crate) fn address(&self, offset: u64) -> Result<Option<usize>, PagesError> {
         let start = match self {
             Self::Own(own) => own.view()?,
-            Self::Shared(arena) => arena.view()?,
+            Self::Shared(part) => part.arena().view()?,
             Self::Foreign(_) => return Ok(None),
         };
         Ok(Some(start + offset as usize))
@@ -81,7 +81,7 @@ impl AsFd for ImageFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(own) => own.file.as_fd(),
-            Self::Shared(arena) => arena.file(),
+            Self::Shared(part) => part.arena().file(),
             Self::Foreign(file) => file.as_fd(),
         }
     }

@@ -13,8 +13,8 @@
 //! 1. A slot is one reservation and four kernel maps: the guards of neighbours
 //!    are one map. Each further memory costs two, or three with contents. (An
 //!    image with wide holes costs two maps a hole, see [`Image`].)
-//! 2. An image never changes. It is a sealed memfd, or a file that nobody else
-//!    can write.
+//! 2. An image never changes. It lies in a sealed memfd, or in a file that nobody
+//!    else can write.
 //! 3. How much of a memory is accessible has one owner, the [`Slot`]. What else
 //!    shows the size is set from it.
 //! 4. A reset gives pages back or restores them; it knows no fields, so there is
@@ -46,6 +46,8 @@ mod strategy;
 mod slot_pages;
 /// Which pages are private.
 mod pagemap;
+/// Page faults of a thread, noted in memory.
+mod fault_ring;
 /// Which part of a slot an address lies in, for signal handlers.
 mod bounds;
 /// Address space that is ours alone; the safe side of `sys`.
@@ -82,6 +84,7 @@ pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
 pub use crate::image_file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
 pub use crate::pool::{Key, LocalPool, Park, Pool, PoolConfig, PoolCounters};
 pub use crate::slot::{MemorySize, MemoryZone, Slot, SlotConfig};
+pub use crate::strategy::counts_faults_in_memory;
 pub use crate::strategy::{
     Choice, CodeBounds, GrowthKind, Owner, Reason, ResetKind, ResetReport, STACK_KEPT_MAX,
     Strategies, StrategyConfig, View,

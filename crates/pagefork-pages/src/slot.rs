@@ -247,7 +247,7 @@ impl Slot {
 
     /// Says that somebody has got means to write to the slot that no page fault of
     /// the thread that runs the code would show: another thread, another process,
-    /// or the kernel for them.
+    /// or the kernel, be it for this thread.
     pub fn note_view(&mut self, view: View) {
         self.run.note_view(view);
     }

@@ -334,7 +334,7 @@ fn attempt<R>(
 }
 
 /// Makes a call, unless a test has decided otherwise.
-fn attempt_with<R>(
+pub(crate) fn attempt_with<R>(
     call: Call,
     requested: u64,
     pretended: Option<R>,

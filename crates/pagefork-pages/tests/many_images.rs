@@ -189,7 +189,11 @@ fn a_full_arena_is_sealed_for_good_and_goes_with_its_last_image() {
         }
         drop(files);
         drop(images);
+        assert_eq!(arenas().len(), 1, "the one that takes the next image");
+        let more: Vec<_> = (0..10).map(small).collect();
         assert_eq!(arenas().len(), 1);
+        drop(more);
+        assert!(arenas().is_empty(), "too much of it was used");
         let (one, bytes) = small(1);
         let mut found = vec![0; bytes.len()];
         one.read(layout.base, &mut found).unwrap();

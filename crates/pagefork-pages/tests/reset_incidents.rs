@@ -204,8 +204,7 @@ fn copy_on_write_memfd_a_discarded_page_is_the_images_and_zero_elsewhere() {
     }
 }
 
-/// What the kernel writes for the thread that runs the code is found like its own
-/// stores; what it writes for others has to be announced.
+/// What the kernel writes is announced, be it for the thread that runs the code.
 #[test]
 fn host_system_calls_into_guest_pages_are_undone() {
     let (image, _) = dense_image(&layout(), 0x42, 4 * MIB);
@@ -224,6 +223,7 @@ fn host_system_calls_into_guest_pages_are_undone() {
         };
         for (number, how) in (0..).zip([read_into, copy_into, populate]) {
             calm(&mut slot);
+            slot.note_view(View::UntilReset);
             how(&slot, case.memory(0) + MIB + number * 9 * PAGE);
             slot.reset_for(OWNER).unwrap();
             case.assert_fresh(&slot, &strategies, &format!("{kind}, way {number}"));

@@ -70,15 +70,20 @@ fn a_warm_reset_allocates_nothing() {
 /// Invariant 6.
 #[test]
 #[cfg(debug_assertions)]
-fn a_warm_reset_makes_one_call() {
+fn a_warm_reset_makes_one_call_at_most() {
     use pagefork_pages::Call;
     use pagefork_pages::inject::record;
     let case = case();
+    // Where page faults are noted in memory, not even that.
+    let counting: &[Call] = match pagefork_pages::counts_faults_in_memory() {
+        true => &[],
+        false => &[Call::CountFaults],
+    };
     for (kind, expected) in [
-        (ResetKind::Discard, Call::Discard),
-        (ResetKind::Scan, Call::Scan),
-        (ResetKind::Copy, Call::Scan),
-        (ResetKind::Resident, Call::CountFaults),
+        (ResetKind::Discard, &[Call::Discard][..]),
+        (ResetKind::Scan, &[Call::Scan]),
+        (ResetKind::Copy, &[Call::Scan]),
+        (ResetKind::Resident, counting),
     ] {
         for growth in [GrowthKind::Mprotect, GrowthKind::Checked { accessible: None }] {
             let code = pagefork_pages::CodeBounds::Explicit;
@@ -87,7 +92,7 @@ fn a_warm_reset_makes_one_call() {
             quiet(|| {
                 dirty(&case, &mut slot, 16);
                 let calls = record(|| slot.reset_for(OWNER).unwrap()).1;
-                calls == [expected]
+                calls == expected
             });
             // Growth costs calls only where pages have to be made accessible.
             let calls = record(|| slot.grow_memory(0, 5 * MIB).unwrap()).1;
@@ -97,6 +102,34 @@ fn a_warm_reset_makes_one_call() {
             assert_eq!(calls.contains(&Call::Protect), !none, "{kind}: {calls:?}");
         }
     }
+}
+
+/// Where perf is forbidden, faults are counted by a system call, and as well.
+#[test]
+#[cfg(debug_assertions)]
+fn without_a_ring_of_faults_a_system_call_counts_them() {
+    use pagefork_pages::Call;
+    use pagefork_pages::inject::{fail_all, record};
+    // A thread of its own: each decides once.
+    std::thread::spawn(|| {
+        let case = case();
+        let strategies = strategies(ResetKind::Resident);
+        let mut slot = case.spawn(&strategies);
+        fail_all(Call::WatchFaults, libc::EACCES, || {
+            assert!(!pagefork_pages::counts_faults_in_memory());
+        });
+        quiet(|| {
+            dirty(&case, &mut slot, 16);
+            let calls = record(|| slot.reset_for(OWNER).unwrap()).1;
+            case.assert_fresh(&slot, &strategies, "counted");
+            calls == [Call::CountFaults]
+        });
+        dirty(&case, &mut slot, 17);
+        assert!(slot.reset_for(OWNER).unwrap().scanned);
+        case.assert_fresh(&slot, &strategies, "a further page");
+    })
+    .join()
+    .unwrap();
 }
 
 /// Asserts that `body` is true soon: page faults of the test itself pass.

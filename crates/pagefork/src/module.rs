@@ -55,7 +55,8 @@ struct Compiled {
     /// For each canonical type, its number in the engine, and the type with the
     /// engine's numbers.
     types: Vec<(TypeId, FuncType)>,
-    exports: HashMap<String, Item>,
+    /// Sorted by name: most modules have few, and no hash is as quick then.
+    exports: Box<[(Box<str>, Item)]>,
     /// The imported globals whose values the initial image depends on.
     image_globals: Vec<u32>,
     /// What the code was compiled from; `None` for what the host creates, where
@@ -194,11 +195,13 @@ impl Module {
     ) -> Self {
         let info = &module.info;
         engine.config().profile.register(&memory, &module.code, info);
-        let exports = info.exports.iter().map(|export| (export.name.clone(), export.item));
+        let exports = info.exports.iter().map(|export| (export.name.as_str().into(), export.item));
+        let mut exports: Box<[(Box<str>, Item)]> = exports.collect();
+        exports.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         let compiled = Compiled {
             engine: engine.clone(),
             types,
-            exports: exports.collect(),
+            exports,
             image_globals: image_globals(info),
             key,
             plans: Mutex::default(),
@@ -293,7 +296,9 @@ impl Module {
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {
-        self.0.compiled.exports.get(name).copied()
+        let exports = &self.0.compiled.exports;
+        let index = exports.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        Some(exports[index].1)
     }
 
     /// What its code was compiled from.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagefork_pages::{Key, LocalPool, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies};
+use pagefork_pages::{
+    Key, LocalPool, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies,
+};
 
 use crate::engine::Engine;
 use crate::store::StoreInner;
@@ -14,7 +16,7 @@ use crate::store::StoreInner;
 /// What an engine's pool keeps.
 pub(crate) enum Parked {
     /// The slot of a module's instance, reset.
-    Slot(Slot),
+    Slot(Box<Slot>),
     /// A store whose instances are reset.
     Store(ParkedStore),
 }
@@ -146,14 +148,14 @@ impl SlotHome {
 
     pub(crate) fn take(&self) -> Option<Slot> {
         match self.pool.take(self.key) {
-            Some(Parked::Slot(slot)) => Some(slot),
+            Some(Parked::Slot(slot)) => Some(*slot),
             _ => None,
         }
     }
 
     /// Parks a slot that has been reset.
     pub(crate) fn park(&self, slot: Slot) {
-        self.pool.put(self.key, Parked::Slot(slot));
+        self.pool.put(self.key, Parked::Slot(Box::new(slot)));
     }
 
     /// Whose bytes may be on the stack of a slot of this plan.

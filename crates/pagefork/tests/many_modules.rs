@@ -2,6 +2,7 @@
 //! and a program counter still tells which module it is in.
 
 use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagefork::{Engine, Instance, Module, Result, Store};
 
@@ -38,6 +39,12 @@ fn check(engine: &Engine, module: &Module, number: u32) -> Result<()> {
     Ok(())
 }
 
+/// Tests that count what their process has take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn maps() -> usize {
     fs::read_to_string("/proc/self/maps").expect("Linux has it").lines().count()
 }
@@ -49,6 +56,7 @@ fn descriptors() -> usize {
 #[test]
 fn two_thousand_modules_take_few_maps_and_descriptors() -> Result<()> {
     const COUNT: u32 = 400;
+    let _turn = alone();
     let engine = Engine::default();
     // Maps that others of this process have: heaps of the threads that compile.
     let first = Module::new(&engine, text(0))?;
@@ -73,6 +81,7 @@ fn two_thousand_modules_take_few_maps_and_descriptors() -> Result<()> {
 #[test]
 fn of_many_modules_from_files_some_are_mapped_and_the_others_copied() -> Result<()> {
     const COUNT: usize = 1100;
+    let _turn = alone();
     let engine = Engine::default();
     let path = std::env::temp_dir().join(format!("pagefork-many-{}", std::process::id()));
     Module::new(&engine, text(7))?.write_code_image_file(&path)?;

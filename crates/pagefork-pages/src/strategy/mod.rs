@@ -26,6 +26,8 @@ use crate::slot_pages::SlotPages;
 mod choose;
 /// What a strategy may know about a run: who entered, who else can write.
 mod run;
+/// Whether the current thread has taken a page fault.
+mod faults;
 /// The pages of the stack that outlive a reset.
 mod stack;
 /// Private pages that are kept, restored and let go.
@@ -45,6 +47,7 @@ mod resident;
 mod scan;
 
 pub use choose::{Choice, Reason, Strategies};
+pub use faults::counts_faults_in_memory;
 pub use run::View;
 pub use stack::{Owner, STACK_KEPT_MAX};
 

@@ -1,5 +1,5 @@
+use super::faults::Faults;
 use super::restorer::Restorer;
-use super::run::Faults;
 use super::{ResetKind, ResetReport, Run, Stack, Strategy};
 use crate::error::PagesError;
 use crate::slot_pages::SlotPages;

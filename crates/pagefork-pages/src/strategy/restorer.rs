@@ -158,7 +158,7 @@ impl Restorer {
                 } else {
                     self.new += 1;
                     let patience = match self.left.binary_search_by_key(&page, |left| left.0) {
-                        Ok(index) => (self.left.remove(index).1 * 2).min(PATIENCE_MAX),
+                        Ok(index) => self.left.remove(index).1.saturating_mul(2).min(PATIENCE_MAX),
                         Err(_) => PATIENCE,
                     };
                     self.merged.push(Known { page, blind, equal: 0, patience, fate });

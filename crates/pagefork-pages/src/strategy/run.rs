@@ -1,9 +1,4 @@
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::error::PagesError;
-use crate::pagemap;
-use crate::sys;
+use super::faults::{Faults, Thread};
 
 /// How long somebody can write to a slot who is not the code in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,21 +24,6 @@ enum Entered {
     Nobody,
     One(Thread),
     Several,
-}
-
-/// A thread, never mistaken for a later one, nor for the same thread in a forked
-/// process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Thread {
-    number: u64,
-    process: u64,
-}
-
-/// Until when the current thread had taken how many page faults.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Faults {
-    thread: Thread,
-    counts: (i64, i64),
 }
 
 impl Run {
@@ -78,27 +58,6 @@ impl Run {
     }
 }
 
-impl Faults {
-    pub(crate) fn now() -> Result<Self, PagesError> {
-        Ok(Self { thread: Thread::current(), counts: sys::count_faults()? })
-    }
-}
-
-impl Thread {
-    fn current() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        thread_local! {
-            static NUMBER: Cell<u64> = const { Cell::new(0) };
-        }
-        let mut number = NUMBER.get();
-        if number == 0 {
-            number = NEXT.fetch_add(1, Ordering::Relaxed);
-            NUMBER.set(number);
-        }
-        Self { number, process: pagemap::this_process() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,8 +71,6 @@ mod tests {
         run.enter();
         assert!(run.made_nothing_private(Some(now), now));
         assert!(!run.made_nothing_private(None, now));
-        let later = Faults { counts: (now.counts.0 + 1, now.counts.1), ..now };
-        assert!(!run.made_nothing_private(Some(now), later));
         let mut viewed = run;
         viewed.note_view(View::UntilReset);
         assert!(!viewed.made_nothing_private(Some(now), now));
@@ -126,14 +83,5 @@ mod tests {
         assert!(!viewed.made_nothing_private(Some(now), now));
         std::thread::scope(|scope| scope.spawn(|| run.enter()).join().unwrap());
         assert!(!run.made_nothing_private(Some(now), now), "another thread has entered");
-    }
-
-    #[test]
-    fn the_same_counts_of_another_thread_mean_nothing() {
-        let here = Faults::now().unwrap();
-        let there = std::thread::spawn(Thread::current).join().unwrap();
-        let mut run = Run::default();
-        run.enter();
-        assert!(!run.made_nothing_private(Some(Faults { thread: there, ..here }), here));
     }
 }

@@ -1,0 +1,136 @@
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr;
+
+use pagefork_layout::page::PAGE_SIZE;
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+use crate::error::Call;
+use crate::sys::{Failure, attempt_with};
+
+/// Memory into which the kernel writes a record at every page fault that the thread takes
+/// in its own code: a software event of perf with a period of one, in a ring that is
+/// overwritten. Whether there was one is seen without a system call.
+#[derive(Debug)]
+pub(crate) struct FaultRing {
+    /// A `perf_event_mmap_page` and a page of records.
+    pages: *const u8,
+}
+
+/// `perf_event_attr` as it was in its first version.
+#[repr(C)]
+struct EventAttributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_watermark: u32,
+    breakpoint_type: u32,
+    config1: u64,
+}
+
+const _: () = assert!(size_of::<EventAttributes>() == 64);
+
+impl FaultRing {
+    const SIZE: usize = 2 * PAGE_SIZE as usize;
+    /// Offset of `data_head` in `perf_event_mmap_page`.
+    const DATA_HEAD: usize = 1024;
+
+    /// The ring of the current thread, which alone may use it. The kernel refuses it where
+    /// perf is forbidden, or if too much memory is locked.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        const SOFTWARE: u32 = 1;
+        const PAGE_FAULTS: u64 = 2;
+        const SAMPLE_ADDRESS: u64 = 1 << 3;
+        const EXCLUDE_KERNEL: u64 = 1 << 5;
+        const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+        const WATERMARK: u64 = 1 << 14;
+        let attributes = EventAttributes {
+            kind: SOFTWARE,
+            size: size_of::<EventAttributes>() as u32,
+            config: PAGE_FAULTS,
+            sample_period: 1,
+            sample_type: SAMPLE_ADDRESS,
+            read_format: 0,
+            flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | WATERMARK,
+            // Nobody waits for it.
+            wakeup_watermark: 1 << 30,
+            breakpoint_type: 0,
+            config1: 0,
+        };
+        attempt_with(Call::WatchFaults, 0, None, || {
+            const CLOSE_ON_EXEC: u64 = 1 << 3;
+            let (this_thread, any_processor, no_group) = (0, -1, -1);
+            // SAFETY: the call reads the attributes, of the size that they say, and makes
+            // a descriptor.
+            let file = unsafe {
+                let file = libc::syscall(
+                    libc::SYS_perf_event_open,
+                    &raw const attributes,
+                    this_thread,
+                    any_processor,
+                    no_group,
+                    CLOSE_ON_EXEC,
+                );
+                if file < 0 {
+                    return Err(last_error());
+                }
+                OwnedFd::from_raw_fd(file as i32)
+            };
+            // The map keeps the event when the descriptor is closed.
+            // SAFETY: maps fresh pages, for reading.
+            let pages = unsafe {
+                mm::mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::SHARED, &file, 0)?
+            };
+            let ring = Self { pages: pages.cast() };
+            match ring.works() {
+                true => Ok(ring),
+                false => Err(Errno::NOSYS),
+            }
+        })
+    }
+
+    /// Bytes that have been written: more, if there was a fault.
+    #[inline]
+    pub(crate) fn written(&self) -> u64 {
+        let head = self.pages.wrapping_add(Self::DATA_HEAD).cast::<u64>();
+        // SAFETY: the page is mapped, and the kernel alone writes it, for this thread.
+        unsafe { head.read_volatile() }
+    }
+
+    /// Whether a fault shows.
+    fn works(&self) -> bool {
+        // SAFETY: a fresh page, unmapped again.
+        unsafe {
+            let flags = MapFlags::PRIVATE;
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let size = PAGE_SIZE as usize;
+            let Ok(page) = mm::mmap_anonymous(ptr::null_mut(), size, access, flags) else {
+                return false;
+            };
+            let before = self.written();
+            page.cast::<u8>().write_volatile(1);
+            let shows = self.written() != before;
+            let quiet = self.written();
+            page.cast::<u8>().write_volatile(2);
+            let is_quiet = self.written() == quiet;
+            let _ = mm::munmap(page, size);
+            shows && is_quiet
+        }
+    }
+}
+
+impl Drop for FaultRing {
+    fn drop(&mut self) {
+        // SAFETY: the pages are the ring's own.
+        let _ = unsafe { mm::munmap(self.pages.cast_mut().cast(), Self::SIZE) };
+    }
+}
+
+fn last_error() -> Errno {
+    let code = std::io::Error::last_os_error().raw_os_error();
+    Errno::from_raw_os_error(code.unwrap_or(libc::EINVAL))
+}

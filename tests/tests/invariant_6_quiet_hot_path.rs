@@ -1,0 +1,290 @@
+//! Spawn, call and reset of a warm slot map nothing, unmap nothing, protect nothing
+//! unless a memory has grown under `Mprotect`, allocate nothing, and wait for nobody:
+//! under every strategy but `Remap`.
+//!
+//! A filter of system calls ends a process that makes one it may not make. A lock that
+//! others hold is seen by the futex(2) that waits for it.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::in_own_process;
+use pagefork::{
+    Caller, CodeBounds, Config, Engine, GrowthKind, InstancePre, Linker, Module, PoolConfig,
+    ResetKind, StrategyConfig,
+};
+
+/// Counts what the current thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all is done by the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A guest that writes to all zones, calls the host, and grows.
+const GUEST: &str = r#"(module
+    (import "host" "add" (func $add (param i32)))
+    (memory (export "memory") 4 40)
+    (data (i32.const 1000) "contents")
+    (table 10 funcref)
+    (elem (i32.const 0) $run)
+    (global $count (mut i32) (i32.const 0))
+    (func $run (export "run") (param $grow i32) (result i32)
+        (local $at i32)
+        (loop $next
+            (i32.store (local.get $at) (i32.const 7))
+            (local.set $at (i32.add (local.get $at) (i32.const 9000)))
+            (br_if $next (i32.lt_u (local.get $at) (i32.const 100000))))
+        (if (local.get $grow) (then
+            (drop (memory.grow (local.get $grow)))
+            (i32.store (i32.const 262144) (i32.const 7))))
+        (table.set (i32.const 3) (ref.func $run))
+        (call $add (i32.const 1))
+        (global.set $count (i32.add (global.get $count) (i32.const 1)))
+        (global.get $count)))"#;
+
+fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<u32> {
+    let code = match growth {
+        GrowthKind::Mprotect => CodeBounds::Guards,
+        _ => CodeBounds::Explicit,
+    };
+    let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
+    // What looks after idle slots allocates, and takes locks, in a thread of its own.
+    let pool = PoolConfig { idle_max: None, heed_pressure: false, ..PoolConfig::default() };
+    let engine = Engine::new(Config::new().strategies(strategies).pool(pool)).unwrap();
+    let module = Module::new(&engine, GUEST).unwrap();
+    let mut linker = Linker::new(&engine);
+    let add = |mut caller: Caller<'_, u32>, value: i32| *caller.data_mut() += value as u32;
+    linker.func_wrap("host", "add", add).unwrap();
+    linker.instantiate_pre(&module).unwrap()
+}
+
+/// Spawns, calls, resets, calls, and drops, which resets.
+fn work(pre: &InstancePre<u32>, grow: i32) {
+    let (mut store, instance) = pre.spawn(0).unwrap();
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    assert_eq!(run.call(&mut store, grow).unwrap(), 1);
+    assert_eq!(store.reset(0).unwrap(), 1);
+    assert_eq!(run.call(&mut store, grow).unwrap(), 1);
+    assert_eq!(*store.data(), 1);
+}
+
+/// So often something is done until all is warm, and all of `Auto` has been tried.
+const WARM: u32 = 200;
+
+const ROUNDS: u32 = 400;
+
+/// How a process ends that makes a forbidden call.
+const FORBIDDEN: i32 = 77;
+
+/// What maps, unmaps and protects, and what waits.
+const MAPS: [libc::c_long; 5] =
+    [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_brk, libc::SYS_futex];
+
+/// From here on the current thread ends its process when it makes one of these calls,
+/// and says which.
+fn forbid(calls: &[libc::c_long]) {
+    extern "C" fn end(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // The number of the call lies behind the address of the instruction.
+        // SAFETY: the kernel passes whole information; only safe calls are made.
+        unsafe {
+            let number = info.cast::<i32>().add(6).read();
+            let digits = [100, 10, 1].map(|place| b'0' + (number / place % 10) as u8);
+            libc::write(2, b"system call ".as_ptr().cast(), 12);
+            libc::write(2, digits.as_ptr().cast(), 3);
+            libc::write(2, b" is forbidden here\n".as_ptr().cast(), 19);
+            libc::_exit(FORBIDDEN);
+        }
+    }
+    let statement = |code: u32, jump: u8, value: u32| libc::sock_filter {
+        code: code as u16,
+        jt: jump,
+        jf: 0,
+        k: value,
+    };
+    let mut program =
+        vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for (index, call) in calls.iter().enumerate() {
+        let to_trap = (calls.len() - index) as u8;
+        let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+        program.push(statement(equal, to_trap, *call as u32));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
+    program.push(statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_TRAP));
+    let length = program.len() as u16;
+    let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    // SAFETY: the handler is async-signal-safe; the filter is valid and only copied.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = end as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_MODE_FILTER;
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter), 0);
+    }
+}
+
+/// How a child process ends that does this: nothing of a filter stays.
+fn in_child(body: impl FnOnce()) -> i32 {
+    // SAFETY: the caller's process has no other thread that could hold a lock for ever.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // Whatever hangs comes to an end.
+        // SAFETY: ends this child alone.
+        unsafe { libc::alarm(100) };
+        let ended = catch_unwind(AssertUnwindSafe(body)).is_ok();
+        // SAFETY: as above; threads that still run are of no interest.
+        unsafe { libc::_exit(if ended { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -status }
+}
+
+/// All that is quiet when nothing grows, or when growth takes no call.
+fn quiet() -> Vec<(ResetKind, GrowthKind, i32)> {
+    let kinds = ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Remap);
+    let checked = GrowthKind::Checked { accessible: None };
+    kinds.flat_map(|reset| [(reset, GrowthKind::Mprotect, 0), (reset, checked, 9)]).collect()
+}
+
+#[test]
+fn a_warm_slot_is_spawned_called_and_reset_without_a_call_that_maps_or_waits() {
+    in_own_process(
+        "a_warm_slot_is_spawned_called_and_reset_without_a_call_that_maps_or_waits",
+        || {
+            for (reset, growth, grow) in quiet() {
+                let ended = in_child(|| {
+                    let pre = pre(reset, growth);
+                    (0..WARM).for_each(|_| work(&pre, grow));
+                    forbid(&[&MAPS[..], &[libc::SYS_mprotect]].concat());
+                    (0..ROUNDS).for_each(|_| work(&pre, grow));
+                    // Its end is not quiet.
+                    std::mem::forget(pre);
+                });
+                assert_eq!(ended, 0, "{reset}, {growth:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn growth_by_mprotect_maps_nothing_either() {
+    in_own_process("growth_by_mprotect_maps_nothing_either", || {
+        for reset in ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Remap) {
+            let ended = in_child(|| {
+                let pre = pre(reset, GrowthKind::Mprotect);
+                (0..WARM).for_each(|_| work(&pre, 3));
+                forbid(&MAPS);
+                (0..ROUNDS).for_each(|_| work(&pre, 3));
+                std::mem::forget(pre);
+            });
+            assert_eq!(ended, 0, "{reset}");
+        }
+    });
+}
+
+/// Several threads at once wait for each other at no lock.
+#[test]
+fn threads_do_not_wait_for_each_other() {
+    in_own_process("threads_do_not_wait_for_each_other", || {
+        const THREADS: usize = 4;
+        for (reset, growth, grow) in quiet() {
+            let ended = in_child(|| {
+                let (warm, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+                let pre = pre(reset, growth);
+                std::thread::scope(|scope| {
+                    for _ in 0..THREADS {
+                        scope.spawn(|| {
+                            (0..WARM).for_each(|_| work(&pre, grow));
+                            warm.fetch_add(1, Ordering::SeqCst);
+                            while warm.load(Ordering::SeqCst) < THREADS {
+                                std::thread::yield_now();
+                            }
+                            forbid(&[&MAPS[..], &[libc::SYS_mprotect]].concat());
+                            (0..ROUNDS).for_each(|_| work(&pre, grow));
+                            done.fetch_add(1, Ordering::SeqCst);
+                            // A thread that ends gives its stack back.
+                            loop {
+                                // SAFETY: only waits.
+                                unsafe { libc::pause() };
+                            }
+                        });
+                    }
+                    while done.load(Ordering::SeqCst) < THREADS {
+                        std::thread::yield_now();
+                    }
+                    // SAFETY: ends this child with all its threads.
+                    unsafe { libc::_exit(0) };
+                });
+            });
+            assert_eq!(ended, 0, "{reset}, {growth:?}");
+        }
+    });
+}
+
+#[test]
+fn a_warm_spawn_call_and_reset_allocate_nothing() {
+    for (reset, growth, grow) in quiet() {
+        let pre = pre(reset, growth);
+        (0..WARM).for_each(|_| work(&pre, grow));
+        let before = ALLOCATIONS.get();
+        (0..ROUNDS).for_each(|_| work(&pre, grow));
+        assert_eq!(ALLOCATIONS.get() - before, 0, "{reset}, {growth:?}");
+    }
+}
+
+/// The filter does what is said of it: whoever maps, or protects, is found.
+#[test]
+fn what_maps_or_protects_is_noticed() {
+    in_own_process("what_maps_or_protects_is_noticed", || {
+        let remaps = in_child(|| {
+            let pre = pre(ResetKind::Remap, GrowthKind::Mprotect);
+            (0..WARM).for_each(|_| work(&pre, 0));
+            forbid(&MAPS);
+            work(&pre, 0);
+        });
+        assert_eq!(remaps, FORBIDDEN);
+        let protects = in_child(|| {
+            let pre = pre(ResetKind::Scan, GrowthKind::Mprotect);
+            (0..WARM).for_each(|_| work(&pre, 1));
+            forbid(&[libc::SYS_mprotect]);
+            work(&pre, 1);
+        });
+        assert_eq!(protects, FORBIDDEN);
+        let waits = in_child(|| {
+            let lock = std::sync::Mutex::new(());
+            let _held = lock.lock().unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    forbid(&MAPS);
+                    drop(lock.lock());
+                });
+            });
+        });
+        assert_eq!(waits, FORBIDDEN);
+    });
+}
