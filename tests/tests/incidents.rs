@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{frame_names, held, in_own_process, link, spawn, trap_code};
 use pagefork::suspend::{self, Progress, Suspension};
 use pagefork::{
-    Caller, Engine, Error, ErrorKind, Extern, ExternRef, Func, Instance, Memory, MemoryType,
-    Module, RefType, Store, Table, TableType, TrapCode, Val,
+    Caller, Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Instance, Memory, MemoryType,
+    Module, PoolConfig, RefType, Store, Table, TableType, TrapCode, Val,
 };
 
 const WASM_PAGE: usize = 65536;
@@ -763,7 +763,9 @@ fn cve_2026_27195_a_half_run_call_can_be_dropped_in_each_state() {
 #[test]
 fn freenet_3633_closing_a_store_gives_all_address_space_back() {
     in_own_process("freenet_3633_closing_a_store_gives_all_address_space_back", || {
-        let engine = Engine::default();
+        // Without the pool's own thread, which would count.
+        let pool = PoolConfig { idle_max: None, heed_pressure: false, ..PoolConfig::default() };
+        let engine = Engine::new(Config::new().pool(pool)).unwrap();
         let module = Module::new(
             &engine,
             r#"(module (memory 1 9) (data (i32.const 0) "x") (table 9 funcref)
@@ -781,14 +783,17 @@ fn freenet_3633_closing_a_store_gives_all_address_space_back() {
             store
         };
         drop(fill());
+        engine.purge_pool();
         let before = held();
         let store = fill();
         assert!(held().mapped > before.mapped + (10 << 30));
         store.close();
         assert_eq!(held(), before, "close");
         assert_eq!(fill().into_data(), "data");
+        engine.purge_pool();
         assert_eq!(held(), before, "into_data");
         drop(fill());
+        engine.purge_pool();
         assert_eq!(held(), before, "drop");
     });
 }

@@ -122,6 +122,11 @@ impl Config {
         self
     }
 
+    /// How much is kept for later instances at first.
+    pub fn pool_config(&self) -> PoolConfig {
+        self.pool
+    }
+
     /// Where compiled modules are kept for later processes; nowhere by default.
     pub fn cache(&mut self, cache: Cache) -> &mut Self {
         self.cache = Some(cache);

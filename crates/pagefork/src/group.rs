@@ -81,8 +81,9 @@ pub(crate) struct StoreInner {
     pub(crate) home: Option<Home>,
     /// Whose bytes may be on the stacks of its slots, if that is not the module's.
     pub(crate) owner: Option<Owner>,
-    /// Whether a reset has failed half-way.
-    pub(crate) broken: bool,
+    /// After a reset that has failed half-way: who the store was. It has another
+    /// identity meanwhile, so that no handle leads to what may not be mapped.
+    broken: Option<StoreId>,
 }
 
 // SAFETY: the raw pointers of the activation are used only while the store is
@@ -192,7 +193,7 @@ impl StoreInner {
             values: Vec::new(),
             home: None,
             owner: None,
-            broken: false,
+            broken: None,
         }
     }
 
@@ -478,7 +479,7 @@ impl StoreInner {
     /// # Errors
     /// If the store is suspended, or a reset of it has failed.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        match (self.suspended.is_some(), self.broken) {
+        match (self.suspended.is_some(), self.broken.is_some()) {
             (true, _) => Err(UsageError::Suspended.into()),
             (_, true) => Err(UsageError::ResetIncomplete.into()),
             _ => Ok(()),
@@ -508,7 +509,7 @@ impl StoreInner {
 
     pub(crate) fn update_attention(&mut self) {
         self.activation.attention =
-            self.timeout.is_some() || self.suspended.is_some() || self.broken;
+            self.timeout.is_some() || self.suspended.is_some() || self.broken.is_some();
     }
 
     /// Counts a point at which the guest could be suspended; whether it is to be.
@@ -565,8 +566,26 @@ impl StoreInner {
     pub(crate) fn check(&self, id: StoreId, what: &'static str) -> Result<(), Error> {
         match id == self.id {
             true => Ok(()),
+            false if self.broken == Some(id) => Err(UsageError::ResetIncomplete.into()),
             false => Err(UsageError::WrongStore { what }.into()),
         }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Says that a reset begins, or has succeeded.
+    pub(crate) fn set_broken(&mut self, broken: bool) {
+        match (broken, self.broken) {
+            (true, None) => self.broken = Some(std::mem::replace(&mut self.id, StoreId::next())),
+            (false, Some(id)) => {
+                self.id = id;
+                self.broken = None;
+            }
+            _ => (),
+        }
+        self.update_attention();
     }
 }
 

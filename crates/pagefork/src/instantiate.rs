@@ -285,6 +285,9 @@ fn spawn(
     imports: Imports,
     strategies: Option<&Strategies>,
 ) -> Result<u32> {
+    if store.is_broken() {
+        return Err(UsageError::ResetIncomplete.into());
+    }
     let (info, layout) = (module.info(), module.layout());
     let own = own_usage(info);
     let usage = add(store.usage, own);

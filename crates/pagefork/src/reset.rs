@@ -34,12 +34,11 @@ impl StoreInner {
 
     /// Makes every slot as its instance's image, or as what `fill` makes of it.
     fn reset_slots(&mut self) -> Result<()> {
-        self.broken = true;
-        self.update_attention();
+        self.set_broken(true);
         for index in 0..self.instances.len() {
             self.reset_slot(index)?;
         }
-        self.broken = false;
+        self.set_broken(false);
         self.forget_run();
         Ok(())
     }

@@ -125,14 +125,13 @@ impl Snapshot {
     }
 
     fn fill(&self, store: &mut StoreInner) -> Result<()> {
-        store.broken = true;
-        store.update_attention();
+        store.set_broken(true);
         for (instance, snapshot) in store.instances.iter_mut().zip(&self.0.instances) {
             // The owner stays the same: it is the same tenant of the same module.
             instance.filled_otherwise = true;
             instance.slot.reset_to(&snapshot.image, &snapshot.sizes, Owner(0))?;
         }
-        store.broken = false;
+        store.set_broken(false);
         store.forget_run();
         store.references.clear();
         for ordinal in 1..store.next_ordinal() {

@@ -107,9 +107,9 @@ impl<T> Store<T> {
     /// a global or table with one.
     ///
     /// # Errors
-    /// If the system refuses something, or a start function fails. The data is dropped
-    /// with the error, the old stays, and guests cannot be called before the store was
-    /// reset.
+    /// If the system refuses something: then nothing in the store can be used before it
+    /// is reset again. If a start function fails, whose instance stays as it left it. The
+    /// data is dropped, and the old stays.
     ///
     /// # Panics
     /// If a host function panics that a start function calls.

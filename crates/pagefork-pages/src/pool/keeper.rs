@@ -1,7 +1,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,6 +24,10 @@ const INTERVAL_MAX: Duration = Duration::from_secs(5);
 impl<T: Park> Shared<T> {
     /// Sees that somebody looks after what lies idle, once there can be something.
     pub(super) fn start_keeper(self: &Arc<Self>) {
+        let config = *self.config.read().unwrap_or_else(PoisonError::into_inner);
+        if config.idle_max.is_none() && !config.heed_pressure {
+            return;
+        }
         self.keeper.get_or_init(|| {
             let pool = Arc::downgrade(self);
             let thread = std::thread::Builder::new().name("pagefork-pool".to_owned());
@@ -38,7 +42,7 @@ impl<T: Park> Shared<T> {
 fn keep<T: Park>(pool: &Weak<Shared<T>>) {
     let pressure = watch_pressure();
     while let Some(shared) = pool.upgrade() {
-        let config = *shared.config.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let config = *shared.config.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(idle) = config.idle_max {
             shared.trim(idle);
         }

@@ -244,6 +244,7 @@ impl<T: Park> Pool<T> {
     pub fn set_config(&self, config: PoolConfig) {
         *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         self.0.each_shelf(|shelf| shelf.limited.store(config.is_limited(), Relaxed));
+        self.0.start_keeper();
         if config.is_limited() {
             self.0.shrink(&config);
         }
