@@ -1,25 +1,50 @@
-//! `cargo run --release --features peer -- [--small] [--into FILE] [NAME...]`: runs
+//! `cargo run --release --features peer -- [--small] [--into FILE] [--plots DIRECTORY] [NAME...]`: runs
 //! the benchmarks whose names are given, or all, prints a table of each, and leaves
 //! all samples in `results` of Cargo's target directory. With `--into`, a table
 //! also replaces what a document has between `<!-- bench NAME -->` and
-//! `<!-- bench end -->`.
+//! `<!-- bench end -->`; drawings are left beside the samples, or where `--plots` says.
+//!
+//! `--spin PAGES BEFORE REQUESTS [cold]` repeats one spawn for a profiler, see
+//! [`pagefork_bench::spawn::spin`]; `--part` is what a benchmark starts by itself.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use pagefork_bench::ALL;
-use pagefork_bench::measure::{Size, raw, summary, table};
+use pagefork_bench::measure::Size;
+use pagefork_bench::report::Report;
 
 fn main() -> ExitCode {
     let mut size = Size::Large;
     let mut names = Vec::new();
     let mut document = None;
+    let mut plots = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--small" => size = Size::Small,
             "--into" => document = arguments.next().map(PathBuf::from),
+            "--part" => {
+                let arguments: Vec<String> = arguments.collect();
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                match *arguments {
+                    ["serve", backend, guest, length] => {
+                        pagefork_bench::serve::part(backend, guest, length.parse().unwrap_or(0));
+                    }
+                    _ => println!("{}", pagefork_bench::density::part(&arguments)),
+                }
+                return ExitCode::SUCCESS;
+            }
+            "--spin" => {
+                let mut number = || arguments.next().and_then(|text| text.parse().ok());
+                let (pages, before) = (number().unwrap_or(1), number().unwrap_or(0));
+                let requests = number().unwrap_or(2_000_000);
+                let cold = arguments.next().is_some();
+                pagefork_bench::spawn::spin(pages, before, requests, cold);
+                return ExitCode::SUCCESS;
+            }
+            "--plots" => plots = arguments.next().map(PathBuf::from),
             _ => names.push(argument),
         }
     }
@@ -30,19 +55,18 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     for (name, run) in ALL {
-        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
-            let rows = run(size);
-            let mut text = table(&rows);
-            if let Some(summary) = summary(&rows) {
-                text += &format!("\n{summary}\n");
-            }
-            println!("## {name}\n\n{text}");
+        // Without its WASI the peer cannot serve: not to be measured unless asked.
+        let alone = cfg!(feature = "peer") && !cfg!(feature = "peer-wasi") && *name == "serve";
+        let all = names.is_empty() && !alone;
+        if all || names.iter().any(|wanted| wanted == name) {
+            let report = run(size);
+            println!("## {name}\n\n{}", report.text);
             if let Some(document) = &document
-                && let Err(error) = write_into(document, name, &text)
+                && let Err(error) = write_into(document, name, &report.text)
             {
                 eprintln!("{}: {error}", document.display());
             }
-            if let Err(error) = keep(name, &raw(name, &rows)) {
+            if let Err(error) = keep(name, &report, plots.as_deref()) {
                 eprintln!("the samples of {name} are not kept: {error}");
             }
         }
@@ -69,15 +93,21 @@ fn between(document: &str, name: &str) -> Option<Range<usize>> {
     Some(start..end)
 }
 
-/// Writes samples next to the directory that holds this program.
-fn keep(name: &str, samples: &str) -> std::io::Result<()> {
+/// Writes samples and drawing next to the directory that holds this program, or the
+/// drawing elsewhere.
+fn keep(name: &str, report: &Report, plots: Option<&Path>) -> std::io::Result<()> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).map_or_else(PathBuf::new, PathBuf::from);
     let directory = target.join("results");
     std::fs::create_dir_all(&directory)?;
     let file = directory.join(name).with_extension("tsv");
-    std::fs::write(&file, samples)?;
+    std::fs::write(&file, &report.samples)?;
     eprintln!("samples: {}", file.display());
+    if let Some(plot) = &report.plot {
+        let directory = plots.unwrap_or(&directory);
+        std::fs::create_dir_all(directory)?;
+        std::fs::write(directory.join(name).with_extension("svg"), plot)?;
+    }
     Ok(())
 }
 

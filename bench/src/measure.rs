@@ -29,6 +29,10 @@ pub enum Unit {
     Nanoseconds,
     /// Bytes.
     Bytes,
+    /// How many.
+    Count,
+    /// How many a second: the more the better.
+    Rate,
 }
 
 impl Row {
@@ -140,7 +144,11 @@ pub fn compare(
     row
 }
 
-fn time(work: Work<'_>, iterations: u32, expected: u64, clock: Clock) -> f64 {
+/// Nanoseconds an iteration.
+///
+/// # Panics
+/// If one does not return `expected`.
+pub(crate) fn time(work: Work<'_>, iterations: u32, expected: u64, clock: Clock) -> f64 {
     let start = clock.now();
     for _ in 0..iterations {
         assert_eq!(work(), expected, "a benchmark must compute the right thing");
@@ -194,7 +202,7 @@ pub fn raw(benchmark: &str, rows: &[Row]) -> String {
 
 impl Clock {
     /// Nanoseconds since some moment.
-    fn now(self) -> f64 {
+    pub(crate) fn now(self) -> f64 {
         let time = clock_gettime(match self {
             Self::Thread => ClockId::ThreadCPUTime,
             Self::Wall => ClockId::Monotonic,
@@ -204,20 +212,25 @@ impl Clock {
 }
 
 impl Unit {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nanoseconds => "ns",
             Self::Bytes => "bytes",
+            Self::Count => "count",
+            Self::Rate => "1/s",
         }
     }
 
-    fn show(self, value: f64) -> String {
+    pub(crate) fn show(self, value: f64) -> String {
         match self {
             Self::Nanoseconds if value < 1e3 => format!("{value:.1} ns"),
             Self::Nanoseconds if value < 1e6 => format!("{:.2} us", value / 1e3),
             Self::Nanoseconds if value < 1e9 => format!("{:.2} ms", value / 1e6),
             Self::Nanoseconds => format!("{:.2} s", value / 1e9),
             Self::Bytes => format!("{:.1} KiB", value / 1024.0),
+            Self::Rate => format!("{value:.0} /s"),
+            Self::Count if value.fract() == 0.0 => format!("{value}"),
+            Self::Count => format!("{value:.2}"),
         }
     }
 }

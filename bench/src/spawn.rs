@@ -1,72 +1,261 @@
-use crate::measure::{Effort, Row, Size, Work, compare};
+use std::collections::VecDeque;
 
-/// The modules that are spawned, a nop call each: name and text.
-fn modules() -> Vec<(&'static str, String)> {
-    let mut globals = String::new();
-    for i in 0..20 {
-        globals += &format!("(global (mut i32) (i32.const {i}))");
-    }
-    let data = "x".repeat(1 << 20);
-    vec![
-        ("empty module", r#"(module (func (export "run")))"#.to_owned()),
-        ("one memory", r#"(module (memory 1) (func (export "run")))"#.to_owned()),
-        (
-            "16 MiB memory, 1 MiB image, table, 20 globals",
-            format!(
-                r#"(module (memory 256) (data (i32.const 0) "{data}") (table 100 funcref)
-                (elem (i32.const 0) $run) {globals} (func $run (export "run")))"#
-            ),
-        ),
-        (
-            "the same, one page dirtied",
-            format!(
-                r#"(module (memory 256) (data (i32.const 0) "{data}") (table 100 funcref)
-                (elem (i32.const 0) $run) {globals}
-                (func $run (export "run") (i32.store (i32.const 4096) (i32.const 1))))"#
-            ),
-        ),
-    ]
+use crate::grid::{Contestant, Grid, percentile};
+use crate::measure::{Clock, Effort, Size, Unit};
+use crate::programs::fetched;
+use crate::report::Report;
+use crate::shapes::{Action, IMAGE_WORD, Pages, Shape, with_run};
+use crate::sides::{Engines, PAGEFORK, STRATEGIES, Side, Sides, contestants};
+
+/// Instances that live at a time while others come and go.
+const LIVE: u32 = 1000;
+/// Modules that are spawned in turn.
+const MODULES: u32 = 50;
+
+/// Times a new store, an instance, a call and dropping all: of modules of several
+/// kinds, and with so many pages written.
+pub fn run(size: Size) -> Report {
+    let engines = Engines::new(LIVE + 100);
+    let mut grid = Grid::new("new store, instance, call, drop", 1, Engines::columns());
+    modules(&engines, size, &mut grid);
+    cold(&engines, size, &mut grid);
+    programs(&engines, size, &mut grid);
+    flatness(&engines, size, &mut grid);
+    churn(&engines, size, &mut grid);
+    turns(&engines, size, &mut grid);
+    sticky(&engines, size, &mut grid);
+    Report::of_grid("spawn", &grid)
 }
 
-/// Times a new store, an instance, a call and dropping all.
-pub fn run(size: Size) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (name, text) in modules() {
-        let wasm = wat::parse_str(&text).expect("a module");
-        let mut ours = pagefork_side::spawner(&wasm);
-        #[cfg(feature = "peer")]
-        let mut theirs = wasmtime_side::spawner(&wasm);
-        #[cfg(feature = "peer")]
-        let peer: Option<Work<'_>> = Some(&mut theirs);
-        #[cfg(not(feature = "peer"))]
-        let peer: Option<Work<'_>> = None;
-        rows.push(compare(name, Effort::short(size), 1, &mut ours, peer));
+/// Times the same on Pagefork's side alone, with every way of resetting: a small memory
+/// and the usual one, and with so many pages written.
+pub fn strategies(size: Size) -> Report {
+    let engines = Engines::new(1);
+    let ours = STRATEGIES.len();
+    let columns = STRATEGIES.map(|(name, _)| name);
+    let mut grid = Grid::new("new store, instance, call, drop", ours, columns);
+    let small = Shape { memory: 1, image: 1, ..Shape::default() };
+    let usual = Shape::usual();
+    let all = |count| (format!("16 MiB memory, {count} pages written"), &usual, Pages::row(count));
+    let lines = [
+        ("64 KiB memory".to_owned(), &small, Pages::NONE),
+        ("64 KiB memory, 1 page written".to_owned(), &small, Pages::row(1)),
+        all(0),
+        all(1),
+        all(16),
+        all(64),
+        ("64 pages, every other".to_owned(), &usual, Pages { step: 2, ..Pages::row(64) }),
+        all(256),
+    ];
+    for (name, shape, pages) in lines {
+        let mut sides = engines.strategies(&shape.wasm());
+        sides.truncate(ours);
+        let expected = IMAGE_WORD.wrapping_mul(u64::from(pages.count));
+        let mut contestants = contestants(&sides, |side| move || side.request(pages));
+        grid.contest(&name, Effort::short(size), expected, &mut contestants);
     }
-    rows
+    Report::of_grid("strategies", &grid)
 }
 
-macro_rules! side {
-    ($module:ident, $engine:ident) => {
-        mod $module {
-            use $engine::{Engine, Linker, Module, Store};
+/// Repeats on Pagefork's side alone what a profiler is to look at: requests that write
+/// so many pages, after one that wrote more; in cold slots, if asked.
+pub fn spin(pages: u32, before: u32, requests: u32, cold: bool) {
+    let (engines, wasm) = (Engines::new(1), Shape::usual().wasm());
+    let sides = if cold { engines.cold(&wasm) } else { engines.sides(&wasm) };
+    let side = &sides[0].1;
+    side.request(Pages::row(pages));
+    side.request(Pages::row(before));
+    for _ in 0..requests {
+        side.request(Pages::row(pages));
+    }
+}
 
-            /// Spawns on demand, without pools.
-            pub(super) fn spawner(wasm: &[u8]) -> impl FnMut() -> u64 + use<> {
-                let engine = Engine::default();
-                let module = Module::new(&engine, wasm).expect("a valid module");
-                let linker = Linker::<()>::new(&engine);
-                let pre = linker.instantiate_pre(&module).expect("nothing to link");
-                move || {
-                    let mut store = Store::new(&engine, ());
-                    let instance = pre.instantiate(&mut store).expect("a slot");
-                    let run = instance.get_typed_func::<(), ()>(&mut store, "run").expect("run");
-                    u64::from(run.call(&mut store, ()).is_ok())
-                }
+fn modules(engines: &Engines, size: Size, grid: &mut Grid) {
+    let effort = Effort::short(size);
+    let mut add = |name: &str, shape: &Shape, pages: Pages, expected: u64, goal: Option<f64>| {
+        let sides = engines.sides(&shape.wasm());
+        let mut contestants = contestants(&sides, |side| move || side.request(pages));
+        grid.contest(name, effort, expected, &mut contestants).goal = goal;
+    };
+    add("empty module", &Shape::default(), Pages::NONE, 0, None);
+    let memory = Shape { memory: 1, ..Shape::default() };
+    add("one memory", &memory, Pages::NONE, 0, None);
+    let usual = Shape::usual();
+    let name = "16 MiB memory, 1 MiB image, table, 20 globals";
+    add(name, &usual, Pages::NONE, 0, Some(6.0));
+    for (count, goal) in [(1, Some(8.0)), (16, Some(2.5)), (64, Some(1.5)), (256, None)] {
+        let name = if count == 1 { "1 page".to_owned() } else { format!("{count} pages in a row") };
+        let expected = IMAGE_WORD.wrapping_mul(count);
+        add(&format!("{name} written"), &usual, Pages::row(count as u32), expected, goal);
+    }
+    let alternate = Pages { step: 2, ..Pages::row(64) };
+    add(
+        "64 pages, every other, written",
+        &usual,
+        alternate,
+        IMAGE_WORD.wrapping_mul(64),
+        Some(1.5),
+    );
+    let globals = Shape { run: Action::Globals, ..Shape::usual() };
+    add("20 globals written", &globals, Pages::NONE, (0..20).sum(), None);
+    let table = Shape { run: Action::Table, ..Shape::usual() };
+    add("table element written", &table, Pages::NONE, 1, None);
+}
+
+/// The first spawn of all in a slot, against what is not pooled either.
+fn cold(engines: &Engines, size: Size, grid: &mut Grid) {
+    let sides = engines.cold(&Shape::usual().wasm());
+    for (name, count) in [("nop", 0), ("1 page written", 1)] {
+        let pages = Pages::row(count);
+        let expected = IMAGE_WORD.wrapping_mul(u64::from(count));
+        let mut contestants = contestants(&sides, |side| move || side.request(pages));
+        let name = format!("cold slot: {name}");
+        grid.contest(&name, Effort::short(size), expected, &mut contestants);
+    }
+}
+
+/// Programs that others wrote, with a function added that does nothing.
+fn programs(engines: &Engines, size: Size, grid: &mut Grid) {
+    if size == Size::Small {
+        return;
+    }
+    for (name, file) in [("CPython", "python.wasm"), ("Ruby", "ruby.wasm")] {
+        let Some(wasm) = fetched(file) else { continue };
+        let sides = engines.sides(&with_run(&wasm));
+        for (work, count) in [("nop", 0), ("16 pages written", 16)] {
+            let pages = Pages::row(count);
+            let expected = sides[0].1.request(pages);
+            let mut contestants = contestants(&sides, |side| move || side.request(pages));
+            let name = format!("{name}: {work}");
+            grid.contest(&name, Effort::short(size), expected, &mut contestants);
+        }
+    }
+}
+
+/// What must not cost more if there is more of it.
+fn flatness(engines: &Engines, size: Size, grid: &mut Grid) {
+    let effort = Effort::short(size);
+    let many = if size == Size::Small { 100 } else { 10_000 };
+    let base = Shape { memory: 1, ..Shape::default() };
+    let shapes = [
+        ("10 functions".to_owned(), Shape { functions: 10, ..base.clone() }),
+        (format!("{many} functions"), Shape { functions: many, ..base.clone() }),
+        ("10 table elements".to_owned(), Shape { table: 10, ..base.clone() }),
+        (format!("{many} table elements"), Shape { table: many, ..base.clone() }),
+        ("1 import".to_owned(), Shape { imports: 1, ..base.clone() }),
+        ("100 imports".to_owned(), Shape { imports: 100, ..base }),
+    ];
+    for (name, shape) in shapes {
+        let sides = engines.sides(&shape.wasm());
+        let mut all = contestants(&sides, |side| move || side.request(Pages::NONE));
+        grid.contest(&name, effort, 0, &mut all);
+        if shape.imports == 100 {
+            let mut all = contestants(&sides, |side| move || side.request_by_linker(Pages::NONE));
+            grid.contest("100 imports, linked by each request", effort, 0, &mut all);
+        }
+    }
+}
+
+/// Each request drops the oldest of a thousand live instances and makes one.
+fn churn(engines: &Engines, size: Size, grid: &mut Grid) {
+    let live = if size == Size::Small { 10 } else { LIVE };
+    let sides = engines.sides(&Shape::usual().wasm());
+    let mut all = contestants(&sides, |side| {
+        let mut held = VecDeque::new();
+        move || {
+            if held.len() == live as usize {
+                held.pop_front();
+            }
+            let (store, result) = side.hold(Pages::row(1)).expect("a slot");
+            held.push_back(store);
+            result
+        }
+    });
+    // The first iterations fill.
+    for contestant in &mut all {
+        (0..live).for_each(|_| assert_eq!((contestant.work)(), IMAGE_WORD));
+    }
+    let name = format!("1 page written, {live} others live");
+    grid.contest(&name, Effort::short(size), IMAGE_WORD, &mut all);
+}
+
+/// Each request is for the next of fifty modules.
+fn turns(engines: &Engines, size: Size, grid: &mut Grid) {
+    let count = if size == Size::Small { 3 } else { MODULES };
+    let modules: Vec<Sides> = (0..count)
+        .map(|number| engines.sides(&Shape { number, ..Shape::usual() }.wasm()))
+        .collect();
+    let mut all: Vec<Contestant<'_>> = Vec::new();
+    for (i, column) in Engines::columns().into_iter().enumerate() {
+        let mut turn = modules.iter().cycle();
+        let work = move || {
+            let sides = turn.next().expect("it goes round");
+            sides[i].1.request(Pages::row(1))
+        };
+        all.push(Contestant { column, work: Box::new(work) });
+    }
+    // Images are made when they are first used.
+    for contestant in &mut all {
+        (0..2 * count).for_each(|_| assert_eq!((contestant.work)(), IMAGE_WORD));
+    }
+    let name = format!("1 page written, {count} modules in turn");
+    grid.contest(&name, Effort::short(size), IMAGE_WORD, &mut all);
+}
+
+/// What one run that writes 500 pages costs the runs after it, which write one.
+fn sticky(engines: &Engines, size: Size, grid: &mut Grid) {
+    /// Requests after the large one that are timed, and that are not.
+    const AFTER: usize = 32;
+    const BETWEEN: u32 = 1000;
+    let rounds = if size == Size::Small { 1 } else { 31 };
+    let sides = engines.sides(&Shape::usual().wasm());
+    let once = |side: &dyn Side| {
+        let start = Clock::Wall.now();
+        assert_eq!(side.request(Pages::row(1)), IMAGE_WORD, "a page is as the image");
+        Clock::Wall.now() - start
+    };
+    let large = |side: &dyn Side| {
+        assert_eq!(side.request(Pages::row(500)), IMAGE_WORD.wrapping_mul(256), "all are");
+    };
+    let mut usual = vec![Vec::new(); sides.len()];
+    for _ in 0..rounds {
+        for (i, (_, side)) in sides.iter().enumerate() {
+            (0..100).for_each(|_| _ = once(&**side));
+            usual[i].push(once(&**side));
+        }
+    }
+    let mut after = vec![vec![Vec::new(); AFTER]; sides.len()];
+    for _ in 0..rounds {
+        for (i, (_, side)) in sides.iter().enumerate() {
+            large(&**side);
+            after[i].iter_mut().for_each(|samples| samples.push(once(&**side)));
+            if size == Size::Large {
+                (0..BETWEEN).for_each(|_| _ = once(&**side));
             }
         }
+    }
+    let columns: Vec<&str> = sides.iter().map(|(column, _)| *column).collect();
+    let line = |cells: Vec<Vec<f64>>| columns.iter().copied().zip(cells).collect();
+    for position in [1, 2, 8, AFTER] {
+        let cells = after.iter().map(|samples| samples[position - 1].clone()).collect();
+        let name = format!("1 page written, request {position} after one that wrote 500");
+        grid.add(&name, Unit::Nanoseconds, line(cells));
+    }
+    let back = |i: usize| {
+        let median = |samples: &Vec<f64>| percentile(samples, 50).expect("there are rounds");
+        let bound = 1.5 * median(&usual[i]);
+        let count = after[i].iter().position(|samples| median(samples) <= bound);
+        count.map(|count| count as f64).into_iter().collect()
     };
+    let cells: Vec<Vec<f64>> = (0..sides.len()).map(back).collect();
+    if size == Size::Large {
+        let never = columns.iter().zip(&cells).filter(|(_, cell)| cell.is_empty());
+        let never: Vec<&str> = never.map(|(column, _)| *column).collect();
+        grid.add("requests until back within 1.5 times the usual", Unit::Count, line(cells))
+            .alone = true;
+        if !never.is_empty() {
+            grid.notes.push(format!("Not back within {AFTER} requests: {}.", never.join("; ")));
+        }
+    }
+    assert_eq!(columns[0], PAGEFORK, "ours is the first");
 }
-
-side!(pagefork_side, pagefork);
-#[cfg(feature = "peer")]
-side!(wasmtime_side, wasmtime);

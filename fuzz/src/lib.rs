@@ -18,6 +18,8 @@ pub mod ours;
 pub mod peer;
 /// Numbers from seeds.
 pub mod random;
+/// Resets of slots, against a model.
+mod reset_slot;
 /// What the generator leaves out.
 mod rewrite;
 /// What a case does with an engine, and what it sees.
@@ -26,12 +28,14 @@ pub mod subject;
 pub mod value;
 
 use arbitrary::Unstructured;
+use pagefork::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
 use pagefork_compiler::{CompileOptions, compile as compile_module, initial_image};
 
 use crate::features::FeatureSet;
 use crate::generate::Case;
 use crate::ours::{Engines, Ours};
 use crate::random::Random;
+pub use crate::reset_slot::reset_slot;
 
 /// Any bytes are compiled or refused; a valid module of the supported proposals
 /// is compiled. Never a panic, and never a function that cannot be relocated.
@@ -72,6 +76,34 @@ pub fn run(data: &[u8]) {
     let again = observe(&mut second);
     assert!(seen.refusal.is_none(), "a valid module compiles: {:?}", seen.refusal);
     assert_eq!(subject::difference(&seen, &again), None);
+}
+
+/// What a module computes does not depend on who was in its slots before, nor on how
+/// they were reset: three stores, one after the other, agree on everything. Each slot is
+/// as its image when it is handed out, whatever the random guests and the host did, and
+/// again after it was overwritten all over.
+pub fn reset_store(data: &[u8]) {
+    let Some((choice, data)) = data.split_first() else {
+        return;
+    };
+    let Some(case) = Case::from_bytes(data, supported()) else {
+        return;
+    };
+    let (reset, growth) = (choice % 6, choice / 6 % 2);
+    let (growth, code) = match growth {
+        0 => (GrowthKind::Mprotect, CodeBounds::Guards),
+        // Every accessible byte is looked at, so they are few.
+        _ => (GrowthKind::Checked { accessible: Some(1 << 19) }, CodeBounds::Explicit),
+    };
+    let reset = ResetKind::ALL[reset as usize];
+    let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
+    let engines = Engines::that_reset(strategies);
+    let observe = || subject::run(&mut Ours::new(&engines, &case), &case);
+    let seen = observe();
+    assert!(seen.refusal.is_none(), "a valid module compiles: {:?}", seen.refusal);
+    for _ in 0..2 {
+        assert_eq!(subject::difference(&seen, &observe()), None, "{reset}, {growth:?}");
+    }
 }
 
 /// The proposals that Pagefork implements.

@@ -1,9 +1,11 @@
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use pagefork::{
     AsContext, AsContextMut, Config, Error, ErrorKind, Exception, Extern, ExternRef, ExternType,
-    Func, Global, Instance, Memory, Module, Store, StoreContextMut, StoreLimits, Table, Tag, Trap,
-    TrapCode, Val,
+    Func, Global, Instance, Memory, Module, Store, StoreContextMut, StoreLimits, StrategyConfig,
+    Table, Tag, Trap, TrapCode, Val,
 };
 use wasmparser::{FuncType, ValType};
 
@@ -19,8 +21,12 @@ pub const STACK_SIZE: u64 = 1 << 20;
 pub struct Ours {
     store: Store<Data>,
     module: Option<Module>,
+    kept: Option<Kept>,
     imports_made: usize,
 }
+
+/// Compiled modules by their bytes.
+type Kept = Rc<RefCell<HashMap<Vec<u8>, Module>>>;
 
 /// The data of such a store.
 pub struct Data {
@@ -34,6 +40,7 @@ pub struct Data {
 pub struct Engines {
     plain: pagefork::Engine,
     deterministic: pagefork::Engine,
+    kept: Option<Kept>,
 }
 
 impl Engines {
@@ -43,12 +50,28 @@ impl Engines {
     /// If the machine cannot run guests.
     #[expect(clippy::new_without_default, reason = "it can panic")]
     pub fn new() -> Self {
+        Self::of(&Config::new(), None)
+    }
+
+    /// Engines that keep what they compile, so that stores of the same case have their
+    /// instances in the same slots, one after the other, and that overwrite each slot,
+    /// reset it and compare it with its image before it is used.
+    ///
+    /// # Panics
+    /// If the machine cannot run guests.
+    pub fn that_reset(strategies: StrategyConfig) -> Self {
+        let mut config = Config::new();
+        config.strategies(strategies).scribble(true);
+        Self::of(&config, Some(Kept::default()))
+    }
+
+    fn of(config: &Config, kept: Option<Kept>) -> Self {
         let engine = |deterministic| {
-            let mut config = Config::new();
+            let mut config = config.clone();
             config.stack_size(STACK_SIZE).deterministic(deterministic);
             pagefork::Engine::new(&config).expect("this machine can run guests")
         };
-        Self { plain: engine(false), deterministic: engine(true) }
+        Self { plain: engine(false), deterministic: engine(true), kept }
     }
 }
 
@@ -62,7 +85,7 @@ impl Ours {
         let limits =
             StoreLimits::new().memory_size(MEMORY_SIZE_MAX).table_elements(TABLE_LENGTH_MAX);
         store.set_limits(limits);
-        Self { store, module: None, imports_made: 0 }
+        Self { store, module: None, kept: engines.kept.clone(), imports_made: 0 }
     }
 }
 
@@ -75,8 +98,16 @@ impl Engine for Ours {
     }
 
     fn compile(&mut self, wasm: &[u8]) -> Result<(), String> {
-        let module = Module::from_binary(self.store.engine(), wasm);
-        self.module = Some(module.map_err(|error| format!("{error:#}"))?);
+        let kept = self.kept.as_ref().and_then(|kept| kept.borrow().get(wasm).cloned());
+        let module = match kept {
+            Some(module) => module,
+            None => Module::from_binary(self.store.engine(), wasm)
+                .map_err(|error| format!("{error:#}"))?,
+        };
+        if let Some(kept) = &self.kept {
+            kept.borrow_mut().insert(wasm.to_vec(), module.clone());
+        }
+        self.module = Some(module);
         Ok(())
     }
 

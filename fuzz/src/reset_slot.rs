@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::sync::{Arc, LazyLock};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arbitrary::{Result, Unstructured};
 use pagefork_pages::inject::{fail_from, fail_nth};
@@ -61,6 +62,7 @@ struct Model {
     zones: SlotConfig,
     stack_kept: u64,
     clear_stack: bool,
+    growth: GrowthKind,
     image: Arc<Image>,
     sizes: Vec<MemorySize>,
     /// How long its memories are.
@@ -79,7 +81,8 @@ struct Model {
 struct Play<'a, 'b> {
     u: &'a mut Unstructured<'b>,
     stage: &'static Stage,
-    actors: Vec<Actor>,
+    /// None is missing but while it is used.
+    actors: Vec<Option<Box<Actor>>>,
     /// Of sixteen runs, so many write only where others have written.
     calm: u8,
 }
@@ -97,7 +100,8 @@ impl<'a, 'b> Play<'a, 'b> {
             let model = Model::new(&stage.zones, &strategies, &image, &sizes);
             let haunts = (0..4).map(|_| model.place(u)).collect::<Result<_>>()?;
             let slot = slot.expect("a slot that fits is made");
-            actors.push(Actor { slot, model, viewed_for_good: false, announced: false, haunts });
+            let actor = Actor { slot, model, viewed_for_good: false, announced: false, haunts };
+            actors.push(Some(Box::new(actor)));
         }
         Ok(Self { u, stage, actors, calm })
     }
@@ -108,49 +112,48 @@ impl<'a, 'b> Play<'a, 'b> {
                 break;
             }
             let index = self.u.choose_index(self.actors.len())?;
-            self.run(index)?;
-            self.end(index)?;
+            let mut actor = self.actors[index].take().expect("nobody else uses it");
+            actor = self.run(actor)?;
+            self.actors[index] = Some(self.end(actor)?);
         }
-        for actor in &self.actors {
+        for actor in self.actors.iter().flatten() {
             actor.check(true);
         }
         Ok(())
     }
 
-    fn run(&mut self, index: usize) -> Result<()> {
-        let (u, actor) = (&mut *self.u, &mut self.actors[index]);
-        let calm = u.ratio(self.calm, 16)?;
+    fn run(&mut self, mut actor: Box<Actor>) -> Result<Box<Actor>> {
+        let u = &mut *self.u;
         actor.announced = u.ratio(7, 8)?;
         if actor.announced {
             actor.slot.enter();
         }
-        if calm {
+        if u.ratio(self.calm, 16)? {
             // As most guests are: no page is new.
             for _ in 0..u.int_in_range(0..=4)? {
-                actor.haunt(u)?;
+                actor = actor.haunt(u)?;
             }
-            return Ok(());
+            return Ok(actor);
         }
         for _ in 0..u.int_in_range(0..=CHANGES_MAX)? {
-            actor.change(u)?;
+            actor = actor.change(u)?;
         }
         if u.ratio(1, 8)? {
             actor.check(u.ratio(1, 4)?);
         }
-        Ok(())
+        Ok(actor)
     }
 
     /// Ends a run by a reset of any kind.
-    fn end(&mut self, index: usize) -> Result<()> {
+    fn end(&mut self, mut actor: Box<Actor>) -> Result<Box<Actor>> {
         let u = &mut *self.u;
         let other = if u.ratio(1, 16)? { Some(contents(u, self.stage)?) } else { None };
         let owner = if u.ratio(3, 4)? { Some(u.int_in_range(0..=2)?) } else { None };
-        let actor = &mut self.actors[index];
         if u.ratio(1, 8)? {
             actor.fail_to_reset(u, other.as_ref())?;
         }
         let elsewhere = u.ratio(1, 16)?;
-        actor.elsewhere(elsewhere, |actor| actor.reset(other.as_ref(), owner));
+        actor = actor.here_or(elsewhere, move |actor| actor.reset(other.as_ref(), owner));
         actor.check(u.ratio(1, 8)?);
         if u.ratio(1, 16)? {
             // As pools do when memory is short.
@@ -161,8 +164,31 @@ impl<'a, 'b> Play<'a, 'b> {
         if u.ratio(1, 16)? {
             actor.check_growth();
         }
-        Ok(())
+        Ok(actor)
     }
+}
+
+type Job = Box<dyn FnOnce(&mut Actor) + Send>;
+
+/// Another thread. It is there before runs start: starting one causes page faults.
+static ELSEWHERE: LazyLock<Mutex<Elsewhere>> = LazyLock::new(|| {
+    let (jobs, todo) = mpsc::channel::<(Box<Actor>, Job)>();
+    let (done, results) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (mut actor, job) in todo {
+            let job = std::panic::AssertUnwindSafe(|| job(&mut actor));
+            let panic = std::panic::catch_unwind(job).err();
+            if done.send((actor, panic)).is_err() {
+                break;
+            }
+        }
+    });
+    Mutex::new(Elsewhere { jobs, results })
+});
+
+struct Elsewhere {
+    jobs: Sender<(Box<Actor>, Job)>,
+    results: Receiver<(Box<Actor>, Option<Box<dyn std::any::Any + Send>>)>,
 }
 
 impl Actor {
@@ -226,22 +252,38 @@ impl Actor {
     }
 
     /// Writes where earlier runs have written.
-    fn haunt(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn haunt(mut self: Box<Self>, u: &mut Unstructured<'_>) -> Result<Box<Self>> {
         let at = *u.choose(&self.haunts)?;
         if !self.model.ranges().iter().any(|range| range.contains(&at)) {
-            return Ok(());
+            return Ok(self);
         }
         let byte = [u.arbitrary()?];
-        match u.int_in_range(0..=4)? {
-            0 => self.apply(&Change::Kernel { at, bytes: byte.into() }),
-            1 => self.apply(&Change::Undo { range: at / PAGE * PAGE..at / PAGE * PAGE + PAGE }),
+        match u.int_in_range(0..=15)? {
+            0 | 1 => self.apply(&Change::Kernel { at, bytes: byte.into() }),
+            2 | 3 => {
+                self.apply(&Change::Undo { range: at / PAGE * PAGE..at / PAGE * PAGE + PAGE });
+            }
+            4 => {
+                // After this, no page of a memory is new.
+                let zones = self.model.zones.memories.iter().zip(&self.model.now);
+                for range in zones.map(|(zone, size)| zone.start..zone.start + size) {
+                    advise(&self.slot, &range, libc::MADV_COLLAPSE);
+                }
+                let at = self.model.place(u)?;
+                self.write(at, &byte);
+            }
+            5 if self.announced => {
+                let change = Change::Store { at: self.model.place(u)?, bytes: byte.into() };
+                return Ok(self.enter_elsewhere(change));
+            }
             _ => self.write(at, &byte),
         }
-        Ok(())
+        Ok(self)
     }
 
-    fn change(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+    fn change(mut self: Box<Self>, u: &mut Unstructured<'_>) -> Result<Box<Self>> {
         let elsewhere = u.ratio(1, 10)?;
+        let change = Change::choose(u, &self.model)?;
         if elsewhere && !self.viewed_for_good && self.announced {
             // As the contract of slots asks.
             match u.int_in_range(0..=3)? {
@@ -249,35 +291,38 @@ impl Actor {
                     self.slot.note_view(View::ForGood);
                     self.viewed_for_good = true;
                 }
-                1 => return self.enter_elsewhere(u),
+                1 => return Ok(self.enter_elsewhere(change)),
                 _ => self.slot.note_view(View::UntilReset),
             }
         }
-        let change = Change::choose(u, &self.model)?;
-        self.elsewhere(elsewhere, |actor| actor.apply(&change));
-        Ok(())
+        Ok(self.here_or(elsewhere, move |actor| actor.apply(&change)))
     }
 
     /// Another thread runs code in the slot.
-    fn enter_elsewhere(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
-        let change = Change::choose(u, &self.model)?;
-        self.elsewhere(true, |actor| {
+    fn enter_elsewhere(self: Box<Self>, change: Change) -> Box<Self> {
+        self.here_or(true, move |actor| {
             actor.slot.enter();
             actor.apply(&change);
-        });
-        Ok(())
+        })
     }
 
-    /// Does something here, or on another thread.
-    fn elsewhere(&mut self, elsewhere: bool, what: impl FnOnce(&mut Self) + Send) {
-        if elsewhere {
-            let joined = std::thread::scope(|scope| scope.spawn(|| what(self)).join());
-            if let Err(panic) = joined {
-                std::panic::resume_unwind(panic);
-            }
-        } else {
-            what(self);
+    /// Does something on this thread or on the other one.
+    fn here_or(
+        mut self: Box<Self>,
+        elsewhere: bool,
+        what: impl FnOnce(&mut Self) + Send + 'static,
+    ) -> Box<Self> {
+        if !elsewhere {
+            what(&mut self);
+            return self;
         }
+        let other = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);
+        other.jobs.send((self, Box::new(what))).expect("it works as long as we do");
+        let (actor, panic) = other.results.recv().expect("it works as long as we do");
+        if let Some(panic) = panic {
+            std::panic::resume_unwind(panic);
+        }
+        actor
     }
 
     fn apply(&mut self, change: &Change) {
@@ -308,15 +353,16 @@ impl Actor {
                 self.model.now[*memory] = *size;
             }
             Change::Kernel { at, bytes } => {
+                // No fault of this thread shows that.
+                self.slot.note_view(View::UntilReset);
                 kernel_writes(&self.slot, *at, bytes);
                 self.model.write(*at, bytes);
             }
             Change::Advise { range, advice } => {
-                let at = self.slot.start().wrapping_add(range.start as usize);
-                // SAFETY: such advice keeps the contents of pages, or is refused.
-                unsafe {
-                    libc::madvise(at.cast(), (range.end - range.start) as usize, *advice);
+                if *advice == libc::MADV_POPULATE_WRITE {
+                    self.slot.note_view(View::UntilReset);
                 }
+                advise(&self.slot, range, *advice);
             }
         }
     }
@@ -338,6 +384,18 @@ impl Actor {
     #[track_caller]
     fn check(&self, all: bool) {
         assert_eq!(self.sizes(), self.model.now, "{self:?}");
+        let memories = self.model.zones.memories.iter().zip(&self.model.sizes);
+        for ((zone, size), now) in memories.zip(&self.model.now) {
+            let always = match self.model.growth {
+                GrowthKind::Checked { accessible } => accessible.unwrap_or(u64::MAX),
+                _ => 0,
+            };
+            let open = zone.start + (*now).max(always.min(size.maximum).max(size.initial));
+            for past in [0, PAGE, RESERVED / 2, RESERVED] {
+                let beyond = (open + past).min(zone.start + zone.reservation);
+                assert!(!accessible(&self.slot, beyond), "{past:#x} past its end: {self:?}");
+            }
+        }
         for range in self.model.ranges() {
             for run in if all { vec![range] } else { populated(&self.slot, range) } {
                 let (found, wanted) = (bytes(&self.slot, run.clone()), self.model.get(run.clone()));
@@ -449,6 +507,7 @@ impl Model {
             zones: zones.clone(),
             stack_kept: config.stack_kept,
             clear_stack: config.clear_stack,
+            growth: config.growth,
             image: Arc::clone(image),
             sizes: sizes.to_vec(),
             now: Vec::new(),
@@ -496,7 +555,7 @@ impl Model {
     /// each page is as it was or zero; zero, if it is the owner's no longer.
     fn reset(&mut self, slot: &Slot, cleared: bool) {
         let zones = self.zones.clone();
-        let (stack, link) = (zones.stack, zones.link..zones.image_floor);
+        let (stack, link) = (zones.stack, zones.link);
         let kept = match self.clear_stack {
             true => stack.end..stack.end,
             false => stack.end.saturating_sub(self.stack_kept).max(stack.start)..stack.end,
@@ -531,7 +590,7 @@ impl Model {
         let mut choices = vec![
             zones.stack.clone(),
             zones.stack.end - 8 * PAGE..zones.stack.end,
-            zones.link..zones.image_floor,
+            zones.link.clone(),
             zones.image_floor..zones.base,
         ];
         for (zone, size) in zones.memories.iter().zip(&self.now) {
@@ -590,7 +649,11 @@ fn contents(u: &mut Unstructured<'_>, stage: &Stage) -> Result<(Arc<Image>, Vec<
         let extents = image.extents().iter().filter(|extent| (zone.start..end).contains(&extent.end));
         let least = extents.map(|extent| extent.end - zone.start).max().unwrap_or(0);
         let limit = *u.choose(&[16 * PAGE, 0, 64 * PAGE, RESERVED])?;
-        let initial = u.int_in_range(least / PAGE..=least.max(limit) / PAGE)? * PAGE;
+        let initial = match u.ratio(1, 8)? {
+            // There is room for a huge page.
+            true => RESERVED,
+            false => u.int_in_range(least / PAGE..=least.max(limit) / PAGE)? * PAGE,
+        };
         let room = *u.choose(&[64 * PAGE, 0, RESERVED])?;
         let maximum = u.int_in_range(initial / PAGE..=(initial + room).min(RESERVED) / PAGE)?;
         sizes.push(MemorySize { initial, maximum: maximum * PAGE });
@@ -608,7 +671,7 @@ fn stage(memories: u64) -> Stage {
     };
     let zones = SlotConfig {
         stack: 0x1_0000..0x3_0000,
-        link: 0x3_0000,
+        link: 0x3_0000..0x3_1000,
         image_floor: 0x3_1000,
         base,
         memories: (0..memories).map(zone).collect(),
@@ -680,6 +743,23 @@ fn bytes(slot: &Slot, range: Range<u64>) -> &[u8] {
     let from = slot.start().wrapping_add(range.start as usize);
     // SAFETY: callers ask for what is accessible, and nobody writes meanwhile.
     unsafe { std::slice::from_raw_parts(from, (range.end - range.start) as usize) }
+}
+
+/// Advice that keeps what pages hold, or is refused.
+fn advise(slot: &Slot, range: &Range<u64>, advice: i32) {
+    let at = slot.start().wrapping_add(range.start as usize);
+    // SAFETY: only such advice is given.
+    unsafe { libc::madvise(at.cast(), (range.end - range.start) as usize, advice) };
+}
+
+/// Whether a byte can be read, found without a signal.
+fn accessible(slot: &Slot, at: u64) -> bool {
+    let mut byte = 0u8;
+    let from = slot.start().wrapping_add(at as usize);
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: from.cast(), iov_len: 1 };
+    // SAFETY: the kernel checks the remote address; the local one is of this frame.
+    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == 1 }
 }
 
 /// Writes by a system call of this thread.

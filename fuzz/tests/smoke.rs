@@ -27,3 +27,13 @@ fn compile() {
 fn run() {
     short_run(pagefork_fuzz::run, 1_000, 4096);
 }
+
+#[test]
+fn reset_slot() {
+    short_run(pagefork_fuzz::reset_slot, 600, 1500);
+}
+
+#[test]
+fn reset_store() {
+    short_run(pagefork_fuzz::reset_store, 150, 4096);
+}

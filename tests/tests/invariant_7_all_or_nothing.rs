@@ -78,7 +78,9 @@ fn each_failure<S, R: Debug>(
                 // What cannot be given back is kept and given back later: no
                 // reason to fail, unless it was in the way of a spawn.
                 // What cannot be reset when a store is dropped is not kept for others.
-                (Some(Call::Release | Call::Scan | Call::Discard), Ok(_)) => check(state, None),
+                (Some(Call::Release | Call::Scan | Call::Discard | Call::Protect), Ok(_)) => {
+                    check(state, None);
+                }
                 (Some(call), Ok(value)) => panic!("{call} failed, and yet: {value:?}"),
                 (Some(_), Err(error)) => {
                     assert_eq!(error.kind(), ErrorKind::System, "{error:#}");
@@ -192,7 +194,7 @@ fn what_the_host_creates_is_made_wholly_or_not_at_all() {
 
 #[test]
 fn a_memory_that_cannot_grow_is_as_before() {
-    let mut used = Used::new(&Engine::default());
+    let mut used = Used::new(&quiet_engine());
     let grow = used.instance.get_typed_func::<i32, i32>(&mut used.store, "grow").unwrap();
     let memory = used.instance.get_memory(&mut used.store, "memory").unwrap();
     HostFeatures::get().unwrap();
@@ -262,7 +264,7 @@ fn refused(used: &mut Used, wat: &str, imports: &[Extern]) -> Error {
 #[test]
 fn refused_imports_and_trapping_segments_leave_everything_as_it_was() {
     in_own_process("refused_imports_and_trapping_segments_leave_everything_as_it_was", || {
-        let engine = Engine::default();
+        let engine = quiet_engine();
         let mut used = Used::new(&engine);
         let import = r#"(module (import "a" "b" (func (param i32))))"#;
         let outside_data = r#"(module (memory 1) (data (i32.const 65533) "four"))"#;
@@ -300,7 +302,7 @@ fn refused_imports_and_trapping_segments_leave_everything_as_it_was() {
 
 #[test]
 fn limits_count_what_there_is_and_nothing_that_failed() {
-    let engine = Engine::default();
+    let engine = quiet_engine();
     let mut used = Used::new(&engine);
     let limits = StoreLimits::new()
         .instances(3)
@@ -360,7 +362,7 @@ fn a_start_function_that_fails_leaves_the_store_usable_and_nothing_when_it_is_go
     in_own_process(
         "a_start_function_that_fails_leaves_the_store_usable_and_nothing_when_it_is_gone",
         || {
-            let engine = Engine::default();
+            let engine = quiet_engine();
             let start = |body: &str| {
                 let wat = format!(
                     r#"(module (import "host" "f" (func $f)) (memory 1) (func $start {body})
@@ -416,7 +418,7 @@ fn a_start_function_that_fails_leaves_the_store_usable_and_nothing_when_it_is_go
 fn segments_for_other_instances_stay_written_as_the_specification_says() {
     // All of a segment or nothing of it; those before it stay. What can call the
     // instance keeps it alive.
-    let engine = Engine::default();
+    let engine = quiet_engine();
     let mut used = Used::new(&engine);
     let memory = used.instance.get_memory(&mut used.store, "memory").unwrap();
     let table = used.instance.get_table(&mut used.store, "table").unwrap();
@@ -453,7 +455,7 @@ fn segments_for_other_instances_stay_written_as_the_specification_says() {
 #[test]
 fn threads_that_fail_and_succeed_at_once_leave_nothing() {
     in_own_process("threads_that_fail_and_succeed_at_once_leave_nothing", || {
-        let engine = &Engine::default();
+        let engine = &quiet_engine();
         let good = &Module::new(engine, WITH_EVERYTHING).unwrap();
         let bad = &Module::new(engine, r#"(module (memory 1) (data (i32.const -1) "x"))"#).unwrap();
         let round = || -> Held {
@@ -476,6 +478,7 @@ fn threads_that_fail_and_succeed_at_once_leave_nothing() {
                 }
             });
             drop(common::spawn(engine, "(module (memory 1))"));
+            engine.purge_pool();
             held()
         };
         // The allocator makes arenas for the threads of the first rounds.

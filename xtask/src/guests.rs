@@ -113,16 +113,19 @@ const COMPILER: (&str, &str, &str) =
 const BUILT: &[(&str, Language)] = &[
     ("guest/c/survey.c", Language::C),
     ("guest/c/crash.c", Language::Debugged),
+    ("guest/c/form_cgi.c", Language::C),
     ("guest/bench/kernels.c", Language::Freestanding),
     ("guest/cpp/words.cpp", Language::Cpp),
     ("guest/cpp/formula.cpp", Language::CppThrowing),
     ("guest/rust/files.rs", Language::Rust),
     ("guest/rust/pretty.rs", Language::Rust),
+    ("guest/rust/hello_cgi.rs", Language::Rust),
+    ("guest/rust/dirty_cgi.rs", Language::Rust),
 ];
 
 /// Own guests in Go, whose programs are too large to be committed; the host's
 /// own `go` builds them in a second.
-const GO: &[&str] = &["guest/go/digest"];
+const GO: &[&str] = &["guest/go/digest", "guest/go/greet"];
 
 #[derive(Clone, Copy)]
 enum Language {

@@ -57,11 +57,35 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures with the peer in the same run.
-fn bench(host: &host::Host, names: &[&str]) -> Result {
-    let mut cargo = host.cargo();
-    cargo.args(["run", "--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
-    cargo.args(["--features", "peer", "--"]).args(names);
-    cargo.env("PAGEFORK_GUESTS", host.guests());
-    host::check(&mut cargo)
+/// Measures with the peer in the same run. Serving needs its WASI, which is built with
+/// more of the peer, so that is a run of its own.
+fn bench(host: &host::Host, arguments: &[&str]) -> Result {
+    let (mut options, mut names) = (Vec::new(), Vec::new());
+    let mut rest = arguments.iter();
+    while let Some(&argument) = rest.next() {
+        match argument {
+            "--into" | "--plots" => {
+                options.push(argument);
+                options.extend(rest.next());
+            }
+            _ if argument.starts_with("--") => options.push(argument),
+            _ => names.push(argument),
+        }
+    }
+    let (serve, others): (Vec<&str>, Vec<&str>) =
+        names.iter().copied().partition(|name| *name == "serve");
+    let run = |features: &str, names: &[&str]| {
+        let mut cargo = host.cargo();
+        cargo.args(["run", "--release", "--locked", "--manifest-path", "bench/Cargo.toml"]);
+        cargo.args(["--features", features, "--"]).args(&options).args(names);
+        cargo.env("PAGEFORK_GUESTS", host.guests());
+        host::check(&mut cargo)
+    };
+    if names.is_empty() || !others.is_empty() {
+        run("peer", &others)?;
+    }
+    if names.is_empty() || !serve.is_empty() {
+        run("peer-wasi", &["serve"])?;
+    }
+    Ok(())
 }

@@ -18,6 +18,7 @@ const SAFE: &[&str] = &[
     "crates/pagefork-cli/src/main.rs",
     "crates/pagefork-compiler/src/lib.rs",
     "crates/pagefork-layout/src/lib.rs",
+    "crates/pagefork-serve/src/lib.rs",
     "crates/pagefork-wasi/src/lib.rs",
     "crates/pagefork-wast/src/lib.rs",
     "xtask/src/main.rs",

@@ -3,6 +3,7 @@ use std::process::ExitCode;
 use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
 use pagefork_compiler::CpuLevel;
 use pagefork_pages::probes::{Limits, Outcome, Probe};
+use pagefork_pages::{Choice, OWN_FILES_LARGE_MAX, OWN_FILES_MAX, Reason, StrategyConfig};
 
 use crate::show;
 
@@ -16,7 +17,7 @@ const MAPS_PER_SLOT: u64 = 4;
 const INSTANCES_COMFORTABLE: u64 = 1000;
 
 /// Fewer descriptors than this are worth a word.
-const DESCRIPTORS_COMFORTABLE: u64 = 1024;
+const DESCRIPTORS_COMFORTABLE: u64 = 2 * OWN_FILES_LARGE_MAX as u64;
 
 /// A memory, a table and data, and a function that reads.
 const GUEST: &str = r#"(module (memory 1) (table 1 funcref) (data (i32.const 0) "\2a")
@@ -26,10 +27,13 @@ const GUEST: &str = r#"(module (memory 1) (table 1 funcref) (data (i32.const 0) 
 pub(crate) fn doctor() -> Result<ExitCode, String> {
     let machine = [processor(), engine(), guest()];
     let needed = NEEDED.map(|needed| needed.try_out());
+    let resets: Vec<Line> =
+        strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
     let later = LATER.map(|wanted| wanted.try_out());
     let limits = limits();
     print("Machine", &machine);
     print(&format!("Kernel: what instances are made of{}", release()), &needed);
+    print("Reset of slots", &resets);
     print("Kernel: what nothing here uses yet, and what would be done without", &later);
     print("Limits of this process", &limits);
 
@@ -128,6 +132,38 @@ fn guest() -> Line {
     }
 }
 
+/// How slots are reset by default, and whether copy-on-write is switched off.
+fn strategy() -> [Line; 2] {
+    let choice = StrategyConfig::default().check().and_then(|strategies| strategies.choice());
+    let reset = match &choice {
+        Ok(choice) => chosen(choice),
+        Err(error) => Line::new(State::Missing, "reset strategy", error.to_string()),
+    };
+    let name = "PAGEFORK_COW";
+    let is_off = choice.is_ok_and(|choice| choice.reason == Reason::CopyOnWriteOff);
+    let switch = match (is_off, std::env::var_os(name)) {
+        (false, _) => Line::new(State::Ok, name, "images are mapped copy-on-write"),
+        (true, Some(value)) if value == "0" => {
+            let detail = "0: images are copied into slots and not mapped. Unset it to map them";
+            Line::new(State::Limited, name, detail)
+        }
+        (true, _) => {
+            let detail = "this program was built with the feature no-cow: images are copied into \
+                          slots and not mapped";
+            Line::new(State::Limited, name, detail)
+        }
+    };
+    [reset, switch]
+}
+
+fn chosen(choice: &Choice) -> Line {
+    let (state, detail) = match choice.reason {
+        Reason::Asked => (State::Ok, format!("{}, the default, has all it needs", choice.used)),
+        _ => (State::Limited, choice.to_string()),
+    };
+    Line::new(state, "reset strategy", detail)
+}
+
 /// A feature of kernels, and what its absence means.
 struct Wanted {
     probe: Probe,
@@ -186,7 +222,7 @@ const NEEDED: [Wanted; 6] = [
         name: "MADV_DONTNEED",
         works: "it brings the bytes of an image and zeros back",
         absent: State::Limited,
-        without: "Instances run, but their slots cannot be reset: use another kernel.",
+        without: "Slots are reset by mapping them anew, which costs more: use another kernel.",
     },
     Wanted {
         probe: Probe::Grow,
@@ -197,29 +233,33 @@ const NEEDED: [Wanted; 6] = [
     },
 ];
 
-const LATER: [Wanted; 7] = [
-    Wanted {
-        probe: Probe::NoHugePages,
-        name: "MADV_NOHUGEPAGE",
-        works: "huge pages can be kept out of a slot",
-        absent: State::Missing,
-        without: "One write could make 2 MiB private.",
-    },
+const RESETS: [Wanted; 3] = [
     Wanted {
         probe: Probe::Scan,
         name: "PAGEMAP_SCAN",
         works: "one call finds the pages that differ from an image",
-        absent: State::Missing,
-        without: "Private pages would be read from /proc/self/pagemap, 8 bytes a page; kernels \
-                  have it since 6.7.",
+        absent: State::Limited,
+        without: "Private pages are read from /proc/self/pagemap, 8 bytes a page; kernels have \
+                  it since 6.7.",
     },
     Wanted {
         probe: Probe::Pagemap,
         name: "/proc/self/pagemap",
         works: "it tells pages of an image from private ones",
-        absent: State::Missing,
-        without: "Without PAGEMAP_SCAN too, slots would be discarded as a whole: mount /proc.",
+        absent: State::Limited,
+        without: "Without PAGEMAP_SCAN too, slots are discarded as a whole: mount /proc.",
     },
+    Wanted {
+        probe: Probe::NoHugePages,
+        name: "MADV_NOHUGEPAGE",
+        works: "huge pages can be kept out of a slot",
+        absent: State::Limited,
+        without: "Page faults tell nothing about writes to huge pages, so every reset searches \
+                  for private pages.",
+    },
+];
+
+const LATER: [Wanted; 4] = [
     Wanted {
         probe: Probe::TrackWrites,
         name: "userfaultfd WP_ASYNC",
@@ -284,11 +324,14 @@ fn limits() -> Vec<Line> {
     }
     lines.push(match limits.descriptors {
         Some(limit) if limit < DESCRIPTORS_COMFORTABLE => {
-            let detail = format!("{limit}, one for each image: raise it with `ulimit -n N`");
+            let detail = format!(
+                "{limit}: the first {OWN_FILES_MAX} images of a process take one each, large ones \
+                 up to {OWN_FILES_LARGE_MAX}: raise it with `ulimit -n N`"
+            );
             Line::new(State::Limited, "RLIMIT_NOFILE", detail)
         }
         Some(limit) => {
-            let detail = format!("{limit}: room for as many images, one for each module");
+            let detail = format!("{limit}: room for any number of images, which share files");
             Line::new(State::Ok, "RLIMIT_NOFILE", detail)
         }
         None => Line::new(State::Ok, "RLIMIT_NOFILE", "unlimited"),
@@ -329,4 +372,28 @@ fn slot_size() -> u64 {
     compiled.map_or(MEMORY_RESERVATION + MEMORY_GUARD + SLOT_ALIGN, |module| {
         module.compiled().layout.size
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use pagefork_pages::ResetKind::{self, Auto, Copy, Discard, Remap};
+
+    use super::*;
+
+    #[test]
+    fn what_replaces_a_strategy_is_named_with_its_reason() {
+        let line = |used: ResetKind, reason| chosen(&Choice { asked: Auto, used, reason });
+        let good = line(Auto, Reason::Asked);
+        assert_eq!((good.state, good.detail.starts_with("auto")), (State::Ok, true));
+        for (used, reason, words) in [
+            (Copy, Reason::CopyOnWriteOff, "switched off"),
+            (Remap, Reason::DiscardDoesNothing, "MADV_DONTNEED does nothing"),
+            (Discard, Reason::NoPageMap, "neither PAGEMAP_SCAN nor"),
+            (Auto, Reason::ReadsPageMap, "PAGEMAP_SCAN is missing"),
+        ] {
+            let Line { state, detail, .. } = line(used, reason);
+            assert_eq!(state, State::Limited);
+            assert!(detail.starts_with(&used.to_string()) && detail.contains(words), "{detail}");
+        }
+    }
 }

@@ -12,6 +12,8 @@ mod progress;
 
 /// `pagefork run`.
 mod run;
+/// `pagefork serve`.
+mod serve;
 /// `pagefork compile`.
 mod compile;
 /// Sockets for programs.
@@ -38,6 +40,7 @@ use arguments::Command;
 fn main() -> ExitCode {
     let result = match arguments::parse(std::env::args_os()) {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Serve(arguments) => serve::serve(&arguments),
         Command::Compile(arguments) => compile::compile(&arguments),
         Command::Inspect(arguments) => inspect::inspect(&arguments),
         Command::Doctor => doctor::doctor(),

@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -27,7 +28,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
     if arguments.unknown_imports == UnknownImports::Trap {
         linker.define_unknown_imports_as_traps(&module).map_err(|error| format!("{error:#}"))?;
     }
-    check_imports(arguments, &linker, &mut store, &module)?;
+    check_imports(arguments.file(), &linker, &mut store, &module)?;
     if let Some(fuel) = arguments.fuel {
         store.set_fuel(fuel).map_err(|error| error.to_string())?;
     }
@@ -58,15 +59,15 @@ fn config(arguments: &Run) -> Config {
     // Frames of a dump are told by their offsets in the module.
     config.sources(arguments.core_dump.is_some());
     if !arguments.no_cache {
-        config.cache(cache(arguments));
+        config.cache(cache(arguments.cache_directory.as_deref()));
     }
     config
 }
 
 /// Where compiled programs are kept. What is wrong with a directory is said only
 /// to those who asked for it: programs run without.
-fn cache(arguments: &Run) -> Cache {
-    let Some(directory) = &arguments.cache_directory else {
+pub(crate) fn cache(directory: Option<&Path>) -> Cache {
+    let Some(directory) = directory else {
         return Cache::in_default_directory();
     };
     let cache = Cache::new(directory);
@@ -77,8 +78,8 @@ fn cache(arguments: &Run) -> Cache {
 }
 
 /// Names everything that is missing, where the linker would name the first.
-fn check_imports(
-    arguments: &Run,
+pub(crate) fn check_imports(
+    file: &Path,
     linker: &Linker<WasiCtx>,
     store: &mut Store<WasiCtx>,
     module: &Module,
@@ -109,7 +110,7 @@ fn check_imports(
     };
     Err(format!(
         "{} imports what nothing here defines:\n{}{advice}",
-        arguments.file().display(),
+        file.display(),
         show::table(&rows, &[])
     ))
 }

@@ -37,6 +37,9 @@ fn this_machine_runs_guests() {
     for name in [
         "processor",
         "MADV_DONTNEED",
+        "reset strategy",
+        "MADV_NOHUGEPAGE",
+        "/proc/self/pagemap",
         "PAGEMAP_SCAN",
         "userfaultfd MISSING",
         "userfaultfd SIGBUS",
@@ -61,6 +64,25 @@ fn limits_that_matter_are_named_with_what_raises_them() {
         let (state, detail) = line(&report, name);
         assert!(state == "limited" && detail.contains(expected), "{report}");
     }
+}
+
+#[test]
+fn the_reset_strategy_is_named_and_what_stands_in_its_way() {
+    let report = pagefork("doctor").stdout;
+    let (state, detail) = line(&report, "reset strategy");
+    assert!(detail.starts_with("auto"), "{detail}");
+    assert_eq!(state, line(&report, "PAGEMAP_SCAN").0, "{report}");
+    assert_eq!(line(&report, "PAGEFORK_COW").0, "ok");
+
+    let (code, report) = with_limits("export PAGEFORK_COW=0");
+    assert_eq!(code, Some(0), "{report}");
+    let (state, detail) = line(&report, "reset strategy");
+    assert_eq!(
+        (state, detail),
+        ("limited", "copy (asked for: auto): copy-on-write is switched off")
+    );
+    let (state, detail) = line(&report, "PAGEFORK_COW");
+    assert!(state == "limited" && detail.contains("Unset it"), "{report}");
 }
 
 #[test]

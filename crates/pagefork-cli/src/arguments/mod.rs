@@ -1,5 +1,7 @@
 /// `pagefork run`.
 mod run;
+/// `pagefork serve`.
+mod serve;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -7,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub(crate) use run::{Profile, Run, UnknownImports};
+pub(crate) use serve::{LogFormat, Serve};
 
 /// Parses a command line. Prints help, or what is wrong with it, and ends the
 /// process where that is all there is to do; the exit code is then 0 or 2.
@@ -36,6 +39,8 @@ struct Pagefork {
 pub(crate) enum Command {
     /// Run a program, or call one of its functions
     Run(Run),
+    /// Serve HTTP: each request is answered by a fresh instance of a program
+    Serve(Serve),
     /// Compile a module to a file that `run` starts at once
     Compile(Compile),
     /// Show what a module needs, offers and uses, and its layout in memory

@@ -105,7 +105,7 @@ pub(crate) struct Directory {
     pub(crate) guest: String,
 }
 
-fn directory(text: &str) -> Result<Directory, String> {
+pub(super) fn directory(text: &str) -> Result<Directory, String> {
     let (host, guest) = text.split_once("::").unwrap_or((text, text));
     if host.is_empty() || guest.is_empty() {
         return Err("give the directory as HOST or as HOST::GUEST".to_owned());
@@ -113,7 +113,7 @@ fn directory(text: &str) -> Result<Directory, String> {
     Ok(Directory { host: host.into(), guest: guest.to_owned() })
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+pub(super) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("a variable needs a name".to_owned()),
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
@@ -126,7 +126,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let milliseconds = match unit {
