@@ -431,18 +431,40 @@ impl std::fmt::Debug for Actor {
 
 /// What is done to a slot in one go.
 enum Change {
-    Store { at: u64, bytes: Vec<u8> },
+    Store {
+        at: u64,
+        bytes: Vec<u8>,
+    },
     /// Each `step`th page is filled.
-    Pages { range: Range<u64>, step: u64, byte: u8 },
+    Pages {
+        range: Range<u64>,
+        step: u64,
+        byte: u8,
+    },
     /// Pages become private and stay equal.
-    Touch { range: Range<u64> },
-    Read { range: Range<u64> },
+    Touch {
+        range: Range<u64>,
+    },
+    Read {
+        range: Range<u64>,
+    },
     /// The image's bytes are written.
-    Undo { range: Range<u64> },
-    Grow { memory: usize, size: u64 },
+    Undo {
+        range: Range<u64>,
+    },
+    Grow {
+        memory: usize,
+        size: u64,
+    },
     /// The kernel writes, asked by whoever runs.
-    Kernel { at: u64, bytes: Vec<u8> },
-    Advise { range: Range<u64>, advice: i32 },
+    Kernel {
+        at: u64,
+        bytes: Vec<u8>,
+    },
+    Advise {
+        range: Range<u64>,
+        advice: i32,
+    },
 }
 
 impl Change {
@@ -560,7 +582,8 @@ impl Model {
             true => stack.end..stack.end,
             false => stack.end.saturating_sub(self.stack_kept).max(stack.start)..stack.end,
         };
-        let kept: Vec<_> = [kept, link].map(|range| (range.clone(), self.get(range).to_vec())).into();
+        let kept: Vec<_> =
+            [kept, link].map(|range| (range.clone(), self.get(range).to_vec())).into();
         self.start();
         for (range, before) in kept.into_iter().filter(|_| !cleared) {
             let pages = range.step_by(PAGE as usize);
@@ -646,7 +669,8 @@ fn contents(u: &mut Unstructured<'_>, stage: &Stage) -> Result<(Arc<Image>, Vec<
     let mut sizes = Vec::new();
     for zone in &stage.zones.memories {
         let end = zone.start + zone.reservation;
-        let extents = image.extents().iter().filter(|extent| (zone.start..end).contains(&extent.end));
+        let extents =
+            image.extents().iter().filter(|extent| (zone.start..end).contains(&extent.end));
         let least = extents.map(|extent| extent.end - zone.start).max().unwrap_or(0);
         let limit = *u.choose(&[16 * PAGE, 0, 64 * PAGE, RESERVED])?;
         let initial = match u.ratio(1, 8)? {
@@ -714,8 +738,11 @@ fn stage(memories: u64) -> Stage {
 /// An image that somebody with the descriptor could still cut short: no strategy
 /// may read it in place.
 fn file_image(extent: Range<u64>, bytes: &[u8]) -> Arc<Image> {
-    let path = std::env::temp_dir()
-        .join(format!("pagefork-fuzz-{}-{:#x}", std::process::id(), extent.end));
+    let path = std::env::temp_dir().join(format!(
+        "pagefork-fuzz-{}-{:#x}",
+        std::process::id(),
+        extent.end
+    ));
     let mut file = File::create(&path).expect("a temporary file");
     file.set_permissions(std::fs::Permissions::from_mode(0o600)).expect("our own file");
     file.write_all(bytes).expect("room in the temporary directory");

@@ -93,40 +93,20 @@ fn each_failure(mut step: impl FnMut(&str) -> bool, mut fails: impl FnMut(&str))
     }
 }
 
-/// Waits until the threads that look after so many pools have all that they need: it
-/// counts as held.
-fn settle(pools: usize) {
-    let sleeps = |task: &std::path::Path| {
-        let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
-        // The number of the system call that it is in: poll, ppoll or clock_nanosleep.
-        let call = std::fs::read_to_string(task.join("syscall")).unwrap_or_default();
-        let number = call.split(' ').next().unwrap_or_default();
-        name.trim() == "pagefork-pool" && ["7", "271", "230"].contains(&number)
-    };
-    let tasks = || std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    while tasks().filter(|task| sleeps(&task.path())).count() < pools {
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn cve_2022_23636_and_wasmtime_13374_13579_13634_a_spawn_fails_at_every_step() {
     in_own_process(
         "cve_2022_23636_and_wasmtime_13374_13579_13634_a_spawn_fails_at_every_step",
         || {
-            // What ends with an engine ends a little later, so none ends.
-            let mut engines = Vec::new();
             for (reset, growth) in pairs() {
                 let what = format!("{reset}, {growth:?}");
                 let engine = engine(reset, growth);
-                engines.push(engine.clone());
                 let module = Module::new(&engine, GUEST).unwrap();
                 let linker = Linker::<()>::new(&engine);
                 let pre = linker.instantiate_pre(&module).unwrap();
                 let fresh = pages(&pre.spawn(()).unwrap().0);
                 drop(pre.spawn(()).unwrap());
                 engine.purge_pool();
-                settle(engines.len());
                 let before = held();
                 let check = |when: &str| {
                     let (mut store, instance) = pre.spawn(()).unwrap();
@@ -275,21 +255,21 @@ fn freenet_3633_what_is_kept_goes_when_it_is_closed_purged_or_its_module_is_gone
     in_own_process(
         "freenet_3633_what_is_kept_goes_when_it_is_closed_purged_or_its_module_is_gone",
         || {
-            // What ends with an engine ends a little later, so none ends.
-            let mut engines = Vec::new();
             for (reset, growth) in pairs() {
                 let what = format!("{reset}, {growth:?}");
                 let engine = engine(reset, growth);
-                engines.push(engine.clone());
                 let warm = pre(&engine, GUEST);
                 drop(warm.spawn(()).unwrap());
                 engine.purge_pool();
-                settle(engines.len());
                 let before = held();
                 let some = || -> Vec<_> { (0..20).map(|_| warm.spawn(()).unwrap()).collect() };
                 let same = |when: &str| {
                     let now = held();
-                    assert_eq!((now.mapped, now.maps), (before.mapped, before.maps), "{what}: {when}");
+                    assert_eq!(
+                        (now.mapped, now.maps),
+                        (before.mapped, before.maps),
+                        "{what}: {when}"
+                    );
                     assert_eq!(now.descriptors, before.descriptors, "{what}: {when}");
                 };
 
@@ -356,7 +336,6 @@ fn a_slot_that_could_not_be_released_is_released_later() {
         let pre = pre(&engine, GUEST);
         drop(pre.spawn(()).unwrap());
         engine.purge_pool();
-        settle(1);
         let before = held();
         drop(pre.spawn(()).unwrap());
         let outcome = fail_nth(0, libc::ENOMEM, || engine.purge_pool());

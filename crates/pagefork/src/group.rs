@@ -164,11 +164,10 @@ impl InstanceData {
 impl InstanceData {
     /// Parks the slot for the next instance of the module, or drops it.
     fn park(self) {
-        let Self { mut slot, plan, filled_otherwise, own_strategies, .. } = self;
+        let Self { slot, plan, filled_otherwise, own_strategies, .. } = self;
         if let Some(home) = &plan.home
             && !filled_otherwise
             && !own_strategies
-            && slot.reset().is_ok()
         {
             home.park(slot);
         }

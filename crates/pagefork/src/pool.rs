@@ -153,8 +153,11 @@ impl SlotHome {
         }
     }
 
-    /// Parks a slot that has been reset.
-    pub(crate) fn park(&self, slot: Slot) {
+    /// Resets and parks a slot, or drops it.
+    pub(crate) fn park(&self, mut slot: Slot) {
+        if self.pool.keeps_nothing() || slot.reset().is_err() {
+            return;
+        }
         self.pool.put(self.key, Parked::Slot(Box::new(slot)));
     }
 

@@ -252,6 +252,7 @@ unsafe fn release<T>(full: NonNull<Full<T>>) -> T {
     };
     let home = inner.home.as_ref().map(|home| home.local(inner.engine.pool()));
     if let Some(home) = home
+        && !inner.engine.pool().keeps_nothing()
         && inner.reset_for_parking().is_ok()
     {
         // SAFETY: the store is the caller's, and its data is gone.

@@ -240,6 +240,13 @@ impl<T: Park> Pool<T> {
         *self.0.config.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nothing is kept: then nothing needs to be made ready for it.
+    #[inline]
+    pub fn keeps_nothing(&self) -> bool {
+        let shelf = Shelf::of_this_thread(&self.0);
+        shelf.limited.load(Relaxed) && self.config().kept_max == 0
+    }
+
     /// Changes what is kept; what is beyond it now is dropped.
     pub fn set_config(&self, config: PoolConfig) {
         *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = config;
