@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{frame_names, held, in_own_process, link, spawn, trap_code};
 use pagefork::suspend::{self, Progress, Suspension};
 use pagefork::{
-    Caller, Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Instance, Memory, MemoryType,
-    Module, PoolConfig, RefType, Store, Table, TableType, TrapCode, Val,
+    Caller, Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Instance, Memory,
+    MemoryType, Module, PoolConfig, RefType, Store, Table, TableType, TrapCode, Val,
 };
 
 const WASM_PAGE: usize = 65536;

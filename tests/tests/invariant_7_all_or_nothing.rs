@@ -9,9 +9,9 @@ use std::fmt::Debug;
 use common::{Held, held, in_own_process, trap_code};
 use pagefork::suspend::{self, Progress};
 use pagefork::{
-    Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Global, GlobalType, Instance, LimitError,
-    Linker, Memory, MemoryType, Module, PagesError, PoolConfig, RefType, Store, StoreLimits, Table, TableType,
-    TrapCode, Val, ValType,
+    Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Global, GlobalType, Instance,
+    LimitError, Linker, Memory, MemoryType, Module, PagesError, PoolConfig, RefType, Store,
+    StoreLimits, Table, TableType, TrapCode, Val, ValType,
 };
 use pagefork_pages::inject::fail_nth;
 use pagefork_pages::{Call, HostFeatures};

@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::sync::Arc;
 
 use pagefork_layout::CELL_SIZE;
@@ -182,19 +183,18 @@ fn make_image(store: &StoreInner, ordinal: u32) -> Result<Arc<Image>> {
     let instance = store.instance(ordinal);
     let (module, slot) = (&instance.module, &instance.slot);
     let layout = module.layout();
-    let mut parts = vec![layout.tables.start..layout.base];
-    for (index, memory) in layout.memories.iter().enumerate() {
+    let memories = layout.memories.iter().enumerate().map(|(index, memory)| {
         let start = layout.base + memory.offset;
-        parts.push(start..start + slot.memory_size(index));
-    }
-    let bytes = |range: &std::ops::Range<u64>| {
+        start..start + slot.memory_size(index)
+    });
+    let bytes = |range: Range<u64>| {
         let start = slot.start().wrapping_add(range.start as usize);
         // SAFETY: the range is accessible, and nobody writes it while the store is
         // borrowed.
         unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
     };
     // What a call has left behind is no part of what the instance is.
-    let mut state = bytes(&(layout.state.start..layout.base)).to_vec();
+    let mut state = bytes(layout.state.clone()).to_vec();
     let place = |offset: i32| (layout.base as i64 + i64::from(offset)) as u64;
     let mut clear = |start: u64, size: u64| {
         let at = (start - layout.state.start) as usize;
@@ -205,10 +205,9 @@ fn make_image(store: &StoreInner, ordinal: u32) -> Result<Arc<Image>> {
         place(layout.state_parts.cells),
         u64::from(layout.state_parts.cell_count) * u64::from(CELL_SIZE),
     );
-    parts[0].end = layout.state.start;
 
     let mut runs: Vec<(u64, &[u8])> = Vec::new();
-    for part in &parts {
+    for part in std::iter::once(layout.tables.start..layout.state.start).chain(memories) {
         let start = part.start;
         for (page, at) in bytes(part).chunks(PAGE_SIZE as usize).zip(0..) {
             if page.iter().any(|byte| *byte != 0) {
@@ -219,7 +218,7 @@ fn make_image(store: &StoreInner, ordinal: u32) -> Result<Arc<Image>> {
     runs.push((layout.state.start, &state));
     runs.sort_unstable_by_key(|(at, _)| *at);
     let further = layout.memories.iter().skip(1).map(|memory| layout.base + memory.offset);
-    let mut extents: Vec<std::ops::Range<u64>> =
+    let mut extents: Vec<Range<u64>> =
         std::iter::once(layout.image_start..layout.base).chain(further.map(|at| at..at)).collect();
     for (at, run) in &runs {
         let extent = extents.iter_mut().rev().find(|extent| extent.start <= *at);

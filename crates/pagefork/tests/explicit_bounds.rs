@@ -139,7 +139,7 @@ fn every_access_traps_beyond_the_size_although_bytes_are_accessible() -> Result<
             let module = Module::new(&engine, text.as_str())?;
             let mut store = Store::new(&engine, ());
             let host = Memory::new(&mut store, pagefork::MemoryType::new(1, Some(4)))?;
-            let imports = if text == &own { vec![] } else { vec![host.clone().into()] };
+            let imports = if text == &own { vec![] } else { vec![host.into()] };
             let instance = Instance::new(&mut store, &module, &imports)?;
             let memory = instance.get_memory(&mut store, "memory").unwrap_or(host);
             assert_eq!(accessible(end(&memory, &store)), outcomes.len() < 2);

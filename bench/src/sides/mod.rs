@@ -1,0 +1,160 @@
+//! A linked module on either side, and what is done with it: the same work on both,
+//! each written as that side's users would who want it quick.
+
+use ::pagefork::{PoolConfig, ResetKind};
+
+use crate::grid::Contestant;
+use crate::shapes::Pages;
+
+/// Pagefork.
+pub(crate) mod pagefork;
+/// Wasmtime.
+#[cfg(feature = "peer")]
+pub(crate) mod wasmtime;
+
+/// A linked module, to be used from any thread.
+pub(crate) trait Side: Send + Sync {
+    /// A new store, an instance in it, the export looked up and called, all dropped.
+    fn request(&self, pages: Pages) -> u64;
+
+    /// The same, linked by the request itself, from the linker and the module.
+    fn request_by_linker(&self, pages: Pages) -> u64;
+
+    /// As `request`, but what is made lives on; with what the call returned.
+    ///
+    /// # Errors
+    /// What the engine says when it has no slot.
+    fn hold(&self, pages: Pages) -> Result<(Held, u64), String>;
+
+    /// Requests in one instance that is made equal to a new one after each.
+    fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_>;
+}
+
+/// A store with an instance in it.
+pub(crate) enum Held {
+    Pagefork(#[expect(dead_code, reason = "kept alive")] ::pagefork::Store<()>),
+    #[cfg(feature = "peer")]
+    Wasmtime(#[expect(dead_code, reason = "kept alive")] ::wasmtime::Store<()>),
+}
+
+/// The engines that are compared, with what each is called.
+pub(crate) struct Engines {
+    pagefork: ::pagefork::Engine,
+    #[cfg(feature = "peer")]
+    wasmtime: Vec<(&'static str, ::wasmtime::Engine)>,
+}
+
+impl Engines {
+    /// Pagefork with nothing set, and every setting of wasmtime, for so many
+    /// instances at a time.
+    #[cfg_attr(not(feature = "peer"), expect(unused_variables, reason = "pagefork has no bound"))]
+    pub(crate) fn new(live_max: u32) -> Self {
+        Self {
+            pagefork: pagefork::engine(),
+            #[cfg(feature = "peer")]
+            wasmtime: wasmtime::Setting::ALL
+                .map(|setting| (setting.name(), setting.engine(live_max)))
+                .into(),
+        }
+    }
+
+    /// The names of the columns, Pagefork's first.
+    pub(crate) fn columns() -> Vec<&'static str> {
+        #[cfg_attr(not(feature = "peer"), expect(unused_mut, reason = "there is no other"))]
+        let mut columns = vec![PAGEFORK];
+        #[cfg(feature = "peer")]
+        columns.extend(wasmtime::Setting::ALL.map(wasmtime::Setting::name));
+        columns
+    }
+
+    /// A module on every side.
+    pub(crate) fn sides(&self, wasm: &[u8]) -> Sides {
+        #[cfg_attr(not(feature = "peer"), expect(unused_mut, reason = "there is no other"))]
+        let mut sides: Sides =
+            vec![(PAGEFORK, Box::new(pagefork::Module::new(&self.pagefork, wasm)))];
+        #[cfg(feature = "peer")]
+        for (name, engine) in &self.wasmtime {
+            sides.push((name, Box::new(wasmtime::Module::new(engine, wasm))));
+        }
+        sides
+    }
+
+    /// A module on every side, on Pagefork's once for each way of resetting.
+    pub(crate) fn strategies(&self, wasm: &[u8]) -> Sides {
+        let module = pagefork::Module::new(&self.pagefork, wasm);
+        let ours = STRATEGIES.map(|(name, kind)| -> (&str, Box<dyn Side>) {
+            (name, Box::new(module.with_reset(kind)))
+        });
+        ours.into_iter().chain(self.sides(wasm).into_iter().skip(1)).collect()
+    }
+
+    /// A module for instances that are used again.
+    pub(crate) fn kept(&self, wasm: &[u8]) -> Sides {
+        let mut sides = self.sides(wasm);
+        sides.truncate(2);
+        let names = ["`Store::reset`", "wasmtime, one instance"];
+        sides.iter_mut().zip(names).for_each(|(side, name)| side.0 = name);
+        sides
+    }
+
+    /// A module where nothing is kept for the next instance: Pagefork without room in
+    /// its pool, and wasmtime on demand.
+    pub(crate) fn cold(&self, wasm: &[u8]) -> Sides {
+        let mut config = pagefork::config();
+        config.pool(PoolConfig { kept_max: 0, ..PoolConfig::default() });
+        let engine = ::pagefork::Engine::new(&config).expect("this machine runs guests");
+        let mut sides = self.sides(wasm);
+        sides.truncate(2);
+        sides[0].1 = Box::new(pagefork::Module::new(&engine, wasm));
+        sides
+    }
+}
+
+/// Pagefork's ways of resetting; the last is what it does with nothing set.
+pub(crate) const STRATEGIES: [(&str, ResetKind); 6] = [
+    ("remap", ResetKind::Remap),
+    ("discard", ResetKind::Discard),
+    ("scan", ResetKind::Scan),
+    ("resident", ResetKind::Resident),
+    ("copy", ResetKind::Copy),
+    ("auto", ResetKind::Auto),
+];
+
+/// A module on several sides, each with the name of its column.
+pub(crate) type Sides = Vec<(&'static str, Box<dyn Side>)>;
+
+/// The column of Pagefork with nothing set.
+pub(crate) const PAGEFORK: &str = "pagefork";
+
+/// One iteration on each side.
+pub(crate) fn contestants<'a, Work: FnMut() -> u64 + 'a>(
+    sides: &'a Sides,
+    work: impl Fn(&'a dyn Side) -> Work,
+) -> Vec<Contestant<'a>> {
+    sides
+        .iter()
+        .map(|(column, side)| Contestant { column, work: Box::new(work(&**side)) })
+        .collect()
+}
+
+/// A module on the side of that column alone, for so many instances at a time.
+///
+/// # Panics
+/// If there is no such column.
+#[cfg_attr(not(feature = "peer"), expect(unused_variables, reason = "pagefork has no bound"))]
+pub(crate) fn one(column: &str, wasm: &[u8], live_max: u32) -> Box<dyn Side> {
+    #[cfg(feature = "peer")]
+    for setting in wasmtime::Setting::ALL {
+        if setting.name() == column {
+            return Box::new(wasmtime::Module::new(&setting.engine(live_max), wasm));
+        }
+    }
+    assert_eq!(column, PAGEFORK, "a column");
+    Box::new(pagefork::Module::new(&pagefork::engine(), wasm))
+}
+
+/// A module on Pagefork's side alone.
+#[cfg(test)]
+pub(crate) fn pagefork(wasm: &[u8]) -> pagefork::Module {
+    pagefork::Module::new(&pagefork::engine(), wasm)
+}

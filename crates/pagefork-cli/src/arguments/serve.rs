@@ -1,0 +1,190 @@
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::UnknownImports;
+use super::run::{Directory, directory, time, variable};
+
+#[derive(Args)]
+#[command(
+    override_usage = "pagefork serve [OPTIONS] FILE [ARGUMENTS]...",
+    after_help = "The program is a CGI program (RFC 3875): it finds the request in its environment \
+                  (REQUEST_METHOD, PATH_INFO, QUERY_STRING, HTTP_*) and its body in standard input, \
+                  and writes header fields, an empty line and the body to standard output. Each \
+                  request runs in a fresh instance.\n\n\
+                  SIGTERM or SIGINT ends the server when the requests under way have ended, a \
+                  second one at once."
+)]
+pub(crate) struct Serve {
+    /// Listen at this address; with port 0, at a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
+    pub(crate) addr: SocketAddr,
+
+    /// Show the status page at this address, and the metrics at /metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) admin: Option<SocketAddr>,
+
+    /// Let the program see the directory HOST of this machine as GUEST
+    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
+    pub(crate) directories: Vec<Directory>,
+
+    /// Set an environment variable; without a value, pass this process's own
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    pub(crate) variables: Vec<(String, String)>,
+
+    /// End a request with 504 when its program has run this long: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
+    pub(crate) timeout: Duration,
+
+    /// Give clients up that pause this long while they send or receive
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
+    pub(crate) client_timeout: Duration,
+
+    /// Memory that an instance may have: 64KiB, 256MiB, 1GiB
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "256MiB")]
+    pub(crate) memory_max: u64,
+
+    /// Size that a request's body may have; 413 beyond
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16MiB")]
+    pub(crate) body_max: u64,
+
+    /// Requests that run at once
+    #[arg(long, value_name = "COUNT", default_value = "64", value_parser = count)]
+    pub(crate) concurrency: usize,
+
+    /// Requests that wait while so many run; 503 beyond
+    #[arg(long, value_name = "COUNT", default_value = "1024")]
+    pub(crate) queue: usize,
+
+    /// End a request with 503 when it has waited this long
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
+    pub(crate) queue_timeout: Duration,
+
+    /// Connections that are open at once
+    #[arg(long, value_name = "COUNT", default_value = "8192", value_parser = count)]
+    pub(crate) connections: usize,
+
+    /// How long requests may go on after SIGTERM
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    pub(crate) grace: Duration,
+
+    /// Write a line a request to FILE; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access_log: Option<PathBuf>,
+
+    /// What those lines look like
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) log_format: LogFormat,
+
+    /// Pass the field `Authorization` to the program
+    #[arg(long)]
+    pub(crate) authorization: bool,
+
+    /// What to do about imported functions that nothing here defines
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
+    pub(crate) unknown_imports: UnknownImports,
+
+    /// Keep compiled modules in this directory and not in `~/.cache/pagefork`
+    #[arg(long = "cache", value_name = "DIR")]
+    pub(crate) cache_directory: Option<PathBuf>,
+
+    /// Compile the program, even if it was compiled before, and keep nothing
+    #[arg(long, conflicts_with = "cache_directory")]
+    pub(crate) no_cache: bool,
+
+    /// The program, a WebAssembly module, binary or text, or compiled; what follows are its arguments
+    #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// What lines of the access log look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// The Common Log Format, with seconds and request id
+    #[default]
+    Common,
+    /// An object a line
+    Json,
+}
+
+impl Serve {
+    /// The program: a WebAssembly module, binary or text, or compiled.
+    pub(crate) fn file(&self) -> &Path {
+        Path::new(&self.program[0])
+    }
+
+    /// What the program gets as its arguments.
+    pub(crate) fn arguments(&self) -> &[OsString] {
+        &self.program[1..]
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("give a size as a whole number and a unit: 64KiB, 256MiB, 1GiB".to_owned()),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| "this is no size; give one like 64KiB, 256MiB or 1GiB".to_owned())
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1 is needed".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("give a whole number".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Command, Pagefork};
+    use super::*;
+    use clap::Parser;
+
+    fn serve(line: &str) -> Result<Serve, String> {
+        match Pagefork::try_parse_from(line.split(' ')) {
+            Ok(Pagefork { command: Command::Serve(serve) }) => Ok(serve),
+            Ok(_) => panic!("not parsed as serve: {line}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn options_end_at_the_program() {
+        let serve =
+            serve("pagefork serve --memory-max 1GiB --timeout 500ms a.wasm --addr x").unwrap();
+        assert_eq!(serve.file(), Path::new("a.wasm"));
+        assert_eq!(serve.arguments(), ["--addr", "x"]);
+        assert_eq!((serve.memory_max, serve.timeout), (1 << 30, Duration::from_millis(500)));
+        assert_eq!(serve.addr.to_string(), "127.0.0.1:8080");
+        assert_eq!(serve.log_format, LogFormat::Common);
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (line, expected) in [
+            ("pagefork serve", "FILE"),
+            ("pagefork serve --addr 8080 a.wasm", "--addr"),
+            ("pagefork serve --memory-max 1G a.wasm", "64KiB, 256MiB, 1GiB"),
+            ("pagefork serve --memory-max 99999999999GiB a.wasm", "no size"),
+            ("pagefork serve --concurrency 0 a.wasm", "at least 1"),
+            ("pagefork serve --concurrency x a.wasm", "whole number"),
+            ("pagefork serve --timeout 5 a.wasm", "500ms, 10s, 2m"),
+        ] {
+            let message = serve(line).map(|_| ()).expect_err(line);
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
+}

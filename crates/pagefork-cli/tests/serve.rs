@@ -1,0 +1,179 @@
+//! `pagefork serve` as a person and a service manager use it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use common::{assert_fails, file};
+
+/// A server in a process of its own.
+struct Served {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    address: String,
+}
+
+fn serve(words: &str) -> Served {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        .args(["serve", "--addr", "127.0.0.1:0"])
+        .args(words.split(' '))
+        .current_dir(root)
+        .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches"))
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let line = line_with(&mut stderr, "answers at http://");
+    let address = address(&line);
+    Served { child, stderr, address }
+}
+
+/// Reads lines until one contains this.
+fn line_with(lines: &mut impl BufRead, wanted: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let mut line = String::new();
+        let count = lines.read_line(&mut line).unwrap();
+        assert_ne!(count, 0, "no {wanted:?} in {all:?}");
+        if line.contains(wanted) {
+            return line;
+        }
+        all.push_str(&line);
+    }
+}
+
+/// The address in the first URL of a line.
+fn address(line: &str) -> String {
+    line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned()
+}
+
+fn connect(address: &str) -> BufReader<TcpStream> {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    BufReader::new(stream)
+}
+
+/// The whole answer to a request, on a connection that is closed afterwards.
+fn get(address: &str, target: &str) -> String {
+    let mut stream = connect(address);
+    let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    let mut all = String::new();
+    stream.read_to_string(&mut all).unwrap();
+    all
+}
+
+impl Served {
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    fn end(mut self) -> (i32, String) {
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), rest)
+    }
+}
+
+#[test]
+fn a_program_answers_until_a_signal_ends_it() {
+    let log = file("access.log", "");
+    let mut server = serve(&format!(
+        "--admin 127.0.0.1:0 --access-log {log} --log-format json guest/built/hello_cgi.wasm"
+    ));
+    let admin = address(&line_with(&mut server.stderr, "its status is at"));
+    let page = get(&server.address, "/a?b");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<dd>/a</dd>"), "{page}");
+    assert!(get(&admin, "/metrics").contains("pagefork_requests_total{code=\"2xx\"} 1\n"));
+
+    // A request under way when the signal comes: its program waits for the body.
+    let mut running = connect(&server.address);
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab";
+    running.get_mut().write_all(head.as_bytes()).unwrap();
+    while !get(&admin, "/metrics").contains("pagefork_handlers_busy 1\n") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.signal("-TERM");
+    line_with(&mut server.stderr, "SIGTERM: no further requests are accepted");
+    running.get_mut().write_all(b"cd").unwrap();
+    let mut answer = String::new();
+    running.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("<dd>abcd</dd>"), "{answer}");
+    let (code, said) = server.end();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("stopped after 2 requests"), "{said}");
+    let lines = std::fs::read_to_string(log).unwrap();
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.starts_with("{\"time\":\"20") && lines.contains("\"uri\":\"/a?b\""), "{lines}");
+}
+
+#[test]
+fn a_second_signal_interrupts_what_runs() {
+    let spins = file(
+        "spins.wat",
+        "(module (memory (export \"memory\") 1) (func (export \"_start\") (loop (br 0))))",
+    );
+    let mut server = serve(&format!("--timeout 1h --grace 1h --admin 127.0.0.1:0 {spins}"));
+    let admin = address(&line_with(&mut server.stderr, "its status is at"));
+    let mut running = connect(&server.address);
+    running.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    while !get(&admin, "/metrics").contains("pagefork_handlers_busy 1\n") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.signal("-INT");
+    line_with(&mut server.stderr, "SIGINT: no further");
+    server.signal("-INT");
+    let mut answer = String::new();
+    running.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn options_reach_programs_and_limits_hold() {
+    let server = serve("--body-max 10B --timeout 50ms guest/built/form_cgi.wasm");
+    assert!(get(&server.address, "/?a=b").ends_with("\r\n\r\na: b\n"));
+    let mut stream = connect(&server.address);
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";
+    stream.get_mut().write_all(head.as_bytes()).unwrap();
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    assert!(line.starts_with("HTTP/1.1 413 "), "{line}");
+    server.signal("-TERM");
+    assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn what_cannot_be_served_is_explained() {
+    let server = serve("guest/built/hello_cgi.wasm");
+    let taken = &server.address;
+    let hello = "guest/built/hello_cgi.wasm";
+    assert_fails(
+        &format!("serve --addr {taken} {hello}"),
+        1,
+        &["cannot listen at", "another port"],
+    );
+    assert_fails(&format!("serve --addr 192.0.2.1:80 {hello}"), 1, &["an address of this machine"]);
+    assert_fails("serve guest/built/kernels.wasm", 1, &["no function `_start`", "wasm32-wasip1"]);
+    assert_fails("serve nothing.wasm", 1, &["there is no file nothing.wasm"]);
+    assert_fails(
+        &format!("serve --memory-max 64KiB {hello}"),
+        1,
+        &["may have 65536", "allow more"],
+    );
+    assert_fails(
+        &format!("serve --access-log /nowhere/x {hello}"),
+        1,
+        &["/nowhere/x", "directory"],
+    );
+    assert_fails("serve --addr 8080 x", 2, &["--addr"]);
+    server.signal("-TERM");
+    assert_eq!(server.end().0, 0);
+}

@@ -1,0 +1,120 @@
+//! The status page, its data, and the metrics: at an address of their own, which
+//! is not for the public.
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+
+use crate::front::Front;
+
+/// Prometheus's text format.
+mod prometheus;
+/// What the status page polls.
+mod json;
+
+/// What is drawn: HTML, styles and script in one, which loads nothing else.
+const PAGE: &str = include_str!("status/page.html");
+
+/// Answers at a listener until the task is dropped.
+pub(crate) async fn serve(front: Arc<Front>, name: String, listener: TcpListener) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return front.log.line(&format!("no status page: {error}")),
+    };
+    let name: Arc<str> = name.into();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        let (front, name) = (Arc::clone(&front), Arc::clone(&name));
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let response = answer(&front, &name, &request);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new());
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+fn answer(front: &Front, name: &str, request: &Request<Incoming>) -> Response<Whole> {
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET is answered here.\n");
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/" => {
+            let mut response = whole("text/html; charset=utf-8", PAGE.into());
+            let policy = "default-src 'none'; style-src 'unsafe-inline'; \
+                          script-src 'unsafe-inline'; connect-src 'self'; img-src data:";
+            response
+                .headers_mut()
+                .insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+            response
+        }
+        "/status.json" => whole("application/json", json::status(front, name)),
+        "/metrics" => whole("text/plain; version=0.0.4; charset=utf-8", prometheus::metrics(front)),
+        "/health" => text(StatusCode::OK, "ok\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "There are / (the status page), /status.json, /metrics and /health.\n",
+        ),
+    }
+}
+
+fn text(status: StatusCode, text: &str) -> Response<Whole> {
+    let mut response = whole("text/plain; charset=utf-8", text.to_owned());
+    *response.status_mut() = status;
+    response
+}
+
+fn whole(ty: &'static str, text: String) -> Response<Whole> {
+    let mut response = Response::new(Whole(text.into()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(ty));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A body that is there.
+struct Whole(Bytes);
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let bytes = std::mem::take(&mut self.0);
+        std::task::Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
+}
+
+/// Bytes of memory that the process has now.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or_default() * rustix::param::page_size() as u64
+}

@@ -1,0 +1,503 @@
+//! One request on its way: what the connection's task and the handler's thread
+//! share about it.
+//!
+//! ```text
+//! connection's task                                        handler's thread
+//!   pump task: body frames --> input, bounded    --> BodyReader::read
+//!   service future         <-- head              <-- ResponseWriter::start
+//!   response body          <-- output, bounded   <-- ResponseWriter::write
+//!   guardian: time limit   --> cancelled         --> the interrupt, and every wait ends
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+
+use crate::failure::{Cancelled, Failure};
+use crate::front::Front;
+use crate::handler::Head;
+
+/// Bytes of output from which on it is sent without waiting for more.
+const OUTPUT_FLUSH: usize = 32 * 1024;
+
+/// Bytes of output that are kept before the handler has to wait.
+const OUTPUT_MAX: usize = 256 * 1024;
+
+/// Bytes of a request's body that are kept before its client has to wait.
+const INPUT_MAX: usize = 128 * 1024;
+
+pub(crate) struct Exchange {
+    front: Arc<Front>,
+    state: Mutex<State>,
+    /// Told whenever a handler's thread that waits may go on.
+    changed: Condvar,
+}
+
+struct State {
+    input: VecDeque<Bytes>,
+    input_size: usize,
+    input_ended: bool,
+    pump: Option<Waker>,
+
+    head: Option<Head>,
+    head_was_taken: bool,
+    /// Without a body in its response, what is written goes nowhere.
+    bodiless: bool,
+    output: Vec<u8>,
+    /// Whether what is written is to be sent at once, and not when there is more.
+    eager: bool,
+    connection: Option<Waker>,
+
+    submitted: Instant,
+    started: Option<Instant>,
+    finished: Option<Result<(), Failure>>,
+    cancelled: Option<Cancelled>,
+    interrupt: Option<Box<dyn Fn() + Send>>,
+    guardian: Option<Waker>,
+    guarded: bool,
+    /// Since when the handler waits for its client, and how long it did before.
+    blocked_since: Option<Instant>,
+    blocked: Duration,
+}
+
+/// What a connection's task learns of a response first.
+pub(crate) enum Answer {
+    /// All of it.
+    Whole(Head, Vec<u8>),
+    /// Its head; the rest comes by [`Exchange::poll_output`].
+    Streaming(Head),
+    /// There is none.
+    Failed(Failure),
+}
+
+/// How far a request is that has no answer.
+pub(crate) enum Progress {
+    /// It has waited this long for its handler.
+    Queued(Duration),
+    /// Its handler has begun; patience lasts this much longer.
+    Begun(Duration),
+    /// Its handler takes long.
+    Long,
+}
+
+/// What a guardian is to do.
+pub(crate) enum Watch {
+    Done,
+    /// Look again after this time.
+    Again(Duration),
+}
+
+impl Exchange {
+    pub(crate) fn new(front: &Arc<Front>, bodiless: bool, submitted: Instant) -> Arc<Exchange> {
+        Arc::new(Exchange {
+            front: Arc::clone(front),
+            changed: Condvar::new(),
+            state: Mutex::new(State {
+                input: VecDeque::new(),
+                input_size: 0,
+                input_ended: false,
+                pump: None,
+                head: None,
+                head_was_taken: false,
+                bodiless,
+                output: Vec::new(),
+                eager: false,
+                connection: None,
+                submitted,
+                started: None,
+                finished: None,
+                cancelled: None,
+                interrupt: None,
+                guardian: None,
+                guarded: false,
+                blocked_since: None,
+                blocked: Duration::ZERO,
+            }),
+        })
+    }
+
+    pub(crate) fn front(&self) -> &Arc<Front> {
+        &self.front
+    }
+
+    /// Nothing that holds the lock panics half-way.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// For the connection's tasks.
+impl Exchange {
+    /// Appends to the request's body, whatever its size is.
+    pub(crate) fn push_input(&self, bytes: Bytes) {
+        let mut state = self.lock();
+        state.input_size += bytes.len();
+        state.input.push_back(bytes);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Ends the request's body.
+    pub(crate) fn end_input(&self) {
+        self.lock().input_ended = true;
+        self.changed.notify_all();
+    }
+
+    /// The size of a body that is complete.
+    pub(crate) fn complete_input_size(&self) -> Option<usize> {
+        let state = self.lock();
+        state.input_ended.then_some(state.input_size)
+    }
+
+    /// Waits until the handler has read enough for more to be pushed. `false`
+    /// if it will read no more.
+    pub(crate) fn poll_input_room(&self, context: &mut Context<'_>) -> Poll<bool> {
+        let mut state = self.lock();
+        if state.finished.is_some() || state.cancelled.is_some() {
+            return Poll::Ready(false);
+        }
+        if state.input_size < INPUT_MAX {
+            return Poll::Ready(true);
+        }
+        state.pump = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) fn poll_answer(&self, context: &mut Context<'_>) -> Poll<Answer> {
+        let mut state = self.lock();
+        // A request is not given up any more once its handler has ended, so that what
+        // was given up is not whole.
+        if let Some(cancelled) = state.cancelled {
+            return Poll::Ready(Answer::Failed(cancelled.into()));
+        }
+        match &state.finished {
+            Some(Err(failure)) => return Poll::Ready(Answer::Failed(failure.clone())),
+            Some(Ok(())) => {
+                let output = std::mem::take(&mut state.output);
+                return Poll::Ready(match state.take_head() {
+                    Some(head) => Answer::Whole(head, output),
+                    None => Answer::Failed(Failure::no_response()),
+                });
+            }
+            None => {}
+        }
+        let flush = state.eager || state.output.len() >= OUTPUT_FLUSH;
+        if flush && let Some(head) = state.take_head() {
+            state.eager = true;
+            return Poll::Ready(Answer::Streaming(head));
+        }
+        state.connection = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Output after [`Answer::Streaming`]; `None` at its end.
+    pub(crate) fn poll_output(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Failure>>> {
+        let mut state = self.lock();
+        if !state.output.is_empty() {
+            let was_full = state.output.len() >= OUTPUT_MAX;
+            let output = std::mem::take(&mut state.output);
+            drop(state);
+            if was_full {
+                self.changed.notify_all();
+            }
+            return Poll::Ready(Some(Ok(output.into())));
+        }
+        match (&state.finished, state.cancelled) {
+            (_, Some(cancelled)) => Poll::Ready(Some(Err(cancelled.into()))),
+            (Some(Err(failure)), None) => Poll::Ready(Some(Err(failure.clone()))),
+            (Some(Ok(())), None) => Poll::Ready(None),
+            (None, None) => {
+                state.connection = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Drops what the handler still writes: the client has all that it gets.
+    pub(crate) fn discard_output(&self) {
+        let mut state = self.lock();
+        state.bodiless = true;
+        state.output.clear();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Has what is written sent without waiting for more, if the handler began at
+    /// least this long ago.
+    pub(crate) fn lose_patience(&self, patience: Duration) -> Progress {
+        let mut state = self.lock();
+        let Some(started) = state.started else {
+            return Progress::Queued(state.submitted.elapsed());
+        };
+        match patience.checked_sub(started.elapsed()) {
+            Some(left) if !left.is_zero() => Progress::Begun(left),
+            _ => {
+                state.eager = true;
+                Progress::Long
+            }
+        }
+    }
+
+    /// Whether a guardian has yet to be started; says so once.
+    pub(crate) fn wants_guardian(&self) -> bool {
+        let mut state = self.lock();
+        state.finished.is_none() && !std::mem::replace(&mut state.guarded, true)
+    }
+
+    /// Gives the request up. Says whether it was still under way.
+    pub(crate) fn cancel(&self, why: Cancelled) -> bool {
+        let mut state = self.lock();
+        if state.finished.is_some() || state.cancelled.is_some() {
+            return false;
+        }
+        state.cancelled = Some(why);
+        if let Some(interrupt) = &state.interrupt {
+            interrupt();
+        }
+        let wakers = [state.connection.take(), state.pump.take(), state.guardian.take()];
+        drop(state);
+        self.changed.notify_all();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        true
+    }
+
+    /// Looks after the time that the handler takes. It is the guardian's, whose
+    /// waker this notes.
+    pub(crate) fn watch(&self, context: &mut Context<'_>, time_max: Duration) -> Watch {
+        /// An interrupt can come just before the call that it is meant for, which
+        /// then forgets it; so it is repeated.
+        const REPEAT: Duration = Duration::from_millis(10);
+        /// How long a guardian may take to notice that the server stops.
+        const LONGEST: Duration = Duration::from_millis(250);
+
+        let mut state = self.lock();
+        state.guardian = Some(context.waker().clone());
+        if state.finished.is_some() {
+            return Watch::Done;
+        }
+        if state.cancelled.is_some() {
+            return match &state.interrupt {
+                Some(interrupt) => {
+                    interrupt();
+                    Watch::Again(REPEAT)
+                }
+                // Nobody has begun, and nobody will.
+                None if state.started.is_none() => Watch::Done,
+                None => Watch::Again(REPEAT),
+            };
+        }
+        let taken = state.taken();
+        let (started, left) = (state.started.is_some(), time_max.saturating_sub(taken));
+        drop(state);
+        if self.front.is_stopping_now() {
+            self.cancel(Cancelled::Stopping);
+            Watch::Again(REPEAT)
+        } else if left.is_zero() {
+            self.cancel(if started { Cancelled::Timeout } else { Cancelled::QueueTimeout });
+            Watch::Again(REPEAT)
+        } else {
+            Watch::Again(left.min(LONGEST))
+        }
+    }
+}
+
+/// For the handler's thread.
+impl Exchange {
+    /// Notes that a handler begins; `false` if it is too late for that. Says how
+    /// long the request waited for it.
+    pub(crate) fn start(&self) -> Option<Duration> {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.started = Some(now);
+        match state.cancelled {
+            None => Some(now.saturating_duration_since(state.submitted)),
+            Some(_) => None,
+        }
+    }
+
+    /// Notes how a handler ended; says how long it took, without what it waited for
+    /// its client, and whether it was cancelled before.
+    pub(crate) fn finish(&self, result: Result<(), Failure>) -> (Duration, Option<Cancelled>) {
+        let mut state = self.lock();
+        let taken = state.taken();
+        let cancelled = state.cancelled;
+        state.finished = Some(result);
+        state.interrupt = None;
+        let wakers = [state.connection.take(), state.pump.take(), state.guardian.take()];
+        drop(state);
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        (taken, cancelled)
+    }
+
+    pub(crate) fn cancelled(&self) -> Option<Cancelled> {
+        self.lock().cancelled
+    }
+
+    /// Sets what is called, perhaps more than once, when the request is given up.
+    pub(crate) fn set_interrupt(&self, interrupt: Option<Box<dyn Fn() + Send>>) {
+        let mut state = self.lock();
+        if state.cancelled.is_some()
+            && let Some(interrupt) = &interrupt
+        {
+            interrupt();
+        }
+        state.interrupt = interrupt;
+    }
+
+    /// Reads of the body without waiting: `Some(0)` at its end, `None` if there
+    /// is nothing yet.
+    pub(crate) fn try_read(&self, into: &mut [u8]) -> Result<Option<usize>, Cancelled> {
+        let mut state = self.lock();
+        if let Some(cancelled) = state.cancelled {
+            return Err(cancelled);
+        }
+        let mut count = 0;
+        while count < into.len()
+            && let Some(first) = state.input.front_mut()
+        {
+            let size = first.len().min(into.len() - count);
+            first.copy_to_slice(&mut into[count..count + size]);
+            count += size;
+            if first.is_empty() {
+                state.input.pop_front();
+            }
+        }
+        let was_full = state.input_size >= INPUT_MAX;
+        state.input_size -= count;
+        let pump = if was_full { state.pump.take() } else { None };
+        let ended = state.input_ended;
+        drop(state);
+        if let Some(pump) = pump {
+            pump.wake();
+        }
+        Ok((count > 0 || ended || into.is_empty()).then_some(count))
+    }
+
+    /// Waits until [`Exchange::try_read`] would find something, for at most
+    /// `timeout`; says how much, and whether the end is among it.
+    pub(crate) fn wait_for_input(&self, timeout: Option<Duration>) -> Option<(usize, bool)> {
+        let nothing = |state: &State| {
+            state.input_size == 0 && !state.input_ended && state.cancelled.is_none()
+        };
+        let state = self.wait_while(timeout, nothing);
+        let ended = state.input_ended || state.cancelled.is_some();
+        (!nothing(&state)).then_some((state.input_size, ended))
+    }
+
+    /// Sets the head of the response. What was set before is replaced, if it was
+    /// not sent yet.
+    pub(crate) fn set_head(&self, head: Head) {
+        let mut state = self.lock();
+        if !state.head_was_taken {
+            state.head = Some(head);
+        }
+        let waker = if state.eager { state.connection.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Appends to the response's body. Waits while the client is slow.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Cancelled> {
+        let full = |state: &State| state.output.len() >= OUTPUT_MAX && state.cancelled.is_none();
+        let mut state = self.lock();
+        if full(&state) {
+            drop(state);
+            state = self.wait_while(None, full);
+        }
+        if let Some(cancelled) = state.cancelled {
+            return Err(cancelled);
+        }
+        if state.bodiless {
+            return Ok(());
+        }
+        state.output.extend_from_slice(bytes);
+        let flush = state.eager || state.output.len() >= OUTPUT_FLUSH;
+        let waker = if flush { state.connection.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends what was written so far without waiting for more.
+    pub(crate) fn flush(&self) {
+        let mut state = self.lock();
+        state.eager = true;
+        let ready = state.head.is_some() || !state.output.is_empty();
+        let waker = if ready { state.connection.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Waits while `busy` says so, for at most `timeout`, and lets another
+    /// handler run meanwhile.
+    fn wait_while(
+        &self,
+        timeout: Option<Duration>,
+        busy: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if !busy(&state) || timeout == Some(Duration::ZERO) {
+            return state;
+        }
+        // What the client has not been sent, it cannot react to.
+        state.eager = true;
+        let begun = Instant::now();
+        state.blocked_since = Some(begun);
+        let waker = state.connection.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        let workers = self.front.workers();
+        workers.block();
+        let state = self.lock();
+        let state = match timeout {
+            Some(timeout) => {
+                let waited = self.changed.wait_timeout_while(state, timeout, |state| busy(state));
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let waited = self.changed.wait_while(state, |state| busy(state));
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        drop(state);
+        workers.unblock();
+        let mut state = self.lock();
+        state.blocked_since = None;
+        state.blocked += begun.elapsed();
+        state
+    }
+}
+
+impl State {
+    fn take_head(&mut self) -> Option<Head> {
+        let head = self.head.take();
+        self.head_was_taken |= head.is_some();
+        head
+    }
+
+    /// How long the handler has taken, without what it waited for its client; or
+    /// how long it has been waited for.
+    fn taken(&self) -> Duration {
+        match self.started {
+            None => self.submitted.elapsed(),
+            Some(started) => {
+                let blocked = self.blocked_since.map(|since| since.elapsed());
+                started.elapsed().saturating_sub(self.blocked + blocked.unwrap_or_default())
+            }
+        }
+    }
+}

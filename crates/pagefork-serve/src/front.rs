@@ -1,0 +1,474 @@
+//! The front end: from a request to its handler and back.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+use crate::body::{Ending, ResponseBody};
+use crate::config::Config;
+use crate::exchange::{Answer, Exchange, Progress, Watch};
+use crate::failure::{Cancelled, Failure, FailureKind};
+use crate::handler::{BodyReader, Handler, Head, Request, ResponseWriter};
+use crate::identity::{self, Identities};
+use crate::log::{AccessLog, Log};
+use crate::metrics::Metrics;
+use crate::workers::{Job, Pace, WorkerLimits, Workers};
+
+/// What all connections share.
+pub(crate) struct Front {
+    pub(crate) metrics: Metrics,
+    pub(crate) log: Log,
+    pub(crate) access: Option<AccessLog>,
+    pub(crate) begun: Instant,
+    handler: Box<dyn Handler>,
+    workers: Arc<Workers>,
+    identities: Identities,
+    limits: Limits,
+    stage: AtomicU8,
+    /// Where guardians run that are needed when nothing else of a request is left.
+    runtime: OnceLock<tokio::runtime::Handle>,
+}
+
+/// What requests are held to.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    timeout: Duration,
+    queue_timeout: Duration,
+    client_timeout: Duration,
+    patience: Duration,
+    body_max: u64,
+}
+
+/// How long a handler may be kept waiting for a body that is not complete.
+const BODY_PATIENCE: Duration = Duration::from_millis(2);
+
+/// How long a request may wait before it looks again whether others are stuck.
+const QUEUE_LOOK_MAX: Duration = Duration::from_millis(16);
+
+/// Stages of a server's life.
+const SERVING: u8 = 0;
+/// Requests under way end.
+const STOPPING: u8 = 1;
+/// Requests under way are ended.
+const STOPPING_NOW: u8 = 2;
+
+impl Front {
+    pub(crate) fn new(config: &mut Config, handler: Box<dyn Handler>) -> Arc<Front> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let busy = config.concurrency.max(1);
+        let limits = WorkerLimits { running: processors.min(busy), busy, queued: config.queue };
+        Arc::new(Front {
+            metrics: Metrics::default(),
+            log: Log::new(config.take_log()),
+            access: config.take_access_log().map(|(format, to)| AccessLog::new(format, to)),
+            begun: Instant::now(),
+            handler,
+            workers: Arc::new(Workers::new(limits, run)),
+            identities: Identities::new(),
+            limits: Limits {
+                timeout: config.timeout,
+                queue_timeout: config.queue_timeout,
+                client_timeout: config.client_timeout,
+                patience: config.patience,
+                body_max: config.body_max,
+            },
+            stage: AtomicU8::new(SERVING),
+            runtime: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    pub(crate) fn handler(&self) -> &dyn Handler {
+        &*self.handler
+    }
+
+    /// Names the runtime that outlives all connections.
+    pub(crate) fn set_runtime(&self, runtime: tokio::runtime::Handle) {
+        let _ = self.runtime.set(runtime);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stage.fetch_max(STOPPING, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stop_now(&self) {
+        self.stage.fetch_max(STOPPING_NOW, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopping_now(&self) -> bool {
+        self.stage.load(Ordering::Relaxed) >= STOPPING_NOW
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        request: HttpRequest<Incoming>,
+        remote: SocketAddr,
+        local: SocketAddr,
+    ) -> Response<ResponseBody> {
+        let begun = Instant::now();
+        let (mut head, body) = request.into_parts();
+        let id = self.identities.of(&head.headers);
+        head.headers.insert(identity::FIELD, id.clone());
+        let bodiless = head.method == Method::HEAD;
+        let ending = Ending::new(&self, &head, &id, remote, begun);
+
+        let announced = body.size_hint().exact();
+        let failure = if head.method == Method::CONNECT {
+            Some(Failure::new(FailureKind::NotImplemented, ""))
+        } else if announced.is_some_and(|size| size > self.limits.body_max) {
+            Some(Failure::new(FailureKind::BodyTooLarge, ""))
+        } else {
+            None
+        };
+        if let Some(failure) = failure {
+            return self.refusal(&failure, bodiless, &id, ending);
+        }
+
+        let exchange = Exchange::new(&self, bodiless, begun);
+        self.receive(&exchange, body).await;
+        let complete = exchange.complete_input_size().map(|size| size as u64);
+        let request = Request {
+            head,
+            body: BodyReader(Arc::clone(&exchange)),
+            body_size: complete.or(announced),
+            id: id.clone(),
+            remote,
+            local,
+        };
+        // From here on, being dropped means that the client went away.
+        let under_way = UnderWay(Some(Arc::clone(&exchange)));
+        let job = Box::new(Job { request, exchange: Arc::clone(&exchange) });
+        if self.workers.submit(job).is_err() {
+            under_way.disarm();
+            let failure = Failure::new(FailureKind::QueueFull, "");
+            return self.refusal(&failure, bodiless, &id, ending);
+        }
+        match self.await_answer(&exchange).await {
+            Answer::Whole(head, output) => {
+                under_way.disarm();
+                self.whole(head, output, bodiless, &id, ending)
+            }
+            Answer::Streaming(head) => self.streaming(head, under_way, bodiless, &id, ending),
+            Answer::Failed(failure) => {
+                under_way.disarm();
+                self.refusal(&failure, bodiless, &id, ending)
+            }
+        }
+    }
+
+    /// Waits for the beginning of a response. Handlers that take long get a
+    /// guardian, and are not waited for by others.
+    async fn await_answer(self: &Arc<Self>, exchange: &Arc<Exchange>) -> Answer {
+        let patience = self.limits.patience;
+        let mut look = pin!(tokio::time::sleep(patience));
+        let mut interval = patience;
+        let mut is_patient = true;
+        poll_fn(|context| {
+            loop {
+                if let Poll::Ready(answer) = exchange.poll_answer(context) {
+                    return Poll::Ready(answer);
+                }
+                if !is_patient || look.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                let next = match exchange.lose_patience(patience) {
+                    Progress::Queued(waited) => {
+                        if self.is_stopping_now() {
+                            exchange.cancel(Cancelled::Stopping);
+                        } else if waited >= self.limits.queue_timeout {
+                            exchange.cancel(Cancelled::QueueTimeout);
+                        } else {
+                            self.workers.relieve(patience);
+                        }
+                        interval = (interval * 2).min(QUEUE_LOOK_MAX).max(patience);
+                        interval = interval.max(Duration::from_millis(1));
+                        interval
+                    }
+                    Progress::Begun(left) => left,
+                    Progress::Long => {
+                        is_patient = false;
+                        self.workers.relieve(patience);
+                        self.guard(exchange);
+                        continue;
+                    }
+                };
+                look.as_mut().reset(tokio::time::Instant::now() + next);
+            }
+        })
+        .await
+    }
+
+    /// Starts the guardian of a request, if there is none yet.
+    fn guard(self: &Arc<Self>, exchange: &Arc<Exchange>) {
+        if !exchange.wants_guardian() {
+            return;
+        }
+        let Some(runtime) = self.runtime.get() else { return };
+        let (exchange, time_max) = (Arc::clone(exchange), self.limits.timeout);
+        runtime.spawn(async move {
+            let mut again = pin!(tokio::time::sleep(Duration::ZERO));
+            poll_fn(|context| {
+                loop {
+                    match exchange.watch(context, time_max) {
+                        Watch::Done => return Poll::Ready(()),
+                        Watch::Again(time) => {
+                            again.as_mut().reset(tokio::time::Instant::now() + time);
+                            if again.as_mut().poll(context).is_pending() {
+                                return Poll::Pending;
+                            }
+                        }
+                    }
+                }
+            })
+            .await;
+        });
+    }
+
+    /// Takes the beginning of a request's body, and has the rest taken by a task.
+    /// Most bodies are complete after a moment, so that their size is known.
+    async fn receive(self: &Arc<Self>, exchange: &Arc<Exchange>, body: Incoming) {
+        if body.is_end_stream() {
+            exchange.end_input();
+            return;
+        }
+        let mut pump = Pump { front: Arc::clone(self), body, received: 0 };
+        let mut patience = pin!(tokio::time::sleep(self.limits.patience.min(BODY_PATIENCE)));
+        let done = poll_fn(|context| {
+            if pump.poll(exchange, context).is_ready() {
+                return Poll::Ready(true);
+            }
+            let full = exchange.poll_input_room(context).is_pending();
+            let waited = patience.as_mut().poll(context).is_ready();
+            if full || waited { Poll::Ready(false) } else { Poll::Pending }
+        })
+        .await;
+        if !done {
+            let exchange = Arc::clone(exchange);
+            tokio::spawn(pump.run(exchange));
+        }
+    }
+
+    fn whole(
+        &self,
+        head: Head,
+        output: Vec<u8>,
+        bodiless: bool,
+        id: &HeaderValue,
+        ending: Ending,
+    ) -> Response<ResponseBody> {
+        let promised = content_length(&head.headers);
+        if !bodiless && promised.is_some_and(|promised| promised != output.len() as u64) {
+            let detail = format!(
+                "it announced {} bytes and wrote {}",
+                promised.unwrap_or_default(),
+                output.len()
+            );
+            let failure = Failure::new(FailureKind::BadResponse, detail);
+            return self.refusal(&failure, bodiless, id, ending);
+        }
+        let body = ResponseBody::whole(output.into(), ending.status(head.status));
+        respond(head, body, id)
+    }
+
+    fn streaming(
+        self: &Arc<Self>,
+        head: Head,
+        under_way: UnderWay,
+        bodiless: bool,
+        id: &HeaderValue,
+        ending: Ending,
+    ) -> Response<ResponseBody> {
+        let promised = content_length(&head.headers);
+        let status = head.status;
+        let without_body = bodiless
+            || promised == Some(0)
+            || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
+        if let Some(exchange) = &under_way.0 {
+            self.guard(exchange);
+            if without_body {
+                exchange.discard_output();
+            }
+        }
+        if without_body {
+            // Nobody asks for a body, and the handler may still be at work.
+            under_way.disarm();
+            return respond(head, ResponseBody::whole(Bytes::new(), ending.status(status)), id);
+        }
+        let body = ResponseBody::streaming(under_way, promised, ending.status(head.status));
+        respond(head, body, id)
+    }
+
+    /// A response that says why there is no other.
+    fn refusal(
+        &self,
+        failure: &Failure,
+        bodiless: bool,
+        id: &HeaderValue,
+        ending: Ending,
+    ) -> Response<ResponseBody> {
+        let kind = failure.kind();
+        self.metrics.count_failure(kind);
+        if !failure.detail().is_empty() {
+            self.log.request(id, &format!("{}: {}", kind.name(), failure.detail()));
+        }
+        let mut headers = HeaderMap::new();
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.insert(header::CONTENT_TYPE, text);
+        if kind.is_passing() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        let status = kind.status();
+        let body = match bodiless {
+            true => Vec::new(),
+            false => format!(
+                "{} {}\n{}\nrequest id: {}\n",
+                status.as_u16(),
+                status.canonical_reason().unwrap_or_default(),
+                kind.message(),
+                String::from_utf8_lossy(id.as_bytes())
+            )
+            .into_bytes(),
+        };
+        let body = ResponseBody::whole(body.into(), ending.status(status));
+        respond(Head { status, headers }, body, id)
+    }
+}
+
+fn respond(head: Head, body: ResponseBody, id: &HeaderValue) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response.headers_mut().insert(identity::FIELD, id.clone());
+    response
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Does a job, on a thread of the workers.
+fn run(job: Box<Job>) -> Pace {
+    let Job { request, exchange } = *job;
+    let front = Arc::clone(exchange.front());
+    let Some(waited) = exchange.start() else {
+        exchange.finish(Ok(()));
+        return Pace::Short;
+    };
+    front.metrics.wait.observe(waited);
+    let id = request.id.clone();
+    let response = ResponseWriter(Arc::clone(&exchange));
+    let handled = catch_unwind(AssertUnwindSafe(|| front.handler.handle(request, &response)));
+    let result = handled.unwrap_or_else(|payload| {
+        let message = payload.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let detail = format!("the handler panicked: {}", message.unwrap_or("no message"));
+        Err(Failure::new(FailureKind::Trap, detail))
+    });
+    let (taken, cancelled) = exchange.finish(result);
+    if let Some(cancelled) = cancelled {
+        let kind = FailureKind::from(cancelled).name();
+        front.log.request(&id, &format!("{kind}: stopped after {taken:.1?}"));
+    }
+    if taken < front.limits.patience { Pace::Short } else { Pace::Long }
+}
+
+/// A request that has a handler, or will have one. Dropped before its response is
+/// complete, it is given up.
+pub(crate) struct UnderWay(pub(crate) Option<Arc<Exchange>>);
+
+impl UnderWay {
+    /// The request is done.
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Some(exchange) = self.0.take() else { return };
+        if exchange.cancel(Cancelled::ClientGone) {
+            let front = exchange.front();
+            front.metrics.count_failure(FailureKind::ClientGone);
+            front.guard(&exchange);
+        }
+    }
+}
+
+/// Takes the body of a request from its connection.
+struct Pump {
+    front: Arc<Front>,
+    body: Incoming,
+    received: u64,
+}
+
+impl Pump {
+    /// Takes what there is, as long as there is room for it. Ready at its end.
+    fn poll(&mut self, exchange: &Exchange, context: &mut std::task::Context<'_>) -> Poll<()> {
+        loop {
+            match exchange.poll_input_room(context) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+            let frame = match std::pin::Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => {
+                    exchange.end_input();
+                    return Poll::Ready(());
+                }
+                Poll::Ready(Some(Err(_))) => {
+                    exchange.cancel(Cancelled::BodyBroken);
+                    return Poll::Ready(());
+                }
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            // What is no data are trailers, for which CGI has no place.
+            let Ok(data) = frame.into_data() else { continue };
+            self.received += data.len() as u64;
+            self.front.metrics.received.add(data.len() as u64);
+            if self.received > self.front.limits.body_max {
+                exchange.cancel(Cancelled::BodyTooLarge);
+                return Poll::Ready(());
+            }
+            exchange.push_input(data);
+        }
+    }
+
+    /// Takes the rest, unless the client pauses for too long.
+    async fn run(mut self, exchange: Arc<Exchange>) {
+        let time_max = self.front.limits.client_timeout;
+        let mut stalled = pin!(tokio::time::sleep(time_max));
+        let mut before = self.received;
+        poll_fn(|context| {
+            if self.poll(&exchange, context).is_ready() {
+                return Poll::Ready(());
+            }
+            // While there is no room, it is not the client that pauses.
+            let full = exchange.poll_input_room(context).is_pending();
+            if self.received != before || full {
+                before = self.received;
+                stalled.as_mut().reset(tokio::time::Instant::now() + time_max);
+            }
+            if stalled.as_mut().poll(context).is_ready() {
+                exchange.cancel(Cancelled::BodyTimeout);
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,154 @@
+//! Counters, and how times are distributed.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::failure::FailureKind;
+
+/// What the server counts. All of it is read while it changes: sums need not fit
+/// each other exactly.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    /// Connections that are open.
+    pub(crate) connections: Gauge,
+    /// Connections there have been.
+    pub(crate) connections_total: Counter,
+    /// Requests that have been begun and not been answered completely.
+    pub(crate) in_flight: Gauge,
+    /// Responses by the first digit of their status, from 1 on.
+    statuses: [Counter; 5],
+    /// Failures by kind, as in [`FailureKind::ALL`].
+    failures: [Counter; FailureKind::ALL.len()],
+    /// Bytes of bodies.
+    pub(crate) received: Counter,
+    /// Bytes of bodies.
+    pub(crate) sent: Counter,
+    /// From a request's head to its last byte.
+    pub(crate) request: Histogram,
+    /// How long requests waited for a thread.
+    pub(crate) wait: Histogram,
+    /// Making instances.
+    pub(crate) spawn: Histogram,
+    /// Running them.
+    pub(crate) run: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn count_status(&self, status: u16) {
+        if let Some(counter) = self.statuses.get(usize::from(status / 100).wrapping_sub(1)) {
+            counter.add(1);
+        }
+    }
+
+    pub(crate) fn count_failure(&self, kind: FailureKind) {
+        if let Some(index) = FailureKind::ALL.iter().position(|other| *other == kind) {
+            self.failures[index].add(1);
+        }
+    }
+
+    /// Each first digit of statuses, and how many there were.
+    pub(crate) fn statuses(&self) -> impl Iterator<Item = (usize, u64)> {
+        (1..).zip(self.statuses.iter().map(Counter::get))
+    }
+
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        FailureKind::ALL.iter().map(|kind| kind.name()).zip(self.failures.iter().map(Counter::get))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicI64);
+
+impl Gauge {
+    pub(crate) fn add(&self, change: i64) {
+        self.0.fetch_add(change, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How many buckets a histogram has, the last for whatever is longer.
+const BUCKETS: usize = 29;
+
+/// The first bucket ends here; each further one at twice the time.
+const FIRST_NS: u64 = 250;
+
+/// How often times of each order of magnitude occurred, from 250 ns to 33 s by
+/// powers of two.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    pub(crate) fn observe(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let index = (0..BUCKETS - 1).find(|index| ns <= FIRST_NS << index).unwrap_or(BUCKETS - 1);
+        self.buckets[index].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// The end of each bucket in nanoseconds, `None` for the last, and how many
+    /// times it holds.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        let end = |index| (index < BUCKETS - 1).then(|| FIRST_NS << index);
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        (0..).map(end).zip(counts)
+    }
+
+    pub(crate) fn sum_ns(&self) -> u64 {
+        self.sum_ns.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_counted_in_the_bucket_that_ends_at_or_after_them() {
+        let histogram = Histogram::default();
+        for ns in [0, 250, 251, 500, 1000, u64::MAX] {
+            histogram.observe(Duration::from_nanos(ns));
+        }
+        let counts: Vec<_> = histogram.buckets().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, [(Some(250), 2), (Some(500), 2), (Some(1000), 1), (None, 1)]);
+        assert_eq!(histogram.buckets().count(), BUCKETS);
+    }
+
+    #[test]
+    fn statuses_and_failures_are_told_apart() {
+        let metrics = Metrics::default();
+        for status in [200, 204, 404, 999, 0] {
+            metrics.count_status(status);
+        }
+        assert_eq!(
+            metrics.statuses().collect::<Vec<_>>(),
+            [(1, 0), (2, 2), (3, 0), (4, 1), (5, 0)]
+        );
+        metrics.count_failure(FailureKind::Trap);
+        assert!(metrics.failures().all(|(name, count)| count == u64::from(name == "trap")));
+    }
+}

@@ -1,0 +1,373 @@
+//! A CGI program in WebAssembly as a handler: a fresh instance a request.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::{Method, Uri};
+use pagefork::{Error, InstancePre, Linker, Module, StoreLimits};
+use pagefork_wasi::{
+    BuildError, Environment, Errno, Exit, InputSource, OutputKind, OutputSink, Readable, StdinKind,
+    WasiCtx, WasiTemplate,
+};
+
+use crate::cgi::{self, CgiOutput, Redirect, VariableOptions};
+use crate::failure::{Failure, FailureKind};
+use crate::handler::{BodyReader, Handler, Phase, PoolGauges, Request, ResponseWriter};
+
+/// Redirects of a request within the program, one after the other.
+const REDIRECTS_MAX: usize = 10;
+
+/// Bytes of a line of standard error; longer ones are split.
+const LINE_MAX: usize = 4096;
+
+/// Lines of standard error of one request that reach the log.
+const LINES_MAX: usize = 1000;
+
+/// What a program is and may do.
+#[derive(Clone, Debug)]
+pub struct ProgramOptions {
+    /// Bytes that its memory may have.
+    pub memory_max: u64,
+    /// What it is told of requests.
+    pub variables: VariableOptions,
+    /// Names of variables that it was given and that requests do not change.
+    pub fixed: Vec<String>,
+}
+
+impl Default for ProgramOptions {
+    /// 256 MiB, and what is usual.
+    fn default() -> Self {
+        Self { memory_max: 256 << 20, variables: VariableOptions::default(), fixed: Vec::new() }
+    }
+}
+
+/// A program that cannot serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// It does not begin anywhere.
+    #[error(
+        "the module exports no function `_start`, so it is no program; build it as a WASI \
+         command (`wasm32-wasip1`), which reads requests as CGI programs do"
+    )]
+    NoStart,
+    /// It cannot be instantiated.
+    #[error("the program cannot be started: {0:#}")]
+    Instantiate(Error),
+    /// Its memory is larger than it may be.
+    #[error(
+        "the program's memory has {size} bytes to begin with, and may have {limit}: \
+         allow more, or build it with less"
+    )]
+    Memory {
+        /// Bytes that it has.
+        size: u64,
+        /// Bytes that it may have.
+        limit: u64,
+    },
+}
+
+/// A CGI program, of which each request gets a fresh instance.
+pub struct Program {
+    pre: InstancePre<WasiCtx>,
+    template: WasiTemplate,
+    options: ProgramOptions,
+    /// Instances that run.
+    live: AtomicU64,
+}
+
+impl Program {
+    /// Makes a handler of a module. `linker` has what the module imports, and
+    /// `template` what the program is given apart from requests: arguments,
+    /// variables, directories.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`]: the program is instantiated once to find out.
+    pub fn new(
+        linker: &Linker<WasiCtx>,
+        module: &Module,
+        template: WasiTemplate,
+        options: ProgramOptions,
+    ) -> Result<Program, ProgramError> {
+        let pre = linker.instantiate_pre(module).map_err(ProgramError::Instantiate)?;
+        let program = Program { pre, template, options, live: AtomicU64::new(0) };
+        let streams = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
+        let environment = program.template.environment();
+        let context = program.template.context(environment, streams.0, streams.1, streams.2);
+        let (mut store, instance) =
+            program.pre.spawn(context).map_err(ProgramError::Instantiate)?;
+        if instance.get_typed_func::<(), ()>(&mut store, "_start").is_err() {
+            return Err(ProgramError::NoStart);
+        }
+        if let Some(memory) = instance.get_memory(&mut store, "memory") {
+            let (size, limit) = (memory.data(&store).len() as u64, program.options.memory_max);
+            if size > limit {
+                return Err(ProgramError::Memory { size, limit });
+            }
+        }
+        drop(store);
+        Ok(program)
+    }
+
+    /// Runs the program once, in a fresh instance.
+    fn run(
+        &self,
+        request: &Request,
+        response: &ResponseWriter,
+    ) -> Result<Option<Redirect>, Failure> {
+        let begun = Instant::now();
+        let output = Arc::new(Output(Mutex::new(CgiOutput::new(response.clone()))));
+        let context = self.context(request, response, &output)?;
+        let _live = Live::new(&self.live);
+        let (mut store, instance) = self
+            .pre
+            .spawn(context)
+            .map_err(|error| Failure::new(FailureKind::Spawn, format!("{error:#}")))?;
+        store.set_limits(StoreLimits::new().memory_size(self.options.memory_max));
+        let spawned = Instant::now();
+        response.record(Phase::Spawn, spawned - begun);
+
+        let handle = store.interrupt_handle();
+        let guard = response.on_give_up(move || handle.interrupt());
+        let called = if response.is_given_up() {
+            Ok(())
+        } else {
+            instance
+                .get_typed_func::<(), ()>(&mut store, "_start")
+                .and_then(|start| start.call(&mut store, ()))
+        };
+        drop(guard);
+        response.record(Phase::Run, spawned.elapsed());
+        let ended = self.ended(called, request, response, &output);
+        drop(store);
+        ended
+    }
+
+    /// What follows from how a run ended.
+    fn ended(
+        &self,
+        called: Result<(), Error>,
+        request: &Request,
+        response: &ResponseWriter,
+        output: &Output,
+    ) -> Result<Option<Redirect>, Failure> {
+        let Err(error) = called else { return output.lock().end() };
+        match error.downcast_ref::<Exit>() {
+            Some(Exit(0)) => output.lock().end(),
+            Some(Exit(code)) => {
+                let ended = output.lock().end();
+                let text = format!("the program exited with code {code}");
+                match ended {
+                    Ok(redirect) => {
+                        response.log(&request.id, &text);
+                        Ok(redirect)
+                    }
+                    Err(failure) => {
+                        let detail = format!("{text}; {}", failure.detail());
+                        Err(Failure::new(failure.kind(), detail))
+                    }
+                }
+            }
+            // The front end knows better why.
+            None if response.is_given_up() => Ok(None),
+            None => Err(Failure::new(FailureKind::Trap, format!("{error:?}"))),
+        }
+    }
+
+    fn context(
+        &self,
+        request: &Request,
+        response: &ResponseWriter,
+        output: &Arc<Output>,
+    ) -> Result<WasiCtx, Failure> {
+        let mut environment = self.template.environment();
+        self.set_variables(request, &mut environment)?;
+        let stdin = StdinKind::Source(Arc::new(Body(request.body.clone())));
+        let stdout = OutputKind::Sink(Arc::clone(output) as Arc<dyn OutputSink>);
+        let stderr = OutputKind::Sink(Arc::new(Lines::new(request, response)));
+        let mut context = self.template.context(environment, stdin, stdout, stderr);
+        let watched = response.clone();
+        context.set_interrupt_check(move || watched.is_given_up());
+        Ok(context)
+    }
+
+    fn set_variables(
+        &self,
+        request: &Request,
+        environment: &mut Environment,
+    ) -> Result<(), Failure> {
+        environment.reserve(32, 1024);
+        let fixed = &self.options.fixed;
+        cgi::variables(request, self.options.variables, |name, value| {
+            if fixed.iter().any(|fixed| fixed.as_bytes() == name) {
+                return Ok(());
+            }
+            environment.push_parts(name, value).map_err(|error: BuildError| {
+                Failure::new(FailureKind::BadRequest, error.to_string())
+            })
+        })
+    }
+}
+
+impl Handler for Program {
+    fn handle(&self, mut request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+        for _ in 0..=REDIRECTS_MAX {
+            let Some(redirect) = self.run(&request, response)? else { return Ok(()) };
+            request = redirected(request, &redirect)?;
+        }
+        let detail = format!("it redirected the request {REDIRECTS_MAX} times to paths of its own");
+        Err(Failure::new(FailureKind::BadResponse, detail))
+    }
+
+    fn pool(&self) -> Option<PoolGauges> {
+        let counters = self.pre.module().engine().pool_counters();
+        Some(PoolGauges {
+            live: self.live.load(Ordering::Relaxed),
+            parked: counters.parked,
+            resident_bytes: counters.resident,
+            dirty_pages: None,
+            warm: counters.taken,
+            cold: counters.missed,
+            trimmed: counters.trimmed,
+        })
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Counts an instance while it lives.
+struct Live<'a>(&'a AtomicU64);
+
+impl Live<'_> {
+    fn new(live: &AtomicU64) -> Live<'_> {
+        live.fetch_add(1, Ordering::Relaxed);
+        Live(live)
+    }
+}
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The request that a program wants answered instead: for another path, and
+/// without a body.
+fn redirected(mut request: Request, redirect: &Redirect) -> Result<Request, Failure> {
+    request.head.uri = redirect.target.parse::<Uri>().map_err(|error| {
+        let detail = format!("it redirected to {:?}: {error}", redirect.target);
+        Failure::new(FailureKind::BadResponse, detail)
+    })?;
+    if request.head.method != Method::HEAD {
+        request.head.method = Method::GET;
+    }
+    for name in [http::header::CONTENT_LENGTH, http::header::CONTENT_TYPE] {
+        request.head.headers.remove(name);
+    }
+    request.body_size = Some(0);
+    Ok(request)
+}
+
+/// The body of a request as standard input.
+#[derive(Debug)]
+struct Body(BodyReader);
+
+impl InputSource for Body {
+    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
+        self.0.try_read(into).map_err(|_| Errno::Io)
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
+        let (available, hangup) = self.0.wait(timeout)?;
+        Some(Readable { available: available as u64, hangup })
+    }
+}
+
+/// Standard output.
+#[derive(Debug)]
+struct Output(Mutex<CgiOutput>);
+
+impl Output {
+    fn lock(&self) -> MutexGuard<'_, CgiOutput> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OutputSink for Output {
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let mut output = self.lock();
+        let mut written = 0;
+        for slice in slices {
+            output.write(slice).map_err(|_| Errno::Io)?;
+            written += slice.len();
+        }
+        Ok(written)
+    }
+}
+
+/// Standard error, as lines of the server's log.
+#[derive(Debug)]
+struct Lines {
+    id: http::HeaderValue,
+    response: ResponseWriter,
+    state: Mutex<LinesState>,
+}
+
+#[derive(Debug, Default)]
+struct LinesState {
+    line: Vec<u8>,
+    count: usize,
+}
+
+impl Lines {
+    fn new(request: &Request, response: &ResponseWriter) -> Lines {
+        let (id, response) = (request.id.clone(), response.clone());
+        Lines { id, response, state: Mutex::default() }
+    }
+
+    fn write_line(&self, state: &mut LinesState) {
+        state.count += 1;
+        if state.count <= LINES_MAX {
+            let text = String::from_utf8_lossy(&state.line);
+            // Nothing that a terminal would obey, and nothing that looks like a line of ours.
+            let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            self.response.log(&self.id, &format!("stderr: {text}"));
+        } else if state.count == LINES_MAX + 1 {
+            self.response.log(&self.id, "stderr: (what follows is left out)");
+        }
+        state.line.clear();
+    }
+}
+
+impl OutputSink for Lines {
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for byte in slices.iter().flat_map(|slice| slice.iter()) {
+            if *byte == b'\n' || state.line.len() == LINE_MAX {
+                self.write_line(&mut state);
+            }
+            if *byte != b'\n' {
+                state.line.push(*byte);
+            }
+        }
+        Ok(slices.iter().map(|slice| slice.len()).sum())
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut state = std::mem::take(state);
+        if !state.line.is_empty() {
+            self.write_line(&mut state);
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! The front end: bodies in both directions as they come, limits, and requests
+//! that do not harm each other.
+
+mod common;
+
+use std::io::Read;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use common::{By, Client, PATIENCE, serve, until};
+use http::{HeaderMap, StatusCode};
+use pagefork_serve::{Failure, FailureKind, Request, ResponseWriter};
+
+fn hello(_: Request, response: &ResponseWriter) -> Result<(), Failure> {
+    response.start(StatusCode::OK, HeaderMap::new());
+    let _ = response.write(b"hello");
+    Ok(())
+}
+
+/// Answers with the request's body, as it comes.
+fn echo(mut request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+    response.start(StatusCode::OK, HeaderMap::new());
+    let mut bytes = vec![0; 10_000];
+    loop {
+        match request.body.read(&mut bytes) {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(count) if response.write(&bytes[..count]).is_err() => return Ok(()),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// A handler that says when it has begun, and goes on when it is told to.
+struct Gate {
+    begun: Receiver<()>,
+    go_on: Sender<()>,
+}
+
+fn gated(
+    f: impl Fn(Request, &ResponseWriter) -> Result<(), Failure> + Send + Sync + 'static,
+) -> (Gate, By<impl Fn(Request, &ResponseWriter) -> Result<(), Failure> + Send + Sync + 'static>) {
+    let (begin, begun) = channel();
+    let (go_on, told) = channel::<()>();
+    let both = Mutex::new((begin, told));
+    let handler = By(move |request: Request, response: &ResponseWriter| {
+        if request.head.uri.path() == "/gate" {
+            let both = both.lock().unwrap();
+            both.0.send(()).unwrap();
+            both.1.recv_timeout(PATIENCE).unwrap();
+        }
+        f(request, response)
+    });
+    (Gate { begun, go_on }, handler)
+}
+
+#[test]
+fn one_connection_carries_many_requests() {
+    let server = serve(By(hello), |config| config.patience = PATIENCE);
+    let mut client = server.connect();
+    for _ in 0..100 {
+        let answer = client.get("/");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "hello"));
+        assert_eq!(answer.field("content-length"), Some("5"));
+        assert!(answer.field("date").is_some());
+    }
+    assert_eq!(server.metric("pagefork_connections_total"), 1.0);
+    client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.0\r\n\r\n");
+    let head = client.head();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(client.answer().text(), "hello", "a HEAD has no body");
+    assert!(client.is_closed(), "HTTP/1.0 closes");
+    assert_eq!(server.stop().requests, 102);
+}
+
+#[test]
+fn a_response_is_sent_while_it_is_written() {
+    let (step, steps) = channel::<()>();
+    let steps = Mutex::new(steps);
+    let server = serve(
+        By(move |_, response: &ResponseWriter| {
+            response.start(StatusCode::OK, HeaderMap::new());
+            for part in ["one", "two", "three"] {
+                response.write(part.as_bytes()).unwrap();
+                steps.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            }
+            Ok(())
+        }),
+        |_| {},
+    );
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    assert!(head.contains("chunked"), "{head}");
+    for part in ["one", "two", "three"] {
+        // The handler goes on only when this part is here.
+        assert_eq!(client.chunk(), part.as_bytes());
+        step.send(()).unwrap();
+    }
+    assert!(client.chunk().is_empty());
+}
+
+#[test]
+fn a_request_is_read_while_it_is_sent() {
+    let server = serve(By(echo), |_| {});
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send_chunk(b"first");
+    client.head();
+    assert_eq!(client.chunk(), b"first");
+    for part in [&b"second"[..], b"third"] {
+        client.send_chunk(part);
+        assert_eq!(client.chunk(), part);
+    }
+    client.send("0\r\n\r\n");
+    assert!(client.chunk().is_empty());
+}
+
+#[test]
+fn bodies_may_be_larger_than_any_buffer() {
+    let server = serve(By(echo), |config| config.body_max = 64 << 20);
+    let body: Vec<u8> = (0..20u32 << 20).map(|at| (at ^ (at >> 11)) as u8).collect();
+    let mut client = server.connect();
+    let mut sender =
+        Client { stream: std::io::BufReader::new(client.stream.get_ref().try_clone().unwrap()) };
+    let sent = body.clone();
+    let sending = std::thread::spawn(move || {
+        sender.send(format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", sent.len()));
+        sender.send(&sent);
+    });
+    let answer = client.answer();
+    sending.join().unwrap();
+    assert!(answer.body == body, "{} bytes of {}", answer.body.len(), body.len());
+    assert_eq!(server.metric("pagefork_received_bytes_total"), body.len() as f64);
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_the_handler_and_not_the_others() {
+    let written = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&written);
+    let server = serve(
+        By(move |request: Request, response: &ResponseWriter| {
+            response.start(StatusCode::OK, HeaderMap::new());
+            if request.head.uri.path() != "/flood" {
+                return Ok(());
+            }
+            while response.write(&[b'x'; 65536]).is_ok() {
+                count.fetch_add(65536, std::sync::atomic::Ordering::Relaxed);
+            }
+            Ok(())
+        }),
+        |config| config.concurrency = 2,
+    );
+    let mut flooded = server.connect();
+    flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut last = 0;
+    until("the flood to stand", || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let now = written.load(std::sync::atomic::Ordering::Relaxed);
+        let stands = now == last && now > 0;
+        last = now;
+        stands
+    });
+    assert_eq!(server.get("/").status, 200);
+    drop(flooded);
+    server.wait_for_metric("pagefork_handlers_busy", 0.0);
+    server.wait_for_metric("pagefork_failures_total{kind=\"client_gone\"}", 1.0);
+}
+
+#[test]
+fn bodies_beyond_the_limit_are_refused() {
+    let server = serve(By(echo), |config| config.body_max = 1000);
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
+    assert_eq!(client.answer().status, 413);
+
+    let (gate, handler) = gated(echo);
+    let server = serve(handler, |config| config.body_max = 1000);
+    let mut client = server.connect();
+    client.send("POST /gate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    client.send_chunk(&[b'x'; 1000]);
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+    client.send_chunk(b"y");
+    assert_eq!(client.answer().status, 413);
+    gate.go_on.send(()).unwrap();
+    assert_eq!(server.metric("pagefork_failures_total{kind=\"body_too_large\"}"), 1.0);
+}
+
+#[test]
+fn requests_beyond_the_limits_wait_or_are_refused() {
+    let (gate, handler) = gated(hello);
+    let server = serve(handler, |config| (config.concurrency, config.queue) = (1, 1));
+    let mut first = server.connect();
+    first.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+    let mut second = server.connect();
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for_metric("pagefork_requests_queued", 1.0);
+
+    let refused = server.get("/");
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.field("retry-after"), Some("1"));
+    assert!(refused.text().contains(refused.field("x-request-id").unwrap()));
+
+    gate.go_on.send(()).unwrap();
+    assert_eq!((first.answer().status, second.answer().status), (200, 200));
+    assert_eq!(server.get("/").status, 200);
+    assert_eq!(server.metric("pagefork_failures_total{kind=\"queue_full\"}"), 1.0);
+}
+
+#[test]
+fn a_request_does_not_wait_for_one_that_takes_long() {
+    // More that take long than there are processors, and then one that does not.
+    let (gate, handler) = gated(hello);
+    let server = serve(handler, |config| config.concurrency = 64);
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let mut long: Vec<_> = (0..processors + 2).map(|_| server.connect()).collect();
+    for client in &mut long {
+        client.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(server.get("/").status, 200);
+    for _ in &long {
+        gate.go_on.send(()).unwrap();
+    }
+    for client in &mut long {
+        assert_eq!(client.answer().status, 200);
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_too_long_is_refused() {
+    let (gate, handler) = gated(hello);
+    let server = serve(handler, |config| {
+        config.concurrency = 1;
+        config.timeout = std::time::Duration::from_millis(200);
+        config.queue_timeout = std::time::Duration::from_millis(50);
+    });
+    let mut first = server.connect();
+    first.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+    let mut second = server.connect();
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(second.answer().status, 503);
+    assert_eq!(first.answer().status, 504, "also if the handler does not notice");
+    gate.go_on.send(()).unwrap();
+    server.wait_for_metric("pagefork_handlers_busy", 0.0);
+}
+
+#[test]
+fn a_client_that_pauses_for_too_long_is_refused() {
+    let server = serve(By(echo), |config| {
+        config.client_timeout = std::time::Duration::from_millis(50);
+    });
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345");
+    let mut rest = Vec::new();
+    // Part of the answer was sent before the pause, or none.
+    let _ = client.stream.read_to_end(&mut rest);
+    server.wait_for_metric("pagefork_failures_total{kind=\"body_timeout\"}", 1.0);
+    server.wait_for_metric("pagefork_handlers_busy", 0.0);
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "an unfinished response must not look whole");
+
+    let mut silent = server.connect();
+    silent.send("GET / HTTP/1.1\r\nHos");
+    let _ = silent.stream.read_to_end(&mut rest);
+    server.wait_for_metric("pagefork_connections", 0.0);
+}
+
+#[test]
+fn a_handler_learns_that_its_client_is_gone() {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let server = serve(
+        By(move |_, response: &ResponseWriter| {
+            let (interrupt, interrupted) = channel();
+            let guard = response.on_give_up(move || {
+                let _ = interrupt.send(());
+            });
+            tell.lock().unwrap().send("begun").unwrap();
+            interrupted.recv_timeout(PATIENCE).unwrap();
+            assert!(response.is_given_up());
+            drop(guard);
+            tell.lock().unwrap().send("gone").unwrap();
+            Ok(())
+        }),
+        |config| config.concurrency = 1,
+    );
+    for _ in 0..3 {
+        let mut client = server.connect();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "begun");
+        drop(client);
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), "gone");
+    }
+    server.wait_for_metric("pagefork_requests_in_flight", 0.0);
+    until("the access log", || server.access.text().matches(" 499 0 ").count() == 3);
+}
+
+#[test]
+fn a_handler_that_panics_or_fails_harms_no_other_request() {
+    let (gate, handler) =
+        gated(|request: Request, response: &ResponseWriter| match request.head.uri.path() {
+            "/panic" => panic!("on purpose"),
+            "/late" => {
+                response.start(StatusCode::OK, HeaderMap::new());
+                response.write(&[b'x'; 100_000]).unwrap();
+                response.flush();
+                Err(Failure::new(FailureKind::Trap, "later"))
+            }
+            "/none" => Ok(()),
+            _ => hello(request, response),
+        });
+    let server = serve(handler, |_| {});
+    let mut other = server.connect();
+    other.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+
+    let mut client = server.connect();
+    client.send("GET /panic HTTP/1.1\r\nHost: a\r\nX-Request-Id: abc-1\r\n\r\n");
+    let answer = client.answer();
+    assert_eq!(answer.status, 500);
+    assert!(answer.text().contains("abc-1") && !answer.text().contains("on purpose"));
+    assert!(server.log.text().contains("[abc-1] trap: the handler panicked: on purpose"));
+    assert_eq!(server.get("/none").status, 502);
+
+    let mut late = server.connect();
+    late.send("GET /late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let mut all = Vec::new();
+    let _ = late.stream.read_to_end(&mut all);
+    assert!(!all.ends_with(b"0\r\n\r\n"), "an unfinished response must not look whole");
+
+    gate.go_on.send(()).unwrap();
+    assert_eq!(other.answer().text(), "hello");
+}
+
+#[test]
+fn malformed_requests_are_refused() {
+    let server = serve(By(hello), |config| config.fields_max = 20);
+    for (request, status) in [
+        ("BAD\r\n\r\n".to_owned(), 400),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(30)), 431),
+        (format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(100_000)), 431),
+        ("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), 501),
+    ] {
+        let mut client = server.connect();
+        // The server may close before all of it is sent.
+        let _ = std::io::Write::write_all(client.stream.get_mut(), request.as_bytes());
+        let head = client.head();
+        assert!(head.contains(&format!(" {status} ")), "{head}");
+    }
+    assert_eq!(server.get("/").status, 200);
+}
+
+#[test]
+fn a_promised_length_is_kept() {
+    let server = serve(
+        By(|request: Request, response: &ResponseWriter| {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-length", http::HeaderValue::from_static("5"));
+            response.start(StatusCode::OK, headers);
+            let _ = response.write(&request.head.uri.path().as_bytes()[1..]);
+            Ok(())
+        }),
+        |config| config.patience = PATIENCE,
+    );
+    assert_eq!(server.get("/exact").text(), "exact");
+    assert_eq!(server.get("/less").status, 502);
+    assert_eq!(server.get("/longer").status, 502);
+    assert!(server.log.text().contains("it announced 5 bytes and wrote 4"));
+    let mut client = server.connect();
+    client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.head().contains("content-length: 5"));
+}
+
+#[test]
+fn a_handler_may_go_on_when_its_response_is_complete() {
+    let (go_on, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let server = serve(
+        By(move |request: Request, response: &ResponseWriter| {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-length", http::HeaderValue::from_static("2"));
+            let status = match request.head.uri.path() {
+                "/nothing" => StatusCode::NO_CONTENT,
+                _ => StatusCode::OK,
+            };
+            if status == StatusCode::NO_CONTENT {
+                headers.clear();
+            }
+            response.start(status, headers);
+            response.write(b"ok").unwrap();
+            response.flush();
+            told.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            assert!(!response.is_given_up());
+            Ok(())
+        }),
+        |_| {},
+    );
+    let mut client = server.connect();
+    for request in ["GET /", "HEAD /", "GET /nothing"] {
+        client.send(format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let head = client.head();
+        if request == "GET /" {
+            let mut body = [0; 2];
+            client.stream.read_exact(&mut body).unwrap();
+            assert_eq!(&body, b"ok");
+        }
+        assert!(head.starts_with("HTTP/1.1 20"), "{head}");
+        // On the same connection, so that the server is done with that answer.
+        client.send("BAD\r\n\r\n");
+        assert!(client.head().contains(" 400 "));
+        go_on.send(()).unwrap();
+        client = server.connect();
+    }
+    server.wait_for_metric("pagefork_handlers_busy", 0.0);
+    assert_eq!(server.metric("pagefork_failures_total{kind=\"client_gone\"}"), 0.0);
+    assert_eq!(server.log.text(), "");
+}
+
+#[test]
+fn requests_under_way_are_finished_when_the_server_stops() {
+    let (gate, handler) = gated(hello);
+    let server = serve(handler, |_| {});
+    let mut idle = server.connect();
+    assert_eq!(idle.get("/").status, 200);
+    let mut running = server.connect();
+    running.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+    let address = server.address;
+    server.stop_handle().stop();
+    assert!(idle.is_closed());
+    until("the listener to close", || std::net::TcpStream::connect(address).is_err());
+    gate.go_on.send(()).unwrap();
+    assert_eq!(running.answer().text(), "hello");
+    assert!(running.is_closed());
+    let summary = server.wait();
+    assert_eq!((summary.requests, summary.left), (2, 0));
+}
+
+#[test]
+fn requests_under_way_are_interrupted_when_the_server_must_stop() {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let server = serve(
+        By(move |_, response: &ResponseWriter| {
+            tell.lock().unwrap().send(()).unwrap();
+            until("the end", || response.is_given_up());
+            Ok(())
+        }),
+        |_| {},
+    );
+    let mut running = server.connect();
+    running.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    told.recv_timeout(PATIENCE).unwrap();
+    server.stop_handle().stop_now();
+    assert_eq!(running.answer().status, 503);
+    assert_eq!(server.wait().left, 0);
+}
+
+#[test]
+fn http2_is_spoken_to_those_who_begin_with_it() {
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let server = serve(By(echo), |_| {});
+    let address = server.address;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    let (status, version, body) = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let ask = |body: &'static str| {
+            http::Request::post("http://test/x").body(body.to_owned()).unwrap()
+        };
+        // Two at once on one connection.
+        let (one, two) = (sender.send_request(ask("one")), sender.send_request(ask("two")));
+        let (one, two) = (one.await.unwrap(), two.await.unwrap());
+        let (status, version) = (one.status(), one.version());
+        let mut all = Vec::new();
+        for mut body in [one.into_body(), two.into_body()] {
+            use http_body::Body;
+            while let Some(frame) =
+                std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context))
+                    .await
+            {
+                all.extend(frame.unwrap().into_data().unwrap());
+            }
+        }
+        (status, version, all)
+    });
+    assert_eq!((status, version), (StatusCode::OK, http::Version::HTTP_2));
+    assert_eq!(body, b"onetwo");
+    until("the access log", || server.access.text().contains("\"POST /x HTTP/2.0\" 200 3 "));
+}
+
+#[test]
+fn requests_keep_their_identities_and_are_logged() {
+    let server = serve(By(hello), |_| {});
+    let mut client = server.connect();
+    client.send("GET /a?b HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine/1\r\n\r\n");
+    assert_eq!(client.answer().field("x-request-id"), Some("mine/1"));
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: not \"mine\"\r\n\r\n");
+    let fresh = client.answer().field("x-request-id").unwrap().to_owned();
+    assert_eq!(fresh.len(), 16);
+    until("the access log", || server.access.text().lines().count() == 2);
+    let log = server.access.text();
+    let first = log.lines().next().unwrap();
+    assert!(first.starts_with("127.0.0.1 - - ["), "{first}");
+    assert!(
+        first.contains("\"GET /a?b HTTP/1.1\" 200 5 0.") && first.ends_with(" mine/1"),
+        "{first}"
+    );
+    assert!(log.ends_with(&format!("{fresh}\n")));
+}
