@@ -4,7 +4,7 @@ use crate::grid::{Grid, Line, percentile};
 use crate::measure::Unit;
 
 /// Widths and heights, in pixels.
-const LABELS: f64 = 290.0;
+const LABELS: f64 = 400.0;
 const FIELD: f64 = 520.0;
 const LINE: f64 = 22.0;
 const TOP: f64 = 34.0;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pagefork::suspend::{self, Progress, Zone};
 use pagefork::{
     Caller, CodeBounds, Config, Engine, ExternRef, GrowthKind, Instance, InstancePre, Linker,
-    Module, ResetKind, Store, StrategyConfig, Val,
+    Module, PoolConfig, ResetKind, Store, StrategyConfig, Val,
 };
 
 /// Something of each kind that a guest can change, and ways to end badly.
@@ -99,7 +99,11 @@ fn engines() -> impl Iterator<Item = (String, Engine)> {
             _ => CodeBounds::Explicit,
         };
         let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
-        let engine = Engine::new(Config::new().strategies(config).stack_size(256 << 10)).unwrap();
+        // What looks after idle slots would have them for a moment now and then.
+        let pool = PoolConfig { idle_max: None, heed_pressure: false, ..PoolConfig::default() };
+        let mut all = Config::new();
+        all.strategies(config).pool(pool).stack_size(256 << 10);
+        let engine = Engine::new(&all).unwrap();
         (format!("{reset}, {growth:?}"), engine)
     })
 }

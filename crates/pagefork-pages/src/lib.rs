@@ -64,6 +64,8 @@ mod userfault;
 mod error;
 /// From an error number to the limit that was met.
 mod limits;
+/// Maps that are left to the rest of the process.
+mod map_budget;
 /// The system calls, in page verbs.
 mod sys;
 

@@ -35,8 +35,6 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn read() -> Self {
-        let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-        let maps = || Some((count_maps().ok()?, number("/proc/sys/vm/max_map_count")?));
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let bytes = |field: usize| {
             let pages = statm.split_whitespace().nth(field).and_then(|word| word.parse().ok());
@@ -52,7 +50,7 @@ impl Facts {
             Some((field("Committed_AS:")?, field("CommitLimit:")?))
         };
         Self {
-            maps: maps(),
+            maps: count_and_limit_of_maps(),
             mapped: bytes(0),
             data: bytes(5),
             address_space_limit: getrlimit(Resource::As).current,
@@ -60,6 +58,15 @@ impl Facts {
             commit: commit(),
         }
     }
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+}
+
+/// How many maps this process has, and how many it may have.
+pub(crate) fn count_and_limit_of_maps() -> Option<(u64, u64)> {
+    Some((count_maps().ok()?, number("/proc/sys/vm/max_map_count")?))
 }
 
 /// How many maps this process has, found without making one: at the limit, a

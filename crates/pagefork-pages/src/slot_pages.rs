@@ -11,8 +11,13 @@ use crate::bounds::SlotBounds;
 use crate::error::{Feature, PagesError};
 use crate::features::HostFeatures;
 use crate::image::{Image, Source, Unsealed};
+use crate::map_budget::MapShare;
 use crate::reservation::Reservation;
 use crate::slot::{MemorySize, SlotConfig};
+
+/// Maps that a slot takes, and that each memory behind the first takes.
+const MAPS: u64 = 4;
+const MAPS_FURTHER: u64 = 3;
 
 /// How the pages of a slot are set up, whatever it is filled from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +50,7 @@ impl Setup {
 #[derive(Debug)]
 pub(crate) struct SlotPages {
     pages: Reservation,
+    _maps: MapShare,
     zones: SlotConfig,
     setup: Setup,
     image: Arc<Image>,
@@ -88,10 +94,13 @@ impl SlotPages {
     ) -> Result<Self, PagesError> {
         check_fit(&zones, image, sizes)?;
         let sources = sources(image, setup)?;
+        let further = zones.memories.len().saturating_sub(1) as u64;
+        let maps = MapShare::take(MAPS + MAPS_FURTHER * further)?;
         let pages = Reservation::new(zones.size, pagefork_layout::slot::SLOT_ALIGN)?;
         let mut slot = Self {
             bounds: place_bounds(&zones, pages.start()),
             pages,
+            _maps: maps,
             zones,
             setup,
             image: Arc::clone(image),

@@ -33,6 +33,8 @@ fn each_failure<R>(mut body: impl FnMut() -> R, mut check: impl FnMut(R, Option<
 #[test]
 fn a_failed_spawn_leaves_maps_and_descriptors_as_they_were() {
     in_own_process("a_failed_spawn_leaves_maps_and_descriptors_as_they_were", || {
+        // What is tried once a process keeps a descriptor.
+        HostFeatures::get().unwrap();
         let layout = layout();
         let spawn = || {
             let bytes = pattern(1, PAGE);
@@ -166,6 +168,8 @@ fn layout_with_three_memories() -> (SlotLayout, Arc<Image>) {
 #[test]
 fn a_failed_spawn_of_several_memories_leaves_nothing() {
     in_own_process("a_failed_spawn_of_several_memories_leaves_nothing", || {
+        // What is tried once a process keeps a descriptor.
+        HostFeatures::get().unwrap();
         let (layout, image) = layout_with_three_memories();
         let spawn = || spawn(&layout, &image, WASM_PAGE, 4 * WASM_PAGE).map(drop);
         spawn().unwrap();

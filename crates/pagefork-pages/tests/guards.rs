@@ -101,6 +101,8 @@ fn places_at_every_boundary_of_a_real_slot() {
 #[test]
 fn a_slot_costs_four_maps_at_most() {
     in_own_process("a_slot_costs_four_maps_at_most", || {
+        // What is tried once a process keeps a descriptor.
+        pagefork_pages::HostFeatures::get().unwrap();
         const COUNT: usize = 50;
         let layout = layout();
         let (image, _) = dense_image(&layout, 9, PAGE);

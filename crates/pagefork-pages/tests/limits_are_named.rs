@@ -107,12 +107,14 @@ fn map_limit() {
             }
         };
         let PagesError::TooManyMaps { count, limit } = error else { panic!("{error}") };
-        // The kernel allows one more than it says, and lists one that it does not
-        // count.
-        assert!((limit - 3..=limit + 2).contains(&count), "{count} maps");
+        // Some are left for the rest of the process, which would abort without.
+        assert!((limit - 600..=limit - 400).contains(&count), "{count} maps");
+        let rest: Vec<Vec<u8>> = (0..100).map(|_| vec![1; 1 << 20]).collect();
+        assert!(rest.iter().all(|part| part[0] == 1));
+        drop(rest);
         assert_eq!(limit, maps_max as u64);
         assert!(error.to_string().contains("vm.max_map_count"), "{error}");
-        assert!(slots.len() >= maps_max / 4 - 50, "{} slots", slots.len());
+        assert!(slots.len() >= maps_max / 4 - 200, "{} slots", slots.len());
         // At the limit, dropping in any order works and makes room.
         for percent in [50, 0, 33, 99] {
             let index = slots.len() * percent / 100;

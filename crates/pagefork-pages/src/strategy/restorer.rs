@@ -16,10 +16,13 @@ const LARGE: u64 = 64;
 const BLIND: u8 = 3;
 
 /// A page that was as the image at so many looks running is let go: at first, and
-/// twice as many each time that it comes back, up to the maximum. Code that writes what
-/// is there already would otherwise take a fault every few runs.
+/// twice as many each time that it comes back soon, up to the maximum. Code that writes
+/// what is there already would otherwise take a fault every few runs.
 const PATIENCE: u8 = 2;
 const PATIENCE_MAX: u8 = 128;
+
+/// So many resets are soon, besides those that the page was looked at.
+const SOON: u64 = 16;
 
 /// So many pages that were let go are remembered.
 const LEFT_MAX: usize = 512;
@@ -39,9 +42,10 @@ pub(crate) struct Restorer {
     kept_max: usize,
     /// Ascending.
     known: Vec<Known>,
-    /// Pages that were let go because they were as the image, ascending, and the
-    /// patience that was had with them.
-    left: Vec<(u64, u8)>,
+    /// Pages that were let go because they were as the image, ascending.
+    left: Vec<Left>,
+    /// Resets so far.
+    resets: u64,
     /// Pages that the last search found and no earlier one.
     new: u64,
     // What follows is room that is kept between resets, so that they allocate
@@ -65,6 +69,16 @@ struct Known {
     fate: Fate,
 }
 
+/// A page that was let go.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    page: u64,
+    /// How much patience was had with it.
+    patience: u8,
+    /// At which reset.
+    at: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     /// It is as the image and stays.
@@ -86,6 +100,7 @@ impl Restorer {
             kept_max: usize::try_from(resident_max / PAGE_SIZE).unwrap_or(usize::MAX),
             known: Vec::new(),
             left: Vec::new(),
+            resets: 0,
             new: 0,
             regions: Vec::new(),
             merged: Vec::new(),
@@ -132,9 +147,10 @@ impl Restorer {
         let stack_end = stack.end();
         let found = self.regions.iter().filter(|region| region.end > stack_end);
         let found = found.map(|region| (region.end - region.start) / PAGE_SIZE).sum::<u64>();
+        let large = found >= self.known.len() as u64 + LARGE;
         let blind = match self.finder.method() {
             Method::Read => 0,
-            Method::Scan if found >= self.known.len() as u64 + LARGE => 1,
+            Method::Scan if large => 1,
             Method::Scan => 1 + BLIND,
         };
         let mut cover = Cover::new(pages.parts());
@@ -157,9 +173,10 @@ impl Restorer {
                     self.merged.push(Known { fate, ..known });
                 } else {
                     self.new += 1;
-                    let patience = match self.left.binary_search_by_key(&page, |left| left.0) {
-                        Ok(index) => self.left.remove(index).1.saturating_mul(2).min(PATIENCE_MAX),
-                        Err(_) => PATIENCE,
+                    let patience = match self.left.binary_search_by_key(&page, |left| left.page) {
+                        // What large runs write must not be looked at for long.
+                        Ok(index) if !large => self.left.remove(index).patience_again(self.resets),
+                        _ => PATIENCE,
                     };
                     self.merged.push(Known { page, blind, equal: 0, patience, fate });
                 }
@@ -191,6 +208,7 @@ impl Restorer {
         scanned: bool,
     ) -> Result<ResetReport, PagesError> {
         pages.begin();
+        self.resets += 1;
         if scanned {
             self.reset_stack(pages, stack);
         }
@@ -262,7 +280,7 @@ impl Restorer {
                 known.equal = (known.equal + 1).min(known.patience);
                 if known.equal == known.patience && can_go {
                     known.fate = Fate::Goes;
-                    remember(&mut self.left, known);
+                    remember(&mut self.left, known, self.resets);
                 }
             } else {
                 // SAFETY: as above.
@@ -337,12 +355,22 @@ impl Restorer {
 
 /// Notes that a page is let go. Pages whose room is used up are forgotten all at once:
 /// patience is learned anew.
-fn remember(left: &mut Vec<(u64, u8)>, page: &Known) {
+fn remember(left: &mut Vec<Left>, &Known { page, patience, .. }: &Known, at: u64) {
     if left.len() == LEFT_MAX {
         left.clear();
     }
-    if let Err(index) = left.binary_search_by_key(&page.page, |left| left.0) {
-        left.insert(index, (page.page, page.patience));
+    let gone = Left { page, patience, at };
+    match left.binary_search_by_key(&page, |left| left.page) {
+        Ok(index) => left[index] = gone,
+        Err(index) => left.insert(index, gone),
+    }
+}
+
+impl Left {
+    /// How much patience to have now that it is back.
+    fn patience_again(self, now: u64) -> u8 {
+        let soon = now - self.at <= SOON + u64::from(self.patience);
+        if soon { self.patience.saturating_mul(2).min(PATIENCE_MAX) } else { PATIENCE }
     }
 }
 

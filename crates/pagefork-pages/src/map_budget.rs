@@ -1,0 +1,77 @@
+//! Maps that are left to the rest of the process. At the kernel's limit the allocator gets no
+//! memory either, and a process without memory aborts instead of telling what is wrong.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::error::PagesError;
+use crate::limits;
+
+/// Slots take no maps beyond so many below the limit.
+const SPARE: u64 = 512;
+
+/// With so many maps below the limit taken by slots, the others are counted too.
+const NEAR: u64 = 8192;
+
+/// The count is taken for right until slots have taken so many maps more: it takes a
+/// millisecond for every few thousand maps.
+const RECOUNT: u64 = 1024;
+
+/// Maps that all slots have together.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// The maps that a slot may have.
+#[derive(Debug)]
+pub(crate) struct MapShare(u64);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    maps: u64,
+    /// What slots had taken then.
+    taken: u64,
+}
+
+impl MapShare {
+    /// # Errors
+    /// [`PagesError::TooManyMaps`] if too few were left for the rest of the process.
+    pub(crate) fn take(maps: u64) -> Result<Self, PagesError> {
+        let taken = TAKEN.fetch_add(maps, Ordering::Relaxed) + maps;
+        let share = Self(maps);
+        if taken + NEAR > limit() {
+            check(taken, maps)?;
+        }
+        Ok(share)
+    }
+}
+
+impl Drop for MapShare {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn check(taken: u64, more: u64) -> Result<(), PagesError> {
+    static COUNTED: Mutex<Option<Counted>> = Mutex::new(None);
+    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let estimate = |counted: &Counted| counted.maps + taken.saturating_sub(counted.taken);
+    let holds = |counted: &&Counted| {
+        taken.abs_diff(counted.taken) < RECOUNT && estimate(counted) + SPARE <= limit()
+    };
+    if counted.as_ref().filter(holds).is_some() {
+        return Ok(());
+    }
+    // Also if it cannot be counted, the kernel has the last word.
+    let Some((count, limit)) = limits::count_and_limit_of_maps() else { return Ok(()) };
+    *counted = Some(Counted { maps: count, taken: taken - more });
+    match count + more + SPARE <= limit {
+        true => Ok(()),
+        false => Err(PagesError::TooManyMaps { count, limit }),
+    }
+}
+
+/// How many maps the kernel allowed when somebody asked first.
+fn limit() -> u64 {
+    static LIMIT: OnceLock<u64> = OnceLock::new();
+    *LIMIT.get_or_init(|| limits::count_and_limit_of_maps().map_or(u64::MAX, |(_, limit)| limit))
+}
