@@ -1,11 +1,16 @@
 use crate::Result;
 use crate::host::{self, Host};
 
-/// Tests that take longer than CI does: those marked as ignored in it, by every pair of
-/// strategies.
+/// Tests that take longer than CI does: those marked as ignored in it. The specification's
+/// suite by every pair of strategies, and a million requests.
+const TESTS: [(&str, &str); 2] = [("pagefork-tests", "spec_suite"), ("pagefork-serve", "soak")];
+
 pub(crate) fn run(host: &Host) -> Result {
-    let mut cargo = host.cargo();
-    cargo.args(["test", "--locked", "-p", "pagefork-tests", "--test", "spec_suite"]);
-    cargo.args(["--", "--ignored", "--nocapture"]);
-    host::check(&mut cargo)
+    for (package, test) in TESTS {
+        let mut cargo = host.cargo();
+        cargo.args(["test", "--locked", "-p", package, "--test", test]);
+        cargo.args(["--", "--ignored", "--nocapture"]);
+        host::check(&mut cargo)?;
+    }
+    Ok(())
 }

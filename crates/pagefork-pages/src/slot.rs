@@ -106,6 +106,8 @@ pub struct Slot {
     stack: Stack,
     /// Bytes outside the stack that were private after the last reset.
     resident: u64,
+    /// Pages that it gave back or restored.
+    written: u64,
 }
 
 impl Slot {
@@ -135,6 +137,7 @@ impl Slot {
             run: Run::default(),
             stack: Stack::default(),
             resident: 0,
+            written: 0,
         })
     }
 
@@ -157,7 +160,7 @@ impl Slot {
         let strategy::Made { setup, strategy, choice } = strategies.make(sizes)?;
         let stack = Stack::new(strategies, &zones);
         let pages = SlotPages::new(zones, setup, image, sizes)?;
-        Ok(Self { pages, strategy, choice, run: Run::default(), stack, resident: 0 })
+        Ok(Self { pages, strategy, choice, run: Run::default(), stack, resident: 0, written: 0 })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -273,8 +276,15 @@ impl Slot {
             run.start_anew();
             let private = report.private.unwrap_or(0) - report.discarded;
             self.resident = private * PAGE_SIZE;
+            self.written = report.restored + report.discarded;
         }
         report
+    }
+
+    /// Pages that the last reset put back in place, or discarded where it knew them to be
+    /// private: about as many as had been written.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Bytes that the slot keeps in memory since its last reset, as far as its strategy

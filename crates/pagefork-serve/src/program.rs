@@ -229,7 +229,7 @@ impl Handler for Program {
             live: self.live.load(Ordering::Relaxed),
             parked: counters.parked,
             resident_bytes: counters.resident,
-            dirty_pages: None,
+            dirty_pages: Some(counters.written),
             warm: counters.taken,
             cold: counters.missed,
             trimmed: counters.trimmed,

@@ -31,6 +31,15 @@ impl Park for Parked {
         }
     }
 
+    fn written(&self) -> u64 {
+        match self {
+            Self::Slot(slot) => slot.written(),
+            Self::Store(store) => {
+                store.inner().instances.iter().map(|instance| instance.slot.written()).sum()
+            }
+        }
+    }
+
     fn discard(&mut self) -> Result<(), PagesError> {
         match self {
             Self::Slot(slot) => slot.discard(),

@@ -35,6 +35,11 @@ pub trait Park: Send + 'static {
     /// Bytes that stay in memory while it is parked.
     fn resident(&self) -> u64;
 
+    /// Pages that its last use had written, as far as that is known.
+    fn written(&self) -> u64 {
+        0
+    }
+
     /// Gives those bytes back and stays usable.
     ///
     /// # Errors
@@ -98,6 +103,9 @@ pub struct PoolCounters {
     pub discarded: u64,
     /// Things that were dropped because they lay idle, or were purged.
     pub trimmed: u64,
+    /// Pages that things had written by the time they were put here, as far as that is
+    /// known.
+    pub written: u64,
     /// Things parked now.
     pub parked: u64,
     /// Bytes that those keep in memory.
@@ -301,6 +309,7 @@ impl<T: Park> LocalPool<T> {
     pub fn put(&self, key: Key, item: T, keep: impl FnOnce(&T) -> bool) {
         let shelf = &*self.shelf;
         shelf.counts.put.add(1);
+        shelf.counts.written.add(item.written());
         let mut parked = Some(Parked::new(item));
         if shelf.limited.load(Relaxed) {
             parked = parked.and_then(|parked| self.make_room(key, parked));
@@ -454,6 +463,7 @@ impl PoolCounters {
             refused: self.refused + other.refused,
             discarded: self.discarded + other.discarded,
             trimmed: self.trimmed + other.trimmed,
+            written: self.written + other.written,
             parked: self.parked + other.parked,
             resident: self.resident + other.resident,
         }

@@ -409,6 +409,7 @@ pub(super) struct Counts {
     pub(super) refused: Count,
     pub(super) discarded: Count,
     pub(super) trimmed: Count,
+    pub(super) written: Count,
 }
 
 impl Counts {
@@ -420,6 +421,7 @@ impl Counts {
             refused: self.refused.get(),
             discarded: self.discarded.get(),
             trimmed: self.trimmed.get(),
+            written: self.written.get(),
             parked: 0,
             resident: 0,
         }
@@ -432,5 +434,6 @@ impl Counts {
         self.refused.add_shared(more.refused);
         self.discarded.add_shared(more.discarded);
         self.trimmed.add_shared(more.trimmed);
+        self.written.add_shared(more.written);
     }
 }
