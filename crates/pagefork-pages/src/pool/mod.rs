@@ -119,7 +119,9 @@ pub struct Key {
     generation: u32,
 }
 
-/// See the [module](self). Clones are the same pool.
+/// Things that are kept between two uses, by thread and by what they are used for. Clones
+/// are the same pool. [`Pool::take`] and [`Pool::put`] wait for nobody: each thread has a
+/// shelf of its own, and where somebody else is tidying it up, a depot behind a lock.
 #[derive(Debug)]
 pub struct Pool<T: Park>(Arc<Shared<T>>);
 
