@@ -132,8 +132,9 @@ fn guest() -> Line {
     }
 }
 
-/// How slots are reset by default, and whether copy-on-write is switched off.
-fn strategy() -> [Line; 2] {
+/// How slots are reset by default, whether copy-on-write is switched off, and how page
+/// faults are noticed.
+fn strategy() -> [Line; 3] {
     let choice = StrategyConfig::default().check().and_then(|strategies| strategies.choice());
     let reset = match &choice {
         Ok(choice) => chosen(choice),
@@ -153,7 +154,15 @@ fn strategy() -> [Line; 2] {
             Line::new(State::Limited, name, detail)
         }
     };
-    [reset, switch]
+    let faults = match pagefork_pages::counts_faults_in_memory() {
+        true => Line::new(State::Ok, "page faults", "the kernel notes them in memory"),
+        false => {
+            let detail = "perf_event_open is refused, so each reset asks the kernel (getrusage): \
+                          permit it in the seccomp filter, or set kernel.perf_event_paranoid to 2";
+            Line::new(State::Limited, "page faults", detail)
+        }
+    };
+    [reset, switch, faults]
 }
 
 fn chosen(choice: &Choice) -> Line {

@@ -38,6 +38,7 @@ fn this_machine_runs_guests() {
         "processor",
         "MADV_DONTNEED",
         "reset strategy",
+        "page faults",
         "MADV_NOHUGEPAGE",
         "/proc/self/pagemap",
         "PAGEMAP_SCAN",
