@@ -4,7 +4,7 @@
 use pagefork::{Engine, Linker, Module, Store};
 use pagefork_wasi::{Exit, OutputKind, WasiCtx, add_to_linker};
 
-#[path = "shared/imports.rs"]
+#[path = "standard/imports.rs"]
 mod imports;
 
 use imports::IMPORTS;

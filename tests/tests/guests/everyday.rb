@@ -118,13 +118,13 @@ show "digest", Digest::SHA256.hexdigest(text), Digest::MD5.hexdigest(""), Zlib.c
 packed = Zlib::Deflate.deflate(text * 50, 9)
 show "zlib", packed.bytesize < 400, Zlib::Inflate.inflate(packed) == text.b * 50
 show "time", Time.at(1_700_000_000).utc.strftime("%Y-%m-%d %H:%M:%S %a %j"), (Time.utc(2024, 3, 1) - Time.utc(2024, 2, 1)).to_i, Time.utc(2024, 12, 30).yday
-Dir.mkdir("/work/made")
-File.open("/work/made/lines.txt", "w") { |file| numbers.first(100).each { |n| file.puts n } }
-File.open("/work/made/lines.txt", "a+b") { |file| file.write([1, 2, 3].pack("Vvn")); file.seek(-8, IO::SEEK_END); show "unpacked", file.read.unpack("Vvn").inspect }
-File.rename("/work/made/lines.txt", "/work/made/renamed.txt")
-lines = File.binread("/work/made/renamed.txt")
-show "files", lines.bytesize, Digest::SHA256.hexdigest(lines), Dir.children("/work/made").inspect, File.exist?("/work/made/lines.txt"), File.size("/work/made/renamed.txt")
-show "missing", (begin; File.read("/work/none"); rescue SystemCallError => e; e.class; end), (begin; Dir.mkdir("/work/made"); rescue SystemCallError => e; e.class; end)
+Dir.mkdir("/box/made")
+File.open("/box/made/lines.txt", "w") { |file| numbers.first(100).each { |n| file.puts n } }
+File.open("/box/made/lines.txt", "a+b") { |file| file.write([1, 2, 3].pack("Vvn")); file.seek(-8, IO::SEEK_END); show "unpacked", file.read.unpack("Vvn").inspect }
+File.rename("/box/made/lines.txt", "/box/made/renamed.txt")
+lines = File.binread("/box/made/renamed.txt")
+show "files", lines.bytesize, Digest::SHA256.hexdigest(lines), Dir.children("/box/made").inspect, File.exist?("/box/made/lines.txt"), File.size("/box/made/renamed.txt")
+show "missing", (begin; File.read("/box/none"); rescue SystemCallError => e; e.class; end), (begin; Dir.mkdir("/box/made"); rescue SystemCallError => e; e.class; end)
 buffer = StringIO.new
 $stdout = buffer
 puts "captured"

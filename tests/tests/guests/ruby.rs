@@ -23,13 +23,13 @@ struct Host {
 }
 
 impl Ruby {
-    /// Starts Ruby; the guest sees `directory` as `/work`.
+    /// Starts Ruby; the guest sees `directory` as `/box`.
     pub(crate) fn new(module: &Module, directory: &Path) -> Self {
         let (output, stdout) = OutputKind::pipe();
         let mut builder = WasiCtxBuilder::new();
         builder.arg("ruby").stdout(stdout).stderr(OutputKind::Inherit);
         builder
-            .preopened_dir(directory, "/work", Permissions::ReadWrite)
+            .preopened_dir(directory, "/box", Permissions::ReadWrite)
             .expect("a directory to work in");
         let host = Host { wasi: builder.build().expect("a context"), handles: Vec::new() };
 

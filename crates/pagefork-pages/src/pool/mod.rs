@@ -146,6 +146,12 @@ struct Keys {
     free: Vec<u32>,
 }
 
+impl Keys {
+    fn is_current(&self, key: Key) -> bool {
+        self.generations.get(key.index as usize) == Some(&key.generation)
+    }
+}
+
 impl<T: Park> Clone for Pool<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
@@ -185,14 +191,15 @@ impl<T: Park> Pool<T> {
     /// dropped when it is trimmed, when another key takes its place, or by
     /// [`Pool::clear_key`].
     pub fn remove_key(&self, key: Key) {
-        if self.0.is_current(key) {
-            let mut keys = lock(&self.0.keys);
-            // A number that has been used up is not used again.
-            if let Some(next) = key.generation.checked_add(1) {
-                keys.generations[key.index as usize] = next;
-                keys.free.push(key.index);
-            }
+        let mut keys = lock(&self.0.keys);
+        // A number that has been used up is not used again.
+        if keys.is_current(key)
+            && let Some(next) = key.generation.checked_add(1)
+        {
+            keys.generations[key.index as usize] = next;
+            keys.free.push(key.index);
         }
+        drop(keys);
         self.clear_key(key);
     }
 
@@ -392,15 +399,11 @@ impl<T: Park> Shared<T> {
         look(&self.common);
     }
 
-    fn is_current(&self, key: Key) -> bool {
-        lock(&self.keys).generations.get(key.index as usize) == Some(&key.generation)
-    }
-
     /// Parks a batch behind the shelves, unless its key has been removed meanwhile: then
     /// it is left to the caller.
     fn append_to_depot(&self, key: Key, batch: &mut Vec<Parked<T>>) {
         let keys = lock(&self.keys);
-        if keys.generations.get(key.index as usize) == Some(&key.generation) {
+        if keys.is_current(key) {
             lock(&self.depot).append(key, batch);
         }
     }

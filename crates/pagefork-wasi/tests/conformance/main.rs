@@ -2,7 +2,7 @@
 //! with numbers and addresses.
 
 /// The functions of the standard.
-#[path = "../shared/imports.rs"]
+#[path = "../standard/imports.rs"]
 mod imports;
 
 /// A guest without code: memory, state and calls.
