@@ -207,6 +207,14 @@ fn wasmtime_13070_and_12888_what_could_not_be_reset_is_not_handed_out() {
             }
             assert!(pages(&store) == fresh, "{what}: after a reset");
             load.call(&mut store, 0).unwrap();
+
+            // And when it is dropped instead, whoever comes next knows nothing of it.
+            fail(&mut || store.reset(()).is_ok());
+            drop(store);
+            let (mut store, instance) = pre.spawn(()).unwrap();
+            assert!(pages(&store) == fresh, "{what}: after one that failed");
+            let load = instance.get_typed_func::<i32, i32>(&mut store, "load").unwrap();
+            load.call(&mut store, 0).unwrap();
         }
         assert!(failures > 0, "{reset}, {growth:?}: nothing failed");
     }

@@ -286,7 +286,11 @@ fn slots_of_dropped_stores_are_fresh_too() {
 
 /// The bytes of the whole stack, used or not.
 fn stack(store: &Store<u32>) -> Vec<u8> {
-    let view = suspend::slot(store, 1);
+    stack_of(store, 1)
+}
+
+fn stack_of(store: &Store<u32>, ordinal: u32) -> Vec<u8> {
+    let view = suspend::slot(store, ordinal);
     let zone = view.layout.stack.start as usize..view.layout.stack.end as usize;
     let start = std::ptr::with_exposed_provenance::<u8>(view.start + zone.start);
     // SAFETY: the zone is accessible as long as the store lives, and no guest runs.
@@ -318,6 +322,22 @@ fn the_stack_shows_no_other_tenants_bytes_and_few_of_its_own() {
             seen |= shows_secret(&self::stack(&store));
         }
         assert!(seen, "{what}: nothing was there to be seen");
+    }
+}
+
+#[test]
+fn instances_that_are_added_to_a_spawned_store_are_its_tenants_too() {
+    for (what, engine) in engines() {
+        let pre = pre(&engine);
+        for tenant in 0..12 {
+            let (mut store, _) = pre.spawn_for(tenant, 0).unwrap();
+            let added = pre.instantiate(&mut store).unwrap();
+            let stack = stack_of(&store, 2);
+            assert!(stack.iter().all(|byte| *byte == 0), "{what}: tenant {tenant}");
+            let deep = added.get_func(&mut store, "deep").unwrap();
+            let arguments = [Val::I32(3), Val::I64(SECRET)];
+            deep.call(&mut store, &arguments, &mut [Val::I64(0)]).unwrap();
+        }
     }
 }
 

@@ -89,7 +89,10 @@ pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<
     if inner.engine.config().scribble {
         audit::scribble_and_reset(&mut instance.slot)?;
     }
-    instance.slot.hand_to(pool::owner(number, tenant));
+    let owner = pool::owner(number, tenant);
+    instance.slot.hand_to(owner);
+    // Also of slots that are added.
+    inner.owner = Some(owner);
     inner.write_link(1);
     // SAFETY: the caller's promise.
     unsafe { start(store, 1) }

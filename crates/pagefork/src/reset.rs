@@ -20,6 +20,7 @@ impl StoreInner {
         }
         self.host_functions.truncate(self.instances[0].imports.functions.len());
         self.reset_slot(0)?;
+        self.set_broken(false);
         self.forget_run();
         self.references.clear();
         self.values.clear();
@@ -32,7 +33,7 @@ impl StoreInner {
         Ok(())
     }
 
-    /// Makes every slot as its instance's image, or as what `fill` makes of it.
+    /// Makes every slot as the image of its instance's plan.
     fn reset_slots(&mut self) -> Result<()> {
         self.set_broken(true);
         for index in 0..self.instances.len() {
@@ -93,8 +94,8 @@ impl StoreInner {
         let count = inner.instances.len() as u32;
         for ordinal in 1..=count {
             inner.write_link(ordinal);
-            inner.interrupts.show_again();
         }
+        inner.interrupts.show_again();
         inner.note_writer();
         for ordinal in 1..=count {
             // SAFETY: the caller's promise.
