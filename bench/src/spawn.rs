@@ -11,6 +11,8 @@ use crate::sides::{Engines, PAGEFORK, STRATEGIES, Side, Sides, contestants};
 const LIVE: u32 = 1000;
 /// Modules that are spawned in turn.
 const MODULES: u32 = 50;
+/// What instances do whose slot is new, and how many pages they write.
+const FIRST: [(&str, u32); 2] = [("nop", 0), ("1 page written", 1)];
 
 /// Times a new store, an instance, a call and dropping all: of modules of several
 /// kinds, and with so many pages written.
@@ -19,6 +21,7 @@ pub fn run(size: Size) -> Report {
     let mut grid = Grid::new("new store, instance, call, drop", 1, Engines::columns());
     modules(&engines, size, &mut grid);
     cold(&engines, size, &mut grid);
+    new_slots(&engines, size, &mut grid);
     programs(&engines, size, &mut grid);
     flatness(&engines, size, &mut grid);
     churn(&engines, size, &mut grid);
@@ -102,15 +105,49 @@ fn modules(engines: &Engines, size: Size, grid: &mut Grid) {
     add("table element written", &table, Pages::NONE, 1, None);
 }
 
-/// The first spawn of all in a slot, against what is not pooled either.
+/// Requests of which each maps its slot and unmaps it, against what is not pooled
+/// either.
 fn cold(engines: &Engines, size: Size, grid: &mut Grid) {
     let sides = engines.cold(&Shape::usual().wasm());
-    for (name, count) in [("nop", 0), ("1 page written", 1)] {
+    for (name, count) in FIRST {
         let pages = Pages::row(count);
         let expected = IMAGE_WORD.wrapping_mul(u64::from(count));
         let mut contestants = contestants(&sides, |side| move || side.request(pages));
-        let name = format!("cold slot: {name}");
+        let name = format!("cold slot, nothing kept: {name}");
         grid.contest(&name, Effort::short(size), expected, &mut contestants);
+    }
+}
+
+/// The first spawn of all in a slot, which is kept afterwards: what it takes that more
+/// requests than ever run at a time.
+fn new_slots(engines: &Engines, size: Size, grid: &mut Grid) {
+    /// Instances that live at a time, so that none gets the slot of another.
+    const TOGETHER: u32 = 32;
+    let effort = Effort::short(size);
+    let sides = engines.on_demand(&Shape::usual().wasm());
+    for (name, count) in FIRST {
+        let expected = IMAGE_WORD.wrapping_mul(u64::from(count));
+        let together = |side: &dyn Side| {
+            side.purge();
+            let mut held = Vec::with_capacity(TOGETHER as usize);
+            let start = effort.clock.now();
+            for _ in 0..TOGETHER {
+                let (store, result) = side.hold(Pages::row(count)).expect("a slot");
+                assert_eq!(result, expected, "a new instance is as the image");
+                held.push(store);
+            }
+            held.clear();
+            (effort.clock.now() - start) / f64::from(TOGETHER)
+        };
+        let mut samples: Vec<_> = sides.iter().map(|(column, _)| (*column, Vec::new())).collect();
+        // The first round makes the image, and does not count.
+        for round in 0..=effort.samples {
+            for ((_, side), (_, samples)) in sides.iter().zip(&mut samples) {
+                let time = together(&**side);
+                samples.extend((round > 0).then_some(time));
+            }
+        }
+        grid.add(&format!("first spawn in a new slot: {name}"), Unit::Nanoseconds, samples);
     }
 }
 
@@ -199,7 +236,15 @@ fn turns(engines: &Engines, size: Size, grid: &mut Grid) {
         (0..2 * count).for_each(|_| assert_eq!((contestant.work)(), IMAGE_WORD));
     }
     let name = format!("1 page written, {count} modules in turn");
+    let before = engines.counters();
     grid.contest(&name, Effort::short(size), IMAGE_WORD, &mut all);
+    let after = engines.counters();
+    // Each spawn of the row ends in the pool, and asks there for one slot or two.
+    let found = (after.taken - before.taken) as f64 / (after.put - before.put) as f64;
+    grid.notes.push(format!(
+        "{count} modules in turn: {:.1} % of the spawns found a slot of their module.",
+        100.0 * found
+    ));
 }
 
 /// What one run that writes 500 pages costs the runs after it, which write one.

@@ -1,7 +1,7 @@
 //! A linked module on either side, and what is done with it: the same work on both,
 //! each written as that side's users would who want it quick.
 
-use ::pagefork::{PoolConfig, ResetKind};
+use ::pagefork::{PoolConfig, PoolCounters, ResetKind};
 
 use crate::grid::Contestant;
 use crate::shapes::Pages;
@@ -25,6 +25,9 @@ pub(crate) trait Side: Send + Sync {
     /// # Errors
     /// What the engine says when it has no slot.
     fn hold(&self, pages: Pages) -> Result<(Held, u64), String>;
+
+    /// Drops what is kept for later instances; on demand, nothing is.
+    fn purge(&self) {}
 
     /// Requests in one instance that is made equal to a new one after each.
     fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_>;
@@ -56,6 +59,11 @@ impl Engines {
                 .map(|setting| (setting.name(), setting.engine(live_max)))
                 .into(),
         }
+    }
+
+    /// What Pagefork's pool has done.
+    pub(crate) fn counters(&self) -> PoolCounters {
+        self.pagefork.pool_counters()
     }
 
     /// The names of the columns, Pagefork's first.
@@ -90,10 +98,16 @@ impl Engines {
 
     /// A module for instances that are used again.
     pub(crate) fn kept(&self, wasm: &[u8]) -> Sides {
-        let mut sides = self.sides(wasm);
-        sides.truncate(2);
+        let mut sides = self.on_demand(wasm);
         let names = ["`Store::reset`", "wasmtime, one instance"];
         sides.iter_mut().zip(names).for_each(|(side, name)| side.0 = name);
+        sides
+    }
+
+    /// A module on Pagefork's side, and on wasmtime's where each instance is mapped.
+    pub(crate) fn on_demand(&self, wasm: &[u8]) -> Sides {
+        let mut sides = self.sides(wasm);
+        sides.truncate(2);
         sides
     }
 
@@ -103,8 +117,7 @@ impl Engines {
         let mut config = pagefork::config();
         config.pool(PoolConfig { kept_max: 0, ..PoolConfig::default() });
         let engine = ::pagefork::Engine::new(&config).expect("this machine runs guests");
-        let mut sides = self.sides(wasm);
-        sides.truncate(2);
+        let mut sides = self.on_demand(wasm);
         sides[0].1 = Box::new(pagefork::Module::new(&engine, wasm));
         sides
     }

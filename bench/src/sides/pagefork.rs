@@ -92,6 +92,10 @@ impl Side for Module {
         Ok((Held::Pagefork(store), result))
     }
 
+    fn purge(&self) {
+        self.module.engine().purge_pool();
+    }
+
     fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_> {
         let (mut store, instance) = self.pre.spawn(()).expect("a slot");
         let run = instance.get_typed_func::<(u32, u32, u32), i64>(&mut store, "run").expect("run");

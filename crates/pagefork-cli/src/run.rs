@@ -10,7 +10,7 @@ use pagefork::{
 };
 use pagefork_wasi::{Exit, Permissions, WasiCtx, WasiCtxBuilder};
 
-use crate::arguments::{Profile, Run, UnknownImports};
+use crate::arguments::{Profile, Program, Run, UnknownImports, World};
 use crate::{program, show, sockets, values};
 
 /// What a shell shows for a process that ended by SIGABRT: a trap is told apart
@@ -19,16 +19,10 @@ const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
-    let module = program::load(config(arguments), arguments.file())?;
-    let engine = module.engine();
-    let mut store = Store::new(engine, context(arguments)?);
-    let mut linker: Linker<WasiCtx> = Linker::new(engine);
-    pagefork_wasi::add_to_linker(&mut linker, |context| context)
-        .map_err(|error| format!("{error:#}"))?;
-    if arguments.unknown_imports == UnknownImports::Trap {
-        linker.define_unknown_imports_as_traps(&module).map_err(|error| format!("{error:#}"))?;
-    }
-    check_imports(arguments.file(), &linker, &mut store, &module)?;
+    let file = arguments.program.file();
+    let module = program::load(config(arguments), file)?;
+    let mut store = Store::new(module.engine(), context(arguments)?);
+    let linker = linker(file, arguments.unknown_imports, &mut store, &module)?;
     if let Some(fuel) = arguments.fuel {
         store.set_fuel(fuel).map_err(|error| error.to_string())?;
     }
@@ -58,27 +52,46 @@ fn config(arguments: &Run) -> Config {
     config.deterministic(arguments.deterministic);
     // Frames of a dump are told by their offsets in the module.
     config.sources(arguments.core_dump.is_some());
-    if !arguments.no_cache {
-        config.cache(cache(arguments.cache_directory.as_deref()));
-    }
+    set_cache(&mut config, &arguments.program);
     config
 }
 
-/// Where compiled programs are kept. What is wrong with a directory is said only
+/// Says where compiled programs are kept. What is wrong with a directory is said only
 /// to those who asked for it: programs run without.
-pub(crate) fn cache(directory: Option<&Path>) -> Cache {
-    let Some(directory) = directory else {
-        return Cache::in_default_directory();
+pub(crate) fn set_cache(config: &mut Config, program: &Program) {
+    if program.no_cache {
+        return;
+    }
+    let Some(directory) = &program.cache_directory else {
+        config.cache(Cache::in_default_directory());
+        return;
     };
     let cache = Cache::new(directory);
     if let Some(refused) = cache.stats().refused {
         eprintln!("pagefork: nothing is kept for later runs: {refused}");
     }
-    cache
+    config.cache(cache);
+}
+
+/// What programs can import. Refuses one that imports something else.
+pub(crate) fn linker(
+    file: &Path,
+    unknown_imports: UnknownImports,
+    store: &mut Store<WasiCtx>,
+    module: &Module,
+) -> Result<Linker<WasiCtx>, String> {
+    let mut linker: Linker<WasiCtx> = Linker::new(module.engine());
+    pagefork_wasi::add_to_linker(&mut linker, |context| context)
+        .map_err(|error| format!("{error:#}"))?;
+    if unknown_imports == UnknownImports::Trap {
+        linker.define_unknown_imports_as_traps(module).map_err(|error| format!("{error:#}"))?;
+    }
+    check_imports(file, &linker, store, module)?;
+    Ok(linker)
 }
 
 /// Names everything that is missing, where the linker would name the first.
-pub(crate) fn check_imports(
+fn check_imports(
     file: &Path,
     linker: &Linker<WasiCtx>,
     store: &mut Store<WasiCtx>,
@@ -118,19 +131,29 @@ pub(crate) fn check_imports(
 fn context(arguments: &Run) -> Result<WasiCtx, String> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
-    builder.arg(arguments.file().as_os_str().as_bytes());
-    builder.args(arguments.arguments().iter().map(|argument| argument.as_bytes()));
     // First, so that a variable that is asked for prevails.
     sockets::pass(arguments, &mut builder)?;
-    for (name, value) in &arguments.variables {
+    surround(&mut builder, &arguments.program, &arguments.world)?;
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// Gives a program its arguments, variables and directories.
+pub(crate) fn surround(
+    builder: &mut WasiCtxBuilder,
+    program: &Program,
+    world: &World,
+) -> Result<(), String> {
+    builder.arg(program.file().as_os_str().as_bytes());
+    builder.args(program.arguments().iter().map(|argument| argument.as_bytes()));
+    for (name, value) in &world.variables {
         builder.env(name.as_bytes(), value.as_bytes());
     }
-    for directory in &arguments.directories {
+    for directory in &world.directories {
         builder
             .preopened_dir(&directory.host, &directory.guest, Permissions::ReadWrite)
             .map_err(|error| error.to_string())?;
     }
-    builder.build().map_err(|error| error.to_string())
+    Ok(())
 }
 
 /// Calls the function that was asked for, or the program's own beginning. A
@@ -156,12 +179,12 @@ fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Resu
     }
 
     let ty = function.ty(&*store);
-    let (expected, found) = (ty.params.len(), arguments.arguments().len());
+    let (expected, found) = (ty.params.len(), arguments.program.arguments().len());
     if expected != found {
         return Err(Error::msg(format!("{name:?} takes {expected} arguments, {found} are given")));
     }
     let mut params = Vec::new();
-    for (param, text) in ty.params.iter().zip(arguments.arguments()) {
+    for (param, text) in ty.params.iter().zip(arguments.program.arguments()) {
         params.push(values::parse(&text.to_string_lossy(), *param).map_err(Error::msg)?);
     }
     let mut results = vec![Val::I32(0); ty.results.len()];
@@ -180,9 +203,9 @@ fn outcome(arguments: &Run, store: &Store<WasiCtx>, error: &Error) -> Result<Exi
     }
     let undefined = matches!(error.downcast_ref(), Some(LinkError::UndefinedFunction { .. }));
     if error.downcast_ref::<Trap>().is_none() && !undefined {
-        return Err(format!("{}: {error:?}", arguments.file().display()));
+        return Err(format!("{}: {error:?}", arguments.program.file().display()));
     }
-    eprintln!("pagefork: {}: {error:?}", arguments.file().display());
+    eprintln!("pagefork: {}: {error:?}", arguments.program.file().display());
     if let Some(timeout) = arguments.timeout {
         eprintln!("pagefork: it may run for {timeout:?} (`--timeout`)");
     }
@@ -199,7 +222,7 @@ fn dump_core(arguments: &Run, store: &Store<WasiCtx>, error: &Error) -> Result<(
     let (Some(file), Some(backtrace)) = (&arguments.core_dump, error.backtrace()) else {
         return Ok(());
     };
-    let dump = store.core_dump(&arguments.file().display().to_string(), backtrace);
+    let dump = store.core_dump(&arguments.program.file().display().to_string(), backtrace);
     // Only for its owner: it holds everything that the guest held.
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);

@@ -87,7 +87,8 @@ impl From<&SlotLayout> for SlotConfig {
 ///  |-none--|--anonymous read-write-|--copy on write (image)--|-anon-rw-|----none------|
 /// ```
 ///
-/// Four maps: the guard behind and the guard of the next slot are one. Each
+/// Four maps: the guard behind and the guard of the next slot are one, and five where
+/// the kernel cannot join what a memory had grown by with the guard. Each
 /// further memory lies behind the guard of the one before it, and costs two more,
 /// or three where the image reaches into it. Pages
 /// count as memory only once they are touched (`MAP_NORESERVE`). Transparent

@@ -30,8 +30,8 @@ pub(crate) struct Setup {
     pub(crate) copies_image: bool,
     /// Whether somebody needs to read the image to restore pages.
     pub(crate) restores: bool,
-    /// Whether huge pages are kept out.
-    pub(crate) small_pages: bool,
+    /// Whether this kernel has huge pages that somebody may want to keep out.
+    pub(crate) huge_pages: bool,
     /// Whether used pages can be discarded.
     pub(crate) discards: bool,
 }
@@ -42,7 +42,7 @@ impl Setup {
         accessible: None,
         copies_image: false,
         restores: false,
-        small_pages: false,
+        huge_pages: false,
         discards: true,
     };
 }
@@ -60,6 +60,8 @@ pub(crate) struct SlotPages {
     /// One for each memory.
     memories: Vec<MemoryState>,
     state: State,
+    /// Whether no page becomes huge any more.
+    refuses_huge_pages: bool,
 }
 
 /// Whether a slot can be used.
@@ -107,6 +109,7 @@ impl SlotPages {
             sources,
             memories: sizes.iter().map(MemoryState::fresh).collect(),
             state: State::Unfilled,
+            refuses_huge_pages: false,
         };
         slot.fill()?;
         Ok(slot)
@@ -165,10 +168,8 @@ impl SlotPages {
                 self.pages.map_private(range, file, file_offset)?;
             }
         }
-        if setup.small_pages {
-            // Also again: fresh maps have no advice.
-            self.pages.refuse_huge_pages(0..self.zones.size)?;
-        }
+        // Fresh maps have no advice.
+        self.refuses_huge_pages = !setup.huge_pages;
         if setup.copies_image {
             for source in &self.sources {
                 // SAFETY: images lie in what was made accessible above.
@@ -287,6 +288,17 @@ impl SlotPages {
                 self.bounds.set_memory_size(index, before);
             }
         }
+    }
+
+    /// Lets no page become huge from here on, until the slot is filled anew. Those that are
+    /// huge already stay so: a search finds all of them to be private. Says whether
+    /// it could be done.
+    pub(crate) fn refuse_huge_pages(&mut self) -> bool {
+        if !self.refuses_huge_pages {
+            let all = 0..self.zones.size;
+            self.refuses_huge_pages = self.pages.refuse_huge_pages(all).is_ok();
+        }
+        self.refuses_huge_pages
     }
 
     /// Throws away whatever has been written, in all zones.

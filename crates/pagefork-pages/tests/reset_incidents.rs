@@ -129,9 +129,9 @@ fn wasmtime_14076_and_12910_every_attribute_is_that_of_a_fresh_slot() {
             let strategies = StrategyConfig { resident_max: 4 * PAGE, ..strategies.config() };
             let strategies = strategies.check().unwrap();
             let what = format!("{}: {:?}", case.name, strategies.config());
-            let fresh = attributes(&case.spawn(&strategies));
+            let fresh = lasting_attributes(&case.spawn(&strategies));
             let same_as_fresh = |slot: &Slot, when: &str| {
-                let found = attributes(slot);
+                let found = lasting_attributes(slot);
                 assert!(found == fresh, "{what}, {when}: {found:#?}, not {fresh:#?}");
             };
             let mut slot = case.spawn(&strategies);
@@ -277,7 +277,8 @@ fn huge_pages_made_between_resets_are_refused_or_noticed() {
         let what = format!("{:?}", strategies.config());
         let mut slot = case.spawn(&strategies);
         let used = slot.strategy().used;
-        for round in 0..6 {
+        // Enough for `Auto` to begin to count, with the huge pages that there are.
+        for round in 0..12 {
             slot.enter();
             write(&slot, case.memory(0) + 3 * MIB, &[1]);
             slot.reset_for(OWNER).unwrap();
@@ -285,9 +286,7 @@ fn huge_pages_made_between_resets_are_refused_or_noticed() {
             // SAFETY: this keeps the contents of pages.
             let collapsed =
                 unsafe { libc::madvise(start.cast(), 8 << 20, libc::MADV_COLLAPSE) } == 0;
-            let counts = matches!(used, ResetKind::Resident)
-                || slot.strategy().asked == ResetKind::Auto && used != ResetKind::Copy;
-            assert!(!(collapsed && counts), "{what}");
+            assert!(!(collapsed && used == ResetKind::Resident), "{what}");
             made += u32::from(collapsed);
             slot.enter();
             // Pages that were never written, in each huge page.

@@ -41,7 +41,7 @@ fn conformance(kinds: &[ResetKind], rounds: u64) {
             let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
             case.assert_fresh(&slot, &strategies, &what);
             case.assert_bounded(&slot, &strategies, &what);
-            let maps = attributes(&slot);
+            let maps = lasting_attributes(&slot);
             let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ config.reset as u64);
             for round in 0..rounds * MUTATIONS.len() as u64 {
                 let (name, mutate) = MUTATIONS[round as usize % MUTATIONS.len()];
@@ -62,7 +62,7 @@ fn conformance(kinds: &[ResetKind], rounds: u64) {
                     case.assert_fresh(&slot, &strategies, &what);
                 }
             }
-            assert_eq!(attributes(&slot), maps, "{what}");
+            assert_eq!(lasting_attributes(&slot), maps, "{what}");
         }
     }
 }

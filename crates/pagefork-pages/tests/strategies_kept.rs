@@ -265,23 +265,61 @@ fn resident_refuses_huge_pages_also_after_a_remap() {
     let case = case();
     for kind in [ResetKind::Resident, ResetKind::Auto] {
         let mut slot = case.spawn(&strategies(kind));
-        for round in 0..3 {
-            assert!(attributes(&slot).iter().all(|map| map.flags.contains("nh")), "{kind}");
-            dirty(&case, &mut slot, 1000);
+        for _ in 0..3 {
+            let refuses = |slot: &Slot| attributes(slot).iter().all(|map| map.flags.contains("nh"));
+            assert!(!refuses(&slot), "{kind}: fresh maps have no advice");
+            until_resident(&case, &mut slot);
+            assert!(refuses(&slot), "{kind}");
             slot.grow_memory(0, 8 * MIB).unwrap();
             write(&slot, case.memory(0) + 4 * MIB, &pattern(1, 4 * MIB));
-            let place = slot.memory(0).wrapping_add(2 * MIB as usize);
-            // SAFETY: this keeps the contents of pages.
-            let collapsed =
-                unsafe { libc::madvise(place.cast(), 6 << 20, libc::MADV_COLLAPSE) == 0 };
-            assert!(!collapsed, "{kind}");
-            match round {
-                0 => slot.reset_for(OWNER),
-                _ => slot.reset_to(&case.image, &case.sizes, OWNER),
-            }
-            .unwrap();
+            assert!(!collapse(&slot, 2 * MIB, 6 * MIB), "{kind}");
+            slot.reset_to(&case.image, &case.sizes, OWNER).unwrap();
         }
     }
+}
+
+/// Writing to a page that is huge already takes no fault, also when no further one can
+/// become huge: such pages have to be known.
+#[test]
+fn pages_that_were_huge_before_they_were_refused_are_restored() {
+    let (image, _) = dense_image(&layout(), 0x42, 4 * MIB);
+    let case = Case::new("half of it zeros", layout(), image, (8 * MIB, 8 * MIB));
+    for kind in [ResetKind::Resident, ResetKind::Auto] {
+        let strategies = strategies(kind);
+        let mut slot = case.spawn(&strategies);
+        let place = case.memory(0) + 4 * MIB;
+        slot.enter();
+        write(&slot, place, &[1]);
+        assert!(collapse(&slot, 4 * MIB, 2 * MIB), "{kind}: there are huge pages");
+        until_resident(&case, &mut slot);
+        for page in [1, 100, 511] {
+            slot.enter();
+            write(&slot, place + page * PAGE, &[2]);
+            slot.reset_for(OWNER).unwrap();
+            case.assert_fresh(&slot, &strategies, "a page of a huge one");
+        }
+    }
+}
+
+/// Resets until page faults are counted.
+fn until_resident(case: &Case, slot: &mut Slot) {
+    for _ in 0..100 {
+        dirty(case, slot, 1);
+        slot.reset_for(OWNER).unwrap();
+        if slot.strategy().used == ResetKind::Resident {
+            dirty(case, slot, 1);
+            slot.reset_for(OWNER).unwrap();
+            return;
+        }
+    }
+    panic!("{}", slot.strategy());
+}
+
+/// Has the kernel put huge pages in the place of a part of the memory. Whether it did.
+fn collapse(slot: &Slot, offset: u64, length: u64) -> bool {
+    let place = slot.memory(0).wrapping_add(offset as usize);
+    // SAFETY: this keeps the contents of pages.
+    unsafe { libc::madvise(place.cast(), length as usize, libc::MADV_COLLAPSE) == 0 }
 }
 
 /// Review of wasmtime PR 11372: pages written once were copied at every later reset.

@@ -17,6 +17,10 @@ const PATH_SIZE_MAX: u32 = 4096;
 /// call, as a short transfer always may.
 const IOVECS_MAX: usize = 1024;
 
+/// Buffers up to this size, bytes, are filled elsewhere and copied: that costs less than
+/// a search for the pages that the kernel may have written.
+const SMALL: usize = 1024;
+
 /// Size of the largest transfer, bytes: what Linux moves in one system call.
 const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
 
@@ -82,6 +86,30 @@ impl<'a> GuestMemory<'a> {
     pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8], Errno> {
         let range = self.range(address, size as usize)?;
         Ok(&mut self.memory.bytes_mut()[range])
+    }
+
+    /// Has `fill` write the first bytes of a buffer and say how many that were. A small
+    /// buffer is filled elsewhere and copied, so that the kernel has written no page of
+    /// the guest and a reset need not search for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds, before `fill` is called; else what `fill` says.
+    pub(crate) fn fill(
+        &mut self,
+        Buffer { address, size }: Buffer,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        self.check(address, size as usize)?;
+        let mut small = [0; SMALL];
+        match small.get_mut(..size as usize) {
+            Some(small) => {
+                let count = fill(small)?;
+                self.write_bytes(address, &small[..count])?;
+                Ok(count)
+            }
+            None => fill(self.bytes_mut(address, size)?),
+        }
     }
 
     /// Copies bytes to an address.

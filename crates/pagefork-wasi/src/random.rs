@@ -5,7 +5,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::abi::Errno;
 use crate::ctx::WasiCtx;
-use crate::guest_memory::GuestMemory;
+use crate::guest_memory::{Buffer, GuestMemory};
 
 impl WasiCtx {
     /// `random_get`: fills a buffer with random bytes fit for keys.
@@ -19,12 +19,15 @@ impl WasiCtx {
         buffer: u32,
         size: u32,
     ) -> Result<(), Errno> {
-        let mut rest = memory.bytes_mut(buffer, size)?;
-        while !rest.is_empty() {
-            let filled =
-                rustix::io::retry_on_intr(|| getrandom(&mut *rest, GetRandomFlags::empty()))?;
-            rest = &mut rest[filled..];
-        }
+        memory.fill(Buffer { address: buffer, size }, |into| {
+            let mut rest = &mut *into;
+            while !rest.is_empty() {
+                let filled =
+                    rustix::io::retry_on_intr(|| getrandom(&mut *rest, GetRandomFlags::empty()))?;
+                rest = &mut rest[filled..];
+            }
+            Ok(into.len())
+        })?;
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
 //! The functions as a module finds them: by name, with the types of the
 //! standard, and with the memory of the caller.
 
-use pagefork::{Engine, Linker, Module, Store};
-use pagefork_wasi::{Exit, OutputKind, WasiCtx, add_to_linker};
+use std::sync::Arc;
+
+use pagefork::{Engine, Linker, Module, ResetKind, Store};
+use pagefork_wasi::{Exit, OutputKind, StdinKind, WasiCtx, add_to_linker};
 
 #[path = "standard/imports.rs"]
 mod imports;
@@ -88,4 +90,49 @@ fn memory_that_has_grown_is_reached() {
             (if (call $random_get (i32.const 65536) (i32.const 16)) (then unreachable))
             (if (i64.eqz (i64.load (i32.const 65536))) (then unreachable))))"#;
     run(wat, WasiCtx::builder().build().unwrap()).unwrap();
+}
+
+/// What the kernel writes to a guest takes no page fault of the guest's: after that, a
+/// reset has to search for what was written. Most programs ask for a few random bytes, or
+/// read a short request.
+#[test]
+fn small_results_of_the_kernel_spare_resets_the_search() {
+    let wat = |size: u32| {
+        format!(
+            r#"(module
+        (import "wasi_snapshot_preview1" "random_get"
+            (func $random_get (param i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "fd_read"
+            (func $fd_read (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 2)
+        (func (export "run")
+            (i32.store (i32.const 0) (i32.const 1024))
+            (i32.store (i32.const 4) (i32.const {size}))
+            (if (call $random_get (i32.const 1024) (i32.const {size})) (then unreachable))
+            (if (i64.eqz (i64.load (i32.const 1024))) (then unreachable))
+            (if (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8))
+                (then unreachable))
+            ;; Four bytes: "data".
+            (if (i32.ne (i32.load (i32.const 8)) (i32.const 4)) (then unreachable))
+            (if (i32.ne (i32.load (i32.const 1024)) (i32.const 0x61746164))
+                (then unreachable))))"#
+        )
+    };
+    let strategy = |size: u32| {
+        let engine = Engine::default();
+        let mut linker = Linker::new(&engine);
+        add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx).unwrap();
+        let pre = linker.instantiate_pre(&Module::new(&engine, wat(size)).unwrap()).unwrap();
+        for _ in 0..40 {
+            let stdin = StdinKind::Bytes(Arc::from(*b"data"));
+            let ctx = WasiCtx::builder().stdin(stdin).build().unwrap();
+            let (mut store, instance) = pre.spawn(ctx).unwrap();
+            let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+            run.call(&mut store, ()).unwrap();
+        }
+        let (store, instance) = pre.spawn(WasiCtx::builder().build().unwrap()).unwrap();
+        instance.strategy(&store).used
+    };
+    assert_eq!(strategy(1024), ResetKind::Resident);
+    assert_eq!(strategy(1025), ResetKind::Scan);
 }

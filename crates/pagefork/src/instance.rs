@@ -1,4 +1,5 @@
 use pagefork_layout::module::{ExternType, Item};
+use pagefork_pages::Choice;
 
 use crate::error::{Result, UsageError};
 use crate::func::Func;
@@ -131,6 +132,19 @@ impl Instance {
         let store = &store.into().0.inner;
         self.assert_store(store);
         &store.instance(self.ordinal).module
+    }
+
+    /// How the instance's slot is reset, and why so: what [`ResetKind::Auto`] has come to by
+    /// what it has seen of earlier runs.
+    ///
+    /// [`ResetKind::Auto`]: crate::ResetKind::Auto
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn strategy(&self, store: impl AsContext) -> Choice {
+        let store = &store.as_context().0.inner;
+        self.assert_store(store);
+        store.instance(self.ordinal).slot.strategy()
     }
 
     /// What the instance exports by this name.

@@ -1,3 +1,5 @@
+/// What `run` and `serve` are both given.
+mod common;
 /// `pagefork run`.
 mod run;
 /// `pagefork serve`.
@@ -8,7 +10,8 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-pub(crate) use run::{Profile, Run, UnknownImports};
+pub(crate) use common::{Program, UnknownImports, World};
+pub(crate) use run::{Profile, Run};
 pub(crate) use serve::{LogFormat, Serve};
 
 /// Parses a command line. Prints help, or what is wrong with it, and ends the

@@ -1,12 +1,10 @@
-use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::UnknownImports;
-use super::run::{Directory, directory, time, variable};
+use super::common::{Program, UnknownImports, World, time};
 
 #[derive(Args)]
 #[command(
@@ -27,13 +25,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) admin: Option<SocketAddr>,
 
-    /// Let the program see the directory HOST of this machine as GUEST
-    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
-    pub(crate) directories: Vec<Directory>,
-
-    /// Set an environment variable; without a value, pass this process's own
-    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
-    pub(crate) variables: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) world: World,
 
     /// End a request with 504 when its program has run this long: 500ms, 10s, 2m
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
@@ -87,17 +80,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,
 
-    /// Keep compiled modules in this directory and not in `~/.cache/pagefork`
-    #[arg(long = "cache", value_name = "DIR")]
-    pub(crate) cache_directory: Option<PathBuf>,
-
-    /// Compile the program, even if it was compiled before, and keep nothing
-    #[arg(long, conflicts_with = "cache_directory")]
-    pub(crate) no_cache: bool,
-
-    /// The program, a WebAssembly module, binary or text, or compiled; what follows are its arguments
-    #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
-    program: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) program: Program,
 }
 
 /// What lines of the access log look like.
@@ -108,18 +92,6 @@ pub(crate) enum LogFormat {
     Common,
     /// An object a line
     Json,
-}
-
-impl Serve {
-    /// The program: a WebAssembly module, binary or text, or compiled.
-    pub(crate) fn file(&self) -> &Path {
-        Path::new(&self.program[0])
-    }
-
-    /// What the program gets as its arguments.
-    pub(crate) fn arguments(&self) -> &[OsString] {
-        &self.program[1..]
-    }
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -149,6 +121,8 @@ fn count(text: &str) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::super::{Command, Pagefork};
     use super::*;
     use clap::Parser;
@@ -165,8 +139,8 @@ mod tests {
     fn options_end_at_the_program() {
         let serve =
             serve("pagefork serve --memory-max 1GiB --timeout 500ms a.wasm --addr x").unwrap();
-        assert_eq!(serve.file(), Path::new("a.wasm"));
-        assert_eq!(serve.arguments(), ["--addr", "x"]);
+        assert_eq!(serve.program.file(), Path::new("a.wasm"));
+        assert_eq!(serve.program.arguments(), ["--addr", "x"]);
         assert_eq!((serve.memory_max, serve.timeout), (1 << 30, Duration::from_millis(500)));
         assert_eq!(serve.addr.to_string(), "127.0.0.1:8080");
         assert_eq!(serve.log_format, LogFormat::Common);

@@ -181,11 +181,7 @@ impl Strategies {
             },
             copies_image: choice.used == ResetKind::Copy,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
-            small_pages: match choice.used {
-                ResetKind::Resident => has_huge_pages(),
-                ResetKind::Auto => counts && has_huge_pages(),
-                _ => false,
-            },
+            huge_pages: has_huge_pages(),
             discards: features.discard,
         };
         Ok(Made { setup, strategy, choice })

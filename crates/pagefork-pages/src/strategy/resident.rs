@@ -11,7 +11,7 @@ use crate::slot_pages::SlotPages;
 pub(crate) struct Resident {
     restorer: Restorer,
     /// Counted before the last scan. Invariant: the restorer knows every page that
-    /// was private then.
+    /// was private then, and since then no page could become huge.
     before: Option<Faults>,
 }
 
@@ -38,13 +38,15 @@ impl Resident {
         run: &Run,
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
+        // Not when the slot is made: most costs of a slot that runs once are such calls.
+        let small_pages = pages.refuse_huge_pages();
         let now = Faults::now()?;
         let scans = !run.made_nothing_private(self.before, now);
         if scans {
             // What is known is complete only when the search has succeeded.
             self.before = None;
             self.restorer.find(pages, stack)?;
-            self.before = Some(now);
+            self.before = small_pages.then_some(now);
         }
         self.restorer.finish(pages, stack, ResetKind::Resident, scans)
     }

@@ -225,8 +225,11 @@ pub fn attributes(slot: &Slot) -> Vec<Attributes> {
             let range = hex(start).max(whole.start)..hex(end).min(whole.end);
             inside = !range.is_empty();
             if inside {
+                let range = range.start - whole.start..range.end - whole.start;
+                // A guard is shown twice if the slot behind it changes meanwhile.
+                found.pop_if(|last| last.range.end > range.start);
                 found.push(Attributes {
-                    range: range.start - whole.start..range.end - whole.start,
+                    range,
                     access: words[1].to_owned(),
                     // Where a map starts elsewhere, its offset says nothing.
                     file: words[2..].join(" "),
@@ -236,6 +239,26 @@ pub fn attributes(slot: &Slot) -> Vec<Attributes> {
         } else if inside && words[0] == "VmFlags:" {
             found.last_mut().unwrap().flags = words[1..].join(" ");
         }
+    }
+    // Whether the kernel joins alike neighbours depends on what the slots around were.
+    found.dedup_by(|next, last| {
+        let alike = (&next.access, &next.file, &next.flags)
+            == (&last.access, &last.file, &last.flags)
+            && next.range.start == last.range.end;
+        if alike {
+            last.range.end = next.range.end;
+        }
+        alike
+    });
+    found
+}
+
+/// The same, but for what strategies that count page faults do to a slot when they begin
+/// to: they refuse huge pages.
+pub fn lasting_attributes(slot: &Slot) -> Vec<Attributes> {
+    let mut found = attributes(slot);
+    if matches!(slot.strategy().asked, ResetKind::Resident | ResetKind::Auto) {
+        found.iter_mut().for_each(|map| map.flags = map.flags.replace(" nh", ""));
     }
     found
 }

@@ -52,19 +52,18 @@ impl WasiCtx {
                 description.offset += size as u64;
                 size
             }
-            (Handle::Stream(file), Some(first)) => {
+            (Handle::Stream(file), Some(&first)) => {
                 blocking.wait_for_host(file.as_fd())?;
-                let into = memory.bytes_mut(first.address, first.size)?;
-                retry_on_intr(|| rustix::io::read(file, &mut *into))?
+                memory
+                    .fill(first, |into| Ok(retry_on_intr(|| rustix::io::read(file, &mut *into))?))?
             }
             (Handle::Socket(Socket::Connection(socket)), Some(_)) => {
                 receive(socket.as_fd(), memory, &buffers, false, blocking)?
             }
             (Handle::Socket(Socket::Listener(_)), Some(_)) => return Err(Errno::Notconn),
-            (Handle::Stdin, Some(first)) => {
-                let into = memory.bytes_mut(first.address, first.size)?;
-                self.config.stdin.read(into, &mut description.offset, blocking)?
-            }
+            (Handle::Stdin, Some(&first)) => memory.fill(first, |into| {
+                self.config.stdin.read(into, &mut description.offset, blocking)
+            })?,
             (Handle::Stdout | Handle::Stderr | Handle::Directory { .. }, Some(_)) => {
                 return Err(Errno::Badf);
             }
@@ -184,18 +183,18 @@ fn read_at(
         return Err(Errno::Inval);
     }
     let mut total = 0;
-    for buffer in buffers {
-        let into = memory.bytes_mut(buffer.address, buffer.size)?;
+    for &buffer in buffers {
         let at = offset.saturating_add(total as u64);
-        match retry_on_intr(|| rustix::io::pread(file, &mut *into, at)) {
+        let read = |into: &mut [u8]| Ok(retry_on_intr(|| rustix::io::pread(file, &mut *into, at))?);
+        match memory.fill(buffer, read) {
             Ok(size) => {
                 total += size;
-                if size < into.len() {
+                if size < buffer.size as usize {
                     break;
                 }
             }
             Err(_) if total > 0 => break,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
     Ok(total)

@@ -16,6 +16,10 @@ use crate::module::Module;
 /// The directory of a cache, and how entries come into it.
 mod directory;
 /// The steps of writing an entry, which tests can make fail.
+#[cfg_attr(
+    not(debug_assertions),
+    expect(dead_code, unreachable_pub, reason = "only tests name steps")
+)]
 mod steps;
 
 #[cfg(debug_assertions)]

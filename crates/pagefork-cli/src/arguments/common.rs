@@ -1,0 +1,104 @@
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+/// What a program finds around it.
+#[derive(Args)]
+pub(crate) struct World {
+    /// Let the program see the directory HOST of this machine as GUEST
+    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
+    pub(crate) directories: Vec<Directory>,
+
+    /// Set an environment variable; without a value, pass this process's own
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+/// A program, its arguments, and where what it is compiled to is kept.
+#[derive(Args)]
+pub(crate) struct Program {
+    /// Keep compiled modules in this directory and not in `~/.cache/pagefork`
+    #[arg(long = "cache", value_name = "DIR")]
+    pub(crate) cache_directory: Option<PathBuf>,
+
+    /// Compile the program, even if it was compiled before, and keep nothing
+    #[arg(long, conflicts_with = "cache_directory")]
+    pub(crate) no_cache: bool,
+
+    // One list, because Clap ends its options only with the first value of a list.
+    /// The program, a WebAssembly module, binary or text, or compiled; what follows are its arguments
+    #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
+    program: Vec<OsString>,
+}
+
+impl Program {
+    /// The program: a WebAssembly module, binary or text, or compiled.
+    pub(crate) fn file(&self) -> &Path {
+        Path::new(&self.program[0])
+    }
+
+    /// What the program gets as its arguments.
+    pub(crate) fn arguments(&self) -> &[OsString] {
+        &self.program[1..]
+    }
+}
+
+/// What happens to imported functions that nothing defines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum UnknownImports {
+    /// Refuse the program
+    #[default]
+    Refuse,
+    /// Run it; a call of such a function traps
+    Trap,
+}
+
+/// A directory that a program may see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Directory {
+    /// Where it is on this machine.
+    pub(crate) host: PathBuf,
+    /// What the program calls it.
+    pub(crate) guest: String,
+}
+
+fn directory(text: &str) -> Result<Directory, String> {
+    let (host, guest) = text.split_once("::").unwrap_or((text, text));
+    if host.is_empty() || guest.is_empty() {
+        return Err("give the directory as HOST or as HOST::GUEST".to_owned());
+    }
+    Ok(Directory { host: host.into(), guest: guest.to_owned() })
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some(("", _)) => Err("a variable needs a name".to_owned()),
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => match std::env::var(text) {
+            Ok(value) => Ok((text.to_owned(), value)),
+            Err(_) => {
+                Err(format!("this process has no variable {text}; give its value as {text}=VALUE"))
+            }
+        },
+    }
+}
+
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        _ => return Err("give a time as a whole number and a unit: 500ms, 10s, 2m".to_owned()),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(milliseconds))
+        .map(Duration::from_millis)
+        .ok_or_else(|| "this is no time; give one like 500ms, 10s or 2m".to_owned())
+}
