@@ -95,7 +95,7 @@ impl Writer<'_> {
     fn header(&mut self) {
         let (info, parts) = (self.info, self.layout.state_parts);
         self.write(state::LINK_OFFSET.into(), &self.layout.link_offset().to_le_bytes());
-        self.write(state::CELLS_OFFSET.into(), &parts.cells.to_le_bytes());
+        self.write(state::CELLS_OFFSET.into(), &self.layout.cell(0).to_le_bytes());
         self.write(state::ABI_OFFSET.into(), &ABI_VERSION.to_le_bytes());
         for (i, memory) in info.memories[info.imported_memories as usize..].iter().enumerate() {
             let size = memory.minimum.saturating_mul(WASM_PAGE_SIZE);

@@ -1,7 +1,8 @@
-//! The link zone is the only zone of a slot with host addresses in it. It is
-//! written at every spawn and is never part of an image.
+//! The link zone is the only zone of a slot with host addresses in it, and has the values
+//! that are just being passed. It is written at every spawn and is never part of an image.
 
-use crate::module::ModuleInfo;
+use crate::CELL_SIZE;
+use crate::module::{FuncType, ModuleInfo};
 
 /// Offset in the link zone of the address of the store's [`activation`].
 pub const ACTIVATION: u32 = 0;
@@ -16,14 +17,21 @@ pub const DESCRIPTORS: u32 = 32;
 /// Offset of the first import record.
 pub const IMPORTS: u32 = 64;
 
-/// Where the records of imported memories, tables and globals lie, as offsets
-/// from the start of the link zone.
+/// Where the records of imported memories, tables and globals lie, and the cells, as
+/// offsets from the start of the link zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LinkLayout {
     memories: u32,
     tables: u32,
     globals: u32,
+    /// Cells through which host and guest pass arguments and results to each
+    /// other, and functions the results that do not fit registers. Nothing stays
+    /// in them: whoever is called reads its arguments before it calls on, and results
+    /// for a suspended instance are [saved](crate::state::save).
+    pub cells: u32,
+    /// How many cells there are.
+    pub cell_count: u32,
     /// Bytes of the whole zone.
     pub size: u32,
 }
@@ -34,8 +42,16 @@ impl LinkLayout {
         let memories = IMPORTS;
         let tables = memories + module.imported_memories * memory_import::SIZE;
         let globals = tables + module.imported_tables * table_import::SIZE;
-        let size = globals + module.imported_globals * global_import::SIZE;
-        Self { memories, tables, globals, size }
+        let records_end = globals + module.imported_globals * global_import::SIZE;
+        let cells = records_end.next_multiple_of(CELL_SIZE);
+        let values = |ty: &FuncType| ty.params.len().max(ty.results.len()) as u32;
+        // Where a payload is passed, what it belongs to has a cell before it.
+        let payload = |ty: &u32| module.types[*ty as usize].params.len() as u32 + 1;
+        let of_types = module.types.iter().map(values);
+        let of_tags = module.tags.iter().map(payload);
+        let cell_count = of_types.chain(of_tags).max().unwrap_or(0).max(SERVICE_CELLS);
+        let size = cells + CELL_SIZE * cell_count;
+        Self { memories, tables, globals, cells, cell_count, size }
     }
 
     /// The record of imported memory `index`; see [`memory_import`].
@@ -192,5 +208,30 @@ impl Service {
     /// The service with this index; `None` for a host function.
     pub fn from_index(index: u32) -> Option<Self> {
         Self::ALL.get(index.checked_sub(Self::MemoryGrow as u32)? as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::module::ValType;
+
+    #[test]
+    fn cells_follow_the_records_and_suffice_for_every_type_tag_and_service() {
+        let ty = |params: usize, results: usize| FuncType {
+            params: vec![ValType::I32; params].into(),
+            results: vec![ValType::I32; results].into(),
+        };
+        let count = |types: Vec<FuncType>, tags: Vec<u32>| {
+            let module = ModuleInfo { types, tags, imported_memories: 3, ..ModuleInfo::default() };
+            let link = LinkLayout::new(&module);
+            assert!(link.memory(3) <= link.cells && link.cells.is_multiple_of(CELL_SIZE));
+            assert_eq!(link.size, link.cells + CELL_SIZE * link.cell_count);
+            link.cell_count
+        };
+        assert_eq!(count(vec![], vec![]), SERVICE_CELLS);
+        assert_eq!(count(vec![ty(9, 0), ty(0, 7)], vec![]), 9);
+        assert_eq!(count(vec![ty(0, 11)], vec![]), 11);
+        assert_eq!(count(vec![ty(8, 0)], vec![0]), 9);
     }
 }

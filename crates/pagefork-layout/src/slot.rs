@@ -1,5 +1,6 @@
 use std::ops::Range;
 
+use crate::CELL_SIZE;
 use crate::exception::ZONE_SIZE_MAX;
 use crate::link::LinkLayout;
 use crate::module::ModuleInfo;
@@ -154,8 +155,9 @@ impl SlotLayout {
     /// [`ABOVE_BASE_MAX`].
     pub fn new(module: &ModuleInfo, limits: &SlotLimits) -> Result<Self, SlotTooLarge> {
         let too_large = |what, size| SlotTooLarge { what, size, limit: BELOW_BASE_MAX };
-        let state_parts = StateLayout::new(module).map_err(|size| too_large("state", size))?;
         let link_parts = LinkLayout::new(module);
+        let state_parts = StateLayout::new(module, link_parts.cell_count)
+            .map_err(|size| too_large("state", size))?;
 
         // Fixed tables lie next to the state, those with the most room to grow
         // lowest: so the lowest one's room adjoins the anonymous zones, and the
@@ -222,6 +224,11 @@ impl SlotLayout {
     /// Offset of the link zone from the base: negative.
     pub const fn link_offset(&self) -> i32 {
         -((self.base - self.link.start) as i32)
+    }
+
+    /// Offset of cell `index` from the base: negative.
+    pub const fn cell(&self, index: u32) -> i32 {
+        self.link_offset() + (self.link_parts.cells + CELL_SIZE * index) as i32
     }
 
     /// Offset from the base of element `element` of the module's own table

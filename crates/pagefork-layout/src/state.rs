@@ -1,6 +1,5 @@
 use crate::CELL_SIZE;
-use crate::link::SERVICE_CELLS;
-use crate::module::{FuncType, ModuleInfo, ValType};
+use crate::module::{ModuleInfo, ValType};
 
 /// Offset, relative to the base, of the header's word that holds the offset of
 /// the link zone. The header's words are constants of the module: with the base
@@ -21,8 +20,8 @@ pub const HEADER_SIZE: u32 = 64;
 /// Where the parts of a state zone lie, as offsets from the base (all negative).
 ///
 /// ```text
-///  start                                                                        base
-///  | cells (args, results) | save area | dropped | globals | table lengths | sizes | header |
+///  start                                                base
+///  | save area | dropped | globals | table lengths | sizes | header |
 /// ```
 ///
 /// Every array is indexed upwards from its offset. Imported entities have no
@@ -39,36 +38,21 @@ pub struct StateLayout {
     /// One byte for each element segment, then one for each data segment:
     /// 1 once dropped.
     pub dropped: i32,
-    /// The registers of a suspended instance, see [`save`].
+    /// The registers of a suspended instance and what it waits for, see [`save`].
     pub save_area: i32,
-    /// Cells through which host and guest pass arguments and results to each
-    /// other, and functions the results that do not fit registers. Nothing stays
-    /// in them: whoever is called reads its arguments before it calls on.
-    pub cells: i32,
-    /// How many cells there are.
-    pub cell_count: u32,
+    /// Bytes of the save area.
+    pub save_size: u32,
     /// Bytes of the whole zone.
     pub size: u32,
 }
 
 impl StateLayout {
-    /// The state zone of a module.
+    /// The state zone of a module whose instances have so many cells.
     ///
     /// # Errors
     /// The zone's size in bytes, if it is beyond 256 MiB.
-    pub fn new(module: &ModuleInfo) -> Result<Self, u64> {
+    pub fn new(module: &ModuleInfo, cell_count: u32) -> Result<Self, u64> {
         let own = |all: usize, imported: u32| (all as u64) - u64::from(imported);
-        let values = |ty: &FuncType| ty.params.len().max(ty.results.len()) as u64;
-        // Where a payload is passed, what it belongs to has a cell before it.
-        let payload = |ty: &u32| module.types[*ty as usize].params.len() as u64 + 1;
-        let cell_count = module
-            .types
-            .iter()
-            .map(values)
-            .chain(module.tags.iter().map(payload))
-            .max()
-            .unwrap_or(0)
-            .max(u64::from(SERVICE_CELLS));
         let mut end = 0u64;
         let mut place = |bytes: u64| {
             end = (end + bytes).next_multiple_of(u64::from(CELL_SIZE));
@@ -80,10 +64,10 @@ impl StateLayout {
         let globals =
             place(u64::from(CELL_SIZE) * own(module.globals.len(), module.imported_globals));
         let dropped = place((module.elements.len() + module.data.len()) as u64);
-        let save_area = place(u64::from(save::SIZE));
-        let cells = place(u64::from(CELL_SIZE) * cell_count);
-        if cells > 256 << 20 {
-            return Err(cells);
+        let save_size = save::CELLS + CELL_SIZE * cell_count;
+        let save_area = place(save_size.into());
+        if save_area > 256 << 20 {
+            return Err(save_area);
         }
         let below = |bytes: u64| -(bytes as i32);
         Ok(Self {
@@ -92,9 +76,8 @@ impl StateLayout {
             globals: below(globals),
             dropped: below(dropped),
             save_area: below(save_area),
-            cells: below(cells),
-            cell_count: cell_count as u32,
-            size: cells as u32,
+            save_size,
+            size: save_area as u32,
         })
     }
 
@@ -113,11 +96,6 @@ impl StateLayout {
         self.globals + (CELL_SIZE * index) as i32
     }
 
-    /// Offset of cell `index`.
-    pub const fn cell(&self, index: u32) -> i32 {
-        self.cells + (CELL_SIZE * index) as i32
-    }
-
     /// Offset of the byte that says whether element segment `index` is dropped.
     pub const fn dropped_element(&self, index: u32) -> i32 {
         self.dropped + index as i32
@@ -129,7 +107,7 @@ impl StateLayout {
     }
 }
 
-/// The register save area of a suspended instance: words at these offsets from
+/// The save area of a suspended instance: words at these offsets from
 /// its start. Stack addresses are kept as distances below the top of the stack
 /// zone, so nothing here depends on where the slot lies.
 pub mod save {
@@ -141,8 +119,8 @@ pub mod save {
     pub const FP: u32 = 16;
     /// The callee-saved registers rbx, r12, r13, r14.
     pub const REGISTERS: u32 = 24;
-    /// Bytes of the save area.
-    pub const SIZE: u32 = 64;
+    /// In a host call: the cells with its results. The others are zero.
+    pub const CELLS: u32 = 64;
 
     /// Values of [`KIND`].
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,25 +159,23 @@ pub fn result_cells(results: &[ValType]) -> Vec<Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::module::{GlobalType, MemoryType, RefType, TableType};
+    use crate::module::{GlobalType, MemoryType, RefType, TableType, ValType};
 
     #[test]
     fn parts_do_not_overlap_and_end_below_the_header() {
         let module = ModuleInfo {
-            types: vec![FuncType { params: [ValType::I32; 3].into(), results: [].into() }],
             memories: vec![MemoryType::new(1, None)],
             tables: vec![TableType::new(RefType::FUNCREF, 1, None); 3],
             globals: vec![GlobalType { content: ValType::V128, mutable: true }; 2],
             ..ModuleInfo::default()
         };
-        let state = StateLayout::new(&module).unwrap();
+        let state = StateLayout::new(&module, 7).unwrap();
         assert!(state.memory_size(0) + 8 <= -(HEADER_SIZE as i32));
         assert!(state.table_length(2) + 8 <= state.memory_sizes);
         assert!(state.global(1) + CELL_SIZE as i32 <= state.table_lengths);
         assert!(state.dropped <= state.globals);
-        assert!(state.save_area + save::SIZE as i32 <= state.dropped);
-        assert!(state.cell(2) + CELL_SIZE as i32 <= state.save_area);
-        assert_eq!(state.cells, -(state.size as i32));
+        assert!(state.save_area + state.save_size as i32 <= state.dropped);
+        assert_eq!(state.save_area, -(state.size as i32));
         assert_eq!(state.global(0) % CELL_SIZE as i32, 0);
     }
 

@@ -187,7 +187,7 @@ impl Slot {
         self.place(self.pages.zones().memories[index].start)
     }
 
-    /// Address of the link zone. Code cannot reach it, and whoever runs code writes it
+    /// Address of the link zone. Guests cannot reach it, and whoever runs code writes it
     /// before each run: a reset leaves it as it is, or zero.
     pub fn link(&self) -> *mut u8 {
         self.place(self.pages.zones().link.start)

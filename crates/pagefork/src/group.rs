@@ -454,7 +454,7 @@ impl StoreInner {
             base: instance.base(),
             ordinal: function.ordinal(),
             stack_top: instance.slot.stack_top().expose_provenance(),
-            cells: instance.word(instance.module.layout().state_parts.cells).expose_provenance(),
+            cells: instance.word(instance.module.layout().cell(0)).expose_provenance(),
             entry: start + entry as usize,
             code: instance.module.function_code(index),
         }

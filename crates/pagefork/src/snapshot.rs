@@ -1,10 +1,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use pagefork_layout::CELL_SIZE;
 use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::page::{PAGE_SIZE, round_up};
-use pagefork_layout::state::save;
 use pagefork_pages::{Image, MemorySize, Owner};
 
 use crate::error::{Result, UsageError};
@@ -195,16 +193,9 @@ fn make_image(store: &StoreInner, ordinal: u32) -> Result<Arc<Image>> {
     };
     // What a call has left behind is no part of what the instance is.
     let mut state = bytes(layout.state.clone()).to_vec();
-    let place = |offset: i32| (layout.base as i64 + i64::from(offset)) as u64;
-    let mut clear = |start: u64, size: u64| {
-        let at = (start - layout.state.start) as usize;
-        state[at..at + size as usize].fill(0);
-    };
-    clear(place(layout.state_parts.save_area), u64::from(save::SIZE));
-    clear(
-        place(layout.state_parts.cells),
-        u64::from(layout.state_parts.cell_count) * u64::from(CELL_SIZE),
-    );
+    let place = layout.base as i64 + i64::from(layout.state_parts.save_area);
+    let at = place as usize - layout.state.start as usize;
+    state[at..at + layout.state_parts.save_size as usize].fill(0);
 
     let mut runs: Vec<(u64, &[u8])> = Vec::new();
     for part in std::iter::once(layout.tables.start..layout.state.start).chain(memories) {

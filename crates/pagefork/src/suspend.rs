@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
+use pagefork_layout::CELL_SIZE;
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
@@ -129,6 +130,7 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Prog
     let stack_top = stack_top(inner.instance(suspended.stack_owner));
     let instance = inner.instance(suspended.ordinal);
     let (base, save_area) = (instance.base(), save_area(instance).expose_provenance());
+    give_results(instance);
     let frame = stack_top - saved(instance, save::FP) as usize;
     inner.activation.stack_top = stack_top;
     inner.activation.stack_owner = suspended.stack_owner;
@@ -150,9 +152,10 @@ pub fn abandon(mut store: impl AsContextMut) {
     inner.note_writer();
     if let Some(suspended) = inner.suspended.take() {
         inner.update_attention();
-        let area = save_area(inner.instance(suspended.ordinal));
+        let instance = inner.instance(suspended.ordinal);
+        let size = instance.module.layout().state_parts.save_size;
         // SAFETY: the save area is in the state zone.
-        unsafe { ptr::write_bytes(area, 0, save::SIZE as usize) };
+        unsafe { save_area(instance).write_bytes(0, size as usize) };
     }
 }
 
@@ -544,6 +547,19 @@ fn save_area(instance: &InstanceData) -> *mut u8 {
 fn saved(instance: &InstanceData, field: u32) -> u64 {
     // SAFETY: the save area is in the state zone.
     unsafe { save_area(instance).byte_add(field as usize).cast::<u64>().read() }
+}
+
+/// Puts the results that a guest waits for where it reads them.
+fn give_results(instance: &InstanceData) {
+    let layout = instance.module.layout();
+    let cells = instance.at(layout.cell(0).into());
+    let saved = save_area(instance).wrapping_add(save::CELLS as usize);
+    let size = (CELL_SIZE * layout.link_parts.cell_count) as usize;
+    // SAFETY: cells are in the link zone, the others in the state zone, and nobody is entered.
+    unsafe {
+        cells.copy_from_nonoverlapping(saved, size);
+        saved.write_bytes(0, size);
+    }
 }
 
 /// The addresses on the stack and their values.

@@ -93,7 +93,7 @@ impl<Params, Results> std::fmt::Debug for TypedFunc<Params, Results> {
 ///
 /// # Safety
 /// `write` and `read` use the cell that they are given as `Cell` says for
-/// `TYPE`. The trait is not to be implemented outside this crate.
+/// `TYPE`, and `write` writes all of it. The trait is not to be implemented outside this crate.
 pub unsafe trait WasmTy: Copy + 'static {
     #[doc(hidden)]
     const TYPE: ValType;
@@ -174,7 +174,7 @@ macro_rules! wasm_ty {
             unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
                 let $value = self;
                 // SAFETY: the caller's promise.
-                unsafe { (*cell).low = $to };
+                unsafe { cell.write(Cell::from_u64($to)) };
                 Ok(())
             }
 

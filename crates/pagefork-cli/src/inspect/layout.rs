@@ -154,17 +154,22 @@ fn zones(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Zone> {
 }
 
 fn link_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
-    let start = i64::from(layout.link_offset());
-    let own = u64::from(link::IMPORTS);
-    let mut parts =
-        vec![Part { offset: start, size: own, name: "addresses of the host".to_owned() }];
-    let size = u64::from(layout.link_parts.size) - own;
-    if size > 0 {
-        let number = info.imported_memories + info.imported_tables + info.imported_globals;
-        let name = show::count(number.into(), "record") + " of imports";
-        parts.push(Part { offset: start + own as i64, size, name });
-    }
-    parts
+    let parts = layout.link_parts;
+    let records = info.imported_memories + info.imported_tables + info.imported_globals;
+    let part = |(range, name): (Range<u32>, String)| Part {
+        offset: i64::from(layout.link_offset()) + i64::from(range.start),
+        size: range.len() as u64,
+        name,
+    };
+    [
+        (0..link::IMPORTS, "addresses of the host".to_owned()),
+        (link::IMPORTS..parts.cells, show::count(records.into(), "record") + " of imports"),
+        (parts.cells..parts.size, show::count(parts.cell_count.into(), "cell")),
+    ]
+    .into_iter()
+    .filter(|(range, _)| !range.is_empty())
+    .map(part)
+    .collect()
 }
 
 /// The tables in the order of their places.
@@ -188,7 +193,6 @@ fn state_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
     let header = -i64::from(HEADER_SIZE);
     // Each ends where the next one begins.
     let mut places = [
-        (parts.cells, show::count(parts.cell_count.into(), "cell")),
         (parts.save_area, "registers while suspended".to_owned()),
         (
             parts.dropped,

@@ -153,7 +153,7 @@ impl Translator<'_> {
     /// The address of cell `index`.
     pub(crate) fn cells_address(&mut self) -> Value {
         let base = self.base();
-        self.b.ins().iadd_imm_s(base, i64::from(self.module.layout.state_parts.cells))
+        self.b.ins().iadd_imm_s(base, i64::from(self.module.layout.cell(0)))
     }
 
     /// Puts a value into a cell, zero-extended to 64 bits where it is narrower.
@@ -167,14 +167,14 @@ impl Translator<'_> {
             _ => value,
         };
         let (base, flags) = (self.base(), self.flags(Region::State));
-        let offset = self.module.layout.state_parts.cell(index);
+        let offset = self.module.layout.cell(index);
         self.b.ins().store(flags, value, base, offset);
     }
 
     /// The value in a cell.
     pub(crate) fn load_cell(&mut self, index: u32, ty: ir::Type) -> Value {
         let base = self.base();
-        let offset = self.module.layout.state_parts.cell(index);
+        let offset = self.module.layout.cell(index);
         self.load(Region::State, ty, base, offset)
     }
 

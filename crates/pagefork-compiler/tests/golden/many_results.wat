@@ -27,7 +27,7 @@
 ;;     jump block1
 ;; block1:
 ;;     v25 = iconst.i64 9
-;;     store notrap aligned region3 v25, v24-144  ; v25 = 9
+;;     store notrap aligned region3 v25, v24-8000  ; v25 = 9
 ;;     v14 = iconst.i32 1
 ;;     v15 = iconst.i32 2
 ;;     v16 = iconst.i32 3
@@ -60,7 +60,7 @@
 ;; block3:
 ;;     v6, v7, v8, v9, v10, v11, v12, v13 = call fn0()
 ;;     v14 = get_pinned_reg.i64 
-;;     v15 = load.i32 notrap aligned region3 v14-144
+;;     v15 = load.i32 notrap aligned region3 v14-8000
 ;;     jump block1
 ;; block1:
 ;;     return v6

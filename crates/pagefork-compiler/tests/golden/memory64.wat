@@ -138,16 +138,16 @@
 ;;     jump block3(v6)
 ;; block3(v9: i64):
 ;;     v8 = iconst.i64 1
-;;     store notrap aligned region3 v8, v9-224  ; v8 = 1
-;;     store.i64 notrap aligned region3 v0, v9-208
+;;     store notrap aligned region3 v8, v9-8112  ; v8 = 1
+;;     store.i64 notrap aligned region3 v0, v9-8096
 ;;     v11 = load.i64 notrap aligned region4 v9-8192
 ;;     v12 = load.i64 notrap aligned region4 v11+40
 ;;     v10 = iconst.i64 0x8000_0000
-;;     v13 = iconst.i64 -224
-;;     v14 = iadd v9, v13  ; v13 = -224
+;;     v13 = iconst.i64 -8112
+;;     v14 = iadd v9, v13  ; v13 = -8112
 ;;     call_indirect sig1, v12(v10, v14)  ; v10 = 0x8000_0000
 ;;     v15 = get_pinned_reg.i64 
-;;     v16 = load.i64 notrap aligned region3 v15-224
+;;     v16 = load.i64 notrap aligned region3 v15-8112
 ;;     v17 = load.i64 notrap aligned region3 v15-80
 ;;     jump block1
 ;; block1:

@@ -60,24 +60,24 @@
 ;;     jump block5
 ;; block6(v8: i64) cold:
 ;;     v11 = get_pinned_reg.i64 
-;;     store notrap aligned region3 v8, v11-208
+;;     store notrap aligned region3 v8, v11-0x0001_1fc0
 ;;     v12 = iconst.i64 0
-;;     store notrap aligned region3 v12, v11-192  ; v12 = 0
-;;     store notrap aligned region3 v12, v11-176  ; v12 = 0
+;;     store notrap aligned region3 v12, v11-0x0001_1fb0  ; v12 = 0
+;;     store notrap aligned region3 v12, v11-0x0001_1fa0  ; v12 = 0
 ;;     v15 = load.i64 notrap aligned region4 v11-0x0001_2000
 ;;     v16 = load.i64 notrap aligned region4 v15+40
 ;;     v14 = iconst.i64 0x8000_000d
-;;     v17 = iconst.i64 -208
-;;     v18 = iadd v11, v17  ; v17 = -208
+;;     v17 = iconst.i64 -73664
+;;     v18 = iadd v11, v17  ; v17 = -73664
 ;;     call_indirect sig2, v16(v14, v18)  ; v14 = 0x8000_000d
 ;;     v19 = get_pinned_reg.i64 
-;;     v20 = load.i64 notrap aligned region3 v19-208
+;;     v20 = load.i64 notrap aligned region3 v19-0x0001_1fc0
 ;;     brif v20, block8, block9
 ;; block8:
-;;     v21 = load.i32 notrap aligned region3 v19-192
+;;     v21 = load.i32 notrap aligned region3 v19-0x0001_1fb0
 ;;     jump block4(v21)
 ;; block9:
-;;     store.i64 notrap aligned region3 v8, v19-208
+;;     store.i64 notrap aligned region3 v8, v19-0x0001_1fc0
 ;;     v22 = iconst.i64 0x8000_000c
 ;;     call fn1(v22)  ; v22 = 0x8000_000c
 ;;     trap user9

@@ -15,11 +15,11 @@ use crate::module::Module;
 
 /// The directory of a cache, and how entries come into it.
 mod directory;
-/// The steps of writing an entry, which tests can make fail.
 #[cfg_attr(
     not(debug_assertions),
     expect(dead_code, unreachable_pub, reason = "only tests name steps")
 )]
+/// The steps of writing an entry, which tests can make fail.
 mod steps;
 
 #[cfg(debug_assertions)]

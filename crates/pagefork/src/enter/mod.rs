@@ -11,10 +11,10 @@ mod x86_64;
 
 use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::ptr;
+use std::{ptr, slice};
 
 use pagefork_layout::link::{Service, activation as contract};
-use pagefork_layout::state::save::Suspension;
+use pagefork_layout::state::save::{self, Suspension};
 
 use crate::activation::{Activation, Parked};
 use crate::backtrace::WasmBacktrace;
@@ -263,11 +263,20 @@ impl Answer {
     }
 
     /// # Safety
-    /// The activation's store is valid, and the guest is about to be left.
+    /// The activation's store is valid, and the guest is about to be left; no more `results`
+    /// than it has cells.
     #[cold]
-    unsafe fn suspend(store: *mut StoreInner, base: usize, kind: Suspension) -> Self {
+    unsafe fn suspend(
+        store: *mut StoreInner,
+        base: usize,
+        kind: Suspension,
+        results: &[Cell],
+    ) -> Self {
         // SAFETY: the caller answers for the store.
         let save_area = unsafe { (*store).note_suspension(base, kind) };
+        let saved = save_area.wrapping_add(save::CELLS as usize).cast();
+        // SAFETY: the save area has room for all cells, which lie elsewhere.
+        unsafe { results.as_ptr().copy_to_nonoverlapping(saved, results.len()) };
         Self { verdict: SUSPEND.into(), place: save_area }
     }
 
@@ -331,7 +340,11 @@ unsafe extern "C" fn on_host_call(
                 if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
             {
                 match (*store).may_suspend() {
-                    true => Answer::suspend(store, base, Suspension::HostCall),
+                    true => {
+                        let function = &*function;
+                        let results = slice::from_raw_parts(cells, function.ty.results.len());
+                        Answer::suspend(store, base, Suspension::HostCall, results)
+                    }
                     false => Answer::CONTINUE,
                 }
             }
@@ -366,7 +379,7 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
         }
         if (*activation).suspend_countdown > 0 && (*store).may_suspend() {
             let base = (*activation).guest_base;
-            return Answer::suspend(store, base, Suspension::Interrupt);
+            return Answer::suspend(store, base, Suspension::Interrupt, &[]);
         }
         Answer::CONTINUE
     }
