@@ -105,7 +105,7 @@ pub fn run(size: Size) -> Report {
 fn measure(grid: &mut Grid, guest: &Guest, servers: &[Running], connections: usize, size: Size) {
     let (rounds, duration) = match size {
         Size::Small => (1, Duration::ZERO),
-        Size::Large => (5, Duration::from_secs(1)),
+        Size::Large => (9, Duration::from_secs(1)),
     };
     let mut loads: Vec<Vec<(f64, Load)>> = servers.iter().map(|_| Vec::new()).collect();
     for round in 0..=rounds {

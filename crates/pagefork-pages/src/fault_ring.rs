@@ -4,13 +4,13 @@ use std::sync::OnceLock;
 
 use pagefork_layout::page::PAGE_SIZE;
 use rustix::io::Errno;
-use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::error::Call;
 use crate::sys::{Failure, attempt_with};
 
 /// So many faults must show before they are relied on.
-const FAULTS_TRIED: u32 = 2000;
+const FAULTS_TRIED: usize = 2000;
 
 /// Memory into which the kernel writes a record at every page fault that the thread takes
 /// in its own code: a software event of perf with a period of one, in a ring that is
@@ -109,24 +109,32 @@ impl FaultRing {
     /// is noticed, and one a thread.
     fn works(&self) -> bool {
         static ALL_SHOW: OnceLock<bool> = OnceLock::new();
-        *ALL_SHOW.get_or_init(|| (0..FAULTS_TRIED).all(|_| self.shows_a_fault()))
-            && self.shows_a_fault()
+        *ALL_SHOW.get_or_init(|| self.shows_faults(FAULTS_TRIED)) && self.shows_faults(1)
     }
 
-    fn shows_a_fault(&self) -> bool {
-        // SAFETY: a fresh page, unmapped again.
+    /// Whether each of so many faults shows, one soon after the other.
+    fn shows_faults(&self, count: usize) -> bool {
+        const PAGES: usize = 256;
+        let pages = count.min(PAGES);
+        let size = pages * PAGE_SIZE as usize;
+        // SAFETY: fresh pages, each of which is discarded before it is written, and unmapped
+        // again.
         unsafe {
-            let flags = MapFlags::PRIVATE;
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            let size = PAGE_SIZE as usize;
-            let Ok(page) = mm::mmap_anonymous(ptr::null_mut(), size, access, flags) else {
+            let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            let Ok(start) = mm::mmap_anonymous(ptr::null_mut(), size, access, flags) else {
                 return false;
             };
-            let before = self.written();
-            page.cast::<u8>().write_volatile(1);
-            let shows = self.written() != before;
-            let _ = mm::munmap(page, size);
-            shows
+            // A huge page would take one fault for all. Kernels without them refuse this.
+            let _ = mm::madvise(start, size, Advice::LinuxNoHugepage);
+            let all_show = (0..count).all(|i| {
+                let discards = i.is_multiple_of(pages);
+                let fresh = !discards || mm::madvise(start, size, Advice::LinuxDontNeed).is_ok();
+                let before = self.written();
+                start.byte_add(i % pages * PAGE_SIZE as usize).cast::<u8>().write_volatile(1);
+                fresh && self.written() != before
+            });
+            let _ = mm::munmap(start, size);
+            all_show
         }
     }
 }

@@ -21,7 +21,7 @@ const BLIND: u8 = 3;
 const PATIENCE: u8 = 2;
 const PATIENCE_MAX: u8 = 128;
 
-/// So many resets are soon, besides those that the page was looked at.
+/// So many resets are soon: for a page, besides those that it was looked at.
 const SOON: u64 = 16;
 
 /// So many pages that were let go are remembered.
@@ -48,6 +48,8 @@ pub(crate) struct Restorer {
     resets: u64,
     /// Pages that the last search found and no earlier one.
     new: u64,
+    /// The reset after the last large run.
+    large_at: Option<u64>,
     // What follows is room that is kept between resets, so that they allocate
     // nothing.
     regions: Vec<Region>,
@@ -83,8 +85,8 @@ struct Left {
 enum Fate {
     /// It is as the image and stays.
     Stays,
-    /// As found by a search: in swap space.
-    Swapped,
+    /// As found by a search: in swap space, or written by a run that is an exception.
+    Unwanted,
     /// It is as the image, and can go.
     Goes,
     /// It can go, and is as it was found.
@@ -102,6 +104,7 @@ impl Restorer {
             left: Vec::new(),
             resets: 0,
             new: 0,
+            large_at: None,
             regions: Vec::new(),
             merged: Vec::new(),
             doomed: Vec::new(),
@@ -148,6 +151,12 @@ impl Restorer {
         let found = self.regions.iter().filter(|region| region.end > stack_end);
         let found = found.map(|region| (region.end - region.start) / PAGE_SIZE).sum::<u64>();
         let large = found >= self.known.len() as u64 + LARGE;
+        // Of the first run in a slot nothing can be said, and of two that follow on each
+        // other, that there will be more.
+        let exception = large && self.resets > 0 && !self.was_large();
+        if large {
+            self.large_at = Some(self.resets);
+        }
         let blind = match self.finder.method() {
             Method::Read => 0,
             Method::Scan if large => 1,
@@ -158,7 +167,8 @@ impl Restorer {
         self.merged.clear();
         self.new = 0;
         for region in &self.regions {
-            let fate = if region.categories & SWAPPED != 0 { Fate::Swapped } else { Fate::Stays };
+            let swapped = region.categories & SWAPPED != 0;
+            let fate = if swapped { Fate::Unwanted } else { Fate::Stays };
             for page in (region.start.max(stack_end)..region.end).step_by(PAGE_SIZE as usize) {
                 while let Some(&gone) = old.next_if(|known| known.page < page) {
                     // A page that is not accessible may be out of sight, private
@@ -178,6 +188,7 @@ impl Restorer {
                         Ok(index) if !large => self.left.remove(index).patience_again(self.resets),
                         _ => PATIENCE,
                     };
+                    let fate = if exception { Fate::Unwanted } else { fate };
                     self.merged.push(Known { page, blind, equal: 0, patience, fate });
                 }
             }
@@ -193,6 +204,11 @@ impl Restorer {
         self.merged.reserve(self.known.capacity());
         self.doomed.clear();
         self.doomed.reserve(self.known.len());
+    }
+
+    /// Whether there was a large run not long ago.
+    fn was_large(&self) -> bool {
+        self.large_at.is_some_and(|at| self.resets - at <= SOON)
     }
 
     /// Makes every known page as the image, or discards it, and shrinks memories.
@@ -258,7 +274,7 @@ impl Restorer {
             let accessible = cover.contains(page);
             let can_go = pages.can_discard(&(page..page + PAGE_SIZE));
             let must_go =
-                index >= self.kept_max || known.fate == Fate::Swapped || !pages.can_restore(page);
+                index >= self.kept_max || known.fate == Fate::Unwanted || !pages.can_restore(page);
             if can_go && must_go {
                 known.fate = if accessible { Fate::GoesWritten } else { Fate::Goes };
                 continue;

@@ -15,8 +15,8 @@ pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
 pub struct Owner(pub u128);
 
 /// What outlives a reset, as long as the owner is the same: the highest pages of the
-/// stack, where each run starts, and the link zone, which code cannot reach and whoever
-/// runs it writes anew.
+/// stack, where each run starts, and the link zone, which guests cannot reach and whoever
+/// runs them writes anew.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stack {
     /// Slot offsets of all of it.
