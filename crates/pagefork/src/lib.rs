@@ -155,6 +155,6 @@ pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };
 pub use pagefork_pages::{
-    Choice, CodeBounds, GrowthKind, PagesError, PoolConfig, PoolCounters, ResetKind, Strategies,
-    StrategyConfig,
+    Choice, CodeBounds, GrowthKind, PagesError, PoolConfig, PoolCounters, Reason, ResetKind,
+    Strategies, StrategyConfig,
 };

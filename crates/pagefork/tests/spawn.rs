@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagefork::{
     Caller, Config, Engine, ExternRef, Global, GlobalType, Instance, InstancePre, Linker, Memory,
-    MemoryType, Module, PoolConfig, ResetKind, Store, StoreLimits, StrategyConfig, TrapCode,
-    UsageError, Val, ValType,
+    MemoryType, Module, PoolConfig, Reason, ResetKind, Store, StoreLimits, StrategyConfig,
+    TrapCode, UsageError, Val, ValType,
 };
 
 /// Something of each kind that a guest can change.
@@ -80,6 +80,30 @@ fn mess(store: &mut Store<u32>, instance: Instance) {
     let mess = instance.get_typed_func::<Option<ExternRef>, ()>(&mut *store, "mess").unwrap();
     mess.call(&mut *store, Some(value)).unwrap();
     assert_eq!(*store.data(), 5);
+}
+
+#[test]
+fn an_instance_says_how_its_slot_is_reset_and_why() {
+    let choices = |reset| {
+        let config = StrategyConfig { reset, ..StrategyConfig::default() };
+        let pre = pre(&Engine::new(Config::new().strategies(config)).unwrap());
+        let spawn = |_| {
+            let (mut store, instance) = pre.spawn(0).unwrap();
+            let segments = instance.get_typed_func::<(), i32>(&mut store, "segments").unwrap();
+            segments.call(&mut store, ()).unwrap();
+            instance.strategy(&store)
+        };
+        (0..40).map(spawn).collect::<Vec<_>>()
+    };
+    let asked = choices(ResetKind::Discard);
+    assert!(asked.iter().all(|choice| choice.used == ResetKind::Discard));
+    assert!(asked.iter().all(|choice| choice.reason == Reason::Asked));
+    let auto = choices(ResetKind::Auto);
+    assert!(auto.iter().all(|choice| choice.asked == ResetKind::Auto));
+    assert_eq!((auto[0].used, auto[0].reason), (ResetKind::Scan, Reason::Start));
+    let learned = auto[39];
+    assert_eq!(learned.used, ResetKind::Resident, "{learned}");
+    assert!(learned.to_string().contains("found no page that was not known"), "{learned}");
 }
 
 #[test]
