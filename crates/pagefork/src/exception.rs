@@ -254,7 +254,7 @@ unsafe fn land(
 ) -> Thrown {
     let stack = landing.sp..activation.stack_top;
     // SAFETY: from there on the stack stays in use.
-    let made = unsafe { store.allocate_exception(ordinal, tag, values.len(), stack) };
+    let made = unsafe { store.allocate_exception(ordinal, tag, values, stack) };
     let Some(reference) = made else { return Thrown::Trap(TrapCode::TooManyExceptions) };
     let zone = store.exceptions(ordinal);
     for (i, cell) in values.iter().enumerate() {

@@ -306,7 +306,8 @@ impl Collection {
         }
     }
 
-    /// Looks at everything of an instance that can hold references.
+    /// Looks at everything of an instance that can hold references, but for its cells: what
+    /// is just being passed, who makes an exception says.
     fn instance(&mut self, store: &StoreInner, ordinal: u32) {
         let instance = store.instance(ordinal);
         let (info, layout) = (instance.module.info(), instance.module.layout());
@@ -346,9 +347,9 @@ impl StoreInner {
         Zone::of(self.instance(ordinal))
     }
 
-    /// Makes an exception with `values` values in the zone of the instance
-    /// `ordinal`, which has tags. `stack` is what the guest still uses of it:
-    /// addresses. `None` if there is no room.
+    /// Makes an exception with room for `values`, which it is about to carry, in the
+    /// zone of the instance `ordinal`, which has tags and to which they belong. `stack`
+    /// is what the guest still uses of it: addresses. `None` if there is no room.
     ///
     /// # Safety
     /// `stack` is the upper part of the stack zone in use.
@@ -356,30 +357,32 @@ impl StoreInner {
         &mut self,
         ordinal: u32,
         tag: Place,
-        values: usize,
+        values: &[Cell],
         stack: Range<usize>,
     ) -> Option<ExceptionRef> {
         let zone = self.exceptions(ordinal);
         let own = if tag.ordinal == ordinal { 0 } else { tag.ordinal };
         let tag = Place { ordinal: own, ..tag };
-        let (unit, stamp) = match zone.allocate(values, tag) {
+        let (unit, stamp) = match zone.allocate(values.len(), tag) {
             Some(made) => made,
             None => {
                 // SAFETY: the caller's promise.
-                unsafe { self.collect_exceptions(stack) };
-                zone.allocate(values, tag)?
+                unsafe { self.collect_exceptions(ordinal, values, stack) };
+                zone.allocate(values.len(), tag)?
             }
         };
         Some(ExceptionRef::new(ordinal, stamp, unit))
     }
 
-    /// Frees every exception that nobody can reach.
+    /// Frees every exception that nobody can reach, and that is not among these values of
+    /// the instance `ordinal`, which may lie nowhere else.
     ///
     /// # Safety
     /// As for [`Self::allocate_exception`].
     #[cold]
-    unsafe fn collect_exceptions(&mut self, stack: Range<usize>) {
+    unsafe fn collect_exceptions(&mut self, ordinal: u32, values: &[Cell], stack: Range<usize>) {
         let mut collection = Collection::new(self);
+        values.iter().for_each(|value| collection.word(value.low, Some(ordinal)));
         // SAFETY: the caller's promise.
         unsafe { collection.words(stack, None) };
         for ordinal in 1..self.next_ordinal() {

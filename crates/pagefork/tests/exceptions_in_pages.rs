@@ -90,6 +90,46 @@ fn what_is_in_use_stays_and_what_is_not_makes_room() -> Result<()> {
     Ok(())
 }
 
+/// Throws an exception that carries another, to which nothing else refers.
+const CARRIER: &str = r#"(module
+    (tag $light (param i32)) (tag $heavy (param i32 exnref))
+    (func $value (param exnref) (result i32)
+        (block $h (result i32)
+            (try_table (catch $light $h) (throw_ref (local.get 0)))
+            (unreachable)))
+    (func $make (param i32) (result exnref) (local $made exnref)
+        (block $h (result i32 exnref)
+            (try_table (catch_ref $light $h) (throw $light (local.get 0)))
+            (unreachable))
+        (local.set $made) (drop)
+        (local.get $made))
+    (func $throw (param i32)
+        (throw $heavy (i32.const 1) (call $make (local.get 0))))
+    (func (export "run") (param $n i32) (result i32) (local $carried exnref) (local $sum i32)
+        (loop $next
+            ;; So that sometimes the one finds no room and sometimes the other.
+            (if (i32.eqz (i32.rem_u (local.get $n) (i32.const 3)))
+                (then (drop (call $make (i32.const 0)))))
+            (block $h (result i32 exnref)
+                (try_table (catch $heavy $h) (call $throw (local.get $n)))
+                (unreachable))
+            (local.set $carried) (drop)
+            (local.set $sum
+                (i32.add (local.get $sum) (call $value (local.get $carried))))
+            (local.set $carried (ref.null exn))
+            (br_if $next (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (local.get $sum)))"#;
+
+#[test]
+fn what_is_carried_is_in_use_while_its_carrier_is_made() -> Result<()> {
+    let mut store = Store::new(&Engine::new(Config::new().exceptions_size(4096))?, ());
+    let module = Module::new(store.engine(), CARRIER)?;
+    let instance = Linker::new(store.engine()).instantiate(&mut store, &module)?;
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;
+    assert_eq!(run.call(&mut store, 10_000)?, 10_000 * 10_001 / 2);
+    Ok(())
+}
+
 #[test]
 fn a_zone_full_of_exceptions_in_use_is_a_trap_until_they_are_not() -> Result<()> {
     let mut config = Config::new();

@@ -72,7 +72,7 @@ impl Invocation<'_> {
 
     /// Runs a program of the host.
     pub(crate) fn native(&self, program: impl AsRef<Path>, first: &[&str]) -> Outcome {
-        use std::io::Write;
+        use std::io::{ErrorKind, Write};
         let mut command = Command::new(program.as_ref());
         command.args(first).args(&self.args).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(directory) = self.directory {
@@ -80,7 +80,11 @@ impl Invocation<'_> {
         }
         let mut child = command.spawn().expect("the program starts");
         let mut stdin = child.stdin.take().expect("a pipe");
-        stdin.write_all(self.stdin.as_bytes()).expect("the program reads its input");
+        match stdin.write_all(self.stdin.as_bytes()) {
+            // It need not read all of its input.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            written => written.expect("the program reads its input"),
+        }
         drop(stdin);
         let output = child.wait_with_output().expect("the program ends");
         Outcome {
