@@ -65,6 +65,20 @@ impl StdinKind {
         }
     }
 
+    /// How many bytes a read would find at once, if that is known. `offset` is as for
+    /// [`Self::read`].
+    pub(crate) fn at_hand(&self, offset: u64) -> Option<u64> {
+        let available =
+            |source: &dyn InputSource| Some(source.wait(Some(Duration::ZERO))?.available);
+        match self {
+            StdinKind::Null => Some(0),
+            StdinKind::Inherit => None,
+            StdinKind::Bytes(bytes) => Some(unread(bytes, offset).len() as u64),
+            StdinKind::Pipe(reader) => available(reader),
+            StdinKind::Source(source) => available(&**source),
+        }
+    }
+
     /// Reads at most `into.len()` bytes, 0 at the end. `offset` is how much of
     /// [`StdinKind::Bytes`] has been read, and is advanced.
     pub(crate) fn read(
@@ -237,7 +251,7 @@ pub struct InputReader(Arc<InputShared>);
 /// What can be read without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readable {
-    /// Bytes that are there.
+    /// Bytes that are there. A guest that asks for more gets these.
     pub available: u64,
     /// Whether nothing comes after them.
     pub hangup: bool,

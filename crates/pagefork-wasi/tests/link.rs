@@ -97,7 +97,7 @@ fn memory_that_has_grown_is_reached() {
 /// read a short request.
 #[test]
 fn small_results_of_the_kernel_spare_resets_the_search() {
-    let wat = |size: u32| {
+    let wat = |random: u32, read: u32| {
         format!(
             r#"(module
         (import "wasi_snapshot_preview1" "random_get"
@@ -107,8 +107,8 @@ fn small_results_of_the_kernel_spare_resets_the_search() {
         (memory (export "memory") 2)
         (func (export "run")
             (i32.store (i32.const 0) (i32.const 1024))
-            (i32.store (i32.const 4) (i32.const {size}))
-            (if (call $random_get (i32.const 1024) (i32.const {size})) (then unreachable))
+            (i32.store (i32.const 4) (i32.const {read}))
+            (if (call $random_get (i32.const 1024) (i32.const {random})) (then unreachable))
             (if (i64.eqz (i64.load (i32.const 1024))) (then unreachable))
             (if (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8))
                 (then unreachable))
@@ -118,11 +118,12 @@ fn small_results_of_the_kernel_spare_resets_the_search() {
                 (then unreachable))))"#
         )
     };
-    let strategy = |size: u32| {
+    let strategy = |random: u32, read: u32| {
         let engine = Engine::default();
         let mut linker = Linker::new(&engine);
         add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx).unwrap();
-        let pre = linker.instantiate_pre(&Module::new(&engine, wat(size)).unwrap()).unwrap();
+        let pre =
+            linker.instantiate_pre(&Module::new(&engine, wat(random, read)).unwrap()).unwrap();
         for _ in 0..40 {
             let stdin = StdinKind::Bytes(Arc::from(*b"data"));
             let ctx = WasiCtx::builder().stdin(stdin).build().unwrap();
@@ -133,6 +134,8 @@ fn small_results_of_the_kernel_spare_resets_the_search() {
         let (store, instance) = pre.spawn(WasiCtx::builder().build().unwrap()).unwrap();
         instance.strategy(&store).used
     };
-    assert_eq!(strategy(1024), ResetKind::Resident);
-    assert_eq!(strategy(1025), ResetKind::Scan);
+    assert_eq!(strategy(1024, 1024), ResetKind::Resident);
+    assert_eq!(strategy(1025, 1024), ResetKind::Scan);
+    // There is less to read than is asked for.
+    assert_eq!(strategy(1024, 8192), ResetKind::Resident);
 }

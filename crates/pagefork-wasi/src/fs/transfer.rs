@@ -61,9 +61,13 @@ impl WasiCtx {
                 receive(socket.as_fd(), memory, &buffers, false, blocking)?
             }
             (Handle::Socket(Socket::Listener(_)), Some(_)) => return Err(Errno::Notconn),
-            (Handle::Stdin, Some(&first)) => memory.fill(first, |into| {
-                self.config.stdin.read(into, &mut description.offset, blocking)
-            })?,
+            (Handle::Stdin, Some(&first)) => {
+                let (stdin, offset) = (&self.config.stdin, &mut description.offset);
+                // Many programs ask for more than there is, and most for an end.
+                let most = stdin.at_hand(*offset).map_or(u64::MAX, |size| size.max(1));
+                let first = Buffer { size: u64::from(first.size).min(most) as u32, ..first };
+                memory.fill(first, |into| stdin.read(into, offset, blocking))?
+            }
             (Handle::Stdout | Handle::Stderr | Handle::Directory { .. }, Some(_)) => {
                 return Err(Errno::Badf);
             }
