@@ -180,17 +180,21 @@ impl Line {
         };
         let (ours, theirs) = self.cells[..self.cells.len() - beside].split_at(ours);
         let (ours, theirs) = (best(ours)?, best(theirs)?);
-        Some(if self.unit == Unit::Rate { ours / theirs } else { theirs / ours })
+        // Times beyond a baseline can be below it.
+        Some(if self.unit == Unit::Rate { ours / theirs } else { theirs / ours.max(0.0) })
     }
 
     /// The ratio, and in words whether it is as it should be.
     fn verdict(&self, ours: usize, beside: usize) -> String {
-        let ratio = self.ratio(ours, beside).filter(|_| !self.alone);
-        // Counts such as "none" cannot be divided.
-        let Some(ratio) = ratio.filter(|ratio| ratio.is_finite()) else {
+        let Some(ratio) = self.ratio(ours, beside).filter(|_| !self.alone) else {
             return "-".to_owned();
         };
-        let mut text = format!("{ratio:.2}");
+        let mut text = match self.unit {
+            _ if ratio.is_finite() => format!("{ratio:.2}"),
+            Unit::Nanoseconds if ratio > 0.0 => "nothing measurable".to_owned(),
+            // Counts such as "none" cannot be divided.
+            _ => return "-".to_owned(),
+        };
         // Half a per cent is nothing that two runs agree on.
         if ratio < 0.995 {
             text += ", **loses**";
@@ -246,11 +250,17 @@ mod tests {
         line(&mut grid, "won", 10.0);
         line(&mut grid, "missed", 4.0);
         line(&mut grid, "lost", 1.0);
+        let below = vec![("a", vec![-1.0]), ("b", vec![2.0]), ("peer", vec![1.0])];
+        grid.add("below a baseline", Unit::Nanoseconds, below).goal(4.0);
         let text = grid.markdown();
         assert!(text.contains("| won | 3.0 ns | 2.0 ns | 10.0 ns | 5.00 (goal 4) |"), "{text}");
         assert!(text.contains("| 2.00, goal 4 missed |"), "{text}");
         assert!(text.contains("| 0.50, **loses**, goal 4 missed |"), "{text}");
-        assert_eq!(grid.raw("x").lines().count(), 3 * 3 * 4);
+        assert!(
+            text.contains("| -1.0 ns | 2.0 ns | 1.0 ns | nothing measurable (goal 4) |"),
+            "{text}"
+        );
+        assert_eq!(grid.raw("x").lines().count(), 4 * 3 * 4);
     }
 
     #[test]
