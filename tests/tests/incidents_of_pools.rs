@@ -216,7 +216,12 @@ fn wasmtime_13070_and_12888_what_could_not_be_reset_is_not_handed_out() {
             let load = instance.get_typed_func::<i32, i32>(&mut store, "load").unwrap();
             load.call(&mut store, 0).unwrap();
         }
-        assert!(failures > 0, "{reset}, {growth:?}: nothing failed");
+        // Where few faults show what was written and memories stay accessible, a reset makes
+        // no call that could fail.
+        let calls = !(matches!(reset, ResetKind::Resident | ResetKind::Auto)
+            && matches!(growth, GrowthKind::Checked { .. })
+            && pagefork_pages::counts_faults_in_memory());
+        assert!(failures > 0 || !calls, "{reset}, {growth:?}: nothing failed");
     }
 }
 

@@ -242,7 +242,7 @@ const NEEDED: [Wanted; 6] = [
     },
 ];
 
-const RESETS: [Wanted; 3] = [
+const RESETS: [Wanted; 4] = [
     Wanted {
         probe: Probe::Scan,
         name: "PAGEMAP_SCAN",
@@ -265,6 +265,13 @@ const RESETS: [Wanted; 3] = [
         absent: State::Limited,
         without: "Page faults tell nothing about writes to huge pages, so every reset searches \
                   for private pages.",
+    },
+    Wanted {
+        probe: Probe::SmallMaps,
+        name: "MAP_STACK",
+        works: "slots are made without huge pages, and need no call to keep them out",
+        absent: State::Limited,
+        without: "The first spawn in a slot takes a call more; kernels have it since 6.7.",
     },
 ];
 

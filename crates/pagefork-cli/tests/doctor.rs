@@ -40,6 +40,7 @@ fn this_machine_runs_guests() {
         "reset strategy",
         "page faults",
         "MADV_NOHUGEPAGE",
+        "MAP_STACK",
         "/proc/self/pagemap",
         "PAGEMAP_SCAN",
         "userfaultfd MISSING",

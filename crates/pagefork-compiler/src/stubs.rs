@@ -57,7 +57,8 @@ pub(crate) fn foreign(
 
 /// The function through which the host enters functions of a canonical type; its
 /// only argument is the function's code. Arguments come, and results go, through
-/// the cells.
+/// the cells; what it returns is the address of the store's activation, so that who has
+/// entered need not read the header, a page that the guest may never have touched.
 pub(crate) fn entry(
     module: ModuleContext<'_>,
     canonical_type: u32,
@@ -67,6 +68,7 @@ pub(crate) fn entry(
     let ty = &module.info.types[canonical_type as usize];
     let mut own_signature = Signature::new(CallConv::SystemV);
     own_signature.params.push(AbiParam::new(types::I64));
+    own_signature.returns.push(AbiParam::new(types::I64));
     build(module, own_signature, context, scratch, |t, code| {
         let params = ty.params.iter().zip(0..);
         let args: Vec<Value> = params.map(|(ty, i)| t.load_cell(i, ir_type(*ty))).collect();
@@ -81,7 +83,8 @@ pub(crate) fn entry(
                 t.store_cell(i as u32, value);
             }
         }
-        t.b.ins().return_(&[]);
+        let activation = t.link_word(types::I64, link::ACTIVATION);
+        t.b.ins().return_(&[activation]);
     });
 }
 

@@ -27,11 +27,14 @@ pub const MEMORY64_GUARD: u64 = 64 << 10;
 /// of its memory share page tables.
 pub const SLOT_ALIGN: u64 = 2 << 20;
 
+/// The link zone starts at a multiple of this.
+const LINK_ALIGN: u64 = 64;
+
 /// What the embedder decides about slots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlotLimits {
-    /// Bytes of the stack zone; rounded up to pages.
+    /// Bytes of the stack zone; rounded up to pages, and up to where the link zone starts.
     pub stack_size: u64,
     /// Room to grow for a table, in elements, where its module gives no smaller
     /// maximum. A larger initial length is still honoured.
@@ -57,7 +60,8 @@ impl Default for SlotLimits {
 }
 
 /// The zones of a slot. All places are byte offsets from the slot's start and
-/// multiples of the page size, unless they say otherwise.
+/// multiples of the page size, unless they say otherwise. Stack and link meet within a
+/// page: every run writes both, and so takes one page for what both begin with.
 ///
 /// ```text
 /// 0       stack        link   exceptions   tables         image        base           size
@@ -71,9 +75,9 @@ impl Default for SlotLimits {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlotLayout {
-    /// The stack zone; it grows from its end down.
+    /// The stack zone; it grows from its end down, a multiple of 16.
     pub stack: Range<u64>,
-    /// The link zone.
+    /// The link zone; it ends with a page.
     pub link: Range<u64>,
     /// The exceptions zone, see [`crate::exception`]: empty in modules without
     /// tags.
@@ -191,10 +195,11 @@ impl SlotLayout {
         }
 
         let stack_size = round_up(limits.stack_size.max(4 * PAGE_SIZE));
-        let link_size = round_up(u64::from(link_parts.size));
+        let link_size = u64::from(link_parts.size).next_multiple_of(LINK_ALIGN);
         let tables_and_state = round_up(below);
-        let stack = LOW_GUARD..LOW_GUARD + stack_size;
-        let link = stack.end..stack.end + link_size;
+        let link_end = LOW_GUARD + stack_size + round_up(link_size);
+        let link = link_end - link_size..link_end;
+        let stack = LOW_GUARD..link.start;
         let exceptions_size = match module.tags.is_empty() {
             true => 0,
             false => round_up(limits.exceptions_size.clamp(PAGE_SIZE, ZONE_SIZE_MAX)),
@@ -309,10 +314,13 @@ mod tests {
         assert_eq!(slot.memories[0].offset, 0);
         assert!(slot.size - slot.base >= 2 * (u64::from(u32::MAX)) + 16);
         assert_eq!(slot.size % SLOT_ALIGN, 0);
-        let ends = [slot.stack.end, slot.link.end, slot.exceptions.end, slot.base];
-        for place in ends.into_iter().chain([slot.image_start]) {
+        let places = [slot.stack.start, slot.link.end, slot.exceptions.end, slot.base];
+        for place in places.into_iter().chain([slot.image_start]) {
             assert_eq!(place % PAGE_SIZE, 0);
         }
+        assert_eq!(slot.link.start % LINK_ALIGN, 0);
+        assert!(slot.link.end - slot.link.start < PAGE_SIZE, "a part of its page is stack");
+        assert!(slot.stack.end - slot.stack.start > SlotLimits::default().stack_size);
     }
 
     #[test]

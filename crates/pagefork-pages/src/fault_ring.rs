@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
@@ -14,7 +15,7 @@ const FAULTS_TRIED: usize = 2000;
 
 /// Memory into which the kernel writes a record at every page fault that the thread takes
 /// in its own code: a software event of perf with a period of one, in a ring that is
-/// overwritten. Whether there was one is seen without a system call.
+/// overwritten. Whether there was one, and where, is seen without a system call.
 #[derive(Debug)]
 pub(crate) struct FaultRing {
     /// A `perf_event_mmap_page` and a page of records.
@@ -105,6 +106,33 @@ impl FaultRing {
         unsafe { head.read_volatile() }
     }
 
+    /// The addresses of the faults between two numbers of bytes that have been written, the
+    /// second of them not long ago. `None` if there were more than so many, or the kernel has
+    /// noted anything else.
+    pub(crate) fn between(
+        &self,
+        written: Range<u64>,
+        count_max: u64,
+    ) -> Option<impl Iterator<Item = u64> + use<>> {
+        /// A `perf_event_header`: of a sample, in user mode, and the size of the record.
+        const SAMPLE: u64 = 9 | 2 << 32 | RECORD_SIZE << 48;
+        const RECORD_SIZE: u64 = 16;
+
+        debug_assert!(count_max * RECORD_SIZE <= PAGE_SIZE / 2, "older records are overwritten");
+        let size = written.end - written.start;
+        let records = self.pages.wrapping_add(PAGE_SIZE as usize).cast::<u64>();
+        let word = move |at: u64| {
+            // SAFETY: within the page of records, which is mapped, and which the kernel
+            // writes for this thread alone.
+            unsafe { records.wrapping_add((at % PAGE_SIZE) as usize / 8).read_volatile() }
+        };
+        let starts = move || written.clone().step_by(RECORD_SIZE as usize);
+        let all_samples = size.is_multiple_of(RECORD_SIZE)
+            && size <= count_max * RECORD_SIZE
+            && starts().all(|at| word(at) == SAMPLE);
+        all_samples.then(|| starts().map(move |at| word(at + 8)))
+    }
+
     /// Whether each of many faults shows: once a process, so that a kernel that samples them
     /// is noticed, and one a thread.
     fn works(&self) -> bool {
@@ -130,8 +158,10 @@ impl FaultRing {
                 let discards = i.is_multiple_of(pages);
                 let fresh = !discards || mm::madvise(start, size, Advice::LinuxDontNeed).is_ok();
                 let before = self.written();
-                start.byte_add(i % pages * PAGE_SIZE as usize).cast::<u8>().write_volatile(1);
-                fresh && self.written() != before
+                let page = start.byte_add(i % pages * PAGE_SIZE as usize);
+                page.cast::<u8>().write_volatile(1);
+                let mut shown = self.between(before..self.written(), 2);
+                fresh && shown.as_mut().is_some_and(|all| all.any(|at| at == page.addr() as u64))
             });
             let _ = mm::munmap(start, size);
             all_show

@@ -27,6 +27,8 @@ pub struct HostFeatures {
     pub pagemap: bool,
     /// Huge pages can be kept out of a range, or there are none.
     pub small_pages: bool,
+    /// Maps that are made for stacks have no huge pages (kernel 6.7).
+    pub small_maps: bool,
 }
 
 impl HostFeatures {
@@ -89,6 +91,7 @@ impl HostFeatures {
             scan: finds_private_pages(Method::Scan).unwrap_or(false),
             pagemap: finds_private_pages(Method::Read).unwrap_or(false),
             small_pages: Probe::NoHugePages.try_out() == Outcome::Works,
+            small_maps: Probe::SmallMaps.try_out() == Outcome::Works,
         })
     }
 }

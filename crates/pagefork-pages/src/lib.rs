@@ -52,6 +52,8 @@ mod fault_ring;
 mod bounds;
 /// Address space that is ours alone; the safe side of `sys`.
 mod reservation;
+/// Address space that is reserved for slots ahead of time.
+mod spare;
 /// What this kernel can do, tried on real pages.
 mod features;
 /// Machine code: in pages that many modules share, or mapped from files.

@@ -16,6 +16,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::error::PagesError;
 use crate::limits::Facts;
 use crate::reservation::Reservation;
+use crate::sys::PageKind;
 use crate::userfault::{self, Userfault};
 use crate::{image_file, sys};
 
@@ -38,6 +39,8 @@ pub enum Probe {
     Grow,
     /// `MADV_NOHUGEPAGE`, which keeps huge pages out of a range.
     NoHugePages,
+    /// Maps made with `MAP_STACK` have no huge pages from the start (kernel 6.7).
+    SmallMaps,
     /// `/proc/self/pagemap` tells pages of an image from private copies.
     Pagemap,
     /// PAGEMAP_SCAN does so for many pages at once (kernel 6.7).
@@ -65,7 +68,7 @@ pub enum Outcome {
 
 impl Probe {
     /// All probes; later ones build on earlier ones.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ImageFile,
         Self::Seals,
         Self::NoExecSeal,
@@ -73,6 +76,7 @@ impl Probe {
         Self::Discard,
         Self::Grow,
         Self::NoHugePages,
+        Self::SmallMaps,
         Self::Pagemap,
         Self::Scan,
         Self::TrackWrites,
@@ -92,6 +96,7 @@ impl Probe {
             Self::Discard => discard(),
             Self::Grow => grow(),
             Self::NoHugePages => no_huge_pages(),
+            Self::SmallMaps => small_maps(),
             Self::Pagemap => pagemap(),
             Self::Scan => scan(),
             Self::TrackWrites => track_writes(),
@@ -308,12 +313,28 @@ fn no_huge_pages() -> Tried {
         rustix::mm::madvise(pages.place(0).cast(), PAGE, advice)
     };
     advised.map_err(refused("madvise"))?;
-    let Ok(maps) = fs::read_to_string("/proc/self/smaps") else { return Ok(()) };
-    let start = format!("{:x}-", pages.address(0));
-    let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
-    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"));
-    let listed = flags.is_none_or(|flags| flags.split(' ').any(|flag| flag == "nh"));
-    check(listed, "the advice was accepted and not followed")
+    let follows = refuses_huge_pages(pages.address(0)).unwrap_or(true);
+    check(follows, "the advice was accepted and not followed")
+}
+
+fn small_maps() -> Tried {
+    let map = Reservation::of(PageKind::Small, PAGE_SIZE, PAGE_SIZE)?;
+    let refuses = refuses_huge_pages(map.start()) == Some(true);
+    check(refuses, "/proc/self/smaps does not say so of such a map")
+}
+
+/// Whether the map at an address has no huge pages, if the kernel says so.
+pub(crate) fn refuses_huge_pages(address: usize) -> Option<bool> {
+    let maps = fs::read_to_string("/proc/self/smaps").ok()?;
+    let starts_it = |line: &&str| {
+        let (range, _) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some((number(start)?..number(end)?).contains(&address))
+    };
+    let mut lines = maps.lines().skip_while(|line| starts_it(line) != Some(true));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"))?;
+    Some(flags.split(' ').any(|flag| flag == "nh"))
 }
 
 /// Pages 0 and 1 are of an image, 2 and 3 anonymous; 1 and 3 are written.

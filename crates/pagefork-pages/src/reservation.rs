@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::error::PagesError;
-use crate::sys::{self, Failure};
+use crate::sys::{self, Failure, PageKind};
 
 /// Address space that belongs to us alone: what its methods do to pages, they do
 /// to nobody else's. Dropping it gives all of it back.
@@ -15,29 +15,35 @@ pub(crate) struct Reservation {
     /// Invariant: `start..start + length` is mapped, by us, and by nobody else.
     start: usize,
     length: usize,
+    kind: PageKind,
 }
 
 impl Reservation {
     /// Reserves `size` bytes at a multiple of `align`: no access, no memory.
     pub(crate) fn new(size: u64, align: u64) -> Result<Self, PagesError> {
+        Self::of(PageKind::Any, size, align)
+    }
+
+    /// As [`Self::new`], for pages of a kind.
+    pub(crate) fn of(kind: PageKind, size: u64, align: u64) -> Result<Self, PagesError> {
         assert!(size > 0 && size.is_multiple_of(PAGE_SIZE), "a reservation is whole pages");
         assert!(align.is_power_of_two() && align >= PAGE_SIZE, "an alignment is whole pages");
         release_orphans();
         // Behind an aligned neighbour the kernel's first choice is aligned too,
         // and then the two guards become one map.
-        let first = Self::anywhere(size)?;
+        let first = Self::anywhere(kind, size)?;
         if first.start.is_multiple_of(align as usize) {
             return Ok(first);
         }
         drop(first);
-        let mut wide = Self::anywhere(size + align - PAGE_SIZE)?;
+        let mut wide = Self::anywhere(kind, size + align - PAGE_SIZE)?;
         let head = wide.start.next_multiple_of(align as usize) - wide.start;
         wide.trim(head, size as usize)?;
         Ok(wide)
     }
 
-    fn anywhere(size: u64) -> Result<Self, Failure> {
-        Ok(Self { start: sys::reserve(size as usize)?, length: size as usize })
+    fn anywhere(kind: PageKind, size: u64) -> Result<Self, Failure> {
+        Ok(Self { start: sys::reserve(size as usize, kind)?, length: size as usize, kind })
     }
 
     /// Gives back the first `head` bytes, and what lies behind `length` more.
@@ -60,6 +66,22 @@ impl Reservation {
 
     pub(crate) fn start(&self) -> usize {
         self.start
+    }
+
+    pub(crate) fn kind(&self) -> PageKind {
+        self.kind
+    }
+
+    /// Makes two of one: the first `size` bytes, and what is left. `None` if there are no more
+    /// than those.
+    pub(crate) fn split_off(&mut self, size: u64) -> Option<Self> {
+        let (start, length) = self.place(0..size);
+        if length == self.length {
+            return None;
+        }
+        self.start += length;
+        self.length -= length;
+        Some(Self { start, length, kind: self.kind })
     }
 
     /// Gives back the first `size` bytes, not all; the rest starts behind them then.
@@ -98,8 +120,11 @@ impl Reservation {
         offset: u64,
     ) -> Result<(), Failure> {
         let (address, length) = self.place(range);
+        if length == 0 {
+            return Ok(());
+        }
         // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::map_private(address, length, file, offset) } } else { Ok(()) }
+        unsafe { sys::map_private(address, length, self.kind, file, offset) }
     }
 
     /// Throws away what has been written to pages.
@@ -113,7 +138,7 @@ impl Reservation {
     pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), Failure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::replace(address, length) } } else { Ok(()) }
+        if length > 0 { unsafe { sys::replace(address, length, self.kind) } } else { Ok(()) }
     }
 
     /// Replaces pages by `file`, from `offset` in it, for reading.

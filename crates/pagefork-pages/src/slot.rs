@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{PAGE_SIZE, round_down};
 use pagefork_layout::slot::SlotLayout;
 
 use crate::bounds::SlotBounds;
@@ -17,10 +17,11 @@ use crate::strategy::{
 mod audit;
 
 /// The zones of a slot, as far as pages care: byte offsets from its start, all
-/// multiples of the page size.
+/// multiples of the page size, but for the border between stack and link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotConfig {
-    /// The stack zone; everything below it is guard.
+    /// The stack zone; everything below it is guard. It may end within a page, where the
+    /// link zone starts then, at a multiple of 16.
     pub stack: Range<u64>,
     /// The link zone, which belongs to whoever runs code in the slot.
     pub link: Range<u64>,
@@ -158,9 +159,10 @@ impl Slot {
     ) -> Result<Self, PagesError> {
         let zones = config.into();
         check_zones(&zones);
-        let strategy::Made { setup, strategy, choice } = strategies.make(sizes)?;
+        let strategy::Made { setup, mut strategy, choice } = strategies.make(sizes)?;
         let stack = Stack::new(strategies, &zones);
         let pages = SlotPages::new(zones, setup, image, sizes)?;
+        strategy.begin(&pages);
         Ok(Self { pages, strategy, choice, run: Run::default(), stack, resident: 0, written: 0 })
     }
 
@@ -347,8 +349,8 @@ impl Slot {
 }
 
 fn check_zones(zones: &SlotConfig) {
-    let mut ascending =
-        vec![0, zones.stack.start, zones.stack.end, zones.link.start, zones.link.end];
+    let border = [round_down(zones.stack.end), round_down(zones.link.start)];
+    let mut ascending = vec![0, zones.stack.start, border[0], border[1], zones.link.end];
     ascending.extend([zones.image_floor, zones.base]);
     for memory in &zones.memories {
         ascending.extend([memory.start, memory.start.saturating_add(memory.reservation)]);
@@ -359,6 +361,8 @@ fn check_zones(zones: &SlotConfig) {
         ascending.is_sorted() && ascending.iter().all(|place| place.is_multiple_of(PAGE_SIZE)),
         "zones follow each other in whole pages, unlike {zones:#x?}"
     );
+    let meet = zones.stack.end == zones.link.start && zones.stack.end.is_multiple_of(16);
+    assert!(meet || [zones.stack.end, zones.link.start] == border, "stack and link meet");
     assert!(zones.stack.start > 0 && zones.size > zones.base, "a slot has guards at both ends");
     let starts_at_base = zones.memories.first().is_none_or(|first| first.start == zones.base);
     assert!(starts_at_base, "the first memory starts at the base");

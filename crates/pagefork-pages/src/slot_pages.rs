@@ -14,6 +14,8 @@ use crate::image::{Image, Source, Unsealed};
 use crate::map_budget::MapShare;
 use crate::reservation::Reservation;
 use crate::slot::{MemorySize, SlotConfig};
+use crate::spare;
+use crate::sys::PageKind;
 
 /// Maps that a slot takes, and that each memory behind the first takes.
 const MAPS: u64 = 4;
@@ -30,8 +32,8 @@ pub(crate) struct Setup {
     pub(crate) copies_image: bool,
     /// Whether somebody needs to read the image to restore pages.
     pub(crate) restores: bool,
-    /// Whether this kernel has huge pages that somebody may want to keep out.
-    pub(crate) huge_pages: bool,
+    /// Whether huge pages are kept out.
+    pub(crate) small_pages: SmallPages,
     /// Whether used pages can be discarded.
     pub(crate) discards: bool,
 }
@@ -42,9 +44,22 @@ impl Setup {
         accessible: None,
         copies_image: false,
         restores: false,
-        huge_pages: false,
+        small_pages: SmallPages::Unsure,
         discards: true,
     };
+}
+
+/// Whether the pages of a slot stay small, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SmallPages {
+    /// They may become huge.
+    Unsure,
+    /// The kernel knows no others.
+    Always,
+    /// The maps are made so.
+    OfMaps,
+    /// The maps are advised so: a call for what [`Self::OfMaps`] has for nothing.
+    Advised,
 }
 
 #[derive(Debug)]
@@ -60,8 +75,8 @@ pub(crate) struct SlotPages {
     /// One for each memory.
     memories: Vec<MemoryState>,
     state: State,
-    /// Whether no page becomes huge any more.
-    refuses_huge_pages: bool,
+    /// Whether no page can become huge.
+    has_small_pages: bool,
 }
 
 /// Whether a slot can be used.
@@ -98,7 +113,11 @@ impl SlotPages {
         let sources = sources(image, setup)?;
         let further = zones.memories.len().saturating_sub(1) as u64;
         let maps = MapShare::take(MAPS + MAPS_FURTHER * further)?;
-        let pages = Reservation::new(zones.size, pagefork_layout::slot::SLOT_ALIGN)?;
+        let kind = match setup.small_pages {
+            SmallPages::OfMaps => PageKind::Small,
+            _ => PageKind::Any,
+        };
+        let pages = spare::reserve(kind, zones.size)?;
         let mut slot = Self {
             bounds: place_bounds(&zones, pages.start()),
             pages,
@@ -109,7 +128,7 @@ impl SlotPages {
             sources,
             memories: sizes.iter().map(MemoryState::fresh).collect(),
             state: State::Unfilled,
-            refuses_huge_pages: false,
+            has_small_pages: false,
         };
         slot.fill()?;
         Ok(slot)
@@ -168,8 +187,12 @@ impl SlotPages {
                 self.pages.map_private(range, file, file_offset)?;
             }
         }
-        // Fresh maps have no advice.
-        self.refuses_huge_pages = !setup.huge_pages;
+        self.has_small_pages = match setup.small_pages {
+            SmallPages::Unsure => false,
+            SmallPages::Always | SmallPages::OfMaps => true,
+            // Fresh maps have no advice.
+            SmallPages::Advised => self.pages.refuse_huge_pages(0..self.zones.size).is_ok(),
+        };
         if setup.copies_image {
             for source in &self.sources {
                 // SAFETY: images lie in what was made accessible above.
@@ -290,15 +313,14 @@ impl SlotPages {
         }
     }
 
-    /// Lets no page become huge from here on, until the slot is filled anew. Those that are
-    /// huge already stay so: a search finds all of them to be private. Says whether
-    /// it could be done.
-    pub(crate) fn refuse_huge_pages(&mut self) -> bool {
-        if !self.refuses_huge_pages {
-            let all = 0..self.zones.size;
-            self.refuses_huge_pages = self.pages.refuse_huge_pages(all).is_ok();
-        }
-        self.refuses_huge_pages
+    /// Whether no page can become huge, so that each becomes private by a fault of its own.
+    pub(crate) fn has_small_pages(&self) -> bool {
+        self.has_small_pages
+    }
+
+    /// Whether that holds of a slot that has just been made for all pages: none is private yet.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.has_small_pages && !self.setup.copies_image
     }
 
     /// Throws away whatever has been written, in all zones.
@@ -403,8 +425,18 @@ impl SlotPages {
             // SAFETY: as the caller says.
             Some(source) => unsafe { self.restore_from(source, page..page + PAGE_SIZE) },
             // SAFETY: as above.
-            None => unsafe { self.place(page).write_bytes(0, PAGE_SIZE as usize) },
+            None => unsafe { self.clear(page..page + PAGE_SIZE) },
         }
+    }
+
+    /// Writes zeros to `range` of the slot.
+    ///
+    /// # Safety
+    /// It is accessible, and nobody else uses it.
+    pub(crate) unsafe fn clear(&self, range: Range<u64>) {
+        let length = (range.end - range.start) as usize;
+        // SAFETY: as the caller says.
+        unsafe { self.place(range.start).write_bytes(0, length) }
     }
 
     /// Whether the page at slot offset `page` is as the image.
@@ -444,6 +476,12 @@ impl SlotPages {
 
     fn place(&self, offset: u64) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.pages.start() + offset as usize)
+    }
+}
+
+impl Drop for SlotPages {
+    fn drop(&mut self) {
+        spare::give_back();
     }
 }
 

@@ -41,11 +41,30 @@ pub(crate) const ARENA_SEALS: SealFlags =
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
+/// The pages of a map: by default as large as the system thinks right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum PageKind {
+    #[default]
+    Any,
+    /// None becomes huge, if the kernel takes maps for stacks for that: since Linux 6.7
+    /// (commit c4608d1bf7c6), which spares a call of `madvise` for each map.
+    Small,
+}
+
+impl PageKind {
+    fn flags(self) -> MapFlags {
+        match self {
+            Self::Any => MapFlags::empty(),
+            Self::Small => MapFlags::STACK,
+        }
+    }
+}
+
 /// Reserves `length` bytes of address space: no access, no memory promised.
-pub(crate) fn reserve(length: usize) -> Result<usize, Failure> {
+pub(crate) fn reserve(length: usize, kind: PageKind) -> Result<usize, Failure> {
     // NORESERVE goes on to hold when parts are made writable, so slots count
     // for what they touch and not for what they could touch.
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | kind.flags();
     let place = attempt_with(Call::Reserve, length as u64, None, || {
         // SAFETY: without an address wish the kernel picks unused space.
         unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }
@@ -95,10 +114,11 @@ pub(crate) unsafe fn make_executable(address: usize, length: usize) -> Result<()
 pub(crate) unsafe fn map_private(
     address: usize,
     length: usize,
+    kind: PageKind,
     file: BorrowedFd<'_>,
     offset: u64,
 ) -> Result<(), Failure> {
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE | kind.flags();
     let place = attempt(Call::MapPrivate, length as u64, at(address), || {
         // SAFETY: the caller owns the range that the map replaces.
         unsafe { rustix::mm::mmap(at(address), length, READ_WRITE, flags, file, offset) }
@@ -124,8 +144,8 @@ pub(crate) unsafe fn discard(address: usize, length: usize) -> Result<(), Failur
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn replace(address: usize, length: usize) -> Result<(), Failure> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+pub(crate) unsafe fn replace(address: usize, length: usize, kind: PageKind) -> Result<(), Failure> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED | kind.flags();
     let place = attempt(Call::Replace, length as u64, at(address), || {
         // SAFETY: the caller owns the range that the map replaces.
         unsafe { rustix::mm::mmap_anonymous(at(address), length, ProtFlags::empty(), flags) }

@@ -209,7 +209,8 @@ fn impossible_sizes_and_images_are_refused() {
     }
     let error = spawn(&layout, &image, 0, WASM_PAGE).unwrap_err();
     assert!(matches!(error, PagesError::ImageMisfit { .. }), "beyond the memory: {error}");
-    let low = Image::new("low", layout.link.start..layout.base, [(layout.link.start, &b"x"[..])]);
+    let link = layout.link.end - PAGE;
+    let low = Image::new("low", link..layout.base, [(link, &b"x"[..])]);
     let error = spawn(&layout, &low.unwrap(), 0, 0).unwrap_err();
     assert!(matches!(error, PagesError::ImageMisfit { .. }), "over the link zone: {error}");
 

@@ -209,7 +209,7 @@ fn images_and_sizes_that_do_not_fit_are_refused() {
         start(&layout, 1)..start(&layout, 1) + 3 * WASM_PAGE,
         start(&layout, 2)..start(&layout, 2) + PAGE,
         start(&layout, 3)..layout.size,
-        layout.link.start..layout.base,
+        layout.link.end - PAGE..layout.base,
     ];
     for extent in misfits {
         let image = Image::new("misfit", extent.clone(), []).unwrap();

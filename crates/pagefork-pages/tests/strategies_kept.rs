@@ -184,14 +184,16 @@ fn resident_scans_whenever_something_else_could_have_written() {
 
     is_quiet(&mut slot);
     slot.enter();
-    write(&slot, far + PAGE, &[1]);
-    scans(&mut slot, "a page fault");
+    for page in 1..200 {
+        write(&slot, far + page * PAGE, &[1]);
+    }
+    scans(&mut slot, "many page faults");
 
     is_quiet(&mut slot);
     slot.enter();
     let writes = || {
         slot.enter();
-        write(&slot, far + 2 * PAGE, &[1]);
+        write(&slot, far + 200 * PAGE, &[1]);
     };
     std::thread::scope(|scope| scope.spawn(writes).join().unwrap());
     scans(&mut slot, "another thread has entered");
@@ -204,15 +206,54 @@ fn resident_scans_whenever_something_else_could_have_written() {
     slot.enter();
     slot.note_view(View::UntilReset);
     scans(&mut slot, "a view");
-    is_quiet(&mut slot);
-    slot.grow_memory(0, 6 * MIB).unwrap();
-    slot.enter();
-    write(&slot, case.memory(0) + 5 * MIB, &[1]);
-    scans(&mut slot, "growth");
     slot.note_view(View::ForGood);
     for _ in 0..10 {
         dirty(&case, &mut slot, 4);
         scans(&mut slot, "a view for good");
+    }
+}
+
+/// Few faults show which pages can have become private, from the very first one.
+#[test]
+fn few_faults_need_no_scan_and_every_page_is_restored() {
+    let case = case();
+    // A thread that has asked often has a ring.
+    let lists = pagefork_pages::counts_faults_in_memory();
+    let mut random = Random(7);
+    for kind in [ResetKind::Resident, ResetKind::Auto] {
+        let strategies = strategies(kind);
+        let mut scans = 0;
+        for round in 0..40 {
+            let mut slot = case.spawn(&strategies);
+            let other = case.spawn(&strategies);
+            for reset in 0..2 {
+                slot.enter();
+                let accessible = case.parts(&slot)[0].clone();
+                for _ in 0..random.below(9) {
+                    let at = accessible.start + random.below(accessible.end - accessible.start);
+                    match random.below(4) {
+                        0 => drop(bytes(&slot, at..at + 1)),
+                        1 => write(&other, at, &[random.below(256) as u8]),
+                        _ => write(&slot, at, &[random.below(256) as u8]),
+                    }
+                }
+                if round % 3 == 0 {
+                    slot.grow_memory(0, 8 * MIB).unwrap();
+                    write(&slot, case.memory(0) + 8 * MIB - 1, &[1]);
+                }
+                if round % 5 == 0 {
+                    write(&slot, case.layout.stack.end - 8, &[1; 16]);
+                }
+                let report = slot.reset_for(OWNER).unwrap();
+                let counts = reset == 0 || kind == ResetKind::Resident;
+                scans += u32::from(counts && report.scanned);
+                case.assert_fresh(&slot, &strategies, "few faults");
+                case.assert_growth_is_zero(&mut slot, "few faults");
+                slot.reset_for(OWNER).unwrap();
+            }
+        }
+        // Where the stack was written far down, or something else took many faults.
+        assert!(!lists || scans < 60, "{kind}: {scans} of up to 80 resets scanned");
     }
 }
 
@@ -259,44 +300,23 @@ fn resident_does_not_forget_pages_of_a_memory_that_has_shrunk() {
     }
 }
 
-/// A collapsed huge page takes writes to new pages without a fault.
+/// A huge page takes writes to new pages without a fault.
 #[test]
-fn resident_refuses_huge_pages_also_after_a_remap() {
+fn a_slot_whose_faults_may_be_counted_never_has_huge_pages() {
     let case = case();
     for kind in [ResetKind::Resident, ResetKind::Auto] {
         let mut slot = case.spawn(&strategies(kind));
-        for _ in 0..3 {
-            let refuses = |slot: &Slot| attributes(slot).iter().all(|map| map.flags.contains("nh"));
-            assert!(!refuses(&slot), "{kind}: fresh maps have no advice");
-            until_resident(&case, &mut slot);
-            assert!(refuses(&slot), "{kind}");
+        for round in 0..3 {
+            let maps = attributes(&slot);
+            assert!(maps.iter().all(|map| map.flags.contains("nh")), "{kind}: {maps:#?}");
+            if round > 0 {
+                until_resident(&case, &mut slot);
+            }
+            slot.enter();
             slot.grow_memory(0, 8 * MIB).unwrap();
             write(&slot, case.memory(0) + 4 * MIB, &pattern(1, 4 * MIB));
             assert!(!collapse(&slot, 2 * MIB, 6 * MIB), "{kind}");
             slot.reset_to(&case.image, &case.sizes, OWNER).unwrap();
-        }
-    }
-}
-
-/// Writing to a page that is huge already takes no fault, also when no further one can
-/// become huge: such pages have to be known.
-#[test]
-fn pages_that_were_huge_before_they_were_refused_are_restored() {
-    let (image, _) = dense_image(&layout(), 0x42, 4 * MIB);
-    let case = Case::new("half of it zeros", layout(), image, (8 * MIB, 8 * MIB));
-    for kind in [ResetKind::Resident, ResetKind::Auto] {
-        let strategies = strategies(kind);
-        let mut slot = case.spawn(&strategies);
-        let place = case.memory(0) + 4 * MIB;
-        slot.enter();
-        write(&slot, place, &[1]);
-        assert!(collapse(&slot, 4 * MIB, 2 * MIB), "{kind}: there are huge pages");
-        until_resident(&case, &mut slot);
-        for page in [1, 100, 511] {
-            slot.enter();
-            write(&slot, place + page * PAGE, &[2]);
-            slot.reset_for(OWNER).unwrap();
-            case.assert_fresh(&slot, &strategies, "a page of a huge one");
         }
     }
 }

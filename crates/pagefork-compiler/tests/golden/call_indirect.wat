@@ -24,10 +24,10 @@
 ;;     fn3 = colocated u2:5 sig4
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-0x0008_1ff0
+;;     v3 = load.i64 notrap aligned region4 v1-0x0008_10b0
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-0x0008_2000
+;;     v4 = load.i64 notrap aligned region4 v1-0x0008_10c0
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -55,7 +55,7 @@
 ;;     v22 = call fn1(v18, v40, v41)  ; v40 = 1, v41 = 2
 ;;     jump block8(v22)
 ;; block6:
-;;     v23 = load.i64 notrap aligned region4 v11-0x0008_1fe0
+;;     v23 = load.i64 notrap aligned region4 v11-0x0008_10a0
 ;;     v38 = iconst.i64 3
 ;;     v39 = ishl.i64 v18, v38  ; v38 = 3
 ;;     v26 = iadd v23, v39

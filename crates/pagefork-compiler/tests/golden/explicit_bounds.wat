@@ -21,10 +21,10 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -57,16 +57,16 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
 ;; block3(v11: i64):
-;;     v12 = load.i64 notrap aligned region4 v11-8120
+;;     v12 = load.i64 notrap aligned region4 v11-4216
 ;;     v13 = load.i64 notrap aligned region3 v12
 ;;     v8 = uextend.i64 v0
 ;;     v9 = iconst.i64 0x0001_0000_0000
@@ -77,7 +77,7 @@
 ;;     call fn0()
 ;;     trap user2
 ;; block5:
-;;     v15 = load.i64 notrap aligned region4 v11-8128
+;;     v15 = load.i64 notrap aligned region4 v11-4224
 ;;     v17 = iadd v15, v8
 ;;     v18 = iconst.i64 0xffff_ffff
 ;;     v19 = iadd v17, v18  ; v18 = 0xffff_ffff
@@ -97,10 +97,10 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v1-8176
+;;     v2 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v2, block2, block3(v1)
 ;; block2 cold:
-;;     v3 = load.i64 notrap aligned region4 v1-8192
+;;     v3 = load.i64 notrap aligned region4 v1-4288
 ;;     v4 = load.i64 notrap aligned region4 v3+48
 ;;     call_indirect sig0, v4()
 ;;     v5 = get_pinned_reg.i64 
@@ -142,10 +142,10 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32, v1: i32):
 ;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
+;;     v3 = load.i64 notrap aligned region4 v2-4272
 ;;     brif v3, block2, block3(v2)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v2-8192
+;;     v4 = load.i64 notrap aligned region4 v2-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -190,16 +190,16 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32, v1: i32):
 ;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-8176
+;;     v3 = load.i64 notrap aligned region4 v2-4272
 ;;     brif v3, block2, block3(v2)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v2-8192
+;;     v4 = load.i64 notrap aligned region4 v2-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
 ;; block3(v14: i64):
-;;     v15 = load.i64 notrap aligned region4 v14-8120
+;;     v15 = load.i64 notrap aligned region4 v14-4216
 ;;     v16 = load.i64 notrap aligned region3 v15
 ;;     v11 = uextend.i64 v0
 ;;     v29 = iconst.i64 3
@@ -210,7 +210,7 @@
 ;;     call fn0()
 ;;     trap user2
 ;; block5:
-;;     v18 = load.i64 notrap aligned region4 v14-8128
+;;     v18 = load.i64 notrap aligned region4 v14-4224
 ;;     v21 = ireduce.i8 v1
 ;;     v22 = uextend.i16 v21
 ;;     v23 = iconst.i16 257

@@ -18,10 +18,10 @@
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
-;;     v1 = load.i64 notrap aligned region4 v0-8176
+;;     v1 = load.i64 notrap aligned region4 v0-4272
 ;;     brif v1, block2, block3(v0)
 ;; block2 cold:
-;;     v2 = load.i64 notrap aligned region4 v0-8192
+;;     v2 = load.i64 notrap aligned region4 v0-4288
 ;;     v3 = load.i64 notrap aligned region4 v2+48
 ;;     call_indirect sig0, v3()
 ;;     v4 = get_pinned_reg.i64 

@@ -14,10 +14,10 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -39,10 +39,10 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 

@@ -15,10 +15,10 @@
 ;;     sig0 = () preserve_all
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
-;;     v10 = load.i64 notrap aligned region4 v0-8176
+;;     v10 = load.i64 notrap aligned region4 v0-4336
 ;;     brif v10, block2, block3(v0)
 ;; block2 cold:
-;;     v11 = load.i64 notrap aligned region4 v0-8192
+;;     v11 = load.i64 notrap aligned region4 v0-4352
 ;;     v12 = load.i64 notrap aligned region4 v11+48
 ;;     call_indirect sig0, v12()
 ;;     v13 = get_pinned_reg.i64 
@@ -27,7 +27,7 @@
 ;;     jump block1
 ;; block1:
 ;;     v25 = iconst.i64 9
-;;     store notrap aligned region3 v25, v24-8000  ; v25 = 9
+;;     store notrap aligned region3 v25, v24-4160  ; v25 = 9
 ;;     v14 = iconst.i32 1
 ;;     v15 = iconst.i32 2
 ;;     v16 = iconst.i32 3
@@ -49,10 +49,10 @@
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v0-8176
+;;     v2 = load.i64 notrap aligned region4 v0-4336
 ;;     brif v2, block2, block3
 ;; block2 cold:
-;;     v3 = load.i64 notrap aligned region4 v0-8192
+;;     v3 = load.i64 notrap aligned region4 v0-4352
 ;;     v4 = load.i64 notrap aligned region4 v3+48
 ;;     call_indirect sig0, v4()
 ;;     v5 = get_pinned_reg.i64 
@@ -60,7 +60,7 @@
 ;; block3:
 ;;     v6, v7, v8, v9, v10, v11, v12, v13 = call fn0()
 ;;     v14 = get_pinned_reg.i64 
-;;     v15 = load.i32 notrap aligned region3 v14-8000
+;;     v15 = load.i32 notrap aligned region3 v14-4160
 ;;     jump block1
 ;; block1:
 ;;     return v6

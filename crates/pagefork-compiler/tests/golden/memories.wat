@@ -17,10 +17,10 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -42,10 +42,10 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -69,16 +69,16 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
 ;; block3(v8: i64):
-;;     v9 = load.i64 notrap aligned region4 v8-8128
+;;     v9 = load.i64 notrap aligned region4 v8-4224
 ;;     v10 = uextend.i64 v0
 ;;     v11 = iadd v9, v10
 ;;     v12 = load.i32 user2 little region0 v11+8

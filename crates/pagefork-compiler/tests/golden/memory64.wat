@@ -21,10 +21,10 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -61,16 +61,16 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
 ;; block3(v8: i64):
-;;     v9 = load.i64 notrap aligned region4 v8-8120
+;;     v9 = load.i64 notrap aligned region4 v8-4216
 ;;     v10 = load.i64 notrap aligned region3 v9
 ;;     v11 = iconst.i64 -1
 ;;     v12 = iadd.i64 v0, v11  ; v11 = -1
@@ -82,7 +82,7 @@
 ;;     call fn0()
 ;;     trap user2
 ;; block5:
-;;     v16 = load.i64 notrap aligned region4 v8-8128
+;;     v16 = load.i64 notrap aligned region4 v8-4224
 ;;     v17 = iconst.i64 -2
 ;;     v18 = iadd.i64 v0, v17  ; v17 = -2
 ;;     v19 = iadd v16, v18
@@ -103,10 +103,10 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -128,26 +128,26 @@
 ;;     sig1 = (i64, i64) system_v
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-8176
+;;     v3 = load.i64 notrap aligned region4 v1-4272
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-8192
+;;     v4 = load.i64 notrap aligned region4 v1-4288
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
 ;; block3(v9: i64):
 ;;     v8 = iconst.i64 1
-;;     store notrap aligned region3 v8, v9-8112  ; v8 = 1
-;;     store.i64 notrap aligned region3 v0, v9-8096
-;;     v11 = load.i64 notrap aligned region4 v9-8192
+;;     store notrap aligned region3 v8, v9-4208  ; v8 = 1
+;;     store.i64 notrap aligned region3 v0, v9-4192
+;;     v11 = load.i64 notrap aligned region4 v9-4288
 ;;     v12 = load.i64 notrap aligned region4 v11+40
 ;;     v10 = iconst.i64 0x8000_0000
-;;     v13 = iconst.i64 -8112
-;;     v14 = iadd v9, v13  ; v13 = -8112
+;;     v13 = iconst.i64 -4208
+;;     v14 = iadd v9, v13  ; v13 = -4208
 ;;     call_indirect sig1, v12(v10, v14)  ; v10 = 0x8000_0000
 ;;     v15 = get_pinned_reg.i64 
-;;     v16 = load.i64 notrap aligned region3 v15-8112
+;;     v16 = load.i64 notrap aligned region3 v15-4208
 ;;     v17 = load.i64 notrap aligned region3 v15-80
 ;;     jump block1
 ;; block1:

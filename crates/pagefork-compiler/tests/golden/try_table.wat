@@ -18,10 +18,10 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v1-0x0001_1ff0
+;;     v2 = load.i64 notrap aligned region4 v1-0x0001_10b0
 ;;     brif v2, block2, block3
 ;; block2 cold:
-;;     v3 = load.i64 notrap aligned region4 v1-0x0001_2000
+;;     v3 = load.i64 notrap aligned region4 v1-0x0001_10c0
 ;;     v4 = load.i64 notrap aligned region4 v3+48
 ;;     call_indirect sig0, v4()
 ;;     v5 = get_pinned_reg.i64 
@@ -45,10 +45,10 @@
 ;;     fn1 = colocated u4:0 sig3
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-0x0001_1ff0
+;;     v3 = load.i64 notrap aligned region4 v1-0x0001_10b0
 ;;     brif v3, block2, block3
 ;; block2 cold:
-;;     v4 = load.i64 notrap aligned region4 v1-0x0001_2000
+;;     v4 = load.i64 notrap aligned region4 v1-0x0001_10c0
 ;;     v5 = load.i64 notrap aligned region4 v4+48
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
@@ -60,24 +60,24 @@
 ;;     jump block5
 ;; block6(v8: i64) cold:
 ;;     v11 = get_pinned_reg.i64 
-;;     store notrap aligned region3 v8, v11-0x0001_1fc0
+;;     store notrap aligned region3 v8, v11-0x0001_1080
 ;;     v12 = iconst.i64 0
-;;     store notrap aligned region3 v12, v11-0x0001_1fb0  ; v12 = 0
-;;     store notrap aligned region3 v12, v11-0x0001_1fa0  ; v12 = 0
-;;     v15 = load.i64 notrap aligned region4 v11-0x0001_2000
+;;     store notrap aligned region3 v12, v11-0x0001_1070  ; v12 = 0
+;;     store notrap aligned region3 v12, v11-0x0001_1060  ; v12 = 0
+;;     v15 = load.i64 notrap aligned region4 v11-0x0001_10c0
 ;;     v16 = load.i64 notrap aligned region4 v15+40
 ;;     v14 = iconst.i64 0x8000_000d
-;;     v17 = iconst.i64 -73664
-;;     v18 = iadd v11, v17  ; v17 = -73664
+;;     v17 = iconst.i64 -69760
+;;     v18 = iadd v11, v17  ; v17 = -69760
 ;;     call_indirect sig2, v16(v14, v18)  ; v14 = 0x8000_000d
 ;;     v19 = get_pinned_reg.i64 
-;;     v20 = load.i64 notrap aligned region3 v19-0x0001_1fc0
+;;     v20 = load.i64 notrap aligned region3 v19-0x0001_1080
 ;;     brif v20, block8, block9
 ;; block8:
-;;     v21 = load.i32 notrap aligned region3 v19-0x0001_1fb0
+;;     v21 = load.i32 notrap aligned region3 v19-0x0001_1070
 ;;     jump block4(v21)
 ;; block9:
-;;     store.i64 notrap aligned region3 v8, v19-0x0001_1fc0
+;;     store.i64 notrap aligned region3 v8, v19-0x0001_1080
 ;;     v22 = iconst.i64 0x8000_000c
 ;;     call fn1(v22)  ; v22 = 0x8000_000c
 ;;     trap user9

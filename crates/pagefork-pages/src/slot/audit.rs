@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{PAGE_SIZE, round_down};
 
 use super::Slot;
 use crate::error::PagesError;
@@ -108,11 +108,14 @@ impl Slot {
         Ok(())
     }
 
-    /// Slot offsets of what is accessible to code now, zone by zone.
+    /// Slot offsets of what is accessible to code now, zone by zone, in whole pages.
     fn parts_of_zones(&self) -> Vec<Range<u64>> {
         let zones = self.pages.zones();
         let first = zones.memories.first().map_or(zones.base, |memory| memory.start);
-        let mut parts = vec![zones.stack.clone(), zones.link.clone(), zones.link.end..first];
+        let border = round_down(zones.link.start);
+        let stack_end = border.min(zones.stack.end);
+        let mut parts = vec![zones.stack.start..stack_end, border..zones.link.end];
+        parts.push(zones.link.end..first);
         for (index, memory) in zones.memories.iter().enumerate() {
             parts.push(memory.start..memory.start + self.memory_size(index));
         }

@@ -155,6 +155,10 @@ impl Auto {
 }
 
 impl Strategy for Auto {
+    fn begin(&mut self, pages: &SlotPages) {
+        self.restorer.begin(pages);
+    }
+
     fn reset(
         &mut self,
         pages: &mut SlotPages,
@@ -163,6 +167,12 @@ impl Strategy for Auto {
     ) -> Result<ResetReport, PagesError> {
         let timed = self.window.resets.is_multiple_of(TIMED).then(Instant::now);
         let report = match self.mode {
+            // The first time, little is to be found in a slot that ran once.
+            ResetKind::Scan if self.restorer.counts() => {
+                let report = self.restorer.reset_counting(pages, run, stack)?;
+                self.restorer.stop_counting();
+                report
+            }
             ResetKind::Scan => self.restorer.scan(pages, stack)?,
             ResetKind::Resident => self.restorer.reset_counting(pages, run, stack)?,
             // A reset that fails changes no mode: what a discard leaves half-done, a

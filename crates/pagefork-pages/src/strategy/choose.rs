@@ -12,7 +12,7 @@ use crate::error::PagesError;
 use crate::features::HostFeatures;
 use crate::pagemap::{Finder, Method};
 use crate::slot::MemorySize;
-use crate::slot_pages::Setup;
+use crate::slot_pages::{Setup, SmallPages};
 
 /// Strategies that go together: a checked [`StrategyConfig`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,8 +153,11 @@ impl Strategies {
 
     /// The strategies of one slot.
     pub(crate) fn make(&self, sizes: &[MemorySize]) -> Result<Made, PagesError> {
-        let features = HostFeatures::get()?;
-        let (choice, method) = self.choose(&features);
+        self.make_with(&HostFeatures::get()?, sizes)
+    }
+
+    fn make_with(&self, features: &HostFeatures, sizes: &[MemorySize]) -> Result<Made, PagesError> {
+        let (choice, method) = self.choose(features);
         let config = &self.0;
         let restorer = || {
             let method = method.expect("a strategy that searches is chosen only with a method");
@@ -181,7 +184,13 @@ impl Strategies {
             },
             copies_image: choice.used == ResetKind::Copy,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
-            huge_pages: has_huge_pages(),
+            small_pages: match choice.used {
+                ResetKind::Auto if !counts => SmallPages::Unsure,
+                ResetKind::Auto | ResetKind::Resident if !has_huge_pages() => SmallPages::Always,
+                ResetKind::Auto | ResetKind::Resident if features.small_maps => SmallPages::OfMaps,
+                ResetKind::Auto | ResetKind::Resident => SmallPages::Advised,
+                _ => SmallPages::Unsure,
+            },
             discards: features.discard,
         };
         Ok(Made { setup, strategy, choice })
@@ -240,6 +249,7 @@ mod tests {
         scan: true,
         pagemap: true,
         small_pages: true,
+        small_maps: true,
     };
 
     #[cfg(not(feature = "no-cow"))]
@@ -288,6 +298,39 @@ mod tests {
             assert_eq!(choice.used, ResetKind::Copy);
             let explained = choice.to_string();
             assert_eq!(explained.contains("switched off"), reset != ResetKind::Copy, "{explained}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "no-cow"))]
+    fn advice_keeps_huge_pages_out_where_maps_do_not() {
+        use crate::probes::refuses_huge_pages;
+        use crate::slot_pages::SlotPages;
+        use crate::{Image, SlotConfig};
+        let base = 1 << 20;
+        let zones = SlotConfig {
+            stack: 1 << 16..1 << 17,
+            link: 1 << 17..1 << 18,
+            image_floor: 1 << 18,
+            base,
+            memories: Vec::new(),
+            size: 4 << 20,
+        };
+        let image = Image::new("small", base - 4096..base, [(base - 4096, &[1; 8][..])]).unwrap();
+        let here = HostFeatures::get().unwrap();
+        for reset in [ResetKind::Resident, ResetKind::Auto, ResetKind::Discard] {
+            let strategies = StrategyConfig { reset, ..Default::default() }.check().unwrap();
+            for small_maps in [here.small_maps, false] {
+                let features = HostFeatures { small_maps, ..here };
+                let made = strategies.make_with(&features, &[]).unwrap();
+                let pages = SlotPages::new(zones.clone(), made.setup, &image, &[]).unwrap();
+                let small = reset != ResetKind::Discard;
+                assert_eq!(pages.has_small_pages(), small, "{reset}, {features:?}");
+                for place in [1 << 16, base - 4096] {
+                    let refused = refuses_huge_pages(pages.start() + place as usize);
+                    assert!(!has_huge_pages() || refused == Some(small), "{reset}, {features:?}");
+                }
+            }
         }
     }
 

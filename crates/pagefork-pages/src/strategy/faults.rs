@@ -46,11 +46,17 @@ enum Counter {
 struct OfThread {
     thread: Thread,
     counter: Counter,
+    /// How often nobody knew the counter who would have liked to.
+    missed: u32,
 }
+
+/// So often a thread does without a ring, which takes two system calls to make, and in a
+/// process the first one some milliseconds: it may come only once.
+const MISSED_MAX: u32 = 8;
 
 thread_local! {
     static OF_THREAD: RefCell<OfThread> = const {
-        RefCell::new(OfThread { thread: Thread::NONE, counter: Counter::Unknown })
+        RefCell::new(OfThread::new(Thread::NONE))
     };
 }
 
@@ -73,7 +79,7 @@ impl Thread {
         let thread = Self { number: NEXT.fetch_add(1, Ordering::Relaxed), process };
         // At the end of a thread it gets a number each time: it is never known again.
         let _ = OF_THREAD.try_with(|own| {
-            let old = own.replace(OfThread { thread, counter: Counter::Unknown });
+            let old = own.replace(OfThread::new(thread));
             // The ring of a parent is not mapped in a forked process.
             if let (Counter::Ring(ring), true) = (old.counter, old.thread.process != process) {
                 std::mem::forget(ring);
@@ -83,21 +89,62 @@ impl Thread {
     }
 }
 
+impl OfThread {
+    const fn new(thread: Thread) -> Self {
+        Self { thread, counter: Counter::Unknown, missed: 0 }
+    }
+
+    fn count_in_memory(&mut self) -> Option<Count> {
+        if let Counter::Unknown = self.counter {
+            self.counter = FaultRing::new().map_or(Counter::Usage, Counter::Ring);
+        }
+        match &self.counter {
+            Counter::Ring(ring) => Some(Count::Ring(ring.written())),
+            _ => None,
+        }
+    }
+}
+
 impl Faults {
-    /// # Errors
-    /// If faults cannot be counted.
-    pub(crate) fn now() -> Result<Self, PagesError> {
+    /// If that takes no system call, or is asked for often.
+    pub(crate) fn at_hand() -> Option<Self> {
         let thread = Thread::current();
         let count = OF_THREAD.try_with(|own| {
             let own = &mut *own.borrow_mut();
             if let Counter::Unknown = own.counter {
-                own.counter = FaultRing::new().map_or(Counter::Usage, Counter::Ring);
+                own.missed += 1;
             }
-            match &own.counter {
-                Counter::Ring(ring) => Some(Count::Ring(ring.written())),
-                _ => None,
+            if own.missed > MISSED_MAX || !matches!(own.counter, Counter::Unknown) {
+                own.count_in_memory()
+            } else {
+                None
             }
         });
+        Some(Self { thread, count: count.ok()?? })
+    }
+
+    /// The addresses of all faults of the current thread since `before`, if there were at most
+    /// so many, and that is known.
+    pub(crate) fn since(
+        self,
+        before: Self,
+        count_max: u64,
+    ) -> Option<impl Iterator<Item = u64> + use<>> {
+        let (Count::Ring(now), Count::Ring(then)) = (self.count, before.count) else { return None };
+        let addresses = OF_THREAD.try_with(|own| match &own.borrow().counter {
+            Counter::Ring(ring) if self.thread == before.thread => {
+                ring.between(then..now, count_max)
+            }
+            _ => None,
+        });
+        addresses.ok()?
+    }
+
+    /// # Errors
+    /// If faults cannot be counted.
+    pub(crate) fn now() -> Result<Self, PagesError> {
+        let thread = Thread::current();
+        let count = OF_THREAD.try_with(|own| own.borrow_mut().count_in_memory());
         let count = match count {
             Ok(Some(count)) => count,
             _ => {
@@ -119,8 +166,8 @@ mod tests {
     use super::*;
     use crate::strategy::Run;
 
-    /// Touches so many fresh pages.
-    fn touch(pages: usize) {
+    /// Touches so many fresh pages; says where they were.
+    fn touch(pages: usize) -> usize {
         let mut fresh = crate::reservation::Reservation::new(pages as u64 * 4096, 4096).unwrap();
         fresh.commit(0..pages as u64 * 4096).unwrap();
         for page in 0..pages {
@@ -128,6 +175,7 @@ mod tests {
             // SAFETY: the page is accessible and nobody else's.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(place).write_volatile(1) };
         }
+        fresh.start()
     }
 
     #[test]
@@ -147,22 +195,49 @@ mod tests {
     }
 
     #[test]
-    fn the_same_counts_of_another_thread_mean_nothing() {
+    fn the_counts_of_another_thread_mean_nothing() {
         let here = Faults::now().unwrap();
         let there = std::thread::spawn(Thread::current).join().unwrap();
         assert_ne!(there, here.thread);
+        let before = Faults { thread: there, ..here };
         let mut run = Run::default();
         run.enter();
-        assert!(!run.made_nothing_private(Some(Faults { thread: there, ..here }), here));
+        assert!(run.shows_in_faults(here, here));
+        assert!(!run.shows_in_faults(before, here));
+        assert!(here.since(before, 1).is_none());
     }
 
     #[test]
-    fn later_counts_differ() {
+    fn few_faults_are_listed_and_many_are_not() {
+        if !counts_faults_in_memory() {
+            return;
+        }
+        let before = Faults::now().unwrap();
+        let pages = touch(3);
         let now = Faults::now().unwrap();
-        let mut run = Run::default();
-        run.enter();
-        assert!(run.made_nothing_private(Some(now), now));
-        touch(1);
-        assert!(!run.made_nothing_private(Some(now), Faults::now().unwrap()));
+        assert_ne!(before, now);
+        let listed: Vec<u64> = now.since(before, 32).unwrap().collect();
+        let places = (pages..pages + 3 * 4096).step_by(4096);
+        assert!(places.into_iter().all(|place| listed.contains(&(place as u64))), "{listed:x?}");
+        assert!(now.since(before, 2).is_none());
+        // Whatever was overwritten: none that is listed is another's.
+        touch(1000);
+        let last = Faults::now().unwrap();
+        assert!(last.since(before, 32).is_none());
+        assert_eq!(last.since(last, 32).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_thread_that_asks_often_gets_a_counter() {
+        std::thread::spawn(|| {
+            let first = Faults::at_hand();
+            let later: Vec<bool> =
+                (0..2 * MISSED_MAX).map(|_| Faults::at_hand().is_some()).collect();
+            assert!(first.is_none());
+            assert_eq!(later.contains(&true), counts_faults_in_memory());
+            assert!(later.is_sorted(), "once it has one, it has");
+        })
+        .join()
+        .unwrap();
     }
 }

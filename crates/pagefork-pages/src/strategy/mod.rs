@@ -215,6 +215,10 @@ pub(crate) trait Strategy: fmt::Debug + Send + Sync {
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError>;
 
+    /// Says that the slot has just been made on the current thread, and nothing written to it
+    /// since.
+    fn begin(&mut self, _: &SlotPages) {}
+
     /// Says that all pages are fresh: whatever was known of them is wrong.
     fn forget(&mut self) {}
 

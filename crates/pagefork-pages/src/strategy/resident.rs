@@ -5,13 +5,13 @@ use crate::error::PagesError;
 use crate::slot_pages::SlotPages;
 
 /// As `Scan`, but without the scan if nothing can have become private since the
-/// last one. Pages known to be private are restored each time: writing to them
-/// takes no fault.
+/// last reset, or what can is known from where few faults were. Pages known to be private are
+/// restored each time: writing to them takes no fault.
 #[derive(Debug)]
 pub(crate) struct Resident {
     restorer: Restorer,
-    /// Counted before the last scan. Invariant: the restorer knows every page that
-    /// was private then, and since then no page could become huge.
+    /// Counted when the slot was made, or at the last reset. Invariant: the restorer knows
+    /// every page that was private then, and since then no page could become huge.
     before: Option<Faults>,
 }
 
@@ -26,7 +26,7 @@ impl Resident {
         pages: &mut SlotPages,
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
-        self.before = None;
+        self.stop_counting();
         self.restorer.find(pages, stack)?;
         self.restorer.finish(pages, stack, ResetKind::Scan, true)
     }
@@ -38,21 +38,39 @@ impl Resident {
         run: &Run,
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
-        // Not when the slot is made: most costs of a slot that runs once are such calls.
-        let small_pages = pages.refuse_huge_pages();
         let now = Faults::now()?;
-        let scans = !run.made_nothing_private(self.before, now);
-        if scans {
-            // What is known is complete only when the search has succeeded.
-            self.before = None;
+        // What is known is complete only when a search has succeeded.
+        let shown = match self.before.take() {
+            Some(before) if run.shows_in_faults(before, now) => {
+                before == now || self.restorer.add(pages, stack, before, now)
+            }
+            _ => false,
+        };
+        if !shown {
             self.restorer.find(pages, stack)?;
-            self.before = small_pages.then_some(now);
         }
-        self.restorer.finish(pages, stack, ResetKind::Resident, scans)
+        self.before = pages.has_small_pages().then_some(now);
+        self.restorer.finish(pages, stack, ResetKind::Resident, !shown)
+    }
+
+    /// Whether a reset might need no scan.
+    pub(crate) fn counts(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Has the next reset scan.
+    pub(crate) fn stop_counting(&mut self) {
+        self.before = None;
     }
 }
 
 impl Strategy for Resident {
+    fn begin(&mut self, pages: &SlotPages) {
+        if pages.is_untouched() {
+            self.before = Faults::at_hand();
+        }
+    }
+
     fn reset(
         &mut self,
         pages: &mut SlotPages,

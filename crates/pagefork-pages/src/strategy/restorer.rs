@@ -1,7 +1,8 @@
 use std::ops::Range;
 
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{PAGE_SIZE, round_down};
 
+use super::faults::Faults;
 use super::{ResetKind, ResetReport, Stack};
 use crate::error::PagesError;
 use crate::pagemap::{Finder, Method};
@@ -26,6 +27,10 @@ const SOON: u64 = 16;
 
 /// So many pages that were let go are remembered.
 const LEFT_MAX: usize = 512;
+
+/// Of so many faults it is looked where they were; of more, the kernel is asked what is
+/// private.
+const LISTED_MAX: u64 = 128;
 
 /// At most so many calls a reset are spent on letting pages go, as long as that
 /// throws away no more than gaps.
@@ -145,6 +150,47 @@ impl Restorer {
         Ok(())
     }
 
+    /// Adds the pages at which the current thread has taken a fault, and which may be private
+    /// now, to those that are known; `false` if it is not known which those are. Changes no
+    /// page.
+    pub(crate) fn add(
+        &mut self,
+        pages: &SlotPages,
+        stack: &mut Stack,
+        before: Faults,
+        now: Faults,
+    ) -> bool {
+        let Some(addresses) = now.since(before, LISTED_MAX) else { return false };
+        let start = pages.start() as u64;
+        for address in addresses {
+            let page = round_down(address.wrapping_sub(start));
+            if !pages.parts().any(|part| part.contains(&page)) {
+                // It is in no zone, or was a trap.
+            } else if stack.is_link(page) {
+                stack.keep_link();
+            } else if page >= stack.end() {
+                self.add_page(page);
+            } else if page >= stack.kept_start() {
+                stack.keep(page);
+            } else {
+                return false;
+            }
+        }
+        self.doomed.clear();
+        self.doomed.reserve(self.known.len());
+        true
+    }
+
+    fn add_page(&mut self, page: u64) {
+        if let Err(index) = self.known.binary_search_by_key(&page, |known| known.page) {
+            let patience = patience_with(page, &mut self.left, self.resets);
+            // It may have been read alone.
+            let known = Known { page, blind: 0, equal: 0, patience, fate: Fate::Stays };
+            self.known.insert(index, known);
+            self.new += 1;
+        }
+    }
+
     /// Makes `known` what was found, with what was known of each page.
     fn merge(&mut self, pages: &SlotPages, stack: &Stack) {
         let stack_end = stack.end();
@@ -183,10 +229,10 @@ impl Restorer {
                     self.merged.push(Known { fate, ..known });
                 } else {
                     self.new += 1;
-                    let patience = match self.left.binary_search_by_key(&page, |left| left.page) {
-                        // What large runs write must not be looked at for long.
-                        Ok(index) if !large => self.left.remove(index).patience_again(self.resets),
-                        _ => PATIENCE,
+                    // What large runs write must not be looked at for long.
+                    let patience = match large {
+                        true => PATIENCE,
+                        false => patience_with(page, &mut self.left, self.resets),
                     };
                     let fate = if exception { Fate::Unwanted } else { fate };
                     self.merged.push(Known { page, blind, equal: 0, patience, fate });
@@ -234,7 +280,7 @@ impl Restorer {
         pages.shrink_all()?;
         pages.finish();
         stack.reset(pages);
-        let new = if scanned { self.new } else { 0 };
+        let new = std::mem::take(&mut self.new);
         Ok(ResetReport { by, scanned, private: Some(private), new, restored, discarded })
     }
 
@@ -366,6 +412,14 @@ impl Restorer {
             });
             gap_max *= 4;
         }
+    }
+}
+
+/// How much patience to have with a page that is new.
+fn patience_with(page: u64, left: &mut Vec<Left>, resets: u64) -> u8 {
+    match left.binary_search_by_key(&page, |left| left.page) {
+        Ok(index) => left.remove(index).patience_again(resets),
+        Err(_) => PATIENCE,
     }
 }
 

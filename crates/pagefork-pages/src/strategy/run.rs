@@ -49,12 +49,12 @@ impl Run {
         self.viewed = false;
     }
 
-    /// Whether all that was written since `before` was written by the current
-    /// thread, which has taken no page fault since: then no page can have become
-    /// private. Needs that no page is huge.
-    pub(crate) fn made_nothing_private(&self, before: Option<Faults>, now: Faults) -> bool {
-        let alone = self.entered == Entered::One(now.thread);
-        alone && !self.viewed && !self.viewed_for_good && before == Some(now)
+    /// Whether all that was written since `before` was written by the current thread's own
+    /// code: then only pages can have become private at which it has taken a fault since.
+    /// Needs that no page is huge.
+    pub(crate) fn shows_in_faults(&self, before: Faults, now: Faults) -> bool {
+        let alone = self.entered == Entered::One(now.thread) && before.thread == now.thread;
+        alone && !self.viewed && !self.viewed_for_good
     }
 }
 
@@ -63,25 +63,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_announced_thread_without_views_and_faults_made_nothing_private() {
+    fn the_faults_of_a_thread_show_what_it_wrote_alone_announced_and_without_views() {
         let now = Faults::now().unwrap();
         let mut run = Run::default();
-        assert!(!run.made_nothing_private(Some(now), now), "nobody has entered");
+        assert!(!run.shows_in_faults(now, now), "nobody has entered");
         run.enter();
         run.enter();
-        assert!(run.made_nothing_private(Some(now), now));
-        assert!(!run.made_nothing_private(None, now));
+        assert!(run.shows_in_faults(now, now));
         let mut viewed = run;
         viewed.note_view(View::UntilReset);
-        assert!(!viewed.made_nothing_private(Some(now), now));
+        assert!(!viewed.shows_in_faults(now, now));
         viewed.start_anew();
         viewed.enter();
-        assert!(viewed.made_nothing_private(Some(now), now));
+        assert!(viewed.shows_in_faults(now, now));
         viewed.note_view(View::ForGood);
         viewed.start_anew();
         viewed.enter();
-        assert!(!viewed.made_nothing_private(Some(now), now));
+        assert!(!viewed.shows_in_faults(now, now));
         std::thread::scope(|scope| scope.spawn(|| run.enter()).join().unwrap());
-        assert!(!run.made_nothing_private(Some(now), now), "another thread has entered");
+        assert!(!run.shows_in_faults(now, now), "another thread has entered");
     }
 }

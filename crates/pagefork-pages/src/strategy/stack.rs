@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{PAGE_SIZE, round_down};
 
 use super::Strategies;
 use crate::slot::SlotConfig;
@@ -19,17 +19,19 @@ pub struct Owner(pub u128);
 /// runs them writes anew.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stack {
-    /// Slot offsets of all of it.
+    /// Slot offsets of all of its pages that it shares with no other zone.
     zone: Range<u64>,
-    /// Pages that may be kept.
+    /// What it has of the link zone's first page, which is kept with that.
+    shared: Range<u64>,
+    /// Pages that may be kept, without that.
     kept_max: u64,
     clear_always: bool,
     /// Bit `i`: the page `i + 1` below the top may hold bytes. Invariant: between a
     /// reset and the next run, no other page of the stack does.
     kept: u64,
-    /// Slot offsets of the link zone.
+    /// Slot offsets of the pages of the link zone.
     link: Range<u64>,
-    /// Whether the link zone may hold bytes.
+    /// Whether those may hold bytes.
     link_kept: bool,
     owner: Option<Owner>,
 }
@@ -37,12 +39,16 @@ pub(crate) struct Stack {
 impl Stack {
     pub(crate) fn new(strategies: &Strategies, zones: &SlotConfig) -> Self {
         let config = strategies.config();
+        let zone = zones.stack.start..round_down(zones.stack.end);
+        let shared = zone.end..zones.stack.end;
+        let kept_max = config.stack_kept / PAGE_SIZE;
         Self {
-            zone: zones.stack.clone(),
-            kept_max: config.stack_kept / PAGE_SIZE,
-            clear_always: config.clear_stack,
+            kept_max: if shared.is_empty() { kept_max } else { kept_max.saturating_sub(1) },
+            clear_always: config.clear_stack || kept_max == 0,
             kept: 0,
-            link: zones.link.clone(),
+            zone,
+            shared,
+            link: round_down(zones.link.start)..zones.link.end,
             link_kept: false,
             owner: None,
         }
@@ -75,7 +81,7 @@ impl Stack {
         self.zone.end.saturating_sub(self.kept_max * PAGE_SIZE).max(self.zone.start)
     }
 
-    /// Slot offset where the stack ends.
+    /// Slot offset where the pages of the stack end.
     pub(crate) fn end(&self) -> u64 {
         self.zone.end
     }
@@ -90,6 +96,7 @@ impl Stack {
     pub(crate) fn reset(&mut self, pages: &SlotPages) {
         if self.clear_always {
             self.clear(pages);
+            self.clear_link(self.shared.clone(), pages);
         }
     }
 
@@ -97,18 +104,17 @@ impl Stack {
         assert!(pages.is_whole(), "only a whole slot is handed to an owner");
         if self.owner.replace(owner) != Some(owner) {
             self.clear(pages);
-            self.clear_link(pages);
+            // It stays private, so a later run may write it unnoticed.
+            self.clear_link(self.link.clone(), pages);
         }
     }
 
-    fn clear_link(&self, pages: &SlotPages) {
-        // It stays private, so a later run may write it unnoticed.
+    /// Clears a part of the pages of the link zone.
+    fn clear_link(&self, part: Range<u64>, pages: &SlotPages) {
         if self.link_kept {
-            for page in self.link.clone().step_by(PAGE_SIZE as usize) {
-                // SAFETY: the link zone is always accessible, and between runs nobody
-                // uses it; no image lies there.
-                unsafe { pages.restore(page) };
-            }
+            // SAFETY: the link zone is always accessible, and between runs nobody
+            // uses it; no image lies there.
+            unsafe { pages.clear(part) };
         }
     }
 

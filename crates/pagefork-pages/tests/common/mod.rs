@@ -186,6 +186,8 @@ pub struct Held {
 }
 
 pub fn held() -> Held {
+    // What counts the faults of a thread belongs to it.
+    pagefork_pages::counts_faults_in_memory();
     // Reading allocates; what comes and goes with the heap is not counted.
     let maps = pagefork_pages::procmaps::read().unwrap();
     let counted = maps.iter().filter(|map| map.name != "[heap]");

@@ -146,10 +146,8 @@ global_asm!(
     "xor r14d, r14d",
     clear_scratch_registers!(),
     "call rcx",
-    // The guest is done; its results are in cells. r15 is what it was.
-    "movsxd rcx, dword ptr [r15 + {LINK_OFFSET}]",
-    "mov rcx, [r15 + rcx + {ACTIVATION}]",
-    "mov rsp, [rcx + {HOST_SP}]",
+    // The guest is done; its results are in cells, and rax is the activation.
+    "mov rsp, [rax + {HOST_SP}]",
     "mov eax, {FINISHED}",
     ".cfi_restore_state",
 
