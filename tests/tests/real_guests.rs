@@ -425,8 +425,10 @@ fn contents(path: &Path) -> Vec<u8> {
 /// The same source, compiled by the host's own compiler.
 fn native_build(compiler: &'static str, source: &str, options: &[&str]) -> Option<PathBuf> {
     let compiler = host_program(compiler)?;
-    let program = scratch(compiler).join("native");
     let source = repository().join(source);
+    // Tests beside this one compile too.
+    let name = source.file_name().and_then(|name| name.to_str()).expect("a file's name");
+    let program = scratch(name).join("native");
     let words = [source.to_str().expect("UTF-8"), "-o", program.to_str().expect("UTF-8")];
     let args = [options, &words].concat();
     let built = Invocation { args, stdin: "", directory: None }.native(compiler, &[]);
