@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use pagefork::suspend::{self, Progress, Zone};
@@ -374,4 +375,62 @@ fn a_slot_that_is_not_as_its_image_is_not_handed_out_by_an_engine_for_tests() {
     // SAFETY: the slot is parked, and stays mapped as long as the engine lives.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(base + 5000).write(1) };
     drop(pre.spawn(0));
+}
+
+/// A host function may leave its guest's store to another thread for a while. What that makes
+/// is written by the guest afterwards, on the guest's own thread, which nobody says then.
+#[test]
+fn instances_that_a_host_function_makes_on_another_thread_are_restored() {
+    type Job = Box<dyn FnOnce() + Send>;
+    const MAIN: &str = r#"(module
+        (import "host" "make" (func $make))
+        (table (export "table") 1 funcref)
+        (func (export "run") (param i32)
+            (call $make)
+            (call_indirect (param i32) (local.get 0) (i32.const 0))))"#;
+    const LATE: &str = r#"(module
+        (import "main" "table" (table 1 funcref))
+        (memory (export "memory") 4)
+        (elem (i32.const 0) $write)
+        (func $write (param i32) (i32.store (local.get 0) (i32.const 77))))"#;
+    let (jobs, todo) = mpsc::channel::<Job>();
+    let worker = std::thread::spawn(move || todo.into_iter().for_each(|job| job()));
+    let elsewhere = move |job: &mut (dyn FnMut() + Send)| {
+        let (done, wait) = mpsc::channel();
+        let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
+            job();
+            done.send(()).unwrap();
+        });
+        // SAFETY: this function does not return before the job has ended.
+        let job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(job) };
+        jobs.send(job).unwrap();
+        wait.recv().unwrap();
+    };
+    for (what, engine) in engines() {
+        let [main, late] = [MAIN, LATE].map(|text| Module::new(&engine, text).unwrap());
+        for round in 0..24 {
+            let mut linker = Linker::<u32>::new(&engine);
+            let (late, makes, what) = (late.clone(), elsewhere.clone(), what.clone());
+            let make = move |mut caller: Caller<'_, u32>| {
+                let table = caller.get_export("table").unwrap();
+                makes(&mut || {
+                    let made = Instance::new(&mut caller, &late, &[table]).unwrap();
+                    let memory = made.get_memory(&mut caller, "memory").unwrap();
+                    let dirty = memory.data(&caller).iter().position(|&byte| byte != 0);
+                    assert_eq!(dirty, None, "{what}, round {round}");
+                });
+            };
+            linker.func_wrap("host", "make", make).unwrap();
+            let mut store = Store::new(&engine, 0);
+            let instance = linker.instantiate(&mut store, &main).unwrap();
+            let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+            // Another page each time: what is known to have been written is restored anyway.
+            run.call(&mut store, round * 8192).unwrap();
+            drop(linker);
+            let mut store = Some(store);
+            elsewhere(&mut || drop(store.take()));
+        }
+    }
+    drop(elsewhere);
+    worker.join().unwrap();
 }

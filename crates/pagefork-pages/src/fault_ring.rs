@@ -1,4 +1,3 @@
-use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
@@ -8,10 +7,17 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::error::Call;
+use crate::pagemap;
 use crate::sys::{Failure, attempt_with};
 
 /// So many faults must show before they are relied on.
 const FAULTS_TRIED: usize = 2000;
+
+/// So many faults are listed; of more the kernel is asked what they made private.
+const ADDRESSES_MAX: usize = 128;
+
+/// Room for addresses of faults.
+pub(crate) type Addresses = [u64; ADDRESSES_MAX];
 
 /// Memory into which the kernel writes a record at every page fault that the thread takes
 /// in its own code: a software event of perf with a period of one, in a ring that is
@@ -20,6 +26,8 @@ const FAULTS_TRIED: usize = 2000;
 pub(crate) struct FaultRing {
     /// A `perf_event_mmap_page` and a page of records.
     pages: *const u8,
+    /// The process that has them: one that is forked does not.
+    process: u64,
 }
 
 /// `perf_event_attr` as it was in its first version.
@@ -90,7 +98,7 @@ impl FaultRing {
             let pages = unsafe {
                 mm::mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::SHARED, &file, 0)?
             };
-            let ring = Self { pages: pages.cast() };
+            let ring = Self { pages: pages.cast(), process: pagemap::this_process() };
             match ring.works() {
                 true => Ok(ring),
                 false => Err(Errno::NOSYS),
@@ -106,31 +114,32 @@ impl FaultRing {
         unsafe { head.read_volatile() }
     }
 
-    /// The addresses of the faults between two numbers of bytes that have been written, the
-    /// second of them not long ago. `None` if there were more than so many, or the kernel has
+    /// Copies the addresses of the faults since so many bytes had been written, the first one
+    /// first; says how many. `None` if there were more than there is room for, or the kernel has
     /// noted anything else.
-    pub(crate) fn between(
-        &self,
-        written: Range<u64>,
-        count_max: u64,
-    ) -> Option<impl Iterator<Item = u64> + use<>> {
+    pub(crate) fn since(&self, before: u64, into: &mut Addresses) -> Option<usize> {
         /// A `perf_event_header`: of a sample, in user mode, and the size of the record.
         const SAMPLE: u64 = 9 | 2 << 32 | RECORD_SIZE << 48;
         const RECORD_SIZE: u64 = 16;
 
-        debug_assert!(count_max * RECORD_SIZE <= PAGE_SIZE / 2, "older records are overwritten");
-        let size = written.end - written.start;
         let records = self.pages.wrapping_add(PAGE_SIZE as usize).cast::<u64>();
-        let word = move |at: u64| {
+        let word = |at: u64| {
             // SAFETY: within the page of records, which is mapped, and which the kernel
             // writes for this thread alone.
             unsafe { records.wrapping_add((at % PAGE_SIZE) as usize / 8).read_volatile() }
         };
-        let starts = move || written.clone().step_by(RECORD_SIZE as usize);
-        let all_samples = size.is_multiple_of(RECORD_SIZE)
-            && size <= count_max * RECORD_SIZE
-            && starts().all(|at| word(at) == SAMPLE);
-        all_samples.then(|| starts().map(move |at| word(at + 8)))
+        let written = self.written() - before;
+        let count = usize::try_from(written / RECORD_SIZE).ok()?;
+        let places = into.get_mut(..count)?;
+        for (at, place) in (before..).step_by(RECORD_SIZE as usize).zip(places) {
+            if word(at) != SAMPLE {
+                return None;
+            }
+            *place = word(at + 8);
+        }
+        // No fault of this function itself has overwritten any.
+        let is_there = self.written() - before <= PAGE_SIZE;
+        (written.is_multiple_of(RECORD_SIZE) && is_there).then_some(count)
     }
 
     /// Whether each of many faults shows: once a process, so that a kernel that samples them
@@ -154,14 +163,16 @@ impl FaultRing {
             };
             // A huge page would take one fault for all. Kernels without them refuse this.
             let _ = mm::madvise(start, size, Advice::LinuxNoHugepage);
+            let mut addresses = [0; ADDRESSES_MAX];
             let all_show = (0..count).all(|i| {
                 let discards = i.is_multiple_of(pages);
                 let fresh = !discards || mm::madvise(start, size, Advice::LinuxDontNeed).is_ok();
                 let before = self.written();
                 let page = start.byte_add(i % pages * PAGE_SIZE as usize);
                 page.cast::<u8>().write_volatile(1);
-                let mut shown = self.between(before..self.written(), 2);
-                fresh && shown.as_mut().is_some_and(|all| all.any(|at| at == page.addr() as u64))
+                let count = self.since(before, &mut addresses);
+                let shown = count.map(|count| &addresses[..count]);
+                fresh && shown.is_some_and(|shown| shown.contains(&(page.addr() as u64)))
             });
             let _ = mm::munmap(start, size);
             all_show
@@ -171,6 +182,9 @@ impl FaultRing {
 
 impl Drop for FaultRing {
     fn drop(&mut self) {
+        if pagemap::this_process() != self.process {
+            return;
+        }
         // SAFETY: the pages are the ring's own.
         let _ = unsafe { mm::munmap(self.pages.cast_mut().cast(), Self::SIZE) };
     }

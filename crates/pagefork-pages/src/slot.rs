@@ -244,9 +244,11 @@ impl Slot {
         self.pages.is_whole()
     }
 
-    /// Says that code is about to run in the slot on the current thread. Strategy
-    /// `Resident` relies on it: a run that nobody announced is taken for one that
-    /// may have written anything.
+    /// Says that code is about to run in the slot on the current thread. Strategies
+    /// `Resident` and `Auto` rely on it: a run that nobody announced is taken for one that may
+    /// have written anything, but one that another thread adds to an announced one goes
+    /// unnoticed. So whoever writes to the slot, since it was made, has to say so here or by
+    /// [`Slot::note_view`], except to the link zone. That is to be written before each run.
     pub fn enter(&mut self) {
         self.run.enter();
     }

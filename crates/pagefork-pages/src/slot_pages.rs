@@ -54,8 +54,6 @@ impl Setup {
 pub(crate) enum SmallPages {
     /// They may become huge.
     Unsure,
-    /// The kernel knows no others.
-    Always,
     /// The maps are made so.
     OfMaps,
     /// The maps are advised so: a call for what [`Self::OfMaps`] has for nothing.
@@ -189,7 +187,7 @@ impl SlotPages {
         }
         self.has_small_pages = match setup.small_pages {
             SmallPages::Unsure => false,
-            SmallPages::Always | SmallPages::OfMaps => true,
+            SmallPages::OfMaps => true,
             // Fresh maps have no advice.
             SmallPages::Advised => self.pages.refuse_huge_pages(0..self.zones.size).is_ok(),
         };

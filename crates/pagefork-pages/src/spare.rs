@@ -43,7 +43,11 @@ pub(crate) fn reserve(kind: PageKind, size: u64) -> Result<Reservation, PagesErr
             spare.rest = rest.map(|rest| (size, rest));
             one
         }
-        Some(_) => Reservation::of(kind, size, SLOT_ALIGN)?,
+        Some(_) => Reservation::of(kind, size, SLOT_ALIGN).or_else(|_| {
+            // What is left over may be what is missing.
+            spare.rest = None;
+            Reservation::of(kind, size, SLOT_ALIGN)
+        })?,
     };
     spare.made += 1;
     Ok(one)

@@ -197,14 +197,18 @@ pub(crate) unsafe fn map_window(
     })
 }
 
-/// Keeps huge pages out of a range, now and later.
+/// Keeps huge pages out of a range, now and later. Kernels that know no huge pages do not
+/// know the advice either: there is nothing to be kept out.
 ///
 /// # Safety
 /// As the module says.
 pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<(), Failure> {
     attempt(Call::RefuseHugePages, 0, (), || {
         // SAFETY: the caller owns the range.
-        unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxNoHugepage) }
+        match unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxNoHugepage) } {
+            Err(Errno::INVAL) => Ok(()),
+            advised => advised,
+        }
     })
 }
 

@@ -228,6 +228,7 @@ fn few_faults_need_no_scan_and_every_page_is_restored() {
             let other = case.spawn(&strategies);
             for reset in 0..2 {
                 slot.enter();
+                write(&slot, case.layout.link.start, &[1]);
                 let accessible = case.parts(&slot)[0].clone();
                 for _ in 0..random.below(9) {
                     let at = accessible.start + random.below(accessible.end - accessible.start);
@@ -255,6 +256,34 @@ fn few_faults_need_no_scan_and_every_page_is_restored() {
         // Where the stack was written far down, or something else took many faults.
         assert!(!lists || scans < 60, "{kind}: {scans} of up to 80 resets scanned");
     }
+}
+
+/// Locked memory is private without a fault: a reset restores it, or says that it cannot.
+#[test]
+fn pages_of_locked_memory_are_not_taken_for_fresh() {
+    in_own_process("pages_of_locked_memory_are_not_taken_for_fresh", || {
+        let case = case();
+        drop(case.spawn(&strategies(ResetKind::Resident)));
+        pagefork_pages::counts_faults_in_memory();
+        // SAFETY: concerns this process alone.
+        if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+            return;
+        }
+        for kind in [ResetKind::Resident, ResetKind::Auto] {
+            let strategies = strategies(kind);
+            for written in [true, false] {
+                let mut slot = case.spawn(&strategies);
+                slot.enter();
+                write(&slot, case.layout.link.start, &[1]);
+                if written {
+                    write(&slot, case.memory(0) + 5 * PAGE, &[1; 9]);
+                }
+                if slot.reset_for(OWNER).is_ok() {
+                    case.assert_fresh(&slot, &strategies, "locked memory");
+                }
+            }
+        }
+    });
 }
 
 /// A page stays private when its memory shrinks, so a later write takes no fault.

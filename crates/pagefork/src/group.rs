@@ -257,7 +257,7 @@ impl StoreInner {
         let base = slot.base().expose_provenance();
         let function_imports =
             imports.functions.iter().map(|function| self.function_import(*function)).collect();
-        let instance = InstanceData {
+        let mut instance = InstanceData {
             module,
             slot,
             bounds,
@@ -270,6 +270,11 @@ impl StoreInner {
         };
         // The new slot has to learn who writes to it.
         self.activation.writer = 0;
+        if self.activation.is_active() {
+            // A host function may be called on one thread and make instances on another; the
+            // guest that goes on then does not say so.
+            instance.slot.note_view(View::UntilReset);
+        }
         self.change_instances(|store| {
             store.instances.push(instance);
             store.bases.push(base);

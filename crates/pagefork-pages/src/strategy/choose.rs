@@ -186,7 +186,6 @@ impl Strategies {
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
                 ResetKind::Auto if !counts => SmallPages::Unsure,
-                ResetKind::Auto | ResetKind::Resident if !has_huge_pages() => SmallPages::Always,
                 ResetKind::Auto | ResetKind::Resident if features.small_maps => SmallPages::OfMaps,
                 ResetKind::Auto | ResetKind::Resident => SmallPages::Advised,
                 _ => SmallPages::Unsure,
@@ -229,12 +228,6 @@ fn is_switched_off() -> bool {
     static BY_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
     let by_environment = || std::env::var_os("PAGEFORK_COW").is_some_and(|value| value == "0");
     cfg!(feature = "no-cow") || *BY_ENVIRONMENT.get_or_init(by_environment)
-}
-
-/// Whether this kernel knows huge pages: if not, it knows no advice against them.
-fn has_huge_pages() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| std::fs::metadata("/sys/kernel/mm/transparent_hugepage").is_ok())
 }
 
 #[cfg(test)]
@@ -328,7 +321,7 @@ mod tests {
                 assert_eq!(pages.has_small_pages(), small, "{reset}, {features:?}");
                 for place in [1 << 16, base - 4096] {
                     let refused = refuses_huge_pages(pages.start() + place as usize);
-                    assert!(!has_huge_pages() || refused == Some(small), "{reset}, {features:?}");
+                    assert_eq!(refused, Some(small), "{reset}, {features:?}");
                 }
             }
         }

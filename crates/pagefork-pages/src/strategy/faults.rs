@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::PagesError;
-use crate::fault_ring::FaultRing;
+use crate::fault_ring::{Addresses, FaultRing};
 use crate::pagemap;
 use crate::sys;
 
@@ -78,13 +78,7 @@ impl Thread {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let thread = Self { number: NEXT.fetch_add(1, Ordering::Relaxed), process };
         // At the end of a thread it gets a number each time: it is never known again.
-        let _ = OF_THREAD.try_with(|own| {
-            let old = own.replace(OfThread::new(thread));
-            // The ring of a parent is not mapped in a forked process.
-            if let (Counter::Ring(ring), true) = (old.counter, old.thread.process != process) {
-                std::mem::forget(ring);
-            }
-        });
+        let _ = OF_THREAD.try_with(|own| own.replace(OfThread::new(thread)));
         thread
     }
 }
@@ -113,31 +107,26 @@ impl Faults {
             let own = &mut *own.borrow_mut();
             if let Counter::Unknown = own.counter {
                 own.missed += 1;
+                if own.missed <= MISSED_MAX {
+                    return None;
+                }
             }
-            if own.missed > MISSED_MAX || !matches!(own.counter, Counter::Unknown) {
-                own.count_in_memory()
-            } else {
-                None
-            }
+            own.count_in_memory()
         });
         Some(Self { thread, count: count.ok()?? })
     }
 
-    /// The addresses of all faults of the current thread since `before`, if there were at most
-    /// so many, and that is known.
-    pub(crate) fn since(
-        self,
-        before: Self,
-        count_max: u64,
-    ) -> Option<impl Iterator<Item = u64> + use<>> {
-        let (Count::Ring(now), Count::Ring(then)) = (self.count, before.count) else { return None };
-        let addresses = OF_THREAD.try_with(|own| match &own.borrow().counter {
-            Counter::Ring(ring) if self.thread == before.thread => {
-                ring.between(then..now, count_max)
-            }
+    /// Copies the addresses of all faults that the current thread has taken since `self`, if
+    /// there is room for them and they are known; says how many.
+    pub(crate) fn addresses_since(self, into: &mut Addresses) -> Option<usize> {
+        let (Count::Ring(before), true) = (self.count, self.thread == Thread::current()) else {
+            return None;
+        };
+        let count = OF_THREAD.try_with(|own| match &own.borrow().counter {
+            Counter::Ring(ring) => ring.since(before, into),
             _ => None,
         });
-        addresses.ok()?
+        count.ok()?
     }
 
     /// # Errors
@@ -204,7 +193,7 @@ mod tests {
         run.enter();
         assert!(run.shows_in_faults(here, here));
         assert!(!run.shows_in_faults(before, here));
-        assert!(here.since(before, 1).is_none());
+        assert!(before.addresses_since(&mut [0; 128]).is_none());
     }
 
     #[test]
@@ -216,15 +205,16 @@ mod tests {
         let pages = touch(3);
         let now = Faults::now().unwrap();
         assert_ne!(before, now);
-        let listed: Vec<u64> = now.since(before, 32).unwrap().collect();
-        let places = (pages..pages + 3 * 4096).step_by(4096);
-        assert!(places.into_iter().all(|place| listed.contains(&(place as u64))), "{listed:x?}");
-        assert!(now.since(before, 2).is_none());
-        // Whatever was overwritten: none that is listed is another's.
+        let mut listed = [0; 128];
+        let count = before.addresses_since(&mut listed).unwrap();
+        let mut places = (pages..pages + 3 * 4096).step_by(4096);
+        assert!(places.all(|place| listed[..count].contains(&(place as u64))), "{listed:x?}");
         touch(1000);
+        assert!(before.addresses_since(&mut listed).is_none());
+        // What was overwritten meanwhile is not listed as somebody else's.
+        assert!(now.addresses_since(&mut listed).is_none());
         let last = Faults::now().unwrap();
-        assert!(last.since(before, 32).is_none());
-        assert_eq!(last.since(last, 32).unwrap().count(), 0);
+        assert!(last.addresses_since(&mut listed).unwrap() < 8);
     }
 
     #[test]

@@ -141,7 +141,8 @@ pub struct StrategyConfig {
     /// At most so much of a slot is restored in place and stays in memory; what is
     /// beyond is discarded.
     pub resident_max: u64,
-    /// At most so much of the stack stays in memory, at most [`STACK_KEPT_MAX`].
+    /// At most so much of the stack stays in memory, at most [`STACK_KEPT_MAX`]; what it
+    /// shares with the link zone is cleared instead if that is less than a page.
     pub stack_kept: u64,
     /// Whether the stack is cleared at each reset and not only for a new owner.
     pub clear_stack: bool,

@@ -42,15 +42,18 @@ impl Resident {
         // What is known is complete only when a search has succeeded.
         let shown = match self.before.take() {
             Some(before) if run.shows_in_faults(before, now) => {
-                before == now || self.restorer.add(pages, stack, before, now)
+                before == now && stack.has_link() || self.restorer.add(pages, stack, before)
             }
             _ => false,
         };
         if !shown {
             self.restorer.find(pages, stack)?;
         }
-        self.before = pages.has_small_pages().then_some(now);
-        self.restorer.finish(pages, stack, ResetKind::Resident, !shown)
+        let report = self.restorer.finish(pages, stack, ResetKind::Resident, !shown)?;
+        if pages.has_small_pages() && self.restorer.is_complete() {
+            self.before = Some(now);
+        }
+        Ok(report)
     }
 
     /// Whether a reset might need no scan.

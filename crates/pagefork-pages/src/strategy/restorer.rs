@@ -28,10 +28,6 @@ const SOON: u64 = 16;
 /// So many pages that were let go are remembered.
 const LEFT_MAX: usize = 512;
 
-/// Of so many faults it is looked where they were; of more, the kernel is asked what is
-/// private.
-const LISTED_MAX: u64 = 128;
-
 /// At most so many calls a reset are spent on letting pages go, as long as that
 /// throws away no more than gaps.
 const DISCARDS_MAX: usize = 8;
@@ -55,6 +51,8 @@ pub(crate) struct Restorer {
     new: u64,
     /// The reset after the last large run.
     large_at: Option<u64>,
+    /// What [`Self::is_complete`] says.
+    is_complete: bool,
     // What follows is room that is kept between resets, so that they allocate
     // nothing.
     regions: Vec<Region>,
@@ -110,6 +108,7 @@ impl Restorer {
             resets: 0,
             new: 0,
             large_at: None,
+            is_complete: true,
             regions: Vec::new(),
             merged: Vec::new(),
             doomed: Vec::new(),
@@ -153,16 +152,11 @@ impl Restorer {
     /// Adds the pages at which the current thread has taken a fault, and which may be private
     /// now, to those that are known; `false` if it is not known which those are. Changes no
     /// page.
-    pub(crate) fn add(
-        &mut self,
-        pages: &SlotPages,
-        stack: &mut Stack,
-        before: Faults,
-        now: Faults,
-    ) -> bool {
-        let Some(addresses) = now.since(before, LISTED_MAX) else { return false };
+    pub(crate) fn add(&mut self, pages: &SlotPages, stack: &mut Stack, since: Faults) -> bool {
+        let mut addresses = [0; _];
+        let Some(count) = since.addresses_since(&mut addresses) else { return false };
         let start = pages.start() as u64;
-        for address in addresses {
+        for address in &addresses[..count] {
             let page = round_down(address.wrapping_sub(start));
             if !pages.parts().any(|part| part.contains(&page)) {
                 // It is in no zone, or was a trap.
@@ -178,7 +172,9 @@ impl Restorer {
         }
         self.doomed.clear();
         self.doomed.reserve(self.known.len());
-        true
+        // Whoever runs code in the slot has written that first: if there was no fault, pages
+        // become private without, as those of locked memory do (`mlockall`).
+        stack.has_link()
     }
 
     fn add_page(&mut self, page: u64) {
@@ -272,7 +268,7 @@ impl Restorer {
         pages.begin();
         self.resets += 1;
         if scanned {
-            self.reset_stack(pages, stack);
+            self.is_complete = self.reset_stack(pages, stack);
         }
         let private = self.known.len() as u64;
         let restored = self.restore(pages);
@@ -284,9 +280,14 @@ impl Restorer {
         Ok(ResetReport { by, scanned, private: Some(private), new, restored, discarded })
     }
 
+    /// Whether the pages that are known, and those that are kept, are all that are private.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     /// Keeps the highest pages of the stack as they are and clears the others, as
-    /// the search has found them.
-    fn reset_stack(&self, pages: &mut SlotPages, stack: &mut Stack) {
+    /// the search has found them. Whether those are private no more.
+    fn reset_stack(&self, pages: &mut SlotPages, stack: &mut Stack) -> bool {
         stack.forget();
         let (kept_start, end) = (stack.kept_start(), stack.end());
         let mut deep = false;
@@ -299,7 +300,8 @@ impl Restorer {
         // Whatever of it is private: it is small.
         stack.keep_link();
         let below = pages.zones().stack.start..kept_start;
-        if deep && !(pages.can_discard(&below) && pages.discard(below).is_ok()) {
+        let goes = !deep || pages.can_discard(&below) && pages.discard(below).is_ok();
+        if !goes {
             for region in self.regions.iter().take_while(|region| region.start < kept_start) {
                 for page in page_range(region.start..region.end.min(kept_start)) {
                     // SAFETY: stacks are accessible, and during a reset nobody else
@@ -308,6 +310,7 @@ impl Restorer {
                 }
             }
         }
+        goes
     }
 
     /// Restores known pages in place, or says that they go. Returns how many were

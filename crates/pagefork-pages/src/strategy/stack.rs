@@ -44,6 +44,7 @@ impl Stack {
         let kept_max = config.stack_kept / PAGE_SIZE;
         Self {
             kept_max: if shared.is_empty() { kept_max } else { kept_max.saturating_sub(1) },
+            // Where none may be kept, what is shared must not show anything.
             clear_always: config.clear_stack || kept_max == 0,
             kept: 0,
             zone,
@@ -68,6 +69,11 @@ impl Stack {
     /// Says that the link zone holds bytes.
     pub(crate) fn keep_link(&mut self) {
         self.link_kept = true;
+    }
+
+    /// Whether the link zone may hold bytes.
+    pub(crate) fn has_link(&self) -> bool {
+        self.link_kept
     }
 
     /// Pages that are kept.
