@@ -312,3 +312,121 @@ fn traps_of_explicit_checks_have_backtraces_and_grown_memory_is_fresh() -> Resul
     assert!(read.call(&mut store, 2 * 65536 - 7).is_err());
     Ok(())
 }
+
+/// Bodies of functions of an index, a number and an index: accesses that a comparison
+/// made earlier does not cover, because it is not on every way there, or of another
+/// index, or reaches less far.
+const WAYS: [&str; 19] = [
+    // The same place again, less far and farther; a memory that grows meanwhile.
+    "(drop (i64.load offset=8 (local.get 0))) (i64.load offset=4 (local.get 0))",
+    "(drop (i64.load offset=4 (local.get 0))) (i64.load offset=8 (local.get 0))",
+    "(drop (i64.load offset=4 (local.get 0))) (drop (memory.grow (local.get 1)))
+     (i64.load offset=65532 (local.get 0))",
+    // Bytes written before the trap stay written.
+    "(i32.store (local.get 0) (local.get 1)) (i64.store offset=4 (local.get 0) (i64.const -1))
+     (i32.store offset=12 (local.get 0) (local.get 1)) (i64.load offset=2 (local.get 0))",
+    // Another value of the same local; the same value of another local.
+    "(drop (i64.load offset=9 (local.get 0)))
+     (local.set 0 (i32.add (local.get 0) (local.get 1))) (i64.load offset=8 (local.get 0))",
+    "(drop (i64.load offset=9 (local.get 0))) (local.set 2 (local.get 0))
+     (i64.load offset=8 (local.get 2))",
+    // One arm, each arm, and an arm that does not come back.
+    "(if (local.get 1) (then (drop (i64.load offset=9 (local.get 0)))))
+     (i64.load offset=8 (local.get 0))",
+    "(if (local.get 1) (then (drop (i64.load offset=9 (local.get 0))))
+       (else (drop (i64.load offset=3 (local.get 0)))))
+     (i64.load offset=8 (local.get 0))",
+    "(if (local.get 1) (then (drop (i64.load offset=9 (local.get 0)))
+         (return (i64.load offset=8 (local.get 0)))))
+     (i64.load offset=7 (local.get 0))",
+    // Passed over by a branch, from one block and from two.
+    "(block (br_if 0 (local.get 1)) (drop (i64.load offset=9 (local.get 0))))
+     (i64.load offset=8 (local.get 0))",
+    "(block $a (block $b (drop (i64.load offset=2 (local.get 2))) (br_if $a (local.get 1))
+         (drop (i64.load offset=9 (local.get 0))) (br_if $a (i32.eqz (local.get 1))))
+       (drop (i64.load offset=9 (local.get 2))))
+     (i64.add (i64.load offset=8 (local.get 0)) (i64.load offset=8 (local.get 2)))",
+    "(block $a (block $b
+         (br_if $b (i32.eq (local.get 1) (i32.const 1)))
+         (drop (i64.load offset=9 (local.get 0)))
+         (br_if $a (i32.eq (local.get 1) (i32.const 2))))
+       (drop (i64.load offset=9 (local.get 2))))
+     (i64.add (i64.load offset=8 (local.get 0)) (i64.load offset=8 (local.get 2)))",
+    "(block $a (loop (block $b
+         (br_if $b (i32.eq (local.get 1) (i32.const 1)))
+         (drop (i64.load offset=9 (local.get 0)))
+         (br_if $a (i32.eq (local.get 1) (i32.const 2)))))
+       (drop (i64.load offset=9 (local.get 2))))
+     (i64.add (i64.load offset=8 (local.get 0)) (i64.load offset=8 (local.get 2)))",
+    "(block $c (block $b (block $a
+         (drop (i64.load offset=1 (local.get 0)))
+         (br_table $a $b $c (local.get 1)))
+       (drop (i64.load offset=9 (local.get 0))))
+     (drop (i64.load offset=7 (local.get 0))))
+     (i64.load offset=8 (local.get 0))",
+    // A loop: what its end covers does not cover its start, and it can be left early.
+    "(loop $l
+       (drop (i64.load offset=3 (local.get 0)))
+       (local.set 0 (i32.add (local.get 0) (i32.const 1)))
+       (drop (i64.load offset=8 (local.get 0)))
+       (br_if $l (local.tee 1 (i32.shr_u (local.get 1) (i32.const 1)))))
+     (i64.load offset=7 (local.get 0))",
+    "(block $out (loop $l
+       (br_if $out (i32.eqz (local.get 1)))
+       (drop (i64.load offset=9 (local.get 0)))
+       (local.set 1 (i32.shr_u (local.get 1) (i32.const 1)))
+       (br $l)))
+     (i64.load offset=8 (local.get 0))",
+    // What is thrown passes over what follows, and may come from any place.
+    "(block $h (try_table (catch_all $h)
+       (if (local.get 1) (then (throw $e)))
+       (drop (i64.load offset=9 (local.get 0)))
+       (if (i32.eqz (local.get 1)) (then (throw $e)))))
+     (i64.load offset=8 (local.get 0))",
+    "(block $h (try_table (catch_all $h)
+       (drop (i64.load offset=1 (local.get 0)))
+       (block (br_if 0 (i32.eqz (local.get 1))) (throw $e))
+       (drop (i64.load offset=9 (local.get 0)))))
+     (i64.load offset=8 (local.get 0))",
+    // Another memory, and an index that is known.
+    "(drop (i64.load $other offset=9 (local.get 0)))
+     (drop (i64.load offset=65528 (i32.const 0))) (drop (i64.load $other (i32.const 65528)))
+     (if (local.get 1) (then (drop (i64.load offset=65521 (i32.const 8)))))
+     (i64.load offset=8 (local.get 0))",
+];
+
+#[test]
+fn a_comparison_stands_for_later_ones_only_where_it_has_been_made() -> Result<()> {
+    let mut functions = String::new();
+    for (number, body) in WAYS.iter().enumerate() {
+        write!(functions, r#"(func (export "f{number}") (param i32 i32 i32) (result i64) {body})"#)
+            .unwrap();
+    }
+    let text = format!(
+        r#"(module (tag $e) (memory (export "memory") 1 4) (memory $other 2 4) {functions})"#
+    );
+    let mut outcomes = Vec::new();
+    for engine in engines() {
+        let module = Module::new(&engine, text.as_str())?;
+        let mut found = Vec::new();
+        for number in 0..WAYS.len() {
+            for index in (0..24).map(|near| PAGE as i32 - near).chain([0, -1, -12]) {
+                for (way, other) in [(0, 0), (1, index), (2, index.wrapping_add(3)), (3, 9)] {
+                    let mut store = Store::new(&engine, ());
+                    let instance = Instance::new(&mut store, &module, &[])?;
+                    let f = instance.get_typed_func::<(i32, i32, i32), i64>(
+                        &mut store,
+                        &format!("f{number}"),
+                    )?;
+                    found.push(outcome(f.call(&mut store, (index, way, other))));
+                    let memory = instance.get_memory(&mut store, "memory").expect("an export");
+                    found.push(Some(checksum(&memory.data(&store)[PAGE as usize - 64..])));
+                }
+            }
+        }
+        outcomes.push(found);
+    }
+    assert!(outcomes[0].iter().any(Option::is_none) && outcomes[0].iter().any(Option::is_some));
+    assert!(outcomes[0] == outcomes[1]);
+    Ok(())
+}

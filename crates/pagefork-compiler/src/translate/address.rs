@@ -378,14 +378,8 @@ impl Translator<'_> {
         let (address, offset) = if self.module.info.memories[memory as usize].memory64 {
             (self.checked_address(memory, memarg.offset, index, size), 0)
         } else {
-            if self.module.options.explicit_bounds {
-                // What a mispredicted check reads is of this memory or of its guard.
-                let index = self.b.ins().uextend(types::I64, index);
-                let reach = memarg.offset as i64 + i64::from(size);
-                let end = self.b.ins().iadd_imm_s(index, reach);
-                let outside = self.ends_outside(memory, end);
-                self.trap_if(outside, TrapCode::MemoryOutOfBounds);
-            }
+            // What a mispredicted check reads is of this memory or of its guard.
+            self.check_bounds(memory, index, memarg.offset + u64::from(size));
             let start = self.memory_start(memory);
             let index = self.b.ins().uextend(types::I64, index);
             let address = self.b.ins().iadd(start, index);
@@ -406,11 +400,7 @@ impl Translator<'_> {
         index: Value,
         length: i32,
     ) -> (MemFlagsData, Value) {
-        if self.module.options.explicit_bounds {
-            let length = self.b.ins().iconst(types::I32, i64::from(length));
-            let outside = self.range_is_outside(memory, index, length);
-            self.trap_if(outside, TrapCode::MemoryOutOfBounds);
-        }
+        self.check_bounds(memory, index, length as u64);
         self.memory_place(memory, index)
     }
 
@@ -423,7 +413,7 @@ impl Translator<'_> {
     }
 
     /// Whether `end`, which has not wrapped around, is beyond the size of a memory.
-    fn ends_outside(&mut self, memory: u32, end: Value) -> Value {
+    pub(super) fn ends_outside(&mut self, memory: u32, end: Value) -> Value {
         let length = self.memory_size(memory);
         self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, length)
     }

@@ -26,6 +26,12 @@ pub(super) struct Control {
     height: usize,
     /// Whether anything jumps to `after`.
     after_reached: bool,
+    /// How many comparisons of bounds cover its start.
+    covered_before: usize,
+    /// How many cover all branches to it, and all code since the first of them.
+    covered_after: Option<usize>,
+    /// How many cover all code since its start that lies in blocks inside it.
+    covered_least: usize,
 }
 
 enum Kind {
@@ -54,6 +60,9 @@ impl Translator<'_> {
             result_count: arity,
             height: 0,
             after_reached: false,
+            covered_before: self.covered.len(),
+            covered_after: None,
+            covered_least: usize::MAX,
         });
     }
 
@@ -240,6 +249,9 @@ impl Translator<'_> {
             result_count: results.len(),
             height: self.stack.len() - params.len(),
             after_reached: false,
+            covered_before: self.covered.len(),
+            covered_after: None,
+            covered_least: usize::MAX,
         });
     }
 
@@ -273,6 +285,8 @@ impl Translator<'_> {
         let index = self.control.len() - 1 - depth as usize;
         let control = &mut self.control[index];
         control.after_reached |= control.after == Some(control.target);
+        let covered = control.covered_after.unwrap_or(usize::MAX).min(self.covered.len());
+        control.covered_after = Some(covered);
         let values = self.stack[self.stack.len() - control.arity..].to_vec();
         (control.target, values)
     }
@@ -286,10 +300,22 @@ impl Translator<'_> {
         self.unreachable_depth = Some(0);
     }
 
+    /// Says that of the comparisons of bounds only the first `length` cover what follows,
+    /// and only the first `least` have covered all before it in the innermost block.
+    fn uncover(&mut self, length: usize, least: usize) {
+        self.covered.truncate(length);
+        if let Some(around) = self.control.last_mut() {
+            around.covered_least = around.covered_least.min(least);
+            around.covered_after = around.covered_after.map(|covered| covered.min(least));
+        }
+    }
+
     fn start_else(&mut self) {
         if self.unreachable_depth.is_none() {
             self.branch(0);
         }
+        let covered = self.control.last().expect("else belongs to an if").covered_before;
+        self.uncover(covered, covered);
         let control = self.control.last_mut().expect("else belongs to an if");
         let Kind::If(other) = &mut control.kind else { unreachable!("else belongs to an if") };
         let (other, params) = other.take().expect("an if has one else");
@@ -311,6 +337,7 @@ impl Translator<'_> {
             }
             let control = self.control.last_mut().expect("still open");
             control.after_reached = true;
+            control.covered_after = Some(control.covered_before);
             let after = control.target;
             self.b.switch_to_block(other);
             self.b.ins().jump(after, &block_args(&params));
@@ -319,6 +346,14 @@ impl Translator<'_> {
         }
 
         let control = self.control.pop().expect("end belongs to a block");
+        let covered = match control.kind {
+            // Only the last operator in it leads here.
+            Kind::Loop => usize::MAX,
+            // From any place in it exceptions come to where they are caught.
+            Kind::TryTable => control.covered_before,
+            _ => control.covered_after.unwrap_or(usize::MAX),
+        };
+        self.uncover(covered, covered.min(control.covered_least));
         if let Kind::TryTable = control.kind {
             self.end_try_table(control.height);
         }

@@ -3,6 +3,8 @@
 
 /// All addressing: where things of an instance are, seen from compiled code.
 pub(crate) mod address;
+/// Comparing accesses with the size of their memory.
+mod bounds;
 /// Blocks, branches and traps.
 mod control;
 /// Calls, and the services of the runtime.
@@ -39,6 +41,7 @@ use pagefork_layout::trap::TrapCode;
 use wasmparser::{BlockType, FuncValidatorAllocations, Operator, OperatorsReader};
 
 use self::address::Addressing;
+use self::bounds::Covered;
 use self::control::Control;
 use self::exceptions::LandingPad;
 use crate::parse::{Body, Parsed, heap_type, val_type};
@@ -240,6 +243,8 @@ pub(crate) struct Translator<'a> {
     holds_exceptions: bool,
     /// What the operators since the last payment cost.
     fuel_owed: i64,
+    /// What comparisons with sizes of memories cover at this place.
+    covered: Covered,
 }
 
 impl<'a> Translator<'a> {
@@ -263,6 +268,7 @@ impl<'a> Translator<'a> {
             landing_pads: Vec::new(),
             holds_exceptions: false,
             fuel_owed: 0,
+            covered: Covered::default(),
         }
     }
 

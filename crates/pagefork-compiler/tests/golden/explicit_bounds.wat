@@ -150,31 +150,31 @@
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
-;; block3(v14: i64):
-;;     v15 = load.i64 notrap aligned region3 v14-80
-;;     v11 = uextend.i64 v1
-;;     v28 = iconst.i64 8
-;;     v13 = iadd v11, v28  ; v28 = 8
-;;     v16 = icmp ugt v13, v15
-;;     brif v16, block4, block5
+;; block3(v13: i64):
+;;     v14 = load.i64 notrap aligned region3 v13-80
+;;     v10 = uextend.i64 v1
+;;     v11 = iconst.i64 8
+;;     v12 = iadd v10, v11  ; v11 = 8
+;;     v15 = icmp ugt v12, v14
+;;     brif v15, block4, block5
 ;; block4 cold:
 ;;     call fn0()
 ;;     trap user2
 ;; block5:
-;;     v18 = iadd.i64 v14, v11
-;;     v19 = load.i64 user2 little region0 v18
-;;     v24 = load.i64 notrap aligned region3 v14-80
-;;     v21 = uextend.i64 v0
-;;     v29 = iconst.i64 8
-;;     v30 = iadd v21, v29  ; v29 = 8
-;;     v25 = icmp ugt v30, v24
-;;     brif v25, block6, block7
+;;     v17 = iadd.i64 v13, v10
+;;     v18 = load.i64 user2 little region0 v17
+;;     v22 = load.i64 notrap aligned region3 v13-80
+;;     v19 = uextend.i64 v0
+;;     v26 = iconst.i64 8
+;;     v27 = iadd v19, v26  ; v26 = 8
+;;     v23 = icmp ugt v27, v22
+;;     brif v23, block6, block7
 ;; block6 cold:
 ;;     call fn0()
 ;;     trap user2
 ;; block7:
-;;     v27 = iadd.i64 v14, v21
-;;     store.i64 user2 little region0 v19, v27
+;;     v25 = iadd.i64 v13, v19
+;;     store.i64 user2 little region0 v18, v25
 ;;     jump block1
 ;; block1:
 ;;     return
@@ -198,26 +198,26 @@
 ;;     call_indirect sig0, v5()
 ;;     v6 = get_pinned_reg.i64 
 ;;     jump block3(v6)
-;; block3(v14: i64):
-;;     v15 = load.i64 notrap aligned region4 v14-4216
-;;     v16 = load.i64 notrap aligned region3 v15
-;;     v11 = uextend.i64 v0
-;;     v29 = iconst.i64 3
-;;     v13 = iadd v11, v29  ; v29 = 3
-;;     v17 = icmp ugt v13, v16
-;;     brif v17, block4, block5
+;; block3(v13: i64):
+;;     v14 = load.i64 notrap aligned region4 v13-4216
+;;     v15 = load.i64 notrap aligned region3 v14
+;;     v10 = uextend.i64 v0
+;;     v11 = iconst.i64 3
+;;     v12 = iadd v10, v11  ; v11 = 3
+;;     v16 = icmp ugt v12, v15
+;;     brif v16, block4, block5
 ;; block4 cold:
 ;;     call fn0()
 ;;     trap user2
 ;; block5:
-;;     v18 = load.i64 notrap aligned region4 v14-4224
-;;     v21 = ireduce.i8 v1
-;;     v22 = uextend.i16 v21
-;;     v23 = iconst.i16 257
-;;     v24 = imul v22, v23  ; v23 = 257
-;;     v20 = iadd v18, v11
-;;     store user2 little region0 v24, v20+1
-;;     store user2 little region0 v24, v20
+;;     v17 = load.i64 notrap aligned region4 v13-4224
+;;     v20 = ireduce.i8 v1
+;;     v21 = uextend.i16 v20
+;;     v22 = iconst.i16 257
+;;     v23 = imul v21, v22  ; v22 = 257
+;;     v19 = iadd v17, v10
+;;     store user2 little region0 v23, v19+1
+;;     store user2 little region0 v23, v19
 ;;     jump block1
 ;; block1:
 ;;     return

@@ -1,0 +1,77 @@
+//! Comparing accesses of 32-bit memories with the size, where what lies beyond it may
+//! be accessible; no more of them than needed.
+//!
+//! Fields of one structure are accesses with the same index and small offsets. Once
+//! the farthest of them has been compared, it *covers* the others in all code that it
+//! dominates, since a memory never becomes smaller while code runs.
+
+use std::collections::HashMap;
+
+use cranelift_codegen::ir::{InstBuilder, Value, types};
+use pagefork_layout::page::WASM_PAGE_SIZE;
+use pagefork_layout::trap::TrapCode;
+
+use super::Translator;
+use super::numeric::known_constant;
+
+/// A memory and an index into it.
+type Place = (u32, Value);
+
+/// What earlier comparisons cover at the current place.
+#[derive(Default)]
+pub(super) struct Covered {
+    /// So many bytes from each place on are inside.
+    bytes: HashMap<Place, u64>,
+    /// What each comparison has changed: the place, and the bytes before.
+    changes: Vec<(Place, Option<u64>)>,
+}
+
+impl Covered {
+    /// How many comparisons cover the current place.
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Forgets all but the first `length` comparisons: the others do not dominate what
+    /// follows.
+    pub(super) fn truncate(&mut self, length: usize) {
+        for (place, before) in self.changes.drain(length.min(self.changes.len())..).rev() {
+            match before {
+                Some(bytes) => drop(self.bytes.insert(place, bytes)),
+                None => drop(self.bytes.remove(&place)),
+            }
+        }
+    }
+
+    fn covers(&self, place: Place, reach: u64) -> bool {
+        self.bytes.get(&place).is_some_and(|bytes| *bytes >= reach)
+    }
+
+    fn add(&mut self, place: Place, reach: u64) {
+        self.changes.push((place, self.bytes.insert(place, reach)));
+    }
+}
+
+impl Translator<'_> {
+    /// Traps if not all of the `reach` bytes from `index` on, of 32 bits, are inside the
+    /// memory, unless inaccessible pages stop such accesses.
+    pub(super) fn check_bounds(&mut self, memory: u32, index: Value, reach: u64) {
+        if !self.module.options.explicit_bounds || self.is_inside(memory, index, reach) {
+            return;
+        }
+        self.covered.add((memory, index), reach);
+        let index = self.b.ins().uextend(types::I64, index);
+        let end = self.b.ins().iadd_imm_s(index, reach as i64);
+        let outside = self.ends_outside(memory, end);
+        self.trap_if(outside, TrapCode::MemoryOutOfBounds);
+    }
+
+    /// Whether that is known here.
+    fn is_inside(&self, memory: u32, index: Value, reach: u64) -> bool {
+        let least = self.module.info.memories[memory as usize].minimum;
+        let of_every_memory =
+            |index: i64| u64::from(index as u32) + reach <= least.saturating_mul(WASM_PAGE_SIZE);
+        self.covered.covers((memory, index), reach)
+            || known_constant(self, index).is_some_and(of_every_memory)
+    }
+}
