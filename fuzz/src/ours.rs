@@ -3,9 +3,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use pagefork::{
-    AsContext, AsContextMut, Config, Error, ErrorKind, Exception, Extern, ExternRef, ExternType,
-    Func, Global, Instance, Memory, Module, Store, StoreContextMut, StoreLimits, StrategyConfig,
-    Table, Tag, Trap, TrapCode, Val,
+    AsContext, AsContextMut, CodeBounds, Config, Error, ErrorKind, Exception, Extern, ExternRef,
+    ExternType, Func, Global, GrowthKind, Instance, Memory, Module, Store, StoreContextMut,
+    StoreLimits, StrategyConfig, Table, Tag, Trap, TrapCode, Val,
 };
 use wasmparser::{FuncType, ValType};
 
@@ -51,6 +51,29 @@ impl Engines {
     #[expect(clippy::new_without_default, reason = "it can panic")]
     pub fn new() -> Self {
         Self::of(&Config::new(), None)
+    }
+
+    /// Engines whose memories stay accessible beyond their size, and whose code compares
+    /// accesses with it.
+    ///
+    /// # Panics
+    /// If the machine cannot run guests.
+    pub fn that_compare_bounds() -> Self {
+        let mut config = Config::new();
+        config.strategies(StrategyConfig {
+            growth: GrowthKind::Checked { accessible: None },
+            code: CodeBounds::Explicit,
+            ..StrategyConfig::default()
+        });
+        Self::of(&config, None)
+    }
+
+    /// Those for the case with this seed: every other case has explicit bounds.
+    ///
+    /// # Panics
+    /// If the machine cannot run guests.
+    pub fn for_seed(seed: u64) -> Self {
+        if seed.is_multiple_of(2) { Self::new() } else { Self::that_compare_bounds() }
     }
 
     /// Engines that keep what they compile, so that stores of the same case have their

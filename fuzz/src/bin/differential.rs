@@ -148,7 +148,7 @@ fn show(seed: u64, campaign: &Campaign) -> Result<bool, String> {
         if case.deterministic { "deterministic, " } else { "" },
         case.fuel
     );
-    let comparison = compare(&case, &Engines::new(), library);
+    let comparison = compare(&case, &Engines::for_seed(case.seed), library);
     for (name, count) in &comparison.counts {
         println!("{count:>8} {name}");
     }
