@@ -56,7 +56,12 @@ impl Translator<'_> {
     /// Traps if not all of the `reach` bytes from `index` on, of 32 bits, are inside the
     /// memory, unless inaccessible pages stop such accesses.
     pub(super) fn check_bounds(&mut self, memory: u32, index: Value, reach: u64) {
-        if !self.module.options.explicit_bounds || self.is_inside(memory, index, reach) {
+        if !self.module.options.explicit_bounds {
+            return;
+        }
+        // Each block has its own name for what a local is in all of them.
+        let index = self.b.func.dfg.resolve_aliases(index);
+        if self.is_inside(memory, index, reach) {
             return;
         }
         self.covered.add((memory, index), reach);
