@@ -50,6 +50,11 @@ struct State {
     /// Whether what is written is to be sent at once, and not when there is more.
     eager: bool,
     connection: Option<Waker>,
+    /// Whether the connection's own thread handles the request, so that nobody waits
+    /// for the response before that thread comes back.
+    own: bool,
+    /// How many threads of the handler wait.
+    waiting: usize,
 
     submitted: Instant,
     started: Option<Instant>,
@@ -106,6 +111,8 @@ impl Exchange {
                 output: Vec::new(),
                 eager: false,
                 connection: None,
+                own: false,
+                waiting: 0,
                 submitted,
                 started: None,
                 finished: None,
@@ -136,14 +143,14 @@ impl Exchange {
         let mut state = self.lock();
         state.input_size += bytes.len();
         state.input.push_back(bytes);
-        drop(state);
-        self.changed.notify_all();
+        self.tell(state);
     }
 
     /// Ends the request's body.
     pub(crate) fn end_input(&self) {
-        self.lock().input_ended = true;
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.input_ended = true;
+        self.tell(state);
     }
 
     /// The size of a body that is complete.
@@ -202,9 +209,8 @@ impl Exchange {
         if !state.output.is_empty() {
             let was_full = state.output.len() >= OUTPUT_MAX;
             let output = std::mem::take(&mut state.output);
-            drop(state);
             if was_full {
-                self.changed.notify_all();
+                self.tell(state);
             }
             return Poll::Ready(Some(Ok(output.into())));
         }
@@ -224,8 +230,36 @@ impl Exchange {
         let mut state = self.lock();
         state.bodiless = true;
         state.output.clear();
+        self.tell(state);
+    }
+
+    /// Has the handler's thread look again whether it may go on.
+    fn tell(&self, state: MutexGuard<'_, State>) {
+        let waiting = state.waiting;
         drop(state);
-        self.changed.notify_all();
+        if waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Notes that the connection's own thread will handle the request: until
+    /// [`Exchange::disown`] is called nobody need be woken or look after it.
+    pub(crate) fn own(&self) {
+        self.lock().own = true;
+    }
+
+    /// Notes that the connection's task may run from now on, and wakes it.
+    pub(crate) fn disown(&self) {
+        let mut state = self.lock();
+        state.own = false;
+        let waker = state.connection.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether the connection's own thread will handle the request, or does.
+    pub(crate) fn is_own(&self) -> bool {
+        self.lock().own
     }
 
     /// Has what is written sent without waiting for more, if the handler began at
@@ -261,8 +295,7 @@ impl Exchange {
             interrupt();
         }
         let wakers = [state.connection.take(), state.pump.take(), state.guardian.take()];
-        drop(state);
-        self.changed.notify_all();
+        self.tell(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
         true
     }
@@ -329,7 +362,7 @@ impl Exchange {
         let cancelled = state.cancelled;
         state.finished = Some(result);
         state.interrupt = None;
-        let wakers = [state.connection.take(), state.pump.take(), state.guardian.take()];
+        let wakers = [state.connection_waker(), state.pump.take(), state.guardian.take()];
         drop(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
         (taken, cancelled)
@@ -397,7 +430,7 @@ impl Exchange {
         if !state.head_was_taken {
             state.head = Some(head);
         }
-        let waker = if state.eager { state.connection.take() } else { None };
+        let waker = if state.eager { state.connection_waker() } else { None };
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
@@ -420,7 +453,7 @@ impl Exchange {
         }
         state.output.extend_from_slice(bytes);
         let flush = state.eager || state.output.len() >= OUTPUT_FLUSH;
-        let waker = if flush { state.connection.take() } else { None };
+        let waker = if flush { state.connection_waker() } else { None };
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
@@ -433,8 +466,12 @@ impl Exchange {
         let mut state = self.lock();
         state.eager = true;
         let ready = state.head.is_some() || !state.output.is_empty();
-        let waker = if ready { state.connection.take() } else { None };
+        let is_own = state.own;
+        let waker = if ready { state.connection_waker() } else { None };
         drop(state);
+        if ready && is_own {
+            self.front.workers().leave_lane();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -455,15 +492,16 @@ impl Exchange {
         state.eager = true;
         let begun = Instant::now();
         state.blocked_since = Some(begun);
-        let waker = state.connection.take();
+        let waker = state.connection_waker();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
         let workers = self.front.workers();
         workers.block();
-        let state = self.lock();
-        let state = match timeout {
+        let mut state = self.lock();
+        state.waiting += 1;
+        let mut state = match timeout {
             Some(timeout) => {
                 let waited = self.changed.wait_timeout_while(state, timeout, |state| busy(state));
                 waited.unwrap_or_else(PoisonError::into_inner).0
@@ -473,6 +511,7 @@ impl Exchange {
                 waited.unwrap_or_else(PoisonError::into_inner)
             }
         };
+        state.waiting -= 1;
         drop(state);
         workers.unblock();
         let mut state = self.lock();
@@ -483,6 +522,11 @@ impl Exchange {
 }
 
 impl State {
+    /// What wakes the connection's task, if it can do something then.
+    fn connection_waker(&mut self) -> Option<Waker> {
+        if self.own { None } else { self.connection.take() }
+    }
+
     fn take_head(&mut self) -> Option<Head> {
         let head = self.head.take();
         self.head_was_taken |= head.is_some();

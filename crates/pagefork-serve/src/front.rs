@@ -22,7 +22,7 @@ use crate::handler::{BodyReader, Handler, Head, Request, ResponseWriter};
 use crate::identity::{self, Identities};
 use crate::log::{AccessLog, Log};
 use crate::metrics::Metrics;
-use crate::workers::{Job, Pace, WorkerLimits, Workers};
+use crate::workers::{Job, WorkerLimits, Workers};
 
 /// What all connections share.
 pub(crate) struct Front {
@@ -66,7 +66,12 @@ impl Front {
     pub(crate) fn new(config: &mut Config, handler: Box<dyn Handler>) -> Arc<Front> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let busy = config.concurrency.max(1);
-        let limits = WorkerLimits { running: processors.min(busy), busy, queued: config.queue };
+        let limits = WorkerLimits {
+            running: processors.min(busy),
+            busy,
+            queued: config.queue,
+            patience: config.patience,
+        };
         Arc::new(Front {
             metrics: Metrics::default(),
             log: Log::new(config.take_log()),
@@ -151,7 +156,8 @@ impl Front {
         };
         // From here on, being dropped means that the client went away.
         let under_way = UnderWay(Some(Arc::clone(&exchange)));
-        let job = Box::new(Job { request, exchange: Arc::clone(&exchange) });
+        let may_wait = complete.is_none();
+        let job = Box::new(Job { request, exchange: Arc::clone(&exchange), may_wait });
         if self.workers.submit(job).is_err() {
             under_way.disarm();
             let failure = Failure::new(FailureKind::QueueFull, "");
@@ -182,7 +188,8 @@ impl Front {
                 if let Poll::Ready(answer) = exchange.poll_answer(context) {
                     return Poll::Ready(answer);
                 }
-                if !is_patient || look.as_mut().poll(context).is_pending() {
+                // Asked first, because to set a timer costs a system call.
+                if exchange.is_own() || !is_patient || look.as_mut().poll(context).is_pending() {
                     return Poll::Pending;
                 }
                 let next = match exchange.lose_patience(patience) {
@@ -192,7 +199,7 @@ impl Front {
                         } else if waited >= self.limits.queue_timeout {
                             exchange.cancel(Cancelled::QueueTimeout);
                         } else {
-                            self.workers.relieve(patience);
+                            self.workers.relieve();
                         }
                         interval = (interval * 2).min(QUEUE_LOOK_MAX).max(patience);
                         interval = interval.max(Duration::from_millis(1));
@@ -201,7 +208,7 @@ impl Front {
                     Progress::Begun(left) => left,
                     Progress::Long => {
                         is_patient = false;
-                        self.workers.relieve(patience);
+                        self.workers.relieve();
                         self.guard(exchange);
                         continue;
                     }
@@ -360,13 +367,13 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Does a job, on a thread of the workers.
-fn run(job: Box<Job>) -> Pace {
-    let Job { request, exchange } = *job;
+/// Does a job, on a thread of the workers. Says how long it took.
+fn run(job: Box<Job>) -> Duration {
+    let Job { request, exchange, .. } = *job;
     let front = Arc::clone(exchange.front());
     let Some(waited) = exchange.start() else {
         exchange.finish(Ok(()));
-        return Pace::Short;
+        return Duration::ZERO;
     };
     front.metrics.wait.observe(waited);
     let id = request.id.clone();
@@ -383,7 +390,7 @@ fn run(job: Box<Job>) -> Pace {
         let kind = FailureKind::from(cancelled).name();
         front.log.request(&id, &format!("{kind}: stopped after {taken:.1?}"));
     }
-    if taken < front.limits.patience { Pace::Short } else { Pace::Long }
+    taken
 }
 
 /// A request that has a handler, or will have one. Dropped before its response is

@@ -25,8 +25,12 @@ mod front;
 mod exchange;
 /// Bodies of responses, and what is noted when they end.
 mod body;
-/// The threads that handlers run on.
+/// The threads that connections are served on and handlers run on.
 mod workers;
+/// A share of the connections, and the thread that serves it.
+mod lane;
+/// A thread that sees when a lane has no leader for too long.
+mod lookout;
 
 /// What answers requests, and what it is given for that.
 mod handler;

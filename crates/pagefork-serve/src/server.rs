@@ -20,6 +20,7 @@ use crate::admin;
 use crate::config::Config;
 use crate::front::Front;
 use crate::handler::Handler;
+use crate::lane::Lane;
 use crate::stall::Impatient;
 
 /// How long the last responses have to leave once requests were ended.
@@ -132,22 +133,28 @@ impl Server {
         let stop = StopHandle(watch::Sender::new(Stage::Serving));
         let shared = Arc::new(Shared { front, config, stage: stop.0.subscribe() });
 
-        let mut threads = Vec::new();
+        let mut shares = Vec::new();
         for _ in 0..shared.config.connection_threads.max(1) {
-            threads.push(connection_thread(&shared)?);
+            shares.push(Share::new(&shared)?);
         }
         let runtime = runtime()?;
         shared.front.set_runtime(runtime.handle().clone());
+        let lanes = shares.iter().map(|share| Arc::clone(&share.lane)).collect();
+        if let Err(error) = shared.front.workers().start(lanes) {
+            shared.end(shares);
+            return Err(StartError::Runtime(error));
+        }
         let admin_address = admin.as_ref().map(|(_, local)| *local);
         let thread = std::thread::Builder::new().name("pagefork-accept".to_owned());
-        let stopper = stop.clone();
+        let (stopper, front) = (stop.clone(), Arc::clone(&shared.front));
         let main = thread
             .spawn(move || {
                 let admin = admin.map(|(listener, _)| listener);
-                runtime.block_on(serve(&shared, listener, admin, &threads, &stopper));
+                runtime.block_on(serve(&shared, listener, admin, &shares, &stopper));
                 runtime.shutdown_background();
-                shared.end(threads)
+                shared.end(shares)
             })
+            .inspect_err(|_| front.workers().close())
             .map_err(StartError::Runtime)?;
         Ok(Server { local, admin: admin_address, stop, main })
     }
@@ -184,14 +191,15 @@ struct Shared {
 
 impl Shared {
     /// Says what there was, when everything else has ended.
-    fn end(&self, threads: Vec<ConnectionThread>) -> Summary {
+    fn end(&self, shares: Vec<Share>) -> Summary {
         let front = &self.front;
-        front.workers().close();
-        for thread in threads {
-            drop(thread.streams);
-            // A panic was printed when it happened.
-            let _ = thread.thread.join();
+        for Share { streams, lane } in shares {
+            drop(streams);
+            // Who has left it may not come back.
+            let _ = front.workers().take_over(&lane);
+            lane.wait(LAST_WORDS);
         }
+        front.workers().close();
         if let Some(access) = &front.access {
             access.flush();
         }
@@ -201,10 +209,31 @@ impl Shared {
     }
 }
 
-/// A thread that serves connections, and where to send them.
-struct ConnectionThread {
+/// A share of the connections, and where to send more.
+struct Share {
     streams: mpsc::UnboundedSender<Connection>,
-    thread: JoinHandle<()>,
+    lane: Arc<Lane>,
+}
+
+impl Share {
+    fn new(shared: &Arc<Shared>) -> Result<Share, StartError> {
+        let (streams, mut accepted) = mpsc::unbounded_channel::<Connection>();
+        let (runtime, shared) = (runtime()?, Arc::clone(shared));
+        let handle = runtime.handle().clone();
+        let lane = Lane::new(runtime);
+        let closing = Arc::downgrade(&lane);
+        handle.spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Some(connection) = accepted.recv().await {
+                connections.spawn(serve_connection(Arc::clone(&shared), connection));
+                while connections.try_join_next().is_some() {}
+            }
+            if let Some(lane) = closing.upgrade() {
+                lane.close();
+            }
+        });
+        Ok(Share { streams, lane })
+    }
 }
 
 struct Connection {
@@ -219,38 +248,19 @@ fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
     builder.enable_io().enable_time().build().map_err(StartError::Runtime)
 }
 
-fn connection_thread(shared: &Arc<Shared>) -> Result<ConnectionThread, StartError> {
-    let (streams, mut accepted) = mpsc::unbounded_channel::<Connection>();
-    let (runtime, shared) = (runtime()?, Arc::clone(shared));
-    let thread = std::thread::Builder::new().name("pagefork-http".to_owned());
-    let thread = thread
-        .spawn(move || {
-            runtime.block_on(async {
-                let mut connections = tokio::task::JoinSet::new();
-                while let Some(connection) = accepted.recv().await {
-                    connections.spawn(serve_connection(Arc::clone(&shared), connection));
-                    while connections.try_join_next().is_some() {}
-                }
-            });
-            runtime.shutdown_background();
-        })
-        .map_err(StartError::Runtime)?;
-    Ok(ConnectionThread { streams, thread })
-}
-
 /// Accepts connections, and returns when the server has stopped.
 async fn serve(
     shared: &Arc<Shared>,
     listener: TcpListener,
     admin: Option<TcpListener>,
-    threads: &[ConnectionThread],
+    shares: &[Share],
     stop: &StopHandle,
 ) {
     let places = shared.config.connections_max.clamp(1, Semaphore::MAX_PERMITS);
     let free = Arc::new(Semaphore::new(places));
     let accepting = tokio::spawn({
         let (shared, free) = (Arc::clone(shared), Arc::clone(&free));
-        let streams: Vec<_> = threads.iter().map(|thread| thread.streams.clone()).collect();
+        let streams: Vec<_> = shares.iter().map(|share| share.streams.clone()).collect();
         async move { accept(&shared, listener, &streams, &free).await }
     });
     let flushing = tokio::spawn({
@@ -302,18 +312,18 @@ async fn either(a: impl Future<Output = bool>, b: impl Future<Output = bool>) ->
     .await
 }
 
-/// Accepts connections and deals them out to the threads.
+/// Accepts connections and deals them out.
 async fn accept(
     shared: &Shared,
     listener: TcpListener,
-    threads: &[mpsc::UnboundedSender<Connection>],
+    shares: &[mpsc::UnboundedSender<Connection>],
     free: &Arc<Semaphore>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return shared.front.log.line(&format!("cannot accept: {error}")),
     };
-    for thread in threads.iter().cycle() {
+    for share in shares.iter().cycle() {
         let Ok(permit) = Arc::clone(free).acquire_owned().await else { return };
         let (stream, remote) = loop {
             match listener.accept().await {
@@ -326,7 +336,7 @@ async fn accept(
             }
         };
         let Ok(stream) = stream.into_std() else { continue };
-        let _ = thread.send(Connection { stream, remote, permit });
+        let _ = share.send(Connection { stream, remote, permit });
     }
 }
 

@@ -1,10 +1,16 @@
-//! The threads that handlers run on.
+//! The threads that requests are handled on.
 //!
-//! As many run as there are processors, and the rest of the requests wait: a
-//! thread that was used last has warm slots and warm caches. Whoever waits for its
+//! As many requests are handled at once as there are processors, and the rest waits:
+//! a thread that was used last has warm slots and warm caches. Whoever waits for its
 //! client does not count, and whoever takes long is not waited for: when no request
 //! was begun for as long as [`patience`](crate::Config::patience), more run, up to
 //! the limit.
+//!
+//! A request is best handled by the thread that serves its connection, which costs no
+//! change of threads, while nobody looks after the connections of its [`Lane`] (all
+//! threads are equal, and lead a lane or not). If that takes longer than a moment, or
+//! if the handler waits for its client, another thread goes on with the lane. After a
+//! request that took long, the next ones are handed over at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,21 +19,29 @@ use std::time::{Duration, Instant};
 
 use crate::exchange::Exchange;
 use crate::handler::Request;
+use crate::lane::{self, Lane, Leader};
+use crate::lookout::Lookout;
 
 /// How long a thread without work stays.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// How many requests are handed over after one that took long.
+const WARY: u32 = 32;
 
 /// A request and where its response goes.
 pub(crate) struct Job {
     pub(crate) request: Request,
     pub(crate) exchange: Arc<Exchange>,
+    /// Whether its handler may wait for its client, because the body is not complete.
+    pub(crate) may_wait: bool,
 }
 
 pub(crate) struct Workers {
     state: Mutex<State>,
     limits: WorkerLimits,
-    /// What threads do with jobs.
-    run: fn(Box<Job>) -> Pace,
+    /// What threads do with jobs; says how long that took, without waiting for clients.
+    run: fn(Box<Job>) -> Duration,
+    lookout: Lookout,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +52,18 @@ pub(crate) struct WorkerLimits {
     pub(crate) busy: usize,
     /// How many requests may wait beyond those.
     pub(crate) queued: usize,
+    /// How long others are to wait for them.
+    pub(crate) patience: Duration,
 }
 
 struct State {
     queue: VecDeque<Box<Job>>,
     /// Threads without work, the one that was last at it last.
     idle: Vec<Arc<Seat>>,
+    /// Lanes whose leaders could handle a request.
+    open: Vec<Arc<Lane>>,
+    /// How many requests are still to be handed over.
+    wary: u32,
     /// Threads with a job.
     busy: usize,
     /// Of those, the ones that do not wait for a client.
@@ -57,14 +77,6 @@ struct State {
     closed: bool,
 }
 
-/// How long a job took.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
-    Short,
-    /// Longer than others are to wait.
-    Long,
-}
-
 /// A thread, and what it is to wake up for.
 struct Seat {
     order: Mutex<Option<Order>>,
@@ -73,17 +85,21 @@ struct Seat {
 
 enum Order {
     Work(Box<Job>),
+    Lead(Leader),
     End,
 }
 
 impl Workers {
-    pub(crate) fn new(limits: WorkerLimits, run: fn(Box<Job>) -> Pace) -> Workers {
+    pub(crate) fn new(limits: WorkerLimits, run: fn(Box<Job>) -> Duration) -> Workers {
         Workers {
             limits,
             run,
+            lookout: Lookout::default(),
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 idle: Vec::new(),
+                open: Vec::new(),
+                wary: 0,
                 busy: 0,
                 running: 0,
                 relief: 0,
@@ -94,27 +110,38 @@ impl Workers {
         }
     }
 
-    /// Has a job done, now or later; gives it back if too many wait.
+    /// Has a job done, now or later; gives it back if too many wait. Whoever leads a lane
+    /// does it, unless it may wait for its client, or others took long.
     pub(crate) fn submit(self: &Arc<Self>, job: Box<Job>) -> Result<(), Box<Job>> {
         let mut state = self.lock();
-        if state.running < self.running_max(&state) && state.busy < self.limits.busy {
-            self.place(state, job);
-            return Ok(());
-        }
         // Those that will get a thread anyway do not count as waiting.
-        if state.busy + state.queue.len() >= self.limits.busy + self.limits.queued {
+        let has_room = self.has_room(&state);
+        if !has_room && state.busy + state.queue.len() >= self.limits.busy + self.limits.queued {
             return Err(job);
         }
+        // Whoever waits already comes first.
+        let is_first = state.queue.is_empty();
         state.queue.push_back(job);
+        if has_room && let Some(job) = state.queue.pop_front() {
+            let lane = if state.is_for_leaders(&job) { state.open_lane() } else { None };
+            match lane {
+                Some((lane, is_own)) => {
+                    state.begin();
+                    drop(state);
+                    lane.give(job, is_own && is_first);
+                }
+                None => self.place(state, job),
+            }
+        }
         Ok(())
     }
 
     /// Lets more jobs run than there are processors, if some wait and none was begun
     /// for this long: those that run take their time. Each that does takes a place
     /// with it when it ends.
-    pub(crate) fn relieve(self: &Arc<Self>, patience: Duration) {
+    pub(crate) fn relieve(self: &Arc<Self>) {
         let mut state = self.lock();
-        if state.queue.is_empty() || state.last_begun.elapsed() < patience {
+        if state.queue.is_empty() || state.last_begun.elapsed() < self.limits.patience {
             return;
         }
         state.relief = (state.relief + self.limits.running).min(self.limits.busy);
@@ -129,12 +156,22 @@ impl Workers {
         }
     }
 
+    /// Has the connections of the lane that the thread has left served by another one:
+    /// the calling handler takes its time.
+    pub(crate) fn leave_lane(self: &Arc<Self>) {
+        if let Some(lane) = lane::left_here() {
+            self.lock().wary = WARY;
+            // If no thread can be started now, the lookout tries again.
+            let _ = self.take_over(&lane);
+        }
+    }
+
     /// The calling handler begins to wait for its client: another may run.
     pub(crate) fn block(self: &Arc<Self>) {
+        self.leave_lane();
         let mut state = self.lock();
         state.running -= 1;
-        if state.running < self.running_max(&state)
-            && state.busy < self.limits.busy
+        if self.has_room(&state)
             && let Some(job) = state.queue.pop_front()
         {
             self.place(state, job);
@@ -153,8 +190,65 @@ impl Workers {
         (state.busy, state.queue.len())
     }
 
+    /// Has the connections of lanes served.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(crate) fn start(self: &Arc<Self>, lanes: Vec<Arc<Lane>>) -> std::io::Result<()> {
+        // It takes two looks to see that a lane was left for too long.
+        let interval = self.limits.patience / 2;
+        let (workers, looked_after) = (Arc::clone(self), lanes.clone());
+        let lookout = std::thread::Builder::new().name("pagefork-lookout".to_owned());
+        let lookout = lookout.spawn(move || {
+            // If no thread can be started, the next look comes soon.
+            let take_over = |lane: &Arc<Lane>| drop(workers.take_over(lane));
+            workers.lookout.run(&looked_after, interval, take_over);
+        })?;
+        self.lookout.set_thread(lookout.thread().clone());
+        lanes.iter().try_for_each(|lane| self.take_over(lane))
+    }
+
+    /// Has a thread serve the connections of a lane, unless one does.
+    ///
+    /// # Errors
+    /// If none can be started.
+    pub(crate) fn take_over(self: &Arc<Self>, lane: &Arc<Lane>) -> std::io::Result<()> {
+        match lane.leader() {
+            Some(leader) => self.tell(self.lock(), Order::Lead(leader)),
+            None => Ok(()),
+        }
+    }
+
+    /// A request for the leader of an open lane, from the queue. An error if it is given
+    /// one already.
+    pub(crate) fn take(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<Option<Box<Job>>, ()> {
+        loop {
+            let mut state = self.lock();
+            let index = state.open.iter().position(|open| Arc::ptr_eq(open, lane)).ok_or(())?;
+            if !self.has_room(&state) {
+                return Ok(None);
+            }
+            let Some(job) = state.queue.pop_front() else { return Ok(None) };
+            if state.is_for_leaders(&job) {
+                state.open.swap_remove(index);
+                state.begin();
+                return Ok(Some(job));
+            }
+            self.place(state, job);
+        }
+    }
+
+    /// Gives a lane no more requests; `false` if one is on its way.
+    pub(crate) fn shut(&self, lane: &Arc<Lane>) -> bool {
+        let open = &mut self.lock().open;
+        let before = open.len();
+        open.retain(|other| !Arc::ptr_eq(other, lane));
+        open.len() < before
+    }
+
     /// Ends threads once they are done.
     pub(crate) fn close(&self) {
+        self.lookout.close();
         let mut state = self.lock();
         state.closed = true;
         let idle = std::mem::take(&mut state.idle);
@@ -169,29 +263,22 @@ impl Workers {
         self.limits.running + state.relief
     }
 
+    /// Whether another handler may run.
+    fn has_room(&self, state: &State) -> bool {
+        state.running < self.running_max(state) && state.busy < self.limits.busy
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a job to a thread.
+    /// Gives a job to a thread that leads no lane.
     fn place(self: &Arc<Self>, mut state: MutexGuard<'_, State>, job: Box<Job>) {
-        state.busy += 1;
-        state.running += 1;
-        state.last_begun = Instant::now();
-        if let Some(seat) = state.idle.pop() {
-            drop(state);
-            seat.tell(Order::Work(job));
-            return;
-        }
-        state.threads += 1;
-        drop(state);
-        let workers = Arc::clone(self);
+        state.begin();
         let exchange = Arc::clone(&job.exchange);
-        let thread = std::thread::Builder::new().name("pagefork-serve".to_owned());
-        if let Err(error) = thread.spawn(move || workers.work(job)) {
+        if let Err(error) = self.tell(state, Order::Work(job)) {
             let mut state = self.lock();
             (state.busy, state.running) = (state.busy - 1, state.running - 1);
-            state.threads -= 1;
             drop(state);
             exchange.finish(Err(crate::Failure::new(
                 crate::FailureKind::Spawn,
@@ -200,23 +287,77 @@ impl Workers {
         }
     }
 
+    /// Gives an order to a thread without work.
+    fn tell(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        order: Order,
+    ) -> std::io::Result<()> {
+        if let Some(seat) = state.idle.pop() {
+            drop(state);
+            seat.tell(order);
+            return Ok(());
+        }
+        state.threads += 1;
+        drop(state);
+        let workers = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("pagefork-serve".to_owned());
+        // What a thread that does not start was to lead is left by that.
+        let started = thread.spawn(move || workers.work(order));
+        started.map(drop).inspect_err(|_| self.lock().threads -= 1)
+    }
+
     /// What a thread does.
-    fn work(&self, first: Box<Job>) {
+    fn work(self: &Arc<Self>, first: Order) {
         let seat = Arc::new(Seat { order: Mutex::new(None), thread: std::thread::current() });
-        let mut job = Some(first);
-        while let Some(current) = job {
-            let pace = (self.run)(current);
-            job = self.next(&seat, pace);
+        let mut order = Some(first);
+        while let Some(current) = order {
+            order = match current {
+                Order::Work(job) => match self.done((self.run)(job), true) {
+                    Some(next) => Some(Order::Work(next)),
+                    None => self.rest(&seat),
+                },
+                Order::Lead(leader) => match self.lead(leader) {
+                    Some(next) => Some(Order::Work(next)),
+                    None => self.rest(&seat),
+                },
+                Order::End => None,
+            }
         }
     }
 
-    /// The next job for a thread that is done with one; `None` ends it.
-    fn next(&self, seat: &Arc<Seat>, pace: Pace) -> Option<Box<Job>> {
+    /// Serves the connections of a lane, and handles requests, until it has ended or
+    /// another thread leads it; says what the thread is to do next, if there is more.
+    fn lead(self: &Arc<Self>, mut leader: Leader) -> Option<Box<Job>> {
+        loop {
+            self.lock().open.push(Arc::clone(leader.lane()));
+            let Some(job) = leader.serve(self) else {
+                leader.end();
+                return None;
+            };
+            let lane = leader.leave();
+            self.lookout.wake();
+            let taken = (self.run)(job);
+            let Some(again) = lane.leader() else {
+                lane::forget();
+                return self.done(taken, true);
+            };
+            self.done(taken, false);
+            leader = again;
+        }
+    }
+
+    /// Notes the end of a job, and says what the thread is to do next, if it wants more.
+    fn done(&self, taken: Duration, more: bool) -> Option<Box<Job>> {
         let mut state = self.lock();
-        if pace == Pace::Long {
+        if taken >= self.limits.patience {
             state.relief = state.relief.saturating_sub(1);
         }
-        if state.running <= self.running_max(&state)
+        if taken >= self.limits.patience / 4 {
+            state.wary = WARY;
+        }
+        if more
+            && state.running <= self.running_max(&state)
             && let Some(job) = state.queue.pop_front()
         {
             state.last_begun = Instant::now();
@@ -224,6 +365,12 @@ impl Workers {
         }
         state.busy -= 1;
         state.running -= 1;
+        None
+    }
+
+    /// The next order for a thread without work; `None` ends it.
+    fn rest(&self, seat: &Arc<Seat>) -> Option<Order> {
+        let mut state = self.lock();
         if state.closed {
             state.threads -= 1;
             return None;
@@ -232,10 +379,8 @@ impl Workers {
         drop(state);
         loop {
             std::thread::park_timeout(IDLE_MAX);
-            match seat.order() {
-                Some(Order::Work(job)) => return Some(job),
-                Some(Order::End) => return None,
-                None => {}
+            if let Some(order) = seat.order() {
+                return Some(order);
             }
             let mut state = self.lock();
             // If it is not there any more, an order is on its way.
@@ -244,6 +389,32 @@ impl Workers {
                 state.threads -= 1;
                 return None;
             }
+        }
+    }
+}
+
+impl State {
+    /// Counts a job that begins.
+    fn begin(&mut self) {
+        self.busy += 1;
+        self.running += 1;
+        self.last_begun = Instant::now();
+    }
+
+    /// Whether the leader of a lane should handle a request.
+    fn is_for_leaders(&mut self, job: &Job) -> bool {
+        let is_wary = self.wary > 0;
+        self.wary = self.wary.saturating_sub(1);
+        !is_wary && !job.may_wait
+    }
+
+    /// A lane whose leader has time, and whether the caller is that.
+    fn open_lane(&mut self) -> Option<(Arc<Lane>, bool)> {
+        let own = lane::led_here();
+        let is_own = |lane: &Arc<Lane>| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, lane));
+        match self.open.iter().position(is_own) {
+            Some(index) => Some((self.open.swap_remove(index), true)),
+            None => self.open.pop().map(|lane| (lane, false)),
         }
     }
 }

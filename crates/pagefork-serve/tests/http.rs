@@ -3,13 +3,23 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::io::Read;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use common::{By, Client, PATIENCE, serve, until};
+use common::{By, Client, PATIENCE, Served, until};
 use http::{HeaderMap, StatusCode};
-use pagefork_serve::{Failure, FailureKind, Request, ResponseWriter};
+use pagefork_serve::{Config, Failure, FailureKind, Handler, Request, ResponseWriter};
+
+/// With all connections on one thread, so that they get into each other's way if they can.
+fn serve(handler: impl Handler, change: impl FnOnce(&mut Config)) -> Served {
+    common::serve(handler, |config| {
+        config.connection_threads = 1;
+        change(config);
+    })
+}
 
 fn hello(_: Request, response: &ResponseWriter) -> Result<(), Failure> {
     response.start(StatusCode::OK, HeaderMap::new());
@@ -225,6 +235,118 @@ fn a_request_does_not_wait_for_one_that_takes_long() {
     for client in &mut long {
         assert_eq!(client.answer().status, 200);
     }
+}
+
+#[test]
+fn who_serves_a_connection_handles_its_requests() {
+    let threads = Arc::new(Mutex::new(HashSet::new()));
+    let seen = Arc::clone(&threads);
+    let server = serve(
+        By(move |request: Request, response: &ResponseWriter| {
+            seen.lock().unwrap().insert(std::thread::current().id());
+            hello(request, response)
+        }),
+        // Nothing takes long.
+        |config| config.patience = Duration::MAX / 2,
+    );
+    for _ in 0..3 {
+        let mut client = server.connect();
+        for _ in 0..10 {
+            assert_eq!(client.get("/").status, 200);
+        }
+    }
+    assert_eq!(threads.lock().unwrap().len(), 1);
+}
+
+/// Bytes that nobody takes who does not read them.
+const FLOOD: usize = 64 << 20;
+
+/// Answers with a flood, or with one byte.
+fn flood(request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+    response.start(StatusCode::OK, HeaderMap::new());
+    let size = if request.head.uri.path() == "/flood" { FLOOD } else { 1 };
+    for part in vec![b'x'; size].chunks(FLOOD / 16) {
+        // Whoever has gone does not miss it.
+        let _ = response.write(part);
+    }
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_a_client_leaves_the_connections_to_another_thread() {
+    // By how long it takes nobody would notice.
+    let server = serve(By(flood), |config| config.patience = Duration::MAX / 2);
+    let mut flooded = server.connect();
+    flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(server.get("/").text(), "x");
+    assert_eq!(flooded.answer().body.len(), FLOOD);
+}
+
+#[test]
+fn what_is_flushed_is_sent_by_another_thread() {
+    let (go_on, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let server = serve(
+        By(move |_, response: &ResponseWriter| {
+            response.start(StatusCode::OK, HeaderMap::new());
+            response.write(b"one").unwrap();
+            response.flush();
+            told.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            Ok(())
+        }),
+        |config| config.patience = Duration::MAX / 2,
+    );
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.head();
+    assert_eq!(client.chunk(), b"one");
+    go_on.send(()).unwrap();
+    assert!(client.chunk().is_empty());
+}
+
+#[test]
+fn who_waits_is_handled_before_whoever_comes_later() {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&order);
+    let (gate, handler) = gated(move |request, response| {
+        seen.lock().unwrap().push(request.head.uri.path().to_owned());
+        hello(request, response)
+    });
+    let server = common::serve(handler, |config| {
+        config.connection_threads = 2;
+        config.concurrency = 1;
+        config.patience = Duration::MAX / 2;
+    });
+    // The next request of a connection follows the last without a pause.
+    let mut busy = server.connect();
+    busy.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    busy.send("GET /later HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3));
+    gate.begun.recv_timeout(PATIENCE).unwrap();
+    let mut waiting = server.connect();
+    waiting.send("GET /waits HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for_metric("pagefork_requests_queued", 1.0);
+    gate.go_on.send(()).unwrap();
+    assert_eq!(waiting.answer().status, 200);
+    for _ in 0..4 {
+        assert_eq!(busy.answer().status, 200);
+    }
+    assert_eq!(*order.lock().unwrap(), ["/gate", "/waits", "/later", "/later", "/later"]);
+}
+
+#[test]
+fn who_waits_is_handled_when_a_thread_that_lost_its_connections_is_done() {
+    let server = serve(By(flood), |config| {
+        config.concurrency = 1;
+        config.patience = Duration::MAX / 2;
+    });
+    let mut flooded = server.connect();
+    flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for_metric("pagefork_handlers_busy", 1.0);
+    let mut waiting = server.connect();
+    waiting.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for_metric("pagefork_requests_queued", 1.0);
+    assert_eq!(flooded.answer().body.len(), FLOOD);
+    assert_eq!(waiting.answer().text(), "x");
 }
 
 #[test]
