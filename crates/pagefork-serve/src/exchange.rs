@@ -466,10 +466,10 @@ impl Exchange {
         let mut state = self.lock();
         state.eager = true;
         let ready = state.head.is_some() || !state.output.is_empty();
-        let is_own = state.own;
         let waker = if ready { state.connection_waker() } else { None };
         drop(state);
-        if ready && is_own {
+        if ready {
+            // The connection of a request that had to wait may be of the lane too.
             self.front.workers().leave_lane();
         }
         if let Some(waker) = waker {

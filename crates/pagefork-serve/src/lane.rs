@@ -52,9 +52,9 @@ pub(crate) fn led_here() -> Option<Arc<Lane>> {
     if LEADS.get() { LANE.with_borrow(Clone::clone) } else { None }
 }
 
-/// The lane that the thread has left to handle a request.
+/// The lane that the thread has left to handle a request; says so once.
 pub(crate) fn left_here() -> Option<Arc<Lane>> {
-    if LEADS.get() { None } else { LANE.with_borrow(Clone::clone) }
+    if LEADS.get() { None } else { LANE.take() }
 }
 
 /// To be said when the thread will not come back to the lane that it has left.

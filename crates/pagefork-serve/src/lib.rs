@@ -31,6 +31,8 @@ mod workers;
 mod lane;
 /// A thread that sees when a lane has no leader for too long.
 mod lookout;
+/// Whether a handler takes long by itself.
+mod used;
 
 /// What answers requests, and what it is given for that.
 mod handler;

@@ -10,7 +10,8 @@
 //! change of threads, while nobody looks after the connections of its [`Lane`] (all
 //! threads are equal, and lead a lane or not). If that takes longer than a moment, or
 //! if the handler waits for its client, another thread goes on with the lane. After a
-//! request that took long, the next ones are handed over at once.
+//! request that took long by itself, and not because others used its processor, the
+//! next ones are handed over at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use crate::exchange::Exchange;
 use crate::handler::Request;
 use crate::lane::{self, Lane, Leader};
 use crate::lookout::Lookout;
+use crate::used::Used;
 
 /// How long a thread without work stays.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -313,10 +315,14 @@ impl Workers {
         let mut order = Some(first);
         while let Some(current) = order {
             order = match current {
-                Order::Work(job) => match self.done((self.run)(job), true) {
-                    Some(next) => Some(Order::Work(next)),
-                    None => self.rest(&seat),
-                },
+                Order::Work(job) => {
+                    let used = Used::by_this_thread();
+                    let taken = (self.run)(job);
+                    match self.done(taken, used, true) {
+                        Some(next) => Some(Order::Work(next)),
+                        None => self.rest(&seat),
+                    }
+                }
                 Order::Lead(leader) => match self.lead(leader) {
                     Some(next) => Some(Order::Work(next)),
                     None => self.rest(&seat),
@@ -337,34 +343,42 @@ impl Workers {
             };
             let lane = leader.leave();
             self.lookout.wake();
+            let used = Used::by_this_thread();
             let taken = (self.run)(job);
             let Some(again) = lane.leader() else {
                 lane::forget();
-                return self.done(taken, true);
+                return self.done(taken, used, true);
             };
-            self.done(taken, false);
+            self.done(taken, used, false);
             leader = again;
         }
     }
 
     /// Notes the end of a job, and says what the thread is to do next, if it wants more.
-    fn done(&self, taken: Duration, more: bool) -> Option<Box<Job>> {
+    fn done(&self, taken: Duration, before: Used, more: bool) -> Option<Box<Job>> {
+        // As soon as that the lookout may have another thread go on with the lane.
+        let long = self.limits.patience / 2;
+        let wary = taken >= long && Used::by_this_thread().is_long(before, long);
         let mut state = self.lock();
         if taken >= self.limits.patience {
             state.relief = state.relief.saturating_sub(1);
         }
-        if taken >= self.limits.patience / 4 {
+        if wary {
             state.wary = WARY;
-        }
-        if more
-            && state.running <= self.running_max(&state)
-            && let Some(job) = state.queue.pop_front()
-        {
-            state.last_begun = Instant::now();
-            return Some(job);
         }
         state.busy -= 1;
         state.running -= 1;
+        while more && self.has_room(&state) {
+            let job = state.queue.pop_front()?;
+            let lane = if state.is_for_leaders(&job) { state.open.pop() } else { None };
+            state.begin();
+            let Some(lane) = lane else { return Some(job) };
+            drop(state);
+            // Or those who have lost their lanes would take all that comes.
+            lane.give(job, false);
+            // Its leader may have been about to take one for a place that it left itself.
+            state = self.lock();
+        }
         None
     }
 
@@ -427,5 +441,84 @@ impl Seat {
 
     fn order(&self) -> Option<Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::Front;
+    use crate::{BodyReader, Config, Failure, Handler, ResponseWriter};
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    fn workers() -> Arc<Workers> {
+        let patience = Duration::MAX / 2;
+        let limits = WorkerLimits { running: 2, busy: 2, queued: 10, patience };
+        Arc::new(Workers::new(limits, |_| Duration::ZERO))
+    }
+
+    fn lane() -> Arc<Lane> {
+        Lane::new(tokio::runtime::Builder::new_current_thread().build().unwrap())
+    }
+
+    fn job() -> Box<Job> {
+        let address = ([127, 0, 0, 1], 0).into();
+        let front = Front::new(&mut Config::new(address), Box::new(Nothing));
+        let exchange = Exchange::new(&front, false, Instant::now());
+        let request = Request {
+            head: http::Request::new(()).into_parts().0,
+            body: BodyReader(Arc::clone(&exchange)),
+            body_size: Some(0),
+            id: http::HeaderValue::from_static("id"),
+            remote: address,
+            local: address,
+        };
+        Box::new(Job { request, exchange, may_wait: false })
+    }
+
+    #[test]
+    fn what_is_given_to_a_leader_leaves_no_place_empty() {
+        let (workers, lane) = (workers(), lane());
+        let jobs = [job(), job(), job()];
+        let [first, second, _] = jobs.each_ref().map(|job| Arc::clone(&job.exchange));
+        let mut state = workers.lock();
+        state.queue.extend(jobs);
+        (state.busy, state.running) = (2, 2);
+        drop(state);
+        // A leader comes back, and is given a job before it can take one.
+        assert!(workers.done(Duration::ZERO, Used::default(), false).is_none());
+        workers.lock().open.push(Arc::clone(&lane));
+        let next = workers.done(Duration::ZERO, Used::default(), true).expect("there is room");
+        assert!(Arc::ptr_eq(&next.exchange, &second));
+        let given = lane.leader().unwrap().serve(&workers).unwrap();
+        assert!(Arc::ptr_eq(&given.exchange, &first));
+        let state = workers.lock();
+        assert_eq!((state.busy, state.running, state.queue.len()), (2, 2, 1));
+    }
+
+    #[test]
+    fn a_thread_leaves_its_lane_to_another_once() {
+        let (workers, lane) = (workers(), lane());
+        let leader = lane.leader().unwrap();
+        workers.lock().open.push(Arc::clone(&lane));
+        assert!(workers.submit(job()).is_ok());
+        assert!(leader.serve(&workers).is_some());
+        drop(leader);
+        workers.leave_lane();
+        assert_eq!(std::mem::take(&mut workers.lock().wary), WARY);
+        // It may go on for long, and says so whenever it flushes.
+        workers.leave_lane();
+        assert_eq!(workers.lock().wary, 0);
+        lane.close();
+        lane.wait(Duration::from_secs(60));
+        assert!(lane.leader().is_none(), "it has ended");
+        workers.close();
     }
 }

@@ -349,6 +349,110 @@ fn who_waits_is_handled_when_a_thread_that_lost_its_connections_is_done() {
     assert_eq!(waiting.answer().text(), "x");
 }
 
+/// How many requests are handled by other threads after one that took long.
+const HANDED_OVER: usize = 32;
+
+#[test]
+fn what_waits_is_left_to_who_serves_connections() {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&threads);
+    let server = serve(
+        By(move |request: Request, response: &ResponseWriter| {
+            seen.lock().unwrap().push(std::thread::current().id());
+            flood(request, response)
+        }),
+        |config| {
+            config.concurrency = 1;
+            config.patience = Duration::MAX / 2;
+        },
+    );
+    let mut flooded = server.connect();
+    flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for_metric("pagefork_handlers_busy", 1.0);
+    let mut waiting: Vec<_> = (0..50).map(|_| server.connect()).collect();
+    for client in &mut waiting {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    server.wait_for_metric("pagefork_requests_queued", 50.0);
+    assert_eq!(flooded.answer().body.len(), FLOOD);
+    for client in &mut waiting {
+        assert_eq!(client.answer().text(), "x");
+    }
+    let threads = threads.lock().unwrap();
+    // After the flood, which lost its connections, 32 are handed over.
+    let (handed_over, rest) = threads[1..].split_at(HANDED_OVER);
+    assert!(handed_over.iter().all(|thread| *thread == threads[0]));
+    assert!(rest.iter().all(|thread| *thread == rest[0] && *thread != threads[0]));
+}
+
+#[test]
+fn what_is_flushed_is_sent_also_if_the_request_had_to_wait() {
+    let (go_on, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let server = serve(
+        By(move |request: Request, response: &ResponseWriter| {
+            if request.head.method == http::Method::POST {
+                return echo(request, response);
+            }
+            response.start(StatusCode::OK, HeaderMap::new());
+            response.write(b"one").unwrap();
+            response.flush();
+            told.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            Ok(())
+        }),
+        |config| {
+            config.concurrency = 1;
+            config.patience = Duration::MAX / 2;
+        },
+    );
+    let mut first = server.connect();
+    first.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n");
+    server.wait_for_metric("pagefork_handlers_busy", 1.0);
+    let mut second = server.connect();
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for_metric("pagefork_requests_queued", 1.0);
+    first.send("x");
+    assert_eq!(first.answer().text(), "x");
+    second.head();
+    assert_eq!(second.chunk(), b"one");
+    go_on.send(()).unwrap();
+    assert!(second.chunk().is_empty());
+}
+
+#[test]
+fn after_a_handler_that_computes_for_long_requests_are_handed_over() {
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&threads);
+    // So long that nothing else takes half of it.
+    let patience = Duration::from_millis(400);
+    let server = serve(
+        By(move |request: Request, response: &ResponseWriter| {
+            seen.lock().unwrap().push(std::thread::current().id());
+            let begun = processor_time();
+            while request.head.uri.path() == "/long" && processor_time() - begun < patience / 2 {
+                std::hint::spin_loop();
+            }
+            hello(request, response)
+        }),
+        |config| config.patience = patience,
+    );
+    let mut client = server.connect();
+    assert_eq!(client.get("/long").status, 200);
+    server.wait_for_metric("pagefork_handlers_busy", 0.0);
+    threads.lock().unwrap().clear();
+    for _ in 0..=HANDED_OVER {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let threads = threads.lock().unwrap();
+    let leader = threads[HANDED_OVER];
+    assert!(!threads[..HANDED_OVER].contains(&leader), "{threads:?}");
+}
+
+/// How much the thread has computed.
+fn processor_time() -> Duration {
+    rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).try_into().unwrap()
+}
+
 #[test]
 fn a_request_that_waits_for_too_long_is_refused() {
     let (gate, handler) = gated(hello);
