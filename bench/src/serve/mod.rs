@@ -244,8 +244,9 @@ fn server(backend: &str, guest: &str, length: usize) -> Server {
 }
 
 fn program(guest: &Guest) -> Program {
-    let engine = pagefork::Engine::new(&crate::sides::pagefork::config());
-    let engine = engine.expect("this machine runs guests");
+    let mut config = crate::sides::pagefork::config();
+    config.strategies(Program::strategies());
+    let engine = pagefork::Engine::new(&config).expect("this machine runs guests");
     let wasm = guest.wasm().expect("it is there");
     let module = pagefork::Module::new(&engine, wasm).expect("a valid module");
     let mut linker = pagefork::Linker::new(&engine);

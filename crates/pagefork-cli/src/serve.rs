@@ -48,6 +48,7 @@ fn make_program(arguments: &Serve) -> Result<Program, String> {
     let file = arguments.program.file();
     let mut config = Config::new();
     run::set_cache(&mut config, &arguments.program);
+    config.strategies(Program::strategies());
     let module = program::load(config, file)?;
     // Only to look imports up.
     let context = WasiCtx::builder().build().map_err(|error| error.to_string())?;

@@ -18,7 +18,7 @@ use pagefork_layout::trap::TrapCode;
 use rayon::prelude::*;
 
 use crate::parse::{Body, Parsed};
-use crate::translate::{ModuleContext, Scratch, Symbol, translate};
+use crate::translate::{BodyKind, ModuleContext, Scratch, Symbol, translate};
 use crate::{CompileError, CompileOptions, relocatable, stubs, target};
 
 /// Functions start at multiples of this many bytes.
@@ -39,7 +39,11 @@ pub(crate) fn build(
     let imported = parsed.info.imported_functions;
     let functions = imported..parsed.info.functions.len() as u32;
     let entries = entered_types(&parsed.info).into_iter().map(CodeKind::Entry);
-    let units: Vec<CodeKind> = functions.map(CodeKind::Function).chain(entries).collect();
+    let mut units: Vec<CodeKind> =
+        functions.clone().map(CodeKind::Function).chain(entries).collect();
+    if module.has_two_bodies() {
+        units.extend(functions.map(CodeKind::Comparing));
+    }
     let mut compiled = compile_all(module, parsed, units)?;
 
     // Only now it is known what the stubs for imports must do.
@@ -56,7 +60,7 @@ pub(crate) fn build(
         });
         let needed: BTreeSet<Symbol> = needed.filter(|symbol| !made.contains(symbol)).collect();
         let more = needed.iter().filter_map(|symbol| match *symbol {
-            Symbol::Function(_) => None,
+            Symbol::Function(_) | Symbol::Comparing(_) => None,
             Symbol::Foreign(ty) => Some(CodeKind::Foreign(ty)),
             Symbol::Cross(ty) => Some(CodeKind::Cross(ty)),
             Symbol::Throw => Some(CodeKind::Throw),
@@ -86,11 +90,15 @@ pub(crate) fn optimised_ir(
     let mut text = String::new();
     for body in &parsed.bodies {
         let mut context = Context::new();
-        translate(module, body, &mut context, &mut scratch)?;
-        context
-            .optimize(module.isa, &mut ControlPlane::default())
-            .map_err(|error| failed(body.to_validate.index, &error))?;
-        text += &context.func.display().to_string();
+        let kinds = if module.has_two_bodies() { BodyKind::TWO } else { &[BodyKind::Only] };
+        for kind in kinds {
+            context.clear();
+            translate(module, body, *kind, &mut context, &mut scratch)?;
+            context
+                .optimize(module.isa, &mut ControlPlane::default())
+                .map_err(|error| failed(body.to_validate.index, &error))?;
+            text += &context.func.display().to_string();
+        }
     }
     Ok(text)
 }
@@ -141,15 +149,23 @@ fn compile_one(
     context.clear();
     let mut called_types = BTreeSet::new();
     let body = match kind {
-        CodeKind::Function(index) => index.checked_sub(module.info.imported_functions),
+        CodeKind::Function(index) | CodeKind::Comparing(index) => {
+            index.checked_sub(module.info.imported_functions)
+        }
         _ => None,
+    };
+    let body_kind = match kind {
+        CodeKind::Comparing(_) => BodyKind::Comparing,
+        _ if module.has_two_bodies() => BodyKind::Guarded,
+        _ => BodyKind::Only,
     };
     let body = body.map(|own| &parsed.bodies[own as usize]);
     match kind {
-        CodeKind::Function(index) => match body {
+        CodeKind::Function(index) | CodeKind::Comparing(index) => match body {
             None => stubs::import(module, index, context, scratch),
             Some(body) => {
-                called_types = translate(module, body, context, scratch).inspect_err(|_| {
+                let translated = translate(module, body, body_kind, context, scratch);
+                called_types = translated.inspect_err(|_| {
                     // The function builder's buffers are left as they were.
                     *scratch = Scratch::default();
                 })?;
@@ -164,7 +180,10 @@ fn compile_one(
         CodeKind::Fill(memory) => stubs::fill(module, memory, context, scratch),
     }
 
-    let index = if let CodeKind::Function(index) = kind { index } else { u32::MAX };
+    let index = match kind {
+        CodeKind::Function(index) | CodeKind::Comparing(index) => index,
+        _ => u32::MAX,
+    };
     context
         .compile(module.isa, &mut ControlPlane::default())
         .map_err(|error| failed(index, &error.inner))?;
@@ -293,6 +312,7 @@ fn link(parsed: &Parsed<'_>, units: Vec<Unit>) -> Result<CodeImage, CompileError
                 places.insert(Symbol::Function(index), start);
                 function_places.insert(index, start);
             }
+            CodeKind::Comparing(index) => drop(places.insert(Symbol::Comparing(index), start)),
             CodeKind::Foreign(ty) => drop(places.insert(Symbol::Foreign(ty), start)),
             CodeKind::Cross(ty) => drop(places.insert(Symbol::Cross(ty), start)),
             CodeKind::Throw => drop(places.insert(Symbol::Throw, start)),
@@ -336,9 +356,13 @@ fn link(parsed: &Parsed<'_>, units: Vec<Unit>) -> Result<CodeImage, CompileError
         text.extend(code.wrapping_sub(descriptors).to_le_bytes());
         text.extend(ty.to_le_bytes());
     };
-    describe(descriptors, descriptor::NO_TYPE);
-    for (index, start) in function_places {
-        describe(start, info.functions[index as usize]);
+    let two_bodies = places.keys().any(|symbol| matches!(symbol, Symbol::Comparing(_)));
+    for comparing in [false, true].into_iter().take(1 + usize::from(two_bodies)) {
+        describe(descriptors, descriptor::NO_TYPE);
+        for (&index, &start) in &function_places {
+            let other = places.get(&Symbol::Comparing(index)).filter(|_| comparing);
+            describe(*other.unwrap_or(&start), info.functions[index as usize]);
+        }
     }
     image.debug = append_debug(text, &DebugInfo { sources, ..parsed.debug.clone() });
     Ok(image)

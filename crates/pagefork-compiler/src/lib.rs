@@ -36,7 +36,7 @@ pub mod file;
 
 pub use error::CompileError;
 pub use image::{Instantiation, SpawnStep, initial_image};
-pub use options::{CompileOptions, Features};
+pub use options::{Bounds, CompileOptions, Features};
 pub use progress::Progress;
 pub use target::CpuLevel;
 

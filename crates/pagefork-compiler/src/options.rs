@@ -14,10 +14,9 @@ pub struct CompileOptions {
     /// Whether results are the same on every machine: all NaNs that arithmetic
     /// makes are the canonical one, and relaxed vector operators are fixed.
     pub deterministic: bool,
-    /// Whether every access is compared with the size of its memory, also where
-    /// inaccessible pages would stop it: for memories that stay accessible beyond
-    /// their size. Accesses of 64-bit memories always are.
-    pub explicit_bounds: bool,
+    /// What stops accesses of 32-bit memories beyond their size. Those of 64-bit
+    /// memories are always compared.
+    pub bounds: Bounds,
     /// Whether it is noted where in the module code comes from. It always is for
     /// modules with debug information.
     pub sources: bool,
@@ -36,12 +35,26 @@ impl Default for CompileOptions {
             interruptible: true,
             fuel: false,
             deterministic: false,
-            explicit_bounds: false,
+            bounds: Bounds::default(),
             sources: false,
             verify_ir: cfg!(debug_assertions),
             limits: SlotLimits::default(),
         }
     }
+}
+
+/// What stops accesses of 32-bit memories beyond their size.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum Bounds {
+    /// Inaccessible pages.
+    #[default]
+    Guards,
+    /// Every access is compared with the size: for memories that are accessible beyond it.
+    Explicit,
+    /// Functions have a body of either kind, and choose when they are called: that which
+    /// compares while [more is accessible](pagefork_layout::link::BEYOND) than the
+    /// instance's memories have. Accesses of imported memories are always compared.
+    Both,
 }
 
 /// A switch for each proposal that WebAssembly 2.0 and 3.0 took in, but for

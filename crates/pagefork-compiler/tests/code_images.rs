@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 
 use pagefork_compiler::file::{self, CodeImageError, CodeKey, Expected, FileContents};
-use pagefork_compiler::{CompileOptions, CompiledModule, CpuLevel, compile, initial_image};
+use pagefork_compiler::{Bounds, CompileOptions, CompiledModule, CpuLevel, compile, initial_image};
 use pagefork_layout::module::ValType;
 
 const HEADER: usize = 128;
@@ -223,7 +223,7 @@ fn a_key_depends_on_the_module_and_on_every_setting_that_code_depends_on() {
     others[2].limits.table_elements += 1;
     others[3].fuel ^= true;
     others[4].deterministic ^= true;
-    others[5].explicit_bounds ^= true;
+    others[5].bounds = Bounds::Both;
     for other in &others {
         assert_ne!(base, key(&wasm(), other), "{other:?}");
     }

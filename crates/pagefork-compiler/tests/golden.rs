@@ -1,12 +1,12 @@
 //! Each `golden/*.wat` holds a module and, below it, the optimised IR that its
-//! functions become, with explicit bounds where the first line of the file says so.
+//! functions become, with such bounds as the first line of the file says.
 //! `BLESS=1 cargo test -p pagefork-compiler --test golden`
 //! writes what the compiler makes now; look at the difference before committing.
 
 use std::fs;
 use std::path::Path;
 
-use pagefork_compiler::{CompileOptions, optimised_ir};
+use pagefork_compiler::{Bounds, CompileOptions, optimised_ir};
 
 const SEPARATOR: &str = ";; optimised IR:\n";
 
@@ -20,8 +20,12 @@ fn the_ir_of_each_golden_module_is_as_recorded() {
         let recorded = fs::read_to_string(&path).unwrap();
         let source = recorded.split(SEPARATOR).next().unwrap();
         let wasm = wat::parse_str(source).unwrap();
-        let explicit_bounds = source.starts_with(";; With explicit bounds");
-        let options = CompileOptions { explicit_bounds, ..CompileOptions::default() };
+        let bounds = match source.lines().next() {
+            Some(line) if line.starts_with(";; With explicit bounds") => Bounds::Explicit,
+            Some(line) if line.starts_with(";; With two bodies") => Bounds::Both,
+            _ => Bounds::Guards,
+        };
+        let options = CompileOptions { bounds, ..CompileOptions::default() };
         let ir = optimised_ir(&wasm, &options).unwrap();
         let commented: String = ir
             .lines()

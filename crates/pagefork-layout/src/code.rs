@@ -63,6 +63,9 @@ pub struct CodeRange {
 pub enum CodeKind {
     /// The body of this function, or the stub of an imported one.
     Function(u32),
+    /// The other body of this function, which compares accesses with the sizes of memories.
+    /// Either goes on in the other if that is to run ([`crate::link::BEYOND`]).
+    Comparing(u32),
     /// Called by the host to enter a function of this canonical type: System V;
     /// rdi: the function's code. Arguments and results are in the state's cells.
     Entry(u32),
@@ -96,6 +99,12 @@ pub mod descriptor {
 }
 
 impl CodeImage {
+    /// Whether functions have two bodies. There is a second table of descriptors then,
+    /// right behind the first: of those that compare, and of imports once more.
+    pub fn has_two_bodies(&self) -> bool {
+        self.functions.iter().any(|range| matches!(range.kind, CodeKind::Comparing(_)))
+    }
+
     /// The piece of code that contains this offset.
     pub fn range_at(&self, offset: u32) -> Option<&CodeRange> {
         let after = self.functions.partition_point(|range| range.start <= offset);

@@ -171,9 +171,9 @@ pub enum PagesError {
 pub enum IllegalStrategies {
     /// Memory stays accessible beyond its size, and the code would use it.
     #[error(
-        "growth `checked` leaves memory accessible beyond its size, so it needs code that compares \
-         every access with the size, and this code relies on inaccessible pages: compile it with \
-         explicit bounds, or grow by `mprotect`"
+        "any growth but `mprotect` leaves memory accessible beyond its size, so it needs code that \
+         can compare accesses with the size, and this code relies on inaccessible pages: compile it \
+         with explicit bounds or with both, or grow by `mprotect`"
     )]
     CheckedWithoutBounds,
     /// More of a stack than a few pages would be kept.

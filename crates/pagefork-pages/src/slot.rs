@@ -209,6 +209,12 @@ impl Slot {
         self.pages.bounds().memory_size(index)
     }
 
+    /// Bytes of memory `index` that are accessible: more than it has where
+    /// [growth](crate::GrowthKind) leaves them so.
+    pub fn memory_accessible(&self, index: usize) -> u64 {
+        self.pages.accessible(index)
+    }
+
     /// Bytes that memory `index` can grow to.
     pub fn memory_max(&self, index: usize) -> u64 {
         self.pages.memory_max(index)

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use pagefork_layout::page::PAGE_SIZE;
 
@@ -15,6 +16,7 @@ use crate::map_budget::MapShare;
 use crate::reservation::Reservation;
 use crate::slot::{MemorySize, SlotConfig};
 use crate::spare;
+use crate::strategy::{GrowthKind, Reach};
 use crate::sys::PageKind;
 
 /// Maps that a slot takes, and that each memory behind the first takes.
@@ -24,9 +26,8 @@ const MAPS_FURTHER: u64 = 3;
 /// How the pages of a slot are set up, whatever it is filled from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Setup {
-    /// Bytes that stay accessible of each memory, whatever its size; `None`: as
-    /// much as its size, no more.
-    pub(crate) accessible: Option<u64>,
+    /// How memories grow: how much of them stays accessible.
+    pub(crate) growth: GrowthKind,
     /// Whether the image is copied into anonymous pages instead of mapped
     /// copy-on-write.
     pub(crate) copies_image: bool,
@@ -41,7 +42,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Copy-on-write, restored by discarding.
     pub(crate) const PLAIN: Self = Self {
-        accessible: None,
+        growth: GrowthKind::Mprotect,
         copies_image: false,
         restores: false,
         small_pages: SmallPages::Unsure,
@@ -97,6 +98,8 @@ struct MemoryState {
     dirty: u64,
     /// The size before the reset that is under way.
     before: u64,
+    /// How far runs have grown it since it was filled.
+    reach: Reach,
 }
 
 impl SlotPages {
@@ -124,7 +127,7 @@ impl SlotPages {
             setup,
             image: Arc::clone(image),
             sources,
-            memories: sizes.iter().map(MemoryState::fresh).collect(),
+            memories: sizes.iter().map(|size| MemoryState::fresh(size, setup.growth)).collect(),
             state: State::Unfilled,
             has_small_pages: false,
         };
@@ -152,7 +155,8 @@ impl SlotPages {
         self.image = Arc::clone(image);
         self.sources = sources;
         self.memories.clear();
-        self.memories.extend(sizes.iter().map(MemoryState::fresh));
+        let growth = self.setup.growth;
+        self.memories.extend(sizes.iter().map(|size| MemoryState::fresh(size, growth)));
         self.fill()
     }
 
@@ -167,15 +171,12 @@ impl SlotPages {
     /// Makes fresh pages what a slot starts with.
     fn fill(&mut self) -> Result<(), PagesError> {
         let setup = self.setup;
-        let end = |index: usize, memory: &MemoryState| {
-            let initial = memory.size.initial;
-            let accessible = setup.accessible.map_or(initial, |bytes| {
-                // What the image reaches is accessible in any case.
-                bytes.min(memory.size.maximum).max(initial)
-            });
+        let end = |index: usize| {
+            // What the image reaches is accessible in any case.
+            let accessible = self.always(index).max(self.memory_initial(index));
             self.zones.memories[index].start + accessible
         };
-        let ends: Vec<u64> = (0..).zip(&self.memories).map(|(i, m)| end(i, m)).collect();
+        let ends: Vec<u64> = (0..self.memories.len()).map(end).collect();
         self.pages.commit(self.zones.stack.start..*ends.first().unwrap_or(&self.zones.base))?;
         for (index, &end) in ends.iter().enumerate().skip(1) {
             self.pages.commit(self.zones.memories[index].start..end)?;
@@ -287,14 +288,25 @@ impl SlotPages {
         let (size, accessible) = (self.bounds.memory_size(index), self.accessible(index));
         let initial = self.memories[index].size.initial;
         let start = self.zones.memories[index].start;
+        let reach = self.memories[index].reach;
         self.memories[index].before = size;
+        let measures = self.setup.growth == GrowthKind::Auto && size > initial;
+        let begun = measures.then(Instant::now);
+        self.memories[index].reach.note(size, begun);
         // From now on no handler may take the pages for accessible.
         self.bounds.set_memory_size(index, initial);
         let kept = self.accessible(index);
         self.pages.protect(start + kept..start + accessible).map_err(|failure| {
             self.bounds.set_memory_size(index, size);
-            failure.into()
-        })
+            self.memories[index].reach = reach;
+            PagesError::from(failure)
+        })?;
+        if let Some(begun) = begun
+            && kept < accessible
+        {
+            self.memories[index].reach.note_shrinking(begun.elapsed());
+        }
+        Ok(())
     }
 
     /// Makes the memories below `count` accessible again that [`Self::shrink`]
@@ -387,11 +399,21 @@ impl SlotPages {
     }
 
     /// Bytes of a memory that are accessible now.
-    fn accessible(&self, index: usize) -> u64 {
-        let MemorySize { initial, maximum } = self.memories[index].size;
-        let size = self.bounds.memory_size(index);
-        let always = self.setup.accessible.map_or(0, |bytes| bytes.min(maximum).max(initial));
-        size.max(always)
+    pub(crate) fn accessible(&self, index: usize) -> u64 {
+        self.bounds.memory_size(index).max(self.always(index))
+    }
+
+    /// Bytes of a memory that are accessible whatever its size.
+    fn always(&self, index: usize) -> u64 {
+        let MemoryState { size, reach, .. } = self.memories[index];
+        match self.setup.growth {
+            GrowthKind::Mprotect => 0,
+            GrowthKind::Checked { accessible: None } => size.maximum,
+            GrowthKind::Checked { accessible: Some(bytes) } => {
+                bytes.min(size.maximum).max(size.initial)
+            }
+            GrowthKind::Kept | GrowthKind::Auto => reach.kept(),
+        }
     }
 
     /// Whether `page` can be restored in place: not if only the kernel may read
@@ -491,9 +513,9 @@ impl Source {
 }
 
 impl MemoryState {
-    fn fresh(&size: &MemorySize) -> Self {
+    fn fresh(&size: &MemorySize, growth: GrowthKind) -> Self {
         let MemorySize { initial, .. } = size;
-        Self { size, dirty: initial, before: initial }
+        Self { size, dirty: initial, before: initial, reach: Reach::new(growth) }
     }
 }
 

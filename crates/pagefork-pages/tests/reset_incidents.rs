@@ -91,7 +91,9 @@ fn cve_2026_34988_grown_and_reused_smaller_for_every_growth_and_reservation() {
                     }
                     .unwrap();
                     for (index, zone) in zones.memories.iter().enumerate() {
-                        let open = accessible_bytes(&strategies, initial, maximum);
+                        let size = sizes(initial, maximum)[0];
+                        let open = accessible_bytes(&slot, index, &strategies, size);
+                        assert!(again || open == size.initial || is_checked(&strategies));
                         for past in [0, 1, PAGE, WASM_PAGE, 15 * WASM_PAGE] {
                             let place = zone.start + open + past;
                             let outside = place >= zone.start + zone.reservation + zone.guard;
@@ -108,14 +110,8 @@ fn cve_2026_34988_grown_and_reused_smaller_for_every_growth_and_reservation() {
     }
 }
 
-fn accessible_bytes(strategies: &Strategies, initial: u64, maximum: u64) -> u64 {
-    let (initial, maximum) = (initial * WASM_PAGE, maximum * WASM_PAGE);
-    match strategies.config().growth {
-        GrowthKind::Checked { accessible } => {
-            accessible.unwrap_or(u64::MAX).min(maximum).max(initial)
-        }
-        _ => initial,
-    }
+fn is_checked(strategies: &Strategies) -> bool {
+    matches!(strategies.config().growth, GrowthKind::Checked { .. })
 }
 
 /// Whatever a reset did, and also after one that failed: access, advice and files of
@@ -129,9 +125,9 @@ fn wasmtime_14076_and_12910_every_attribute_is_that_of_a_fresh_slot() {
             let strategies = StrategyConfig { resident_max: 4 * PAGE, ..strategies.config() };
             let strategies = strategies.check().unwrap();
             let what = format!("{}: {:?}", case.name, strategies.config());
-            let fresh = lasting_attributes(&case.spawn(&strategies));
             let same_as_fresh = |slot: &Slot, when: &str| {
-                let found = lasting_attributes(slot);
+                let (found, fresh) =
+                    (lasting_attributes(slot), fresh_attributes(case, &strategies, slot));
                 assert!(found == fresh, "{what}, {when}: {found:#?}, not {fresh:#?}");
             };
             let mut slot = case.spawn(&strategies);

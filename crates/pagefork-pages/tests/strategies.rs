@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use common::*;
 use matrix::*;
-use pagefork_pages::{GrowthKind, ResetKind, Slot, View};
+use pagefork_pages::{ResetKind, Slot, View};
 
 /// What is done to a slot between two resets.
 const MUTATIONS: [(&str, fn(&Case, &mut Slot, &mut Random)); 9] = [
@@ -41,7 +41,6 @@ fn conformance(kinds: &[ResetKind], rounds: u64) {
             let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
             case.assert_fresh(&slot, &strategies, &what);
             case.assert_bounded(&slot, &strategies, &what);
-            let maps = lasting_attributes(&slot);
             let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ config.reset as u64);
             for round in 0..rounds * MUTATIONS.len() as u64 {
                 let (name, mutate) = MUTATIONS[round as usize % MUTATIONS.len()];
@@ -62,7 +61,8 @@ fn conformance(kinds: &[ResetKind], rounds: u64) {
                     case.assert_fresh(&slot, &strategies, &what);
                 }
             }
-            assert_eq!(lasting_attributes(&slot), maps, "{what}");
+            let fresh = fresh_attributes(&case, &strategies, &slot);
+            assert_eq!(lasting_attributes(&slot), fresh, "{what}");
         }
     }
 }
@@ -303,11 +303,7 @@ fn a_read_beyond_a_smaller_size_after_growth_raises_sigsegv() {
         slot.grow_memory(0, case.sizes[0].maximum).unwrap();
         write(&slot, case.memory(0), &pattern(1, case.sizes[0].maximum));
         slot.reset_for(OWNER).unwrap();
-        let end = match config.growth {
-            GrowthKind::Checked { accessible: None } => case.sizes[0].maximum,
-            GrowthKind::Checked { accessible: Some(bytes) } => bytes,
-            _ => case.sizes[0].initial,
-        };
+        let end = accessible_bytes(&slot, 0, &strategies, case.sizes[0]);
         let place = slot.base().wrapping_add(end as usize);
         assert_eq!(signal_of_reading(place.wrapping_sub(1)), None, "{config:?}");
         assert_eq!(signal_of_reading(place), Some(libc::SIGSEGV), "{config:?}");

@@ -165,7 +165,9 @@ impl WasmBacktrace {
         };
         let module = &instance.module;
         let Some(range) = module.code().range_at(offset) else { return };
-        let CodeKind::Function(function) = range.kind else { return };
+        let (CodeKind::Function(function) | CodeKind::Comparing(function)) = range.kind else {
+            return;
+        };
         if function < module.info().imported_functions {
             return;
         }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagefork_compiler::{CompileError, CompiledModule};
+use pagefork_compiler::{Bounds, CompileError, CompiledModule};
 use pagefork_layout::module::FuncType;
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_pages::{CodeBounds, Pool, Strategies, StrategyConfig};
@@ -68,7 +68,11 @@ impl Engine {
         let strategies = config.strategies.check()?;
         let pool = Pool::new(config.pool);
         let (mut config, types) = (config.clone(), Mutex::default());
-        config.compile.explicit_bounds = config.strategies.code == CodeBounds::Explicit;
+        config.compile.bounds = match config.strategies.code {
+            CodeBounds::Guards => Bounds::Guards,
+            CodeBounds::Explicit => Bounds::Explicit,
+            CodeBounds::Both => Bounds::Both,
+        };
         Ok(Self(Arc::new(Shared { config, types, strategies, pool })))
     }
 

@@ -358,6 +358,7 @@ impl StoreInner {
         put(link::FUNCTION_IMPORTS, imports as u64);
         put(link::ORDINAL, ordinal.into());
         put(link::DESCRIPTORS, descriptors as u64);
+        instance.show_beyond();
         for (place, index) in instance.imports.memories.iter().zip(0..) {
             let owner = self.instance(place.ordinal);
             let size = owner.word(owner.module.layout().state_parts.memory_size(place.own_index));
@@ -604,6 +605,23 @@ fn place(ordinal: u32, index: u32, imports: &[Place]) -> Place {
     let own_index = || index - imports.len() as u32;
     let import = imports.get(index as usize).copied();
     import.unwrap_or_else(|| Place { ordinal, own_index: own_index() })
+}
+
+impl InstanceData {
+    /// Tells compiled code whether more is accessible of the instance's memories than they
+    /// have: to be said when the link zone was written, and when a memory has grown.
+    pub(crate) fn show_beyond(&self) {
+        let (slot, info) = (&self.slot, self.module.info());
+        // Accesses of 64-bit memories are compared in any case.
+        let own = info.memories.iter().skip(info.imported_memories as usize).zip(0..);
+        let any = own
+            .filter(|(memory, _)| !memory.memory64)
+            .any(|(_, index)| slot.memory_accessible(index) > slot.memory_size(index));
+        let word = slot.link().wrapping_add(link::BEYOND as usize).cast::<u32>();
+        // SAFETY: the word is in the link zone, aligned, and nobody writes it but the
+        // store's owner.
+        unsafe { word.write(any.into()) };
+    }
 }
 
 pub(crate) fn interrupt_word(instance: &InstanceData) -> usize {

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,12 +75,12 @@ struct State {
 
 impl State {
     fn show(&self) {
-        let value = u64::from(self.requested || self.every_point);
+        let value = u32::from(self.requested || self.every_point);
         for word in &self.words {
-            let word = std::ptr::with_exposed_provenance_mut::<u64>(*word);
+            let word = std::ptr::with_exposed_provenance_mut::<u32>(*word);
             // SAFETY: listed words are in mapped slots, aligned, and otherwise
             // only read, by guests.
-            unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Relaxed);
+            unsafe { AtomicU32::from_ptr(word) }.store(value, Ordering::Relaxed);
         }
     }
 }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn words_show_requests_only_while_they_are_listed() {
-        let word = Box::new(AtomicU64::new(0));
+        let word = Box::new(AtomicU32::new(0));
         let interrupts = Arc::new(Interrupts::default());
         // SAFETY: the box outlives the registration.
         unsafe { interrupts.add((&raw const *word).expose_provenance()) };

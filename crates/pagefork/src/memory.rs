@@ -319,6 +319,7 @@ impl StoreInner {
         let size_word = instance.module.layout().state_parts.memory_size(place.own_index);
         // SAFETY: the word is in the state zone.
         unsafe { instance.word(size_word).write(instance.slot.memory_size(index)) };
+        instance.show_beyond();
         Ok(old_pages)
     }
 

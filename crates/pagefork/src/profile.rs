@@ -105,12 +105,14 @@ fn pieces<'a>(
     code.functions.iter().map(move |range| {
         let (start, size) = (range.start as usize, range.size as usize);
         let name = match range.kind {
-            CodeKind::Function(index) => match imports.get(index as usize) {
-                Some(import) => format!("import {}.{}", import.module, import.name),
-                None => info
-                    .function_name(index)
-                    .map_or_else(|| format!("wasm-function[{index}]"), str::to_owned),
-            },
+            CodeKind::Function(index) | CodeKind::Comparing(index) => {
+                match imports.get(index as usize) {
+                    Some(import) => format!("import {}.{}", import.module, import.name),
+                    None => info
+                        .function_name(index)
+                        .map_or_else(|| format!("wasm-function[{index}]"), str::to_owned),
+                }
+            }
             CodeKind::Entry(ty) => format!("entry {}", info.types[ty as usize]),
             CodeKind::Foreign(ty) => format!("foreign call {}", info.types[ty as usize]),
             CodeKind::Cross(ty) => format!("cross-instance call {}", info.types[ty as usize]),

@@ -132,6 +132,11 @@ fn functions(binary: &[u8], module: &CompiledModule, text_size: u64, all: bool) 
             CodeKind::Function(index) if index >= info.imported_functions => {
                 own.push((index, range.size));
             }
+            CodeKind::Comparing(index) => {
+                if let Some((_, size)) = own.iter_mut().find(|(known, _)| *known == index) {
+                    *size += range.size;
+                }
+            }
             _ => {
                 stubs += 1;
                 stub_bytes += u64::from(range.size);

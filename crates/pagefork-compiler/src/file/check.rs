@@ -35,11 +35,17 @@ pub(super) fn manifest(
 pub(super) fn descriptors(module: &CompiledModule, bytes: &[u8]) -> Result {
     let CompiledModule { info, code, .. } = module;
     let mut starts = vec![None; info.functions.len()];
+    let mut comparing = starts.clone();
     for range in &code.functions {
-        if let CodeKind::Function(index) = range.kind {
-            starts[index as usize] = Some(range.start);
+        match range.kind {
+            CodeKind::Function(index) => starts[index as usize] = Some(range.start),
+            CodeKind::Comparing(index) => comparing[index as usize] = Some(range.start),
+            _ => (),
         }
     }
+    let imported = info.imported_functions as usize;
+    comparing[..imported].copy_from_slice(&starts[..imported]);
+    let tables = if code.has_two_bodies() { vec![starts, comparing] } else { vec![starts] };
     let words = bytes.chunks_exact(descriptor::SIZE as usize).map(|bytes| {
         let word = |at: u32| bytes[at as usize..][..4].try_into().expect("four bytes");
         let code_distance = i32::from_le_bytes(word(descriptor::CODE));
@@ -47,10 +53,12 @@ pub(super) fn descriptors(module: &CompiledModule, bytes: &[u8]) -> Result {
         (place, u32::from_le_bytes(word(descriptor::TYPE)))
     });
     let null = (code.descriptors, descriptor::NO_TYPE);
-    let functions = starts.iter().zip(&info.functions);
-    let wanted = functions.map(|(start, ty)| start.map(|start| (start, *ty)));
-    let right = words.map(Some).eq(std::iter::once(Some(null)).chain(wanted));
-    ensure(right, "a descriptor of a function")
+    let wanted = tables.iter().flat_map(|starts| {
+        let functions = starts.iter().zip(&info.functions);
+        let functions = functions.map(|(start, ty)| start.map(|start| (start, *ty)));
+        std::iter::once(Some(null)).chain(functions)
+    });
+    ensure(words.map(Some).eq(wanted), "a descriptor of a function")
 }
 
 fn ensure(right: bool, what: &'static str) -> Result {
@@ -225,7 +233,8 @@ fn top(ty: ValType) -> Option<HeapType> {
 }
 
 fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Result<Range<u32>> {
-    let size = (info.functions.len() as u64 + 1) * u64::from(descriptor::SIZE);
+    let tables = 1 + u64::from(code.has_two_bodies());
+    let size = tables * (info.functions.len() as u64 + 1) * u64::from(descriptor::SIZE);
     let end = u64::from(code.descriptors) + size;
     ensure(end <= u64::from(text_size), "the place of its descriptors")?;
     ensure(code.descriptors.is_multiple_of(descriptor::SIZE), "the place of its descriptors")?;
@@ -243,6 +252,9 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Result<Ran
         after = range.start + range.size;
         let known = match range.kind {
             CodeKind::Function(index) => (index as usize) < info.functions.len(),
+            CodeKind::Comparing(index) => {
+                (info.imported_functions..info.functions.len() as u32).contains(&index)
+            }
             CodeKind::Entry(ty) => entries
                 .get_mut(ty as usize)
                 .is_some_and(|entry| entry.replace(range.start).is_none()),

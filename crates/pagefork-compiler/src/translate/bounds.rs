@@ -11,8 +11,9 @@ use cranelift_codegen::ir::{InstBuilder, Value, types};
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::trap::TrapCode;
 
-use super::Translator;
 use super::numeric::known_constant;
+use super::{BodyKind, Translator};
+use crate::options::Bounds;
 
 /// A memory and an index into it.
 type Place = (u32, Value);
@@ -56,7 +57,7 @@ impl Translator<'_> {
     /// Traps if not all of the `reach` bytes from `index` on, of 32 bits, are inside the
     /// memory, unless inaccessible pages stop such accesses.
     pub(super) fn check_bounds(&mut self, memory: u32, index: Value, reach: u64) {
-        if !self.module.options.explicit_bounds {
+        if !self.compares(memory) {
             return;
         }
         // Each block has its own name for what a local is in all of them.
@@ -69,6 +70,17 @@ impl Translator<'_> {
         let end = self.b.ins().iadd_imm_s(index, reach as i64);
         let outside = self.ends_outside(memory, end);
         self.trap_if(outside, TrapCode::MemoryOutOfBounds);
+    }
+
+    /// Whether accesses of this 32-bit memory are compared with its size here.
+    pub(super) fn compares(&self, memory: u32) -> bool {
+        match self.module.options.bounds {
+            Bounds::Guards => false,
+            Bounds::Explicit => true,
+            // Another instance's memory says nothing of how much of it is accessible.
+            Bounds::Both if memory < self.module.info.imported_memories => true,
+            Bounds::Both => self.body_kind != BodyKind::Guarded,
+        }
     }
 
     /// Whether that is known here.

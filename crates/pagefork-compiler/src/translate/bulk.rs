@@ -147,7 +147,7 @@ impl Translator<'_> {
         };
         let (wide, narrow, far_block) =
             (self.b.create_block(), self.b.create_block(), self.b.create_block());
-        if self.module.options.explicit_bounds {
+        if self.compares(memory) {
             for &start in starts {
                 let inside = self.b.create_block();
                 let outside = self.range_is_outside(memory, start, length);

@@ -26,7 +26,7 @@ impl<'a> Translator<'a> {
             Operator::Call { function_index } => {
                 let ty = self.module.info.function_type(*function_index);
                 let args = self.pop_many(ty.params.len());
-                let callee = self.symbol(Symbol::Function(*function_index));
+                let callee = self.symbol(self.callee(*function_index));
                 let in_registers = self.call_function(callee, &args);
                 self.forget_addresses();
                 self.push_results(in_registers, ty);
@@ -34,7 +34,7 @@ impl<'a> Translator<'a> {
             Operator::ReturnCall { function_index } => {
                 let ty = self.module.info.function_type(*function_index);
                 let args = self.pop_many(ty.params.len());
-                let callee = self.symbol(Symbol::Function(*function_index));
+                let callee = self.symbol(self.callee(*function_index));
                 self.b.ins().return_call(callee, &args);
                 self.unreachable();
             }
@@ -149,7 +149,8 @@ impl<'a> Translator<'a> {
             self.check_own_type(entry, callee);
         }
         let flags = self.flags(Region::Link);
-        let distance = self.b.ins().sload32(flags, entry, descriptor::CODE as i32);
+        let field = self.descriptor_distance() + descriptor::CODE;
+        let distance = self.b.ins().sload32(flags, entry, field as i32);
         self.b.ins().iadd(descriptors, distance)
     }
 

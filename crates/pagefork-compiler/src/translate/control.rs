@@ -207,16 +207,16 @@ impl Translator<'_> {
         self.b.ins().trap(ir::TrapCode::unwrap_user(code as u8));
     }
 
-    /// Tests the interrupt word. The call preserves every register, so that the
+    /// Tests whether an interrupt is wanted. The call preserves every register, so that the
     /// test costs hot loops a compare and a branch.
     pub(super) fn interruption_point(&mut self) {
         if !self.module.options.interruptible {
             return;
         }
-        let word = self.link_word(types::I64, link::INTERRUPT);
+        let wanted = self.link_word(types::I32, link::INTERRUPT);
         let (cold, next) = (self.b.create_block(), self.b.create_block());
         self.b.set_cold_block(cold);
-        self.b.ins().brif(word, cold, &[], next, &[]);
+        self.b.ins().brif(wanted, cold, &[], next, &[]);
         self.open_block(cold);
         let thunk = self.activation_word(activation::INTERRUPT);
         let signature = self.b.import_signature(Signature::new(CallConv::PreserveAll));

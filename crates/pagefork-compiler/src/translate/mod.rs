@@ -5,6 +5,8 @@
 pub(crate) mod address;
 /// Comparing accesses with the size of their memory.
 mod bounds;
+/// Two bodies for each function: one that compares, and one that need not.
+mod bodies;
 /// Blocks, branches and traps.
 mod control;
 /// Calls, and the services of the runtime.
@@ -41,6 +43,7 @@ use pagefork_layout::trap::TrapCode;
 use wasmparser::{BlockType, FuncValidatorAllocations, Operator, OperatorsReader};
 
 use self::address::Addressing;
+pub(crate) use self::bodies::BodyKind;
 use self::bounds::Covered;
 use self::control::Control;
 use self::exceptions::LandingPad;
@@ -91,6 +94,8 @@ impl<'a> ModuleContext<'a> {
 pub(crate) enum Symbol {
     /// A function of the index space.
     Function(u32),
+    /// Its other body.
+    Comparing(u32),
     /// The stub that calls a foreign reference of this canonical type.
     Foreign(u32),
     /// The stub that calls a function of this canonical type of another instance.
@@ -115,6 +120,7 @@ impl Symbol {
             Self::Throw => UserExternalName::new(4, 0),
             Self::Copy(memory) => UserExternalName::new(5, memory),
             Self::Fill(memory) => UserExternalName::new(6, memory),
+            Self::Comparing(index) => UserExternalName::new(7, index),
         }
     }
 
@@ -128,6 +134,7 @@ impl Symbol {
             4 => Some(Self::Throw),
             5 => Some(Self::Copy(name.index)),
             6 => Some(Self::Fill(name.index)),
+            7 => Some(Self::Comparing(name.index)),
             _ => None,
         }
     }
@@ -152,6 +159,7 @@ impl Scratch {
 pub(crate) fn translate(
     module: ModuleContext<'_>,
     body: &Body<'_>,
+    kind: BodyKind,
     context: &mut Context,
     scratch: &mut Scratch,
 ) -> Result<BTreeSet<u32>, CompileError> {
@@ -167,10 +175,11 @@ pub(crate) fn translate(
 
     let ty = module.info.function_type(index);
     context.func.signature = signature(ty);
-    context.func.name = UserFuncName::User(Symbol::Function(index).to_name());
+    context.func.name = UserFuncName::User(kind.symbol(index).to_name());
     let builder = FunctionBuilder::new(&mut context.func, &mut scratch.builder);
     let mut t = Translator::new(module, builder);
-    t.enter_function(ty);
+    t.body_kind = kind;
+    t.enter_function(index, ty);
 
     let mut reader = body.body.get_binary_reader();
     for _ in 0..reader.read_var_u32()? {
@@ -245,6 +254,8 @@ pub(crate) struct Translator<'a> {
     fuel_owed: i64,
     /// What comparisons with sizes of memories cover at this place.
     covered: Covered,
+    /// Which body of the function this is.
+    body_kind: BodyKind,
 }
 
 impl<'a> Translator<'a> {
@@ -269,6 +280,7 @@ impl<'a> Translator<'a> {
             holds_exceptions: false,
             fuel_owed: 0,
             covered: Covered::default(),
+            body_kind: BodyKind::Only,
         }
     }
 
@@ -326,7 +338,9 @@ impl<'a> Translator<'a> {
             return *known;
         }
         let signature = match symbol {
-            Symbol::Function(index) => signature(self.module.info.function_type(index)),
+            Symbol::Function(index) | Symbol::Comparing(index) => {
+                signature(self.module.info.function_type(index))
+            }
             Symbol::Foreign(ty) => foreign_signature(&self.module.info.types[ty as usize]),
             Symbol::Cross(ty) => cross_signature(&self.module.info.types[ty as usize]),
             Symbol::Throw => throw_signature(),
@@ -361,7 +375,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    fn enter_function(&mut self, ty: &'a FuncType) {
+    fn enter_function(&mut self, index: u32, ty: &'a FuncType) {
         self.results = &ty.results;
         let entry = self.b.current_block().expect("a block is open from the start");
         for (i, ty) in ty.params.iter().enumerate() {
@@ -373,7 +387,7 @@ impl<'a> Translator<'a> {
         }
         self.push_function_frame(ty);
         self.check_fuel();
-        self.interruption_point();
+        self.choose_body(index);
     }
 
     fn declare_locals(&mut self, count: u32, ty: ValType) {

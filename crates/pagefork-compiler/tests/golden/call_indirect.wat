@@ -24,7 +24,7 @@
 ;;     fn3 = colocated u2:5 sig4
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-0x0008_10b0
+;;     v3 = load.i32 notrap aligned region4 v1-0x0008_10ac
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-0x0008_10c0

@@ -22,7 +22,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -58,7 +58,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -98,7 +98,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v1-4272
+;;     v2 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v2, block2, block3(v1)
 ;; block2 cold:
 ;;     v3 = load.i64 notrap aligned region4 v1-4288
@@ -134,7 +134,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32, v1: i32):
 ;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-4272
+;;     v3 = load.i32 notrap aligned region4 v2-4268
 ;;     brif v3, block2, block3(v2)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v2-4288
@@ -182,7 +182,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i32, v1: i32):
 ;;     v2 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v2-4272
+;;     v3 = load.i32 notrap aligned region4 v2-4268
 ;;     brif v3, block2, block3(v2)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v2-4288

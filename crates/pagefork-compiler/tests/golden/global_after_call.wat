@@ -18,7 +18,7 @@
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
-;;     v1 = load.i64 notrap aligned region4 v0-4272
+;;     v1 = load.i32 notrap aligned region4 v0-4268
 ;;     brif v1, block2, block3(v0)
 ;; block2 cold:
 ;;     v2 = load.i64 notrap aligned region4 v0-4288

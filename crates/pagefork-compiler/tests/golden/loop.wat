@@ -19,7 +19,7 @@
 ;;     sig1 = () preserve_all
 ;; block0(v0: i32, v1: i32):
 ;;     v2 = get_pinned_reg.i64 
-;;     v4 = load.i64 notrap aligned region4 v2-4272
+;;     v4 = load.i32 notrap aligned region4 v2-4268
 ;;     brif v4, block2, block3(v2)
 ;; block2 cold:
 ;;     v5 = load.i64 notrap aligned region4 v2-4288
@@ -32,7 +32,7 @@
 ;;     v23 = iconst.i32 4
 ;;     jump block4(v29, v8, v0)  ; v8 = 0
 ;; block4(v9: i64, v15: i32, v17: i32):
-;;     v10 = load.i64 notrap aligned region4 v9-4272
+;;     v10 = load.i32 notrap aligned region4 v9-4268
 ;;     brif v10, block5, block6(v9)
 ;; block5 cold:
 ;;     v11 = load.i64 notrap aligned region4 v9-4288

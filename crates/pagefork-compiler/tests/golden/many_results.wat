@@ -15,7 +15,7 @@
 ;;     sig0 = () preserve_all
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
-;;     v10 = load.i64 notrap aligned region4 v0-4336
+;;     v10 = load.i32 notrap aligned region4 v0-4332
 ;;     brif v10, block2, block3(v0)
 ;; block2 cold:
 ;;     v11 = load.i64 notrap aligned region4 v0-4352
@@ -49,7 +49,7 @@
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v0-4336
+;;     v2 = load.i32 notrap aligned region4 v0-4332
 ;;     brif v2, block2, block3
 ;; block2 cold:
 ;;     v3 = load.i64 notrap aligned region4 v0-4352

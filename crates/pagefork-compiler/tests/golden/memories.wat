@@ -17,7 +17,7 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -42,7 +42,7 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -69,7 +69,7 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288

@@ -21,7 +21,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -61,7 +61,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -103,7 +103,7 @@
 ;;     fn0 = colocated u2:2 sig1
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288
@@ -128,7 +128,7 @@
 ;;     sig1 = (i64, i64) system_v
 ;; block0(v0: i64):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-4272
+;;     v3 = load.i32 notrap aligned region4 v1-4268
 ;;     brif v3, block2, block3(v1)
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-4288

@@ -18,7 +18,7 @@
 ;;     sig0 = () preserve_all
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v2 = load.i64 notrap aligned region4 v1-0x0001_10b0
+;;     v2 = load.i32 notrap aligned region4 v1-0x0001_10ac
 ;;     brif v2, block2, block3
 ;; block2 cold:
 ;;     v3 = load.i64 notrap aligned region4 v1-0x0001_10c0
@@ -45,7 +45,7 @@
 ;;     fn1 = colocated u4:0 sig3
 ;; block0(v0: i32):
 ;;     v1 = get_pinned_reg.i64 
-;;     v3 = load.i64 notrap aligned region4 v1-0x0001_10b0
+;;     v3 = load.i32 notrap aligned region4 v1-0x0001_10ac
 ;;     brif v3, block2, block3
 ;; block2 cold:
 ;;     v4 = load.i64 notrap aligned region4 v1-0x0001_10c0

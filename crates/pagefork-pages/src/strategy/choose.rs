@@ -7,7 +7,7 @@ use super::remap::Remap;
 use super::resident::Resident;
 use super::restorer::Restorer;
 use super::scan::Scan;
-use super::{Discard, GrowthKind, ResetKind, Strategy, StrategyConfig};
+use super::{Discard, ResetKind, Strategy, StrategyConfig};
 use crate::error::PagesError;
 use crate::features::HostFeatures;
 use crate::pagemap::{Finder, Method};
@@ -178,10 +178,7 @@ impl Strategies {
             ResetKind::Auto => Box::new(Auto::new(Resident::new(restorer()?), counts)),
         };
         let setup = Setup {
-            accessible: match config.growth {
-                GrowthKind::Mprotect => None,
-                GrowthKind::Checked { accessible } => Some(accessible.unwrap_or(u64::MAX)),
-            },
+            growth: config.growth,
             copies_image: choice.used == ResetKind::Copy,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
@@ -234,7 +231,7 @@ fn is_switched_off() -> bool {
 mod tests {
     use super::*;
     use crate::error::IllegalStrategies;
-    use crate::strategy::CodeBounds;
+    use crate::strategy::{CodeBounds, GrowthKind};
 
     const ALL: HostFeatures = HostFeatures {
         discard: true,
@@ -330,10 +327,10 @@ mod tests {
     #[test]
     fn memory_left_accessible_needs_code_that_checks() {
         let checked = GrowthKind::Checked { accessible: None };
-        for code in [CodeBounds::Guards, CodeBounds::Explicit] {
-            for growth in [GrowthKind::Mprotect, checked] {
+        for code in [CodeBounds::Guards, CodeBounds::Explicit, CodeBounds::Both] {
+            for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept, GrowthKind::Auto] {
                 let result = StrategyConfig { growth, code, ..Default::default() }.check();
-                let legal = growth == GrowthKind::Mprotect || code == CodeBounds::Explicit;
+                let legal = growth == GrowthKind::Mprotect || code != CodeBounds::Guards;
                 assert_eq!(result.is_ok(), legal);
                 if let Err(error) = result {
                     let why = IllegalStrategies::CheckedWithoutBounds;

@@ -30,6 +30,8 @@ mod run;
 mod faults;
 /// The pages of the stack that outlive a reset.
 mod stack;
+/// How much of a memory stays accessible, and whether any of it does.
+mod reach;
 /// Private pages that are kept, restored and let go.
 mod restorer;
 
@@ -53,6 +55,7 @@ pub use stack::{Owner, STACK_KEPT_MAX};
 
 pub(crate) use choose::Made;
 pub(crate) use discard::Discard;
+pub(crate) use reach::Reach;
 pub(crate) use run::Run;
 pub(crate) use stack::Stack;
 
@@ -109,11 +112,21 @@ pub enum GrowthKind {
     /// Pages are accessible from the start: as many bytes as this of each memory
     /// (whole pages, or all that it may become with `None`), and its initial size
     /// at least. Up to there growth needs no system call; beyond, it is as
-    /// `Mprotect`. Only for code with [`CodeBounds::Explicit`].
+    /// `Mprotect`. Only for code with [`CodeBounds::Explicit`] or [`CodeBounds::Both`].
     Checked {
         /// Bytes.
         accessible: Option<u64>,
     },
+    /// As `Mprotect`, but a reset leaves accessible what the memory had grown to, so that
+    /// growing as far again needs no system call. What none of the last 8 runs has had is
+    /// made inaccessible again. Only for code as for `Checked`, and best for
+    /// [`CodeBounds::Both`].
+    Kept,
+    /// As `Kept` where making pages inaccessible takes more time than code that compares
+    /// would lose, else as `Mprotect`; what that takes is measured now and then. It is
+    /// much where several threads run guests, since it interrupts each of them. Only for
+    /// code as for `Checked`, and best for [`CodeBounds::Both`].
+    Auto,
 }
 
 /// What keeps code from using a memory beyond its size.
@@ -124,6 +137,10 @@ pub enum CodeBounds {
     Guards,
     /// Comparing every access with the size.
     Explicit,
+    /// Functions have a body of either kind, and choose between them when they are called:
+    /// accesses are compared while more is accessible than the memories have. Code is
+    /// twice as long, and takes twice as long to compile.
+    Both,
 }
 
 /// What is asked of a slot's strategies. Sizes are in bytes.
@@ -168,8 +185,7 @@ impl StrategyConfig {
     /// # Errors
     /// [`PagesError::IllegalStrategies`].
     pub fn check(self) -> Result<Strategies, PagesError> {
-        let checked = matches!(self.growth, GrowthKind::Checked { .. });
-        if checked && self.code != CodeBounds::Explicit {
+        if self.growth != GrowthKind::Mprotect && self.code == CodeBounds::Guards {
             return Err(PagesError::IllegalStrategies(IllegalStrategies::CheckedWithoutBounds));
         }
         if self.stack_kept > STACK_KEPT_MAX {

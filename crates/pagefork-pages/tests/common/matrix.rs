@@ -89,12 +89,7 @@ impl Case {
     #[track_caller]
     pub fn assert_bounded(&self, slot: &Slot, strategies: &Strategies, what: &str) {
         for (index, size) in self.sizes.iter().enumerate() {
-            let accessible_bytes = match strategies.config().growth {
-                GrowthKind::Checked { accessible } => {
-                    accessible.unwrap_or(u64::MAX).min(size.maximum).max(size.initial)
-                }
-                _ => size.initial,
-            };
+            let accessible_bytes = accessible_bytes(slot, index, strategies, *size);
             let end = self.memory(index) + accessible_bytes;
             for past in [0, 1, PAGE, WASM_PAGE, size.maximum - accessible_bytes] {
                 assert!(!accessible(slot, end + past), "{what}: memory {index}, {past} past");
@@ -113,6 +108,39 @@ impl Case {
             assert!(grown.iter().all(|&byte| byte == 0), "{what}: memory {index}");
         }
     }
+}
+
+/// Bytes of a memory of these sizes that are accessible in a slot that is as its image.
+#[track_caller]
+pub fn accessible_bytes(
+    slot: &Slot,
+    index: usize,
+    strategies: &Strategies,
+    MemorySize { initial, maximum }: MemorySize,
+) -> u64 {
+    let found = slot.memory_accessible(index);
+    let expected = match strategies.config().growth {
+        GrowthKind::Checked { accessible } => {
+            accessible.unwrap_or(u64::MAX).min(maximum).max(initial)
+        }
+        // As far as it had grown, perhaps.
+        GrowthKind::Kept | GrowthKind::Auto => found.clamp(initial, maximum),
+        _ => initial,
+    };
+    assert_eq!(found, expected, "memory {index}");
+    found
+}
+
+/// What [`lasting_attributes`] are of a slot that has never been reset, in which as much
+/// is accessible.
+pub fn fresh_attributes(case: &Case, strategies: &Strategies, like: &Slot) -> Vec<Attributes> {
+    let mut fresh = case.spawn(strategies);
+    if matches!(strategies.config().growth, GrowthKind::Kept | GrowthKind::Auto) {
+        for index in 0..like.memory_count() {
+            fresh.grow_memory(index, like.memory_accessible(index)).unwrap();
+        }
+    }
+    lasting_attributes(&fresh)
 }
 
 /// Bytes of a slot, in place.
@@ -191,6 +219,8 @@ pub fn all_strategies() -> Vec<Strategies> {
         GrowthKind::Mprotect,
         GrowthKind::Checked { accessible: None },
         GrowthKind::Checked { accessible: Some(3 * WASM_PAGE) },
+        GrowthKind::Kept,
+        GrowthKind::Auto,
     ];
     let with = |reset| {
         growths.map(|growth| {

@@ -1,0 +1,162 @@
+use std::time::{Duration, Instant};
+
+use super::GrowthKind;
+
+/// As much of a memory stays accessible as one of so many runs needs.
+const RUNS: u32 = 8;
+
+/// Of the time of a run, what comparing accesses costs: some 8 to 12 % while code does, and
+/// that is until the memory has grown as far as before.
+const COMPARING: u32 = 24;
+
+/// How many runs go by until it is measured again what shrinking costs.
+const KEPT_RUNS: u32 = 256;
+
+/// More than that is no matter of shrinking, nor of running.
+const SHRINKING_MAX: Duration = Duration::from_micros(100);
+const RUNNING_MAX: Duration = Duration::from_millis(10);
+
+/// How far a memory has been grown by the last runs, in bytes, and whether that much is to
+/// stay accessible.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    kept: u64,
+    /// How many runs in a row have had less, and the most that one of them had.
+    short: u32,
+    most: u64,
+    phase: Phase,
+    /// When the last run ended that had grown the memory.
+    ended: Option<Instant>,
+    /// The time that runs may take for which it is kept.
+    running_max: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Always,
+    /// The memory is shrunk, and that is compared with the time of a run.
+    Measuring {
+        runs: u32,
+        shrinking: Duration,
+        running: Duration,
+    },
+    /// It is kept; and so many runs in a row took too long.
+    Keeping {
+        runs: u32,
+        long: u32,
+    },
+}
+
+impl Phase {
+    const FIRST: Self =
+        Self::Measuring { runs: 0, shrinking: Duration::ZERO, running: Duration::ZERO };
+}
+
+impl Reach {
+    pub(crate) fn new(growth: GrowthKind) -> Self {
+        let phase = if growth == GrowthKind::Auto { Phase::FIRST } else { Phase::Always };
+        Self { kept: 0, short: 0, most: 0, phase, ended: None, running_max: Duration::ZERO }
+    }
+
+    /// What stays accessible.
+    pub(crate) fn kept(self) -> u64 {
+        self.kept
+    }
+
+    /// Says how long a memory was when a run ended, and when that was, if it had grown.
+    pub(crate) fn note(&mut self, size: u64, ended: Option<Instant>) {
+        if let Some(ended) = ended
+            && let Some(before) = self.ended.replace(ended)
+        {
+            // It may have waited in between: then there is no hurry.
+            self.note_running((ended - before).min(RUNNING_MAX));
+        }
+        if let Phase::Measuring { .. } = self.phase {
+            (self.kept, self.short, self.most) = (0, 0, 0);
+            return;
+        }
+        self.short += 1;
+        self.most = self.most.max(size);
+        if size >= self.kept || self.short == RUNS {
+            (self.kept, self.short, self.most) = (self.most, 0, 0);
+        }
+    }
+
+    fn note_running(&mut self, time: Duration) {
+        match &mut self.phase {
+            Phase::Always => (),
+            Phase::Measuring { runs, shrinking, running } if *runs < RUNS => *running += time,
+            Phase::Measuring { shrinking, running, .. } => {
+                self.running_max = *shrinking * COMPARING / RUNS;
+                let keeps = *running < *shrinking * COMPARING;
+                self.phase = if keeps { Phase::Keeping { runs: 0, long: 0 } } else { Phase::FIRST };
+            }
+            Phase::Keeping { runs, long } => {
+                *runs += 1;
+                *long = if time > self.running_max { *long + 1 } else { 0 };
+                if *runs == KEPT_RUNS || *long == RUNS {
+                    self.phase = Phase::FIRST;
+                }
+            }
+        }
+    }
+
+    /// Says how long it took to shrink the memory after a run.
+    pub(crate) fn note_shrinking(&mut self, time: Duration) {
+        if let Phase::Measuring { runs, shrinking, .. } = &mut self.phase {
+            *runs += 1;
+            *shrinking += time.min(SHRINKING_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_of_a_few_runs_needs_stays_and_what_none_needs_goes() {
+        let mut reach = Reach::new(GrowthKind::Kept);
+        let mut kept = |size| {
+            reach.note(size, None);
+            reach.kept()
+        };
+        assert_eq!([kept(3), kept(9), kept(3), kept(9)], [3, 9, 9, 9]);
+        for _ in 1..RUNS {
+            assert_eq!(kept(5), 9);
+        }
+        assert_eq!([kept(3), kept(3), kept(6)], [5, 5, 6], "the most that was needed");
+        for _ in 1..RUNS {
+            assert_eq!(kept(0), 6);
+        }
+        assert_eq!(kept(0), 0);
+    }
+
+    /// How many of so many runs, of this time each, leave memory accessible.
+    fn kept_of(reach: &mut Reach, count: u32, running: u64, shrinking: u64) -> u32 {
+        let mut at = reach.ended.unwrap_or_else(Instant::now);
+        let mut kept = 0;
+        for _ in 0..count {
+            at += Duration::from_micros(running);
+            reach.note(5, Some(at));
+            match reach.kept() {
+                0 => reach.note_shrinking(Duration::from_micros(shrinking)),
+                _ => kept += 1,
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn memory_stays_accessible_where_shrinking_it_costs_more_than_comparing() {
+        let mut reach = Reach::new(GrowthKind::Auto);
+        assert_eq!(kept_of(&mut reach, 1000, 430, 8), 0, "alone");
+        let contended = kept_of(&mut reach, 10_000, 430, 34);
+        assert!(contended > 9_500, "{contended}");
+        // Measured again sooner or later.
+        assert!(kept_of(&mut reach, 1000, 430, 8) <= KEPT_RUNS + RUNS);
+        assert_eq!(kept_of(&mut reach, 1000, 430, 8), 0);
+        assert!(kept_of(&mut reach, 100, 100, 8) > 80, "a short run");
+        assert!(kept_of(&mut reach, 100, 3000, 8) < RUNS * 2, "runs that become long");
+    }
+}
