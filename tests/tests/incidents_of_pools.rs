@@ -6,10 +6,10 @@ mod common;
 use common::{held, in_own_process, trap_code};
 use pagefork::suspend::{self, Zone};
 use pagefork::{
-    CodeBounds, Config, Engine, ExternRef, GrowthKind, Instance, InstancePre, Linker, Module,
-    PoolConfig, ResetKind, Store, StrategyConfig, TrapCode, UsageError, Val,
+    Caller, CodeBounds, Config, Engine, Extern, ExternRef, GrowthKind, Instance, InstancePre,
+    Linker, Module, PoolConfig, ResetKind, Store, StrategyConfig, TrapCode, UsageError, Val,
 };
-use pagefork_pages::inject::{fail_from, fail_nth};
+use pagefork_pages::inject::{fail_from, fail_nth, half_way};
 use pagefork_pages::{Call, HostFeatures};
 
 /// Tables that hold references, globals, a start function that writes, growth.
@@ -42,7 +42,8 @@ fn pre(engine: &Engine, text: &str) -> InstancePre<()> {
 fn engine(reset: ResetKind, growth: GrowthKind) -> Engine {
     let code = match growth {
         GrowthKind::Mprotect => CodeBounds::Guards,
-        _ => CodeBounds::Explicit,
+        GrowthKind::Checked { .. } => CodeBounds::Explicit,
+        _ => CodeBounds::Both,
     };
     let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
     // Nothing happens by itself.
@@ -56,6 +57,7 @@ fn pairs() -> Vec<(ResetKind, GrowthKind)> {
         GrowthKind::Mprotect,
         GrowthKind::Checked { accessible: None },
         GrowthKind::Checked { accessible: Some(3 << 16) },
+        GrowthKind::Kept,
     ];
     ResetKind::ALL.into_iter().flat_map(|reset| growths.map(|growth| (reset, growth))).collect()
 }
@@ -219,7 +221,7 @@ fn wasmtime_13070_and_12888_what_could_not_be_reset_is_not_handed_out() {
         // Where few faults show what was written and memories stay accessible, a reset makes
         // no call that could fail.
         let calls = !(matches!(reset, ResetKind::Resident | ResetKind::Auto)
-            && matches!(growth, GrowthKind::Checked { .. })
+            && matches!(growth, GrowthKind::Checked { .. } | GrowthKind::Kept)
             && pagefork_pages::counts_faults_in_memory());
         assert!(failures > 0 || !calls, "{reset}, {growth:?}: nothing failed");
     }
@@ -258,6 +260,55 @@ fn cve_2026_34988_and_2022_39392_code_is_stopped_at_the_end_of_a_slot_that_had_g
                 let grown = &mut memory.data_mut(&mut store)[end as usize..];
                 assert!(grown.iter().all(|byte| *byte == 0), "{what}");
                 grown.fill(0xee);
+            }
+        }
+    }
+}
+
+/// The kernel changes the access of one map and not of the next, and not back either: what
+/// is accessible beyond the memory's size must not be used, by this run or a later one.
+#[test]
+fn a_growth_that_is_neither_done_nor_undone_ends_the_run() {
+    HostFeatures::get().unwrap();
+    let text = r#"(module
+        (import "host" "grow" (func $grow))
+        (memory (export "memory") 1 30)
+        (func (export "grow")
+            (drop (memory.grow (i32.const 2)))
+            (i32.store (i32.const 65536) (i32.const 1)))
+        (func (export "host")
+            (call $grow)
+            (i32.store (i32.const 65536) (i32.const 1))))"#;
+    for growth in [GrowthKind::Mprotect, GrowthKind::Kept] {
+        let engine = engine(ResetKind::Auto, growth);
+        let mut linker = Linker::new(&engine);
+        let grow = |mut caller: Caller<'_, ()>| {
+            let memory = caller.get_export("memory").and_then(Extern::into_memory);
+            // The host function makes nothing of it.
+            let _ = memory.unwrap().grow(&mut caller, 2);
+        };
+        linker.func_wrap("host", "grow", grow).unwrap();
+        let pre = linker.instantiate_pre(&Module::new(&engine, text).unwrap()).unwrap();
+        for (from, ends) in [(None, false), (Some(0), true)] {
+            for name in ["grow", "host"] {
+                // In a new slot nothing is accessible yet.
+                engine.purge_pool();
+                let (mut store, instance) = pre.spawn(()).unwrap();
+                let run = instance.get_typed_func::<(), ()>(&mut store, name).unwrap();
+                let mut call = || run.call(&mut store, ()).unwrap_err();
+                let error = half_way(|| match from {
+                    None => fail_nth(0, libc::ENOMEM, &mut call).value,
+                    Some(from) => fail_from(from, libc::ENOMEM, &mut call).value,
+                });
+                assert_eq!(trap_code(&error), TrapCode::MemoryOutOfBounds, "{name}");
+                let error = run.call(&mut store, ());
+                let broken = matches!(
+                    error.as_ref().map_err(|error| error.downcast_ref::<UsageError>()),
+                    Err(Some(UsageError::ResetIncomplete))
+                );
+                assert_eq!(broken, ends, "{name}, {growth:?}: {error:?}");
+                store.reset(()).unwrap();
+                run.call(&mut store, ()).unwrap();
             }
         }
     }

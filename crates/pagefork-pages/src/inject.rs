@@ -4,6 +4,7 @@ use crate::error::Call;
 
 thread_local! {
     static PLAN: Cell<Plan> = const { Cell::new(Plan::Nothing) };
+    static HALF_WAY: Cell<bool> = const { Cell::new(false) };
     static MADE: RefCell<Option<Vec<Call>>> = const { RefCell::new(None) };
 }
 
@@ -34,6 +35,25 @@ pub fn fail_nth<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R> 
 /// As [`fail_nth`], but all later calls fail too.
 pub fn fail_from<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R> {
     fail(Plan::FailAfter { left: nth, code, once: false }, nth, body)
+}
+
+/// Runs `body`; calls that change the access of several pages and are made to fail have
+/// changed the first of them, as the kernel does where the second of two maps fails.
+pub fn half_way<R>(body: impl FnOnce() -> R) -> R {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            HALF_WAY.set(false);
+        }
+    }
+    let _restore = Restore;
+    HALF_WAY.set(true);
+    body()
+}
+
+/// Whether the next call is to fail half-way.
+pub(crate) fn fails_half_way() -> bool {
+    HALF_WAY.get() && matches!(PLAN.get(), Plan::FailAfter { left: 0, .. } | Plan::FailAll(..))
 }
 
 /// Runs `body`; calls of the kind `call` on this thread report success and do

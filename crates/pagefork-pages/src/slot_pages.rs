@@ -85,7 +85,8 @@ enum State {
     Whole,
     /// A reset has failed half-way: first another has to succeed.
     Unfinished,
-    /// Its pages have been replaced and not filled: no reset but by filling it.
+    /// Its pages have been replaced and not filled, or nobody knows which of them are
+    /// accessible: no reset but by filling it.
     Unfilled,
 }
 
@@ -96,6 +97,9 @@ struct MemoryState {
     /// image. Invariant: at least the memory's size; higher only after a reset
     /// that failed half-way.
     dirty: u64,
+    /// Bytes up to which pages may be private, those included that earlier runs had and
+    /// that were restored in place: at least `dirty`.
+    private: u64,
     /// The size before the reset that is under way.
     before: u64,
     /// How far runs have grown it since it was filled.
@@ -237,7 +241,7 @@ impl SlotPages {
         self.state == State::Whole
     }
 
-    /// Whether its pages have been replaced and not filled.
+    /// Whether no reset will do but by filling it.
     pub(crate) fn is_unfilled(&self) -> bool {
         self.state == State::Unfilled
     }
@@ -265,9 +269,18 @@ impl SlotPages {
         }
         let (start, accessible) = (self.zones.memories[index].start, self.accessible(index));
         if new_size > accessible {
-            self.pages.commit(start + accessible..start + new_size)?;
+            let added = start + accessible..start + new_size;
+            if let Err(failure) = self.pages.commit(added.clone()) {
+                // It may have been done for some maps of several.
+                if self.pages.protect(added).is_err() {
+                    self.state = State::Unfilled;
+                }
+                return Err(failure.into());
+            }
         }
-        self.memories[index].dirty = new_size;
+        let state = &mut self.memories[index];
+        state.dirty = new_size;
+        state.private = state.private.max(new_size);
         self.bounds.set_memory_size(index, new_size);
         Ok(())
     }
@@ -297,6 +310,10 @@ impl SlotPages {
         self.bounds.set_memory_size(index, initial);
         let kept = self.accessible(index);
         self.pages.protect(start + kept..start + accessible).map_err(|failure| {
+            // As above.
+            if self.pages.commit(start + kept..start + accessible).is_err() {
+                self.state = State::Unfilled;
+            }
             self.bounds.set_memory_size(index, size);
             self.memories[index].reach = reach;
             PagesError::from(failure)
@@ -317,8 +334,9 @@ impl SlotPages {
             let kept = self.accessible(index);
             let start = self.zones.memories[index].start;
             let end = kept.max(before);
-            if self.pages.commit(start + kept..start + end).is_ok() {
-                self.bounds.set_memory_size(index, before);
+            match self.pages.commit(start + kept..start + end) {
+                Ok(()) => self.bounds.set_memory_size(index, before),
+                Err(_) => self.state = State::Unfilled,
             }
         }
     }
@@ -337,9 +355,8 @@ impl SlotPages {
     ///
     /// # Errors
     /// [`PagesError::Unsupported`] where the kernel only pretends to discard;
-    /// else the limit that was met. The slot is as before then, except that a
-    /// memory for which even that could not be restored ends at its initial size
-    /// and cannot grow before a reset succeeds.
+    /// else the limit that was met. The slot is as before then, unless even that could
+    /// not be restored: then it has to be filled again.
     pub(crate) fn discard_all(&mut self) -> Result<(), PagesError> {
         if !HostFeatures::get()?.discard {
             return Err(PagesError::Unsupported {
@@ -351,9 +368,12 @@ impl SlotPages {
         self.shrink_all()?;
         // One call for all that may have been written, guards between memories
         // included: it is done or not, as a whole.
-        if let Err(failure) = self.pages.discard(self.zones.stack.start..self.dirty_end()) {
+        if let Err(failure) = self.pages.discard(self.zones.stack.start..self.private_end()) {
             self.undo_shrinking(self.memories.len());
             return Err(failure.into());
+        }
+        for memory in &mut self.memories {
+            memory.private = memory.size.initial;
         }
         self.finish();
         Ok(())
@@ -372,9 +392,19 @@ impl SlotPages {
 
     /// Slot offset up to which pages may have been written.
     pub(crate) fn dirty_end(&self) -> u64 {
+        self.end(|state| state.dirty)
+    }
+
+    /// Slot offset up to which pages may be private.
+    fn private_end(&self) -> u64 {
+        self.end(|state| state.private)
+    }
+
+    /// Slot offset of the end of the last memory that has any such bytes.
+    fn end(&self, bytes: impl Fn(&MemoryState) -> u64) -> u64 {
         let ends = self.zones.memories.iter().zip(&self.memories);
-        let ends = ends.filter(|(_, state)| state.dirty > 0);
-        ends.map(|(zone, state)| zone.start + state.dirty).next_back().unwrap_or(self.zones.base)
+        let ends = ends.filter(|(_, state)| bytes(state) > 0);
+        ends.map(|(zone, state)| zone.start + bytes(state)).next_back().unwrap_or(self.zones.base)
     }
 
     /// Slot offsets that are accessible and may have been written, ascending: from
@@ -515,7 +545,7 @@ impl Source {
 impl MemoryState {
     fn fresh(&size: &MemorySize, growth: GrowthKind) -> Self {
         let MemorySize { initial, .. } = size;
-        Self { size, dirty: initial, before: initial, reach: Reach::new(growth) }
+        Self { size, dirty: initial, private: initial, before: initial, reach: Reach::new(growth) }
     }
 }
 

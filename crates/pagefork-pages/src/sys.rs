@@ -18,6 +18,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
+use pagefork_layout::page::PAGE_SIZE;
+
 use crate::error::Call;
 use crate::userfault::{self, Region};
 
@@ -77,11 +79,10 @@ pub(crate) fn reserve(length: usize, kind: PageKind) -> Result<usize, Failure> {
 /// # Safety
 /// As the module says.
 pub(crate) unsafe fn commit(address: usize, length: usize) -> Result<(), Failure> {
-    let access = MprotectFlags::READ | MprotectFlags::WRITE;
-    attempt(Call::Commit, length as u64, (), || {
-        // SAFETY: the caller owns the range.
-        unsafe { rustix::mm::mprotect(at(address), length, access) }
-    })
+    // SAFETY: the caller owns the range.
+    unsafe {
+        change_access(Call::Commit, address, length, MprotectFlags::READ | MprotectFlags::WRITE)
+    }
 }
 
 /// Makes pages inaccessible; they keep their contents until [`discard`].
@@ -89,10 +90,28 @@ pub(crate) unsafe fn commit(address: usize, length: usize) -> Result<(), Failure
 /// # Safety
 /// As the module says.
 pub(crate) unsafe fn protect(address: usize, length: usize) -> Result<(), Failure> {
-    attempt(Call::Protect, 0, (), || {
-        // SAFETY: the caller owns the range.
-        unsafe { rustix::mm::mprotect(at(address), length, MprotectFlags::empty()) }
-    })
+    // SAFETY: the caller owns the range.
+    unsafe { change_access(Call::Protect, address, length, MprotectFlags::empty()) }
+}
+
+/// After an error it may be done for some of the pages.
+///
+/// # Safety
+/// As the module says.
+unsafe fn change_access(
+    call: Call,
+    address: usize,
+    length: usize,
+    access: MprotectFlags,
+) -> Result<(), Failure> {
+    // SAFETY: the caller owns the range, of which this is a part.
+    let change = |length| unsafe { rustix::mm::mprotect(at(address), length, access) };
+    #[cfg(debug_assertions)]
+    if crate::inject::fails_half_way() {
+        let _ = change(PAGE_SIZE as usize);
+    }
+    let requested = if call == Call::Commit { length as u64 } else { 0 };
+    attempt(call, requested, (), || change(length))
 }
 
 /// Makes pages readable and executable, and not writable.

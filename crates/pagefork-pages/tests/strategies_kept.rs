@@ -12,7 +12,9 @@ use std::cell::Cell;
 
 use common::*;
 use matrix::*;
-use pagefork_pages::{GrowthKind, Owner, Reason, ResetKind, Slot, StrategyConfig, View, procmaps};
+use pagefork_pages::{
+    GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig, View, procmaps,
+};
 
 /// Counts what the current thread allocates.
 struct Counting;
@@ -102,6 +104,36 @@ fn a_warm_reset_makes_one_call_at_most() {
             assert_eq!(calls.contains(&Call::Protect), !none, "{kind}: {calls:?}");
         }
     }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn growing_as_far_as_an_earlier_run_takes_no_call() {
+    use pagefork_pages::Call;
+    use pagefork_pages::inject::record;
+    let case = case();
+    let code = pagefork_pages::CodeBounds::Both;
+    let growth = GrowthKind::Kept;
+    let config = StrategyConfig { reset: ResetKind::Resident, growth, code, ..Default::default() };
+    let mut slot = case.spawn(&config.check().unwrap());
+    let initial = slot.memory_size(0);
+    let mut grow = |to: u64| {
+        slot.enter();
+        let calls = record(|| slot.grow_memory(0, to).unwrap()).1;
+        assert_eq!(slot.memory_accessible(0), slot.memory_accessible(0).max(to));
+        write(&slot, case.memory(0) + to - 1, &[1]);
+        let resets = record(|| slot.reset_for(OWNER).unwrap()).1;
+        assert_eq!(slot.memory_size(0), initial);
+        (calls.contains(&Call::Commit), resets.contains(&Call::Protect), slot.memory_accessible(0))
+    };
+    assert_eq!(grow(5 * MIB), (true, false, 5 * MIB));
+    assert_eq!(grow(5 * MIB), (false, false, 5 * MIB));
+    assert_eq!(grow(6 * MIB), (true, false, 6 * MIB));
+    for _ in 1..8 {
+        assert_eq!(grow(4 * MIB), (false, false, 6 * MIB));
+    }
+    assert_eq!(grow(4 * MIB), (false, true, 4 * MIB), "what nobody needs is given back");
+    case.assert_fresh(&slot, &config.check().unwrap(), "kept");
 }
 
 /// Where perf is forbidden, faults are counted by a system call, and as well.
@@ -287,11 +319,60 @@ fn pages_of_locked_memory_are_not_taken_for_fresh() {
     });
 }
 
+/// `Auto` restores pages in place, gives all back, and relies on faults again: pages of
+/// runs that were longer than those in between are not forgotten to be private.
+#[test]
+fn auto_does_not_forget_pages_that_only_longer_runs_have() {
+    let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
+    let case = Case::new("grows", layout(), nothing, (16 * PAGE, 4096 * PAGE));
+    let high = case.memory(0) + 900 * PAGE;
+    let checked = GrowthKind::Checked { accessible: None };
+    for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept] {
+        let code = pagefork_pages::CodeBounds::Both;
+        let strategies = StrategyConfig { growth, code, ..Default::default() }.check().unwrap();
+        let mut slot = case.spawn(&strategies);
+        let begin = |slot: &mut Slot, grows: bool| {
+            slot.enter();
+            // Who runs code writes there first.
+            write(slot, case.layout.link.start, &[1]);
+            write(slot, case.memory(0), &[1]);
+            if grows {
+                slot.grow_memory(0, 1000 * PAGE).unwrap();
+                write(slot, high, &[7]);
+            }
+        };
+        for round in 0.. {
+            if slot.strategy().used == ResetKind::Discard {
+                break;
+            }
+            // Other pages each time, which is what moves it to giving back.
+            begin(&mut slot, true);
+            let others = (0..100).map(|i| 20 + (round * 100 + i) % 800);
+            others.for_each(|page| write(&slot, case.memory(0) + page * PAGE, &[7]));
+            slot.reset_for(OWNER).unwrap();
+            assert!(round < 10_000, "it never discards");
+        }
+        for _ in 0..1000 {
+            if slot.strategy().used == ResetKind::Resident {
+                break;
+            }
+            begin(&mut slot, false);
+            slot.reset_for(OWNER).unwrap();
+        }
+        for round in 0..12 {
+            begin(&mut slot, round > 3);
+            slot.reset_for(OWNER).unwrap();
+        }
+        case.assert_growth_is_zero(&mut slot, "of a longer run");
+    }
+}
+
 /// A page stays private when its memory shrinks, so a later write takes no fault.
 #[test]
 fn resident_does_not_forget_pages_of_a_memory_that_has_shrunk() {
     let case = case();
-    for growth in [GrowthKind::Mprotect, GrowthKind::Checked { accessible: None }] {
+    let checked = GrowthKind::Checked { accessible: None };
+    for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept] {
         let code = pagefork_pages::CodeBounds::Explicit;
         let config =
             StrategyConfig { reset: ResetKind::Resident, growth, code, ..Default::default() };

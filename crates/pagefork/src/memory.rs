@@ -315,7 +315,13 @@ impl StoreInner {
         }
         let size = pages * WASM_PAGE_SIZE;
         crate::limits::check("bytes of a memory", size, limits.memory_size)?;
-        instance.slot.grow_memory(index, size)?;
+        if let Err(error) = instance.slot.grow_memory(index, size) {
+            if !instance.slot.is_whole() {
+                // More is accessible than the memory has, and that cannot be changed.
+                self.set_broken(true);
+            }
+            return Err(error.into());
+        }
         let size_word = instance.module.layout().state_parts.memory_size(place.own_index);
         // SAFETY: the word is in the state zone.
         unsafe { instance.word(size_word).write(instance.slot.memory_size(index)) };

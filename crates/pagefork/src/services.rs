@@ -40,6 +40,9 @@ pub(crate) unsafe fn call(
         Service::MemoryGrow => {
             let memory = store.memory(caller, number(0));
             let old = store.grow_memory(memory, argument(1));
+            if store.is_broken() {
+                return Err(TrapCode::MemoryOutOfBounds);
+            }
             answer(old.unwrap_or(NO_GROWTH));
         }
         Service::MemoryFill => {

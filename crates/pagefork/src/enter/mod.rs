@@ -336,6 +336,11 @@ unsafe extern "C" fn on_host_call(
         // A panic must not cross the guest's frames, which no unwinder knows.
         let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
         match result {
+            // Whatever the host function made of it: the guest must not go on.
+            Ok(Ok(())) if (*store).is_broken() => {
+                let code = TrapCode::MemoryOutOfBounds;
+                Answer::leave(activation, trapped(activation, code))
+            }
             Ok(Ok(()))
                 if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
             {
