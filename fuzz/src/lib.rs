@@ -63,12 +63,13 @@ pub fn compile(data: &[u8]) {
 /// What a module computes does not depend on where it runs: two stores, with all
 /// kinds of other slots around them, agree on every result, on every trap, and on
 /// all of memory, tables and globals afterwards. Nor on how accesses beyond a memory
-/// are found: in one of them by comparing, in the other by its guard.
+/// are found: in one of them by comparing, at least until its memories grow, in the other
+/// by its guard.
 pub fn run(data: &[u8]) {
     let Some(case) = Case::from_bytes(data, supported()) else {
         return;
     };
-    let (engines, comparing) = (Engines::new(), Engines::that_compare_bounds());
+    let (engines, comparing) = (Engines::new(), Engines::for_seed(case.seed | 1));
     let observe = |ours: &mut Ours| subject::run(ours, &case);
     let mut neighbour = Ours::new(&engines, &case);
     let (mut first, mut second) = (Ours::new(&engines, &case), Ours::new(&comparing, &case));
@@ -90,11 +91,16 @@ pub fn reset_store(data: &[u8]) {
     let Some(case) = Case::from_bytes(data, supported()) else {
         return;
     };
-    let (reset, growth) = (choice % 6, choice / 6 % 2);
+    // Every accessible byte is looked at, so they are few.
+    let checked = GrowthKind::Checked { accessible: Some(1 << 19) };
+    let (reset, growth) = (choice % 6, choice / 6 % 6);
     let (growth, code) = match growth {
         0 => (GrowthKind::Mprotect, CodeBounds::Guards),
-        // Every accessible byte is looked at, so they are few.
-        _ => (GrowthKind::Checked { accessible: Some(1 << 19) }, CodeBounds::Explicit),
+        1 => (checked, CodeBounds::Explicit),
+        2 => (checked, CodeBounds::Both),
+        3 => (GrowthKind::Kept, CodeBounds::Both),
+        4 => (GrowthKind::Auto, CodeBounds::Both),
+        _ => (GrowthKind::Mprotect, CodeBounds::Both),
     };
     let reset = ResetKind::ALL[reset as usize];
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
@@ -103,7 +109,7 @@ pub fn reset_store(data: &[u8]) {
     let seen = observe();
     assert!(seen.refusal.is_none(), "a valid module compiles: {:?}", seen.refusal);
     for _ in 0..2 {
-        assert_eq!(subject::difference(&seen, &observe()), None, "{reset}, {growth:?}");
+        assert_eq!(subject::difference(&seen, &observe()), None, "{reset}, {growth:?}, {code:?}");
     }
 }
 

@@ -17,6 +17,9 @@ use crate::value::{Target, Value, target};
 /// Bytes of stack that guests have in either engine.
 pub const STACK_SIZE: u64 = 1 << 20;
 
+/// Bytes of each memory that are accessible where code compares at first.
+const ACCESSIBLE: u64 = 4 << 16;
+
 /// Pagefork, with the store of one case.
 pub struct Ours {
     store: Store<Data>,
@@ -59,21 +62,36 @@ impl Engines {
     /// # Panics
     /// If the machine cannot run guests.
     pub fn that_compare_bounds() -> Self {
+        Self::that_keep_accessible(None, CodeBounds::Explicit)
+    }
+
+    /// Engines whose code compares accesses until memories have grown as far as they are
+    /// accessible, which random programs do.
+    ///
+    /// # Panics
+    /// If the machine cannot run guests.
+    pub fn that_compare_at_first() -> Self {
+        Self::that_keep_accessible(Some(ACCESSIBLE), CodeBounds::Both)
+    }
+
+    fn that_keep_accessible(accessible: Option<u64>, code: CodeBounds) -> Self {
+        let growth = GrowthKind::Checked { accessible };
         let mut config = Config::new();
-        config.strategies(StrategyConfig {
-            growth: GrowthKind::Checked { accessible: None },
-            code: CodeBounds::Explicit,
-            ..StrategyConfig::default()
-        });
+        config.strategies(StrategyConfig { growth, code, ..StrategyConfig::default() });
         Self::of(&config, None)
     }
 
-    /// Those for the case with this seed: every other case has explicit bounds.
+    /// Those for the case with this seed: one of four compares accesses, one of four does
+    /// at first.
     ///
     /// # Panics
     /// If the machine cannot run guests.
     pub fn for_seed(seed: u64) -> Self {
-        if seed.is_multiple_of(2) { Self::new() } else { Self::that_compare_bounds() }
+        match seed % 4 {
+            1 => Self::that_compare_bounds(),
+            3 => Self::that_compare_at_first(),
+            _ => Self::new(),
+        }
     }
 
     /// Engines that keep what they compile, so that stores of the same case have their

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -67,6 +67,8 @@ struct Model {
     sizes: Vec<MemorySize>,
     /// How long its memories are.
     now: Vec<u64>,
+    /// The most that each has been since it was filled.
+    most: Vec<u64>,
     /// From the stack to the end of the first memory, then each further one, as long
     /// as they can become: a slot offset, and bytes.
     parts: Vec<(u64, Vec<u8>)>,
@@ -158,7 +160,7 @@ impl<'a, 'b> Play<'a, 'b> {
         if u.ratio(1, 16)? {
             // As pools do when memory is short.
             actor.slot.discard().expect("it can be discarded");
-            actor.model.reset(&actor.slot, false);
+            actor.model.reset(&actor.slot, false, ResetKind::Discard);
             actor.check(false);
         }
         if u.ratio(1, 16)? {
@@ -200,13 +202,13 @@ impl Actor {
                 self.model.reset_to(image, sizes, owner);
             }
             None => {
-                self.slot.reset().expect("it can be reset");
+                let report = self.slot.reset().expect("it can be reset");
                 let cleared = owner.is_some() && owner != self.model.owner;
                 if let Some(owner) = owner {
                     self.slot.hand_to(Owner(owner.into()));
                     self.model.owner = Some(owner);
                 }
-                self.model.reset(&self.slot, cleared);
+                self.model.reset(&self.slot, cleared, report.by);
             }
         }
         assert!(self.slot.is_whole());
@@ -233,7 +235,7 @@ impl Actor {
             false => fail_nth(nth, code, &mut attempt).value,
         };
         match (outcome, other) {
-            (Ok(_), None) => self.model.reset(&self.slot, false),
+            (Ok(report), None) => self.model.reset(&self.slot, false, report.by),
             (Ok(_), Some((image, sizes))) => self.model.reset_to(image, sizes, 0),
             (Err(_), _) if self.slot.is_whole() && self.sizes() == self.model.now => (),
             (Err(_), _) => {
@@ -350,7 +352,7 @@ impl Actor {
             }
             Change::Grow { memory, size } => {
                 self.slot.grow_memory(*memory, *size).expect("it can grow");
-                self.model.now[*memory] = *size;
+                self.model.grow(*memory, *size);
             }
             Change::Kernel { at, bytes } => {
                 // No fault of this thread shows that.
@@ -384,19 +386,21 @@ impl Actor {
     #[track_caller]
     fn check(&self, all: bool) {
         assert_eq!(self.sizes(), self.model.now, "{self:?}");
-        let memories = self.model.zones.memories.iter().zip(&self.model.sizes);
-        for ((zone, size), now) in memories.zip(&self.model.now) {
-            let always = match self.model.growth {
-                GrowthKind::Checked { accessible } => accessible.unwrap_or(u64::MAX),
-                _ => 0,
-            };
-            let open = zone.start + (*now).max(always.min(size.maximum).max(size.initial));
+        let open: Vec<u64> =
+            (0..self.model.now.len()).map(|index| self.slot.memory_accessible(index)).collect();
+        for (index, zone) in self.model.zones.memories.iter().enumerate() {
+            let (open, legal) = (open[index], self.model.open(index));
+            assert!(legal.contains(&open), "{open:#x} is accessible, not {legal:x?}: {self:?}");
+            if let Some(last) = open.checked_sub(1) {
+                assert!(accessible(&self.slot, zone.start + last), "its end: {self:?}");
+            }
             for past in [0, PAGE, RESERVED / 2, RESERVED] {
-                let beyond = (open + past).min(zone.start + zone.reservation);
+                let beyond = zone.start + (open + past).min(zone.reservation);
                 assert!(!accessible(&self.slot, beyond), "{past:#x} past its end: {self:?}");
             }
         }
-        for range in self.model.ranges() {
+        // Nobody writes what is accessible beyond a memory.
+        for range in self.model.ranges_of(&open) {
             for run in if all { vec![range] } else { populated(&self.slot, range) } {
                 let (found, wanted) = (bytes(&self.slot, run.clone()), self.model.get(run.clone()));
                 if found != wanted {
@@ -414,7 +418,7 @@ impl Actor {
         for index in 0..self.slot.memory_count() {
             let maximum = self.slot.memory_max(index);
             self.slot.grow_memory(index, maximum).expect("it can grow");
-            self.model.now[index] = maximum;
+            self.model.grow(index, maximum);
         }
         self.check(true);
         self.reset(None, None);
@@ -533,6 +537,7 @@ impl Model {
             image: Arc::clone(image),
             sizes: sizes.to_vec(),
             now: Vec::new(),
+            most: Vec::new(),
             parts: Vec::new(),
             fresh: Vec::new(),
             written: Vec::new(),
@@ -545,6 +550,7 @@ impl Model {
     /// Learns what a fresh slot has.
     fn fill(&mut self) {
         self.now = self.sizes.iter().map(|size| size.initial).collect();
+        self.most = self.now.clone();
         let maxima: Vec<u64> = self.sizes.iter().map(|size| size.maximum).collect();
         let ranges = self.ranges_of(&maxima).into_iter();
         self.fresh = ranges.map(|range| (range.start, fresh_bytes(&self.image, range))).collect();
@@ -575,7 +581,7 @@ impl Model {
 
     /// Becomes a fresh slot, but for the link zone and the end of the stack, of which
     /// each page is as it was or zero; zero, if it is the owner's no longer.
-    fn reset(&mut self, slot: &Slot, cleared: bool) {
+    fn reset(&mut self, slot: &Slot, cleared: bool, by: ResetKind) {
         let zones = self.zones.clone();
         let (stack, link) = (zones.stack, zones.link);
         let kept = match self.clear_stack {
@@ -585,6 +591,9 @@ impl Model {
         let kept: Vec<_> =
             [kept, link].map(|range| (range.clone(), self.get(range).to_vec())).into();
         self.start();
+        if by == ResetKind::Remap {
+            self.most = self.now.clone();
+        }
         for (range, before) in kept.into_iter().filter(|_| !cleared) {
             let pages = range.step_by(PAGE as usize);
             for (page, before) in pages.zip(before.chunks_exact(PAGE as usize)) {
@@ -593,6 +602,24 @@ impl Model {
                 }
             }
         }
+    }
+
+    fn grow(&mut self, memory: usize, size: u64) {
+        self.now[memory] = size;
+        self.most[memory] = self.most[memory].max(size);
+    }
+
+    /// How much of a memory may be accessible.
+    fn open(&self, memory: usize) -> RangeInclusive<u64> {
+        let (now, MemorySize { initial, maximum }) = (self.now[memory], self.sizes[memory]);
+        let most = match self.growth {
+            GrowthKind::Kept | GrowthKind::Auto => return now..=self.most[memory],
+            GrowthKind::Checked { accessible } => {
+                accessible.unwrap_or(maximum).clamp(initial, maximum)
+            }
+            _ => 0,
+        };
+        now.max(most)..=now.max(most)
     }
 
     /// What is accessible to code now.
@@ -650,6 +677,8 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         GrowthKind::Mprotect,
         GrowthKind::Checked { accessible: None },
         GrowthKind::Checked { accessible: Some(30 * PAGE) },
+        GrowthKind::Kept,
+        GrowthKind::Auto,
     ];
     let config = StrategyConfig {
         reset: *u.choose(&ResetKind::ALL)?,

@@ -513,3 +513,53 @@ fn what_an_earlier_run_had_grown_into_is_out_of_bounds_again() -> Result<()> {
     }
     Ok(())
 }
+
+/// How much is accessible of another instance's memory, code cannot know: it compares, also
+/// where it need not for its own memory.
+#[test]
+fn accesses_of_imported_memories_are_compared_in_either_body() -> Result<()> {
+    let mut config = Config::new();
+    config.strategies(StrategyConfig {
+        growth: GrowthKind::Checked { accessible: Some(4 * PAGE) },
+        code: CodeBounds::Both,
+        ..StrategyConfig::default()
+    });
+    let engine = Engine::new(&config)?;
+    let text = r#"(module
+      (import "host" "memory" (memory $other 1 4))
+      (memory $own 4 4)
+      (func (export "own") (param i32) (result i64) (i64.load8_u $own (local.get 0)))
+      (func (export "load") (param i32) (result i64) (i64.load8_u $other (local.get 0)))
+      (func (export "store") (param i32) (result i64)
+        (i32.store8 $other (local.get 0) (i32.const 1)) (i64.const 0))
+      (func (export "fill") (param i32) (result i64)
+        (memory.fill $other (local.get 0) (i32.const 1) (i32.const 3)) (i64.const 0))
+      (func (export "copy") (param i32) (result i64)
+        (memory.copy $other $other (local.get 0) (i32.const 0) (i32.const 3)) (i64.const 0))
+      (func (export "copy here") (param i32) (result i64)
+        (memory.copy $own $other (i32.const 0) (local.get 0) (i32.const 3)) (i64.const 0)))"#;
+    let module = Module::new(&engine, text)?;
+    let mut store = Store::new(&engine, ());
+    let host = Memory::new(&mut store, pagefork::MemoryType::new(1, Some(4)))?;
+    let instance = Instance::new(&mut store, &module, &[host.into()])?;
+    assert!(accessible(end(&host, &store)), "or there is nothing to show");
+    for (name, at, expected) in [
+        ("own", 4 * PAGE - 1, true),
+        ("own", 4 * PAGE, false),
+        ("load", PAGE - 1, true),
+        ("load", PAGE, false),
+        ("store", PAGE - 1, true),
+        ("store", PAGE, false),
+        ("fill", PAGE - 3, true),
+        ("fill", PAGE - 2, false),
+        ("copy", PAGE - 3, true),
+        ("copy", PAGE - 2, false),
+        ("copy here", PAGE - 3, true),
+        ("copy here", PAGE - 2, false),
+    ] {
+        let access = instance.get_typed_func::<i32, i64>(&mut store, name)?;
+        let found = outcome(access.call(&mut store, at as i32));
+        assert_eq!(found.is_some(), expected, "{name} at {at:#x}");
+    }
+    Ok(())
+}

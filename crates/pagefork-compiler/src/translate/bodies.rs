@@ -90,8 +90,8 @@ impl Translator<'_> {
         let uninterrupted = self.b.current_block().expect("one that is open");
         self.b.set_cold_block(uninterrupted);
         let beyond = self.link_word(types::I32, link::BEYOND);
-        let differs = self.b.ins().icmp_imm_u(IntCC::NotEqual, beyond, usual);
-        self.b.ins().brif(differs, leave, &[], next, &[]);
+        let [here, there] = if usual == 0 { [next, leave] } else { [leave, next] };
+        self.b.ins().brif(beyond, there, &[], here, &[]);
 
         self.open_block(leave);
         let other = self.symbol(other);

@@ -40,14 +40,14 @@
 ;;     brif v11, block3, block4(v10)
 ;; block3 cold:
 ;;     return_call fn0(v0)
-;; block4(v16: i64):
-;;     v17 = uextend.i64 v0
-;;     v18 = iadd v16, v17
-;;     v19 = load.i32 user2 little region0 v18+8
+;; block4(v14: i64):
+;;     v15 = uextend.i64 v0
+;;     v16 = iadd v14, v15
+;;     v17 = load.i32 user2 little region0 v16+8
 ;;     jump block1
 ;; block1:
-;;     v20 = iadd.i32 v0, v19
-;;     return v20
+;;     v18 = iadd.i32 v0, v17
+;;     return v18
 ;; }
 ;; function u7:0(i32) -> i32 tail {
 ;;     region0 = 0 "Memory"
@@ -77,28 +77,26 @@
 ;;     jump block6(v9)
 ;; block6(v10: i64) cold:
 ;;     v11 = load.i32 notrap aligned region4 v10-0x0008_10b0
-;;     v12 = iconst.i32 1
-;;     v13 = icmp ne v11, v12  ; v12 = 1
-;;     brif v13, block3, block4(v10)
+;;     brif v11, block4(v10), block3
 ;; block3 cold:
 ;;     return_call fn0(v0)
-;; block4(v19: i64):
-;;     v20 = load.i64 notrap aligned region3 v19-80
-;;     v16 = uextend.i64 v0
-;;     v17 = iconst.i64 12
-;;     v18 = iadd v16, v17  ; v17 = 12
-;;     v21 = icmp ugt v18, v20
-;;     brif v21, block7, block8
+;; block4(v17: i64):
+;;     v18 = load.i64 notrap aligned region3 v17-80
+;;     v14 = uextend.i64 v0
+;;     v15 = iconst.i64 12
+;;     v16 = iadd v14, v15  ; v15 = 12
+;;     v19 = icmp ugt v16, v18
+;;     brif v19, block7, block8
 ;; block7 cold:
 ;;     call fn1()
 ;;     trap user2
 ;; block8:
-;;     v23 = iadd.i64 v19, v16
-;;     v24 = load.i32 user2 little region0 v23+8
+;;     v21 = iadd.i64 v17, v14
+;;     v22 = load.i32 user2 little region0 v21+8
 ;;     jump block1
 ;; block1:
-;;     v25 = iadd.i32 v0, v24
-;;     return v25
+;;     v23 = iadd.i32 v0, v22
+;;     return v23
 ;; }
 ;; function u0:1(i32) -> i32 tail {
 ;;     region0 = 0 "Memory"
@@ -130,13 +128,13 @@
 ;; block3 cold:
 ;;     return_call fn0(v0)
 ;; block4:
-;;     v16 = iconst.i32 1
-;;     v17 = iadd.i32 v0, v16  ; v16 = 1
-;;     v18 = call fn1(v17)
-;;     v19 = get_pinned_reg.i64 
+;;     v14 = iconst.i32 1
+;;     v15 = iadd.i32 v0, v14  ; v14 = 1
+;;     v16 = call fn1(v15)
+;;     v17 = get_pinned_reg.i64 
 ;;     jump block1
 ;; block1:
-;;     return v18
+;;     return v16
 ;; }
 ;; function u7:1(i32) -> i32 tail {
 ;;     region0 = 0 "Memory"
@@ -166,19 +164,17 @@
 ;;     jump block6(v9)
 ;; block6(v10: i64) cold:
 ;;     v11 = load.i32 notrap aligned region4 v10-0x0008_10b0
-;;     v12 = iconst.i32 1
-;;     v13 = icmp ne v11, v12  ; v12 = 1
-;;     brif v13, block3, block4
+;;     brif v11, block4, block3
 ;; block3 cold:
 ;;     return_call fn0(v0)
 ;; block4:
-;;     v20 = iconst.i32 1
-;;     v17 = iadd.i32 v0, v20  ; v20 = 1
-;;     v18 = call fn1(v17)
-;;     v19 = get_pinned_reg.i64 
+;;     v14 = iconst.i32 1
+;;     v15 = iadd.i32 v0, v14  ; v14 = 1
+;;     v16 = call fn1(v15)
+;;     v17 = get_pinned_reg.i64 
 ;;     jump block1
 ;; block1:
-;;     return v18
+;;     return v16
 ;; }
 ;; function u0:2(i32) tail {
 ;;     region0 = 0 "Memory"
@@ -217,56 +213,56 @@
 ;;     brif v10, block3, block4(v9)
 ;; block3 cold:
 ;;     return_call fn0(v0)
-;; block4(v46: i64):
-;;     v11 = iconst.i32 0
-;;     v22 = uextend.i64 v0
-;;     v27 = iconst.i64 3
-;;     v28 = ishl v22, v27  ; v27 = 3
-;;     v32 = iconst.i64 32
-;;     v39 = iconst.i32 1
-;;     jump block7(v46)
-;; block7(v13: i64):
-;;     v14 = load.i32 notrap aligned region4 v13-0x0008_10ac
-;;     brif v14, block8, block9(v13)
+;; block4(v44: i64):
+;;     v18 = iconst.i32 0
+;;     v20 = uextend.i64 v0
+;;     v25 = iconst.i64 3
+;;     v26 = ishl v20, v25  ; v25 = 3
+;;     v30 = iconst.i64 32
+;;     v37 = iconst.i32 1
+;;     jump block7(v44)
+;; block7(v11: i64):
+;;     v12 = load.i32 notrap aligned region4 v11-0x0008_10ac
+;;     brif v12, block8, block9(v11)
 ;; block8 cold:
-;;     v15 = load.i64 notrap aligned region4 v13-0x0008_10c0
-;;     v16 = load.i64 notrap aligned region4 v15+48
-;;     call_indirect sig2, v16()
-;;     v17 = get_pinned_reg.i64 
-;;     jump block9(v17)
-;; block9(v21: i64):
-;;     v52 = iconst.i32 0
-;;     v23 = iadd v21, v22
-;;     store user2 little region0 v52, v23  ; v52 = 0
-;;     v25 = load.i64 notrap aligned region3 v21-96
-;;     v26 = icmp.i64 uge v22, v25
-;;     brif v26, block10, block11
+;;     v13 = load.i64 notrap aligned region4 v11-0x0008_10c0
+;;     v14 = load.i64 notrap aligned region4 v13+48
+;;     call_indirect sig2, v14()
+;;     v15 = get_pinned_reg.i64 
+;;     jump block9(v15)
+;; block9(v19: i64):
+;;     v50 = iconst.i32 0
+;;     v21 = iadd v19, v20
+;;     store user2 little region0 v50, v21  ; v50 = 0
+;;     v23 = load.i64 notrap aligned region3 v19-96
+;;     v24 = icmp.i64 uge v20, v23
+;;     brif v24, block10, block11
 ;; block10 cold:
 ;;     call fn1()
 ;;     trap user3
 ;; block11:
-;;     v29 = isub.i64 v21, v28
-;;     v30 = select_spectre_guard.i64 v26, v21, v29
-;;     v31 = load.i64 notrap aligned region1 v30-248
-;;     v53 = iconst.i64 32
-;;     v54 = ushr v31, v53  ; v53 = 32
-;;     brif v54, block13, block12
+;;     v27 = isub.i64 v19, v26
+;;     v28 = select_spectre_guard.i64 v24, v19, v27
+;;     v29 = load.i64 notrap aligned region1 v28-248
+;;     v51 = iconst.i64 32
+;;     v52 = ushr v29, v51  ; v51 = 32
+;;     brif v52, block13, block12
 ;; block13 cold:
-;;     call fn2(v31, v0)
+;;     call fn2(v29, v0)
 ;;     jump block14
 ;; block12:
-;;     v34 = load.i64 notrap aligned region4 v21-0x0008_10a0
-;;     v55 = iconst.i64 3
-;;     v56 = ishl.i64 v31, v55  ; v55 = 3
-;;     v37 = iadd v34, v56
-;;     v38 = load.i32 notrap aligned region4 v37+4
-;;     v57 = iconst.i32 1
-;;     v58 = icmp ne v38, v57  ; v57 = 1
-;;     brif v58, block15, block16
+;;     v32 = load.i64 notrap aligned region4 v19-0x0008_10a0
+;;     v53 = iconst.i64 3
+;;     v54 = ishl.i64 v29, v53  ; v53 = 3
+;;     v35 = iadd v32, v54
+;;     v36 = load.i32 notrap aligned region4 v35+4
+;;     v55 = iconst.i32 1
+;;     v56 = icmp ne v36, v55  ; v55 = 1
+;;     brif v56, block15, block16
 ;; block15 cold:
 ;;     v3 = iconst.i64 0
-;;     v42 = icmp.i64 eq v31, v3  ; v3 = 0
-;;     brif v42, block17, block18
+;;     v40 = icmp.i64 eq v29, v3  ; v3 = 0
+;;     brif v40, block17, block18
 ;; block17 cold:
 ;;     call fn3()
 ;;     trap user4
@@ -274,13 +270,13 @@
 ;;     call fn4()
 ;;     trap user5
 ;; block16:
-;;     v43 = sload32.i64 notrap aligned region4 v37
-;;     v44 = iadd.i64 v34, v43
-;;     call_indirect sig7, v44(v0)
+;;     v41 = sload32.i64 notrap aligned region4 v35
+;;     v42 = iadd.i64 v32, v41
+;;     call_indirect sig7, v42(v0)
 ;;     jump block14
 ;; block14:
-;;     v45 = get_pinned_reg.i64 
-;;     jump block7(v45)
+;;     v43 = get_pinned_reg.i64 
+;;     jump block7(v43)
 ;; }
 ;; function u7:2(i32) tail {
 ;;     region0 = 0 "Memory"
@@ -320,70 +316,69 @@
 ;;     jump block6(v8)
 ;; block6(v9: i64) cold:
 ;;     v10 = load.i32 notrap aligned region4 v9-0x0008_10b0
-;;     v11 = iconst.i32 1
-;;     v12 = icmp ne v10, v11  ; v11 = 1
-;;     brif v12, block3, block4(v9)
+;;     brif v10, block4(v9), block3
 ;; block3 cold:
 ;;     return_call fn0(v0)
-;; block4(v51: i64):
-;;     v21 = uextend.i64 v0
-;;     v22 = iconst.i64 4
-;;     v23 = iadd v21, v22  ; v22 = 4
-;;     v20 = iconst.i32 0
-;;     v32 = iconst.i64 3
-;;     v33 = ishl v21, v32  ; v32 = 3
-;;     v37 = iconst.i64 32
-;;     v64 = iconst.i32 1
-;;     jump block7(v51)
-;; block7(v13: i64):
-;;     v14 = load.i32 notrap aligned region4 v13-0x0008_10ac
-;;     brif v14, block8, block9(v13)
+;; block4(v49: i64):
+;;     v19 = uextend.i64 v0
+;;     v20 = iconst.i64 4
+;;     v21 = iadd v19, v20  ; v20 = 4
+;;     v18 = iconst.i32 0
+;;     v30 = iconst.i64 3
+;;     v31 = ishl v19, v30  ; v30 = 3
+;;     v35 = iconst.i64 32
+;;     v42 = iconst.i32 1
+;;     jump block7(v49)
+;; block7(v11: i64):
+;;     v12 = load.i32 notrap aligned region4 v11-0x0008_10ac
+;;     brif v12, block8, block9(v11)
 ;; block8 cold:
-;;     v15 = load.i64 notrap aligned region4 v13-0x0008_10c0
-;;     v16 = load.i64 notrap aligned region4 v15+48
-;;     call_indirect sig2, v16()
-;;     v17 = get_pinned_reg.i64 
-;;     jump block9(v17)
-;; block9(v24: i64):
-;;     v25 = load.i64 notrap aligned region3 v24-80
-;;     v57 = iadd.i64 v21, v22  ; v22 = 4
-;;     v58 = icmp ugt v57, v25
-;;     brif v58, block10, block11
+;;     v13 = load.i64 notrap aligned region4 v11-0x0008_10c0
+;;     v14 = load.i64 notrap aligned region4 v13+48
+;;     call_indirect sig2, v14()
+;;     v15 = get_pinned_reg.i64 
+;;     jump block9(v15)
+;; block9(v22: i64):
+;;     v23 = load.i64 notrap aligned region3 v22-80
+;;     v55 = iadd.i64 v19, v20  ; v20 = 4
+;;     v56 = icmp ugt v55, v23
+;;     brif v56, block10, block11
 ;; block10 cold:
 ;;     call fn1()
 ;;     trap user2
 ;; block11:
-;;     v59 = iconst.i32 0
-;;     v28 = iadd.i64 v24, v21
-;;     store user2 little region0 v59, v28  ; v59 = 0
-;;     v30 = load.i64 notrap aligned region3 v24-96
-;;     v31 = icmp.i64 uge v21, v30
-;;     brif v31, block12, block13
+;;     v57 = iconst.i32 0
+;;     v26 = iadd.i64 v22, v19
+;;     store user2 little region0 v57, v26  ; v57 = 0
+;;     v28 = load.i64 notrap aligned region3 v22-96
+;;     v29 = icmp.i64 uge v19, v28
+;;     brif v29, block12, block13
 ;; block12 cold:
 ;;     call fn2()
 ;;     trap user3
 ;; block13:
-;;     v34 = isub.i64 v24, v33
-;;     v35 = select_spectre_guard.i64 v31, v24, v34
-;;     v36 = load.i64 notrap aligned region1 v35-248
-;;     v60 = iconst.i64 32
-;;     v61 = ushr v36, v60  ; v60 = 32
-;;     brif v61, block15, block14
+;;     v32 = isub.i64 v22, v31
+;;     v33 = select_spectre_guard.i64 v29, v22, v32
+;;     v34 = load.i64 notrap aligned region1 v33-248
+;;     v58 = iconst.i64 32
+;;     v59 = ushr v34, v58  ; v58 = 32
+;;     brif v59, block15, block14
 ;; block15 cold:
-;;     call fn3(v36, v0)
+;;     call fn3(v34, v0)
 ;;     jump block16
 ;; block14:
-;;     v39 = load.i64 notrap aligned region4 v24-0x0008_10a0
-;;     v62 = iconst.i64 3
-;;     v63 = ishl.i64 v36, v62  ; v62 = 3
-;;     v42 = iadd v39, v63
-;;     v43 = load.i32 notrap aligned region4 v42+4
-;;     v45 = icmp ne v43, v64  ; v64 = 1
-;;     brif v45, block17, block18
+;;     v37 = load.i64 notrap aligned region4 v22-0x0008_10a0
+;;     v60 = iconst.i64 3
+;;     v61 = ishl.i64 v34, v60  ; v60 = 3
+;;     v40 = iadd v37, v61
+;;     v41 = load.i32 notrap aligned region4 v40+4
+;;     v62 = iconst.i32 1
+;;     v63 = icmp ne v41, v62  ; v62 = 1
+;;     brif v63, block17, block18
 ;; block17 cold:
-;;     v46 = iconst.i64 0
-;;     v47 = icmp.i64 eq v36, v46  ; v46 = 0
-;;     brif v47, block19, block20
+;;     v44 = iconst.i64 0
+;;     v45 = icmp.i64 eq v34, v44  ; v44 = 0
+;;     brif v45, block19, block20
 ;; block19 cold:
 ;;     call fn4()
 ;;     trap user4
@@ -391,11 +386,11 @@
 ;;     call fn5()
 ;;     trap user5
 ;; block18:
-;;     v48 = sload32.i64 notrap aligned region4 v42+32
-;;     v49 = iadd.i64 v39, v48
-;;     call_indirect sig8, v49(v0)
+;;     v46 = sload32.i64 notrap aligned region4 v40+32
+;;     v47 = iadd.i64 v37, v46
+;;     call_indirect sig8, v47(v0)
 ;;     jump block16
 ;; block16:
-;;     v50 = get_pinned_reg.i64 
-;;     jump block7(v50)
+;;     v48 = get_pinned_reg.i64 
+;;     jump block7(v48)
 ;; }

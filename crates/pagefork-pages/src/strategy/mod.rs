@@ -118,8 +118,8 @@ pub enum GrowthKind {
         accessible: Option<u64>,
     },
     /// As `Mprotect`, but a reset leaves accessible what the memory had grown to, so that
-    /// growing as far again needs no system call. What none of the last 8 runs has had is
-    /// made inaccessible again. Only for code as for `Checked`, and best for
+    /// growing as far again needs no system call. What no run has any more is made
+    /// inaccessible within 16 runs. Only for code as for `Checked`, and best for
     /// [`CodeBounds::Both`].
     Kept,
     /// As `Kept` where making pages inaccessible takes more time than code that compares
