@@ -23,7 +23,7 @@ pub(crate) fn load(config: Config, path: &Path) -> Result<Module, String> {
 }
 
 /// Whether a file begins like a code image. One that cannot be read does not.
-fn is_code_image(path: &Path) -> bool {
+pub(crate) fn is_code_image(path: &Path) -> bool {
     let regular = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let mut start = Vec::new();
     let read = regular

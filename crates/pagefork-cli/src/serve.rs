@@ -48,7 +48,10 @@ fn make_program(arguments: &Serve) -> Result<Program, String> {
     let file = arguments.program.file();
     let mut config = Config::new();
     run::set_cache(&mut config, &arguments.program);
-    config.strategies(Program::strategies());
+    // What was compiled before has one body for each function, and memory grows as usual.
+    if !program::is_code_image(file) {
+        config.strategies(Program::strategies());
+    }
     let module = program::load(config, file)?;
     // Only to look imports up.
     let context = WasiCtx::builder().build().map_err(|error| error.to_string())?;

@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-use common::{assert_fails, file};
+use common::{assert_fails, file, pagefork};
+
+/// Guests that are built from this repository.
+const GUESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/built");
 
 /// A server in a process of its own.
 struct Served {
@@ -112,6 +115,18 @@ fn a_program_answers_until_a_signal_ends_it() {
     let lines = std::fs::read_to_string(log).unwrap();
     assert_eq!(lines.lines().count(), 2, "{lines}");
     assert!(lines.starts_with("{\"time\":\"20") && lines.contains("\"uri\":\"/a?b\""), "{lines}");
+}
+
+#[test]
+fn a_program_that_was_compiled_before_is_served() {
+    let image = file("hello_cgi.pfc", "");
+    let ended = pagefork(&format!("compile -o {image} {GUESTS}/hello_cgi.wasm"));
+    assert_eq!((ended.code, &*ended.stderr), (0, ""));
+    let server = serve(&image);
+    let page = get(&server.address, "/a?b");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<dd>/a</dd>"), "{page}");
+    server.signal("-TERM");
+    assert_eq!(server.end().0, 0);
 }
 
 #[test]
