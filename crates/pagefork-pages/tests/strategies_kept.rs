@@ -120,7 +120,7 @@ fn growing_as_far_as_an_earlier_run_takes_no_call() {
     let mut grow = |to: u64| {
         slot.enter();
         let calls = record(|| slot.grow_memory(0, to).unwrap()).1;
-        assert_eq!(slot.memory_accessible(0), slot.memory_accessible(0).max(to));
+        assert!(slot.memory_accessible(0) >= to);
         write(&slot, case.memory(0) + to - 1, &[1]);
         let resets = record(|| slot.reset_for(OWNER).unwrap()).1;
         assert_eq!(slot.memory_size(0), initial);

@@ -333,12 +333,15 @@ fn who_waits_is_handled_before_whoever_comes_later() {
     assert_eq!(*order.lock().unwrap(), ["/gate", "/waits", "/later", "/later", "/later"]);
 }
 
+/// One handler at a time, and no lookout that helps.
+fn one_at_a_time(config: &mut Config) {
+    config.concurrency = 1;
+    config.patience = Duration::MAX / 2;
+}
+
 #[test]
 fn who_waits_is_handled_when_a_thread_that_lost_its_connections_is_done() {
-    let server = serve(By(flood), |config| {
-        config.concurrency = 1;
-        config.patience = Duration::MAX / 2;
-    });
+    let server = serve(By(flood), one_at_a_time);
     let mut flooded = server.connect();
     flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");
     server.wait_for_metric("pagefork_handlers_busy", 1.0);
@@ -361,10 +364,7 @@ fn what_waits_is_left_to_who_serves_connections() {
             seen.lock().unwrap().push(std::thread::current().id());
             flood(request, response)
         }),
-        |config| {
-            config.concurrency = 1;
-            config.patience = Duration::MAX / 2;
-        },
+        one_at_a_time,
     );
     let mut flooded = server.connect();
     flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -400,10 +400,7 @@ fn what_is_flushed_is_sent_also_if_the_request_had_to_wait() {
             told.lock().unwrap().recv_timeout(PATIENCE).unwrap();
             Ok(())
         }),
-        |config| {
-            config.concurrency = 1;
-            config.patience = Duration::MAX / 2;
-        },
+        one_at_a_time,
     );
     let mut first = server.connect();
     first.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n");
