@@ -68,6 +68,8 @@ mod error;
 mod limits;
 /// Maps that are left to the rest of the process.
 mod map_budget;
+
+mod mend;
 /// The system calls, in page verbs.
 mod sys;
 

@@ -13,6 +13,7 @@ use crate::error::{Feature, PagesError};
 use crate::features::HostFeatures;
 use crate::image::{Image, Source, Unsealed};
 use crate::map_budget::MapShare;
+use crate::mend;
 use crate::reservation::Reservation;
 use crate::slot::{MemorySize, SlotConfig};
 use crate::spare;
@@ -489,23 +490,16 @@ impl SlotPages {
         unsafe { self.place(range.start).write_bytes(0, length) }
     }
 
-    /// Whether the page at slot offset `page` is as the image.
+    /// As [`Self::restore`], but writes only what differs. Returns how many of the
+    /// page's [`BLOCKS`](mend::BLOCKS) did.
     ///
     /// # Safety
     /// As of [`Self::restore`].
-    pub(crate) unsafe fn is_as_image(&self, page: u64) -> bool {
-        static ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
-        let wanted = match self.source(page) {
-            Some(source) => source.place(page),
-            None => ZEROS.as_ptr(),
-        };
+    pub(crate) unsafe fn mend(&self, page: u64) -> u32 {
+        let wanted = self.source(page).map(|source| source.place(page));
         // SAFETY: the caller says so of the page; the image's is never written, and
         // held by `self.image`.
-        let (found, wanted) = unsafe {
-            let bytes = |at| std::slice::from_raw_parts::<u8>(at, PAGE_SIZE as usize);
-            (bytes(self.place(page)), bytes(wanted))
-        };
-        found == wanted
+        unsafe { mend::mend(self.place(page), wanted) }
     }
 
     /// # Safety

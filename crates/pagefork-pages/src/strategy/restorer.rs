@@ -5,6 +5,7 @@ use pagefork_layout::page::{PAGE_SIZE, round_down};
 use super::faults::Faults;
 use super::{ResetKind, ResetReport, Stack};
 use crate::error::PagesError;
+use crate::mend::BLOCKS;
 use crate::pagemap::{Finder, Method};
 use crate::slot_pages::SlotPages;
 use crate::userfault::{Region, SWAPPED};
@@ -12,14 +13,16 @@ use crate::userfault::{Region, SWAPPED};
 /// At so many new pages a run counts as large.
 const LARGE: u64 = 64;
 
-/// So often a page is restored without a look at it, after it was found written: a
-/// look costs about as much as a copy, and gains only if it is the image's.
+/// Of a page that is known to be written only the blocks are restored that differ, unless
+/// there are so many of them: then all of it is restored the next times, without a look at
+/// what it is.
+const DENSE: u32 = BLOCKS / 2;
 const BLIND: u8 = 3;
 
 /// A page that was as the image at so many looks running is let go: at first, and
 /// twice as many each time that it comes back soon, up to the maximum. Code that writes
 /// what is there already would otherwise take a fault every few runs.
-const PATIENCE: u8 = 2;
+const PATIENCE: u8 = 3;
 const PATIENCE_MAX: u8 = 128;
 
 /// So many resets are soon: for a page, besides those that it was looked at.
@@ -199,11 +202,6 @@ impl Restorer {
         if large {
             self.large_at = Some(self.resets);
         }
-        let blind = match self.finder.method() {
-            Method::Read => 0,
-            Method::Scan if large => 1,
-            Method::Scan => 1 + BLIND,
-        };
         let mut cover = Cover::new(pages.parts());
         let mut old = self.known.iter().peekable();
         self.merged.clear();
@@ -231,7 +229,7 @@ impl Restorer {
                         false => patience_with(page, &mut self.left, self.resets),
                     };
                     let fate = if exception { Fate::Unwanted } else { fate };
-                    self.merged.push(Known { page, blind, equal: 0, patience, fate });
+                    self.merged.push(Known { page, blind: 0, equal: 0, patience, fate });
                 }
             }
         }
@@ -329,30 +327,18 @@ impl Restorer {
                 continue;
             }
             known.fate = Fate::Stays;
-            if known.blind > 0 {
-                known.blind -= 1;
-                if accessible {
-                    // SAFETY: the page is accessible, during a reset nobody else
-                    // uses it, and what cannot be restored goes.
-                    unsafe { pages.restore(page) };
-                    restored += 1;
-                }
-                continue;
-            }
-            // SAFETY: as above. What is inaccessible was as the image when it became
+            // SAFETY: the page is accessible, during a reset nobody else uses it, and what
+            // cannot be restored goes. What is inaccessible was as the image when it became
             // so.
-            if !accessible || unsafe { pages.is_as_image(page) } {
+            if accessible && unsafe { known.restore(pages) } {
+                restored += 1;
+                known.equal = 0;
+            } else {
                 known.equal = (known.equal + 1).min(known.patience);
                 if known.equal == known.patience && can_go {
                     known.fate = Fate::Goes;
                     remember(&mut self.left, known, self.resets);
                 }
-            } else {
-                // SAFETY: as above.
-                unsafe { pages.restore(page) };
-                restored += 1;
-                known.equal = 0;
-                known.blind = BLIND;
             }
         }
         restored
@@ -415,6 +401,27 @@ impl Restorer {
             });
             gap_max *= 4;
         }
+    }
+}
+
+impl Known {
+    /// Makes the page as the image. Returns whether it was not, as far as it is known.
+    ///
+    /// # Safety
+    /// As of [`SlotPages::restore`].
+    unsafe fn restore(&mut self, pages: &SlotPages) -> bool {
+        if self.blind > 0 {
+            self.blind -= 1;
+            // SAFETY: as the caller says.
+            unsafe { pages.restore(self.page) };
+            return true;
+        }
+        // SAFETY: as above.
+        let differing = unsafe { pages.mend(self.page) };
+        if differing >= DENSE {
+            self.blind = BLIND;
+        }
+        differing > 0
     }
 }
 
