@@ -44,6 +44,8 @@ mod pool;
 mod strategy;
 /// What both are written in: the pages of a slot.
 mod slot_pages;
+/// Pages made equal to others where they differ.
+mod mend;
 /// Which pages are private.
 mod pagemap;
 /// Page faults of a thread, noted in memory.
@@ -68,11 +70,11 @@ mod error;
 mod limits;
 /// Maps that are left to the rest of the process.
 mod map_budget;
-
-mod mend;
 /// The system calls, in page verbs.
 mod sys;
 
+/// What the process's allocator keeps.
+mod allocator;
 /// The maps of this process, as the kernel lists them.
 pub mod procmaps;
 
@@ -82,6 +84,7 @@ pub mod procmaps;
 #[doc(hidden)]
 pub mod inject;
 
+pub use crate::allocator::limit_arenas;
 pub use crate::bounds::{Place, SlotBounds};
 pub use crate::code_arena::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};

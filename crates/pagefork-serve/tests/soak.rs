@@ -80,7 +80,10 @@ fn send_all(server: &Served, client: &mut Client, requests: u64, outcomes: &Outc
     }
 }
 
-fn soak(requests: u64) {
+/// `slack`: KiB of resident memory besides the twentieth that may be more.
+fn soak(requests: u64, slack: u64) {
+    // As the command does. Another test may have started threads.
+    let _ = pagefork_pages::limit_arenas();
     let then = format!(
         r#"(drop (call $read))
         (if (i32.eq (i32.load8_u (i32.const 131072)) (i32.const 33)) (then (unreachable)))
@@ -131,17 +134,17 @@ fn soak(requests: u64) {
     assert!(after.descriptors <= before.descriptors + 2, "{before:?} {after:?}");
     // A thread or an arena of the allocator more is no leak: that would grow with requests.
     assert!(after.maps <= before.maps + 40, "{before:?} {after:?}");
-    assert!(after.resident <= before.resident * 105 / 100 + 4096, "{before:?} {after:?}");
+    assert!(after.resident <= before.resident * 105 / 100 + slack, "{before:?} {after:?}");
 }
 
 #[test]
 fn a_server_holds_no_more_after_some_thousand_requests() {
-    soak(4_000);
+    soak(4_000, 4096);
 }
 
 /// `cargo xtask soak`.
 #[test]
 #[ignore = "takes minutes"]
 fn a_server_holds_no_more_after_a_million_requests() {
-    soak(1_000_000);
+    soak(1_000_000, 0);
 }
