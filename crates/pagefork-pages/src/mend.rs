@@ -20,7 +20,6 @@ pub(crate) const BLOCKS: u32 = PAGE_SIZE as u32 / size_of::<Block>() as u32;
 /// `page` is one that is accessible, and nobody else uses it; `wanted` is another that
 /// can be read, and nobody writes it.
 pub(crate) unsafe fn mend(page: *mut u8, wanted: Option<*const u8>) -> u32 {
-    #[cfg(target_arch = "x86_64")]
     if std::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has it; else as the caller says.
         return unsafe { mend_wide(page, wanted) };
@@ -31,7 +30,6 @@ pub(crate) unsafe fn mend(page: *mut u8, wanted: Option<*const u8>) -> u32 {
 
 /// # Safety
 /// As of [`mend`].
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn mend_wide(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     // SAFETY: as the caller says.
