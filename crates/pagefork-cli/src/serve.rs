@@ -14,8 +14,7 @@ use crate::{program, run};
 pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let signals = Signals::block().map_err(|error| format!("cannot wait for signals: {error}"))?;
-    // Whether or not it obeys: requests are answered all the same.
-    let _ = pagefork_pages::limit_arenas();
+    pagefork_pages::limit_arenas();
     let file = arguments.program.file();
     let program = make_program(arguments)?;
     let server = Server::start(config(arguments)?, program).map_err(|error| error.to_string())?;
