@@ -358,15 +358,13 @@ impl Slot {
 
 fn check_zones(zones: &SlotConfig) {
     let border = [round_down(zones.stack.end), round_down(zones.link.start)];
-    let mut ascending = vec![0, zones.stack.start, border[0], border[1], zones.link.end];
-    ascending.extend([zones.image_floor, zones.base]);
-    for memory in &zones.memories {
-        ascending.extend([memory.start, memory.start.saturating_add(memory.reservation)]);
-        ascending.push(memory.end());
-    }
-    ascending.push(zones.size);
+    let below = [0, zones.stack.start, border[0], border[1], zones.link.end, zones.image_floor];
+    let memories = zones.memories.iter().flat_map(|memory| {
+        [memory.start, memory.start.saturating_add(memory.reservation), memory.end()]
+    });
+    let ascending = below.into_iter().chain([zones.base]).chain(memories).chain([zones.size]);
     assert!(
-        ascending.is_sorted() && ascending.iter().all(|place| place.is_multiple_of(PAGE_SIZE)),
+        ascending.clone().is_sorted() && { ascending }.all(|place| place.is_multiple_of(PAGE_SIZE)),
         "zones follow each other in whole pages, unlike {zones:#x?}"
     );
     let meet = zones.stack.end == zones.link.start && zones.stack.end.is_multiple_of(16);

@@ -176,15 +176,10 @@ impl SlotPages {
     /// Makes fresh pages what a slot starts with.
     fn fill(&mut self) -> Result<(), PagesError> {
         let setup = self.setup;
-        let end = |index: usize| {
-            // What the image reaches is accessible in any case.
-            let accessible = self.always(index).max(self.memory_initial(index));
-            self.zones.memories[index].start + accessible
-        };
-        let ends: Vec<u64> = (0..self.memories.len()).map(end).collect();
-        self.pages.commit(self.zones.stack.start..*ends.first().unwrap_or(&self.zones.base))?;
-        for (index, &end) in ends.iter().enumerate().skip(1) {
-            self.pages.commit(self.zones.memories[index].start..end)?;
+        let first_end = if self.memories.is_empty() { self.zones.base } else { self.filled_end(0) };
+        self.pages.commit(self.zones.stack.start..first_end)?;
+        for index in 1..self.memories.len() {
+            self.pages.commit(self.zones.memories[index].start..self.filled_end(index))?;
         }
         if !setup.copies_image {
             for (range, file, file_offset) in self.image.maps() {
@@ -208,6 +203,13 @@ impl SlotPages {
         }
         self.state = State::Whole;
         Ok(())
+    }
+
+    /// Slot offset up to which memory `index` is accessible once the slot is filled.
+    fn filled_end(&self, index: usize) -> u64 {
+        // What the image reaches is accessible in any case.
+        let accessible = self.always(index).max(self.memory_initial(index));
+        self.zones.memories[index].start + accessible
     }
 
     pub(crate) fn start(&self) -> usize {
@@ -560,31 +562,27 @@ fn check_fit(zones: &SlotConfig, image: &Image, sizes: &[MemorySize]) -> Result<
         check_memory_size(initial, 0, maximum.min(zone.reservation))?;
         check_memory_size(maximum, initial, zone.reservation)?;
     }
-    let rooms = rooms(zones, sizes);
     for extent in image.extents() {
-        let room = rooms.iter().rev().find(|room| room.start <= extent.start);
-        let room = room.unwrap_or(&rooms[0]);
+        let room = room_at(extent.start, zones, sizes);
         if extent.start < room.start || extent.end > room.end {
-            return Err(PagesError::ImageMisfit { extent: extent.clone(), room: room.clone() });
+            return Err(PagesError::ImageMisfit { extent: extent.clone(), room });
         }
     }
     Ok(())
 }
 
-/// The parts of a slot that images fill: tables, state and the first memory, then
-/// each further memory.
-fn rooms(zones: &SlotConfig, sizes: &[MemorySize]) -> Vec<Range<u64>> {
-    let mut rooms: Vec<Range<u64>> = zones
-        .memories
-        .iter()
-        .zip(sizes)
-        .map(|(zone, size)| zone.start..zone.start + size.initial)
-        .collect();
-    match rooms.first_mut() {
-        Some(first) => first.start = zones.image_floor,
-        None => rooms.push(zones.image_floor..zones.base),
+/// The part of a slot that an image fills from `start` on: tables, state and the first
+/// memory, or a further memory.
+fn room_at(start: u64, zones: &SlotConfig, sizes: &[MemorySize]) -> Range<u64> {
+    let mut memories = zones.memories.iter().zip(sizes);
+    let mut room = match memories.next() {
+        Some((zone, size)) => zones.image_floor..zone.start + size.initial,
+        None => zones.image_floor..zones.base,
+    };
+    for (zone, size) in memories.take_while(|(zone, _)| zone.start <= start) {
+        room = zone.start..zone.start + size.initial;
     }
-    rooms
+    room
 }
 
 fn check_memory_size(requested: u64, current: u64, maximum: u64) -> Result<(), PagesError> {

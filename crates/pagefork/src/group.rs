@@ -276,6 +276,10 @@ impl StoreInner {
             instance.slot.note_view(View::UntilReset);
         }
         self.change_instances(|store| {
+            if store.instances.is_empty() {
+                // Most stores have one instance.
+                store.instances.reserve_exact(1);
+            }
             store.instances.push(instance);
             store.bases.push(base);
         });

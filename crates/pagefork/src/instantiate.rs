@@ -9,9 +9,8 @@ use pagefork_layout::module::{
     ConstExpr, ExternType, GlobalType, Item, MemoryType, ModuleInfo, SegmentMode, TableType,
     ValType,
 };
-use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
-use pagefork_pages::{MemorySize, Slot, Strategies};
+use pagefork_pages::{Slot, Strategies};
 
 use crate::audit;
 use crate::engine::Engine;
@@ -300,23 +299,22 @@ fn spawn(
         limits::check("elements of a table", table.minimum, store.limits.table_elements)?;
         limits::check("elements the slot has room for", table.minimum, *capacity)?;
     }
-    let memory_sizes = memory_sizes(module);
-    for (size, place) in memory_sizes.iter().zip(&layout.memories) {
-        limits::check("bytes of a memory", size.initial, store.limits.memory_size)?;
-        limits::check("bytes the slot has room for", size.initial, place.reservation)?;
-    }
     let plan = module.spawn_plan(|global| {
         let place = imports.globals[global as usize];
         let ty = store.global_type(place).content;
         (!ty.is_ref()).then(|| store.global_cell(place).u128())
     })?;
+    for (size, place) in plan.memory_sizes.iter().zip(&layout.memories) {
+        limits::check("bytes of a memory", size.initial, store.limits.memory_size)?;
+        limits::check("bytes the slot has room for", size.initial, place.reservation)?;
+    }
     let own_way = || store.engine.default_strategies();
     let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(SlotHome::take);
     let mut slot = match parked {
         Some(slot) => slot,
         None => {
             let strategies = strategies.unwrap_or_else(own_way);
-            Slot::with_strategies(layout, &plan.image, &memory_sizes, strategies)?
+            Slot::with_strategies(layout, &plan.image, &plan.memory_sizes, strategies)?
         }
     };
     if store.engine.config().scribble {
@@ -327,19 +325,6 @@ fn spawn(
     store.instance_mut(ordinal).own_strategies = strategies.is_some();
     store.usage = usage;
     Ok(ordinal)
-}
-
-/// What the memories that a module defines have at first, and can become.
-pub(crate) fn memory_sizes(module: &Module) -> Vec<MemorySize> {
-    let (info, layout) = (module.info(), module.layout());
-    let own = info.memories[info.imported_memories as usize..].iter();
-    own.zip(&layout.memories)
-        .map(|(memory, place)| {
-            let initial = memory.minimum.saturating_mul(WASM_PAGE_SIZE);
-            let pages = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max());
-            MemorySize { initial, maximum: pages * WASM_PAGE_SIZE }
-        })
-        .collect()
 }
 
 pub(crate) fn own_usage(info: &ModuleInfo) -> Usage {

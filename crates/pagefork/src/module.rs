@@ -11,9 +11,9 @@ use pagefork_layout::module::{
     ConstExpr, ExternType, FuncType, GlobalType, Item, ModuleInfo, RefType, SegmentMode, TableType,
     ValType,
 };
-use pagefork_layout::page::round_up;
+use pagefork_layout::page::{WASM_PAGE_SIZE, round_up};
 use pagefork_layout::slot::SlotLayout;
-use pagefork_pages::{Image, Owner, PagesError};
+use pagefork_pages::{Image, MemorySize, Owner, PagesError};
 
 use crate::code_memory::CodeMemory;
 use crate::engine::{Engine, TypeId};
@@ -69,6 +69,8 @@ struct Compiled {
 pub(crate) struct SpawnPlan {
     pub(crate) image: Arc<Image>,
     pub(crate) steps: Vec<SpawnStep>,
+    /// What the memories that the module defines have at first, and can become.
+    pub(crate) memory_sizes: Vec<MemorySize>,
     /// Where slots are kept; `None` for what the host creates.
     pub(crate) home: Option<SlotHome>,
 }
@@ -414,7 +416,8 @@ impl Module {
         let start = initial_image(info, layout, &globals);
         let image = make_image(info, layout, &start.image)?;
         let home = compiled.key.is_some().then(|| SlotHome::new(&compiled.engine));
-        let plan = Arc::new(SpawnPlan { image, steps: start.steps, home });
+        let memory_sizes = memory_sizes(info, layout);
+        let plan = Arc::new(SpawnPlan { image, steps: start.steps, memory_sizes, home });
         let mut plans = plans();
         if plans.len() >= PLANS_MAX {
             plans.clear();
@@ -428,6 +431,17 @@ impl std::fmt::Debug for Module {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Module").field("name", &self.name()).finish_non_exhaustive()
     }
+}
+
+fn memory_sizes(info: &ModuleInfo, layout: &SlotLayout) -> Vec<MemorySize> {
+    let own = info.memories[info.imported_memories as usize..].iter();
+    own.zip(&layout.memories)
+        .map(|(memory, place)| {
+            let initial = memory.minimum.saturating_mul(WASM_PAGE_SIZE);
+            let pages = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max());
+            MemorySize { initial, maximum: pages * WASM_PAGE_SIZE }
+        })
+        .collect()
 }
 
 /// The binary format of what may be text.

@@ -48,8 +48,8 @@ impl StoreInner {
     fn reset_slot(&mut self, index: usize) -> Result<()> {
         let instance = &mut self.instances[index];
         if instance.filled_otherwise {
-            let sizes = instantiate::memory_sizes(&instance.module);
-            instance.slot.reset_to(&instance.plan.image, &sizes, Owner(0))?;
+            let plan = &instance.plan;
+            instance.slot.reset_to(&plan.image, &plan.memory_sizes, Owner(0))?;
             instance.filled_otherwise = false;
         } else {
             instance.slot.reset()?;
