@@ -29,6 +29,9 @@ pub struct HostFeatures {
     pub small_pages: bool,
     /// Maps that are made for stacks have no huge pages (kernel 6.7).
     pub small_maps: bool,
+    /// The process lets the kernel merge pages that are equal, also with the shared page
+    /// of zeros (`PR_SET_MEMORY_MERGE`, kernel 6.4, which processes inherit).
+    pub merges: bool,
 }
 
 impl HostFeatures {
@@ -88,10 +91,11 @@ impl HostFeatures {
         Ok(Self {
             discard,
             noexec_seal,
-            scan: finds_private_pages(Method::Scan).unwrap_or(false),
+            scan: finds_private_pages(Method::Scan { zeros: false }).unwrap_or(false),
             pagemap: finds_private_pages(Method::Read).unwrap_or(false),
             small_pages: Probe::NoHugePages.try_out() == Outcome::Works,
             small_maps: Probe::SmallMaps.try_out() == Outcome::Works,
+            merges: sys::merges_pages(),
         })
     }
 }

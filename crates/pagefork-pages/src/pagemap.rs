@@ -16,7 +16,11 @@ use crate::userfault::{OF_FILE, PRESENT, Region, SWAPPED};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Method {
     /// PAGEMAP_SCAN, which reports ranges.
-    Scan,
+    Scan {
+        /// Whether the shared page of zeros counts as private. It must where a private
+        /// page of zeros can become that by itself, and an image has something else there.
+        zeros: bool,
+    },
     /// Reading an entry a page. It cannot tell the shared page of zeros from a
     /// private page of zeros.
     Read,
@@ -58,17 +62,23 @@ impl Finder {
             self.pagemap = Pagemap::of_this_process()?;
         }
         let found = match self.method {
-            Method::Scan => self.scan(addresses, regions),
+            Method::Scan { zeros } => self.scan(addresses, zeros, regions),
             Method::Read => self.read(addresses, regions),
         };
         Ok(found?)
     }
 
-    fn scan(&self, addresses: Range<u64>, regions: &mut Vec<Region>) -> Result<(), Failure> {
+    fn scan(
+        &self,
+        addresses: Range<u64>,
+        zeros: bool,
+        regions: &mut Vec<Region>,
+    ) -> Result<(), Failure> {
+        let pagemap = self.pagemap.file.as_fd();
         let mut at = addresses.start;
         while at < addresses.end {
             let before = regions.len();
-            let stopped = sys::scan_private(self.pagemap.file.as_fd(), at..addresses.end, regions)?;
+            let stopped = sys::scan_private(pagemap, at..addresses.end, zeros, regions)?;
             // Where a call filled the kernel's own buffer of 512 regions and then went
             // on to the end, Linux 6.18 says that it stopped at the former.
             let seen = regions.last().map_or(stopped, |region| stopped.max(region.end));

@@ -350,6 +350,7 @@ impl Slot {
     ) -> Result<ResetReport, PagesError> {
         let Self { pages, strategy, stack, .. } = self;
         let report = strategy::refill(pages, strategy.as_mut(), stack, Some((image, sizes)))?;
+        (self.resident, self.written) = (0, 0);
         self.run.start_anew();
         self.hand_to(owner);
         Ok(report)

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{PAGE_SIZE, round_down};
 
 use crate::bounds::SlotBounds;
 use crate::error::{Feature, PagesError};
@@ -358,8 +358,8 @@ impl SlotPages {
     ///
     /// # Errors
     /// [`PagesError::Unsupported`] where the kernel only pretends to discard;
-    /// else the limit that was met. The slot is as before then, unless even that could
-    /// not be restored: then it has to be filled again.
+    /// else the limit that was met. The slot has to be filled again then, unless nothing
+    /// had been thrown away yet.
     pub(crate) fn discard_all(&mut self) -> Result<(), PagesError> {
         if !HostFeatures::get()?.discard {
             return Err(PagesError::Unsupported {
@@ -369,10 +369,11 @@ impl SlotPages {
         }
         // What can fail without losing anything comes first.
         self.shrink_all()?;
-        // One call for all that may have been written, guards between memories
-        // included: it is done or not, as a whole.
+        // One call for all that may have been written, guards between memories included.
+        // It goes map by map, and stops at one that is locked.
         if let Err(failure) = self.pages.discard(self.zones.stack.start..self.private_end()) {
             self.undo_shrinking(self.memories.len());
+            self.state = State::Unfilled;
             return Err(failure.into());
         }
         for memory in &mut self.memories {
@@ -443,7 +444,7 @@ impl SlotPages {
             GrowthKind::Mprotect => 0,
             GrowthKind::Checked { accessible: None } => size.maximum,
             GrowthKind::Checked { accessible: Some(bytes) } => {
-                bytes.min(size.maximum).max(size.initial)
+                round_down(bytes).min(size.maximum).max(size.initial)
             }
             GrowthKind::Kept | GrowthKind::Auto => reach.kept(),
         }

@@ -18,8 +18,6 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use pagefork_layout::page::PAGE_SIZE;
-
 use crate::error::Call;
 use crate::userfault::{self, Region};
 
@@ -108,7 +106,7 @@ unsafe fn change_access(
     let change = |length| unsafe { rustix::mm::mprotect(at(address), length, access) };
     #[cfg(debug_assertions)]
     if crate::inject::fails_half_way() {
-        let _ = change(PAGE_SIZE as usize);
+        let _ = change(pagefork_layout::page::PAGE_SIZE as usize);
     }
     let requested = if call == Call::Commit { length as u64 } else { 0 };
     attempt(call, requested, (), || change(length))
@@ -329,11 +327,20 @@ pub(crate) fn open_pagemap() -> Result<OwnedFd, Failure> {
 pub(crate) fn scan_private(
     pagemap: BorrowedFd<'_>,
     addresses: Range<u64>,
+    zeros: bool,
     regions: &mut Vec<Region>,
 ) -> Result<u64, Failure> {
     attempt(Call::Scan, 0, addresses.end, || {
-        userfault::scan_private(pagemap, addresses, &mut *regions)
+        userfault::scan_private(pagemap, addresses, zeros, &mut *regions)
     })
+}
+
+/// Whether all memory of the process takes part in merging equal pages.
+pub(crate) fn merges_pages() -> bool {
+    const PR_GET_MEMORY_MERGE: libc::c_int = 68;
+    // SAFETY: the call only tells. Kernels that do not know it merge only what they are
+    // asked to.
+    unsafe { libc::prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) == 1 }
 }
 
 /// Reads entries of a page map from byte `offset` on; returns the bytes read.

@@ -278,9 +278,10 @@ pub(crate) unsafe fn scan(
 pub(crate) fn scan_private(
     pagemap: BorrowedFd<'_>,
     addresses: std::ops::Range<u64>,
+    zeros: bool,
     regions: &mut Vec<Region>,
 ) -> Result<u64, Errno> {
-    const NEITHER: u64 = OF_FILE | ZERO_PAGE;
+    let neither = if zeros { OF_FILE } else { OF_FILE | ZERO_PAGE };
     const ROOM_MIN: usize = 32;
     regions.reserve(ROOM_MIN);
     let room = regions.spare_capacity_mut();
@@ -293,8 +294,8 @@ pub(crate) fn scan_private(
         regions: room.as_mut_ptr().expose_provenance() as u64,
         region_count: room.len() as u64,
         pages_max: 0,
-        inverted: NEITHER,
-        all_of: NEITHER,
+        inverted: neither,
+        all_of: neither,
         any_of: PRESENT | SWAPPED,
         reported: SWAPPED,
     };

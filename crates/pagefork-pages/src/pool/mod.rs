@@ -363,11 +363,14 @@ impl<T: Park> LocalPool<T> {
             all += racks.resident();
             of_key += racks.resident_of(key);
         });
-        if parked.resident > config.resident_max.saturating_sub(all)
-            || parked.resident > config.resident_max_per_image.saturating_sub(of_key)
-        {
+        let exceeds = |parked: &Parked<T>| {
+            parked.resident > config.resident_max.saturating_sub(all)
+                || parked.resident > config.resident_max_per_image.saturating_sub(of_key)
+        };
+        if exceeds(&parked) {
             shelf.counts.discarded.add(1);
-            if parked.discard().is_err() {
+            // A copied image stays.
+            if parked.discard().is_err() || exceeds(&parked) {
                 shelf.counts.refused.add(1);
                 return None;
             }

@@ -195,12 +195,15 @@ impl Strategies {
     fn choose(&self, features: &HostFeatures) -> (Choice, Option<Method>) {
         use ResetKind::{Auto, Copy, Discard, Remap, Resident, Scan};
         let asked = self.0.reset;
+        let copy_on_write = self.0.copy_on_write && !is_switched_off();
+        // Of a copied image a page of zeros becomes the shared one where the kernel splits
+        // a huge page.
+        let zeros = features.merges || asked == Copy || !copy_on_write;
         let method = match features {
-            HostFeatures { scan: true, .. } => Some(Method::Scan),
+            HostFeatures { scan: true, .. } => Some(Method::Scan { zeros }),
             HostFeatures { pagemap: true, .. } => Some(Method::Read),
             _ => None,
         };
-        let copy_on_write = self.0.copy_on_write && !is_switched_off();
         let reads = match method {
             Some(Method::Read) => Reason::ReadsPageMap,
             _ => Reason::Asked,
@@ -240,6 +243,7 @@ mod tests {
         pagemap: true,
         small_pages: true,
         small_maps: true,
+        merges: false,
     };
 
     #[cfg(not(feature = "no-cow"))]
@@ -255,7 +259,8 @@ mod tests {
     fn what_is_missing_is_replaced_by_what_is_nearest() {
         use ResetKind::*;
         for kind in ResetKind::ALL {
-            assert_eq!(used(kind, ALL), (kind, Reason::Asked, Some(Method::Scan)));
+            let zeros = kind == Copy;
+            assert_eq!(used(kind, ALL), (kind, Reason::Asked, Some(Method::Scan { zeros })));
             let no_scan = HostFeatures { scan: false, ..ALL };
             let reason = match kind {
                 Scan | Resident | Auto => Reason::ReadsPageMap,
@@ -277,7 +282,10 @@ mod tests {
             assert_eq!((kind, reason), expected);
         }
         let huge = HostFeatures { small_pages: false, ..ALL };
-        assert_eq!(used(Resident, huge), (Scan, Reason::HugePages, Some(Method::Scan)));
+        let scan = Method::Scan { zeros: false };
+        assert_eq!(used(Resident, huge), (Scan, Reason::HugePages, Some(scan)));
+        let merges = HostFeatures { merges: true, ..ALL };
+        assert_eq!(used(Auto, merges).2, Some(Method::Scan { zeros: true }));
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub enum GrowthKind {
     #[default]
     Mprotect,
     /// Pages are accessible from the start: as many bytes as this of each memory
-    /// (whole pages, or all that it may become with `None`), and its initial size
+    /// (without a part of a page, or all that it may become with `None`), and its initial size
     /// at least. Up to there growth needs no system call; beyond, it is as
     /// `Mprotect`. Only for code with [`CodeBounds::Explicit`] or [`CodeBounds::Both`].
     Checked {

@@ -133,7 +133,7 @@ impl Restorer {
         let stack_start = pages.zones().stack.start;
         match self.finder.method() {
             // What is not mapped or not accessible costs a scan nothing.
-            Method::Scan => {
+            Method::Scan { .. } => {
                 let addresses = start + stack_start..start + pages.dirty_end();
                 self.finder.find(addresses, &mut self.regions)?;
             }
