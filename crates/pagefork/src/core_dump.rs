@@ -20,7 +20,9 @@ pub(crate) fn write(store: &StoreInner, name: &str, backtrace: &WasmBacktrace) -
     let mut contents = Contents::default();
     let mut modules = CoreDumpModulesSection::new();
     let mut instances = CoreDumpInstancesSection::new();
-    for (ordinal, instance) in (1..).zip(&store.instances) {
+    // After a reset that has failed, pages may not be mapped.
+    let present = if store.is_broken() { &[][..] } else { &store.instances };
+    for (ordinal, instance) in (1..).zip(present) {
         let (module, info) = (&instance.module, instance.module.info());
         modules.module(module.name().unwrap_or(""));
         let memories: Vec<u32> = (0..info.memories.len() as u32)

@@ -133,6 +133,11 @@ pub struct LimitError {
     pub limit: u64,
 }
 
+impl LimitError {
+    /// What [`StoreLimits::memory_total`](crate::StoreLimits::memory_total) limits.
+    pub const MEMORY_TOTAL: &'static str = "bytes of all memories";
+}
+
 /// How the embedder used something where it does not fit.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -113,6 +113,8 @@ impl std::error::Error for Exception {}
 #[derive(Clone, Copy, Debug)]
 pub struct ExnRef {
     store: StoreId,
+    /// How often the store had been reset.
+    resets: u64,
     /// Invariant: absolute, and of an exception that is marked as held.
     reference: ExceptionRef,
 }
@@ -130,7 +132,11 @@ impl ExnRef {
     /// # Errors
     /// If the reference is of another store.
     pub(crate) fn reference(&self, store: &StoreInner) -> Result<ExceptionRef> {
-        store.check(self.store, "reference to an exception").map(|()| self.reference)
+        store.check(self.store, "reference to an exception")?;
+        match self.resets == store.resets {
+            true => Ok(self.reference),
+            false => Err(UsageError::ReferenceGivenUp.into()),
+        }
     }
 
     /// What an absolute reference means; `None` for null.
@@ -141,7 +147,7 @@ impl ExnRef {
         let zone = store.exceptions(reference.ordinal());
         zone.exception(reference);
         zone.flag(reference.unit().into(), block::HELD);
-        Some(Self { store: store.id, reference })
+        Some(Self { store: store.id, resets: store.resets, reference })
     }
 }
 

@@ -84,6 +84,8 @@ pub(crate) struct StoreInner {
     /// After a reset that has failed half-way: who the store was. It has another
     /// identity meanwhile, so that no handle leads to what may not be mapped.
     broken: Option<StoreId>,
+    /// How often it has been reset: references to exceptions from before mean nothing.
+    pub(crate) resets: u64,
 }
 
 // SAFETY: the raw pointers of the activation are used only while the store is
@@ -193,6 +195,7 @@ impl StoreInner {
             home: None,
             owner: None,
             broken: None,
+            resets: 0,
         }
     }
 
@@ -580,6 +583,11 @@ impl StoreInner {
         }
     }
 
+    /// What the store was spawned from, if it was.
+    pub(crate) fn home_number(&self) -> Option<u64> {
+        self.home.as_ref().map(|home| home.0.number)
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
@@ -587,10 +595,16 @@ impl StoreInner {
     /// Says that a reset begins, or has succeeded.
     pub(crate) fn set_broken(&mut self, broken: bool) {
         match (broken, self.broken) {
-            (true, None) => self.broken = Some(std::mem::replace(&mut self.id, StoreId::next())),
+            (true, None) => {
+                self.broken = Some(std::mem::replace(&mut self.id, StoreId::next()));
+                // Their pages may not be mapped meanwhile.
+                self.interrupts.detach();
+                self.suspended = None;
+            }
             (false, Some(id)) => {
                 self.id = id;
                 self.broken = None;
+                self.list_interrupt_words();
             }
             _ => (),
         }

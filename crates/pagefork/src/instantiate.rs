@@ -15,12 +15,12 @@ use pagefork_pages::{Slot, Strategies};
 use crate::audit;
 use crate::engine::Engine;
 use crate::enter::{self, Outcome};
-use crate::error::{LinkError, Result, UsageError};
+use crate::error::{LimitError, LinkError, Result, UsageError};
 use crate::func::{Entry, Func};
 use crate::group::{Imports, Place};
 use crate::instance::{Extern, Instance};
 use crate::limits::{self, Usage};
-use crate::module::Module;
+use crate::module::{Module, SpawnPlan};
 use crate::pool::{self, SlotHome};
 use crate::store::StoreInner;
 use crate::trap::{Trap, TrapCode};
@@ -83,7 +83,7 @@ pub(crate) unsafe fn instantiate_checked(
 pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<()> {
     // SAFETY: the caller's promise; the borrow ends before a guest is entered.
     let inner = unsafe { &mut *store };
-    let number = inner.home.as_ref().map_or(0, |home| home.0.number);
+    let number = inner.home_number().unwrap_or(0);
     let instance = &mut inner.instances[0];
     if inner.engine.config().scribble {
         audit::scribble_and_reset(&mut instance.slot)?;
@@ -290,31 +290,21 @@ fn spawn(
     if store.is_broken() {
         return Err(UsageError::ResetIncomplete.into());
     }
-    let (info, layout) = (module.info(), module.layout());
-    let own = own_usage(info);
-    let usage = add(store.usage, own);
+    let usage = add(store.usage, own_usage(module.info()));
     usage.check(&store.limits)?;
-    let tables = &info.tables[info.imported_tables as usize..];
-    for (table, capacity) in tables.iter().zip(&layout.table_capacities) {
-        limits::check("elements of a table", table.minimum, store.limits.table_elements)?;
-        limits::check("elements the slot has room for", table.minimum, *capacity)?;
-    }
     let plan = module.spawn_plan(|global| {
         let place = imports.globals[global as usize];
         let ty = store.global_type(place).content;
         (!ty.is_ref()).then(|| store.global_cell(place).u128())
     })?;
-    for (size, place) in plan.memory_sizes.iter().zip(&layout.memories) {
-        limits::check("bytes of a memory", size.initial, store.limits.memory_size)?;
-        limits::check("bytes the slot has room for", size.initial, place.reservation)?;
-    }
+    check_sizes(store, module, &plan, store.memory_total_if_limited())?;
     let own_way = || store.engine.default_strategies();
     let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(SlotHome::take);
     let mut slot = match parked {
         Some(slot) => slot,
         None => {
             let strategies = strategies.unwrap_or_else(own_way);
-            Slot::with_strategies(layout, &plan.image, &plan.memory_sizes, strategies)?
+            Slot::with_strategies(module.layout(), &plan.image, &plan.memory_sizes, strategies)?
         }
     };
     if store.engine.config().scribble {
@@ -325,6 +315,37 @@ fn spawn(
     store.instance_mut(ordinal).own_strategies = strategies.is_some();
     store.usage = usage;
     Ok(ordinal)
+}
+
+/// # Errors
+/// If the tables or memories that an instance starts with are beyond the store's limits,
+/// where other memories have so many bytes together, or beyond what its slot has room for.
+fn check_sizes(
+    store: &StoreInner,
+    module: &Module,
+    plan: &SpawnPlan,
+    mut memory_total: u64,
+) -> Result<()> {
+    let (info, layout, limits) = (module.info(), module.layout(), &store.limits);
+    let tables = &info.tables[info.imported_tables as usize..];
+    for (table, capacity) in tables.iter().zip(&layout.table_capacities) {
+        limits::check("elements of a table", table.minimum, limits.table_elements)?;
+        limits::check("elements the slot has room for", table.minimum, *capacity)?;
+    }
+    for (size, place) in plan.memory_sizes.iter().zip(&layout.memories) {
+        limits::check("bytes of a memory", size.initial, limits.memory_size)?;
+        limits::check("bytes the slot has room for", size.initial, place.reservation)?;
+        memory_total = memory_total.saturating_add(size.initial);
+    }
+    Ok(limits::check(LimitError::MEMORY_TOTAL, memory_total, limits.memory_total)?)
+}
+
+/// # Errors
+/// If the one instance that a store has, or none, starts with more than the store's limits.
+pub(crate) fn check_limits(store: &StoreInner) -> Result<()> {
+    store.usage.check(&store.limits)?;
+    let mut instances = store.instances.iter();
+    instances.try_for_each(|instance| check_sizes(store, &instance.module, &instance.plan, 0))
 }
 
 pub(crate) fn own_usage(info: &ModuleInfo) -> Usage {

@@ -143,6 +143,17 @@ impl Interrupts {
         state.show();
     }
 
+    /// Lists these words instead of those that are.
+    ///
+    /// # Safety
+    /// As of [`Interrupts::add`].
+    pub(crate) unsafe fn list(&self, words: impl Iterator<Item = usize>) {
+        let mut state = self.state();
+        state.words.clear();
+        state.words.extend(words);
+        state.show();
+    }
+
     pub(crate) fn remove(&self, word: usize) {
         self.state().words.retain(|known| *known != word);
     }

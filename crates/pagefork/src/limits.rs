@@ -20,6 +20,7 @@ use crate::error::LimitError;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
     pub(crate) memory_size: u64,
+    pub(crate) memory_total: u64,
     pub(crate) table_elements: u64,
     pub(crate) instances: u64,
     pub(crate) memories: u64,
@@ -30,6 +31,7 @@ impl Default for StoreLimits {
     fn default() -> Self {
         Self {
             memory_size: u64::MAX,
+            memory_total: u64::MAX,
             table_elements: u64::MAX,
             instances: u64::MAX,
             memories: u64::MAX,
@@ -48,6 +50,13 @@ impl StoreLimits {
     #[must_use]
     pub fn memory_size(mut self, bytes: u64) -> Self {
         self.memory_size = bytes;
+        self
+    }
+
+    /// Bytes that all memories may have together, those the host creates included.
+    #[must_use]
+    pub fn memory_total(mut self, bytes: u64) -> Self {
+        self.memory_total = bytes;
         self
     }
 

@@ -296,11 +296,21 @@ impl StoreInner {
         (slot.memory(index), slot.memory_size(index) as usize)
     }
 
+    /// Bytes that all memories have, or none if there is no limit.
+    pub(crate) fn memory_total_if_limited(&self) -> u64 {
+        if self.limits.memory_total == u64::MAX {
+            return 0;
+        }
+        let slots = self.instances.iter().map(|instance| &instance.slot);
+        slots.flat_map(|slot| (0..slot.memory_count()).map(|index| slot.memory_size(index))).sum()
+    }
+
     /// Makes a memory `delta` wasm pages larger; returns the size before, in wasm
     /// pages. The only place where the size word of a memory is written.
     pub(crate) fn grow_memory(&mut self, place: Place, delta: u64) -> Result<u64> {
         self.note_writer();
         let (limits, index) = (self.limits, place.own_index as usize);
+        let total = self.memory_total_if_limited();
         let instance = self.instance_mut(place.ordinal);
         // No slot has room for more than the memory's declared maximum.
         let maximum = instance.slot.memory_max(index) / WASM_PAGE_SIZE;
@@ -315,6 +325,8 @@ impl StoreInner {
         }
         let size = pages * WASM_PAGE_SIZE;
         crate::limits::check("bytes of a memory", size, limits.memory_size)?;
+        let total = total.saturating_add(delta * WASM_PAGE_SIZE);
+        crate::limits::check(LimitError::MEMORY_TOTAL, total, limits.memory_total)?;
         if let Err(error) = instance.slot.grow_memory(index, size) {
             if !instance.slot.is_whole() {
                 // More is accessible than the memory has, and that cannot be changed.

@@ -7,6 +7,8 @@ use crate::error::{Result, UsageError};
 use crate::func::HostFunc;
 use crate::instance::{Extern, Instance};
 use crate::instantiate;
+use crate::interrupt::InterruptHandle;
+use crate::limits::StoreLimits;
 use crate::linker::Definition;
 use crate::module::Module;
 use crate::pool::{Home, Parked};
@@ -148,13 +150,49 @@ impl<T: 'static> InstancePre<T> {
     /// # Panics
     /// As of [`InstancePre::spawn`].
     pub fn spawn_for(&self, tenant: u64, data: T) -> Result<(Store<T>, Instance)> {
+        self.spawn_prepared(tenant, data, |_| Ok(()))
+    }
+
+    /// As [`InstancePre::spawn_for`], with limits that hold from the start. `watch` is
+    /// given what interrupts the store's guests before any of them runs: what is set
+    /// once the instance is there comes too late for the module's start function.
+    ///
+    /// # Errors
+    /// As of [`InstancePre::spawn`], and if the instance starts with more than the limits
+    /// allow.
+    ///
+    /// # Panics
+    /// As of [`InstancePre::spawn`], and if `watch` does.
+    pub fn spawn_limited(
+        &self,
+        tenant: u64,
+        data: T,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> Result<(Store<T>, Instance)> {
+        self.spawn_prepared(tenant, data, |store| {
+            store.set_limits(limits);
+            watch(store.interrupt_handle());
+            instantiate::check_limits(store.inner())
+        })
+    }
+
+    /// Spawns an instance in a store that `prepare` has set up: nothing has run in it.
+    #[inline]
+    fn spawn_prepared(
+        &self,
+        tenant: u64,
+        data: T,
+        prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+    ) -> Result<(Store<T>, Instance)> {
         let shared = &*self.shared;
         let pool = shared.module.engine().pool();
         let mut store = match pool.take(shared.home.0.key) {
             // SAFETY: what is parked under this key has data of type `T`.
             Some(Parked::Store(parked)) => unsafe { Store::unpark(parked, data) },
-            _ => return self.spawn_cold(tenant, data),
+            _ => return self.spawn_cold(tenant, data, prepare),
         };
+        prepare(&mut store)?;
         // SAFETY: the store is ours, and the pointer is to the whole of it.
         unsafe { instantiate::start_again(store.as_ptr(), tenant)? };
         let instance = Instance::from_ordinal(store.inner(), 1);
@@ -162,7 +200,12 @@ impl<T: 'static> InstancePre<T> {
     }
 
     #[cold]
-    fn spawn_cold(&self, tenant: u64, data: T) -> Result<(Store<T>, Instance)> {
+    fn spawn_cold(
+        &self,
+        tenant: u64,
+        data: T,
+        prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+    ) -> Result<(Store<T>, Instance)> {
         let shared = &*self.shared;
         if shared.host_functions.is_none() {
             let of_store = |import: &&Definition| matches!(import, Definition::Extern(_));
@@ -174,6 +217,7 @@ impl<T: 'static> InstancePre<T> {
         }
         let mut store = Store::new(shared.module.engine(), data);
         store.set_tenant(shared.home.0.number, tenant);
+        prepare(&mut store)?;
         let instance = self.instantiate(&mut store)?;
         store.set_home(shared.home.clone());
         Ok((store, instance))

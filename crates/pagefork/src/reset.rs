@@ -19,6 +19,7 @@ impl StoreInner {
             self.remove_latest_instance();
         }
         self.host_functions.truncate(self.instances[0].imports.functions.len());
+        let renewed = self.renew_interrupts();
         self.reset_slot(0)?;
         self.set_broken(false);
         self.forget_run();
@@ -29,7 +30,9 @@ impl StoreInner {
         self.timeout = None;
         self.activation.fuel = 0;
         self.update_attention();
-        self.renew_interrupts();
+        if renewed {
+            self.list_interrupt_words();
+        }
         Ok(())
     }
 
@@ -57,26 +60,38 @@ impl StoreInner {
         Ok(())
     }
 
+    /// What the host's own tables and globals are full of is needed at the next reset.
+    pub(crate) fn give_up_references(&mut self) {
+        if self.instances.iter().all(|instance| instance.initial_word == 0) {
+            self.references.clear();
+        }
+    }
+
     /// Forgets whatever the last run left in the activation.
     pub(crate) fn forget_run(&mut self) {
         self.suspended = None;
+        self.resets += 1;
         self.activation.forget_run();
         self.update_attention();
     }
 
     /// Handles for interrupts that somebody may still have must not reach the next
-    /// tenant.
-    fn renew_interrupts(&mut self) {
+    /// tenant, nor pages that are not mapped during a reset. Says whether there are any:
+    /// then no words are listed.
+    fn renew_interrupts(&mut self) -> bool {
         if Arc::strong_count(&self.interrupts) == 1 {
             self.interrupts.clear();
-            return;
+            return false;
         }
         self.interrupts.detach();
         self.interrupts = Arc::new(Interrupts::default());
-        for instance in &self.instances {
-            // SAFETY: the slot stays mapped until the word is removed or detached.
-            unsafe { self.interrupts.add(interrupt_word(instance)) };
-        }
+        true
+    }
+
+    /// Lets interrupts reach the guests of all instances.
+    pub(crate) fn list_interrupt_words(&self) {
+        // SAFETY: slots stay mapped until their words are removed or detached.
+        unsafe { self.interrupts.list(self.instances.iter().map(interrupt_word)) };
     }
 
     /// Brings all instances back to where they started, and starts them again.
@@ -87,10 +102,7 @@ impl StoreInner {
         // SAFETY: the caller's promise; the borrow ends before a guest is entered.
         let inner = unsafe { &mut *store };
         inner.reset_slots()?;
-        // What the host's own tables and globals hold would mean nothing.
-        if inner.instances.iter().all(|instance| instance.initial_word == 0) {
-            inner.references.clear();
-        }
+        inner.give_up_references();
         let count = inner.instances.len() as u32;
         for ordinal in 1..=count {
             inner.write_link(ordinal);

@@ -5,8 +5,9 @@ use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::page::{PAGE_SIZE, round_up};
 use pagefork_pages::{Image, MemorySize, Owner};
 
-use crate::error::{Result, UsageError};
+use crate::error::{LimitError, Result, UsageError};
 use crate::group::Place;
+use crate::limits;
 use crate::module::Module;
 use crate::store::{Store, StoreInner};
 
@@ -48,6 +49,8 @@ struct Inner {
     host_functions: usize,
     /// The store, if it refers to what only this store has.
     store: crate::group::StoreId,
+    /// What its instance was spawned from.
+    home: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -74,8 +77,8 @@ impl<T> Store<T> {
     ///
     /// # Errors
     /// [`UsageError::WrongSnapshot`] if the store has other instances than the one that
-    /// the snapshot is of, and nothing has changed then; if the system refuses something,
-    /// as [`Store::reset`].
+    /// the snapshot is of, [`LimitError`] if their memories are beyond the store's limits,
+    /// and nothing has changed then; if the system refuses something, as [`Store::reset`].
     pub fn reset_to(&mut self, snapshot: &Snapshot, data: T) -> Result<T> {
         snapshot.check(self.inner())?;
         // SAFETY: the store is borrowed.
@@ -97,12 +100,13 @@ impl Snapshot {
             });
         }
         let host_functions = store.host_functions().len();
-        Ok(Self(Arc::new(Inner { instances, host_functions, store: store.id })))
+        let home = store.home_number();
+        Ok(Self(Arc::new(Inner { instances, host_functions, store: store.id, home })))
     }
 
     fn check(&self, store: &StoreInner) -> Result<()> {
         let wrong = |why| Err(UsageError::WrongSnapshot(why).into());
-        let Inner { instances, host_functions, store: id } = &*self.0;
+        let Inner { instances, host_functions, store: id, home } = &*self.0;
         let same = |(own, other): (&crate::group::InstanceData, &InstanceSnapshot)| {
             Module::same(&own.module, &other.module)
         };
@@ -113,14 +117,19 @@ impl Snapshot {
         }
         // Of another store everything that is no instance must be the same by its place:
         // that is known of spawned ones alone.
-        let spawned = store.home.is_some() && instances.len() == 1;
-        if *id != store.id && !spawned {
-            return wrong("it is of a store whose instances were not spawned");
+        let same_home = home.is_some() && *home == store.home_number() && instances.len() == 1;
+        if *id != store.id && !same_home {
+            return wrong("it is of another store, not spawned from the same `InstancePre`");
         }
         if *host_functions > store.host_functions().len() {
             return wrong("it is of a store with more host functions");
         }
-        Ok(())
+        let sizes = instances.iter().flat_map(|instance| &instance.sizes);
+        let sizes = sizes.map(|size| size.initial);
+        let limits = &store.limits;
+        let total = sizes.clone().fold(0, u64::saturating_add);
+        limits::check("bytes of a memory", sizes.max().unwrap_or(0), limits.memory_size)?;
+        Ok(limits::check(LimitError::MEMORY_TOTAL, total, limits.memory_total)?)
     }
 
     fn fill(&self, store: &mut StoreInner) -> Result<()> {
@@ -132,7 +141,7 @@ impl Snapshot {
         }
         store.set_broken(false);
         store.forget_run();
-        store.references.clear();
+        store.give_up_references();
         for ordinal in 1..store.next_ordinal() {
             store.write_link(ordinal);
         }

@@ -85,7 +85,11 @@ impl Translator<'_> {
 
     /// Whether that is known here.
     fn is_inside(&self, memory: u32, index: Value, reach: u64) -> bool {
-        let least = self.module.info.memories[memory as usize].minimum;
+        let info = self.module.info;
+        // Another instance's memory can have less than it had when it was linked: after a
+        // reset of the store.
+        let own = memory >= info.imported_memories;
+        let least = if own { info.memories[memory as usize].minimum } else { 0 };
         let of_every_memory =
             |index: i64| u64::from(index as u32) + reach <= least.saturating_mul(WASM_PAGE_SIZE);
         self.covered.covers((memory, index), reach)
