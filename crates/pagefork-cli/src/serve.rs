@@ -1,4 +1,5 @@
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -18,9 +19,9 @@ pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
     let file = arguments.program.file();
     let program = make_program(arguments)?;
     let server = Server::start(config(arguments)?, program).map_err(|error| error.to_string())?;
-    eprintln!("pagefork: {} answers at http://{}/", file.display(), server.address());
+    say(format_args!("{} answers at http://{}/", file.display(), server.address()));
     if let Some(admin) = server.admin_address() {
-        eprintln!("pagefork: its status is at http://{admin}/, metrics at http://{admin}/metrics");
+        say(format_args!("its status is at http://{admin}/, metrics at http://{admin}/metrics"));
     }
 
     let stop = server.stop_handle();
@@ -28,21 +29,26 @@ pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
     waiting
         .spawn(move || {
             if let Ok(signal) = signals.wait() {
-                eprintln!("pagefork: {signal}: no further requests are accepted");
                 stop.stop();
+                say(format_args!("{signal}: no further requests are accepted"));
             }
             if let Ok(signal) = signals.wait() {
-                eprintln!("pagefork: {signal} again: requests under way are interrupted");
                 stop.stop_now();
+                say(format_args!("{signal} again: requests under way are interrupted"));
             }
         })
         .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     let summary = server.wait();
-    eprintln!("pagefork: stopped after {} requests", summary.requests);
+    say(format_args!("stopped after {} requests", summary.requests));
     match summary.left {
         0 => Ok(ExitCode::SUCCESS),
         left => Err(format!("{left} requests could not be interrupted")),
     }
+}
+
+/// A line for whoever looks; nobody need, so that it cannot be written is no error.
+fn say(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "pagefork: {text}");
 }
 
 fn make_program(arguments: &Serve) -> Result<Program, String> {

@@ -29,6 +29,9 @@ const OUTPUT_MAX: usize = 256 * 1024;
 /// Bytes of a request's body that are kept before its client has to wait.
 const INPUT_MAX: usize = 128 * 1024;
 
+/// As many bytes each part of it costs besides: a chunk can be of one.
+const PART_SIZE: usize = 64;
+
 pub(crate) struct Exchange {
     front: Arc<Front>,
     state: Mutex<State>,
@@ -166,7 +169,7 @@ impl Exchange {
         if state.finished.is_some() || state.cancelled.is_some() {
             return Poll::Ready(false);
         }
-        if state.input_size < INPUT_MAX {
+        if state.has_input_room() {
             return Poll::Ready(true);
         }
         state.pump = Some(context.waker().clone());
@@ -302,7 +305,12 @@ impl Exchange {
 
     /// Looks after the time that the handler takes. It is the guardian's, whose
     /// waker this notes.
-    pub(crate) fn watch(&self, context: &mut Context<'_>, time_max: Duration) -> Watch {
+    pub(crate) fn watch(
+        &self,
+        context: &mut Context<'_>,
+        time_max: Duration,
+        client_max: Duration,
+    ) -> Watch {
         /// An interrupt can come just before the call that it is meant for, which
         /// then forgets it; so it is repeated.
         const REPEAT: Duration = Duration::from_millis(10);
@@ -327,9 +335,15 @@ impl Exchange {
         }
         let taken = state.taken();
         let (started, left) = (state.started.is_some(), time_max.saturating_sub(taken));
+        // Of HTTP/2 a client can take nothing for as long as it likes.
+        let stalled = state.output.len() >= OUTPUT_MAX
+            && state.blocked_since.is_some_and(|since| since.elapsed() >= client_max);
         drop(state);
         if self.front.is_stopping_now() {
             self.cancel(Cancelled::Stopping);
+            Watch::Again(REPEAT)
+        } else if stalled {
+            self.cancel(Cancelled::ClientGone);
             Watch::Again(REPEAT)
         } else if left.is_zero() {
             self.cancel(if started { Cancelled::Timeout } else { Cancelled::QueueTimeout });
@@ -390,6 +404,7 @@ impl Exchange {
         if let Some(cancelled) = state.cancelled {
             return Err(cancelled);
         }
+        let was_full = !state.has_input_room();
         let mut count = 0;
         while count < into.len()
             && let Some(first) = state.input.front_mut()
@@ -401,7 +416,6 @@ impl Exchange {
                 state.input.pop_front();
             }
         }
-        let was_full = state.input_size >= INPUT_MAX;
         state.input_size -= count;
         let pump = if was_full { state.pump.take() } else { None };
         let ended = state.input_ended;
@@ -439,6 +453,10 @@ impl Exchange {
 
     /// Appends to the response's body. Waits while the client is slow.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Cancelled> {
+        bytes.chunks(OUTPUT_MAX).try_for_each(|part| self.write_part(part))
+    }
+
+    fn write_part(&self, bytes: &[u8]) -> Result<(), Cancelled> {
         let full = |state: &State| state.output.len() >= OUTPUT_MAX && state.cancelled.is_none();
         let mut state = self.lock();
         if full(&state) {
@@ -491,16 +509,22 @@ impl Exchange {
         // What the client has not been sent, it cannot react to.
         state.eager = true;
         let begun = Instant::now();
-        state.blocked_since = Some(begun);
+        // Threads of one handler may wait at once: it is counted once.
+        state.waiting += 1;
+        let first = state.waiting == 1 && state.finished.is_none();
+        if first {
+            state.blocked_since = Some(begun);
+        }
         let waker = state.connection_waker();
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
         let workers = self.front.workers();
-        workers.block();
-        let mut state = self.lock();
-        state.waiting += 1;
+        if first {
+            workers.block();
+        }
+        let state = self.lock();
         let mut state = match timeout {
             Some(timeout) => {
                 let waited = self.changed.wait_timeout_while(state, timeout, |state| busy(state));
@@ -513,15 +537,24 @@ impl Exchange {
         };
         state.waiting -= 1;
         drop(state);
-        workers.unblock();
+        if first {
+            workers.unblock();
+        }
         let mut state = self.lock();
-        state.blocked_since = None;
-        state.blocked += begun.elapsed();
+        if first {
+            state.blocked_since = None;
+            state.blocked += begun.elapsed();
+        }
         state
     }
 }
 
 impl State {
+    /// Whether more of the request's body is taken.
+    fn has_input_room(&self) -> bool {
+        self.input_size + self.input.len() * PART_SIZE < INPUT_MAX
+    }
+
     /// What wakes the connection's task, if it can do something then.
     fn connection_waker(&mut self) -> Option<Waker> {
         if self.own { None } else { self.connection.take() }

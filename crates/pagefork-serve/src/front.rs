@@ -10,7 +10,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, header};
+use http::{
+    HeaderMap, HeaderValue, Method, Request as HttpRequest, Response, StatusCode, Version, header,
+};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -51,6 +53,10 @@ struct Limits {
 
 /// How long a handler may be kept waiting for a body that is not complete.
 const BODY_PATIENCE: Duration = Duration::from_millis(2);
+
+/// So many bytes of a body that comes slowly buy its client another second: as many as
+/// Apache's `mod_reqtimeout` asks for. Otherwise one byte now and then holds a handler.
+const BODY_RATE_MIN: u64 = 500;
 
 /// How long a request may wait before it looks again whether others are stuck.
 const QUEUE_LOOK_MAX: Duration = Duration::from_millis(16);
@@ -128,12 +134,23 @@ impl Front {
         let (mut head, body) = request.into_parts();
         let id = self.identities.of(&head.headers);
         head.headers.insert(identity::FIELD, id.clone());
+        let hosts = head.headers.get_all(header::HOST).iter().count();
+        let fits = hosts == 1 || hosts == 0 && head.version != Version::HTTP_11;
+        // What the target names is what the client means, and HTTP/2 has nothing else.
+        if let Some(authority) = head.uri.authority() {
+            let host = authority.as_str().rsplit('@').next().unwrap_or_default();
+            if let Ok(host) = HeaderValue::from_str(host) {
+                head.headers.insert(header::HOST, host);
+            }
+        }
         let bodiless = head.method == Method::HEAD;
         let ending = Ending::new(&self, &head, &id, remote, begun);
 
         let announced = body.size_hint().exact();
         let failure = if head.method == Method::CONNECT {
             Some(Failure::new(FailureKind::NotImplemented, ""))
+        } else if !fits {
+            Some(Failure::new(FailureKind::BadRequest, ""))
         } else if announced.is_some_and(|size| size > self.limits.body_max) {
             Some(Failure::new(FailureKind::BodyTooLarge, ""))
         } else {
@@ -226,11 +243,12 @@ impl Front {
         }
         let Some(runtime) = self.runtime.get() else { return };
         let (exchange, time_max) = (Arc::clone(exchange), self.limits.timeout);
+        let client_max = self.limits.client_timeout;
         runtime.spawn(async move {
             let mut again = pin!(tokio::time::sleep(Duration::ZERO));
             poll_fn(|context| {
                 loop {
-                    match exchange.watch(context, time_max) {
+                    match exchange.watch(context, time_max, client_max) {
                         Watch::Done => return Poll::Ready(()),
                         Watch::Again(time) => {
                             again.as_mut().reset(tokio::time::Instant::now() + time);
@@ -277,6 +295,8 @@ impl Front {
         id: &HeaderValue,
         ending: Ending,
     ) -> Response<ResponseBody> {
+        let bodiless = bodiless || has_no_body(head.status);
+        let output = if bodiless { Vec::new() } else { output };
         let promised = content_length(&head.headers);
         if !bodiless && promised.is_some_and(|promised| promised != output.len() as u64) {
             let detail = format!(
@@ -301,9 +321,7 @@ impl Front {
     ) -> Response<ResponseBody> {
         let promised = content_length(&head.headers);
         let status = head.status;
-        let without_body = bodiless
-            || promised == Some(0)
-            || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
+        let without_body = bodiless || promised == Some(0) || has_no_body(status);
         if let Some(exchange) = &under_way.0 {
             self.guard(exchange);
             if without_body {
@@ -355,7 +373,15 @@ impl Front {
     }
 }
 
-fn respond(head: Head, body: ResponseBody, id: &HeaderValue) -> Response<ResponseBody> {
+/// Whether responses of this status end with their head.
+fn has_no_body(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+fn respond(mut head: Head, body: ResponseBody, id: &HeaderValue) -> Response<ResponseBody> {
+    if head.status == StatusCode::NO_CONTENT {
+        head.headers.remove(header::CONTENT_LENGTH);
+    }
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
@@ -455,22 +481,34 @@ impl Pump {
         }
     }
 
-    /// Takes the rest, unless the client pauses for too long.
+    /// Takes the rest, unless the client pauses for too long, or once and again.
     async fn run(mut self, exchange: Arc<Exchange>) {
         let time_max = self.front.limits.client_timeout;
         let mut stalled = pin!(tokio::time::sleep(time_max));
-        let mut before = self.received;
+        let (mut before, mut full) = (self.received, false);
+        // For the client in all, and until when it may pause.
+        let (mut waited, mut last) = (Duration::ZERO, tokio::time::Instant::now());
+        let mut pause_end = last + time_max;
         poll_fn(|context| {
+            let now = tokio::time::Instant::now();
+            // While there is no room, it is not the client that pauses.
+            waited += if full { Duration::ZERO } else { now - last };
+            last = now;
             if self.poll(&exchange, context).is_ready() {
                 return Poll::Ready(());
             }
-            // While there is no room, it is not the client that pauses.
-            let full = exchange.poll_input_room(context).is_pending();
+            full = exchange.poll_input_room(context).is_pending();
             if self.received != before || full {
                 before = self.received;
-                stalled.as_mut().reset(tokio::time::Instant::now() + time_max);
+                pause_end = now + time_max;
             }
-            if stalled.as_mut().poll(context).is_ready() {
+            let bought = Duration::from_secs(self.received / BODY_RATE_MIN);
+            let rate_end = now + (time_max + bought).saturating_sub(waited);
+            let end = if full { pause_end } else { pause_end.min(rate_end) };
+            if stalled.deadline() != end {
+                stalled.as_mut().reset(end);
+            }
+            if stalled.as_mut().poll(context).is_ready() && !full {
                 exchange.cancel(Cancelled::BodyTimeout);
                 return Poll::Ready(());
             }

@@ -132,11 +132,11 @@ impl fmt::Display for Escaped<'_> {
             Some(target) => target.as_str(),
             None => self.0.authority().map_or("*", |authority| authority.as_str()),
         };
-        for part in target.split_inclusive(['"', '\\']) {
-            match part.strip_suffix(['"', '\\']) {
-                Some(clean) => write!(f, "{clean}%{:02X}", part.as_bytes()[part.len() - 1])?,
-                None => f.write_str(part)?,
-            }
+        let unfit = |c: char| c == '"' || c == '\\' || c.is_control();
+        for part in target.split_inclusive(unfit) {
+            let clean = part.strip_suffix(unfit).unwrap_or(part);
+            f.write_str(clean)?;
+            part[clean.len()..].bytes().try_for_each(|byte| write!(f, "%{byte:02X}"))?;
         }
         Ok(())
     }

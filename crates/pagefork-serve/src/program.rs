@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Uri};
 use pagefork::{
-    CodeBounds, Error, GrowthKind, InstancePre, Linker, Module, StoreLimits, StrategyConfig,
+    CodeBounds, Error, GrowthKind, InstancePre, LimitError, Linker, Module, StoreLimits,
+    StrategyConfig,
 };
 use pagefork_wasi::{
     BuildError, Environment, Errno, Exit, InputSource, OutputKind, OutputSink, Readable, StdinKind,
@@ -31,7 +32,7 @@ const LINES_MAX: usize = 1000;
 /// What a program is and may do.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
-    /// Bytes that its memory may have.
+    /// Bytes that all its memories may have together.
     pub memory_max: u64,
     /// What it is told of requests.
     pub variables: VariableOptions,
@@ -59,7 +60,7 @@ pub enum ProgramError {
     /// It cannot be instantiated.
     #[error("the program cannot be started: {0:#}")]
     Instantiate(Error),
-    /// Its memory is larger than it may be.
+    /// Its memories are larger than they may be.
     #[error(
         "the program's memory has {size} bytes to begin with, and may have {limit}: \
          allow more, or build it with less"
@@ -70,6 +71,17 @@ pub enum ProgramError {
         /// Bytes that it may have.
         limit: u64,
     },
+}
+
+impl ProgramError {
+    fn from_spawning(error: Error) -> Self {
+        match error.downcast_ref() {
+            Some(&LimitError { what: LimitError::MEMORY_TOTAL, requested: size, limit }) => {
+                Self::Memory { size, limit }
+            }
+            _ => Self::Instantiate(error),
+        }
+    }
 }
 
 /// A CGI program, of which each request gets a fresh instance.
@@ -111,19 +123,18 @@ impl Program {
         let streams = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
         let environment = program.template.environment();
         let context = program.template.context(environment, streams.0, streams.1, streams.2);
-        let (mut store, instance) =
-            program.pre.spawn(context).map_err(ProgramError::Instantiate)?;
+        let spawned = program.pre.spawn_limited(0, context, program.limits(), drop);
+        let (mut store, instance) = spawned.map_err(ProgramError::from_spawning)?;
         if instance.get_typed_func::<(), ()>(&mut store, "_start").is_err() {
             return Err(ProgramError::NoStart);
         }
-        if let Some(memory) = instance.get_memory(&mut store, "memory") {
-            let (size, limit) = (memory.data(&store).len() as u64, program.options.memory_max);
-            if size > limit {
-                return Err(ProgramError::Memory { size, limit });
-            }
-        }
         drop(store);
         Ok(program)
+    }
+
+    /// What each instance may use.
+    fn limits(&self) -> StoreLimits {
+        StoreLimits::new().memory_total(self.options.memory_max)
     }
 
     /// Runs the program once, in a fresh instance.
@@ -136,16 +147,19 @@ impl Program {
         let output = Arc::new(Output(Mutex::new(CgiOutput::new(response.clone()))));
         let context = self.context(request, response, &output)?;
         let _live = Live::new(&self.live);
-        let (mut store, instance) = self
-            .pre
-            .spawn(context)
-            .map_err(|error| Failure::new(FailureKind::Spawn, format!("{error:#}")))?;
-        store.set_limits(StoreLimits::new().memory_size(self.options.memory_max));
+        let mut guard = None;
+        // A start function is the program's too.
+        let spawned = self.pre.spawn_limited(0, context, self.limits(), |handle| {
+            guard = Some(response.on_give_up(move || handle.interrupt()));
+        });
+        let (mut store, instance) = match spawned {
+            Ok(spawned) => spawned,
+            Err(_) if response.is_given_up() => return Ok(None),
+            Err(error) => return Err(Failure::new(FailureKind::Spawn, format!("{error:#}"))),
+        };
         let spawned = Instant::now();
         response.record(Phase::Spawn, spawned - begun);
 
-        let handle = store.interrupt_handle();
-        let guard = response.on_give_up(move || handle.interrupt());
         let called = if response.is_given_up() {
             Ok(())
         } else {
@@ -199,7 +213,11 @@ impl Program {
     ) -> Result<WasiCtx, Failure> {
         let mut environment = self.template.environment();
         self.set_variables(request, &mut environment)?;
-        let stdin = StdinKind::Source(Arc::new(Body(request.body.clone())));
+        // Also when a body was left by whoever redirected the request.
+        let stdin = match request.body_size {
+            Some(0) => StdinKind::Null,
+            _ => StdinKind::Source(Arc::new(Body(request.body.clone()))),
+        };
         let stdout = OutputKind::Sink(Arc::clone(output) as Arc<dyn OutputSink>);
         let stderr = OutputKind::Sink(Arc::new(Lines::new(request, response)));
         let mut context = self.template.context(environment, stdin, stdout, stderr);

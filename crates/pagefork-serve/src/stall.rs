@@ -1,4 +1,4 @@
-//! Connections whose clients do not take what they are sent.
+//! Connections whose clients do not take what they are sent, or do not say what they speak.
 
 use std::future::Future;
 use std::io;
@@ -10,16 +10,39 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// A connection on which a write that waits for too long is an error.
+/// What a connection of HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection on which a write that waits for too long is an error, and so is a read
+/// that begins it: whoever speaks a protocol looks after reads once it is known which.
 pub(crate) struct Impatient {
     stream: TcpStream,
     time_max: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
+    /// Until it is known what the client speaks.
+    greeting: Option<Greeting>,
+}
+
+struct Greeting {
+    /// So much of [`PREFACE`] has come, and nothing else.
+    received: usize,
+    end: Pin<Box<Sleep>>,
+}
+
+impl Greeting {
+    /// Whether it is unknown still what the client speaks.
+    fn goes_on(&mut self, bytes: &[u8]) -> bool {
+        let rest = &PREFACE[self.received..];
+        self.received += bytes.len();
+        bytes.len() < rest.len() && rest.starts_with(bytes)
+    }
 }
 
 impl Impatient {
     pub(crate) fn new(stream: TcpStream, time_max: Duration) -> Impatient {
-        Impatient { stream, time_max, waiting: None }
+        let end = Box::pin(tokio::time::sleep(time_max));
+        let greeting = Some(Greeting { received: 0, end });
+        Impatient { stream, time_max, waiting: None, greeting }
     }
 
     fn watch<R>(
@@ -46,7 +69,17 @@ impl AsyncRead for Impatient {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, into);
+        let Some(greeting) = &mut self.greeting else { return polled };
+        if polled.is_pending() {
+            let ended = greeting.end.as_mut().poll(context);
+            return ended.map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        if !greeting.goes_on(&into.filled()[before..]) {
+            self.greeting = None;
+        }
+        polled
     }
 }
 

@@ -118,8 +118,13 @@ impl Workers {
         let mut state = self.lock();
         // Those that will get a thread anyway do not count as waiting.
         let has_room = self.has_room(&state);
-        if !has_room && state.busy + state.queue.len() >= self.limits.busy + self.limits.queued {
-            return Err(job);
+        let places = self.limits.busy + self.limits.queued;
+        if !has_room && state.busy + state.queue.len() >= places {
+            // Those that were given up wait for nothing.
+            state.queue.retain(|job| job.exchange.cancelled().is_none());
+            if state.busy + state.queue.len() >= places {
+                return Err(job);
+            }
         }
         // Whoever waits already comes first.
         let is_first = state.queue.is_empty();

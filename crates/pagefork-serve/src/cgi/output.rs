@@ -61,6 +61,9 @@ impl CgiOutput {
             State::Head(head) => {
                 // What came before cannot hold the end, but for its last bytes.
                 let from = head.len().saturating_sub(3);
+                // However much is written, no more is copied than a head may have.
+                let room = (HEAD_MAX + 1).saturating_sub(head.len()).min(bytes.len());
+                let (bytes, rest) = bytes.split_at(room);
                 head.extend_from_slice(bytes);
                 let Some(end) = end_of_head(head, from) else {
                     if head.len() > HEAD_MAX {
@@ -70,10 +73,10 @@ impl CgiOutput {
                 };
                 let head = mem::take(head);
                 self.begin(&head[..end])?;
-                match &head[end..] {
-                    [] => Ok(()),
-                    body => self.write(body),
-                }
+                let body = [&head[end..], rest];
+                body.into_iter()
+                    .filter(|part| !part.is_empty())
+                    .try_for_each(|part| self.write(part))
             }
         }
     }
@@ -167,9 +170,7 @@ fn parse(head: &[u8]) -> Result<(StatusCode, HeaderMap), State> {
                 }
             }
             &header::CONTENT_TYPE | &header::CONTENT_LENGTH => {
-                if name == header::CONTENT_LENGTH
-                    && value.to_str().ok().and_then(|text| text.parse::<u64>().ok()).is_none()
-                {
+                if name == header::CONTENT_LENGTH && size(&value).is_none() {
                     return Err(bad("its `Content-Length` is no number"));
                 }
                 typed |= name == header::CONTENT_TYPE;
@@ -222,6 +223,13 @@ fn field(line: &[u8], first: bool) -> Result<(HeaderName, HeaderValue), State> {
 }
 
 /// Three digits, and perhaps words.
+/// The number of bytes that a field says.
+fn size(value: &HeaderValue) -> Option<u64> {
+    // `parse` would take a sign.
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    digits?.parse().ok()
+}
+
 fn status_code(value: &HeaderValue) -> Result<StatusCode, State> {
     let text = value.as_bytes();
     let digits = text.get(..3).filter(|_| matches!(text.get(3), None | Some(b' ')));
