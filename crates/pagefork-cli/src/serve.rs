@@ -2,10 +2,11 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 
 use pagefork::{Config, Store};
 use pagefork_serve::cgi::VariableOptions;
-use pagefork_serve::{AccessFormat, Output, Program, ProgramOptions, Server, Signals};
+use pagefork_serve::{AccessFormat, Output, Program, ProgramOptions, Server, Signals, StopHandle};
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{LogFormat, Serve};
@@ -15,34 +16,43 @@ use crate::{program, run};
 pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let signals = Signals::block().map_err(|error| format!("cannot wait for signals: {error}"))?;
+    let stop = Arc::new(OnceLock::new());
+    let waiting = std::thread::Builder::new().name("pagefork-signals".to_owned());
+    let heard = Arc::clone(&stop);
+    waiting
+        .spawn(move || heed(&signals, &heard))
+        .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     pagefork_pages::limit_arenas();
     let file = arguments.program.file();
     let program = make_program(arguments)?;
     let server = Server::start(config(arguments)?, program).map_err(|error| error.to_string())?;
+    let _ = stop.set(server.stop_handle());
     say(format_args!("{} answers at http://{}/", file.display(), server.address()));
     if let Some(admin) = server.admin_address() {
         say(format_args!("its status is at http://{admin}/, metrics at http://{admin}/metrics"));
     }
-
-    let stop = server.stop_handle();
-    let waiting = std::thread::Builder::new().name("pagefork-signals".to_owned());
-    waiting
-        .spawn(move || {
-            if let Ok(signal) = signals.wait() {
-                stop.stop();
-                say(format_args!("{signal}: no further requests are accepted"));
-            }
-            if let Ok(signal) = signals.wait() {
-                stop.stop_now();
-                say(format_args!("{signal} again: requests under way are interrupted"));
-            }
-        })
-        .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     let summary = server.wait();
     say(format_args!("stopped after {} requests", summary.requests));
     match summary.left {
         0 => Ok(ExitCode::SUCCESS),
         left => Err(format!("{left} requests could not be interrupted")),
+    }
+}
+
+/// Waits for signals that say to stop.
+fn heed(signals: &Signals, stop: &OnceLock<StopHandle>) {
+    if let Ok(signal) = signals.wait() {
+        let Some(stop) = stop.get() else {
+            // To compile a large program takes a while.
+            say(format_args!("{signal}: stopped before it served anything"));
+            std::process::exit(1);
+        };
+        stop.stop();
+        say(format_args!("{signal}: no further requests are accepted"));
+    }
+    if let (Ok(signal), Some(stop)) = (signals.wait(), stop.get()) {
+        stop.stop_now();
+        say(format_args!("{signal} again: requests under way are interrupted"));
     }
 }
 

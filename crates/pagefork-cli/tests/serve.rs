@@ -20,9 +20,9 @@ struct Served {
     address: String,
 }
 
-fn serve(words: &str) -> Served {
+fn start(words: &str) -> Child {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+    Command::new(env!("CARGO_BIN_EXE_pagefork"))
         .args(["serve", "--addr", "127.0.0.1:0"])
         .args(words.split(' '))
         .current_dir(root)
@@ -30,7 +30,11 @@ fn serve(words: &str) -> Served {
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+fn serve(words: &str) -> Served {
+    let mut child = start(words);
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let line = line_with(&mut stderr, "answers at http://");
     let address = address(&line);
@@ -72,10 +76,14 @@ fn get(address: &str, target: &str) -> String {
     all
 }
 
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+}
+
 impl Served {
     fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        signal(&self.child, name);
     }
 
     fn end(mut self) -> (i32, String) {
@@ -127,6 +135,28 @@ fn a_program_that_was_compiled_before_is_served() {
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<dd>/a</dd>"), "{page}");
     server.signal("-TERM");
     assert_eq!(server.end().0, 0);
+}
+
+/// To compile a large program takes a while; this one never gets ready.
+#[test]
+fn a_signal_ends_a_server_that_does_not_serve_yet() {
+    let module = r#"(module (func $spin (loop $again (br $again))) (start $spin)
+        (memory (export "memory") 1) (func (export "_start")))"#;
+    let mut child = start(&file("never_ready.wat", module));
+    let heeds = |child: &Child| {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+        let mut names =
+            tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+        names.any(|name| name.is_ok_and(|name| name == "pagefork-signal\n"))
+    };
+    while !heeds(&child) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&child, "-TERM");
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    assert_eq!(said, "pagefork: SIGTERM: stopped before it served anything\n");
 }
 
 #[test]
