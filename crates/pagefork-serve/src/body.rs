@@ -14,6 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use crate::failure::{Failure, FailureKind};
 use crate::front::{Front, UnderWay};
 use crate::log::Access;
+use crate::stall::Broken;
 
 /// The body of a response.
 pub(crate) struct ResponseBody {
@@ -144,6 +145,8 @@ pub(crate) struct Ending {
     status: u16,
     sent: u64,
     id: HeaderValue,
+    /// Of HTTP/1.0, where a body has no other end than its connection's.
+    broken: Option<Broken>,
 }
 
 /// What only the access log is told.
@@ -161,6 +164,7 @@ impl Ending {
         id: &HeaderValue,
         remote: SocketAddr,
         begun: Instant,
+        broken: Broken,
     ) -> Ending {
         front.metrics.in_flight.add(1);
         let line = front.access.is_some().then(|| {
@@ -169,7 +173,8 @@ impl Ending {
             Box::new(Line { method, uri, version: *version, remote })
         });
         let id = id.clone();
-        Ending { front: Arc::clone(front), line, begun, status: 0, sent: 0, id }
+        let broken = (head.version == Version::HTTP_10).then_some(broken);
+        Ending { front: Arc::clone(front), line, begun, status: 0, sent: 0, id, broken }
     }
 
     pub(crate) fn status(mut self, status: StatusCode) -> Ending {
@@ -180,6 +185,7 @@ impl Ending {
     fn broke_off(&self, failure: &Failure) {
         let kind = failure.kind();
         self.front.metrics.count_failure(kind);
+        self.broken.iter().for_each(Broken::set);
         let what = format!("{}, after {} bytes of the body", kind.name(), self.sent);
         let text = match failure.detail() {
             "" => what,

@@ -24,6 +24,7 @@ use crate::handler::{BodyReader, Handler, Head, Request, ResponseWriter};
 use crate::identity::{self, Identities};
 use crate::log::{AccessLog, Log};
 use crate::metrics::Metrics;
+use crate::stall::Broken;
 use crate::workers::{Job, WorkerLimits, Workers};
 
 /// What all connections share.
@@ -129,6 +130,7 @@ impl Front {
         request: HttpRequest<Incoming>,
         remote: SocketAddr,
         local: SocketAddr,
+        broken: Broken,
     ) -> Response<ResponseBody> {
         let begun = Instant::now();
         let (mut head, body) = request.into_parts();
@@ -144,7 +146,7 @@ impl Front {
             }
         }
         let bodiless = head.method == Method::HEAD;
-        let ending = Ending::new(&self, &head, &id, remote, begun);
+        let ending = Ending::new(&self, &head, &id, remote, begun, broken);
 
         let announced = body.size_hint().exact();
         let failure = if head.method == Method::CONNECT {

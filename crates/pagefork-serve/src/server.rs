@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::front::Front;
 use crate::handler::Handler;
 use crate::lane::Lane;
-use crate::stall::Impatient;
+use crate::stall::{Broken, Impatient};
 
 /// How long the last responses have to leave once requests were ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -349,8 +349,9 @@ async fn serve_connection(shared: Arc<Shared>, connection: Connection) {
     front.metrics.connections.add(1);
     front.metrics.connections_total.add(1);
 
+    let broken = Broken::default();
     let service = service_fn(|request: http::Request<Incoming>| {
-        let answer = Arc::clone(front).answer(request, remote, local);
+        let answer = Arc::clone(front).answer(request, remote, local, broken.clone());
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -366,7 +367,7 @@ async fn serve_connection(shared: Arc<Shared>, connection: Connection) {
         .max_header_list_size(u32::try_from(config.head_max).unwrap_or(u32::MAX))
         .keep_alive_interval(config.client_timeout)
         .keep_alive_timeout(config.client_timeout);
-    let stream = TokioIo::new(Impatient::new(stream, config.client_timeout));
+    let stream = TokioIo::new(Impatient::new(stream, config.client_timeout, broken.clone()));
     let mut serving = pin!(builder.serve_connection(stream, service));
     let mut stage = shared.stage.clone();
     let mut stopping = pin!(async move {

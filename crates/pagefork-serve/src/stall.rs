@@ -1,8 +1,11 @@
-//! Connections whose clients do not take what they are sent, or do not say what they speak.
+//! Connections whose clients do not take what they are sent, or do not say what they speak;
+//! and those whose responses break off.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +24,18 @@ pub(crate) struct Impatient {
     waiting: Option<Pin<Box<Sleep>>>,
     /// Until it is known what the client speaks.
     greeting: Option<Greeting>,
+    broken: Broken,
+}
+
+/// Whether a connection is to end with a reset: where its end is that of a response too,
+/// one that breaks off would look whole.
+#[derive(Clone, Default)]
+pub(crate) struct Broken(Arc<AtomicBool>);
+
+impl Broken {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 struct Greeting {
@@ -39,10 +54,10 @@ impl Greeting {
 }
 
 impl Impatient {
-    pub(crate) fn new(stream: TcpStream, time_max: Duration) -> Impatient {
+    pub(crate) fn new(stream: TcpStream, time_max: Duration, broken: Broken) -> Impatient {
         let end = Box::pin(tokio::time::sleep(time_max));
         let greeting = Some(Greeting { received: 0, end });
-        Impatient { stream, time_max, waiting: None, greeting }
+        Impatient { stream, time_max, waiting: None, greeting, broken }
     }
 
     fn watch<R>(
@@ -59,6 +74,14 @@ impl Impatient {
         match waiting.as_mut().poll(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+impl Drop for Impatient {
+    fn drop(&mut self) {
+        if self.broken.0.load(Ordering::Relaxed) {
+            let _ = self.stream.set_zero_linger();
         }
     }
 }

@@ -556,6 +556,27 @@ fn a_handler_that_panics_or_fails_harms_no_other_request() {
     assert_eq!(other.answer().text(), "hello");
 }
 
+/// Of HTTP/1.0 the end of a connection is that of a response.
+#[test]
+fn a_response_that_breaks_off_does_not_look_whole() {
+    let (go_on, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let handler = By(move |_: Request, response: &ResponseWriter| {
+        response.start(StatusCode::OK, HeaderMap::new());
+        response.write(b"half").unwrap();
+        response.flush();
+        told.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        Err(Failure::new(FailureKind::Trap, "half-way"))
+    });
+    let server = serve(handler, |_| {});
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    client.head();
+    go_on.send(()).unwrap();
+    let end = client.stream.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 #[test]
 fn malformed_requests_are_refused() {
     let server = serve(By(hello), |config| config.fields_max = 20);
