@@ -6,9 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{assert_fails, file, pagefork};
+
+/// How long anything may take before a test gives up: much longer than it does.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Guests that are built from this repository.
 const GUESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../guest/built");
@@ -62,7 +65,7 @@ fn address(line: &str) -> String {
 
 fn connect(address: &str) -> BufReader<TcpStream> {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     BufReader::new(stream)
 }
 
@@ -179,6 +182,26 @@ fn a_second_signal_interrupts_what_runs() {
     running.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn a_signal_ends_it_also_if_nobody_reads_what_it_says() {
+    let Served { mut child, stderr, address } = serve("guest/built/hello_cgi.wasm");
+    drop(stderr);
+    assert!(get(&address, "/").starts_with("HTTP/1.1 200 OK\r\n"));
+    signal(&child, "-TERM");
+    let begun = Instant::now();
+    let code = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None if begun.elapsed() > PATIENCE => {
+                child.kill().unwrap();
+                panic!("it goes on");
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert_eq!(code, Some(0));
 }
 
 #[test]

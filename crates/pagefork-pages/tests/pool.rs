@@ -1,11 +1,17 @@
 //! What a pool promises: what is taken was parked for the same, nothing is lost or
 //! handed out twice, limits hold, and nobody waits.
 
+mod common;
+#[path = "common/matrix.rs"]
+mod matrix;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pagefork_pages::{PagesError, Park, Pool, PoolConfig};
+use common::*;
+use matrix::*;
+use pagefork_pages::{PagesError, Park, Pool, PoolConfig, ResetKind, Slot};
 
 /// Counts how many of its kind there are.
 struct Thing {
@@ -236,4 +242,39 @@ fn the_keeper_trims_without_being_asked() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(pool.counters().trimmed, 1);
+}
+
+/// A slot that knows how to be parked.
+struct ParkedSlot(Slot);
+
+impl Park for ParkedSlot {
+    fn resident(&self) -> u64 {
+        self.0.resident()
+    }
+
+    fn discard(&mut self) -> Result<(), PagesError> {
+        self.0.discard()
+    }
+}
+
+/// What was copied from an image stays in memory whatever is discarded, so slots that would
+/// exceed the limit by it are not kept.
+#[test]
+fn slots_with_copied_images_stay_within_the_limit() {
+    let (image, _) = dense_image(&layout(), 0x42, 16 * WASM_PAGE);
+    let case = Case::new("dense", layout(), image, (16 * WASM_PAGE, 16 * WASM_PAGE));
+    for reset in ResetKind::ALL {
+        let pool = Pool::new(PoolConfig { resident_max: 3 * MIB, ..kept_for_ever() });
+        let key = pool.add_key();
+        for _ in 0..20 {
+            let mut slot = case.spawn(&strategies(reset));
+            slot.enter();
+            write(&slot, case.memory(0), &[7; 5000]);
+            slot.reset().unwrap();
+            pool.put(key, ParkedSlot(slot));
+        }
+        let counters = pool.counters();
+        assert!(counters.resident <= 3 * MIB, "{reset}: {counters:?}");
+        assert!(counters.parked > 0, "{reset}: {counters:?}");
+    }
 }

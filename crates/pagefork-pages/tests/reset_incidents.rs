@@ -421,3 +421,67 @@ fn wait_for(round: &AtomicU64, wanted: u64) {
         std::thread::yield_now();
     }
 }
+
+/// Where Linux splits a huge page (since 6.12) it maps the shared page of zeros for those of
+/// its pages that are all zeros. Of a copied image such a page is restored all the same.
+#[test]
+fn a_cleared_page_of_a_copied_image_is_restored_after_its_huge_page_was_split() {
+    let (image, _) = dense_image(&layout(), 0x42, 4 * MIB);
+    let case = Case::new("dense", layout(), image, (8 * MIB, 8 * MIB));
+    let strategies = strategies(ResetKind::Copy);
+    let mut slot = case.spawn(&strategies);
+    let start = slot.start().addr() as u64;
+    let huge = (start + case.memory(0)).next_multiple_of(2 * MIB) - start;
+    // As the kernel does by itself after a while.
+    if !advise(&slot, huge, 2 * MIB, libc::MADV_COLLAPSE) {
+        // Nothing can be split then.
+        eprintln!("NOT TESTED: this machine makes no huge pages");
+        return;
+    }
+    slot.enter();
+    write(&slot, huge + 3 * PAGE, &[0; PAGE as usize]);
+    // As the kernel does when memory is short.
+    assert!(advise(&slot, huge + 9 * PAGE, PAGE, libc::MADV_COLD));
+    slot.reset_for(OWNER).unwrap();
+    case.assert_fresh(&slot, &strategies, "a page was cleared");
+}
+
+/// Asks the kernel for something that keeps the contents of pages.
+fn advise(slot: &Slot, offset: u64, length: u64, advice: i32) -> bool {
+    let at = slot.start().wrapping_add(offset as usize);
+    // SAFETY: callers name pages of a slot, and advice that changes no byte.
+    unsafe { libc::madvise(at.cast(), length as usize, advice) == 0 }
+}
+
+/// Pages that somebody locked are not discarded, and the call that fails there has
+/// discarded those before.
+#[test]
+fn a_discard_that_fails_at_locked_pages_leaves_a_slot_as_before_or_not_whole() {
+    let (image, _) = dense_image(&layout(), 0x42, 3 * PAGE);
+    let case = Case::new("dense", layout(), image, (WASM_PAGE, 16 * WASM_PAGE));
+    let strategies = strategies(ResetKind::Discard);
+    for unlocked_later in [false, true] {
+        let mut slot = case.spawn(&strategies);
+        slot.enter();
+        write(&slot, case.memory(0) + PAGE, &[0xaa; 3]);
+        slot.note_view(View::UntilReset);
+        let locked = slot.memory(0).wrapping_add(8 * PAGE as usize).cast();
+        // SAFETY: this keeps the contents of pages.
+        assert_eq!(unsafe { libc::mlock(locked, PAGE as usize) }, 0);
+        let contents = |slot: &Slot| -> Vec<_> {
+            case.parts(slot).into_iter().map(|part| read(slot, part)).collect()
+        };
+        let before = contents(&slot);
+        // Where images are copied, nothing is discarded.
+        let refused = slot.reset().is_err();
+        assert!(refused || slot.strategy().used != ResetKind::Discard);
+        let half_gone = refused && slot.is_whole() && contents(&slot) != before;
+        assert!(!half_gone, "half of it is gone");
+        if unlocked_later {
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::munlock(locked, PAGE as usize) }, 0);
+        }
+        slot.reset_for(OWNER).unwrap();
+        case.assert_fresh(&slot, &strategies, &format!("unlocked: {unlocked_later}"));
+    }
+}

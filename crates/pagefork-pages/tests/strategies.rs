@@ -6,10 +6,11 @@ mod common;
 mod matrix;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use common::*;
 use matrix::*;
-use pagefork_pages::{ResetKind, Slot, View};
+use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig, View};
 
 /// What is done to a slot between two resets.
 const MUTATIONS: [(&str, fn(&Case, &mut Slot, &mut Random)); 9] = [
@@ -362,4 +363,43 @@ fn image_no_image_and_other_image_in_every_order() {
             }
         }
     }
+}
+
+/// Access is a matter of whole pages: of a page that is not to be accessible as a whole,
+/// nothing is.
+#[test]
+fn a_part_of_a_page_is_not_accessible_from_the_start() {
+    let (image, _) = dense_image(&layout(), 0x42, 3 * PAGE);
+    let case = Case::new("dense", layout(), image, (WASM_PAGE, 16 * WASM_PAGE));
+    for accessible in [1, 5000, WASM_PAGE + 1, 2 * WASM_PAGE - 1, 2 * WASM_PAGE] {
+        for reset in ResetKind::ALL {
+            let growth = GrowthKind::Checked { accessible: Some(accessible) };
+            let code = CodeBounds::Explicit;
+            let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
+            let strategies = config.check().unwrap();
+            let what = format!("{reset}, {accessible}");
+            let mut slot = case.spawn(&strategies);
+            for _ in 0..3 {
+                case.assert_bounded(&slot, &strategies, &what);
+                slot.enter();
+                case.assert_growth_is_zero(&mut slot, &what);
+                scribble(&case.layout, &slot, 0x5c);
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_was_filled_again_has_no_resident_and_no_written_pages() {
+    let (image, _) = dense_image(&layout(), 0x42, 3 * PAGE);
+    let case = Case::new("dense", layout(), Arc::clone(&image), (WASM_PAGE, 16 * WASM_PAGE));
+    let mut slot = case.spawn(&strategies(ResetKind::Scan));
+    slot.enter();
+    scribble(&case.layout, &slot, 7);
+    slot.reset_for(OWNER).unwrap();
+    assert!(slot.resident() > 0 && slot.written() > 0);
+    slot.reset_to(&image, &case.sizes, OWNER).unwrap();
+    assert_eq!((slot.resident(), slot.written()), (0, 0));
 }

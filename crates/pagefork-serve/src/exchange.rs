@@ -213,6 +213,10 @@ impl Exchange {
             let was_full = state.output.len() >= OUTPUT_MAX;
             let output = std::mem::take(&mut state.output);
             if was_full {
+                // Also if there is always a thread that waits, the client takes something.
+                if state.count_blocked() {
+                    state.blocked_since = Some(Instant::now());
+                }
                 self.tell(state);
             }
             return Poll::Ready(Some(Ok(output.into())));
@@ -294,6 +298,10 @@ impl Exchange {
             return false;
         }
         state.cancelled = Some(why);
+        if why == Cancelled::ClientGone {
+            // HTTP/2 may keep the response for as long as its connection lives.
+            state.output = Vec::new();
+        }
         if let Some(interrupt) = &state.interrupt {
             interrupt();
         }
@@ -376,9 +384,15 @@ impl Exchange {
         let cancelled = state.cancelled;
         state.finished = Some(result);
         state.interrupt = None;
+        // A thread that the handler has left behind waits for nothing, and does not count.
+        state.input_ended = true;
+        let blocked = state.count_blocked();
         let wakers = [state.connection_waker(), state.pump.take(), state.guardian.take()];
-        drop(state);
+        self.tell(state);
         wakers.into_iter().flatten().for_each(Waker::wake);
+        if blocked {
+            self.front.workers().unblock();
+        }
         (taken, cancelled)
     }
 
@@ -453,11 +467,16 @@ impl Exchange {
 
     /// Appends to the response's body. Waits while the client is slow.
     pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Cancelled> {
-        bytes.chunks(OUTPUT_MAX).try_for_each(|part| self.write_part(part))
+        let (first, rest) = bytes.split_at(bytes.len().min(OUTPUT_MAX));
+        self.write_part(first)?;
+        rest.chunks(OUTPUT_MAX).try_for_each(|part| self.write_part(part))
     }
 
     fn write_part(&self, bytes: &[u8]) -> Result<(), Cancelled> {
-        let full = |state: &State| state.output.len() >= OUTPUT_MAX && state.cancelled.is_none();
+        let full = |state: &State| {
+            let goes_on = state.finished.is_none() && state.cancelled.is_none();
+            goes_on && state.output.len() >= OUTPUT_MAX
+        };
         let mut state = self.lock();
         if full(&state) {
             drop(state);
@@ -466,7 +485,7 @@ impl Exchange {
         if let Some(cancelled) = state.cancelled {
             return Err(cancelled);
         }
-        if state.bodiless {
+        if state.bodiless || state.finished.is_some() {
             return Ok(());
         }
         state.output.extend_from_slice(bytes);
@@ -508,12 +527,11 @@ impl Exchange {
         }
         // What the client has not been sent, it cannot react to.
         state.eager = true;
-        let begun = Instant::now();
         // Threads of one handler may wait at once: it is counted once.
         state.waiting += 1;
         let first = state.waiting == 1 && state.finished.is_none();
         if first {
-            state.blocked_since = Some(begun);
+            state.blocked_since = Some(Instant::now());
         }
         let waker = state.connection_waker();
         drop(state);
@@ -523,6 +541,8 @@ impl Exchange {
         let workers = self.front.workers();
         if first {
             workers.block();
+        } else {
+            workers.leave_lane();
         }
         let state = self.lock();
         let mut state = match timeout {
@@ -536,14 +556,10 @@ impl Exchange {
             }
         };
         state.waiting -= 1;
-        drop(state);
-        if first {
+        if state.waiting == 0 && state.count_blocked() {
+            drop(state);
             workers.unblock();
-        }
-        let mut state = self.lock();
-        if first {
-            state.blocked_since = None;
-            state.blocked += begun.elapsed();
+            state = self.lock();
         }
         state
     }
@@ -553,6 +569,13 @@ impl State {
     /// Whether more of the request's body is taken.
     fn has_input_room(&self) -> bool {
         self.input_size + self.input.len() * PART_SIZE < INPUT_MAX
+    }
+
+    /// Counts a wait that ends; `false` if there was none.
+    fn count_blocked(&mut self) -> bool {
+        let since = self.blocked_since.take();
+        self.blocked += since.map_or(Duration::ZERO, |since| since.elapsed());
+        since.is_some()
     }
 
     /// What wakes the connection's task, if it can do something then.
@@ -575,6 +598,50 @@ impl State {
                 let blocked = self.blocked_since.map(|since| since.elapsed());
                 started.elapsed().saturating_sub(self.blocked + blocked.unwrap_or_default())
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Handler, Request, ResponseWriter};
+
+    struct Nothing;
+
+    impl Handler for Nothing {
+        fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    fn exchange() -> Arc<Exchange> {
+        let mut config = Config::new(([127, 0, 0, 1], 0).into());
+        let front = Front::new(&mut config, Box::new(Nothing));
+        Exchange::new(&front, false, Instant::now())
+    }
+
+    /// How many parts of this size are kept for a handler that reads none.
+    fn fill(exchange: &Exchange, size: usize) -> usize {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut count = 0;
+        while exchange.poll_input_room(&mut context) == Poll::Ready(true) {
+            exchange.push_input(vec![0; size].into());
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_body_in_small_parts_takes_no_more_room_than_others() {
+        for size in [1, 100, 10_000] {
+            let exchange = exchange();
+            let count = fill(&exchange, size);
+            assert!(count > 10 && count * (size + PART_SIZE) < INPUT_MAX + size + PART_SIZE);
+            // There is room again once it is read.
+            let mut bytes = vec![0; 2 * INPUT_MAX];
+            assert_eq!(exchange.try_read(&mut bytes), Ok(Some(count * size)));
+            assert_eq!(fill(&exchange, size), count);
         }
     }
 }

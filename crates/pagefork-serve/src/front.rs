@@ -392,7 +392,14 @@ fn respond(mut head: Head, body: ResponseBody, id: &HeaderValue) -> Response<Res
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+    headers.get(header::CONTENT_LENGTH).and_then(number)
+}
+
+/// The number that a field says.
+pub(crate) fn number(value: &HeaderValue) -> Option<u64> {
+    // `parse` would take a sign.
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    digits?.parse().ok()
 }
 
 /// Does a job, on a thread of the workers. Says how long it took.
@@ -505,8 +512,12 @@ impl Pump {
                 pause_end = now + time_max;
             }
             let bought = Duration::from_secs(self.received / BODY_RATE_MIN);
-            let rate_end = now + (time_max + bought).saturating_sub(waited);
-            let end = if full { pause_end } else { pause_end.min(rate_end) };
+            let left = (time_max + bought).saturating_sub(waited);
+            if left.is_zero() && !full {
+                exchange.cancel(Cancelled::BodyTimeout);
+                return Poll::Ready(());
+            }
+            let end = if full { pause_end } else { pause_end.min(now + left) };
             if stalled.deadline() != end {
                 stalled.as_mut().reset(end);
             }

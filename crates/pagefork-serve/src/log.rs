@@ -242,4 +242,10 @@ mod tests {
         let text = Escaped(&uri).to_string();
         assert!(!text.contains(['"', '\\']), "{text}");
     }
+
+    #[test]
+    fn a_terminal_that_shows_a_target_does_not_obey_it() {
+        let uri: Uri = "/a\u{9b}31m?\u{85}\u{e4}".parse().unwrap();
+        assert_eq!(Escaped(&uri).to_string(), "/a%C2%9B31m?%C2%85\u{e4}");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Uri};
 use pagefork::{
-    CodeBounds, Error, GrowthKind, InstancePre, LimitError, Linker, Module, StoreLimits,
+    CodeBounds, Error, ErrorKind, GrowthKind, InstancePre, LimitError, Linker, Module, StoreLimits,
     StrategyConfig,
 };
 use pagefork_wasi::{
@@ -71,6 +71,11 @@ pub enum ProgramError {
         /// Bytes that it may have.
         limit: u64,
     },
+}
+
+/// Whether an error comes from what a program did.
+fn is_of_a_run(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Trap | ErrorKind::Exception | ErrorKind::Host)
 }
 
 impl ProgramError {
@@ -154,7 +159,9 @@ impl Program {
         });
         let (mut store, instance) = match spawned {
             Ok(spawned) => spawned,
-            Err(_) if response.is_given_up() => return Ok(None),
+            Err(error) if is_of_a_run(&error) => {
+                return self.ended(Err(error), request, response, &output);
+            }
             Err(error) => return Err(Failure::new(FailureKind::Spawn, format!("{error:#}"))),
         };
         let spawned = Instant::now();

@@ -137,3 +137,28 @@ impl AsyncWrite for Impatient {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether it is unknown what a client speaks that has sent these parts.
+    fn is_unknown(parts: &[&[u8]]) -> bool {
+        let mut greeting =
+            Greeting { received: 0, end: Box::pin(tokio::time::sleep(Duration::ZERO)) };
+        parts.iter().all(|part| greeting.goes_on(part))
+    }
+
+    #[test]
+    fn a_greeting_ends_when_it_is_known_what_is_spoken() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
+        for count in 0..PREFACE.len() {
+            let (begun, rest) = PREFACE.split_at(count);
+            assert!(is_unknown(&[begun]) && is_unknown(&[begun, b""]));
+            assert!(!is_unknown(&[begun, rest]) && !is_unknown(&[begun, b"x"]));
+            assert!(!is_unknown(&[begun, rest, b"more"]));
+        }
+        assert!(!is_unknown(&[b"GET / HTTP/1.1"]));
+    }
+}

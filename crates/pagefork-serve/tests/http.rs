@@ -5,63 +5,14 @@ mod common;
 
 use std::collections::HashSet;
 use std::io::Read;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::handlers::*;
 use common::{By, Client, PATIENCE, Served, until};
 use http::{HeaderMap, StatusCode};
-use pagefork_serve::{Config, Failure, FailureKind, Handler, Request, ResponseWriter};
-
-/// With all connections on one thread, so that they get into each other's way if they can.
-fn serve(handler: impl Handler, change: impl FnOnce(&mut Config)) -> Served {
-    common::serve(handler, |config| {
-        config.connection_threads = 1;
-        change(config);
-    })
-}
-
-fn hello(_: Request, response: &ResponseWriter) -> Result<(), Failure> {
-    response.start(StatusCode::OK, HeaderMap::new());
-    let _ = response.write(b"hello");
-    Ok(())
-}
-
-/// Answers with the request's body, as it comes.
-fn echo(mut request: Request, response: &ResponseWriter) -> Result<(), Failure> {
-    response.start(StatusCode::OK, HeaderMap::new());
-    let mut bytes = vec![0; 10_000];
-    loop {
-        match request.body.read(&mut bytes) {
-            Ok(0) | Err(_) => return Ok(()),
-            Ok(count) if response.write(&bytes[..count]).is_err() => return Ok(()),
-            Ok(_) => {}
-        }
-    }
-}
-
-/// A handler that says when it has begun, and goes on when it is told to.
-struct Gate {
-    begun: Receiver<()>,
-    go_on: Sender<()>,
-}
-
-fn gated(
-    f: impl Fn(Request, &ResponseWriter) -> Result<(), Failure> + Send + Sync + 'static,
-) -> (Gate, By<impl Fn(Request, &ResponseWriter) -> Result<(), Failure> + Send + Sync + 'static>) {
-    let (begin, begun) = channel();
-    let (go_on, told) = channel::<()>();
-    let both = Mutex::new((begin, told));
-    let handler = By(move |request: Request, response: &ResponseWriter| {
-        if request.head.uri.path() == "/gate" {
-            let both = both.lock().unwrap();
-            both.0.send(()).unwrap();
-            both.1.recv_timeout(PATIENCE).unwrap();
-        }
-        f(request, response)
-    });
-    (Gate { begun, go_on }, handler)
-}
+use pagefork_serve::{Failure, FailureKind, Request, ResponseWriter};
 
 #[test]
 fn one_connection_carries_many_requests() {
@@ -258,20 +209,6 @@ fn who_serves_a_connection_handles_its_requests() {
     assert_eq!(threads.lock().unwrap().len(), 1);
 }
 
-/// Bytes that nobody takes who does not read them.
-const FLOOD: usize = 64 << 20;
-
-/// Answers with a flood, or with one byte.
-fn flood(request: Request, response: &ResponseWriter) -> Result<(), Failure> {
-    response.start(StatusCode::OK, HeaderMap::new());
-    let size = if request.head.uri.path() == "/flood" { FLOOD } else { 1 };
-    for part in vec![b'x'; size].chunks(FLOOD / 16) {
-        // Whoever has gone does not miss it.
-        let _ = response.write(part);
-    }
-    Ok(())
-}
-
 #[test]
 fn who_waits_for_a_client_leaves_the_connections_to_another_thread() {
     // By how long it takes nobody would notice.
@@ -331,12 +268,6 @@ fn who_waits_is_handled_before_whoever_comes_later() {
         assert_eq!(busy.answer().status, 200);
     }
     assert_eq!(*order.lock().unwrap(), ["/gate", "/waits", "/later", "/later", "/later"]);
-}
-
-/// One handler at a time, and no lookout that helps.
-fn one_at_a_time(config: &mut Config) {
-    config.concurrency = 1;
-    config.patience = Duration::MAX / 2;
 }
 
 #[test]
@@ -585,6 +516,9 @@ fn malformed_requests_are_refused() {
         (format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(30)), 431),
         (format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(100_000)), 431),
         ("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), 501),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), 400),
     ] {
         let mut client = server.connect();
         // The server may close before all of it is sent.
@@ -701,42 +635,145 @@ fn requests_under_way_are_interrupted_when_the_server_must_stop() {
     assert_eq!(server.wait().left, 0);
 }
 
-#[test]
-fn http2_is_spoken_to_those_who_begin_with_it() {
+/// The responses to requests that are sent at once on one connection of HTTP/2.
+fn ask_http2(
+    server: &Served,
+    requests: Vec<http::Request<String>>,
+) -> Vec<http::Response<Vec<u8>>> {
     use hyper_util::rt::{TokioExecutor, TokioIo};
-    let server = serve(By(echo), |_| {});
-    let address = server.address;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
-    let (status, version, body) = runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
                 .await
                 .unwrap();
         tokio::spawn(connection);
-        let ask = |body: &'static str| {
-            http::Request::post("http://test/x").body(body.to_owned()).unwrap()
-        };
-        // Two at once on one connection.
-        let (one, two) = (sender.send_request(ask("one")), sender.send_request(ask("two")));
-        let (one, two) = (one.await.unwrap(), two.await.unwrap());
-        let (status, version) = (one.status(), one.version());
-        let mut all = Vec::new();
-        for mut body in [one.into_body(), two.into_body()] {
-            use http_body::Body;
-            while let Some(frame) =
-                std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context))
-                    .await
+        let asked: Vec<_> =
+            requests.into_iter().map(|request| sender.send_request(request)).collect();
+        let mut responses = Vec::new();
+        for response in asked {
+            let (head, mut body) = response.await.unwrap().into_parts();
+            let mut bytes = Vec::new();
+            while let Some(frame) = std::future::poll_fn(|context| {
+                use http_body::Body;
+                std::pin::Pin::new(&mut body).poll_frame(context)
+            })
+            .await
             {
-                all.extend(frame.unwrap().into_data().unwrap());
+                bytes.extend(frame.unwrap().into_data().unwrap());
             }
+            responses.push(http::Response::from_parts(head, bytes));
         }
-        (status, version, all)
-    });
-    assert_eq!((status, version), (StatusCode::OK, http::Version::HTTP_2));
-    assert_eq!(body, b"onetwo");
+        responses
+    })
+}
+
+#[test]
+fn http2_is_spoken_to_those_who_begin_with_it() {
+    let server = serve(By(echo), |_| {});
+    let requests = ["one", "two"]
+        .map(|body| http::Request::post("http://test/x").body(body.to_owned()).unwrap());
+    let responses = ask_http2(&server, requests.into());
+    for (response, body) in responses.iter().zip(["one", "two"]) {
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.version(), http::Version::HTTP_2);
+        assert_eq!(response.body(), body.as_bytes());
+    }
     until("the access log", || server.access.text().contains("\"POST /x HTTP/2.0\" 200 3 "));
+}
+
+/// Answers with a status and a size that the target says, and a body all the same.
+fn with_status(request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+    let mut words = request.head.uri.path().split('/').skip(1);
+    let status = words.next().unwrap().parse().unwrap();
+    let mut headers = HeaderMap::new();
+    if let Some(size) = words.next().filter(|size| !size.is_empty()) {
+        headers.insert("content-length", size.parse().unwrap());
+    }
+    response.start(status, headers);
+    let _ = response.write(b"hello");
+    if words.next().is_some() {
+        response.flush();
+        let _ = response.write(b"hello");
+    }
+    Ok(())
+}
+
+/// What [`with_status`] is asked for, and the size that is said.
+const BODILESS: [(&str, Option<&str>); 8] = [
+    ("/204", None),
+    ("/204/5", None),
+    ("/204//flush", None),
+    ("/204/5/flush", None),
+    ("/304", None),
+    ("/304/7", Some("7")),
+    ("/304//flush", None),
+    ("/304/7/flush", Some("7")),
+];
+
+#[test]
+fn responses_without_a_body_end_with_their_head() {
+    let server = serve(By(with_status), |_| {});
+    let mut client = server.connect();
+    for (target, size) in BODILESS {
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let head = client.head();
+        let status = &target[1..4];
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {head}");
+        let said = common::field(&head, "content-length");
+        assert!(said.is_none() || said == size, "{target}: {head}");
+        assert!(!head.contains("transfer-encoding"), "{target}: {head}");
+    }
+    assert_eq!(client.get("/200").text(), "hello", "nothing is left over");
+    until("the access log", || server.access.text().lines().count() > BODILESS.len());
+    assert_eq!(server.access.text().matches("04 0 ").count(), BODILESS.len());
+}
+
+#[test]
+fn responses_without_a_body_have_none_in_http2() {
+    let server = serve(By(with_status), |_| {});
+    let requests = BODILESS.map(|(target, _)| {
+        http::Request::get(format!("http://test{target}")).body(String::new()).unwrap()
+    });
+    let responses = ask_http2(&server, requests.into());
+    for ((target, size), response) in BODILESS.into_iter().zip(responses) {
+        assert_eq!(response.status().as_str(), &target[1..4]);
+        let said = response.headers().get("content-length");
+        assert_eq!(said.map(|said| said.to_str().unwrap()), size, "{target}");
+        assert_eq!(response.body(), b"", "{target}");
+    }
+}
+
+#[test]
+fn the_host_is_what_the_target_says() {
+    let server = serve(
+        By(|request: Request, response: &ResponseWriter| {
+            response.start(StatusCode::OK, HeaderMap::new());
+            for host in request.head.headers.get_all("host") {
+                let _ = response.write(host.as_bytes());
+            }
+            Ok(())
+        }),
+        |_| {},
+    );
+    for (head, host) in [
+        ("GET / HTTP/1.1\r\nHost: a:80", "a:80"),
+        ("GET http://target/ HTTP/1.1\r\nHost: other", "target"),
+        ("GET http://me:secret@target:81/ HTTP/1.1\r\nHost: other", "target:81"),
+        ("GET http://target/ HTTP/1.0", "target"),
+        ("GET / HTTP/1.0", ""),
+    ] {
+        let mut client = server.connect();
+        client.send(format!("{head}\r\n\r\n"));
+        assert_eq!(client.answer().text(), host, "{head}");
+    }
+    let alone = http::Request::get("http://test:82/").body(String::new()).unwrap();
+    let both = http::Request::get("http://test/").header("host", "other");
+    let responses = ask_http2(&server, vec![alone, both.body(String::new()).unwrap()]);
+    let hosts: Vec<_> = responses.iter().map(http::Response::body).collect();
+    assert_eq!(hosts, [b"test:82", &b"test"[..]]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    ECHO, ENVIRONMENT, PATIENCE, PLAIN, knows, program, serve, serve_program, try_program, until,
-    writes,
+    ECHO, ENVIRONMENT, PATIENCE, PLAIN, knows, program, serve, serve_program, started_by,
+    try_program, until, writes,
 };
 use pagefork_serve::cgi::VariableOptions;
 use pagefork_serve::{ProgramError, ProgramOptions};
@@ -148,6 +148,7 @@ fn malformed_output_is_not_passed_on() {
         ("Status: 200 OK\rX: y\n\n", "value of a field"),
         ("Status: 1000\n\n", "three digits"),
         ("Content-Type: a\nContent-Length: 5\n\nhi", "announced 5 bytes and wrote 2"),
+        ("Content-Type: a\nContent-Length: +5\n\nhello", "no number"),
         ("Location: /a b\n\n", "redirected to"),
         ("Location: /a\n\nbody", "has no body"),
     ] {
@@ -201,6 +202,53 @@ fn a_redirect_to_a_path_of_the_program_is_followed_here() {
     assert!(!text.contains("CONTENT_LENGTH"));
     assert_eq!(server.get("/loop").status, 502);
     assert!(server.log.text().contains("redirected the request 10 times"));
+}
+
+#[test]
+fn a_redirected_request_has_no_body() {
+    // Redirects what is posted, and echoes otherwise. The fourth variable is the method.
+    let then = format!(
+        r#"(drop (call $environ_sizes_get (i32.const 16) (i32.const 20)))
+        (drop (call $environ_get (i32.const 1024) (i32.const 131072)))
+        (local.set $n (i32.load (i32.const 1036)))
+        (if (i32.eq (i32.load8_u offset=15 (local.get $n)) (i32.const {p})) (then
+            (call $write (i32.const 1) (i32.const 65536) (i32.const 14))
+            (return)))
+        (call $write (i32.const 1) (i32.const 65550) (i32.const {size}))
+        {ECHO}"#,
+        p = i32::from(b'P'),
+        size = PLAIN.len(),
+    );
+    let server = serve_program(knows(&format!("Location: /a\n\n{PLAIN}"), &then), |_| {});
+    // Also if there is more to come.
+    for size in [3, 10] {
+        let mut client = server.connect();
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n");
+        client.send(head + "abc");
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.text().as_str()), (200, ""), "{}", server.log.text());
+    }
+}
+
+#[test]
+fn a_program_may_write_much_at_once() {
+    const SIZE: usize = 64 << 20;
+    // With something remarkable at the end.
+    let then = format!(
+        "(drop (memory.grow (i32.const 1024)))
+        (i32.store8 (i32.const {}) (i32.const 33))
+        (call $write (i32.const 1) (i32.const 65536) (i32.const {SIZE}))",
+        65536 + SIZE - 1
+    );
+    let server = serve_program(knows(PLAIN, &then), |_| {});
+    let answer = server.get("/");
+    assert_eq!((answer.status, answer.body.len()), (200, SIZE - PLAIN.len()));
+    let (last, rest) = answer.body.split_last().unwrap();
+    assert!(*last == b'!' && rest.iter().all(|byte| *byte == 0));
+
+    let server = serve_program(knows("", &then), |_| {});
+    assert_eq!(server.get("/").status, 502);
+    assert!(server.log.text().contains("its head is longer"), "{}", server.log.text());
 }
 
 #[test]
@@ -317,6 +365,56 @@ fn memory_is_limited() {
     let tiny = ProgramOptions { memory_max: 65536, ..limited };
     let error = try_program(writes(PLAIN, ""), &WasiCtxBuilder::new(), tiny).unwrap_err();
     assert!(matches!(error, ProgramError::Memory { limit: 65536, .. }), "{error}");
+}
+
+#[test]
+fn a_start_function_is_held_to_the_limits() {
+    // Loops if there is a body.
+    let loops = r#"(if (i32.gt_s (call $read) (i32.const 0)) (then
+        (loop $for_ever (br $for_ever))))"#;
+    let server = serve_program(started_by(&writes(PLAIN, ""), loops), |config| {
+        config.timeout = Duration::from_millis(50);
+        config.concurrency = 1;
+    });
+    for _ in 0..3 {
+        let mut client = server.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        assert_eq!(client.answer().status, 504);
+        server.wait_for_metric("pagefork_handlers_busy", 0.0);
+    }
+    assert_eq!(server.metric("pagefork_failures_total{kind=\"timeout\"}"), 3.0);
+
+    let grows = "(i32.store (i32.const 16) (memory.grow (i32.const 100)))";
+    let tells = "(call $write (i32.const 1) (i32.const 16) (i32.const 4))";
+    let limited = ProgramOptions { memory_max: 1 << 20, ..ProgramOptions::default() };
+    for (options, said) in [(ProgramOptions::default(), 8), (limited, -1)] {
+        let grows = started_by(&writes(PLAIN, tells), grows);
+        let server = serve(program(grows, &WasiCtxBuilder::new(), options), |_| {});
+        assert_eq!(server.get("/").body, i32::to_le_bytes(said));
+    }
+}
+
+#[test]
+fn memories_share_a_limit() {
+    // The first has 8 pages.
+    let both = |second: u32, then: &str| {
+        let second = format!("(memory $second {second}) (data (i32.const 65536)");
+        writes(PLAIN, then).replacen("(data (i32.const 65536)", &second, 1)
+    };
+    let limited = ProgramOptions { memory_max: 1 << 20, ..ProgramOptions::default() };
+    let grows = r#"(i32.store8 (i32.const 16) (memory.grow $second (i32.const 3)))
+        (i32.store8 (i32.const 17) (memory.grow (i32.const 4)))
+        (i32.store8 (i32.const 18) (memory.grow $second (i32.const 1)))
+        (i32.store8 (i32.const 19) (memory.grow (i32.const 1)))
+        (i32.store8 (i32.const 20) (memory.grow $second (i32.const 1)))
+        (call $write (i32.const 1) (i32.const 16) (i32.const 5))"#;
+    let made = program(both(1, grows), &WasiCtxBuilder::new(), limited.clone());
+    let server = serve(made, |_| {});
+    for _ in 0..3 {
+        assert_eq!(server.get("/").body, [1, 8, 255, 255, 255]);
+    }
+    let error = try_program(both(9, ""), &WasiCtxBuilder::new(), limited).unwrap_err();
+    assert!(matches!(error, ProgramError::Memory { size, .. } if size == 17 << 16), "{error}");
 }
 
 #[test]

@@ -76,6 +76,18 @@ pub(crate) unsafe fn instantiate_checked(
     Ok(Instance::from_ordinal(unsafe { &*store }, ordinal))
 }
 
+/// Audits the slot of a store that was parked, if that is wanted: before anybody has a
+/// handle, as at any reset.
+///
+/// # Errors
+/// If the system refuses something.
+pub(crate) fn audit_parked(store: &mut StoreInner) -> Result<()> {
+    match store.engine.config().scribble {
+        true => audit::scribble_and_reset(&mut store.instances[0].slot),
+        false => Ok(()),
+    }
+}
+
 /// Starts the one instance of a store that was parked.
 ///
 /// # Safety
@@ -84,12 +96,8 @@ pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<
     // SAFETY: the caller's promise; the borrow ends before a guest is entered.
     let inner = unsafe { &mut *store };
     let number = inner.home_number().unwrap_or(0);
-    let instance = &mut inner.instances[0];
-    if inner.engine.config().scribble {
-        audit::scribble_and_reset(&mut instance.slot)?;
-    }
     let owner = pool::owner(number, tenant);
-    instance.slot.hand_to(owner);
+    inner.instances[0].slot.hand_to(owner);
     // Also of slots that are added.
     inner.owner = Some(owner);
     inner.write_link(1);

@@ -192,6 +192,8 @@ impl<T: 'static> InstancePre<T> {
             Some(Parked::Store(parked)) => unsafe { Store::unpark(parked, data) },
             _ => return self.spawn_cold(tenant, data, prepare),
         };
+        // SAFETY: the store is ours, and the pointer is to the whole of it.
+        instantiate::audit_parked(unsafe { &mut *store.as_ptr() })?;
         prepare(&mut store)?;
         // SAFETY: the store is ours, and the pointer is to the whole of it.
         unsafe { instantiate::start_again(store.as_ptr(), tenant)? };

@@ -426,3 +426,23 @@ fn what_cannot_be_in_a_snapshot_is_refused() {
     let error = other.reset_to(&empty, 0).unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(UsageError::WrongSnapshot(_))), "{error:?}");
 }
+
+#[test]
+fn a_snapshot_of_what_another_linker_made_is_refused() {
+    let engine = Engine::default();
+    let (one, other) = (pre(&engine), pre(&engine));
+    let (mut store, _) = one.spawn(0).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    let (mut same, _) = one.spawn(0).unwrap();
+    same.reset_to(&snapshot, 0).unwrap();
+    // Also where the module is the same: its imports need not be.
+    let module = one.module().clone();
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap("host", "log", |_: i32| ()).unwrap();
+    let linked_again = linker.instantiate_pre(&module).unwrap();
+    for pre in [&other, &linked_again] {
+        let (mut store, _) = pre.spawn(0).unwrap();
+        let error = store.reset_to(&snapshot, 0).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(UsageError::WrongSnapshot(_))), "{error:?}");
+    }
+}

@@ -121,7 +121,8 @@ pub fn accessible_bytes(
     let found = slot.memory_accessible(index);
     let expected = match strategies.config().growth {
         GrowthKind::Checked { accessible } => {
-            accessible.unwrap_or(u64::MAX).min(maximum).max(initial)
+            let whole_pages = accessible.unwrap_or(u64::MAX) / PAGE * PAGE;
+            whole_pages.min(maximum).max(initial)
         }
         // As far as it had grown, perhaps.
         GrowthKind::Kept | GrowthKind::Auto => found.clamp(initial, maximum),

@@ -3,6 +3,7 @@ use std::mem;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::failure::{Failure, FailureKind, GivenUp};
+use crate::front::number;
 use crate::handler::ResponseWriter;
 
 /// Bytes that the head of a program's response may have.
@@ -170,7 +171,7 @@ fn parse(head: &[u8]) -> Result<(StatusCode, HeaderMap), State> {
                 }
             }
             &header::CONTENT_TYPE | &header::CONTENT_LENGTH => {
-                if name == header::CONTENT_LENGTH && size(&value).is_none() {
+                if name == header::CONTENT_LENGTH && number(&value).is_none() {
                     return Err(bad("its `Content-Length` is no number"));
                 }
                 typed |= name == header::CONTENT_TYPE;
@@ -223,13 +224,6 @@ fn field(line: &[u8], first: bool) -> Result<(HeaderName, HeaderValue), State> {
 }
 
 /// Three digits, and perhaps words.
-/// The number of bytes that a field says.
-fn size(value: &HeaderValue) -> Option<u64> {
-    // `parse` would take a sign.
-    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    digits?.parse().ok()
-}
-
 fn status_code(value: &HeaderValue) -> Result<StatusCode, State> {
     let text = value.as_bytes();
     let digits = text.get(..3).filter(|_| matches!(text.get(3), None | Some(b' ')));
@@ -331,6 +325,8 @@ mod tests {
             ("Content-Type: a\nContent-Type: b\n\n", "two fields"),
             ("Location: /a\nLocation: /b\n\n", "two fields"),
             ("Content-Type: a\nContent-Length: x\n\n", "no number"),
+            ("Content-Type: a\nContent-Length: +5\n\n", "no number"),
+            ("Content-Type: a\nContent-Length:\n\n", "no number"),
             (&format!("Status: 200\n{}\n", "a: b\n".repeat(256)), "more than"),
         ] {
             assert!(failure(head).contains(expected), "{head:?}: {}", failure(head));

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "not every test needs everything")]
 
+/// Handlers in Rust.
+pub(crate) mod handlers;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -156,7 +159,7 @@ impl Answer {
     }
 }
 
-fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (other, value) = line.split_once(':')?;
         other.eq_ignore_ascii_case(name).then_some(value.trim())
@@ -235,6 +238,65 @@ impl Client {
     }
 }
 
+/// A connection of HTTP/2 that sends what it is told, and answers pings.
+pub(crate) struct RawHttp2(TcpStream);
+
+impl RawHttp2 {
+    /// The kinds of frames that tests send.
+    pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const SETTINGS: u8 = 4;
+
+    /// `GET http://test/`: three fields of the static table, and one with its name there.
+    pub(crate) const GET: &[u8] = b"\x82\x84\x86\x41\x04test";
+
+    const PING: u8 = 6;
+    const ACKNOWLEDGED: u8 = 1;
+    const HEAD_SIZE: usize = 9;
+
+    /// Begins with these settings.
+    pub(crate) fn new(address: SocketAddr, settings: &[u8]) -> RawHttp2 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        let answering = stream.try_clone().unwrap();
+        std::thread::spawn(move || RawHttp2(answering).answer_pings());
+        let mut client = RawHttp2(stream);
+        client.send(Self::SETTINGS, 0, 0, settings).unwrap();
+        client
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        stream: u32,
+        payload: &[u8],
+    ) -> std::io::Result<()> {
+        let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        let head = [&size[1..], &[kind, flags], &stream.to_be_bytes()];
+        self.0.write_all(&[&head.concat(), payload].concat())
+    }
+
+    /// Does so until the connection ends.
+    fn answer_pings(mut self) -> std::io::Result<()> {
+        loop {
+            let mut head = [0; Self::HEAD_SIZE];
+            self.0.read_exact(&mut head)?;
+            let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            self.0.read_exact(&mut payload)?;
+            if (head[3], head[4]) == (Self::PING, 0) {
+                self.send(Self::PING, Self::ACKNOWLEDGED, 0, &payload)?;
+            }
+        }
+    }
+}
+
+impl Drop for RawHttp2 {
+    fn drop(&mut self) {
+        // The other thread has it too.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 /// A handler that is a closure.
 pub(crate) struct By<F>(pub(crate) F);
 
@@ -245,6 +307,12 @@ where
     fn handle(&self, request: Request, response: &ResponseWriter) -> Result<(), Failure> {
         (self.0)(request, response)
     }
+}
+
+/// The program with a start function that does this.
+pub(crate) fn started_by(program: &str, start: &str) -> String {
+    let function = format!("(start $start) (func $start {start}) (func (export \"_start\")");
+    program.replace("(func (export \"_start\")", &function)
 }
 
 /// A CGI program that writes this and then does that.

@@ -1,0 +1,397 @@
+//! What the host still has when a store is reset, or a reset of it fails: importers of its
+//! memories, references, snapshots, suspended guests and means to interrupt.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{in_own_process, trap_code};
+use pagefork::suspend::{self, Progress};
+use pagefork::{
+    Caller, CodeBounds, Config, Engine, Error, ExternRef, Global, GlobalType, GrowthKind, Instance,
+    InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType, Module, ResetKind, Store,
+    StoreLimits, StrategyConfig, TrapCode, UsageError, Val, ValType, WasmBacktrace,
+};
+use pagefork_pages::HostFeatures;
+use pagefork_pages::inject::{fail_from, half_way};
+
+/// Every kind of growth with each kind of code that can run with it.
+const GROWTHS: [(GrowthKind, CodeBounds); 7] = [
+    (GrowthKind::Mprotect, CodeBounds::Guards),
+    (GrowthKind::Mprotect, CodeBounds::Both),
+    (GrowthKind::Mprotect, CodeBounds::Explicit),
+    (GrowthKind::Kept, CodeBounds::Both),
+    (GrowthKind::Kept, CodeBounds::Explicit),
+    (GrowthKind::Auto, CodeBounds::Both),
+    (GrowthKind::Checked { accessible: None }, CodeBounds::Explicit),
+];
+
+fn engine(reset: ResetKind, growth: GrowthKind, code: CodeBounds) -> Engine {
+    let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
+    Engine::new(Config::new().strategies(config)).unwrap()
+}
+
+fn usual_engine(reset: ResetKind) -> Engine {
+    engine(reset, GrowthKind::Mprotect, CodeBounds::Guards)
+}
+
+fn pre(engine: &Engine, text: &str) -> InstancePre<()> {
+    Linker::new(engine).instantiate_pre(&Module::new(engine, text).unwrap()).unwrap()
+}
+
+#[track_caller]
+fn assert_usage_error(error: &Error, expected: &UsageError) {
+    assert_eq!(error.downcast_ref::<UsageError>(), Some(expected), "{error:?}");
+}
+
+/// Has a memory that others import.
+const EXPORTER: &str = r#"(module
+    (memory (export "memory") 1 9)
+    (func (export "grow") (param i32) (result i32) (memory.grow (local.get 0)))
+    (func (export "load") (param i32) (result i32) (i32.load (local.get 0))))"#;
+
+/// Imports a memory of five pages at least, and writes into the fourth of them.
+const IMPORTER: &str = r#"(module
+    (import "" "memory" (memory 5 9))
+    (memory $own 1 1)
+    (func (export "constant place") (param i32)
+        (i32.store (i32.const 200000) (i32.const 0x5ec4e7)))
+    (func (export "any place") (param i32)
+        (i32.store (local.get 0) (i32.const 0x5ec4e7))))"#;
+
+/// Where [`IMPORTER`] writes.
+const PLACE: i32 = 200_000;
+
+#[track_caller]
+fn assert_importer_writes_nothing(store: &mut Store<()>, importer: Instance, what: &str) {
+    for name in ["constant place", "any place"] {
+        let write = importer.get_typed_func::<i32, ()>(&mut *store, name).unwrap();
+        let error = write.call(&mut *store, PLACE).expect_err(what);
+        assert_eq!(trap_code(&error), TrapCode::MemoryOutOfBounds, "{what}: {name}");
+    }
+}
+
+/// The memory had grown when it was linked, so that its importer takes as much for granted.
+#[test]
+fn an_importer_writes_nothing_beyond_a_memory_that_a_reset_made_smaller() {
+    for (growth, code) in GROWTHS {
+        for reset in ResetKind::ALL {
+            let what = format!("{reset}, {growth:?}, {code:?}");
+            let engine = engine(reset, growth, code);
+            let importer = Module::new(&engine, IMPORTER).unwrap();
+            let pre = pre(&engine, EXPORTER);
+            let (mut store, exporter) = pre.spawn_for(1, ()).unwrap();
+            let grow = exporter.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+            grow.call(&mut store, 4).unwrap();
+            let memory = exporter.get_memory(&mut store, "memory").unwrap();
+            let importer = Instance::new(&mut store, &importer, &[memory.into()]).unwrap();
+            store.reset(()).unwrap();
+            assert_eq!(memory.size(&store), 1, "{what}");
+            assert_importer_writes_nothing(&mut store, importer, &what);
+            drop(store);
+            // Another tenant, whose memory grows to there.
+            let (mut store, exporter) = pre.spawn_for(2, ()).unwrap();
+            let grow = exporter.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+            assert_eq!(grow.call(&mut store, 4).unwrap(), 1, "{what}");
+            let load = exporter.get_typed_func::<i32, i32>(&mut store, "load").unwrap();
+            assert_eq!(load.call(&mut store, PLACE).unwrap(), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn an_importer_writes_nothing_beyond_a_memory_of_the_host_that_a_reset_made_smaller() {
+    for (growth, code) in GROWTHS {
+        for reset in ResetKind::ALL {
+            let what = format!("{reset}, {growth:?}, {code:?}");
+            let engine = engine(reset, growth, code);
+            let importer = Module::new(&engine, IMPORTER).unwrap();
+            let mut store = Store::new(&engine, ());
+            let memory = Memory::new(&mut store, MemoryType::new(1, Some(9))).unwrap();
+            memory.grow(&mut store, 4).unwrap();
+            let importer = Instance::new(&mut store, &importer, &[memory.into()]).unwrap();
+            store.reset(()).unwrap();
+            assert_importer_writes_nothing(&mut store, importer, &what);
+            memory.grow(&mut store, 4).unwrap();
+            assert!(memory.data(&store).iter().all(|byte| *byte == 0), "{what}");
+            let write = importer.get_typed_func::<i32, ()>(&mut store, "constant place").unwrap();
+            write.call(&mut store, PLACE).unwrap();
+        }
+    }
+}
+
+/// Throws exceptions, gives them to the host and takes them back.
+const THROWER: &str = r#"(module
+    (tag $number (param i64))
+    (tag $value (param externref))
+    (global (export "global") (mut exnref) (ref.null exn))
+    (func (export "throw number") (result exnref)
+        (block $caught (result exnref)
+            (try_table (catch_all_ref $caught) (throw $number (i64.const 0x1234)))
+            unreachable))
+    (func (export "throw value") (param externref) (result exnref)
+        (block $caught (result exnref)
+            (try_table (catch_all_ref $caught) (throw $value (local.get 0)))
+            unreachable))
+    (func (export "number") (param exnref) (result i64)
+        (block $caught (result i64)
+            (try_table (catch $number $caught) (throw_ref (local.get 0)))
+            unreachable)))"#;
+
+#[test]
+fn references_to_exceptions_mean_nothing_after_a_reset() {
+    let engine = Engine::default();
+    let (mut store, instance) = common::spawn(&engine, THROWER);
+    let throw_number = instance.get_func(&mut store, "throw number").unwrap();
+    let throw_value = instance.get_func(&mut store, "throw value").unwrap();
+    let number = instance.get_func(&mut store, "number").unwrap();
+    let global = instance.get_global(&mut store, "global").unwrap();
+    let given_up = UsageError::ReferenceGivenUp;
+    let mut results = [Val::I32(0)];
+    for round in 0..3 {
+        throw_number.call(&mut store, &[], &mut results).unwrap();
+        let Val::ExnRef(Some(old)) = results[0] else { panic!("no exception") };
+        number.call(&mut store, &[Val::ExnRef(Some(old))], &mut [Val::I64(0)]).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        match round {
+            0 => store.reset_to(&snapshot, ()).unwrap(),
+            _ => store.reset(()).unwrap(),
+        }
+        // As long as nothing was thrown, and when something else lies where it was.
+        for thrown_again in [false, true] {
+            if thrown_again {
+                let value = ExternRef::new(&mut store, 42).unwrap();
+                let arguments = [Val::ExternRef(Some(value))];
+                throw_value.call(&mut store, &arguments, &mut results).unwrap();
+            }
+            assert_usage_error(&old.exception(&mut store).unwrap_err(), &given_up);
+            let old = Val::ExnRef(Some(old));
+            let called = number.call(&mut store, std::slice::from_ref(&old), &mut [Val::I64(0)]);
+            assert_usage_error(&called.unwrap_err(), &given_up);
+            assert_usage_error(&global.set(&mut store, old).unwrap_err(), &given_up);
+        }
+        store.reset(()).unwrap();
+    }
+}
+
+/// Writes its memory, lets it grow, and runs for ever.
+const GUEST: &str = r#"(module
+    (memory (export "memory") 2 30)
+    (func (export "grow") (param i32) (result i32)
+        (memory.fill (i32.const 0) (i32.const 1) (i32.const 131072))
+        (memory.grow (local.get 0)))
+    (func (export "spin") (loop (br 0))))"#;
+
+/// A store whose reset has failed at each of its calls, as far as it has some.
+fn each_broken_store(mut look: impl FnMut(Store<()>, Instance, InterruptHandle)) {
+    HostFeatures::get().unwrap();
+    let mut broken = 0;
+    for reset in ResetKind::ALL {
+        for from in 0..6 {
+            let (mut store, instance) = common::spawn(&usual_engine(reset), GUEST);
+            let grow = instance.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+            grow.call(&mut store, 2).unwrap();
+            let handle = store.interrupt_handle();
+            if fail_from(from, libc::ENOMEM, || store.reset(()).is_err()).value {
+                broken += 1;
+                look(store, instance, handle);
+            }
+        }
+    }
+    assert!(broken > 5, "{broken}");
+}
+
+/// Interrupts until the guest that runs for ever has ended.
+fn interrupt_spinning(store: &mut Store<()>, instance: Instance, handle: &InterruptHandle) {
+    let spin = instance.get_typed_func::<(), ()>(&mut *store, "spin").unwrap();
+    let error = interrupted(handle, || spin.call(&mut *store, ()).unwrap_err());
+    assert_eq!(trap_code(&error), TrapCode::Interrupt);
+}
+
+/// What `body` makes while another thread interrupts again and again.
+fn interrupted<R>(handle: &InterruptHandle, body: impl FnOnce() -> R) -> R {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                handle.interrupt();
+                std::thread::yield_now();
+            }
+        });
+        // Also if it panics.
+        let _end = AtTheEnd(&ended);
+        body()
+    })
+}
+
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_store_whose_reset_failed_is_interrupted_without_harm_and_again_after_the_next_reset() {
+    in_own_process(
+        "a_store_whose_reset_failed_is_interrupted_without_harm_and_again_after_the_next_reset",
+        || {
+            each_broken_store(|mut store, instance, handle| {
+                handle.interrupt();
+                store.reset(()).unwrap();
+                interrupt_spinning(&mut store, instance, &handle);
+            });
+        },
+    );
+}
+
+#[test]
+fn a_store_whose_reset_failed_dumps_no_pages() {
+    in_own_process("a_store_whose_reset_failed_dumps_no_pages", || {
+        each_broken_store(|mut store, instance, _| {
+            let dump = |store: &Store<()>| store.core_dump("x", &WasmBacktrace::default()).len();
+            assert!(dump(&store) < 1000);
+            store.reset(()).unwrap();
+            let memory = instance.get_memory(&mut store, "memory").unwrap();
+            memory.data_mut(&mut store).fill(1);
+            assert!(dump(&store) > 2 << 16);
+        });
+    });
+}
+
+/// A mutable global of the host, which the guest clears.
+#[test]
+fn what_the_host_said_is_there_after_a_snapshot_and_a_reset() {
+    let engine = Engine::default();
+    let text = r#"(module
+        (import "" "global" (global $global (mut externref)))
+        (func (export "clear") (global.set $global (ref.null extern)))
+        (func (export "get") (result externref) (global.get $global)))"#;
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let value = ExternRef::new(&mut store, 7i32).unwrap();
+    let ty = GlobalType { content: ValType::EXTERNREF, mutable: true };
+    let global = Global::new(&mut store, ty, Val::ExternRef(Some(value))).unwrap();
+    let instance = Instance::new(&mut store, &module, &[global.into()]).unwrap();
+    let clear = instance.get_typed_func::<(), ()>(&mut store, "clear").unwrap();
+    let get = instance.get_typed_func::<(), Option<ExternRef>>(&mut store, "get").unwrap();
+    clear.call(&mut store, ()).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    for _ in 0..3 {
+        store.reset_to(&snapshot, ()).unwrap();
+        assert!(get.call(&mut store, ()).unwrap().is_none());
+        store.reset(()).unwrap();
+        let found = get.call(&mut store, ()).unwrap().expect("what the host said");
+        assert_eq!(found.data(&store).unwrap().downcast_ref::<i32>(), Some(&7));
+    }
+}
+
+#[test]
+fn a_snapshot_beyond_the_limits_is_refused_and_nothing_changes() {
+    for reset in ResetKind::ALL {
+        let pre = pre(&usual_engine(reset), GUEST);
+        let (mut store, instance) = pre.spawn(()).unwrap();
+        let grow = instance.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+        grow.call(&mut store, 20).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        drop(store);
+        let (mut store, instance) = pre.spawn(()).unwrap();
+        let memory = instance.get_memory(&mut store, "memory").unwrap();
+        memory.write(&mut store, 5, b"present").unwrap();
+        let unlimited = StoreLimits::new();
+        let too_small = [unlimited.memory_size(21 << 16), unlimited.memory_total(21 << 16)];
+        for limits in too_small {
+            store.set_limits(limits);
+            let error = store.reset_to(&snapshot, ()).unwrap_err();
+            let found = error.downcast_ref::<LimitError>().map(|error| error.requested);
+            assert_eq!(found, Some(22 << 16), "{reset}, {limits:?}: {error:?}");
+            assert_eq!(memory.size(&store), 2, "{reset}, {limits:?}");
+            assert_eq!(&memory.data(&store)[5..12], b"present", "{reset}, {limits:?}");
+        }
+        store.set_limits(unlimited.memory_size(22 << 16).memory_total(22 << 16));
+        store.reset_to(&snapshot, ()).unwrap();
+        assert_eq!(memory.size(&store), 22, "{reset}");
+    }
+}
+
+/// Calls the host, and then touches its memory.
+const SUSPENDED: &str = r#"(module
+    (import "" "pause" (func $pause))
+    (memory (export "memory") 1 30)
+    (func (export "run") (result i32)
+        (call $pause)
+        (i32.store (i32.const 65536) (i32.const 7))
+        (i32.load (i32.const 65536))))"#;
+
+/// A store of [`SUSPENDED`], whose guest is suspended.
+fn suspended(reset: ResetKind) -> (Store<()>, Instance) {
+    let (mut store, instance) = common::link(&usual_engine(reset), (), SUSPENDED, |linker| {
+        linker.func_wrap("", "pause", |_: Caller<'_, ()>| {}).unwrap();
+    });
+    let run = instance.get_func(&mut store, "run").unwrap();
+    let progress = suspend::call(&mut store, &run, &[], Some(2)).unwrap();
+    assert!(matches!(progress, Progress::Suspended), "{progress:?}");
+    (store, instance)
+}
+
+/// After a growth that can be neither done nor undone, or a reset that has failed.
+#[test]
+fn the_suspended_guest_of_a_broken_store_is_not_resumed() {
+    in_own_process("the_suspended_guest_of_a_broken_store_is_not_resumed", || {
+        HostFeatures::get().unwrap();
+        let mut failed_resets = 0;
+        for reset in ResetKind::ALL {
+            let (mut store, instance) = suspended(reset);
+            let memory = instance.get_memory(&mut store, "memory").unwrap();
+            let grow = || fail_from(0, libc::ENOMEM, || memory.grow(&mut store, 2)).value;
+            half_way(grow).unwrap_err();
+            assert_no_guest_is_resumed(&mut store);
+
+            for from in 0..6 {
+                let (mut store, _) = suspended(reset);
+                if fail_from(from, libc::ENOMEM, || store.reset(()).is_err()).value {
+                    failed_resets += 1;
+                    assert_no_guest_is_resumed(&mut store);
+                }
+            }
+        }
+        assert!(failed_resets > 5, "{failed_resets}");
+    });
+}
+
+#[track_caller]
+fn assert_no_guest_is_resumed(store: &mut Store<()>) {
+    let error = suspend::resume(&mut *store, None).unwrap_err();
+    assert_usage_error(&error, &UsageError::NotSuspended);
+    store.reset(()).unwrap();
+}
+
+/// Interrupts write words into pages that a reset may map anew meanwhile.
+#[test]
+fn interrupts_during_resets_do_no_harm() {
+    in_own_process("interrupts_during_resets_do_no_harm", || {
+        for reset in ResetKind::ALL {
+            let pre = pre(&usual_engine(reset), GUEST);
+            for _ in 0..60 {
+                let (mut store, instance) = pre.spawn(()).unwrap();
+                let handle = store.interrupt_handle();
+                let snapshot = store.snapshot().unwrap();
+                let spin = instance.get_typed_func::<(), ()>(&mut store, "spin").unwrap();
+                interrupted(&handle, || {
+                    let error = spin.call(&mut store, ()).unwrap_err();
+                    assert_eq!(trap_code(&error), TrapCode::Interrupt);
+                    for _ in 0..2 {
+                        store.reset_to(&snapshot, ()).unwrap();
+                        store.reset(()).unwrap();
+                    }
+                    let error = spin.call(&mut store, ()).unwrap_err();
+                    assert_eq!(trap_code(&error), TrapCode::Interrupt);
+                    // Nor while it is made ready for the next one, which means to map it anew.
+                    store.reset_to(&snapshot, ()).unwrap();
+                    drop(store);
+                });
+            }
+        }
+    });
+}
