@@ -68,8 +68,9 @@ struct State {
     wary: u32,
     /// Threads with a job.
     busy: usize,
-    /// Of those, the ones that do not wait for a client.
-    running: usize,
+    /// Of those, the ones that do not wait for a client. Below zero for a moment
+    /// where one thread of a handler begins to wait before another has said that it goes on.
+    running: isize,
     /// How many more than usual may run, because some take long.
     relief: usize,
     /// Threads there are.
@@ -272,7 +273,7 @@ impl Workers {
 
     /// Whether another handler may run.
     fn has_room(&self, state: &State) -> bool {
-        state.running < self.running_max(state) && state.busy < self.limits.busy
+        state.running < self.running_max(state) as isize && state.busy < self.limits.busy
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

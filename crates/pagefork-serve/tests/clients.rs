@@ -13,11 +13,14 @@ use common::{By, PATIENCE, RawHttp2, until};
 use http::{HeaderMap, StatusCode};
 use pagefork_serve::{Request, ResponseWriter};
 
+/// How long clients may do nothing: other tests take the processors for a while.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
 #[test]
 fn a_client_that_says_nothing_is_not_waited_for() {
     let (gate, handler) = gated(hello);
     let server = serve(handler, |config| {
-        config.client_timeout = Duration::from_millis(500);
+        config.client_timeout = TIMEOUT;
         config.connections_max = 4;
     });
     let mut first = server.connect();
@@ -67,7 +70,7 @@ fn a_client_of_http2_that_takes_nothing_holds_no_handler() {
         }),
         |config| {
             config.concurrency = 1;
-            config.client_timeout = Duration::from_millis(200);
+            config.client_timeout = TIMEOUT;
         },
     );
     // The size of a window in the beginning, which nothing makes larger.
@@ -83,7 +86,7 @@ fn a_client_of_http2_that_takes_nothing_holds_no_handler() {
 fn a_client_that_sends_byte_after_byte_is_refused() {
     let server = serve(By(take), |config| {
         config.concurrency = 1;
-        config.client_timeout = Duration::from_millis(200);
+        config.client_timeout = TIMEOUT;
     });
     let mut client = server.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
@@ -99,13 +102,13 @@ fn a_client_that_sends_byte_after_byte_is_refused() {
 
 #[test]
 fn a_client_that_pauses_now_and_then_is_served() {
-    let server = serve(By(take), |config| config.client_timeout = Duration::from_secs(1));
+    let server = serve(By(take), |config| config.client_timeout = TIMEOUT);
     let mut client = server.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     // For longer in all than it may pause.
     for _ in 0..5 {
         client.send_chunk(&[b'x'; 100_000]);
-        std::thread::sleep(Duration::from_millis(250));
+        std::thread::sleep(TIMEOUT / 4);
     }
     client.send("0\r\n\r\n");
     assert_eq!(client.answer().text(), "500000");
