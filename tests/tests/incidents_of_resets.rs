@@ -31,6 +31,15 @@ fn engine(reset: ResetKind, growth: GrowthKind, code: CodeBounds) -> Engine {
     Engine::new(Config::new().strategies(config)).unwrap()
 }
 
+/// Does this with each kind of reset and each of [`GROWTHS`], and what to call them.
+fn with_each_engine(mut look: impl FnMut(&Engine, &str)) {
+    for (growth, code) in GROWTHS {
+        for reset in ResetKind::ALL {
+            look(&engine(reset, growth, code), &format!("{reset}, {growth:?}, {code:?}"));
+        }
+    }
+}
+
 fn usual_engine(reset: ResetKind) -> Engine {
     engine(reset, GrowthKind::Mprotect, CodeBounds::Guards)
 }
@@ -74,50 +83,42 @@ fn assert_importer_writes_nothing(store: &mut Store<()>, importer: Instance, wha
 /// The memory had grown when it was linked, so that its importer takes as much for granted.
 #[test]
 fn an_importer_writes_nothing_beyond_a_memory_that_a_reset_made_smaller() {
-    for (growth, code) in GROWTHS {
-        for reset in ResetKind::ALL {
-            let what = format!("{reset}, {growth:?}, {code:?}");
-            let engine = engine(reset, growth, code);
-            let importer = Module::new(&engine, IMPORTER).unwrap();
-            let pre = pre(&engine, EXPORTER);
-            let (mut store, exporter) = pre.spawn_for(1, ()).unwrap();
-            let grow = exporter.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
-            grow.call(&mut store, 4).unwrap();
-            let memory = exporter.get_memory(&mut store, "memory").unwrap();
-            let importer = Instance::new(&mut store, &importer, &[memory.into()]).unwrap();
-            store.reset(()).unwrap();
-            assert_eq!(memory.size(&store), 1, "{what}");
-            assert_importer_writes_nothing(&mut store, importer, &what);
-            drop(store);
-            // Another tenant, whose memory grows to there.
-            let (mut store, exporter) = pre.spawn_for(2, ()).unwrap();
-            let grow = exporter.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
-            assert_eq!(grow.call(&mut store, 4).unwrap(), 1, "{what}");
-            let load = exporter.get_typed_func::<i32, i32>(&mut store, "load").unwrap();
-            assert_eq!(load.call(&mut store, PLACE).unwrap(), 0, "{what}");
-        }
-    }
+    with_each_engine(|engine, what| {
+        let importer = Module::new(engine, IMPORTER).unwrap();
+        let pre = pre(engine, EXPORTER);
+        let (mut store, exporter) = pre.spawn_for(1, ()).unwrap();
+        let grow = exporter.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+        grow.call(&mut store, 4).unwrap();
+        let memory = exporter.get_memory(&mut store, "memory").unwrap();
+        let importer = Instance::new(&mut store, &importer, &[memory.into()]).unwrap();
+        store.reset(()).unwrap();
+        assert_eq!(memory.size(&store), 1, "{what}");
+        assert_importer_writes_nothing(&mut store, importer, what);
+        drop(store);
+        // Another tenant, whose memory grows to there.
+        let (mut store, exporter) = pre.spawn_for(2, ()).unwrap();
+        let grow = exporter.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+        assert_eq!(grow.call(&mut store, 4).unwrap(), 1, "{what}");
+        let load = exporter.get_typed_func::<i32, i32>(&mut store, "load").unwrap();
+        assert_eq!(load.call(&mut store, PLACE).unwrap(), 0, "{what}");
+    });
 }
 
 #[test]
 fn an_importer_writes_nothing_beyond_a_memory_of_the_host_that_a_reset_made_smaller() {
-    for (growth, code) in GROWTHS {
-        for reset in ResetKind::ALL {
-            let what = format!("{reset}, {growth:?}, {code:?}");
-            let engine = engine(reset, growth, code);
-            let importer = Module::new(&engine, IMPORTER).unwrap();
-            let mut store = Store::new(&engine, ());
-            let memory = Memory::new(&mut store, MemoryType::new(1, Some(9))).unwrap();
-            memory.grow(&mut store, 4).unwrap();
-            let importer = Instance::new(&mut store, &importer, &[memory.into()]).unwrap();
-            store.reset(()).unwrap();
-            assert_importer_writes_nothing(&mut store, importer, &what);
-            memory.grow(&mut store, 4).unwrap();
-            assert!(memory.data(&store).iter().all(|byte| *byte == 0), "{what}");
-            let write = importer.get_typed_func::<i32, ()>(&mut store, "constant place").unwrap();
-            write.call(&mut store, PLACE).unwrap();
-        }
-    }
+    with_each_engine(|engine, what| {
+        let importer = Module::new(engine, IMPORTER).unwrap();
+        let mut store = Store::new(engine, ());
+        let memory = Memory::new(&mut store, MemoryType::new(1, Some(9))).unwrap();
+        memory.grow(&mut store, 4).unwrap();
+        let importer = Instance::new(&mut store, &importer, &[memory.into()]).unwrap();
+        store.reset(()).unwrap();
+        assert_importer_writes_nothing(&mut store, importer, what);
+        memory.grow(&mut store, 4).unwrap();
+        assert!(memory.data(&store).iter().all(|byte| *byte == 0), "{what}");
+        let write = importer.get_typed_func::<i32, ()>(&mut store, "constant place").unwrap();
+        write.call(&mut store, PLACE).unwrap();
+    });
 }
 
 /// Throws exceptions, gives them to the host and takes them back.
@@ -313,6 +314,27 @@ fn a_snapshot_beyond_the_limits_is_refused_and_nothing_changes() {
         store.reset_to(&snapshot, ()).unwrap();
         assert_eq!(memory.size(&store), 22, "{reset}");
     }
+}
+
+#[test]
+fn a_snapshot_with_a_longer_table_than_is_allowed_is_refused() {
+    let text = r#"(module
+        (table (export "table") 1 funcref) (table (export "long") 2 funcref)
+        (func (export "grow") (drop (table.grow 1 (ref.null func) (i32.const 9)))))"#;
+    let (mut store, instance) = common::spawn(&Engine::default(), text);
+    let grow = instance.get_typed_func::<(), ()>(&mut store, "grow").unwrap();
+    grow.call(&mut store, ()).unwrap();
+    let snapshot = store.snapshot().unwrap();
+    store.reset(()).unwrap();
+    store.set_limits(StoreLimits::new().table_elements(10));
+    let error = store.reset_to(&snapshot, ()).unwrap_err();
+    let found = error.downcast_ref::<LimitError>().map(|error| (error.requested, error.limit));
+    assert_eq!(found, Some((11, 10)));
+    let table = instance.get_table(&mut store, "long").unwrap();
+    assert_eq!(table.size(&store), 2);
+    store.set_limits(StoreLimits::new().table_elements(11));
+    store.reset_to(&snapshot, ()).unwrap();
+    assert_eq!(table.size(&store), 11);
 }
 
 /// Calls the host, and then touches its memory.

@@ -58,6 +58,8 @@ struct InstanceSnapshot {
     module: Module,
     image: Arc<Image>,
     sizes: Vec<MemorySize>,
+    /// Of its longest table.
+    table_elements: u64,
 }
 
 impl<T> Store<T> {
@@ -77,7 +79,7 @@ impl<T> Store<T> {
     ///
     /// # Errors
     /// [`UsageError::WrongSnapshot`] if the store has other instances than the one that
-    /// the snapshot is of, [`LimitError`] if their memories are beyond the store's limits,
+    /// the snapshot is of, [`LimitError`] if they had more then than the store may,
     /// and nothing has changed then; if the system refuses something, as [`Store::reset`].
     pub fn reset_to(&mut self, snapshot: &Snapshot, data: T) -> Result<T> {
         snapshot.check(self.inner())?;
@@ -97,6 +99,7 @@ impl Snapshot {
                 module: store.instance(ordinal).module.clone(),
                 image: make_image(store, ordinal)?,
                 sizes: store.present_sizes(ordinal),
+                table_elements: store.table_elements(ordinal),
             });
         }
         let host_functions = store.host_functions().len();
@@ -124,12 +127,15 @@ impl Snapshot {
         if *host_functions > store.host_functions().len() {
             return wrong("it is of a store with more host functions");
         }
-        let sizes = instances.iter().flat_map(|instance| &instance.sizes);
-        let sizes = sizes.map(|size| size.initial);
-        let limits = &store.limits;
-        let total = sizes.clone().fold(0, u64::saturating_add);
-        limits::check("bytes of a memory", sizes.max().unwrap_or(0), limits.memory_size)?;
-        Ok(limits::check(LimitError::MEMORY_TOTAL, total, limits.memory_total)?)
+        let (mut memory_total, limits) = (0u64, &store.limits);
+        for instance in instances {
+            limits::check("elements of a table", instance.table_elements, limits.table_elements)?;
+            for size in &instance.sizes {
+                limits::check("bytes of a memory", size.initial, limits.memory_size)?;
+                memory_total = memory_total.saturating_add(size.initial);
+            }
+        }
+        Ok(limits::check(LimitError::MEMORY_TOTAL, memory_total, limits.memory_total)?)
     }
 
     fn fill(&self, store: &mut StoreInner) -> Result<()> {

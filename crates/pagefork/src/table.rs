@@ -168,6 +168,13 @@ impl StoreInner {
         TableType { element, minimum: self.table_length(place), ..declared }
     }
 
+    /// How many elements the longest table has that the instance defines.
+    pub(crate) fn table_elements(&self, ordinal: u32) -> u64 {
+        let count = self.instance(ordinal).module.layout().table_capacities.len() as u32;
+        let lengths = (0..count).map(|own_index| self.table_length(Place { ordinal, own_index }));
+        lengths.max().unwrap_or(0)
+    }
+
     pub(crate) fn table_length(&self, place: Place) -> u64 {
         // SAFETY: the word is in the state zone.
         unsafe { self.table_length_word(place).read() }
