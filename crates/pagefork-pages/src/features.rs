@@ -143,6 +143,25 @@ mod tests {
         assert!(features.pagemap && features.small_pages);
     }
 
+    /// Nothing is merged while this test runs: that takes a thread of the kernel's its time,
+    /// if it is switched on at all.
+    #[test]
+    fn that_the_process_merges_pages_is_seen() {
+        const PR_SET_MEMORY_MERGE: libc::c_int = 67;
+        let set = |on: libc::c_ulong| {
+            const NONE: libc::c_ulong = 0;
+            // SAFETY: the call changes no contents of pages.
+            unsafe { libc::prctl(PR_SET_MEMORY_MERGE, on, NONE, NONE, NONE) == 0 }
+        };
+        assert!(!sys::merges_pages());
+        if !set(1) {
+            eprintln!("NOT TESTED: this kernel does not merge pages, or not for this user");
+            return;
+        }
+        let merges = sys::merges_pages();
+        assert!(set(0) && merges && !sys::merges_pages());
+    }
+
     #[cfg(debug_assertions)]
     #[test]
     fn what_does_not_find_private_pages_is_not_used() {

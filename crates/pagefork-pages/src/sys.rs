@@ -338,9 +338,10 @@ pub(crate) fn scan_private(
 /// Whether all memory of the process takes part in merging equal pages.
 pub(crate) fn merges_pages() -> bool {
     const PR_GET_MEMORY_MERGE: libc::c_int = 68;
+    const NONE: libc::c_ulong = 0;
     // SAFETY: the call only tells. Kernels that do not know it merge only what they are
     // asked to.
-    unsafe { libc::prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) == 1 }
+    unsafe { libc::prctl(PR_GET_MEMORY_MERGE, NONE, NONE, NONE, NONE) == 1 }
 }
 
 /// Reads entries of a page map from byte `offset` on; returns the bytes read.
