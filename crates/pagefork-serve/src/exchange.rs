@@ -605,22 +605,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, Handler, Request, ResponseWriter};
-
-    struct Nothing;
-
-    impl Handler for Nothing {
-        fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
-            Ok(())
-        }
-    }
-
-    fn exchange() -> Arc<Exchange> {
-        let mut config = Config::new(([127, 0, 0, 1], 0).into());
-        let front = Front::new(&mut config, Box::new(Nothing));
-        Exchange::new(&front, false, Instant::now())
-    }
-
     /// How many parts of this size are kept for a handler that reads none.
     fn fill(exchange: &Exchange, size: usize) -> usize {
         let mut context = Context::from_waker(Waker::noop());
@@ -635,7 +619,7 @@ mod tests {
     #[test]
     fn a_body_in_small_parts_takes_no_more_room_than_others() {
         for size in [1, 100, 10_000] {
-            let exchange = exchange();
+            let exchange = Exchange::new(&Front::of_test(), false, Instant::now());
             let count = fill(&exchange, size);
             assert!(count > 10 && count * (size + PART_SIZE) < INPUT_MAX + size + PART_SIZE);
             // There is room again once it is read.

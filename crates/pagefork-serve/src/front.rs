@@ -530,3 +530,17 @@ impl Pump {
         .await;
     }
 }
+
+#[cfg(test)]
+impl Front {
+    /// With a handler that does nothing.
+    pub(crate) fn of_test() -> Arc<Front> {
+        struct Nothing;
+        impl Handler for Nothing {
+            fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+                Ok(())
+            }
+        }
+        Front::new(&mut Config::new(([127, 0, 0, 1], 0).into()), Box::new(Nothing))
+    }
+}

@@ -453,16 +453,8 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BodyReader;
     use crate::front::Front;
-    use crate::{BodyReader, Config, Failure, Handler, ResponseWriter};
-
-    struct Nothing;
-
-    impl Handler for Nothing {
-        fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
-            Ok(())
-        }
-    }
 
     fn workers() -> Arc<Workers> {
         let patience = Duration::MAX / 2;
@@ -476,8 +468,7 @@ mod tests {
 
     fn job() -> Box<Job> {
         let address = ([127, 0, 0, 1], 0).into();
-        let front = Front::new(&mut Config::new(address), Box::new(Nothing));
-        let exchange = Exchange::new(&front, false, Instant::now());
+        let exchange = Exchange::new(&Front::of_test(), false, Instant::now());
         let request = Request {
             head: http::Request::new(()).into_parts().0,
             body: BodyReader(Arc::clone(&exchange)),
