@@ -3,11 +3,12 @@ use std::process::ExitCode;
 use pagefork::Config;
 
 use crate::arguments::Compile;
-use crate::program;
+use crate::program::{self, Loader};
 
 /// Compiles a module and writes it as a code image.
 pub(crate) fn compile(arguments: &Compile) -> Result<ExitCode, String> {
-    let (file, output) = (&arguments.file, arguments.output());
+    let file = &arguments.file;
+    let output = arguments.output().ok_or("name the file to write with `-o`")?;
     if output == *file {
         return Err(format!("{} would be replaced: name another file with `-o`", file.display()));
     }
@@ -15,7 +16,7 @@ pub(crate) fn compile(arguments: &Compile) -> Result<ExitCode, String> {
     let mut config = Config::new();
     config.fuel(arguments.fuel).deterministic(arguments.deterministic);
     config.sources(arguments.core_dump);
-    let module = program::compile(config, file, &binary)?;
+    let module = Loader::new(config)?.compile(file, &binary)?;
     module.write_code_image_file(output).map_err(|error| format!("{error:#}"))?;
     Ok(ExitCode::SUCCESS)
 }

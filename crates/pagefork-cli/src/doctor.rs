@@ -5,6 +5,7 @@ use pagefork_compiler::CpuLevel;
 use pagefork_pages::probes::{Limits, Outcome, Probe};
 use pagefork_pages::{Choice, OWN_FILES_LARGE_MAX, OWN_FILES_MAX, Reason, StrategyConfig};
 
+use crate::output;
 use crate::show;
 
 /// Bytes of address space that a process has.
@@ -31,17 +32,23 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
     let later = LATER.map(|wanted| wanted.try_out());
     let limits = limits();
-    print("Machine", &machine);
-    print(&format!("Kernel: what instances are made of{}", release()), &needed);
-    print("Reset of slots", &resets);
-    print("Kernel: what nothing here uses yet, and what would be done without", &later);
-    print("Limits of this process", &limits);
+    let mut report = String::new();
+    for (title, lines) in [
+        ("Machine", &machine[..]),
+        (&format!("Kernel: what instances are made of{}", release()), &needed),
+        ("Reset of slots", &resets),
+        ("Kernel: what nothing here uses yet, and what would be done without", &later),
+        ("Limits of this process", &limits),
+    ] {
+        report += &section(title, lines);
+    }
 
     let can_run = machine.iter().chain(&needed).all(|line| line.state != State::Missing);
-    match can_run {
-        true => println!("\nPagefork can run here."),
-        false => println!("\nPagefork cannot run here: see what is missing above."),
-    }
+    report += match can_run {
+        true => "\nPagefork can run here.\n",
+        false => "\nPagefork cannot run here: see what is missing above.\n",
+    };
+    output::print(report)?;
     Ok(if can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -66,7 +73,7 @@ impl Line {
     }
 }
 
-fn print(title: &str, lines: &[Line]) {
+fn section(title: &str, lines: &[Line]) -> String {
     let row = |line: &Line| {
         let state = match line.state {
             State::Ok => "ok",
@@ -75,8 +82,8 @@ fn print(title: &str, lines: &[Line]) {
         };
         vec![format!("{state:<7}"), format!("{:<24}", line.name), line.detail.clone()]
     };
-    println!("{title}");
-    print!("{}", show::table(&lines.iter().map(row).collect::<Vec<_>>(), &[]));
+    let rows: Vec<_> = lines.iter().map(row).collect();
+    format!("{title}\n{}", show::table(&rows, &[]))
 }
 
 fn release() -> String {

@@ -32,6 +32,8 @@ mod completions;
 
 /// Tables, sizes and names on a terminal.
 mod show;
+/// Standard output and standard error.
+mod output;
 
 use std::process::ExitCode;
 
@@ -39,16 +41,17 @@ use arguments::Command;
 
 fn main() -> ExitCode {
     let result = match arguments::parse(std::env::args_os()) {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Serve(arguments) => serve::serve(&arguments),
-        Command::Compile(arguments) => compile::compile(&arguments),
-        Command::Inspect(arguments) => inspect::inspect(&arguments),
-        Command::Doctor => doctor::doctor(),
-        Command::Wast(arguments) => wast::run(&arguments),
-        Command::Completions(arguments) => completions::write(&arguments),
+        Ok(Command::Run(arguments)) => run::run(&arguments),
+        Ok(Command::Serve(arguments)) => serve::serve(&arguments),
+        Ok(Command::Compile(arguments)) => compile::compile(&arguments),
+        Ok(Command::Inspect(arguments)) => inspect::inspect(&arguments),
+        Ok(Command::Doctor) => doctor::doctor(),
+        Ok(Command::Wast(arguments)) => wast::run(&arguments),
+        Ok(Command::Completions(arguments)) => completions::write(&arguments),
+        Err(error) => arguments::explain(&error),
     };
     result.unwrap_or_else(|message| {
-        eprintln!("pagefork: {message}");
+        output::say(message);
         ExitCode::FAILURE
     })
 }

@@ -1,42 +1,96 @@
 use std::fs;
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Display, Path};
 use std::sync::Arc;
 
 use pagefork::{Config, Engine, Module, Progress};
 
+use crate::arguments::is_stdin;
 use crate::inspect::proposals;
 use crate::progress::while_compiling;
 
-/// Makes a module from a file that has one, compiled already or not.
-///
-/// # Errors
-/// As [`read`] and [`compile`]; what is wrong with what was compiled.
-pub(crate) fn load(config: Config, path: &Path) -> Result<Module, String> {
-    if is_code_image(path) {
-        let failed = |error| format!("{error:#}");
-        let engine = Engine::new(&config).map_err(failed)?;
-        return Module::from_code_image_file(&engine, path).map_err(failed);
+/// An engine, and a bar that shows how far it is with compiling.
+pub(crate) struct Loader {
+    engine: Engine,
+    progress: Arc<Progress>,
+}
+
+impl Loader {
+    /// Makes the engine.
+    ///
+    /// # Errors
+    /// What is wrong with the machine.
+    pub(crate) fn new(mut config: Config) -> Result<Loader, String> {
+        let progress = Arc::new(Progress::new());
+        config.progress(Arc::clone(&progress));
+        let engine = Engine::new(&config).map_err(|error| format!("{error:#}"))?;
+        Ok(Loader { engine, progress })
     }
-    let binary = read(path)?;
-    compile(config, path, &binary)
+
+    /// The engine of all modules that this loads.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Makes a module from a file that has one, compiled already or not.
+    ///
+    /// # Errors
+    /// As [`read`] and [`Loader::compile`]; what is wrong with what was compiled.
+    pub(crate) fn load(&self, path: &Path) -> Result<Module, String> {
+        if is_code_image(path) {
+            let loaded = Module::from_code_image_file(&self.engine, path);
+            return loaded.map_err(|error| format!("{error:#}"));
+        }
+        self.compile(path, &read(path)?)
+    }
+
+    /// Compiles a module that [`read`] gave from this path.
+    ///
+    /// # Errors
+    /// What is wrong with the module, and what to do.
+    pub(crate) fn compile(&self, path: &Path, binary: &[u8]) -> Result<Module, String> {
+        let compile = || Module::from_binary(&self.engine, binary);
+        while_compiling(&self.progress, compile).map_err(|error| {
+            let refused = format!("{}: {error:#}", shown(path));
+            match error.downcast_ref::<pagefork::CompileError>() {
+                Some(pagefork::CompileError::Invalid { .. }) => {
+                    format!("{refused}\n{}", advice(binary))
+                }
+                _ => refused,
+            }
+        })
+    }
+}
+
+/// A path as messages have it.
+pub(crate) fn shown(path: &Path) -> Display<'_> {
+    match is_stdin(path) {
+        true => Path::new("standard input").display(),
+        false => path.display(),
+    }
 }
 
 /// Whether a file begins like a code image. One that cannot be read does not.
 pub(crate) fn is_code_image(path: &Path) -> bool {
-    let regular = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let regular = !is_stdin(path) && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let mut start = Vec::new();
     let read = regular
         && fs::File::open(path).and_then(|file| file.take(8).read_to_end(&mut start)).is_ok();
     read && Module::is_code_image(&start)
 }
 
-/// Reads a module from a file and gives it in the binary format.
+/// Reads a module from a file or from standard input and gives it in the binary format.
 ///
 /// # Errors
 /// What is wrong with the file, and what to do.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let shown = path.display();
+    let shown = shown(path);
+    let mut bytes = Vec::new();
+    if is_stdin(path) {
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.map_err(|error| format!("cannot read {shown}: {error}"))?;
+        return to_binary(path, bytes);
+    }
     let mut file = fs::File::open(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound if path.components().count() == 1 => format!(
             "there is no file {shown} here, and no command of that name: \
@@ -52,29 +106,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     if metadata.is_dir() {
         return Err(format!("{shown} is a directory: name the module in it"));
     }
-    let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| format!("cannot read {shown}: {error}"))?;
     to_binary(path, bytes)
-}
-
-/// Compiles a module that [`read`] gave, with a bar that shows how far it is.
-///
-/// # Errors
-/// What is wrong with the machine or the module, and what to do.
-pub(crate) fn compile(mut config: Config, path: &Path, binary: &[u8]) -> Result<Module, String> {
-    let progress = Arc::new(Progress::new());
-    config.progress(Arc::clone(&progress));
-    let engine = Engine::new(&config).map_err(|error| format!("{error:#}"))?;
-    let compile = || Module::from_binary(&engine, binary);
-    while_compiling(&progress, compile).map_err(|error| {
-        let refused = format!("{}: {error:#}", path.display());
-        match error.downcast_ref::<pagefork::CompileError>() {
-            Some(pagefork::CompileError::Invalid { .. }) => {
-                format!("{refused}\n{}", advice(binary))
-            }
-            _ => refused,
-        }
-    })
 }
 
 fn to_binary(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
@@ -84,12 +117,12 @@ fn to_binary(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
             Binary::Component => Err(component(path)),
             Binary::CutShort => Err(format!(
                 "{} ends within its first 8 bytes: it was not written completely, make it again",
-                path.display()
+                shown(path)
             )),
             Binary::Other(version) => Err(format!(
                 "{} says that it is of version {version:#x} of WebAssembly's binary format, \
                  which is unknown here; modules are of version 0x1",
-                path.display()
+                shown(path)
             )),
         };
     }
@@ -106,7 +139,7 @@ fn to_binary(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
         return Err(component(path));
     }
     wat::parse_str(text).map_err(|mut error| {
-        error.set_path(path);
+        error.set_path(Path::new(&shown(path).to_string()));
         let script =
             ["assert_", "invoke", "register"].iter().any(|word| text.contains(&format!("({word}")));
         let hint = if script { "\nA test script is run with `pagefork wast`." } else { "" };
@@ -137,7 +170,7 @@ fn component(path: &Path) -> String {
         "{} is a component; components are not supported, only core modules: compile the program \
          for wasm32-wasip1 instead of wasm32-wasip2, or take the modules out of it with \
          `wasm-tools component unbundle`",
-        path.display()
+        shown(path)
     )
 }
 
@@ -151,7 +184,10 @@ fn not_wasm(path: &Path, bytes: &[u8]) -> String {
         (b"PK\x03\x04", "an archive: unpack it with `unzip`"),
         (b"!<arch>\n", "a static library: link it to a program"),
     ];
-    let shown = path.display();
+    let shown = shown(path);
+    if Module::is_code_image(bytes) && is_stdin(path) {
+        return format!("{shown} is compiled already: give `pagefork run` the file's name");
+    }
     if Module::is_code_image(bytes) {
         return format!("{shown} is compiled already: `pagefork run` runs it");
     }

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use pagefork::{
-    Cache, Config, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
+    Cache, Config, Engine, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
 };
-use pagefork_wasi::{Exit, Permissions, WasiCtx, WasiCtxBuilder};
+use pagefork_wasi::{Exit, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{Profile, Program, Run, UnknownImports, World};
-use crate::{program, show, sockets, values};
+use crate::program::{self, Loader};
+use crate::{output, show, sockets, values};
 
 /// What a shell shows for a process that ended by SIGABRT: a trap is told apart
 /// from every exit code that programs choose themselves.
@@ -20,9 +21,9 @@ const TRAP_EXIT_CODE: u8 = 134;
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
     let file = arguments.program.file();
-    let module = program::load(config(arguments), file)?;
-    let mut store = Store::new(module.engine(), context(arguments)?);
-    let linker = linker(file, arguments.unknown_imports, &mut store, &module)?;
+    let loader = Loader::new(config(arguments))?;
+    let module = loader.load(file)?;
+    let mut store = Store::new(loader.engine(), context(arguments)?);
     if let Some(fuel) = arguments.fuel {
         store.set_fuel(fuel).map_err(|error| error.to_string())?;
     }
@@ -32,13 +33,39 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
         let start = Instant::now();
         store.data_mut().set_interrupt_check(move || start.elapsed() >= timeout);
     }
+    let mut linker = linker(loader.engine())?;
+    for (name, file) in &arguments.preloads {
+        let module = loader.load(file)?;
+        complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
+        if let Err(error) = preload(&mut linker, name, &mut store, &module) {
+            return outcome(arguments, file, &store, &error);
+        }
+    }
+    complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
     let called = linker
         .instantiate(&mut store, &module)
         .and_then(|instance| call(arguments, &mut store, instance));
     match called {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => outcome(arguments, &store, &error),
+        Ok(results) => {
+            let lines = results.iter().map(|result| values::show(result) + "\n");
+            output::print(lines.collect::<String>())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => outcome(arguments, file, &store, &error),
     }
+}
+
+/// Instantiates a library, sets it up, and offers what it exports to others.
+fn preload(
+    linker: &mut Linker<WasiCtx>,
+    name: &str,
+    store: &mut Store<WasiCtx>,
+    module: &Module,
+) -> Result<(), Error> {
+    let instance = linker.instantiate(&mut *store, module)?;
+    pagefork_wasi::initialize(&mut *store, &instance)?;
+    linker.instance(store, name, instance)?;
+    Ok(())
 }
 
 fn config(arguments: &Run) -> Config {
@@ -68,26 +95,32 @@ pub(crate) fn set_cache(config: &mut Config, program: &Program) {
     };
     let cache = Cache::new(directory);
     if let Some(refused) = cache.stats().refused {
-        eprintln!("pagefork: nothing is kept for later runs: {refused}");
+        output::say(format_args!("nothing is kept for later runs: {refused}"));
     }
     config.cache(cache);
 }
 
-/// What programs can import. Refuses one that imports something else.
-pub(crate) fn linker(
+/// What programs can import.
+pub(crate) fn linker(engine: &Engine) -> Result<Linker<WasiCtx>, String> {
+    let mut linker: Linker<WasiCtx> = Linker::new(engine);
+    pagefork_wasi::add_to_linker(&mut linker, |context| context)
+        .map_err(|error| format!("{error:#}"))?;
+    Ok(linker)
+}
+
+/// Defines the unknown imports of a module where that was asked for. Refuses a module that
+/// imports something else.
+pub(crate) fn complete(
+    linker: &mut Linker<WasiCtx>,
     file: &Path,
     unknown_imports: UnknownImports,
     store: &mut Store<WasiCtx>,
     module: &Module,
-) -> Result<Linker<WasiCtx>, String> {
-    let mut linker: Linker<WasiCtx> = Linker::new(module.engine());
-    pagefork_wasi::add_to_linker(&mut linker, |context| context)
-        .map_err(|error| format!("{error:#}"))?;
+) -> Result<(), String> {
     if unknown_imports == UnknownImports::Trap {
         linker.define_unknown_imports_as_traps(module).map_err(|error| format!("{error:#}"))?;
     }
-    check_imports(file, &linker, store, module)?;
-    Ok(linker)
+    check_imports(file, linker, store, module)
 }
 
 /// Names everything that is missing, where the linker would name the first.
@@ -112,18 +145,19 @@ fn check_imports(
     }
     let advice = match others {
         true => {
-            "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`) and \
-                 nothing else: such a module needs a host of its own, through the crate `pagefork`."
+            "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`); \
+                 `--preload NAME=FILE` offers what a module exports. Otherwise such a module needs a \
+                 host of its own, through the crate `pagefork`."
         }
         false => {
             "The command defines functions of WASI preview 1 (`wasi_snapshot_preview1`). \
-                  `--unknown-imports trap` runs the program all the same; a call of one of these \
+                  `--preload NAME=FILE` offers what a module exports. `--unknown-imports trap` runs the program all the same; a call of one of these \
                   functions then traps."
         }
     };
     Err(format!(
         "{} imports what nothing here defines:\n{}{advice}",
-        file.display(),
+        program::shown(file),
         show::table(&rows, &[])
     ))
 }
@@ -150,17 +184,29 @@ pub(crate) fn surround(
     }
     for directory in &world.directories {
         builder
-            .preopened_dir(&directory.host, &directory.guest, Permissions::ReadWrite)
+            .preopened_dir(&directory.host, &directory.guest, directory.permissions)
             .map_err(|error| error.to_string())?;
     }
     Ok(())
 }
 
-/// Calls the function that was asked for, or the program's own beginning. A
-/// module that is a library is set up first.
-fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Result<(), Error> {
+/// Calls the function that was asked for, or the program's own beginning; gives what is to
+/// be printed. A module that is a library is set up first.
+fn call(
+    arguments: &Run,
+    store: &mut Store<WasiCtx>,
+    instance: Instance,
+) -> Result<Vec<Val>, Error> {
     pagefork_wasi::initialize(&mut *store, &instance)?;
-    let name = arguments.invoke.as_deref().unwrap_or("_start");
+    let has_begun = instance.module(&*store).compiled().info.start.is_some();
+    let name = match &arguments.invoke {
+        Some(name) => name,
+        // Its start function was all there is to it.
+        None if has_begun && instance.get_func(&mut *store, "_start").is_none() => {
+            return Ok(Vec::new());
+        }
+        None => "_start",
+    };
     let function = instance.get_func(&mut *store, name).ok_or_else(|| {
         let exports = instance.exports(&mut *store);
         let functions: Vec<_> = exports
@@ -175,7 +221,8 @@ fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Resu
         })
     })?;
     if arguments.invoke.is_none() {
-        return function.call(store, &[], &mut []);
+        function.call(store, &[], &mut [])?;
+        return Ok(Vec::new());
     }
 
     let ty = function.ty(&*store);
@@ -189,47 +236,49 @@ fn call(arguments: &Run, store: &mut Store<WasiCtx>, instance: Instance) -> Resu
     }
     let mut results = vec![Val::I32(0); ty.results.len()];
     function.call(store, &params, &mut results)?;
-    for result in &results {
-        println!("{}", values::show(result));
-    }
-    Ok(())
+    Ok(results)
 }
 
-/// The exit code for a guest that did not simply return.
-fn outcome(arguments: &Run, store: &Store<WasiCtx>, error: &Error) -> Result<ExitCode, String> {
+/// The exit code for a guest that did not simply return; `file` is what it was made from.
+fn outcome(
+    arguments: &Run,
+    file: &Path,
+    store: &Store<WasiCtx>,
+    error: &Error,
+) -> Result<ExitCode, String> {
     if let Some(exit) = error.downcast_ref::<Exit>() {
         // As a shell has it: the low eight bits.
         return Ok(ExitCode::from(exit.0 as u8));
     }
+    let file = program::shown(file);
     let undefined = matches!(error.downcast_ref(), Some(LinkError::UndefinedFunction { .. }));
     if error.downcast_ref::<Trap>().is_none() && !undefined {
-        return Err(format!("{}: {error:?}", arguments.program.file().display()));
+        return Err(format!("{file}: {error:?}"));
     }
-    eprintln!("pagefork: {}: {error:?}", arguments.program.file().display());
+    output::say(format_args!("{file}: {error:?}"));
     if let Some(timeout) = arguments.timeout {
-        eprintln!("pagefork: it may run for {timeout:?} (`--timeout`)");
+        output::say(format_args!("it may run for {timeout:?} (`--timeout`)"));
     }
     if let Some(fuel) = arguments.fuel {
         let left = store.fuel().unwrap_or(0);
-        eprintln!("pagefork: of {fuel} units of fuel {left} were left (`--fuel`)");
+        output::say(format_args!("of {fuel} units of fuel {left} were left (`--fuel`)"));
     }
-    dump_core(arguments, store, error)?;
+    if let (Some(dump), Some(backtrace)) = (&arguments.core_dump, error.backtrace()) {
+        // The exit code is the trap's, whatever becomes of the dump.
+        match write_core(dump, &store.core_dump(&file.to_string(), backtrace)) {
+            Ok(()) => output::say(format_args!("core dump in {}", dump.display())),
+            Err(error) => output::say(format_args!(
+                "cannot write the core dump to {}: {error}",
+                dump.display()
+            )),
+        }
+    }
     Ok(ExitCode::from(TRAP_EXIT_CODE))
 }
 
-/// Writes what the guest was, where that was asked for.
-fn dump_core(arguments: &Run, store: &Store<WasiCtx>, error: &Error) -> Result<(), String> {
-    let (Some(file), Some(backtrace)) = (&arguments.core_dump, error.backtrace()) else {
-        return Ok(());
-    };
-    let dump = store.core_dump(&arguments.program.file().display().to_string(), backtrace);
-    // Only for its owner: it holds everything that the guest held.
+/// Writes what the guest was, only for its owner: it holds everything that the guest held.
+fn write_core(file: &Path, dump: &[u8]) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    options
-        .open(file)
-        .and_then(|mut opened| opened.write_all(&dump))
-        .map_err(|error| format!("cannot write the core dump to {}: {error}", file.display()))?;
-    eprintln!("pagefork: core dump in {}", file.display());
-    Ok(())
+    options.open(file)?.write_all(dump)
 }

@@ -10,7 +10,8 @@ use pagefork_serve::{AccessFormat, Output, Program, ProgramOptions, Server, Sign
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{LogFormat, Serve};
-use crate::{program, run};
+use crate::program::{self, Loader};
+use crate::run;
 
 /// Serves a program until a signal says to stop.
 pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
@@ -69,11 +70,13 @@ fn make_program(arguments: &Serve) -> Result<Program, String> {
     if !program::is_code_image(file) {
         config.strategies(Program::strategies());
     }
-    let module = program::load(config, file)?;
+    let loader = Loader::new(config)?;
+    let module = loader.load(file)?;
     // Only to look imports up.
     let context = WasiCtx::builder().build().map_err(|error| error.to_string())?;
     let mut store = Store::new(module.engine(), context);
-    let linker = run::linker(file, arguments.unknown_imports, &mut store, &module)?;
+    let mut linker = run::linker(loader.engine())?;
+    run::complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
     // What the program is given apart from requests.
     let mut builder = WasiCtxBuilder::new();
     run::surround(&mut builder, &arguments.program, &arguments.world)?;

@@ -3,6 +3,7 @@ use std::net::TcpListener;
 use pagefork_wasi::WasiCtxBuilder;
 
 use crate::arguments::Run;
+use crate::output;
 
 /// Passes sockets to the program: first those that this process was given,
 /// then those that it opens itself. The program's `LISTEN_FDS` counts all.
@@ -18,7 +19,7 @@ pub(crate) fn pass(arguments: &Run, builder: &mut WasiCtxBuilder) -> Result<(), 
         if address.ends_with(":0")
             && let Ok(chosen) = listener.local_addr()
         {
-            eprintln!("pagefork: listening on {chosen}");
+            output::say(format_args!("listening on {chosen}"));
         }
         builder.preopened_socket(listener).map_err(|error| error.to_string())?;
         count += 1;

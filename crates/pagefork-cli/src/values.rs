@@ -1,30 +1,74 @@
 use pagefork::{Val, ValType};
+use wast::parser::{Parse, ParseBuffer};
+use wast::token::{F32, F64};
 
-/// Reads a value of type `ty` from the command line.
+/// Reads a value of type `ty` from the command line: numbers as in WebAssembly text, and
+/// `null` for a reference.
 pub(crate) fn parse(text: &str, ty: ValType) -> Result<Val, String> {
     let value = match ty {
         ValType::I32 => integer(text, 32).map(|value| Val::I32(value as i32)),
         ValType::I64 => integer(text, 64).map(|value| Val::I64(value as i64)),
-        ValType::F32 => text.parse().ok().map(|value: f32| Val::F32(value.to_bits())),
-        ValType::F64 => text.parse().ok().map(|value: f64| Val::F64(value.to_bits())),
+        ValType::F32 => token(text).map(|F32 { bits, .. }| Val::F32(bits)),
+        ValType::F64 => token(text).map(|F64 { bits, .. }| Val::F64(bits)),
         ValType::V128 => integer(text, 128).map(|value| Val::V128(value as u128)),
-        _ => return Err(format!("a value of type {ty} cannot be given on the command line")),
+        ValType::Ref(_) => match Val::default_for(ty) {
+            Some(null) => (text == "null").then_some(null),
+            None => {
+                return Err(format!("a value of type {ty} cannot be given on the command line"));
+            }
+        },
     };
     value.ok_or_else(|| format!("{text:?} is no value of type {ty}"))
 }
 
-/// A value as `--invoke` prints it.
+/// A value as `--invoke` prints it. [`parse`] reads all but references that are not null.
 pub(crate) fn show(value: &Val) -> String {
     match value {
         Val::I32(value) => value.to_string(),
         Val::I64(value) => value.to_string(),
-        Val::F32(bits) => f32::from_bits(*bits).to_string(),
-        Val::F64(bits) => f64::from_bits(*bits).to_string(),
+        Val::F32(bits) => {
+            let payload = bits & 0x7f_ffff;
+            float(f32::from_bits(*bits), payload.into(), 0x40_0000)
+        }
+        Val::F64(bits) => {
+            let payload = bits & 0xf_ffff_ffff_ffff;
+            float(f64::from_bits(*bits), payload, 0x8_0000_0000_0000)
+        }
         Val::V128(value) => format!("{:#034x}", value),
-        Val::FuncRef(None) | Val::ExternRef(None) => "null".to_owned(),
+        Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) => "null".to_owned(),
         Val::FuncRef(Some(_)) => "a function".to_owned(),
         _ => "a reference".to_owned(),
     }
+}
+
+/// The shortest decimal number that means the same float; of a NaN the payload, unless it is
+/// the canonical one.
+fn float(value: impl Into<f64> + ToString + Copy, payload: u64, canonical: u64) -> String {
+    let wide: f64 = value.into();
+    if !wide.is_nan() {
+        return value.to_string();
+    }
+    let sign = if wide.is_sign_negative() { "-" } else { "" };
+    match payload == canonical {
+        true => format!("{sign}nan"),
+        false => format!("{sign}nan:{payload:#x}"),
+    }
+}
+
+/// A float of WebAssembly text, or one that is not finite in words that others print.
+fn token<T: for<'a> Parse<'a>>(text: &str) -> Option<T> {
+    let lower = text.to_ascii_lowercase();
+    let text = match lower.trim_start_matches(['-', '+']) {
+        "nan" | "inf" => &lower,
+        "infinity" => lower.strip_suffix("inity")?,
+        _ => text,
+    };
+    // Nothing but one token: no spaces, comments or parentheses.
+    if !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._:".contains(&byte)) {
+        return None;
+    }
+    let buffer = ParseBuffer::new(text).ok()?;
+    wast::parser::parse(&buffer).ok()
 }
 
 /// An integer of `bits` bits, signed or unsigned, decimal or with `0x`.

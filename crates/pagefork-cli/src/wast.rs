@@ -4,6 +4,7 @@ use pagefork::Engine;
 use pagefork_wast::WastRunner;
 
 use crate::arguments::Wast;
+use crate::output;
 
 /// Runs each script; prints what failed and how many directives passed.
 pub(crate) fn run(arguments: &Wast) -> Result<ExitCode, String> {
@@ -16,11 +17,11 @@ pub(crate) fn run(arguments: &Wast) -> Result<ExitCode, String> {
         let mut runner = WastRunner::new(&engine).map_err(|error| error.to_string())?;
         let report = runner.run(&name, &script).map_err(|error| error.to_string())?;
         for failure in &report.failures {
-            eprintln!("{failure}");
+            output::line(failure);
         }
         passed += report.passed;
         failed += report.failures.len();
     }
-    println!("{passed} directives passed, {failed} failed");
+    output::print(format!("{passed} directives passed, {failed} failed\n"))?;
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -39,7 +39,7 @@ fn a_core_dump_is_written_for_its_owner_when_a_program_traps() {
     assert!(!std::path::Path::new(&fresh).exists(), "nothing trapped");
 
     let nowhere = "--core-dump /nowhere/dump guest/wat/crash.wat";
-    assert_fails(nowhere, 1, &["cannot write the core dump to /nowhere/dump"]);
+    assert_fails(nowhere, 134, &["cannot write the core dump to /nowhere/dump"]);
 }
 
 #[test]

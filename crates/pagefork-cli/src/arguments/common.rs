@@ -3,12 +3,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pagefork_wasi::Permissions;
 
 /// What a program finds around it.
 #[derive(Args)]
 pub(crate) struct World {
-    /// Let the program see the directory HOST of this machine as GUEST
-    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
+    /// Let the program see the directory HOST of this machine as GUEST; with `:ro` for reading only
+    #[arg(long = "dir", value_name = "HOST[::GUEST[:ro]]", value_parser = directory)]
     pub(crate) directories: Vec<Directory>,
 
     /// Set an environment variable; without a value, pass this process's own
@@ -28,7 +29,8 @@ pub(crate) struct Program {
     pub(crate) no_cache: bool,
 
     // One list, because Clap ends its options only with the first value of a list.
-    /// The program, a WebAssembly module, binary or text, or compiled; what follows are its arguments
+    /// The program, a WebAssembly module, binary or text, or compiled; `-` is standard input; what
+    /// follows are its arguments
     #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
     program: Vec<OsString>,
 }
@@ -62,14 +64,23 @@ pub(crate) struct Directory {
     pub(crate) host: PathBuf,
     /// What the program calls it.
     pub(crate) guest: String,
+    /// What the program may do in it.
+    pub(crate) permissions: Permissions,
 }
 
 fn directory(text: &str) -> Result<Directory, String> {
-    let (host, guest) = text.split_once("::").unwrap_or((text, text));
+    // A colon in HOST alone is part of its name.
+    let (host, guest, permissions) = match text.split_once("::") {
+        None => (text, text, Permissions::ReadWrite),
+        Some((host, guest)) => match guest.strip_suffix(":ro") {
+            None => (host, guest, Permissions::ReadWrite),
+            Some(guest) => (host, guest, Permissions::ReadOnly),
+        },
+    };
     if host.is_empty() || guest.is_empty() {
-        return Err("give the directory as HOST or as HOST::GUEST".to_owned());
+        return Err("give the directory as HOST, HOST::GUEST or HOST::GUEST:ro".to_owned());
     }
-    Ok(Directory { host: host.into(), guest: guest.to_owned() })
+    Ok(Directory { host: host.into(), guest: guest.to_owned(), permissions })
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -6,18 +6,42 @@ mod run;
 mod serve;
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::output;
 
 pub(crate) use common::{Program, UnknownImports, World};
 pub(crate) use run::{Profile, Run};
 pub(crate) use serve::{LogFormat, Serve};
 
-/// Parses a command line. Prints help, or what is wrong with it, and ends the
-/// process where that is all there is to do; the exit code is then 0 or 2.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Command {
-    Pagefork::parse_from(with_default_command(arguments)).command
+/// Parses a command line.
+///
+/// # Errors
+/// Help that was asked for, or what is wrong with the line: for [`explain`].
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
+    Pagefork::try_parse_from(with_default_command(arguments)).map(|parsed| parsed.command)
+}
+
+/// Prints help, or what is wrong with a command line. The exit code is then 0 or 2.
+///
+/// # Errors
+/// Help that cannot be written.
+pub(crate) fn explain(error: &clap::Error) -> Result<ExitCode, String> {
+    if error.use_stderr() {
+        // It cannot be said elsewhere that this fails.
+        let _ = error.print();
+        return Ok(ExitCode::from(2));
+    }
+    output::print(error.render().to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a file's name stands for standard input.
+pub(crate) fn is_stdin(file: &Path) -> bool {
+    file == Path::new("-")
 }
 
 /// The grammar itself, for what is made from it.
@@ -78,14 +102,15 @@ pub(crate) struct Compile {
     #[arg(long)]
     pub(crate) core_dump: bool,
 
-    /// The module, binary or text
+    /// The module, binary or text; `-` is standard input
     pub(crate) file: PathBuf,
 }
 
 impl Compile {
-    /// The file to write.
-    pub(crate) fn output(&self) -> PathBuf {
-        self.output.clone().unwrap_or_else(|| self.file.with_extension("pfc"))
+    /// The file to write; `None` if the module comes from standard input and no file is named.
+    pub(crate) fn output(&self) -> Option<PathBuf> {
+        let beside = || Some(&self.file).filter(|file| !is_stdin(file));
+        self.output.clone().or_else(|| Some(beside()?.with_extension("pfc")))
     }
 }
 
@@ -95,7 +120,7 @@ pub(crate) struct Inspect {
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// The module, binary or text
+    /// The module, binary or text; `-` is standard input
     pub(crate) file: PathBuf,
 }
 

@@ -11,6 +11,10 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) world: World,
 
+    /// Instantiate the module FILE first, and offer its exports as those of a module NAME
+    #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
+    pub(crate) preloads: Vec<(String, PathBuf)>,
+
     /// Listen at HOST:PORT and pass the socket to the program, as descriptor 3 and on
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) tcplisten: Vec<String>,
@@ -60,10 +64,19 @@ pub(crate) enum Profile {
     Jitdump,
 }
 
+fn preload(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !file.is_empty() => Ok((name.to_owned(), file.into())),
+        _ => Err("give the module as NAME=FILE".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
     use std::path::Path;
+
+    use pagefork_wasi::Permissions;
 
     use super::super::common::Directory;
     use super::super::{Command, Pagefork, with_default_command};
@@ -91,14 +104,19 @@ mod tests {
             );
             assert_eq!(run.unknown_imports, UnknownImports::Refuse);
         }
-        let run = run("pagefork --dir . --dir /srv::/data --env A=b=c --timeout 2m \
+        let run = run("pagefork --dir . --dir /srv::/data --dir a:ro --dir /a::/b:ro --preload env=lib=1.wasm --env A=b=c --timeout 2m \
                        --unknown-imports trap --profile jitdump a.wasm")
         .expect("a line");
-        assert_eq!(run.world.directories[0], Directory { host: ".".into(), guest: ".".to_owned() });
-        assert_eq!(
-            run.world.directories[1],
-            Directory { host: "/srv".into(), guest: "/data".to_owned() }
-        );
+        let directory = |host: &str, guest: &str, permissions| {
+            let (host, guest) = (host.into(), guest.to_owned());
+            Directory { host, guest, permissions }
+        };
+        let all = Permissions::ReadWrite;
+        assert_eq!(run.world.directories[0], directory(".", ".", all));
+        assert_eq!(run.world.directories[1], directory("/srv", "/data", all));
+        assert_eq!(run.world.directories[2], directory("a:ro", "a:ro", all));
+        assert_eq!(run.world.directories[3], directory("/a", "/b", Permissions::ReadOnly));
+        assert_eq!(run.preloads, [("env".to_owned(), "lib=1.wasm".into())]);
         assert_eq!(run.world.variables, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(run.timeout, Some(Duration::from_secs(120)));
         assert_eq!(run.unknown_imports, UnknownImports::Trap);
@@ -112,6 +130,7 @@ mod tests {
             ("pagefork --timeout 5 a.wasm", "500ms, 10s, 2m"),
             ("pagefork --timeout 99999999999999999999s a.wasm", "no time"),
             ("pagefork --dir ::/x a.wasm", "HOST::GUEST"),
+            ("pagefork --preload x a.wasm", "NAME=FILE"),
             ("pagefork --env =x a.wasm", "needs a name"),
             ("pagefork --frob a.wasm", "--frob"),
             ("pagefork --fuel lots a.wasm", "--fuel"),

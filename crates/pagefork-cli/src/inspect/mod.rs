@@ -7,7 +7,6 @@ mod words;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -18,7 +17,8 @@ use pagefork_layout::module::{Item, ModuleInfo};
 use wasmparser::{Parser, Payload};
 
 use crate::arguments::Inspect;
-use crate::program;
+use crate::output;
+use crate::program::{self, Loader};
 use crate::show;
 
 /// As many functions, segments or globals are listed unless all are asked for.
@@ -27,14 +27,10 @@ const LISTED: usize = 10;
 /// Shows what a module is made of, and what the compiler makes of it.
 pub(crate) fn inspect(arguments: &Inspect) -> Result<ExitCode, String> {
     let binary = program::read(&arguments.file)?;
-    let module = program::compile(Config::new(), &arguments.file, &binary)?;
+    let module = Loader::new(Config::new())?.compile(&arguments.file, &binary)?;
     let report = report(&arguments.file, &binary, &module, arguments.all);
-    match std::io::stdout().write_all(report.as_bytes()) {
-        // Whoever reads it has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(format!("cannot write the report: {error}")),
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
+    output::print(report)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn report(path: &Path, binary: &[u8], module: &Module, all: bool) -> String {
