@@ -211,7 +211,7 @@ fn call(
         let exports = instance.exports(&mut *store);
         let functions: Vec<_> = exports
             .filter(|export| export.clone().into_extern().into_func().is_some())
-            .map(|export| export.name().to_owned())
+            .map(|export| show::name(export.name()))
             .collect();
         Error::msg(match (&arguments.invoke, functions.join(", ")) {
             (Some(name), functions) => format!("no function is exported as {name:?}, only: {functions}"),

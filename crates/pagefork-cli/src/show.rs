@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use pagefork::ExternType;
+use pagefork::{ExternType, OneLine};
 use pagefork_layout::page::WASM_PAGE_SIZE;
 
 const KIB: u64 = 1 << 10;
@@ -27,16 +27,9 @@ pub(crate) fn offset(from_base: i64) -> String {
     format!("{sign}{:#x}", from_base.unsigned_abs())
 }
 
-/// A name out of a module, without anything that a terminal would obey.
+/// A name out of a module, as a part of one line.
 pub(crate) fn name(name: &str) -> String {
-    let mut shown = String::with_capacity(name.len());
-    for c in name.chars() {
-        match c {
-            '"' | '\'' => shown.push(c),
-            _ => shown.extend(c.escape_debug()),
-        }
-    }
-    shown
+    OneLine(name).to_string()
 }
 
 /// A number of things: `1 page`, `2 pages`.

@@ -1,4 +1,5 @@
 use pagefork_layout::slot::SlotTooLarge;
+use pagefork_layout::text::OneLine;
 
 /// Why a module was refused.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -46,7 +47,9 @@ pub enum CompileError {
 
 impl From<wasmparser::BinaryReaderError> for CompileError {
     fn from(error: wasmparser::BinaryReaderError) -> Self {
-        Self::Invalid { message: error.message().to_owned(), offset: error.offset() }
+        // It may name what the module names.
+        let message = OneLine(error.message()).to_string();
+        Self::Invalid { message, offset: error.offset() }
     }
 }
 

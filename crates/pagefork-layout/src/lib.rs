@@ -25,6 +25,8 @@ pub mod link;
 pub mod trap;
 /// Compiled code: text, descriptors, trap table, call sites.
 pub mod code;
+/// Text out of modules, for people.
+pub mod text;
 /// A module's initial image: the bytes that tables, state and memory start with.
 pub mod image;
 

@@ -1,7 +1,9 @@
 use std::fmt;
 
 use pagefork_layout::code::CodeKind;
+use pagefork_layout::text::OneLine;
 
+use crate::demangle::demangle;
 use crate::enter::{self, EntryFrame};
 use crate::module::Module;
 use crate::source::{SourceLocation, Sources};
@@ -40,7 +42,9 @@ impl Frame {
         self.function
     }
 
-    /// The function's name, where the module has one for it.
+    /// The function's name, where the module has one for it, as it is there: of code in
+    /// Rust or C++ it may be mangled, and it may have any characters. Displayed, a frame
+    /// names it as the source does, in one line: see [`OneLine`].
     pub fn function_name(&self) -> Option<&str> {
         self.module.info().function_name(self.function)
     }
@@ -78,11 +82,8 @@ impl Frame {
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let module = self.module.name().unwrap_or("<unnamed module>");
-        write!(f, "{module}!")?;
-        match self.function_name() {
-            Some(name) => f.write_str(name)?,
-            None => f.write_str("<unnamed function>")?,
-        }
+        let function = self.function_name().map_or("<unnamed function>".into(), demangle);
+        write!(f, "{}!{}", OneLine(module), OneLine(&function))?;
         write!(f, " (function {}, code offset {:#x})", self.function, self.offset)
     }
 }

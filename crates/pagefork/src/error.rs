@@ -5,6 +5,7 @@ use std::io;
 use pagefork_compiler::CompileError;
 use pagefork_compiler::file::CodeImageError;
 use pagefork_layout::slot::SlotTooLarge;
+use pagefork_layout::text::OneLine;
 use pagefork_pages::PagesError;
 
 use crate::backtrace::WasmBacktrace;
@@ -60,7 +61,10 @@ pub enum ErrorKind {
 #[non_exhaustive]
 pub enum LinkError {
     /// Nothing is defined by that name.
-    #[error("unknown import: {module:?} {name:?} is not defined; a {expected} is needed")]
+    #[error(
+        "unknown import: {:?} {:?} is not defined; a {expected} is needed",
+        OneLine(.module), OneLine(.name)
+    )]
     UnknownImport {
         /// First name of the import.
         module: String,
@@ -70,7 +74,10 @@ pub enum LinkError {
         expected: String,
     },
     /// What is given for an import is of another type.
-    #[error("incompatible import type for {module:?} {name:?}: expected {expected}, found {found}")]
+    #[error(
+        "incompatible import type for {:?} {:?}: expected {expected}, found {found}",
+        OneLine(.module), OneLine(.name)
+    )]
     IncompatibleImport {
         /// First name of the import.
         module: String,
@@ -91,7 +98,10 @@ pub enum LinkError {
     },
     /// A function was called that nothing defines; see
     /// [`Linker::define_unknown_imports_as_traps`](crate::Linker::define_unknown_imports_as_traps).
-    #[error("the imported function {module:?} {name:?} was called, but nothing defines it")]
+    #[error(
+        "the imported function {:?} {:?} was called, but nothing defines it",
+        OneLine(.module), OneLine(.name)
+    )]
     UndefinedFunction {
         /// First name of the import.
         module: String,
@@ -99,7 +109,10 @@ pub enum LinkError {
         name: String,
     },
     /// The name is defined, and shadowing is not allowed.
-    #[error("{module:?} {name:?} is already defined; `allow_shadowing` permits to replace it")]
+    #[error(
+        "{:?} {:?} is already defined; `allow_shadowing` permits to replace it",
+        OneLine(.module), OneLine(.name)
+    )]
     AlreadyDefined {
         /// First name.
         module: String,
@@ -111,7 +124,7 @@ pub enum LinkError {
 /// The text format of a module is malformed: where and why.
 #[cfg(feature = "wat")]
 #[derive(Debug, thiserror::Error)]
-#[error("malformed text of a module: {0}")]
+#[error("malformed text of a module: {}", escape_lines(.0))]
 pub struct TextError(wat::Error);
 
 #[cfg(feature = "wat")]
@@ -119,6 +132,14 @@ impl TextError {
     pub(crate) fn new(error: wat::Error) -> Self {
         Self(error)
     }
+}
+
+/// The message, which quotes the text, line by line.
+#[cfg(feature = "wat")]
+fn escape_lines(error: &wat::Error) -> String {
+    let message = error.to_string();
+    let lines: Vec<String> = message.lines().map(|line| OneLine(line).to_string()).collect();
+    lines.join("\n")
 }
 
 /// Which limit of a store was met.
@@ -150,8 +171,9 @@ pub enum UsageError {
     ResetIncomplete,
     /// A module is to be spawned some of whose imports belong to a store.
     #[error(
-        "{module:?} {name:?} belongs to a store, and a spawned instance has one of its own: \
-         instantiate the module in that store, or define a host function in the linker"
+        "{:?} {:?} belongs to a store, and a spawned instance has one of its own: \
+         instantiate the module in that store, or define a host function in the linker",
+        OneLine(.module), OneLine(.name)
     )]
     ImportOfStore {
         /// First name of the import.
@@ -214,7 +236,7 @@ pub enum UsageError {
     #[error("no such type: {0}")]
     InvalidType(String),
     /// Nothing is exported by that name, or something of another kind.
-    #[error("there is no exported {kind} {name:?}")]
+    #[error("there is no exported {kind} {:?}", OneLine(.name))]
     NoExport {
         /// What kind of export was wanted.
         kind: &'static str,

@@ -1,4 +1,5 @@
 use pagefork_layout::module::{ExternType, Item};
+use pagefork_layout::text::OneLine;
 use pagefork_pages::Choice;
 
 use crate::error::{Result, UsageError};
@@ -184,7 +185,7 @@ impl Instance {
             function.ok_or_else(|| UsageError::NoExport { kind, name: name.to_owned() })?;
         function
             .typed(&store)
-            .map_err(|error| error.context(format!("the exported function {name:?}")))
+            .map_err(|error| error.context(format!("the exported function {:?}", OneLine(name))))
     }
 
     /// The exported memory `name`.

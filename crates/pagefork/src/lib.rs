@@ -109,6 +109,8 @@ mod signals;
 mod trap;
 /// Where they stopped.
 mod backtrace;
+/// Names as the source has them.
+mod demangle;
 /// Lines of source code.
 mod source;
 /// What a guest was when it trapped, as a file.
@@ -154,6 +156,7 @@ pub use pagefork_compiler::{CompileError, Progress};
 pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };
+pub use pagefork_layout::text::OneLine;
 pub use pagefork_pages::{
     Choice, CodeBounds, GrowthKind, PagesError, PoolConfig, PoolCounters, Reason, ResetKind,
     Strategies, StrategyConfig,

@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use pagefork_layout::code::{CodeImage, CodeKind};
 use pagefork_layout::module::{Item, ModuleInfo};
 use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::text::OneLine;
 
 use crate::code_memory::CodeMemory;
 use crate::error::SystemError;
@@ -122,13 +123,8 @@ fn pieces<'a>(
             CodeKind::Fill(memory) => format!("fill memory {memory}"),
         };
         let bytes = &memory.text()[start..start + size];
-        Piece { address: memory.start() + start, bytes, name: printable(&name) }
+        Piece { address: memory.start() + start, bytes, name: OneLine(&name).to_string() }
     })
-}
-
-/// A name out of a module as one line of text.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The file of a process.
@@ -317,10 +313,10 @@ mod tests {
         let directory = directory("perfmap");
         let path = directory.join("perf-7.map");
         let mut writer = Writer::new(Profile::PerfMap, &path, 7).unwrap();
-        let name = printable("a b\nc");
+        let name = OneLine("a b\nc").to_string();
         writer.pieces(&[Piece { address: 0xabc0, bytes: &[0; 17], name }]).unwrap();
         writer.pieces(&[Piece { address: 1, bytes: &[0], name: "é".to_owned() }]).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "abc0 11 a b?c\n1 1 é\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "abc0 11 a b\\nc\n1 1 é\n");
         fs::remove_dir_all(directory).unwrap();
     }
 

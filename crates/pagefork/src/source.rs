@@ -6,10 +6,12 @@ use std::fmt;
 use gimli::{EndianSlice, LittleEndian};
 
 use pagefork_layout::code::DebugInfo;
+use pagefork_layout::text::OneLine;
 
 use crate::module::Module;
 
-/// A place in source code.
+/// A place in source code. The fields are as the module has them, which may be with any
+/// characters; displayed, they are parts of one line: see [`OneLine`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct SourceLocation {
@@ -26,9 +28,9 @@ pub struct SourceLocation {
 impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(function) = &self.function {
-            write!(f, "{function} ")?;
+            write!(f, "{} ", OneLine(function))?;
         }
-        write!(f, "at {}", self.file.as_deref().unwrap_or("<unknown file>"))?;
+        write!(f, "at {}", OneLine(self.file.as_deref().unwrap_or("<unknown file>")))?;
         for number in [self.line, self.column].into_iter().flatten() {
             write!(f, ":{number}")?;
         }
