@@ -12,7 +12,7 @@ use crate::instance::{Extern, Instance};
 use crate::instantiate::describe;
 use crate::module::{ImportType, Module};
 use crate::pre::InstancePre;
-use crate::store::{AsContext, AsContextMut, StoreInner};
+use crate::store::{AsContext, AsContextMut, Invariant, StoreInner};
 use crate::value::Val;
 
 /// Definitions by two names, with which modules' imports are satisfied.
@@ -48,7 +48,7 @@ pub struct Linker<T> {
     engine: Engine,
     modules: HashMap<String, HashMap<String, Definition>>,
     allow_shadowing: bool,
-    data: PhantomData<fn(T)>,
+    data: Invariant<T>,
 }
 
 #[derive(Clone)]

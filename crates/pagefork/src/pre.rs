@@ -12,7 +12,7 @@ use crate::limits::StoreLimits;
 use crate::linker::Definition;
 use crate::module::Module;
 use crate::pool::{Home, Parked};
-use crate::store::{AsContextMut, Store};
+use crate::store::{AsContextMut, Invariant, Store};
 
 /// A module with what its imports are, checked: instances of it are made without
 /// looking names up.
@@ -39,7 +39,7 @@ use crate::store::{AsContextMut, Store};
 /// ```
 pub struct InstancePre<T> {
     shared: Arc<Shared>,
-    data: PhantomData<fn(T)>,
+    data: Invariant<T>,
 }
 
 struct Shared {

@@ -49,7 +49,82 @@ pub(crate) struct Full<T> {
     pub(crate) inner: StoreInner,
     /// Gone once the store is parked.
     pub(crate) data: ManuallyDrop<T>,
+    invariant: Invariant<T>,
 }
+
+/// Makes a type invariant in `T`, without owning or sharing one.
+///
+/// Host functions of a store, a linker or an `InstancePre` read and write the embedder's
+/// data as the `T` with which they were defined. A subtype or supertype of `T` must not take
+/// its place, or the data could be written as the one and read as the other. Types without
+/// a short lifetime have subtypes too: a function that takes any `&str` is one that takes a
+/// `&'static str`. If a store of the first could become a store of the second, safe code
+/// could put a function there that keeps its argument for ever, and a host function would
+/// call it with a text that is freed soon.
+///
+/// ```
+/// # use pagefork::*;
+/// fn exchange(it: for<'a> fn(&'a str)) -> fn(&'static str) {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: Store<for<'a> fn(&'a str)>) -> Store<fn(&'static str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: Store<fn(&'static str)>) -> Store<for<'a> fn(&'a str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: Linker<for<'a> fn(&'a str)>) -> Linker<fn(&'static str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: Linker<fn(&'static str)>) -> Linker<for<'a> fn(&'a str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: InstancePre<for<'a> fn(&'a str)>) -> InstancePre<fn(&'static str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: InstancePre<fn(&'static str)>) -> InstancePre<for<'a> fn(&'a str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: StoreContext<'_, for<'a> fn(&'a str)>) -> StoreContext<'_, fn(&'static str)> {
+///     it
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use pagefork::*;
+/// fn exchange(it: StoreContext<'_, fn(&'static str)>) -> StoreContext<'_, for<'a> fn(&'a str)> {
+///     it
+/// }
+/// ```
+pub(crate) type Invariant<T> = PhantomData<fn(T) -> T>;
 
 // SAFETY: `inner` may be used from any thread, one at a time, see `group`.
 unsafe impl<T: Send> Send for Store<T> {}
@@ -57,7 +132,11 @@ unsafe impl<T: Send> Send for Store<T> {}
 impl<T> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
-        let full = Full { inner: StoreInner::new(engine), data: ManuallyDrop::new(data) };
+        let full = Full {
+            inner: StoreInner::new(engine),
+            data: ManuallyDrop::new(data),
+            invariant: PhantomData,
+        };
         let full = Box::new(full);
         Self { full: NonNull::from(Box::leak(full)), owned: PhantomData }
     }
