@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{in_own_process, trap_code};
 use pagefork::suspend::{self, Progress};
 use pagefork::{
-    Caller, CodeBounds, Config, Engine, Error, ExternRef, Global, GlobalType, GrowthKind, Instance,
-    InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType, Module, ResetKind, Store,
-    StoreLimits, StrategyConfig, TrapCode, UsageError, Val, ValType, WasmBacktrace,
+    Caller, CodeBounds, Config, Engine, Error, ExternRef, Func, Global, GlobalType, GrowthKind,
+    Instance, InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType, Module,
+    ResetKind, Store, StoreLimits, StrategyConfig, TrapCode, UsageError, Val, ValType,
+    WasmBacktrace,
 };
 use pagefork_pages::HostFeatures;
 use pagefork_pages::inject::{fail_from, half_way};
@@ -335,6 +336,61 @@ fn a_snapshot_with_a_longer_table_than_is_allowed_is_refused() {
     store.set_limits(StoreLimits::new().table_elements(11));
     store.reset_to(&snapshot, ()).unwrap();
     assert_eq!(table.size(&store), 11);
+}
+
+/// A table that a guest calls through, and one import that is in it already.
+const CALLS_TABLE: &str = r#"(module
+    (type $int (func (result i32)))
+    (import "host" "known" (func $known (type $int)))
+    (table (export "table") 3 funcref)
+    (elem (i32.const 0) $known)
+    (func (export "call") (param i32) (result i32)
+        (call_indirect (type $int) (local.get 0))))"#;
+
+/// A reference to a host function is its number in the store: in another store that number
+/// may be another function's, even of another type.
+#[test]
+fn a_snapshot_names_no_host_function_of_another_store() {
+    let engine = Engine::default();
+    let module = Module::new(&engine, CALLS_TABLE).unwrap();
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap("host", "known", || 1).unwrap();
+    linker.func_wrap("host", "shared", || 2).unwrap();
+    let pre = linker.instantiate_pre(&module).unwrap();
+
+    let (mut store, instance) = pre.spawn(()).unwrap();
+    let plain = store.snapshot().unwrap();
+    let table = instance.get_table(&mut store, "table").unwrap();
+    let shared = linker.get(&mut store, "host", "shared").unwrap().into_func().unwrap();
+    table.set(&mut store, 1, shared.into()).unwrap();
+    let with_shared = store.snapshot().unwrap();
+    let own = Func::wrap(&mut store, || 3);
+    table.set(&mut store, 2, own.into()).unwrap();
+    let with_own = store.snapshot().unwrap();
+    store.reset_to(&with_own, ()).unwrap();
+    let call = instance.get_typed_func::<i32, i32>(&mut store, "call").unwrap();
+    assert_eq!([0, 1, 2].map(|i| call.call(&mut store, i).unwrap()), [1, 2, 3]);
+
+    // As many functions, of which one is another.
+    let (mut other, instance) = pre.spawn(()).unwrap();
+    linker.get(&mut other, "host", "shared").unwrap();
+    Func::wrap(&mut other, |a: i64, b: i64| a + b);
+    for _ in 0..2 {
+        let error = other.reset_to(&with_own, ()).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(UsageError::WrongSnapshot(_))), "{error:?}");
+        assert!(error.to_string().contains("host function"), "{error}");
+        // What no guest refers to need not be the same.
+        other.reset_to(&with_shared, ()).unwrap();
+        let call = instance.get_typed_func::<i32, i32>(&mut other, "call").unwrap();
+        assert_eq!([0, 1].map(|i| call.call(&mut other, i).unwrap()), [1, 2]);
+        assert_eq!(trap_code(&call.call(&mut other, 2).unwrap_err()), TrapCode::IndirectCallToNull);
+    }
+    // Fewer functions.
+    let (mut other, _) = pre.spawn(()).unwrap();
+    other.reset_to(&plain, ()).unwrap();
+    other.reset_to(&with_shared, ()).unwrap_err();
+    linker.get(&mut other, "host", "shared").unwrap();
+    other.reset_to(&with_shared, ()).unwrap();
 }
 
 /// Calls the host, and then touches its memory.

@@ -1,21 +1,25 @@
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::page::{PAGE_SIZE, round_up};
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_pages::{Image, MemorySize, Owner};
 
 use crate::error::{LimitError, Result, UsageError};
+use crate::func::HostFunc;
 use crate::group::Place;
 use crate::limits;
 use crate::module::Module;
-use crate::store::{Store, StoreInner};
+use crate::store::{Store, StoreId, StoreInner};
 
 /// What the instances of a store were at some time: their memories, tables, globals and
 /// all else that guests can see or change, as images that slots are filled from. What the
 /// embedder's data was is the embedder's.
 ///
-/// Cheap to clone: clones share the images.
+/// Cheap to clone: clones share the images. Host functions that guests refer to live as long
+/// as the snapshot.
 ///
 /// # Examples
 ///
@@ -39,21 +43,20 @@ use crate::store::{Store, StoreInner};
 /// assert_eq!(next.call(&mut store, ())?, 1);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Snapshot(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     instances: Vec<InstanceSnapshot>,
-    /// Host functions that the instances can refer to: the first so many of the store.
-    host_functions: usize,
-    /// The store, if it refers to what only this store has.
-    store: crate::group::StoreId,
+    /// The host functions that tables and globals refer to, each with its number in the
+    /// store, which is all that a reference says of it.
+    host_functions: Vec<(u32, Arc<HostFunc>)>,
+    /// The store that it was taken of.
+    store: StoreId,
     /// What its instance was spawned from.
     home: Option<u64>,
 }
 
-#[derive(Debug)]
 struct InstanceSnapshot {
     module: Module,
     image: Arc<Image>,
@@ -79,7 +82,8 @@ impl<T> Store<T> {
     ///
     /// # Errors
     /// [`UsageError::WrongSnapshot`] if the store has other instances than the one that
-    /// the snapshot is of, [`LimitError`] if they had more then than the store may,
+    /// the snapshot is of, or a guest referred to a host function that this store does not
+    /// have, [`LimitError`] if they had more then than the store may,
     /// and nothing has changed then; if the system refuses something, as [`Store::reset`].
     pub fn reset_to(&mut self, snapshot: &Snapshot, data: T) -> Result<T> {
         snapshot.check(self.inner())?;
@@ -93,8 +97,10 @@ impl Snapshot {
     fn take(store: &StoreInner) -> Result<Self> {
         store.check_usable()?;
         let mut instances = Vec::with_capacity(store.instances.len());
+        let mut host_functions = Vec::new();
         for ordinal in 1..store.next_ordinal() {
             check_contents(store, ordinal)?;
+            store.each_host_function(ordinal, |index| host_functions.push(index));
             instances.push(InstanceSnapshot {
                 module: store.instance(ordinal).module.clone(),
                 image: make_image(store, ordinal)?,
@@ -102,7 +108,10 @@ impl Snapshot {
                 table_elements: store.table_elements(ordinal),
             });
         }
-        let host_functions = store.host_functions().len();
+        host_functions.sort_unstable();
+        host_functions.dedup();
+        let function = |index: u32| (index, Arc::clone(&store.host_functions()[index as usize]));
+        let host_functions = host_functions.into_iter().map(function).collect();
         let home = store.home_number();
         Ok(Self(Arc::new(Inner { instances, host_functions, store: store.id, home })))
     }
@@ -124,8 +133,12 @@ impl Snapshot {
         if *id != store.id && !same_home {
             return wrong("it is of another store, not spawned from the same `InstancePre`");
         }
-        if *host_functions > store.host_functions().len() {
-            return wrong("it is of a store with more host functions");
+        let known = |(index, function): &(u32, Arc<HostFunc>)| {
+            let own = store.host_functions().get(*index as usize);
+            own.is_some_and(|own| Arc::ptr_eq(own, function))
+        };
+        if !host_functions.iter().all(known) {
+            return wrong("its guest refers to a host function that this store does not have");
         }
         let (mut memory_total, limits) = (0u64, &store.limits);
         for instance in instances {
@@ -173,7 +186,28 @@ fn check_contents(store: &StoreInner, ordinal: u32) -> Result<()> {
     }
 }
 
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.instances.len();
+        f.debug_struct("Snapshot").field("instances", &count).finish_non_exhaustive()
+    }
+}
+
 impl StoreInner {
+    /// Shows the number of every host function that an instance's own globals and tables
+    /// refer to.
+    fn each_host_function(&self, ordinal: u32, mut look: impl FnMut(u32)) {
+        self.each_reference(ordinal, |ty, word| {
+            let function = FuncRef(word);
+            if ty.heap.top() == HeapType::Func
+                && function.ordinal() == HOST_ORDINAL
+                && let Some(index) = function.index()
+            {
+                look(index);
+            }
+        });
+    }
+
     /// Shows every reference that an instance's own globals and tables hold.
     fn each_reference(&self, ordinal: u32, mut look: impl FnMut(RefType, u64)) {
         let info = self.instance(ordinal).module.info();
