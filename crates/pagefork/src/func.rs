@@ -252,6 +252,47 @@ impl<'a, T: 'static> Caller<'a, T> {
         self.instance()?.get_export(&mut self.store, name)
     }
 
+    /// How much fuel the guest has left while it waits: see [`Store::fuel`](crate::Store::fuel).
+    ///
+    /// # Errors
+    /// As [`Store::fuel`](crate::Store::fuel).
+    pub fn fuel(&self) -> Result<u64> {
+        self.store.fuel()
+    }
+
+    /// Gives the guest other fuel to go on with: see [`Store::set_fuel`](crate::Store::set_fuel).
+    ///
+    /// # Errors
+    /// As [`Store::set_fuel`](crate::Store::set_fuel).
+    pub fn set_fuel(&mut self, fuel: u64) -> Result<()> {
+        self.store.set_fuel(fuel)
+    }
+
+    /// Lets the guest pay for what the host function does.
+    ///
+    /// # Errors
+    /// As [`Store::charge_fuel`](crate::Store::charge_fuel).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Config, Engine, Func, Result, Store};
+    ///
+    /// let mut store = Store::new(&Engine::new(Config::new().fuel(true))?, ());
+    /// let work = Func::wrap(&mut store, |mut caller: Caller<'_, ()>, size: u32| -> Result<()> {
+    ///     caller.charge_fuel(u64::from(size) * 10)
+    /// });
+    /// store.set_fuel(25)?;
+    /// let work = work.typed::<u32, ()>(&store)?;
+    /// work.call(&mut store, 2)?;
+    /// assert_eq!(store.fuel()?, 5);
+    /// assert!(work.call(&mut store, 1).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn charge_fuel(&mut self, units: u64) -> Result<()> {
+        self.store.charge_fuel(units)
+    }
+
     /// What interrupts the store's guests from other threads.
     pub fn interrupt_handle(&self) -> InterruptHandle {
         self.store.interrupt_handle()

@@ -20,6 +20,7 @@ use pagefork_layout::module::FuncType;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state;
 use pagefork_layout::state::save::Suspension;
+use pagefork_layout::trap::TrapCode;
 use pagefork_pages::{Owner, Slot, SlotBounds, View};
 
 use crate::activation::Activation;
@@ -34,6 +35,7 @@ use crate::module::{Module, SpawnPlan};
 use crate::pool::Home;
 use crate::suspend::Suspended;
 use crate::thread;
+use crate::trap::Trap;
 use crate::value::Val;
 
 /// Tells stores apart: no two of a process are the same.
@@ -565,12 +567,46 @@ impl StoreInner {
         }
     }
 
-    /// Lets the guest pay for an operation on `units` units of 16 bytes.
-    pub(crate) fn pay_fuel(&mut self, units: u64) {
-        if self.engine.config().compile.fuel {
-            let units = i64::try_from(units).unwrap_or(i64::MAX);
-            self.activation.fuel = self.activation.fuel.saturating_sub(units);
+    /// Lets the guest pay for something that the runtime does for it.
+    ///
+    /// # Errors
+    /// If it has not as much: then nothing is left, and it stops at its next function
+    /// entry or loop, whatever becomes of the error.
+    pub(crate) fn pay_fuel(&mut self, units: u64) -> Result<(), TrapCode> {
+        if !self.engine.config().compile.fuel {
+            return Ok(());
         }
+        let fuel = &mut self.activation.fuel;
+        // Never far below zero: compiled code subtracts without a look at overflows.
+        match i64::try_from(units).ok().map(|units| fuel.saturating_sub(units)) {
+            Some(left) if left >= 0 => {
+                *fuel = left;
+                Ok(())
+            }
+            _ => {
+                *fuel = (*fuel).min(-1);
+                Err(TrapCode::OutOfFuel)
+            }
+        }
+    }
+
+    /// See [`Store::fuel`](crate::Store::fuel).
+    pub(crate) fn fuel(&self) -> Result<u64> {
+        self.check_metered()?;
+        Ok(u64::try_from(self.activation.fuel).unwrap_or(0))
+    }
+
+    /// See [`Store::set_fuel`](crate::Store::set_fuel).
+    pub(crate) fn set_fuel(&mut self, fuel: u64) -> Result<()> {
+        self.check_metered()?;
+        self.activation.fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
+        Ok(())
+    }
+
+    /// See [`Store::charge_fuel`](crate::Store::charge_fuel).
+    pub(crate) fn charge_fuel(&mut self, units: u64) -> Result<()> {
+        self.check_metered()?;
+        self.pay_fuel(units).map_err(|code| Trap::without_backtrace(code).into())
     }
 
     /// # Errors

@@ -342,7 +342,12 @@ impl StoreInner {
     }
 
     /// The bytes `offset..offset + length` of a memory.
-    fn memory_range(&self, place: Place, offset: u64, length: u64) -> Result<*mut u8, TrapCode> {
+    pub(crate) fn memory_range(
+        &self,
+        place: Place,
+        offset: u64,
+        length: u64,
+    ) -> Result<*mut u8, TrapCode> {
         let (start, size) = self.memory_bytes(place);
         match offset.checked_add(length) {
             Some(end) if end <= size as u64 => Ok(start.wrapping_add(offset as usize)),

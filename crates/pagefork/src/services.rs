@@ -1,6 +1,7 @@
 //! What the runtime does for guests: operations on whole ranges, growth, and
 //! indirect calls across instances. Each checks all of its bounds, in 64 bits,
-//! before it writes anything.
+//! then lets the guest pay for what it does, and only then writes anything: a
+//! length means nothing before it is checked, and costs nothing.
 
 use pagefork_layout::link::Service;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
@@ -11,6 +12,12 @@ use crate::value::Cell;
 
 /// What growth answers that is not possible: -1, as 64 bits and in its lower 32.
 const NO_GROWTH: u64 = u64::MAX;
+
+/// Bytes that are written or copied for a unit of fuel.
+const BYTES_PER_UNIT: u64 = 16;
+
+/// Elements that are written or copied for a unit of fuel.
+const ELEMENTS_PER_UNIT: u64 = 2;
 
 /// Carries out the service `index` for the instance with this base.
 ///
@@ -47,14 +54,19 @@ pub(crate) unsafe fn call(
         }
         Service::MemoryFill => {
             let memory = store.memory(caller, number(0));
-            store.pay_fuel(argument(3) / 16);
-            store.memory_fill(memory, argument(1), argument(2) as u8, argument(3))?;
+            let (destination, length) = (argument(1), argument(3));
+            store.memory_range(memory, destination, length)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.memory_fill(memory, destination, argument(2) as u8, length)?;
         }
         Service::MemoryCopy => {
             let to = store.memory(caller, number(0));
             let from = store.memory(caller, number(1));
-            store.pay_fuel(argument(4) / 16);
-            store.memory_copy((to, from), argument(2), argument(3), argument(4))?;
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            store.memory_range(from, source, length)?;
+            store.memory_range(to, destination, length)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.memory_copy((to, from), destination, source, length)?;
         }
         Service::MemoryInit => {
             let memory = store.memory(caller, number(0));
@@ -64,28 +76,36 @@ pub(crate) unsafe fn call(
                 true => &[],
                 false => &*module.info().data[segment as usize].bytes,
             };
-            store.pay_fuel(argument(4) / 16);
-            store.memory_init(memory, bytes, argument(2), argument(3), argument(4))?;
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            store.memory_range(memory, destination, length)?;
+            check_segment(bytes, source, length).ok_or(TrapCode::MemoryOutOfBounds)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.memory_init(memory, bytes, destination, source, length)?;
         }
         Service::DataDrop => drop_segment(store, caller, Segment::Data(number(0))),
         Service::TableGrow => {
             let table = store.table(caller, number(0));
             let old = store.table_grow(caller, table, argument(2), argument(1));
             if old.is_ok() {
-                store.pay_fuel(argument(2) / 2);
+                store.pay_fuel(argument(2) / ELEMENTS_PER_UNIT)?;
             }
             answer(old.unwrap_or(NO_GROWTH));
         }
         Service::TableFill => {
             let table = store.table(caller, number(0));
-            store.pay_fuel(argument(3) / 2);
-            store.table_fill(caller, table, argument(1), argument(2), argument(3))?;
+            let (start, length) = (argument(1), argument(3));
+            store.check_elements(table, start, length)?;
+            store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
+            store.table_fill(caller, table, start, argument(2), length)?;
         }
         Service::TableCopy => {
             let to = store.table(caller, number(0));
             let from = store.table(caller, number(1));
-            store.pay_fuel(argument(4) / 2);
-            store.table_copy((to, from), argument(2), argument(3), argument(4))?;
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            store.check_elements(from, source, length)?;
+            store.check_elements(to, destination, length)?;
+            store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
+            store.table_copy((to, from), destination, source, length)?;
         }
         Service::TableInit => {
             let table = store.table(caller, number(0));
@@ -98,7 +118,9 @@ pub(crate) unsafe fn call(
                 let fits = destination <= store.table_length(table) && source == 0 && length == 0;
                 return if fits { Ok(()) } else { Err(TrapCode::TableOutOfBounds) };
             }
-            store.pay_fuel(length / 2);
+            store.check_elements(table, destination, length)?;
+            check_segment(&elements.items, source, length).ok_or(TrapCode::TableOutOfBounds)?;
+            store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
             store.table_init(caller, table, elements, destination, source, length)?;
         }
         Service::ElementDrop => drop_segment(store, caller, Segment::Element(number(0))),
@@ -122,6 +144,12 @@ pub(crate) unsafe fn call(
         Service::Catch => unsafe { store.catch(caller, cells) },
     }
     Ok(())
+}
+
+/// `None` if a segment has no such range.
+fn check_segment<T>(segment: &[T], start: u64, length: u64) -> Option<()> {
+    let end = start.checked_add(length)?;
+    (end <= segment.len() as u64).then_some(())
 }
 
 #[derive(Clone, Copy)]

@@ -268,16 +268,13 @@ impl<T> Store<T> {
     }
 
     /// Gives the store's guests this much fuel, instead of what they have. A guest
-    /// that has used it up traps at its next function entry or loop. At most
-    /// `i64::MAX` units count.
+    /// that has used it up traps at its next function entry, loop, or operation on a
+    /// range. At most `i64::MAX` units count.
     ///
     /// # Errors
     /// If the engine does not meter: see [`Config::fuel`](crate::Config::fuel).
     pub fn set_fuel(&mut self, fuel: u64) -> crate::Result<()> {
-        let inner = &mut self.full_mut().inner;
-        inner.check_metered()?;
-        inner.activation.fuel = i64::try_from(fuel).unwrap_or(i64::MAX);
-        Ok(())
+        self.full_mut().inner.set_fuel(fuel)
     }
 
     /// How much fuel is left.
@@ -285,9 +282,18 @@ impl<T> Store<T> {
     /// # Errors
     /// If the engine does not meter: see [`Config::fuel`](crate::Config::fuel).
     pub fn fuel(&self) -> crate::Result<u64> {
-        let inner = &self.full().inner;
-        inner.check_metered()?;
-        Ok(u64::try_from(inner.activation.fuel).unwrap_or(0))
+        self.full().inner.fuel()
+    }
+
+    /// Takes this much fuel from the store's guests: what a host function costs that
+    /// one of them called, for example.
+    ///
+    /// # Errors
+    /// A [trap](crate::TrapCode::OutOfFuel), if less is left: then nothing is left, and
+    /// the guest traps also if a host function keeps the error to itself. If the engine
+    /// does not meter: see [`Config::fuel`](crate::Config::fuel).
+    pub fn charge_fuel(&mut self, units: u64) -> crate::Result<()> {
+        self.full_mut().inner.charge_fuel(units)
     }
 
     /// What the store's guests are now, as a WebAssembly core dump: all memories
@@ -376,6 +382,14 @@ impl<'a, T> StoreContext<'a, T> {
     pub fn data(&self) -> &'a T {
         &self.0.data
     }
+
+    /// How much fuel is left: see [`Store::fuel`].
+    ///
+    /// # Errors
+    /// As [`Store::fuel`].
+    pub fn fuel(&self) -> crate::Result<u64> {
+        self.0.inner.fuel()
+    }
 }
 
 impl<T> Clone for StoreContext<'_, T> {
@@ -400,6 +414,30 @@ impl<T> StoreContextMut<'_, T> {
     /// The embedder's data.
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.0.data
+    }
+
+    /// How much fuel is left: see [`Store::fuel`].
+    ///
+    /// # Errors
+    /// As [`Store::fuel`].
+    pub fn fuel(&self) -> crate::Result<u64> {
+        self.0.inner.fuel()
+    }
+
+    /// Gives the store's guests other fuel: see [`Store::set_fuel`].
+    ///
+    /// # Errors
+    /// As [`Store::set_fuel`].
+    pub fn set_fuel(&mut self, fuel: u64) -> crate::Result<()> {
+        self.0.inner.set_fuel(fuel)
+    }
+
+    /// Takes fuel from the store's guests: see [`Store::charge_fuel`].
+    ///
+    /// # Errors
+    /// As [`Store::charge_fuel`].
+    pub fn charge_fuel(&mut self, units: u64) -> crate::Result<()> {
+        self.0.inner.charge_fuel(units)
     }
 
     /// What interrupts the store's guests from other threads.

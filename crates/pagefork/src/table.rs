@@ -223,7 +223,12 @@ impl StoreInner {
 
     /// # Errors
     /// If the elements `start..start + length` are not all within the table.
-    fn check_elements(&self, place: Place, start: u64, length: u64) -> Result<(), TrapCode> {
+    pub(crate) fn check_elements(
+        &self,
+        place: Place,
+        start: u64,
+        length: u64,
+    ) -> Result<(), TrapCode> {
         match start.checked_add(length) {
             Some(end) if end <= self.table_length(place) => Ok(()),
             _ => Err(TrapCode::TableOutOfBounds),

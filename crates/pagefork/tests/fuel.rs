@@ -1,7 +1,10 @@
 //! Fuel: guests pay for what they do, the same for the same work, and stop when
 //! it is used up.
 
-use pagefork::{Config, Engine, Instance, Module, Result, Store, Trap, TrapCode, UsageError};
+use pagefork::{
+    AsContext, AsContextMut, Config, Engine, Instance, Module, Result, Store, Trap, TrapCode,
+    UsageError,
+};
 
 const INITIAL: u64 = 1_000_000;
 
@@ -120,7 +123,16 @@ fn without_fuel_nothing_starts_and_with_new_fuel_it_goes_on() -> Result<()> {
 #[test]
 fn an_engine_that_does_not_meter_says_so() {
     let mut store = Store::new(&Engine::default(), ());
-    for error in [store.set_fuel(1).unwrap_err(), store.fuel().unwrap_err()] {
+    let mut context = store.as_context_mut();
+    let errors = [
+        context.set_fuel(1).unwrap_err(),
+        context.charge_fuel(1).unwrap_err(),
+        context.fuel().unwrap_err(),
+        store.as_context().fuel().unwrap_err(),
+        store.set_fuel(1).unwrap_err(),
+        store.fuel().unwrap_err(),
+    ];
+    for error in errors {
         assert!(matches!(error.downcast_ref(), Some(UsageError::NotMetered)), "{error}");
         assert!(error.to_string().contains("Config::fuel"), "{error}");
     }
