@@ -4,6 +4,10 @@
 
 mod common;
 
+/// What signal handlers leave on the stack.
+#[path = "invariant_4/signals.rs"]
+mod signals;
+
 use std::sync::mpsc;
 use std::time::Duration;
 

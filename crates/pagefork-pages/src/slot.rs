@@ -331,8 +331,15 @@ impl Slot {
 
     /// Hands a slot that has just been reset or made to an owner. The stack keeps
     /// no byte of another one.
+    ///
+    /// # Panics
+    /// If the slot is not whole.
     pub fn hand_to(&mut self, owner: Owner) {
-        self.stack.hand_to(owner, &self.pages);
+        let Self { pages, strategy, stack, .. } = self;
+        if stack.hides_from(owner) && strategy.look_at_stack(pages, stack).is_err() {
+            stack.clear_all(pages);
+        }
+        stack.hand_to(owner, pages);
     }
 
     /// Fills the slot from another image, with other sizes; maps are made anew.

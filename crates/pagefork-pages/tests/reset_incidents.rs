@@ -234,6 +234,42 @@ fn host_system_calls_into_guest_pages_are_undone() {
     }
 }
 
+/// The frame of a signal handler without a stack of its own is written by the kernel onto the
+/// stack that is in use: no page fault of the thread's own code shows it, and nobody says so.
+#[test]
+fn what_the_kernel_writes_to_the_stack_is_gone_for_another_owner() {
+    let case = Case::new("none", layout(), empty_image(&layout()), (WASM_PAGE, WASM_PAGE));
+    let stack = case.layout.stack.clone();
+    let top = stack.end / PAGE * PAGE;
+    for (kind, clear_stack) in
+        ResetKind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+    {
+        let config = StrategyConfig { clear_stack, ..strategies(kind).config() };
+        let what = format!("{config:?}");
+        let mut slot = case.spawn(&config.check().unwrap());
+        let shows = |slot: &Slot| bytes(slot, stack.clone()).iter().any(|&byte| byte != 0);
+        let mut unseen = 0;
+        for owner in 1..40 {
+            for _ in 0..2 {
+                slot.enter();
+                write(&slot, case.layout.link.start, &[1]);
+                // Next to what is in use, elsewhere in what may be kept, and below that.
+                let place = [top - PAGE, top - 5 * PAGE, stack.start + 7 * PAGE][owner % 3];
+                match owner % 2 {
+                    0 => read_into(&slot, place - 2 * PAGE),
+                    _ => copy_into(&slot, place - 2 * PAGE),
+                }
+                unseen += u32::from(!slot.reset_for(Owner(owner as u128)).unwrap().scanned);
+                assert!(!(clear_stack && shows(&slot)), "{what}: cleared at each reset");
+            }
+            slot.hand_to(Owner(owner as u128 + 1));
+            assert!(!shows(&slot), "{what}: another owner sees them");
+        }
+        let counts = slot.strategy().used == ResetKind::Resident;
+        assert!(!counts || unseen > 40, "{what}: nothing went unnoticed: {unseen}");
+    }
+}
+
 /// By read(2).
 fn read_into(slot: &Slot, at: u64) {
     let to = slot.start().wrapping_add(at as usize);

@@ -49,7 +49,8 @@ impl Engine {
     /// no guest's.
     ///
     /// The embedder's own signal handlers must be installed with `SA_ONSTACK`, or
-    /// they run on guests' stacks.
+    /// they run on guests' stacks: then a signal ends the process where a guest has used its
+    /// stack up. [`handlers_on_guest_stacks`](crate::handlers_on_guest_stacks) finds them.
     ///
     /// # Errors
     /// If the machine or process lacks what is needed: 4 KiB pages, signal

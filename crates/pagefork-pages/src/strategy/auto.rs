@@ -200,6 +200,14 @@ impl Strategy for Auto {
         Ok(report)
     }
 
+    fn look_at_stack(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+    ) -> Result<(), PagesError> {
+        self.restorer.look_at_stack(pages, stack)
+    }
+
     fn forget(&mut self) {
         self.restorer.forget();
     }

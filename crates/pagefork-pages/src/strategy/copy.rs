@@ -1,6 +1,6 @@
 use pagefork_layout::page::PAGE_SIZE;
 
-use super::restorer::Restorer;
+use super::restorer::{Found, Restorer};
 use super::{ResetKind, ResetReport, Run, Stack, Strategy};
 use crate::error::PagesError;
 use crate::slot_pages::SlotPages;
@@ -24,7 +24,7 @@ impl Strategy for Copy {
         match &mut self.restorer {
             Some(restorer) => {
                 restorer.find(pages, stack)?;
-                restorer.finish(pages, stack, ResetKind::Copy, true)
+                restorer.finish(pages, stack, ResetKind::Copy, Found::All)
             }
             None => compare_all(pages, stack),
         }

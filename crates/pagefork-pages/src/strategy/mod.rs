@@ -236,6 +236,15 @@ pub(crate) trait Strategy: fmt::Debug + Send + Sync {
     /// since.
     fn begin(&mut self, _: &SlotPages) {}
 
+    /// Has [`Stack`] know every page of the stack that is private, after a reset that left
+    /// it unseen: which strategies do that ask the kernel no other way.
+    ///
+    /// # Errors
+    /// If the kernel does not say; nothing has changed then.
+    fn look_at_stack(&mut self, _: &mut SlotPages, _: &mut Stack) -> Result<(), PagesError> {
+        Ok(())
+    }
+
     /// Says that all pages are fresh: whatever was known of them is wrong.
     fn forget(&mut self) {}
 

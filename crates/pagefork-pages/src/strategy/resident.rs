@@ -1,5 +1,5 @@
 use super::faults::Faults;
-use super::restorer::Restorer;
+use super::restorer::{Found, Restorer};
 use super::{ResetKind, ResetReport, Run, Stack, Strategy};
 use crate::error::PagesError;
 use crate::slot_pages::SlotPages;
@@ -28,7 +28,7 @@ impl Resident {
     ) -> Result<ResetReport, PagesError> {
         self.stop_counting();
         self.restorer.find(pages, stack)?;
-        self.restorer.finish(pages, stack, ResetKind::Scan, true)
+        self.restorer.finish(pages, stack, ResetKind::Scan, Found::All)
     }
 
     /// As [`Strategy::reset`], and whether a scan was not needed.
@@ -46,10 +46,18 @@ impl Resident {
             }
             _ => false,
         };
-        if !shown {
-            self.restorer.find(pages, stack)?;
-        }
-        let report = self.restorer.finish(pages, stack, ResetKind::Resident, !shown)?;
+        let found = match shown {
+            false => {
+                self.restorer.find(pages, stack)?;
+                Found::All
+            }
+            true if stack.is_cleared_always() => {
+                self.restorer.find_stack(pages, stack)?;
+                Found::Stack
+            }
+            true => Found::Nothing,
+        };
+        let report = self.restorer.finish(pages, stack, ResetKind::Resident, found)?;
         if pages.has_small_pages() && self.restorer.is_complete() {
             self.before = Some(now);
         }
@@ -81,6 +89,18 @@ impl Strategy for Resident {
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
         self.reset_counting(pages, run, stack)
+    }
+
+    fn look_at_stack(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+    ) -> Result<(), PagesError> {
+        self.restorer.look_at_stack(pages, stack)?;
+        if !self.restorer.is_complete() {
+            self.stop_counting();
+        }
+        Ok(())
     }
 
     fn forget(&mut self) {

@@ -63,6 +63,16 @@ pub(crate) struct Restorer {
     doomed: Vec<Range<u64>>,
 }
 
+/// What a search has just looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    Nothing,
+    /// The stack alone.
+    Stack,
+    /// The whole slot.
+    All,
+}
+
 /// A page that is private.
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -143,13 +153,31 @@ impl Restorer {
                 }
             }
         }
+        self.make_offsets(start);
+        self.merge(pages, stack);
+        debug_assert!(self.known.is_sorted_by(|low, high| low.page < high.page));
+        Ok(())
+    }
+
+    /// As [`Self::find`], of the stack alone; what is known of other pages stays.
+    pub(crate) fn find_stack(
+        &mut self,
+        pages: &SlotPages,
+        stack: &Stack,
+    ) -> Result<(), PagesError> {
+        self.regions.clear();
+        let (start, zone) = (pages.start() as u64, stack.zone());
+        self.finder.find(start + zone.start..start + zone.end, &mut self.regions)?;
+        self.make_offsets(start);
+        Ok(())
+    }
+
+    /// Makes offsets in a slot that starts there of the addresses that were found.
+    fn make_offsets(&mut self, start: u64) {
         for region in &mut self.regions {
             region.start -= start;
             region.end -= start;
         }
-        self.merge(pages, stack);
-        debug_assert!(self.known.is_sorted_by(|low, high| low.page < high.page));
-        Ok(())
     }
 
     /// Adds the pages at which the current thread has taken a fault, and which may be private
@@ -252,7 +280,7 @@ impl Restorer {
     }
 
     /// Makes every known page as the image, or discards it, and shrinks memories.
-    /// `scanned`: the search was just made, otherwise its results still hold.
+    /// `found`: what was just searched; of the rest, earlier results still hold.
     ///
     /// # Errors
     /// The slot is not whole then.
@@ -261,12 +289,13 @@ impl Restorer {
         pages: &mut SlotPages,
         stack: &mut Stack,
         by: ResetKind,
-        scanned: bool,
+        found: Found,
     ) -> Result<ResetReport, PagesError> {
         pages.begin();
         self.resets += 1;
-        if scanned {
-            self.is_complete = self.reset_stack(pages, stack);
+        match found {
+            Found::Nothing => stack.leave_unseen(),
+            Found::Stack | Found::All => self.is_complete = self.reset_stack(pages, stack),
         }
         let private = self.known.len() as u64;
         let restored = self.restore(pages);
@@ -275,10 +304,26 @@ impl Restorer {
         pages.finish();
         stack.reset(pages);
         let new = std::mem::take(&mut self.new);
+        let scanned = found == Found::All;
         Ok(ResetReport { by, scanned, private: Some(private), new, restored, discarded })
     }
 
-    /// Whether the pages that are known, and those that are kept, are all that are private.
+    /// Asks the kernel which pages of the stack are private, after a reset that did not; keeps
+    /// few.
+    ///
+    /// # Errors
+    /// If it does not say; the slot is as before.
+    pub(crate) fn look_at_stack(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+    ) -> Result<(), PagesError> {
+        self.find_stack(pages, stack)?;
+        self.is_complete = self.reset_stack(pages, stack);
+        Ok(())
+    }
+
+    /// Whether the pages that are known, and those of the stack, are all that are private.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
     }

@@ -1,4 +1,4 @@
-use super::restorer::Restorer;
+use super::restorer::{Found, Restorer};
 use super::{ResetKind, ResetReport, Run, Stack, Strategy};
 use crate::error::PagesError;
 use crate::slot_pages::SlotPages;
@@ -15,7 +15,7 @@ impl Strategy for Scan {
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
         self.0.find(pages, stack)?;
-        self.0.finish(pages, stack, ResetKind::Scan, true)
+        self.0.finish(pages, stack, ResetKind::Scan, Found::All)
     }
 
     fn forget(&mut self) {

@@ -27,8 +27,12 @@ pub(crate) struct Stack {
     kept_max: u64,
     clear_always: bool,
     /// Bit `i`: the page `i + 1` below the top may hold bytes. Invariant: between a
-    /// reset and the next run, no other page of the stack does.
+    /// reset and the next run no other page of the stack does, unless it is unseen.
     kept: u64,
+    /// Whether code has run since the kernel last said which pages are private. Where a signal
+    /// handler has no stack of its own, the kernel writes its frame onto this one, and what it
+    /// writes shows in no page fault of the thread.
+    unseen: bool,
     /// Slot offsets of the pages of the link zone.
     link: Range<u64>,
     /// Whether those may hold bytes.
@@ -47,6 +51,7 @@ impl Stack {
             // Where none may be kept, what is shared must not show anything.
             clear_always: config.clear_stack || kept_max == 0,
             kept: 0,
+            unseen: false,
             zone,
             shared,
             link: round_down(zones.link.start)..zones.link.end,
@@ -58,7 +63,24 @@ impl Stack {
     /// Says that all pages are fresh.
     pub(crate) fn forget(&mut self) {
         self.kept = 0;
+        self.unseen = false;
         self.link_kept = false;
+    }
+
+    /// Says that code has run, and nobody has asked which pages are private.
+    pub(crate) fn leave_unseen(&mut self) {
+        self.unseen = true;
+    }
+
+    /// Whether each reset is to clear the stack.
+    pub(crate) fn is_cleared_always(&self) -> bool {
+        self.clear_always
+    }
+
+    /// Whether the kernel has to be asked for private pages before the slot is handed to an
+    /// owner.
+    pub(crate) fn hides_from(&self, owner: Owner) -> bool {
+        self.unseen && self.owner != Some(owner)
     }
 
     /// Whether the page is of the link zone.
@@ -92,6 +114,11 @@ impl Stack {
         self.zone.end
     }
 
+    /// Slot offsets of the pages of the stack.
+    pub(crate) fn zone(&self) -> Range<u64> {
+        self.zone.clone()
+    }
+
     /// Says that a page holds bytes and is kept.
     pub(crate) fn keep(&mut self, page: u64) {
         debug_assert!((self.kept_start()..self.zone.end).contains(&page));
@@ -122,6 +149,18 @@ impl Stack {
             // uses it; no image lies there.
             unsafe { pages.clear(part) };
         }
+    }
+
+    /// Clears all of the stack, whatever is known of it.
+    pub(crate) fn clear_all(&mut self, pages: &mut SlotPages) {
+        let zone = self.zone();
+        if !pages.can_discard(&zone) || pages.discard(zone.clone()).is_err() {
+            // SAFETY: stacks are always accessible, and between runs nobody uses them; no
+            // image lies there.
+            unsafe { pages.clear(zone) };
+        }
+        self.kept = 0;
+        self.unseen = false;
     }
 
     fn clear(&self, pages: &SlotPages) {
