@@ -143,6 +143,7 @@ pub use crate::memory::{LocalMemory, Memory, MemoryAccessError};
 pub use crate::module::{ExportType, ImportType, Module};
 pub use crate::pre::InstancePre;
 pub use crate::profile::Profile;
+pub use crate::signals::handlers_on_guest_stacks;
 pub use crate::snapshot::Snapshot;
 pub use crate::source::SourceLocation;
 pub use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};

@@ -62,6 +62,32 @@ pub(crate) fn install() -> Result<(), SystemError> {
     result.map_err(|code| SystemError::SignalHandler(io::Error::from_raw_os_error(code)))
 }
 
+/// Signals (by number) that have a handler without `SA_ONSTACK` in this process. If one comes
+/// while a guest runs, the handler runs on the guest's stack: what it leaves there stays until
+/// another tenant has the slot, and if no room is left there, the process ends.
+///
+/// It asks the system once for each signal, so call it in tests or after start, not for each
+/// request.
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(pagefork::handlers_on_guest_stacks(), []);
+/// ```
+pub fn handlers_on_guest_stacks() -> Vec<i32> {
+    let runs_there = |&signal: &c_int| {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: only asks; zeros are a value of the type, should the call fail.
+        let action = unsafe {
+            libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
+            action.assume_init()
+        };
+        let is_handled = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+        is_handled && action.sa_flags & libc::SA_ONSTACK == 0
+    };
+    (1..=libc::SIGRTMAX()).filter(runs_there).collect()
+}
+
 /// Our handler in the place of `previous`.
 fn own_action(previous: &libc::sigaction) -> libc::sigaction {
     let mut action = *previous;
@@ -86,7 +112,9 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
     // SAFETY: the kernel gives valid structures; errno is this thread's.
     unsafe {
         let errno = *libc::__errno_location();
-        if !continue_as_trap(signal, &*info, &mut *context.cast()) {
+        // What was sent says nothing about the instruction that it came at.
+        let sent = is_sent(&*info);
+        if sent || !continue_as_trap(signal, &*info, &mut *context.cast()) {
             pass_on(signal, info, context);
         }
         *libc::__errno_location() = errno;
@@ -135,6 +163,12 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     set(libc::REG_RSP, activation.host_sp);
     set(libc::REG_RIP, enter::thunks().trapped);
     true
+}
+
+/// Whether a signal was sent by a process (`kill`, `tgkill`, `sigqueue`, timers), not raised by
+/// an instruction.
+fn is_sent(info: &siginfo_t) -> bool {
+    info.si_code <= 0
 }
 
 /// Why the guest traps, if it does.
@@ -195,8 +229,7 @@ unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the structures are the kernel's; a handler has the type that its
     // flags say.
     unsafe {
-        // Sent by a process, not raised by an instruction.
-        let sent = (*info).si_code <= 0;
+        let sent = is_sent(&*info);
         match handler {
             libc::SIG_IGN if sent => {}
             // An instruction that raises an ignored signal ends the process, too.

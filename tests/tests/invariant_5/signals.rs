@@ -118,6 +118,81 @@ fn a_signal_that_is_sent_is_no_trap() {
     });
 }
 
+extern "C" fn count(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a valid structure.
+    let sent = unsafe { (*info).si_code } <= 0;
+    SEEN.fetch_add(usize::from(sent), Ordering::Relaxed);
+}
+
+/// Sends a signal to a thread of this process, as an address says.
+///
+/// # Panics
+/// If the kernel refuses.
+fn queue(thread: libc::pid_t, signal: libc::c_int, address: usize) {
+    // SAFETY: zeros are a value of the type, and its address lies where the kernel has it in
+    // signals that instructions raise.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        info.si_signo = signal;
+        info.si_code = libc::SI_QUEUE;
+        (&raw mut info).cast::<usize>().add(2).write(address);
+        assert_eq!(info.si_addr().addr(), address);
+        let (call, process) = (libc::SYS_rt_tgsigqueueinfo, libc::getpid());
+        assert_eq!(libc::syscall(call, process, thread, signal, &raw const info), 0);
+    }
+}
+
+/// They say nothing about the instruction at which they come, even where it could trap, and
+/// whatever address they give.
+#[test]
+fn signals_that_are_sent_while_a_guest_runs_are_no_traps() {
+    in_own_process("signals::signals_that_are_sent_while_a_guest_runs_are_no_traps", || {
+        const SIGNALS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+        for signal in SIGNALS {
+            install(signal, count as *const () as usize, libc::SA_SIGINFO);
+        }
+        let (mut store, instance) = spawn(
+            &Engine::default(),
+            r#"(module (memory 1 1)
+                (func (export "stores") (param $count i32) (result i32)
+                    (loop $next
+                        (i32.store (i32.const 8) (local.get $count))
+                        (i32.store (local.get $count) (local.get $count))
+                        (i32.store (i32.const 16) (local.get $count))
+                        (br_if $next (local.tee $count
+                            (i32.sub (local.get $count) (i32.const 1)))))
+                    (i32.load (i32.const 8))))"#,
+        );
+        let stores = instance.get_typed_func::<i32, i32>(&mut store, "stores").unwrap();
+        let beyond = suspend::slot(&store, 1).base + (1 << 20);
+        // SAFETY: asks.
+        let thread = unsafe { libc::gettid() };
+        let seen = || SEEN.load(Ordering::Relaxed);
+        let running = std::sync::atomic::AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for signal in SIGNALS.into_iter().cycle() {
+                    if !running.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // SAFETY: the thread waits for this one.
+                    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
+                    queue(thread, signal, beyond);
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+            });
+            let start = Instant::now();
+            let mut results = Vec::new();
+            while seen() < 400 && start.elapsed() < Duration::from_secs(60) {
+                results.push(stores.call(&mut store, 50_000));
+            }
+            running.store(false, Ordering::Relaxed);
+            assert!(results.into_iter().all(|result| result.is_ok_and(|last| last == 1)));
+        });
+        assert!(seen() >= 400, "handlers got {} signals", seen());
+    });
+}
+
 #[test]
 fn guests_still_trap_after_a_signal_that_rusts_own_handler_swallowed() {
     in_own_process(
