@@ -3,10 +3,11 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{in_own_process, trap_code};
-use pagefork::suspend::{self, Progress};
+use pagefork::suspend::{self, Progress, Zone};
 use pagefork::{
     Caller, CodeBounds, Config, Engine, Error, ExternRef, Func, Global, GlobalType, GrowthKind,
     Instance, InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType, Module,
@@ -442,6 +443,17 @@ fn the_suspended_guest_of_a_broken_store_is_not_resumed() {
 fn assert_no_guest_is_resumed(store: &mut Store<()>) {
     let error = suspend::resume(&mut *store, None).unwrap_err();
     assert_usage_error(&error, &UsageError::NotSuspended);
+    // Nor does anything lead to its pages, which may not be mapped.
+    let mut copy = Store::new(store.engine(), ());
+    let error = suspend::copy_to(store, &mut copy, false).unwrap_err();
+    assert_usage_error(&error, &UsageError::ResetIncomplete);
+    let looks: [fn(&Store<()>); 2] = [
+        |store| _ = suspend::instance(store, 1),
+        |store| _ = suspend::zone_bytes(store, 1, Zone::Memory(0)),
+    ];
+    for look in looks {
+        assert!(catch_unwind(AssertUnwindSafe(|| look(store))).is_err());
+    }
     store.reset(()).unwrap();
 }
 

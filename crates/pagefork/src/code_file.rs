@@ -1,7 +1,7 @@
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use pagefork_compiler::CpuLevel;
@@ -50,13 +50,19 @@ impl Module {
     }
 
     /// Loads a module from a code image that an engine with the same settings has
-    /// made: nothing is compiled, and the code is mapped from the file.
+    /// made: nothing is compiled.
     ///
     /// A code image is machine code and can do whatever this process can; no
     /// check can tell a good one from a bad one. So it is trusted like an
     /// executable and must be marked as one (`chmod +x`), belong to this user or
-    /// root and be writable by nobody else. While the module lives, nobody may
-    /// change or cut the file; replacing it by another is fine.
+    /// root and be writable by nobody else.
+    ///
+    /// The code is copied before it is verified, so that nothing which becomes of the
+    /// file later matters. Where this process cannot write the file (it is root's and
+    /// the process is not, or it is on a read-only file system), the code is mapped
+    /// instead, and processes share its memory. While the module lives, root must
+    /// then not change such a file, as it must not change that of a running program;
+    /// replacing it by another is fine.
     ///
     /// # Errors
     /// If the file cannot be read, is not to be trusted, is damaged, or was made
@@ -64,9 +70,14 @@ impl Module {
     /// [`CodeImageError`](crate::CodeImageError), [`SystemError`], [`PagesError`].
     pub fn from_code_image_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        open(path)
-            .and_then(|file| load(engine, &file, None))
-            .map_err(|error| error.context(path.display()))
+        let load = |file: File| {
+            let writable = is_writable(&file)
+                .map_err(|source| SystemError::File { path: path.to_owned(), source })?;
+            // SAFETY: it is mapped only if the kernel does not let this process write it,
+            // and root, who could, is trusted not to.
+            unsafe { load(engine, &file, None, !writable) }
+        };
+        open(path).and_then(load).map_err(|error| error.context(path.display()))
     }
 
     /// Whether these are the first bytes of a code image: eight are enough.
@@ -97,21 +108,38 @@ fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Loads a module from a code image, which is verified. The file must be one that
-/// only this user and root can write.
-pub(crate) fn load(engine: &Engine, file: &File, key: Option<CodeKey>) -> Result<Module> {
+/// Whether safe code of this process can write a file that was [opened](open) here. Its
+/// owner can, whatever its mode is now.
+fn is_writable(file: &File) -> io::Result<bool> {
+    let user = rustix::process::geteuid();
+    let by_permission = user.is_root() || file.metadata()?.uid() == user.as_raw();
+    let flags = rustix::fs::fstatvfs(file)?.f_flag;
+    Ok(by_permission && !flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Loads a module from a code image, which is verified. The code is mapped if `map` says so
+/// and there is room for one more map, else copied.
+///
+/// # Safety
+/// - With `map`, nobody writes to the file while the module lives.
+pub(crate) unsafe fn load(
+    engine: &Engine,
+    file: &File,
+    key: Option<CodeKey>,
+    map: bool,
+) -> Result<Module> {
     let options = &engine.config().compile;
     let expected = Expected { options, machine: CpuLevel::of_this_machine()?, key };
     // Many modules together take less when they are copied.
-    let map = CodeMemory::can_map();
+    let map = map && CodeMemory::can_map();
     let contents = file::read(&mut &*file, &expected, !map)?;
     if !map {
         return Module::from_compiled(engine, contents.module, contents.key);
     }
     let (start, end) = (contents.text.start, contents.text.end);
     let code = contents.module.code.debug.start as usize;
-    // SAFETY: the file was just read up to `end`; those who could change it now
-    // could as well change this process.
+    // SAFETY: the file was just read up to `end`, and by this function's contract nobody
+    // writes to it.
     let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize, code) };
     if let Ok(memory) = mapped {
         return Ok(Module::from_parts(engine, contents.module, memory, contents.key));

@@ -33,7 +33,7 @@ use crate::interrupt::{Deadline, Interrupts};
 use crate::limits::{StoreLimits, Usage};
 use crate::module::{Module, SpawnPlan};
 use crate::pool::Home;
-use crate::suspend::Suspended;
+use crate::suspend::{Copied, Suspended};
 use crate::thread;
 use crate::trap::Trap;
 use crate::value::Val;
@@ -77,6 +77,8 @@ pub(crate) struct StoreInner {
     pub(crate) usage: Usage,
     pub(crate) timeout: Option<Duration>,
     pub(crate) suspended: Option<Suspended>,
+    /// The store that it was copied from, if it was.
+    pub(crate) copied: Option<Copied>,
     /// A buffer for the values of untyped host functions, kept between calls.
     pub(crate) values: Vec<Val>,
     /// Where the store is parked when it is dropped.
@@ -193,6 +195,7 @@ impl StoreInner {
             usage: Usage::default(),
             timeout: None,
             suspended: None,
+            copied: None,
             values: Vec::new(),
             home: None,
             owner: None,

@@ -14,10 +14,11 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagefork_layout::CELL_SIZE;
 use pagefork_layout::page::PAGE_SIZE;
-use pagefork_layout::reference::FuncRef;
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::save;
 pub use pagefork_layout::state::save::Suspension;
@@ -27,12 +28,12 @@ use crate::enter::{self, Outcome};
 use crate::error::{Result, UsageError};
 use crate::func::{self, Caller, Entry, Func};
 use crate::global::Global;
-use crate::group::InstanceData;
+use crate::group::{InstanceData, Place};
 use crate::instance::{Extern, Instance};
 use crate::linker::Linker;
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreInner};
+use crate::store::{AsContext, AsContextMut, Store, StoreContext, StoreId, StoreInner};
 use crate::table::Table;
 use crate::tag::Tag;
 use crate::value::Val;
@@ -113,10 +114,13 @@ pub fn call(
 /// here.
 ///
 /// # Errors
-/// If there is none; else as [`Func::call`].
+/// If there is none, or a guest of the store runs; else as [`Func::call`].
 pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Progress> {
     let mut store = store.as_context_mut();
     let inner = &mut store.0.inner;
+    if inner.activation.is_active() {
+        return Err(UsageError::Nested.into());
+    }
     let suspended = inner.suspended.take().ok_or(UsageError::NotSuspended)?;
     inner.update_attention();
     let deadline = match inner.begin_outermost() {
@@ -191,9 +195,10 @@ pub fn instance_count(store: impl AsContext) -> u32 {
 /// The instance with this number.
 ///
 /// # Panics
-/// If there is none.
+/// If there is none, or the last reset of the store has failed.
 pub fn instance(store: impl AsContext, ordinal: u32) -> Instance {
     let inner = &store.as_context().0.inner;
+    assert_whole(inner);
     assert!((1..inner.next_ordinal()).contains(&ordinal), "there is no such instance");
     Instance::from_ordinal(inner, ordinal)
 }
@@ -247,22 +252,45 @@ pub fn slot(store: impl AsContext, ordinal: u32) -> SlotView {
 /// the first of them.
 ///
 /// # Panics
-/// If there is no such instance.
+/// If there is no such instance, or the last reset of the store has failed.
 pub fn zone_bytes(store: impl AsContext, ordinal: u32, zone: Zone) -> (u64, Vec<u8>) {
-    let (offset, bytes) = self::zone(store.as_context(), ordinal, zone);
-    (offset, bytes.to_vec())
+    let store = store.as_context();
+    if zone != Zone::Link {
+        let (offset, bytes) = self::zone(store, ordinal, zone);
+        return (offset, bytes.to_vec());
+    }
+    let (offset, words, size) = zone_range(&store.0.inner, ordinal, zone);
+    // SAFETY: the words are in the link zone, which is mapped, aligned and of whole words.
+    // Other threads write one of them, the interrupt word, and they do so atomically.
+    let word = |at| unsafe { AtomicU32::from_ptr(words.wrapping_add(at).cast()) };
+    let words = (0..size).step_by(4).map(|at| word(at).load(Ordering::Relaxed));
+    (offset, words.flat_map(u32::to_ne_bytes).collect())
 }
 
 /// As [`zone_bytes`], without a copy.
 ///
 /// # Panics
-/// If there is no such instance.
+/// As [`zone_bytes`]; of the link zone, because other threads write to it when they
+/// interrupt.
 pub fn zone<'a, T: 'static>(
     store: impl Into<StoreContext<'a, T>>,
     ordinal: u32,
     zone: Zone,
 ) -> (u64, &'a [u8]) {
-    let inner = &store.into().0.inner;
+    assert!(zone != Zone::Link, "other threads write to the link zone");
+    let (offset, start, size) = zone_range(&store.into().0.inner, ordinal, zone);
+    // SAFETY: `zone_range` gives a part of the slot that is mapped; no zone but the link is
+    // written while the store is borrowed.
+    (offset, unsafe { std::slice::from_raw_parts(start, size) })
+}
+
+/// Where a zone lies: its slot offset, the address of its first byte, and its size. All of
+/// it is readable, as the store is whole.
+///
+/// # Panics
+/// If there is no such instance, or the last reset of the store has failed.
+fn zone_range(inner: &StoreInner, ordinal: u32, zone: Zone) -> (u64, *mut u8, usize) {
+    assert_whole(inner);
     let instance = inner.instance(ordinal);
     let layout = instance.module.layout();
     let range = match zone {
@@ -286,10 +314,12 @@ pub fn zone<'a, T: 'static>(
         },
     };
     let start = instance.slot.start().wrapping_add(range.start as usize);
-    let size = (range.end - range.start) as usize;
-    // SAFETY: the range is a readable part of the slot, and nobody writes it while
-    // the store is borrowed.
-    (range.start, unsafe { std::slice::from_raw_parts(start, size) })
+    (range.start, start, (range.end - range.start) as usize)
+}
+
+/// Pages of a store whose reset has failed may not be mapped.
+fn assert_whole(store: &StoreInner) {
+    assert!(!store.is_broken(), "{}", UsageError::ResetIncomplete);
 }
 
 /// Where the instructions between host and guest lie: host addresses that are the
@@ -365,7 +395,7 @@ pub fn frame_words(store: impl AsContext) -> Result<Vec<FrameWord>> {
 ///
 /// # Errors
 /// If `target` is not empty or of another engine, a guest of either store runs,
-/// the chain of frames is broken, or the system refuses address space. `target` is
+/// the last reset of `source` has failed, the chain of frames is broken, or the system refuses address space. `target` is
 /// empty then.
 pub fn copy_to<T: 'static>(
     source: &Store<T>,
@@ -382,6 +412,9 @@ pub fn copy_to<T: 'static>(
     }
     if source.activation.is_active() || target.activation.is_active() {
         return Err(UsageError::Nested.into());
+    }
+    if source.is_broken() {
+        return Err(UsageError::ResetIncomplete.into());
     }
     // What can fail comes first.
     let words = match &source.suspended {
@@ -420,6 +453,11 @@ pub fn copy_to<T: 'static>(
         copy.initial_word = instance.initial_word;
         copy_zones(instance, target.instance(ordinal));
     }
+    target.copied = Some(Copied {
+        source: source.id,
+        instances: source.instances.len() as u32,
+        host_functions: source.host_functions().len() as u32,
+    });
     target.references = source.references.clone();
     target.limits = source.limits;
     target.usage = source.usage;
@@ -431,21 +469,65 @@ pub fn copy_to<T: 'static>(
     Ok(())
 }
 
+/// What a store is a [copy](copy_to) of. As long as both stores have their identities,
+/// the first instances and host functions are the same in both: only later ones are ever
+/// taken back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copied {
+    source: StoreId,
+    /// How many instances were copied.
+    instances: u32,
+    /// How many host functions were copied.
+    host_functions: u32,
+}
+
+impl Copied {
+    /// # Errors
+    /// If the stores are not a copy and what it is of.
+    fn check(source: &StoreInner, target: &StoreInner) -> Result<Self> {
+        let copied = target.copied.filter(|copied| copied.source == source.id);
+        copied.ok_or_else(|| UsageError::WrongStore { what: "copy" }.into())
+    }
+
+    /// # Errors
+    /// If the instance was made after the copy.
+    fn instance(self, ordinal: u32) -> Result<u32> {
+        match ordinal <= self.instances {
+            true => Ok(ordinal),
+            false => Err(UsageError::WrongStore { what: "instance" }.into()),
+        }
+    }
+
+    /// # Errors
+    /// If the place is of an instance that was made after the copy.
+    fn place(self, place: Place) -> Result<Place> {
+        self.instance(place.ordinal).map(|ordinal| Place { ordinal, ..place })
+    }
+
+    /// # Errors
+    /// If the function was defined after the copy.
+    fn function(self, function: FuncRef) -> Result<FuncRef> {
+        match (function.ordinal(), function.index()) {
+            (HOST_ORDINAL, Some(index)) if index < self.host_functions => Ok(function),
+            (HOST_ORDINAL, _) => Err(UsageError::WrongStore { what: "function" }.into()),
+            (ordinal, _) => self.instance(ordinal).map(|_| function),
+        }
+    }
+}
+
 /// The instance of `target`, a [copy](copy_to) of `source`, that corresponds to
 /// one of `source`.
 ///
 /// # Errors
-/// If the instance is not of `source`, or `target` has none that corresponds.
+/// If the instance is not of `source`, `target` is no copy of it, or the instance was made
+/// after the copy.
 pub fn instance_in_copy<T: 'static>(
     instance: Instance,
     source: &Store<T>,
     target: &Store<T>,
 ) -> Result<Instance> {
-    let target = &target.as_context().0.inner;
-    let ordinal = instance.ordinal(&source.as_context().0.inner)?;
-    if ordinal >= target.next_ordinal() {
-        return Err(UsageError::WrongStore { what: "instance" }.into());
-    }
+    let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
+    let ordinal = Copied::check(source, target)?.instance(instance.ordinal(source)?)?;
     Ok(Instance::from_ordinal(target, ordinal))
 }
 
@@ -453,23 +535,32 @@ pub fn instance_in_copy<T: 'static>(
 /// `linker` defines in `source`.
 ///
 /// # Errors
-/// If something that it defines belongs to neither `source` nor any store.
+/// If `target` is no copy of `source`, or something that `linker` defines belongs to
+/// neither `source` nor any store, or was made after the copy.
 pub fn linker_in_copy<T: 'static>(
     linker: &Linker<T>,
     source: &Store<T>,
     target: &Store<T>,
 ) -> Result<Linker<T>> {
     let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
+    let copied = Copied::check(source, target)?;
     linker.map_externs(|value| {
         Ok(match value {
             Extern::Func(function) => {
-                let function = Func::from_reference(target, function.reference(source)?);
+                let reference = copied.function(function.reference(source)?)?;
+                let function = Func::from_reference(target, reference);
                 function.expect("a definition is not null").into()
             }
-            Extern::Global(global) => Global::from_place(target, global.place(source)?).into(),
-            Extern::Table(table) => Table::from_place(target, table.place(source)?).into(),
-            Extern::Memory(memory) => Memory::from_place(target, memory.place(source)?).into(),
-            Extern::Tag(tag) => Tag::from_place(target, tag.place(source)?).into(),
+            Extern::Global(global) => {
+                Global::from_place(target, copied.place(global.place(source)?)?).into()
+            }
+            Extern::Table(table) => {
+                Table::from_place(target, copied.place(table.place(source)?)?).into()
+            }
+            Extern::Memory(memory) => {
+                Memory::from_place(target, copied.place(memory.place(source)?)?).into()
+            }
+            Extern::Tag(tag) => Tag::from_place(target, copied.place(tag.place(source)?)?).into(),
         })
     })
 }

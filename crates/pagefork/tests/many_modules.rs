@@ -2,9 +2,10 @@
 //! and a program counter still tells which module it is in.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagefork::{Engine, Instance, Module, Result, Store};
+use pagefork::{Cache, Config, Engine, Instance, Module, Result, Store};
 
 /// A module of its own for each number, with contents in its memory.
 fn text(number: u32) -> String {
@@ -82,18 +83,18 @@ fn two_thousand_modules_take_few_maps_and_descriptors() -> Result<()> {
 fn of_many_modules_from_files_some_are_mapped_and_the_others_copied() -> Result<()> {
     const COUNT: usize = 1100;
     let _turn = alone();
-    let engine = Engine::default();
-    let path = std::env::temp_dir().join(format!("pagefork-many-{}", std::process::id()));
-    Module::new(&engine, text(7))?.write_code_image_file(&path)?;
-    let load = |_| Module::from_code_image_file(&engine, &path);
+    let directory = std::env::temp_dir().join(format!("pagefork-many-{}", std::process::id()));
+    fs::DirBuilder::new().mode(0o700).create(&directory).expect("it is new");
+    let engine = Engine::new(Config::new().cache(Cache::new(&directory)))?;
+    let load = |_| Module::new(&engine, text(7));
     let modules: Vec<Module> = (0..COUNT).map(load).collect::<Result<_>>()?;
-    let name = path.to_str().expect("it is text");
+    let name = directory.to_str().expect("it is text");
     let lines = fs::read_to_string("/proc/self/maps").expect("Linux has it");
     let mapped = lines.lines().filter(|line| line.contains(name) && line.contains("r-xp"));
     assert_eq!(mapped.count(), 1024);
     for module in modules.iter().step_by(61).chain(modules.last()) {
         check(&engine, module, 7)?;
     }
-    fs::remove_file(path).expect("it was written");
+    fs::remove_dir_all(directory).expect("it was written");
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! Backtraces name lines of source code where a module has debug information,
 //! and core dumps hold what the guest was.
 
-use pagefork::{Config, Engine, Error, Instance, Module, Result, Store};
+use std::os::unix::fs::DirBuilderExt;
+
+use pagefork::{Cache, Config, Engine, Error, Instance, Module, Result, Store};
 
 const CRASH: &[u8] = include_bytes!("../../../guest/built/crash.wasm");
 const SOURCE: &str = include_str!("../../../guest/c/crash.c");
@@ -62,10 +64,13 @@ fn from_a_file_too_lines_are_named_and_debug_information_is_never_executable() -
     let compiled = Module::new(&engine, CRASH)?;
     let path = std::env::temp_dir().join(format!("pagefork-lines-{}", std::process::id()));
     compiled.write_code_image_file(&path)?;
-    let loaded = Module::from_code_image_file(&engine, &path)?;
+    let copied = Module::from_code_image_file(&engine, &path)?;
     std::fs::remove_file(&path).expect("the file was written");
-    for module in [&compiled, &loaded] {
-        let mut store = Store::new(&engine, ());
+    std::fs::DirBuilder::new().mode(0o700).create(&path).expect("nothing else is there");
+    let mapped = Module::new(&Engine::new(Config::new().cache(Cache::new(&path)))?, CRASH)?;
+    std::fs::remove_dir_all(&path).expect("the cache is there");
+    for module in [&compiled, &copied, &mapped] {
+        let mut store = Store::new(module.engine(), ());
         let instance = Instance::new(&mut store, module, &[])?;
         let crash = instance.get_typed_func::<i32, i32>(&mut store, "crash")?;
         let text = crash.call(&mut store, 0).unwrap_err().backtrace().unwrap().to_string();
@@ -85,7 +90,7 @@ fn from_a_file_too_lines_are_named_and_debug_information_is_never_executable() -
         };
         assert_eq!(access_at(code.as_ptr().addr()), "r-xp");
         // Of a copy, what lies behind the code is elsewhere.
-        if std::ptr::eq(module, &raw const loaded) {
+        if std::ptr::eq(module, &raw const mapped) {
             assert_eq!(access_at(behind), "r--p");
         }
     }

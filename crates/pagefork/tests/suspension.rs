@@ -349,3 +349,65 @@ fn a_suspended_guest_belongs_to_no_thread() -> Result<()> {
     assert_eq!(shown(&values), expected);
     Ok(())
 }
+
+/// A place in a store is a number: in a store that is no copy it may be of nothing at all.
+#[test]
+fn only_what_was_copied_is_found_in_a_copy() -> Result<()> {
+    let engine = Engine::default();
+    let text = r#"(module (global (export "g") i32 (i32.const 1)) (memory (export "m") 1))"#;
+    let module = Module::new(&engine, text)?;
+    let mut source = Store::new(&engine, ());
+    let instance = Instance::new(&mut source, &module, &[])?;
+    let global = instance.get_global(&mut source, "g").unwrap();
+    let early = Func::wrap(&mut source, || 5);
+    let mut copy = Store::new(&engine, ());
+    suspend::copy_to(&source, &mut copy, false)?;
+    let late = Func::wrap(&mut source, || 6);
+    let late_instance = Instance::new(&mut source, &module, &[])?;
+    // The copy has others of the same numbers.
+    Func::wrap(&mut copy, |x: i64| x);
+    Instance::new(&mut copy, &Module::new(&engine, "(module)")?, &[])?;
+    let mut other = Store::new(&engine, ());
+    Instance::new(&mut other, &Module::new(&engine, "(module)")?, &[])?;
+
+    let linker = |value: pagefork::Extern| {
+        let mut linker = Linker::new(&engine);
+        linker.define(&source, "", "it", value).unwrap();
+        linker
+    };
+    let refused = |linker: &Linker<()>, store: &Store<()>| {
+        let error = suspend::linker_in_copy(linker, &source, store).err().unwrap();
+        assert!(matches!(error.downcast_ref(), Some(UsageError::WrongStore { .. })), "{error:?}");
+    };
+    refused(&linker(global.into()), &other);
+    refused(&linker(late.into()), &copy);
+    let late_memory = late_instance.get_memory(&mut source, "m").unwrap();
+    let mut late_linker = Linker::new(&engine);
+    late_linker.define(&source, "", "it", late_memory)?;
+    assert!(suspend::linker_in_copy(&late_linker, &source, &copy).is_err());
+    assert!(suspend::instance_in_copy(late_instance, &source, &copy).is_err());
+    assert!(suspend::instance_in_copy(instance, &source, &other).is_err());
+    assert!(suspend::instance_in_copy(instance, &copy, &source).is_err());
+
+    let mut good = Linker::new(&engine);
+    good.define(&source, "", "global", global)?.define(&source, "", "five", early)?;
+    let good = suspend::linker_in_copy(&good, &source, &copy)?;
+    let found = good.get(&mut copy, "", "global").unwrap().into_global().unwrap();
+    assert_eq!(found.get(&mut copy).i32(), Some(1));
+    let five = good.get(&mut copy, "", "five").unwrap().into_func().unwrap();
+    assert_eq!(five.typed::<(), i32>(&copy)?.call(&mut copy, ())?, 5);
+    assert!(suspend::instance_in_copy(instance, &source, &copy).is_ok());
+    Ok(())
+}
+
+/// Interrupts write to it from other threads, so it is read word by word.
+#[test]
+#[should_panic(expected = "other threads write to the link zone")]
+fn the_link_zone_is_not_borrowed() {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let module = Module::new(&engine, "(module)").unwrap();
+    Instance::new(&mut store, &module, &[]).unwrap();
+    assert!(!suspend::zone_bytes(&store, 1, Zone::Link).1.is_empty());
+    suspend::zone(&store, 1, Zone::Link);
+}

@@ -248,7 +248,7 @@ fn regions<T: 'static>(store: &Store<T>) -> Vec<(Target, Range<u64>)> {
     for ordinal in 1..=suspend::instance_count(store) {
         let slot = suspend::slot(store, ordinal);
         let module = suspend::instance(store, ordinal).module(store);
-        let (_, link) = suspend::zone(store, ordinal, Zone::Link);
+        let (_, link) = suspend::zone_bytes(store, ordinal, Zone::Link);
         let word = |offset: u32| words(&link[offset as usize..][..8]).next().expect("a word");
         add(Target::Slot, slot.start as u64, slot.layout.size);
         add(Target::Code, slot.code as u64, module.text().len() as u64);

@@ -1,10 +1,12 @@
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 
 use pagefork::{CodeImageError, Config, Engine, ErrorKind, Module, PagesError, SystemError};
 
-use crate::support::{Directory, MODULE, files, is_root, private_directory, run};
+use crate::support::{
+    Directory, MODULE, files, is_root, make_read_only, mount_tmpfs, private_directory, run,
+};
 
 /// A code image, and the directory that it is in.
 fn image() -> (Engine, Directory, PathBuf) {
@@ -15,22 +17,67 @@ fn image() -> (Engine, Directory, PathBuf) {
     (engine, directory, path)
 }
 
+/// The permissions of the maps of a file.
+fn maps_of(path: &Path) -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let inode = fs::metadata(path).unwrap().ino().to_string();
+    let of_file = maps.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_file = of_file.filter(|words| words.get(4) == Some(&&*inode));
+    of_file.map(|words| words[1].to_owned()).collect()
+}
+
 #[test]
-fn a_code_image_is_loaded_without_compiling_and_mapped() {
+fn a_code_image_is_loaded_without_compiling() {
     let (engine, _directory, path) = image();
     let module = Module::from_code_image_file(&engine, &path).unwrap();
     assert_eq!((run(&module), module.name()), (42, Some("answer")));
     assert_eq!(module.to_code_image(), fs::read(&path).unwrap());
-    let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let inode = fs::metadata(&path).unwrap().ino().to_string();
-    let mapped = maps.lines().find(|line| line.split_whitespace().nth(4) == Some(&inode));
-    assert_eq!(mapped.unwrap().split_whitespace().nth(1), Some("r-xp"));
 
     assert!(Module::is_code_image(&fs::read(&path).unwrap()[..8]));
     assert!(!Module::is_code_image(b"\0asm\x01\0\0\0") && !Module::is_code_image(b""));
     // Where a module is wanted, machine code is none.
     let error = Module::from_file(&engine, &path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Compile);
+}
+
+/// What runs is what was verified: safe code can write to the file and cut it.
+#[test]
+fn writing_to_the_file_does_not_change_code_that_was_loaded() {
+    let (engine, _directory, path) = image();
+    let size = fs::metadata(&path).unwrap().len() as usize;
+    for overwrite in [true, false] {
+        let (engine_again, _directory, path) = image();
+        let module = Module::from_code_image_file(&engine_again, &path).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        match overwrite {
+            // An invalid instruction, again and again.
+            true => file.write_all_at(&[0x06].repeat(size), 0).unwrap(),
+            false => file.set_len(0).unwrap(),
+        }
+        assert_eq!(run(&module), 42);
+    }
+    assert_eq!(run(&Module::from_code_image_file(&engine, &path).unwrap()), 42);
+    assert_eq!(maps_of(&path), Vec::<String>::new());
+}
+
+#[test]
+fn on_a_read_only_file_system_it_is_mapped() {
+    std::thread::spawn(|| {
+        let directory = private_directory("read-only");
+        if !mount_tmpfs(&directory, 0, "") {
+            return;
+        }
+        let (engine, path) = (Engine::default(), directory.join("answer.pfc"));
+        Module::new(&engine, MODULE).unwrap().write_code_image_file(&path).unwrap();
+        let copied = Module::from_code_image_file(&engine, &path).unwrap();
+        assert_eq!(maps_of(&path), Vec::<String>::new());
+        make_read_only(&directory);
+        let mapped = Module::from_code_image_file(&engine, &path).unwrap();
+        assert_eq!(maps_of(&path), ["r-xp"]);
+        assert_eq!((run(&copied), run(&mapped)), (42, 42));
+    })
+    .join()
+    .unwrap();
 }
 
 #[test]
