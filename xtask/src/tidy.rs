@@ -1,3 +1,6 @@
+/// What a crate needs to be published.
+mod packages;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +37,7 @@ pub(crate) fn run(host: &Host) -> Result {
         files.insert(path.clone(), host::read(&host.root.join(&path))?);
     }
     let mut wrong = check(&files, &host.root.to_string_lossy());
+    wrong.extend(packages::check(&files));
     let patches = sabotage::patches(&host.root)?;
     wrong.extend(check_patches(&files, &patches));
     if host.root.join("guest/built").is_dir() {
