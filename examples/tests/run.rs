@@ -39,3 +39,51 @@ fn timeout() {
 fn linking() {
     assert_eq!(output_of(env!("CARGO_BIN_EXE_linking")), "20 + 22 = 42\n");
 }
+
+#[test]
+fn spawn() {
+    let output = output_of(env!("CARGO_BIN_EXE_spawn"));
+    let expected = "3 doubled is 6; the guest counted 1 and 1\n\
+                    20 doubled is 40; the guest counted 1 and 1\n\
+                    21 doubled is 42; the guest counted 1 and 1\n";
+    let rate = output.strip_prefix(expected).unwrap_or_else(|| panic!("{output}"));
+    assert!(rate.ends_with(" requests a second\n"), "{output}");
+}
+
+#[test]
+fn plugins() {
+    let expected = "honest(21): 42\n\
+                    loops(21): stopped: all fuel consumed\n\
+                    waits(21): stopped: interrupted\n\
+                    grows(21): 16\n\
+                    traps(21): stopped: integer divide by zero\n\
+                    keeps(21): 0\n\
+                    honest(4): 8\n\
+                    loops(4): stopped: all fuel consumed\n\
+                    waits(4): stopped: interrupted\n\
+                    grows(4): 16\n\
+                    traps(4): stopped: integer divide by zero\n\
+                    keeps(4): 0\n";
+    assert_eq!(output_of(env!("CARGO_BIN_EXE_plugins")), expected);
+}
+
+#[test]
+fn snapshot() {
+    let expected = "v = 9, booted 1 time\n\
+                    34+2*=v = 14, booted 1 time\n\
+                    v = 9, booted 1 time\n\
+                    7=v = 7, booted 1 time\n\
+                    v = 9, booted 1 time\n\
+                    in another store: v = 9\n";
+    assert_eq!(output_of(env!("CARGO_BIN_EXE_snapshot")), expected);
+}
+
+#[test]
+fn serve() {
+    let expected = "/stressed: desserts/\n\
+                    /!: 500 Internal Server Error\n\
+                    /*: 504 Gateway Timeout\n\
+                    /desserts: stressed/\n\
+                    4 requests\n";
+    assert_eq!(output_of(env!("CARGO_BIN_EXE_serve")), expected);
+}
