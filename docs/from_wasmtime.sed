@@ -1,0 +1,66 @@
+# Ports programs written for wasmtime 48, as far as names go: see FROM_WASMTIME.md.
+#   sed -i -f docs/from_wasmtime.sed src/*.rs
+# What it cannot port the compiler then names: limits, types made by `new`, errors of other crates.
+
+# Crates.
+s/\bwasmtime_wasi::p1::WasiP1Ctx\b/pagefork_wasi::WasiCtx/g
+s/\bwasmtime_wasi::p1::add_to_linker_sync\b/pagefork_wasi::add_to_linker/g
+s/\bwasmtime_wasi::p1::{\(.*\)}/pagefork_wasi::{\1}/g
+s/\bwasmtime_wasi::p1\b/pagefork_wasi/g
+s/\bwasmtime_wasi\b/pagefork_wasi/g
+s/\bwasmtime::error::Context\b/pagefork::Context/g
+s/\bwasmtime\b/pagefork/g
+
+# WASI.
+s/\bp1::add_to_linker_sync\b/pagefork_wasi::add_to_linker/g
+s/\badd_to_linker_sync\b/add_to_linker/g
+s/\bWasiP1Ctx\b/WasiCtx/g
+s/\.build_p1()/.build().map_err(pagefork::Error::new)?/g
+s/\(\.preopened_dir([^()]*)\)?/\1.map_err(pagefork::Error::new)?/g
+s/\bI32Exit\b/Exit/g
+s/\bFsPerms\b/Permissions/g
+s/\.inherit_args()/.args(std::env::args())/g
+s/\.inherit_stdin()/.stdin(pagefork_wasi::StdinKind::Inherit)/g
+s/\.inherit_stdout()/.stdout(pagefork_wasi::OutputKind::Inherit)/g
+s/\.inherit_stderr()/.stderr(pagefork_wasi::OutputKind::Inherit)/g
+
+# Errors and traps.
+s/\bTrap::UnreachableCodeReached\b/TrapCode::Unreachable/g
+s/\bTrap::\(StackOverflow\|MemoryOutOfBounds\|TableOutOfBounds\|IndirectCallToNull\|BadSignature\|IntegerOverflow\|IntegerDivisionByZero\|BadConversionToInteger\|Interrupt\|OutOfFuel\|NullReference\)\b/TrapCode::\1/g
+s/\.downcast_ref::<\(pagefork::\)\?Trap>()/.downcast_ref::<\1Trap>().map(\1Trap::code)/g
+s/\bSome(&TrapCode::/Some(TrapCode::/g
+s/\(use pagefork::{.*\)\bTrap\b/\1Trap, TrapCode/
+s/\.downcast_ref::<\(pagefork::\)\?WasmBacktrace>()/.backtrace()/g
+s/\.func_name()/.function_name()/g
+s/\.func_index()/.function_index()/g
+s/\.module_offset()/.wasm_offset()/g
+
+# Engine, stores, values.
+s/\.epoch_interruption(\(true\|false\))/.interruption(\1)/g
+s/\.consume_fuel(/.fuel(/g
+s/\.get_fuel()/.fuel()/g
+s/\.max_wasm_stack(/.stack_size(/g
+s/\.cranelift_nan_canonicalization(/.deterministic(/g
+s/\.relaxed_simd_deterministic(/.deterministic(/g
+s/\bVal::default_for_ty(&/Val::default_for(/g
+s/\bVal::null_func_ref()/Val::FuncRef(None)/g
+s/\bVal::null_extern_ref()/Val::ExternRef(None)/g
+s/\bRooted<\([A-Za-z]*\)>/\1/g
+s/\.unwrap_\(i32\|i64\|f32\|f64\|v128\)()/.\1().expect("\1")/g
+s/\bRef::Func(/Val::FuncRef(/g
+s/\bRef::Extern(/Val::ExternRef(/g
+s/\bWasm\(Params\|Results\)\b/WasmValues/g
+
+# Types.
+s/\.is_64()/.memory64/g
+s/\bGlobalType::new(\([^(),]*\), Mutability::Var)/GlobalType { content: \1, mutable: true }/g
+s/\bGlobalType::new(\([^(),]*\), Mutability::Const)/GlobalType { content: \1, mutable: false }/g
+s/\bFuncType::new(\([^,()]*\), \(\[[^]]*\]\), \(\[[^]]*\]\))/FuncType { params: \2.into(), results: \3.into() }/g
+
+# Limits.
+s/\bStoreLimitsBuilder\b/StoreLimits/g
+
+# Names that are not needed.
+s/^\(use pagefork::{.*\)\b\(Mutability\|WasmBacktrace\), /\1/
+s/^\(use pagefork::{.*\)\b\(Mutability\|WasmBacktrace\), /\1/
+s/^\(use pagefork::{.*\), \(Mutability\|WasmBacktrace\)}/\1}/
