@@ -6,11 +6,14 @@ use pagefork_layout::text::OneLine;
 use crate::demangle::demangle;
 use crate::enter::{self, EntryFrame};
 use crate::module::Module;
-use crate::source::{SourceLocation, Sources};
+use crate::source::SourceLocation;
 use crate::store::StoreInner;
 
 /// At most this many frames are kept, the innermost ones; the others are counted.
 const FRAMES_MAX: usize = 64;
+
+/// At most this many places in source code are shown of all frames.
+const LOCATIONS_MAX: usize = 256;
 
 /// The functions of the guest that were running, innermost first, across all
 /// entries into the store.
@@ -59,13 +62,11 @@ impl Frame {
     }
 
     /// Where in the source code it was, by the debug information in the module:
-    /// the innermost inlined function first. Empty without debug information.
+    /// the innermost inlined function first. Empty without debug information. Of what
+    /// is inlined into each other, the 32 outermost levels are told apart.
     pub fn source_locations(&self) -> Vec<SourceLocation> {
-        Sources::of(&self.module).map_or_else(Vec::new, |sources| self.locate(&sources))
-    }
-
-    fn locate(&self, sources: &Sources<'_>) -> Vec<SourceLocation> {
-        sources.locate(self.noted.1)
+        let sources = self.module.sources();
+        sources.map_or_else(Vec::new, |(debug, sources)| sources.locate(debug, self.noted.1))
     }
 
     /// Ordinal of its instance in the store.
@@ -189,13 +190,23 @@ impl WasmBacktrace {
 impl fmt::Display for WasmBacktrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("wasm backtrace, innermost first:")?;
+        let (mut shown, mut partial) = (0, false);
         for (number, frame) in self.frames.iter().enumerate() {
             write!(f, "\n  {number:>3}: {frame}")?;
-            let sources = Sources::of(&frame.module);
-            let locations = sources.map(|sources| frame.locate(&sources));
-            for location in locations.into_iter().flatten() {
-                write!(f, "\n       {location}")?;
+            if shown == LOCATIONS_MAX {
+                continue;
             }
+            for location in frame.source_locations().iter().take(LOCATIONS_MAX - shown) {
+                write!(f, "\n       {location}")?;
+                shown += 1;
+            }
+            partial |= frame.module.sources().is_some_and(|(_, sources)| sources.is_exhausted());
+        }
+        if shown == LOCATIONS_MAX {
+            f.write_str("\n  ... places in source code beyond these are left out")?;
+        }
+        if partial {
+            f.write_str("\n  ... debug information beyond what is read is left out")?;
         }
         match self.omitted {
             0 => Ok(()),

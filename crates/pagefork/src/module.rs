@@ -19,6 +19,7 @@ use crate::code_memory::CodeMemory;
 use crate::engine::{Engine, TypeId};
 use crate::error::{Result, SystemError};
 use crate::pool::SlotHome;
+use crate::source::Sources;
 
 /// Spawn plans are kept for at most this many combinations of imported globals.
 const PLANS_MAX: usize = 64;
@@ -46,6 +47,7 @@ struct Inner {
     compiled: Arc<Compiled>,
     memory: CodeMemory,
     debug: OnceLock<Option<DebugInfo>>,
+    sources: OnceLock<Option<Sources>>,
 }
 
 /// What copies of a module at different addresses share.
@@ -209,7 +211,12 @@ impl Module {
             plans: Mutex::default(),
             module,
         };
-        Self(Arc::new(Inner { compiled: Arc::new(compiled), memory, debug: OnceLock::new() }))
+        Self(Arc::new(Inner {
+            compiled: Arc::new(compiled),
+            memory,
+            debug: OnceLock::new(),
+            sources: OnceLock::new(),
+        }))
     }
 
     /// A module without code, for what the host creates.
@@ -234,7 +241,12 @@ impl Module {
         let compiled = Arc::clone(&self.0.compiled);
         let memory = CodeMemory::new(&self.whole_text(), self.code().debug.start as usize)?;
         self.engine().config().profile.register(&memory, self.code(), self.info());
-        Ok(Self(Arc::new(Inner { compiled, memory, debug: OnceLock::new() })))
+        Ok(Self(Arc::new(Inner {
+            compiled,
+            memory,
+            debug: OnceLock::new(),
+            sources: OnceLock::new(),
+        })))
     }
 
     /// Whether both are the same module, wherever their code is mapped.
@@ -295,6 +307,12 @@ impl Module {
     /// The module's debug information, decoded when it is first asked for.
     pub(crate) fn debug(&self) -> Option<&DebugInfo> {
         self.0.debug.get_or_init(|| debug_info(self.0.memory.behind())).as_ref()
+    }
+
+    /// What the debug information says, read as far as it was asked for.
+    pub(crate) fn sources(&self) -> Option<(&DebugInfo, &Sources)> {
+        let debug = self.debug()?;
+        Some((debug, self.0.sources.get_or_init(|| Sources::new(debug)).as_ref()?))
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {
