@@ -1,12 +1,15 @@
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagefork::{Config, Store};
 use pagefork_serve::cgi::VariableOptions;
-use pagefork_serve::{AccessFormat, Output, Program, ProgramOptions, Server, Signals, StopHandle};
+use pagefork_serve::{
+    AccessFormat, LogHandle, Output, Program, ProgramOptions, Server, Severity, Signals,
+    StopHandle, record,
+};
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{LogFormat, Serve};
@@ -17,49 +20,64 @@ use crate::run;
 pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let signals = Signals::block().map_err(|error| format!("cannot wait for signals: {error}"))?;
-    let stop = Arc::new(OnceLock::new());
-    let waiting = std::thread::Builder::new().name("pagefork-signals".to_owned());
-    let heard = Arc::clone(&stop);
-    waiting
-        .spawn(move || heed(&signals, &heard))
-        .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     pagefork_pages::limit_arenas();
+    if let Err(error) = pagefork_serve::raise_descriptor_limit() {
+        say(Severity::Warning, format_args!("the limit of descriptors stays as it is: {error}"));
+    }
+    let starting = Server::prepare(config(arguments)?).map_err(|error| error.to_string())?;
+    if let Some(admin) = starting.admin_address() {
+        say(
+            Severity::Info,
+            format_args!("its status is at http://{admin}/, metrics at http://{admin}/metrics"),
+        );
+    }
+    let serves = Arc::new(AtomicBool::new(false));
+    let waiting = std::thread::Builder::new().name("pagefork-signals".to_owned());
+    let (stop, logs) = (starting.stop_handle(), starting.log_handle());
+    let heeded = Arc::clone(&serves);
+    waiting
+        .spawn(move || heed(&signals, &heeded, &stop, &logs))
+        .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     let file = arguments.program.file();
     let program = make_program(arguments)?;
-    let server = Server::start(config(arguments)?, program).map_err(|error| error.to_string())?;
-    let _ = stop.set(server.stop_handle());
-    say(format_args!("{} answers at http://{}/", file.display(), server.address()));
-    if let Some(admin) = server.admin_address() {
-        say(format_args!("its status is at http://{admin}/, metrics at http://{admin}/metrics"));
-    }
+    let server = starting.serve(program).map_err(|error| error.to_string())?;
+    serves.store(true, Ordering::SeqCst);
+    say(
+        Severity::Info,
+        format_args!("{} answers at http://{}/", program::shown(file), server.address()),
+    );
     let summary = server.wait();
-    say(format_args!("stopped after {} requests", summary.requests));
+    say(Severity::Info, format_args!("stopped after {} requests", summary.requests));
     match summary.left {
         0 => Ok(ExitCode::SUCCESS),
         left => Err(format!("{left} requests could not be interrupted")),
     }
 }
 
-/// Waits for signals that say to stop.
-fn heed(signals: &Signals, stop: &OnceLock<StopHandle>) {
-    if let Ok(signal) = signals.wait() {
-        let Some(stop) = stop.get() else {
+/// Waits for signals that say to stop or to reopen the logs.
+fn heed(signals: &Signals, serves: &AtomicBool, stop: &StopHandle, logs: &LogHandle) {
+    let mut is_stopping = false;
+    while let Ok(signal) = signals.wait() {
+        if signal == "SIGHUP" {
+            logs.reopen();
+            say(Severity::Info, format_args!("{signal}: the logs are reopened"));
+        } else if !serves.load(Ordering::SeqCst) {
             // To compile a large program takes a while.
-            say(format_args!("{signal}: stopped before it served anything"));
+            say(Severity::Info, format_args!("{signal}: stopped before it served anything"));
             std::process::exit(1);
-        };
-        stop.stop();
-        say(format_args!("{signal}: no further requests are accepted"));
-    }
-    if let (Ok(signal), Some(stop)) = (signals.wait(), stop.get()) {
-        stop.stop_now();
-        say(format_args!("{signal} again: requests under way are interrupted"));
+        } else if !std::mem::replace(&mut is_stopping, true) {
+            stop.stop();
+            say(Severity::Info, format_args!("{signal}: no further requests are accepted"));
+        } else {
+            stop.stop_now();
+            say(Severity::Info, format_args!("{signal} again: requests under way are interrupted"));
+        }
     }
 }
 
-/// A line for whoever looks; nobody need, so that it cannot be written is no error.
-fn say(text: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "pagefork: {text}");
+/// A record on standard error, as the log has them; a failure is ignored.
+fn say(severity: Severity, text: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(record(severity, &text.to_string()).as_bytes());
 }
 
 fn make_program(arguments: &Serve) -> Result<Program, String> {
@@ -101,28 +119,30 @@ fn config(arguments: &Serve) -> Result<pagefork_serve::Config, String> {
     config.client_timeout = arguments.client_timeout;
     config.body_max = arguments.body_max;
     config.grace = arguments.grace;
-    config.name = arguments.program.file().display().to_string();
+    config.keep_request_ids = arguments.keep_request_id;
+    config.name = program::shown(arguments.program.file()).to_string();
+    if let Some(path) = &arguments.log {
+        config.log(output("log", path)?);
+    }
     if let Some(path) = &arguments.access_log {
         let format = match arguments.log_format {
             LogFormat::Common => AccessFormat::Common,
             LogFormat::Json => AccessFormat::Json,
         };
-        config.access_log(format, access_log(path)?);
+        config.access_log(format, output("access log", path)?);
     }
     Ok(config)
 }
 
-fn access_log(path: &Path) -> Result<Output, String> {
+fn output(what: &str, path: &Path) -> Result<Output, String> {
     if path == Path::new("-") {
-        return Ok(Box::new(std::io::stdout()));
+        return Ok(Box::new(std::io::stdout()).into());
     }
-    let opened = OpenOptions::new().append(true).create(true).open(path);
-    match opened {
-        Ok(file) => Ok(Box::new(file)),
-        Err(error) => Err(format!(
-            "cannot write the access log {}: {error}; give a file in a directory that may be \
+    Output::file(path).map_err(|error| {
+        format!(
+            "cannot write the {what} {}: {error}; give a file in a directory that may be \
              written to, or `-` for standard output",
             path.display()
-        )),
-    }
+        )
+    })
 }

@@ -21,13 +21,20 @@ struct Served {
     child: Child,
     stderr: BufReader<ChildStderr>,
     address: String,
+    /// Empty if there is none.
+    admin: String,
 }
 
 fn start(words: &str) -> Child {
+    start_in("true", words)
+}
+
+/// Starts a server in a process that the shell has changed so.
+fn start_in(change: &str, words: &str) -> Child {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    Command::new(env!("CARGO_BIN_EXE_pagefork"))
-        .args(["serve", "--addr", "127.0.0.1:0"])
-        .args(words.split(' '))
+    let script = format!("{change} && exec \"$0\" serve --addr 127.0.0.1:0 {words}");
+    Command::new("bash")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_pagefork")])
         .current_dir(root)
         .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches"))
         .stdin(Stdio::null())
@@ -37,11 +44,18 @@ fn start(words: &str) -> Child {
 }
 
 fn serve(words: &str) -> Served {
-    let mut child = start(words);
+    serve_in("true", words)
+}
+
+fn serve_in(change: &str, words: &str) -> Served {
+    let mut child = start_in(change, words);
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let line = line_with(&mut stderr, "answers at http://");
-    let address = address(&line);
-    Served { child, stderr, address }
+    let admin = match words.contains("--admin") {
+        true => address(&line_with(&mut stderr, " info its status is at http://")),
+        false => String::new(),
+    };
+    let address = address(&line_with(&mut stderr, "answers at http://"));
+    Served { child, stderr, address, admin }
 }
 
 /// Reads lines until one contains this.
@@ -102,7 +116,7 @@ fn a_program_answers_until_a_signal_ends_it() {
     let mut server = serve(&format!(
         "--admin 127.0.0.1:0 --access-log {log} --log-format json guest/built/hello_cgi.wasm"
     ));
-    let admin = address(&line_with(&mut server.stderr, "its status is at"));
+    let admin = server.admin.clone();
     let page = get(&server.address, "/a?b");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<dd>/a</dd>"), "{page}");
     assert!(get(&admin, "/metrics").contains("pagefork_requests_total{code=\"2xx\"} 1\n"));
@@ -159,7 +173,7 @@ fn a_signal_ends_a_server_that_does_not_serve_yet() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
-    assert_eq!(said, "pagefork: SIGTERM: stopped before it served anything\n");
+    assert!(said.ends_with("Z info SIGTERM: stopped before it served anything\n"), "{said}");
 }
 
 #[test]
@@ -169,7 +183,7 @@ fn a_second_signal_interrupts_what_runs() {
         "(module (memory (export \"memory\") 1) (func (export \"_start\") (loop (br 0))))",
     );
     let mut server = serve(&format!("--timeout 1h --grace 1h --admin 127.0.0.1:0 {spins}"));
-    let admin = address(&line_with(&mut server.stderr, "its status is at"));
+    let admin = server.admin.clone();
     let mut running = connect(&server.address);
     running.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     while !get(&admin, "/metrics").contains("pagefork_handlers_busy 1\n") {
@@ -186,7 +200,7 @@ fn a_second_signal_interrupts_what_runs() {
 
 #[test]
 fn a_signal_ends_it_also_if_nobody_reads_what_it_says() {
-    let Served { mut child, stderr, address } = serve("guest/built/hello_cgi.wasm");
+    let Served { mut child, stderr, address, .. } = serve("guest/built/hello_cgi.wasm");
     drop(stderr);
     assert!(get(&address, "/").starts_with("HTTP/1.1 200 OK\r\n"));
     signal(&child, "-TERM");
@@ -244,4 +258,94 @@ fn what_cannot_be_served_is_explained() {
     assert_fails("serve --addr 8080 x", 2, &["--addr"]);
     server.signal("-TERM");
     assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn a_hangup_reopens_the_logs() {
+    let (log, access) = (file("hangup.log", ""), file("hangup.access", ""));
+    let hello = "guest/built/hello_cgi.wasm";
+    let words =
+        format!("--body-max 1B --keep-request-id --log {log} --access-log {access} {hello}");
+    let mut server = serve(&words);
+    let refuse = |id: &str| {
+        let mut client = connect(&server.address);
+        let head = format!("X-Request-Id: {id}\r\nConnection: close\r\nContent-Length: 9\r\n\r\n");
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{head}");
+        client.get_mut().write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_line(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    };
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let until_all_have = |id: &str| {
+        let begun = Instant::now();
+        while ![&log, &access].iter().all(|path| read(path).contains(id)) {
+            assert!(begun.elapsed() < PATIENCE, "{id} is not in the logs");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    refuse("first");
+    until_all_have("first");
+    for path in [&log, &access] {
+        std::fs::rename(path, format!("{path}.1")).unwrap();
+    }
+    signal(&server.child, "-HUP");
+    line_with(&mut server.stderr, "SIGHUP: the logs are reopened");
+    refuse("second");
+    until_all_have("second");
+    for path in [&log, &access] {
+        assert!(!read(path).contains("first") && !read(&format!("{path}.1")).contains("second"));
+    }
+    server.signal("-TERM");
+    assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn the_limit_of_descriptors_is_raised() {
+    let change = "ulimit -S -n 300 && ulimit -H -n 1000";
+    let server = serve_in(change, "guest/built/hello_cgi.wasm");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("1000"), "{line}");
+    server.signal("-TERM");
+    assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn the_admin_address_answers_when_clients_have_all_other_descriptors() {
+    let change = "ulimit -n 100";
+    let mut server = serve_in(change, "--admin 127.0.0.1:0 guest/built/hello_cgi.wasm");
+    let clients: Vec<_> = (0..200).map(|_| connect(&server.address)).collect();
+    line_with(&mut server.stderr, "cannot accept connections for now");
+    for _ in 0..20 {
+        let metrics = get(&server.admin, "/metrics");
+        assert!(metrics.starts_with("HTTP/1.1 200 OK"), "{metrics}");
+        let resident =
+            metrics.lines().find_map(|line| line.strip_prefix("pagefork_resident_bytes "));
+        assert_ne!(resident, Some("0"), "what it reads needs no descriptor either");
+    }
+    assert!(get(&server.admin, "/readyz").starts_with("HTTP/1.1 200 OK"));
+    drop(clients);
+    assert!(get(&server.address, "/").starts_with("HTTP/1.1 200 OK"), "and then all is well");
+    server.signal("-TERM");
+    let (code, said) = server.end();
+    assert_eq!(code, 0);
+    assert!(!said.contains("cannot accept"), "it is not said over and over: {said}");
+}
+
+#[test]
+fn the_admin_address_answers_while_the_program_is_not_ready() {
+    let module = r#"(module (func $spin (loop $again (br $again))) (start $spin)
+        (memory (export "memory") 1) (func (export "_start")))"#;
+    let mut child = start(&format!("--admin 127.0.0.1:0 {}", file("not_ready_yet.wat", module)));
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let admin = address(&line_with(&mut stderr, "its status is at"));
+    assert!(get(&admin, "/healthz").starts_with("HTTP/1.1 200 OK"));
+    let ready = get(&admin, "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.ends_with("starting\n"), "{ready}");
+    signal(&child, "-HUP");
+    line_with(&mut stderr, "SIGHUP: the logs are reopened");
+    signal(&child, "-TERM");
+    line_with(&mut stderr, "SIGTERM: stopped before it served anything");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
 }

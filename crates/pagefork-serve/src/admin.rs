@@ -2,8 +2,14 @@
 //! is not for the public.
 
 use std::convert::Infallible;
+use std::fs::File;
+use std::future::poll_fn;
+use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -12,13 +18,18 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
 
+use crate::descriptors::Reserve;
 use crate::front::Front;
 
 /// Prometheus's text format.
 mod prometheus;
 /// What the status page polls.
 mod json;
+
+/// How long a connection may say nothing.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// What is drawn: HTML, styles and script in one, which loads nothing else.
 const PAGE: &str = include_str!("status/page.html");
@@ -27,25 +38,43 @@ const PAGE: &str = include_str!("status/page.html");
 pub(crate) async fn serve(front: Arc<Front>, name: String, listener: TcpListener) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return front.log.line(&format!("no status page: {error}")),
+        Err(error) => return front.log.error(&format!("no status page: {error}")),
     };
     let name: Arc<str> = name.into();
+    let reserve = Arc::new(Reserve::new());
+    let _ = STATM.set(File::open("/proc/self/statm").ok());
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        reserve.refill();
+        let Ok(stream) = accept(&listener, &reserve).await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (front, name) = (Arc::clone(&front), Arc::clone(&name));
+        let (front, name, reserve) = (Arc::clone(&front), Arc::clone(&name), Arc::clone(&reserve));
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
                 let response = answer(&front, &name, &request);
                 async move { Ok::<_, Infallible>(response) }
             });
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new());
+            builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+            reserve.refill();
         });
     }
+}
+
+/// Accepts a connection, if need be in the place of a descriptor that was kept for it.
+async fn accept(listener: &tokio::net::TcpListener, reserve: &Reserve) -> io::Result<TcpStream> {
+    poll_fn(|context| {
+        loop {
+            match listener.poll_accept(context) {
+                // At once, before others take the place.
+                Poll::Ready(Err(error)) if reserve.helps(&error) => {}
+                accepted => return accepted.map_ok(|(stream, _)| stream),
+            }
+        }
+    })
+    .await
 }
 
 fn answer(front: &Front, name: &str, request: &Request<Incoming>) -> Response<Whole> {
@@ -66,10 +95,15 @@ fn answer(front: &Front, name: &str, request: &Request<Incoming>) -> Response<Wh
         }
         "/status.json" => whole("application/json", json::status(front, name)),
         "/metrics" => whole("text/plain; version=0.0.4; charset=utf-8", prometheus::metrics(front)),
-        "/health" => text(StatusCode::OK, "ok\n"),
+        "/health" | "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => match front.stage() {
+            "serving" => text(StatusCode::OK, "ok\n"),
+            stage => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{stage}\n")),
+        },
         _ => text(
             StatusCode::NOT_FOUND,
-            "There are / (the status page), /status.json, /metrics and /health.\n",
+            "There are / (the status page), /status.json, /metrics, /healthz (whether the process \
+             lives) and /readyz (whether requests are answered).\n",
         ),
     }
 }
@@ -112,9 +146,14 @@ impl Body for Whole {
     }
 }
 
+/// How much memory the process has; open, because there may be no descriptor to open it with.
+static STATM: OnceLock<Option<File>> = OnceLock::new();
+
 /// Bytes of memory that the process has now.
 fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    let mut text = [0; 128];
+    let read = STATM.get().and_then(|file| file.as_ref()?.read_at(&mut text, 0).ok());
+    let text = str::from_utf8(&text[..read.unwrap_or_default()]).unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or_default() * rustix::param::page_size() as u64
 }

@@ -13,8 +13,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::failure::{Failure, FailureKind};
 use crate::front::{Front, UnderWay};
-use crate::log::Access;
-use crate::stall::Broken;
+use crate::log::{Access, Outcome};
+use crate::talk::Turn;
 
 /// The body of a response.
 pub(crate) struct ResponseBody {
@@ -52,14 +52,33 @@ impl ResponseBody {
     }
 
     fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        self.ending.broke_off(&failure);
+        if let Kind::Streaming { under_way: UnderWay(Some(exchange)), .. } = &self.kind {
+            exchange.report(&failure);
+        }
+        self.ending.broke_off(failure.kind());
         self.done();
         Poll::Ready(Some(Err(BrokenOff(failure))))
     }
 
+    /// All that there is was given to the HTTP library.
     fn done(&mut self) {
         if let Kind::Streaming { under_way, .. } = std::mem::replace(&mut self.kind, Kind::Done) {
             under_way.disarm();
+        }
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        match &self.kind {
+            Kind::Done => {}
+            Kind::Whole(bytes) if bytes.is_empty() => {}
+            Kind::Whole(_) => self.ending.was_not_taken(),
+            Kind::Streaming { under_way, .. } => {
+                let failure = under_way.0.as_ref().and_then(|exchange| exchange.failure());
+                let kind = failure.map_or(FailureKind::ClientGone, |failure| failure.kind());
+                self.ending.outcome = Outcome::Broken(kind);
+            }
         }
     }
 }
@@ -145,8 +164,10 @@ pub(crate) struct Ending {
     status: u16,
     sent: u64,
     id: HeaderValue,
-    /// Of HTTP/1.0, where a body has no other end than its connection's.
-    broken: Option<Broken>,
+    outcome: Outcome,
+    /// Whether a body has no other end than its connection's, as in HTTP/1.0.
+    ends_with_connection: bool,
+    turn: Turn,
 }
 
 /// What only the access log is told.
@@ -164,7 +185,7 @@ impl Ending {
         id: &HeaderValue,
         remote: SocketAddr,
         begun: Instant,
-        broken: Broken,
+        turn: Turn,
     ) -> Ending {
         front.metrics.in_flight.add(1);
         let line = front.access.is_some().then(|| {
@@ -173,25 +194,41 @@ impl Ending {
             Box::new(Line { method, uri, version: *version, remote })
         });
         let id = id.clone();
-        let broken = (head.version == Version::HTTP_10).then_some(broken);
-        Ending { front: Arc::clone(front), line, begun, status: 0, sent: 0, id, broken }
+        let ends_with_connection = head.version == Version::HTTP_10;
+        let front = Arc::clone(front);
+        // As long as there is no response.
+        let outcome = Outcome::Broken(FailureKind::ClientGone);
+        Ending { front, line, begun, status: 0, sent: 0, id, outcome, ends_with_connection, turn }
     }
 
+    /// There is a response, of the handler's.
     pub(crate) fn status(mut self, status: StatusCode) -> Ending {
         self.status = status.as_u16();
+        self.outcome = Outcome::Complete;
         self
     }
 
-    fn broke_off(&self, failure: &Failure) {
-        let kind = failure.kind();
-        self.front.metrics.count_failure(kind);
-        self.broken.iter().for_each(Broken::set);
-        let what = format!("{}, after {} bytes of the body", kind.name(), self.sent);
-        let text = match failure.detail() {
-            "" => what,
-            detail => format!("{what}: {detail}"),
-        };
-        self.front.log.request(&self.id, &text);
+    /// There is a response that says why there is no other.
+    pub(crate) fn refused(mut self, kind: FailureKind) -> Ending {
+        self.status = kind.status().as_u16();
+        self.outcome = Outcome::Refused(kind);
+        self
+    }
+
+    fn broke_off(&mut self, kind: FailureKind) {
+        if self.ends_with_connection {
+            self.turn.break_off();
+        }
+        self.outcome = Outcome::Broken(kind);
+    }
+
+    /// The HTTP library has dropped a response that was complete.
+    fn was_not_taken(&mut self) {
+        let kind = FailureKind::ClientGone;
+        if self.outcome == Outcome::Complete {
+            self.front.report(&self.id, kind, "it was gone before it was sent the response");
+        }
+        self.outcome = Outcome::Broken(kind);
     }
 }
 
@@ -208,13 +245,12 @@ impl Drop for Ending {
         if let (Some(access), Some(line)) = (&self.front.access, &self.line) {
             access.write(&Access {
                 remote: &line.remote.ip().to_string(),
-                method: &line.method,
-                uri: &line.uri,
-                version: line.version,
+                request: Some((&line.method, &line.uri, line.version)),
                 status: if self.status == 0 { CLIENT_GONE } else { self.status },
                 sent: self.sent,
                 time,
                 id: &self.id,
+                outcome: self.outcome,
             });
         }
     }

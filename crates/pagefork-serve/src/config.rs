@@ -39,6 +39,9 @@ pub struct Config {
     pub fields_max: usize,
     /// How long requests may go on once the server was told to stop.
     pub grace: Duration,
+    /// Whether the `X-Request-Id` that a client sends is its request's id, if it has at most
+    /// 128 letters, digits and `-_.:+/=@`. For servers behind a proxy that sets the field.
+    pub keep_request_ids: bool,
     /// What the status page calls that which is served.
     pub name: String,
     log: Option<Output>,
@@ -66,6 +69,7 @@ impl Config {
             head_max: 64 << 10,
             fields_max: 100,
             grace: Duration::from_secs(10),
+            keep_request_ids: false,
             name: String::new(),
             log: None,
             access_log: None,
@@ -74,19 +78,19 @@ impl Config {
 
     /// Sets where the log goes: failures with their causes, and what programs
     /// write to standard error.
-    pub fn log(&mut self, output: Output) -> &mut Config {
-        self.log = Some(output);
+    pub fn log(&mut self, output: impl Into<Output>) -> &mut Config {
+        self.log = Some(output.into());
         self
     }
 
     /// Sets where the access log goes. It is written a few times a second.
-    pub fn access_log(&mut self, format: AccessFormat, output: Output) -> &mut Config {
-        self.access_log = Some((format, output));
+    pub fn access_log(&mut self, format: AccessFormat, output: impl Into<Output>) -> &mut Config {
+        self.access_log = Some((format, output.into()));
         self
     }
 
     pub(crate) fn take_log(&mut self) -> Output {
-        self.log.take().unwrap_or_else(|| Box::new(std::io::stderr()))
+        self.log.take().unwrap_or_else(|| Box::new(std::io::stderr()).into())
     }
 
     pub(crate) fn take_access_log(&mut self) -> Option<(AccessFormat, Output)> {

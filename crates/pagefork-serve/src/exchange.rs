@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
+use http::HeaderValue;
 
 use crate::failure::{Cancelled, Failure};
 use crate::front::Front;
@@ -34,6 +35,7 @@ const PART_SIZE: usize = 64;
 
 pub(crate) struct Exchange {
     front: Arc<Front>,
+    id: HeaderValue,
     state: Mutex<State>,
     /// Told whenever a handler's thread that waits may go on.
     changed: Condvar,
@@ -50,6 +52,12 @@ struct State {
     /// Without a body in its response, what is written goes nowhere.
     bodiless: bool,
     output: Vec<u8>,
+    /// Bytes of the body that the connection has taken of a response that streams.
+    sent: u64,
+    /// Whether the connection has all that it will take.
+    is_left: bool,
+    /// Whether it was counted and logged that the request failed.
+    is_reported: bool,
     /// Whether what is written is to be sent at once, and not when there is more.
     eager: bool,
     connection: Option<Waker>,
@@ -99,9 +107,15 @@ pub(crate) enum Watch {
 }
 
 impl Exchange {
-    pub(crate) fn new(front: &Arc<Front>, bodiless: bool, submitted: Instant) -> Arc<Exchange> {
+    pub(crate) fn new(
+        front: &Arc<Front>,
+        id: HeaderValue,
+        bodiless: bool,
+        submitted: Instant,
+    ) -> Arc<Exchange> {
         Arc::new(Exchange {
             front: Arc::clone(front),
+            id,
             changed: Condvar::new(),
             state: Mutex::new(State {
                 input: VecDeque::new(),
@@ -112,6 +126,9 @@ impl Exchange {
                 head_was_taken: false,
                 bodiless,
                 output: Vec::new(),
+                sent: 0,
+                is_left: false,
+                is_reported: false,
                 eager: false,
                 connection: None,
                 own: false,
@@ -131,6 +148,35 @@ impl Exchange {
 
     pub(crate) fn front(&self) -> &Arc<Front> {
         &self.front
+    }
+
+    /// Why the request has no complete response of its handler's, as far as is known.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.lock().failure()
+    }
+
+    /// Counts and logs that the request failed. Whichever side notices it first does so; the
+    /// other is ignored.
+    pub(crate) fn report(&self, failure: &Failure) {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_reported, true) {
+            return;
+        }
+        let taken = state.taken();
+        let stopped = state.cancelled.is_some();
+        let what = match (failure.detail(), state.started) {
+            ("", Some(_)) if stopped => format!("stopped after {taken:.1?}"),
+            ("", None) if stopped => format!("it waited for {taken:.1?}"),
+            (detail, _) => detail.to_owned(),
+        };
+        // Of what is refused, nothing was sent.
+        let sent = state.sent;
+        let broke =
+            if sent > 0 { format!("after {sent} bytes of the body") } else { String::new() };
+        drop(state);
+        let parts = [&*broke, &*what];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        self.front.report(&self.id, failure.kind(), &parts.join(": "));
     }
 
     /// Nothing that holds the lock panics half-way.
@@ -212,6 +258,7 @@ impl Exchange {
         if !state.output.is_empty() {
             let was_full = state.output.len() >= OUTPUT_MAX;
             let output = std::mem::take(&mut state.output);
+            state.sent += output.len() as u64;
             if was_full {
                 // Also if there is always a thread that waits, the client takes something.
                 if state.count_blocked() {
@@ -236,8 +283,14 @@ impl Exchange {
     pub(crate) fn discard_output(&self) {
         let mut state = self.lock();
         state.bodiless = true;
+        state.is_left = true;
         state.output.clear();
+        // The connection will not learn of one that there is already.
+        let failure = state.failure();
         self.tell(state);
+        if let Some(failure) = failure {
+            self.report(&failure);
+        }
     }
 
     /// Has the handler's thread look again whether it may go on.
@@ -377,12 +430,14 @@ impl Exchange {
     }
 
     /// Notes how a handler ended; says how long it took, without what it waited for
-    /// its client, and whether it was cancelled before.
-    pub(crate) fn finish(&self, result: Result<(), Failure>) -> (Duration, Option<Cancelled>) {
+    /// its client.
+    pub(crate) fn finish(&self, result: Result<(), Failure>) -> Duration {
         let mut state = self.lock();
         let taken = state.taken();
-        let cancelled = state.cancelled;
         state.finished = Some(result);
+        // The connection may be late to notice it, or not look any more.
+        let looks = state.cancelled.is_none() && !state.is_left;
+        let failure = if looks { None } else { state.failure() };
         state.interrupt = None;
         // A thread that the handler has left behind waits for nothing, and does not count.
         state.input_ended = true;
@@ -393,7 +448,10 @@ impl Exchange {
         if blocked {
             self.front.workers().unblock();
         }
-        (taken, cancelled)
+        if let Some(failure) = failure {
+            self.report(&failure);
+        }
+        taken
     }
 
     pub(crate) fn cancelled(&self) -> Option<Cancelled> {
@@ -566,6 +624,14 @@ impl Exchange {
 }
 
 impl State {
+    fn failure(&self) -> Option<Failure> {
+        match (&self.finished, self.cancelled) {
+            (_, Some(cancelled)) => Some(cancelled.into()),
+            (Some(Err(failure)), None) => Some(failure.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether more of the request's body is taken.
     fn has_input_room(&self) -> bool {
         self.input_size + self.input.len() * PART_SIZE < INPUT_MAX
@@ -603,6 +669,14 @@ impl State {
 }
 
 #[cfg(test)]
+impl Exchange {
+    /// Of a front end whose handler does nothing.
+    pub(crate) fn of_test() -> Arc<Exchange> {
+        Exchange::new(&Front::of_test(), HeaderValue::from_static("test"), false, Instant::now())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     /// How many parts of this size are kept for a handler that reads none.
@@ -619,7 +693,7 @@ mod tests {
     #[test]
     fn a_body_in_small_parts_takes_no_more_room_than_others() {
         for size in [1, 100, 10_000] {
-            let exchange = Exchange::new(&Front::of_test(), false, Instant::now());
+            let exchange = Exchange::of_test();
             let count = fill(&exchange, size);
             assert!(count > 10 && count * (size + PART_SIZE) < INPUT_MAX + size + PART_SIZE);
             // There is room again once it is read.

@@ -2,6 +2,8 @@
 
 use http::StatusCode;
 
+use crate::log::Severity;
+
 /// Why a request has no response of its handler's.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -31,6 +33,10 @@ pub enum FailureKind {
     BodyTooLarge,
     /// The client took too long to send the body.
     BodyTimeout,
+    /// The client took too long to send the head.
+    HeadTimeout,
+    /// The request's head is larger than is allowed.
+    HeadTooLarge,
     /// The request is malformed.
     BadRequest,
     /// Nothing here does what the request asks for.
@@ -43,7 +49,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [FailureKind; 13] = [
+    pub const ALL: [FailureKind; 15] = [
         Self::Trap,
         Self::Timeout,
         Self::NoResponse,
@@ -53,6 +59,8 @@ impl FailureKind {
         Self::QueueTimeout,
         Self::BodyTooLarge,
         Self::BodyTimeout,
+        Self::HeadTimeout,
+        Self::HeadTooLarge,
         Self::BadRequest,
         Self::NotImplemented,
         Self::ClientGone,
@@ -71,6 +79,8 @@ impl FailureKind {
             Self::QueueTimeout => "queue_timeout",
             Self::BodyTooLarge => "body_too_large",
             Self::BodyTimeout => "body_timeout",
+            Self::HeadTimeout => "head_timeout",
+            Self::HeadTooLarge => "head_too_large",
             Self::BadRequest => "bad_request",
             Self::NotImplemented => "not_implemented",
             Self::ClientGone => "client_gone",
@@ -88,7 +98,8 @@ impl FailureKind {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTimeout | Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::BadRequest | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
         }
@@ -105,10 +116,29 @@ impl FailureKind {
             Self::QueueFull | Self::QueueTimeout => "Too many requests are waiting. Try again.",
             Self::BodyTooLarge => "The request's body is too large.",
             Self::BodyTimeout => "The request's body took too long to arrive.",
+            Self::HeadTimeout => "The request's head took too long to arrive.",
+            Self::HeadTooLarge => "The request's head is too large.",
             Self::BadRequest => "The request is malformed.",
             Self::NotImplemented => "This server does not do that.",
             Self::ClientGone => "The connection was lost.",
             Self::Stopping => "The server is stopping. Try again.",
+        }
+    }
+
+    /// How much it matters to who runs the server.
+    pub(crate) fn severity(self) -> Severity {
+        match self {
+            Self::Trap | Self::Timeout | Self::NoResponse | Self::BadResponse | Self::Spawn => {
+                Severity::Error
+            }
+            Self::QueueFull | Self::QueueTimeout | Self::Stopping => Severity::Warning,
+            Self::BodyTooLarge
+            | Self::BodyTimeout
+            | Self::HeadTimeout
+            | Self::HeadTooLarge
+            | Self::BadRequest
+            | Self::NotImplemented
+            | Self::ClientGone => Severity::Info,
         }
     }
 

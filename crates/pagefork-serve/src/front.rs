@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{
@@ -22,18 +22,21 @@ use crate::exchange::{Answer, Exchange, Progress, Watch};
 use crate::failure::{Cancelled, Failure, FailureKind};
 use crate::handler::{BodyReader, Handler, Head, Request, ResponseWriter};
 use crate::identity::{self, Identities};
-use crate::log::{AccessLog, Log};
+use crate::log::{self, Access, AccessLog, Log, Outcome};
 use crate::metrics::Metrics;
-use crate::stall::Broken;
+use crate::recent::Recent;
+use crate::talk::Turn;
 use crate::workers::{Job, WorkerLimits, Workers};
 
 /// What all connections share.
 pub(crate) struct Front {
     pub(crate) metrics: Metrics,
-    pub(crate) log: Log,
+    pub(crate) recent: Recent,
+    pub(crate) log: Arc<Log>,
     pub(crate) access: Option<AccessLog>,
     pub(crate) begun: Instant,
-    handler: Box<dyn Handler>,
+    /// There once the server serves.
+    handler: OnceLock<Box<dyn Handler>>,
     workers: Arc<Workers>,
     identities: Identities,
     limits: Limits,
@@ -50,6 +53,8 @@ struct Limits {
     client_timeout: Duration,
     patience: Duration,
     body_max: u64,
+    head_max: usize,
+    fields_max: usize,
 }
 
 /// How long a handler may be kept waiting for a body that is not complete.
@@ -62,15 +67,17 @@ const BODY_RATE_MIN: u64 = 500;
 /// How long a request may wait before it looks again whether others are stuck.
 const QUEUE_LOOK_MAX: Duration = Duration::from_millis(16);
 
-/// Stages of a server's life.
-const SERVING: u8 = 0;
+/// Stages of a server's life: it cannot answer requests yet.
+const STARTING: u8 = 0;
+/// It answers requests.
+const SERVING: u8 = 1;
 /// Requests under way end.
-const STOPPING: u8 = 1;
+const STOPPING: u8 = 2;
 /// Requests under way are ended.
-const STOPPING_NOW: u8 = 2;
+const STOPPING_NOW: u8 = 3;
 
 impl Front {
-    pub(crate) fn new(config: &mut Config, handler: Box<dyn Handler>) -> Arc<Front> {
+    pub(crate) fn new(config: &mut Config) -> Arc<Front> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let busy = config.concurrency.max(1);
         let limits = WorkerLimits {
@@ -79,22 +86,28 @@ impl Front {
             queued: config.queue,
             patience: config.patience,
         };
+        let log = Arc::new(Log::new(config.take_log()));
+        let access = config.take_access_log();
+        let access = access.map(|(format, to)| AccessLog::new(format, to, Arc::clone(&log)));
         Arc::new(Front {
             metrics: Metrics::default(),
-            log: Log::new(config.take_log()),
-            access: config.take_access_log().map(|(format, to)| AccessLog::new(format, to)),
+            recent: Recent::default(),
+            log,
+            access,
             begun: Instant::now(),
-            handler,
+            handler: OnceLock::new(),
             workers: Arc::new(Workers::new(limits, run)),
-            identities: Identities::new(),
+            identities: Identities::new(config.keep_request_ids),
             limits: Limits {
                 timeout: config.timeout,
                 queue_timeout: config.queue_timeout,
                 client_timeout: config.client_timeout,
                 patience: config.patience,
                 body_max: config.body_max,
+                head_max: config.head_max,
+                fields_max: config.fields_max,
             },
-            stage: AtomicU8::new(SERVING),
+            stage: AtomicU8::new(STARTING),
             runtime: OnceLock::new(),
         })
     }
@@ -103,8 +116,15 @@ impl Front {
         &self.workers
     }
 
-    pub(crate) fn handler(&self) -> &dyn Handler {
-        &*self.handler
+    /// What answers requests, once the server serves.
+    pub(crate) fn handler(&self) -> Option<&dyn Handler> {
+        self.handler.get().map(|handler| &**handler)
+    }
+
+    /// Names what answers requests; from then on the server serves.
+    pub(crate) fn set_handler(&self, handler: Box<dyn Handler>) {
+        let _ = self.handler.set(handler);
+        self.stage.fetch_max(SERVING, Ordering::Release);
     }
 
     /// Names the runtime that outlives all connections.
@@ -124,16 +144,75 @@ impl Front {
         self.stage.load(Ordering::Relaxed) >= STOPPING_NOW
     }
 
+    /// What the server does, in a word.
+    pub(crate) fn stage(&self) -> &'static str {
+        match self.stage.load(Ordering::Acquire) {
+            STARTING => "starting",
+            SERVING => "serving",
+            _ => "stopping",
+        }
+    }
+
+    /// Goes on with the logs in the files that have their names now.
+    pub(crate) fn reopen_logs(&self) {
+        self.log.reopen();
+        self.access.iter().for_each(AccessLog::reopen);
+    }
+
+    /// Counts, logs and remembers that a request failed: to be called once for each.
+    pub(crate) fn report(&self, id: &HeaderValue, kind: FailureKind, detail: &str) {
+        let text = match detail {
+            "" => kind.name().to_owned(),
+            detail => format!("{}: {detail}", kind.name()),
+        };
+        self.metrics.count_failure(kind);
+        self.log.request(kind.severity(), id, &text);
+        self.recent.add(kind, String::from_utf8_lossy(id.as_bytes()).into_owned(), detail);
+    }
+
+    /// An answer to a request that the HTTP library has refused: what is known of it is that it
+    /// failed.
+    pub(crate) fn refuse(&self, kind: FailureKind, detail: &str, remote: SocketAddr) -> Vec<u8> {
+        let id = self.identities.fresh();
+        self.report(&id, kind, detail);
+        let status = kind.status();
+        self.metrics.count_status(status.as_u16());
+        let text = explanation(kind, &id);
+        if let Some(access) = &self.access {
+            access.write(&Access {
+                remote: &remote.ip().to_string(),
+                request: None,
+                status: status.as_u16(),
+                sent: text.len() as u64,
+                time: Duration::ZERO,
+                id: &id,
+                outcome: Outcome::Refused(kind),
+            });
+        }
+        format!(
+            "HTTP/1.1 {} {}\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
+             {}: {}\r\nconnection: close\r\ndate: {}\r\n\r\n{text}",
+            status.as_u16(),
+            status.canonical_reason().unwrap_or_default(),
+            text.len(),
+            identity::FIELD,
+            String::from_utf8_lossy(id.as_bytes()),
+            log::time::http(SystemTime::now()),
+        )
+        .into_bytes()
+    }
+
     /// Answers a request.
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: HttpRequest<Incoming>,
         remote: SocketAddr,
         local: SocketAddr,
-        broken: Broken,
+        turn: Turn,
     ) -> Response<ResponseBody> {
         let begun = Instant::now();
         let (mut head, body) = request.into_parts();
+        let excess = self.limits.head_excess(&head);
         let id = self.identities.of(&head.headers);
         head.headers.insert(identity::FIELD, id.clone());
         let hosts = head.headers.get_all(header::HOST).iter().count();
@@ -146,23 +225,28 @@ impl Front {
             }
         }
         let bodiless = head.method == Method::HEAD;
-        let ending = Ending::new(&self, &head, &id, remote, begun, broken);
+        let ending = Ending::new(&self, &head, &id, remote, begun, turn);
 
         let announced = body.size_hint().exact();
         let failure = if head.method == Method::CONNECT {
-            Some(Failure::new(FailureKind::NotImplemented, ""))
+            Some(Failure::new(FailureKind::NotImplemented, "CONNECT is for proxies"))
         } else if !fits {
-            Some(Failure::new(FailureKind::BadRequest, ""))
-        } else if announced.is_some_and(|size| size > self.limits.body_max) {
-            Some(Failure::new(FailureKind::BodyTooLarge, ""))
+            let detail = format!("{hosts} fields `Host`, where there must be one");
+            Some(Failure::new(FailureKind::BadRequest, detail))
+        } else if let Some(detail) = excess {
+            Some(Failure::new(FailureKind::HeadTooLarge, detail))
+        } else if let Some(size) = announced.filter(|size| *size > self.limits.body_max) {
+            let detail = format!("{size} bytes are announced");
+            Some(Failure::new(FailureKind::BodyTooLarge, detail))
         } else {
             None
         };
         if let Some(failure) = failure {
-            return self.refusal(&failure, bodiless, &id, ending);
+            self.report(&id, failure.kind(), failure.detail());
+            return self.refusal(failure.kind(), bodiless, &id, ending);
         }
 
-        let exchange = Exchange::new(&self, bodiless, begun);
+        let exchange = Exchange::new(&self, id.clone(), bodiless, begun);
         self.receive(&exchange, body).await;
         let complete = exchange.complete_input_size().map(|size| size as u64);
         let request = Request {
@@ -179,20 +263,25 @@ impl Front {
         let job = Box::new(Job { request, exchange: Arc::clone(&exchange), may_wait });
         if self.workers.submit(job).is_err() {
             under_way.disarm();
-            let failure = Failure::new(FailureKind::QueueFull, "");
-            return self.refusal(&failure, bodiless, &id, ending);
+            exchange.report(&Failure::new(FailureKind::QueueFull, ""));
+            return self.refusal(FailureKind::QueueFull, bodiless, &id, ending);
         }
-        match self.await_answer(&exchange).await {
-            Answer::Whole(head, output) => {
-                under_way.disarm();
-                self.whole(head, output, bodiless, &id, ending)
+        let failure = match self.await_answer(&exchange).await {
+            Answer::Whole(head, output) => match is_as_announced(&head, &output, bodiless) {
+                Ok(()) => {
+                    under_way.disarm();
+                    return whole(head, output, bodiless, &id, ending);
+                }
+                Err(failure) => failure,
+            },
+            Answer::Streaming(head) => {
+                return self.streaming(head, under_way, bodiless, &id, ending);
             }
-            Answer::Streaming(head) => self.streaming(head, under_way, bodiless, &id, ending),
-            Answer::Failed(failure) => {
-                under_way.disarm();
-                self.refusal(&failure, bodiless, &id, ending)
-            }
-        }
+            Answer::Failed(failure) => failure,
+        };
+        under_way.disarm();
+        exchange.report(&failure);
+        self.refusal(failure.kind(), bodiless, &id, ending)
     }
 
     /// Waits for the beginning of a response. Handlers that take long get a
@@ -289,30 +378,6 @@ impl Front {
         }
     }
 
-    fn whole(
-        &self,
-        head: Head,
-        output: Vec<u8>,
-        bodiless: bool,
-        id: &HeaderValue,
-        ending: Ending,
-    ) -> Response<ResponseBody> {
-        let bodiless = bodiless || has_no_body(head.status);
-        let output = if bodiless { Vec::new() } else { output };
-        let promised = content_length(&head.headers);
-        if !bodiless && promised.is_some_and(|promised| promised != output.len() as u64) {
-            let detail = format!(
-                "it announced {} bytes and wrote {}",
-                promised.unwrap_or_default(),
-                output.len()
-            );
-            let failure = Failure::new(FailureKind::BadResponse, detail);
-            return self.refusal(&failure, bodiless, id, ending);
-        }
-        let body = ResponseBody::whole(output.into(), ending.status(head.status));
-        respond(head, body, id)
-    }
-
     fn streaming(
         self: &Arc<Self>,
         head: Head,
@@ -342,37 +407,79 @@ impl Front {
     /// A response that says why there is no other.
     fn refusal(
         &self,
-        failure: &Failure,
+        kind: FailureKind,
         bodiless: bool,
         id: &HeaderValue,
         ending: Ending,
     ) -> Response<ResponseBody> {
-        let kind = failure.kind();
-        self.metrics.count_failure(kind);
-        if !failure.detail().is_empty() {
-            self.log.request(id, &format!("{}: {}", kind.name(), failure.detail()));
-        }
         let mut headers = HeaderMap::new();
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         headers.insert(header::CONTENT_TYPE, text);
         if kind.is_passing() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        let status = kind.status();
-        let body = match bodiless {
-            true => Vec::new(),
-            false => format!(
-                "{} {}\n{}\nrequest id: {}\n",
-                status.as_u16(),
-                status.canonical_reason().unwrap_or_default(),
-                kind.message(),
-                String::from_utf8_lossy(id.as_bytes())
-            )
-            .into_bytes(),
-        };
-        let body = ResponseBody::whole(body.into(), ending.status(status));
-        respond(Head { status, headers }, body, id)
+        let body = if bodiless { String::new() } else { explanation(kind, id) };
+        let body = ResponseBody::whole(body.into(), ending.refused(kind));
+        respond(Head { status: kind.status(), headers }, body, id)
     }
+}
+
+impl Limits {
+    /// By what a head is too large. Of HTTP/1 the library sees to that.
+    fn head_excess(&self, head: &http::request::Parts) -> Option<String> {
+        if head.version != Version::HTTP_2 {
+            return None;
+        }
+        // Each field counts as RFC 9113 has it.
+        let size = |name: usize, value: usize| name + value + 32;
+        let fields = head.headers.iter();
+        let fields: usize =
+            fields.map(|(name, value)| size(name.as_str().len(), value.len())).sum();
+        let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+        let bytes = fields + size(5, target);
+        if bytes > self.head_max {
+            return Some(format!("{bytes} bytes"));
+        }
+        (head.headers.len() > self.fields_max).then(|| format!("{} fields", head.headers.len()))
+    }
+}
+
+/// What a client is told of a request that failed.
+fn explanation(kind: FailureKind, id: &HeaderValue) -> String {
+    let status = kind.status();
+    format!(
+        "{} {}\n{}\nrequest id: {}\n",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or_default(),
+        kind.message(),
+        String::from_utf8_lossy(id.as_bytes())
+    )
+}
+
+/// Whether a response that is complete has the size that it says.
+fn is_as_announced(head: &Head, output: &[u8], bodiless: bool) -> Result<(), Failure> {
+    let announced = content_length(&head.headers).filter(|_| !bodiless);
+    match announced.filter(|_| !has_no_body(head.status)) {
+        Some(announced) if announced != output.len() as u64 => {
+            let detail = format!("it announced {announced} bytes and wrote {}", output.len());
+            Err(Failure::new(FailureKind::BadResponse, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A response that is complete.
+fn whole(
+    head: Head,
+    output: Vec<u8>,
+    bodiless: bool,
+    id: &HeaderValue,
+    ending: Ending,
+) -> Response<ResponseBody> {
+    let bodiless = bodiless || has_no_body(head.status);
+    let output = if bodiless { Vec::new() } else { output };
+    let body = ResponseBody::whole(output.into(), ending.status(head.status));
+    respond(head, body, id)
 }
 
 /// Whether responses of this status end with their head.
@@ -411,21 +518,18 @@ fn run(job: Box<Job>) -> Duration {
         return Duration::ZERO;
     };
     front.metrics.wait.observe(waited);
-    let id = request.id.clone();
     let response = ResponseWriter(Arc::clone(&exchange));
-    let handled = catch_unwind(AssertUnwindSafe(|| front.handler.handle(request, &response)));
+    let handled = catch_unwind(AssertUnwindSafe(|| {
+        let handler = front.handler().expect("requests are accepted once there is one");
+        handler.handle(request, &response)
+    }));
     let result = handled.unwrap_or_else(|payload| {
         let message = payload.downcast_ref::<&str>().copied();
         let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         let detail = format!("the handler panicked: {}", message.unwrap_or("no message"));
         Err(Failure::new(FailureKind::Trap, detail))
     });
-    let (taken, cancelled) = exchange.finish(result);
-    if let Some(cancelled) = cancelled {
-        let kind = FailureKind::from(cancelled).name();
-        front.log.request(&id, &format!("{kind}: stopped after {taken:.1?}"));
-    }
-    taken
+    exchange.finish(result)
 }
 
 /// A request that has a handler, or will have one. Dropped before its response is
@@ -443,10 +547,11 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         let Some(exchange) = self.0.take() else { return };
         if exchange.cancel(Cancelled::ClientGone) {
-            let front = exchange.front();
-            front.metrics.count_failure(FailureKind::ClientGone);
-            front.guard(&exchange);
+            exchange.front().guard(&exchange);
         }
+        // Also if the handler had ended: its response was not taken.
+        let failure = exchange.failure();
+        exchange.report(&failure.unwrap_or_else(|| Cancelled::ClientGone.into()));
     }
 }
 
@@ -541,6 +646,8 @@ impl Front {
                 Ok(())
             }
         }
-        Front::new(&mut Config::new(([127, 0, 0, 1], 0).into()), Box::new(Nothing))
+        let front = Front::new(&mut Config::new(([127, 0, 0, 1], 0).into()));
+        front.set_handler(Box::new(Nothing));
+        front
     }
 }

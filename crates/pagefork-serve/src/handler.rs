@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::exchange::Exchange;
 use crate::failure::{Failure, GivenUp};
+use crate::log::Severity;
 
 /// Answers requests, one a call, on a thread that it may block.
 pub trait Handler: Send + Sync + 'static {
@@ -171,9 +172,9 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes a line to the server's log, with the request's id before it.
-    pub fn log(&self, id: &HeaderValue, line: &str) {
-        self.0.front().log.request(id, line);
+    /// Writes a record to the server's log, with the request's id before it.
+    pub fn log(&self, severity: Severity, id: &HeaderValue, text: &str) {
+        self.0.front().log.request(severity, id, text);
     }
 }
 

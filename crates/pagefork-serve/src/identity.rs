@@ -10,31 +10,34 @@ pub(crate) const FIELD: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes that an identity from outside may have.
 const SIZE_MAX: usize = 128;
 
-/// Gives requests names: the ones they bring, or unpredictable ones.
+/// Gives requests names: unpredictable ones, or the ones they bring.
 pub(crate) struct Identities {
+    /// Whether those that requests bring are kept.
+    keep: bool,
     seed: u64,
     count: AtomicU64,
 }
 
 impl Identities {
-    pub(crate) fn new() -> Identities {
+    pub(crate) fn new(keep: bool) -> Identities {
         let mut seed = [0; 8];
         // Without randomness they are still different from each other.
         if rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).is_err() {
             seed = u64::from(std::process::id()).to_le_bytes();
         }
-        Identities { seed: u64::from_le_bytes(seed), count: AtomicU64::new(0) }
+        Identities { keep, seed: u64::from_le_bytes(seed), count: AtomicU64::new(0) }
     }
 
-    /// The identity that a request brings, if it is one, or else a new one.
+    /// The identity that a request brings, if it is kept and harmless, or else a new one.
     pub(crate) fn of(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(FIELD) {
-            Some(brought) if is_fit(brought.as_bytes()) => brought.clone(),
+            Some(brought) if self.keep && is_fit(brought.as_bytes()) => brought.clone(),
             _ => self.fresh(),
         }
     }
 
-    fn fresh(&self) -> HeaderValue {
+    /// A new one.
+    pub(crate) fn fresh(&self) -> HeaderValue {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         // Different for each count, because every step can be undone.
         let mut word = self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -61,7 +64,7 @@ mod tests {
 
     #[test]
     fn fresh_identities_differ() {
-        let identities = Identities::new();
+        let identities = Identities::new(false);
         let mut all: Vec<_> = (0..1000).map(|_| identities.fresh().as_bytes().to_vec()).collect();
         all.sort();
         all.dedup();
@@ -71,7 +74,7 @@ mod tests {
 
     #[test]
     fn an_identity_from_outside_is_kept_if_it_is_harmless() {
-        let identities = Identities::new();
+        let identities = Identities::new(true);
         let of = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(FIELD, HeaderValue::from_bytes(text.as_bytes()).unwrap());

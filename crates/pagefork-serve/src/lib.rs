@@ -17,6 +17,12 @@
 mod config;
 /// Listening, and stopping.
 mod server;
+/// Accepting connections, and serving each.
+mod connections;
+/// How many descriptors there may be, and some that are kept.
+mod descriptors;
+/// What the two ends of a connection tell each other past the HTTP library.
+mod talk;
 /// Connections whose clients do not take what they are sent.
 mod stall;
 /// From a request to its handler and back.
@@ -49,15 +55,18 @@ mod identity;
 mod log;
 /// Counters and histograms.
 mod metrics;
+/// The last failures.
+mod recent;
 /// The status page and the metrics.
 mod admin;
-/// Signals that end the server.
+/// Signals that end the server or reopen its logs.
 mod signals;
 
 pub use config::Config;
+pub use descriptors::raise_descriptor_limit;
 pub use failure::{Failure, FailureKind, GivenUp};
 pub use handler::{BodyReader, GiveUpGuard, Handler, Phase, PoolGauges, Request, ResponseWriter};
-pub use log::{AccessFormat, Output};
+pub use log::{AccessFormat, Output, Severity, record};
 pub use program::{Program, ProgramError, ProgramOptions};
-pub use server::{Server, StartError, StopHandle, Summary};
+pub use server::{LogHandle, Server, StartError, Starting, StopHandle, Summary};
 pub use signals::Signals;

@@ -19,6 +19,7 @@ use pagefork_wasi::{
 use crate::cgi::{self, CgiOutput, Redirect, VariableOptions};
 use crate::failure::{Failure, FailureKind};
 use crate::handler::{BodyReader, Handler, Phase, PoolGauges, Request, ResponseWriter};
+use crate::log::Severity;
 
 /// Redirects of a request within the program, one after the other.
 const REDIRECTS_MAX: usize = 10;
@@ -197,7 +198,7 @@ impl Program {
                 let text = format!("the program exited with code {code}");
                 match ended {
                     Ok(redirect) => {
-                        response.log(&request.id, &text);
+                        response.log(Severity::Warning, &request.id, &text);
                         Ok(redirect)
                     }
                     Err(failure) => {
@@ -375,11 +376,10 @@ impl Lines {
         state.count += 1;
         if state.count <= LINES_MAX {
             let text = String::from_utf8_lossy(&state.line);
-            // Nothing that a terminal would obey, and nothing that looks like a line of ours.
-            let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            self.response.log(&self.id, &format!("stderr: {text}"));
+            self.response.log(Severity::Info, &self.id, &format!("stderr: {text}"));
         } else if state.count == LINES_MAX + 1 {
-            self.response.log(&self.id, "stderr: (what follows is left out)");
+            let text = "stderr: (what follows is left out)";
+            self.response.log(Severity::Info, &self.id, text);
         }
         state.line.clear();
     }

@@ -1,27 +1,23 @@
 //! Listening, and stopping.
 
-use std::convert::Infallible;
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin;
 use crate::config::Config;
+use crate::connections::{Connection, accept, serve_connection};
 use crate::front::Front;
 use crate::handler::Handler;
 use crate::lane::Lane;
-use crate::stall::{Broken, Impatient};
 
 /// How long the last responses have to leave once requests were ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -67,6 +63,7 @@ pub struct Server {
     local: SocketAddr,
     admin: Option<SocketAddr>,
     stop: StopHandle,
+    logs: LogHandle,
     /// The one that accepts.
     main: JoinHandle<Summary>,
 }
@@ -85,7 +82,7 @@ pub struct Summary {
 pub struct StopHandle(watch::Sender<Stage>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+pub(crate) enum Stage {
     Serving,
     Stopping,
     StoppingNow,
@@ -112,51 +109,143 @@ impl StopHandle {
     }
 }
 
-impl Server {
-    /// Listens, and answers requests from then on.
+/// Reopens a server's logs, from any thread.
+#[derive(Clone)]
+pub struct LogHandle(Arc<Front>);
+
+impl LogHandle {
+    /// Goes on with the logs that are files in those that have their names now: after their
+    /// files were renamed, in new ones.
+    pub fn reopen(&self) {
+        self.0.reopen_logs();
+    }
+}
+
+impl fmt::Debug for LogHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogHandle")
+    }
+}
+
+/// A server that answers at its admin address, and cannot answer requests yet.
+///
+/// Dropped, it ends.
+pub struct Starting {
+    shared: Arc<Shared>,
+    admin: Option<SocketAddr>,
+    stop: StopHandle,
+    begin: oneshot::Sender<Begin>,
+    main: JoinHandle<Summary>,
+}
+
+/// What is there once requests can be answered.
+struct Begin {
+    listener: TcpListener,
+    shares: Vec<Share>,
+}
+
+impl fmt::Debug for Starting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Starting").field("admin", &self.admin).finish_non_exhaustive()
+    }
+}
+
+impl Starting {
+    /// The address of the status page and the metrics.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// What stops the server.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// What reopens the server's logs.
+    pub fn log_handle(&self) -> LogHandle {
+        LogHandle(Arc::clone(&self.shared.front))
+    }
+
+    /// Listens, and has requests answered by `handler` from then on.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(mut config: Config, handler: impl Handler) -> Result<Server, StartError> {
-        let listen = |address: SocketAddr| {
-            let listener = TcpListener::bind(address).and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                let local = listener.local_addr()?;
-                Ok((listener, local))
-            });
-            listener.map_err(|source| StartError::Listen { address, source })
-        };
-        let (listener, local) = listen(config.address)?;
-        let admin = config.admin.map(listen).transpose()?;
-        let front = Front::new(&mut config, Box::new(handler));
-        let stop = StopHandle(watch::Sender::new(Stage::Serving));
-        let shared = Arc::new(Shared { front, config, stage: stop.0.subscribe() });
-
+    pub fn serve(self, handler: impl Handler) -> Result<Server, StartError> {
+        let Starting { shared, admin, stop, begin, main } = self;
+        let (listener, local) = listen(shared.config.address)?;
+        shared.front.set_handler(Box::new(handler));
         let mut shares = Vec::new();
         for _ in 0..shared.config.connection_threads.max(1) {
             shares.push(Share::new(&shared)?);
         }
-        let runtime = runtime()?;
-        shared.front.set_runtime(runtime.handle().clone());
         let lanes = shares.iter().map(|share| Arc::clone(&share.lane)).collect();
         if let Err(error) = shared.front.workers().start(lanes) {
             shared.end(shares);
             return Err(StartError::Runtime(error));
         }
-        let admin_address = admin.as_ref().map(|(_, local)| *local);
+        let logs = LogHandle(Arc::clone(&shared.front));
+        if let Err(Begin { shares, .. }) = begin.send(Begin { listener, shares }) {
+            shared.end(shares);
+        }
+        Ok(Server { local, admin, stop, logs, main })
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let local = listener.local_addr()?;
+        Ok((listener, local))
+    });
+    listener.map_err(|source| StartError::Listen { address, source })
+}
+
+impl Server {
+    /// Answers at the admin address from then on, if there is one: so that it can be seen what
+    /// is going on while the handler is being made, which may take long.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn prepare(mut config: Config) -> Result<Starting, StartError> {
+        let admin = config.admin.map(listen).transpose()?;
+        let address = admin.as_ref().map(|(_, local)| *local);
+        let front = Front::new(&mut config);
+        let stop = StopHandle(watch::Sender::new(Stage::Serving));
+        let shared = Arc::new(Shared { front, config, stage: stop.0.subscribe() });
+        let runtime = runtime()?;
+        shared.front.set_runtime(runtime.handle().clone());
+        let (begin, begun) = oneshot::channel::<Begin>();
         let thread = std::thread::Builder::new().name("pagefork-accept".to_owned());
-        let (stopper, front) = (stop.clone(), Arc::clone(&shared.front));
+        let (shared_there, stopper) = (Arc::clone(&shared), stop.clone());
         let main = thread
             .spawn(move || {
-                let admin = admin.map(|(listener, _)| listener);
-                runtime.block_on(serve(&shared, listener, admin, &shares, &stopper));
+                let shared = shared_there;
+                let watching = admin.map(|(listener, _)| {
+                    let (front, name) = (Arc::clone(&shared.front), shared.config.name.clone());
+                    runtime.spawn(admin::serve(front, name, listener))
+                });
+                let shares = runtime.block_on(async {
+                    let Begin { listener, shares } = begun.await.ok()?;
+                    serve(&shared, listener, &shares, &stopper).await;
+                    Some(shares)
+                });
+                watching.iter().for_each(tokio::task::JoinHandle::abort);
                 runtime.shutdown_background();
-                shared.end(shares)
+                shared.end(shares.unwrap_or_default())
             })
-            .inspect_err(|_| front.workers().close())
             .map_err(StartError::Runtime)?;
-        Ok(Server { local, admin: admin_address, stop, main })
+        Ok(Starting { shared, admin: address, stop, begin, main })
+    }
+
+    /// Listens, and answers requests from then on.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn start(config: Config, handler: impl Handler) -> Result<Server, StartError> {
+        Server::prepare(config)?.serve(handler)
     }
 
     /// The address that the server listens at.
@@ -174,6 +263,11 @@ impl Server {
         self.stop.clone()
     }
 
+    /// What reopens the server's logs.
+    pub fn log_handle(&self) -> LogHandle {
+        self.logs.clone()
+    }
+
     /// Waits until the server has stopped.
     pub fn wait(self) -> Summary {
         match self.main.join() {
@@ -183,10 +277,10 @@ impl Server {
     }
 }
 
-struct Shared {
-    front: Arc<Front>,
-    config: Config,
-    stage: watch::Receiver<Stage>,
+pub(crate) struct Shared {
+    pub(crate) front: Arc<Front>,
+    pub(crate) config: Config,
+    pub(crate) stage: watch::Receiver<Stage>,
 }
 
 impl Shared {
@@ -236,26 +330,13 @@ impl Share {
     }
 }
 
-struct Connection {
-    stream: TcpStream,
-    remote: SocketAddr,
-    /// Its place among those that there may be.
-    permit: tokio::sync::OwnedSemaphorePermit,
-}
-
 fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().build().map_err(StartError::Runtime)
 }
 
 /// Accepts connections, and returns when the server has stopped.
-async fn serve(
-    shared: &Arc<Shared>,
-    listener: TcpListener,
-    admin: Option<TcpListener>,
-    shares: &[Share],
-    stop: &StopHandle,
-) {
+async fn serve(shared: &Arc<Shared>, listener: TcpListener, shares: &[Share], stop: &StopHandle) {
     let places = shared.config.connections_max.clamp(1, Semaphore::MAX_PERMITS);
     let free = Arc::new(Semaphore::new(places));
     let accepting = tokio::spawn({
@@ -271,9 +352,6 @@ async fn serve(
                 access.flush();
             }
         }
-    });
-    let watching = admin.map(|listener| {
-        tokio::spawn(admin::serve(Arc::clone(&shared.front), shared.config.name.clone(), listener))
     });
 
     let mut stage = shared.stage.clone();
@@ -297,9 +375,6 @@ async fn serve(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     flushing.abort();
-    if let Some(watching) = watching {
-        watching.abort();
-    }
 }
 
 /// What the first of two futures says that is done.
@@ -310,79 +385,4 @@ async fn either(a: impl Future<Output = bool>, b: impl Future<Output = bool>) ->
         ready => ready,
     })
     .await
-}
-
-/// Accepts connections and deals them out.
-async fn accept(
-    shared: &Shared,
-    listener: TcpListener,
-    shares: &[mpsc::UnboundedSender<Connection>],
-    free: &Arc<Semaphore>,
-) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return shared.front.log.line(&format!("cannot accept: {error}")),
-    };
-    for share in shares.iter().cycle() {
-        let Ok(permit) = Arc::clone(free).acquire_owned().await else { return };
-        let (stream, remote) = loop {
-            match listener.accept().await {
-                Ok(accepted) => break accepted,
-                Err(error) => {
-                    // Most likely there are no descriptors; some may be closed soon.
-                    shared.front.log.line(&format!("cannot accept a connection: {error}"));
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        };
-        let Ok(stream) = stream.into_std() else { continue };
-        let _ = share.send(Connection { stream, remote, permit });
-    }
-}
-
-async fn serve_connection(shared: Arc<Shared>, connection: Connection) {
-    let Connection { stream, remote, permit } = connection;
-    let (front, config) = (&shared.front, &shared.config);
-    let _ = stream.set_nodelay(true);
-    let Ok(local) = stream.local_addr() else { return };
-    let Ok(stream) = tokio::net::TcpStream::from_std(stream) else { return };
-    front.metrics.connections.add(1);
-    front.metrics.connections_total.add(1);
-
-    let broken = Broken::default();
-    let service = service_fn(|request: http::Request<Incoming>| {
-        let answer = Arc::clone(front).answer(request, remote, local, broken.clone());
-        async move { Ok::<_, Infallible>(answer.await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(config.client_timeout)
-        .max_buf_size(config.head_max.max(8192))
-        .max_headers(config.fields_max);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_header_list_size(u32::try_from(config.head_max).unwrap_or(u32::MAX))
-        .keep_alive_interval(config.client_timeout)
-        .keep_alive_timeout(config.client_timeout);
-    let stream = TokioIo::new(Impatient::new(stream, config.client_timeout, broken.clone()));
-    let mut serving = pin!(builder.serve_connection(stream, service));
-    let mut stage = shared.stage.clone();
-    let mut stopping = pin!(async move {
-        let _ = stage.wait_for(|stage| *stage >= Stage::Stopping).await;
-    });
-    let mut told = false;
-    poll_fn(|context| {
-        if !told && stopping.as_mut().poll(context).is_ready() {
-            told = true;
-            serving.as_mut().graceful_shutdown();
-        }
-        // What is wrong with a connection is its client's affair.
-        serving.as_mut().poll(context).map(drop)
-    })
-    .await;
-    front.metrics.connections.add(-1);
-    drop(permit);
 }

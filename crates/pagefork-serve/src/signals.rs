@@ -1,4 +1,4 @@
-//! Signals that end the server, without handlers: a handler would run on
+//! Signals that end the server or reopen its logs, without handlers: a handler would run on
 //! whatever stack is there, a guest's included.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// SIGTERM and SIGINT, waited for.
+/// SIGTERM, SIGINT and SIGHUP, waited for.
 ///
 /// Made before the process has other threads: they are blocked in the calling
 /// thread and in those that it starts from then on.
@@ -23,11 +23,12 @@ impl Signals {
         let mut set = SigSet::empty();
         set.add(Signal::SIGTERM);
         set.add(Signal::SIGINT);
+        set.add(Signal::SIGHUP);
         set.thread_block()?;
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// Waits for one of them; gives its name.
+    /// Waits for one of them; gives its name, such as `SIGHUP`.
     ///
     /// # Errors
     ///

@@ -1,17 +1,19 @@
 //! Connections whose clients do not take what they are sent, or do not say what they speak;
-//! and those whose responses break off.
+//! those whose responses break off, and those whose requests the HTTP library refuses.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use crate::talk::Talk;
 
 /// What a connection of HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -19,28 +21,24 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A connection on which a write that waits for too long is an error, and so is a read
 /// that begins it: whoever speaks a protocol looks after reads once it is known which.
 pub(crate) struct Impatient {
-    stream: TcpStream,
+    /// There until it is dropped.
+    stream: Option<TcpStream>,
     time_max: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
     /// Until it is known what the client speaks.
     greeting: Option<Greeting>,
-    broken: Broken,
-}
-
-/// Whether a connection is to end with a reset: where its end is that of a response too,
-/// one that breaks off would look whole.
-#[derive(Clone, Default)]
-pub(crate) struct Broken(Arc<AtomicBool>);
-
-impl Broken {
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
+    speaks_http2: bool,
+    talk: Arc<Talk>,
+    /// How many requests there were when everything had been sent that there was to send.
+    /// What is written before there are more, nobody but the HTTP library has said.
+    quiet: Option<u64>,
 }
 
 struct Greeting {
     /// So much of [`PREFACE`] has come, and nothing else.
     received: usize,
+    /// Whether all of it has come.
+    is_preface: bool,
     end: Pin<Box<Sleep>>,
 }
 
@@ -49,15 +47,47 @@ impl Greeting {
     fn goes_on(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.received..];
         self.received += bytes.len();
+        self.is_preface = bytes.starts_with(rest);
         bytes.len() < rest.len() && rest.starts_with(bytes)
     }
 }
 
 impl Impatient {
-    pub(crate) fn new(stream: TcpStream, time_max: Duration, broken: Broken) -> Impatient {
+    pub(crate) fn new(stream: TcpStream, time_max: Duration, talk: Arc<Talk>) -> Impatient {
         let end = Box::pin(tokio::time::sleep(time_max));
-        let greeting = Some(Greeting { received: 0, end });
-        Impatient { stream, time_max, waiting: None, greeting, broken }
+        let greeting = Some(Greeting { received: 0, is_preface: false, end });
+        Impatient {
+            stream: Some(stream),
+            time_max,
+            waiting: None,
+            greeting,
+            speaks_http2: false,
+            talk,
+            quiet: Some(0),
+        }
+    }
+
+    fn stream(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.stream.as_mut().expect("it is not dropped"))
+    }
+
+    /// Whether no request is under way, and no part of a response.
+    fn is_quiet(&self) -> bool {
+        self.quiet.is_some() && self.quiet == self.talk.quiet()
+    }
+
+    /// Keeps the HTTP library's own answer to a malformed head back. In HTTP/2 it writes
+    /// what it likes.
+    fn is_refusal(&mut self, bytes: &[u8]) -> bool {
+        if self.talk.refused().is_some() {
+            return true;
+        }
+        if self.greeting.is_some() || self.speaks_http2 || !self.is_quiet() {
+            return false;
+        }
+        let status = bytes.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5));
+        let status = status.and_then(|status| StatusCode::from_bytes(status).ok());
+        status.inspect(|status| self.talk.refuse(*status)).is_some()
     }
 
     fn watch<R>(
@@ -80,9 +110,11 @@ impl Impatient {
 
 impl Drop for Impatient {
     fn drop(&mut self) {
-        if self.broken.0.load(Ordering::Relaxed) {
-            let _ = self.stream.set_zero_linger();
+        let Some(stream) = self.stream.take() else { return };
+        if self.talk.is_broken() {
+            let _ = stream.set_zero_linger();
         }
+        self.talk.end(stream);
     }
 }
 
@@ -93,13 +125,17 @@ impl AsyncRead for Impatient {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, into);
+        let polled = self.stream().poll_read(context, into);
+        if into.filled().len() > before && self.is_quiet() {
+            self.talk.note_head();
+        }
         let Some(greeting) = &mut self.greeting else { return polled };
         if polled.is_pending() {
             let ended = greeting.end.as_mut().poll(context);
             return ended.map(|()| Err(io::ErrorKind::TimedOut.into()));
         }
         if !greeting.goes_on(&into.filled()[before..]) {
+            self.speaks_http2 = greeting.is_preface;
             self.greeting = None;
         }
         polled
@@ -112,7 +148,10 @@ impl AsyncWrite for Impatient {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if self.is_refusal(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let polled = self.stream().poll_write(context, bytes);
         self.watch(context, polled)
     }
 
@@ -121,20 +160,29 @@ impl AsyncWrite for Impatient {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        if self.is_refusal(slices.first().map_or(&[], |slice| slice)) {
+            return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
+        }
+        let polled = self.stream().poll_write_vectored(context, slices);
         self.watch(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.stream.as_ref().is_some_and(|stream| stream.is_write_vectored())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // The library does so when it has written all that it had.
+        self.quiet = self.talk.quiet();
+        self.stream().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.talk.refused().is_some() {
+            // The last words are still to be sent.
+            return Poll::Ready(Ok(()));
+        }
+        self.stream().poll_shutdown(context)
     }
 }
 
@@ -144,8 +192,8 @@ mod tests {
 
     /// Whether it is unknown what a client speaks that has sent these parts.
     fn is_unknown(parts: &[&[u8]]) -> bool {
-        let mut greeting =
-            Greeting { received: 0, end: Box::pin(tokio::time::sleep(Duration::ZERO)) };
+        let end = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let mut greeting = Greeting { received: 0, is_preface: false, end };
         parts.iter().all(|part| greeting.goes_on(part))
     }
 

@@ -454,7 +454,6 @@ impl Seat {
 mod tests {
     use super::*;
     use crate::BodyReader;
-    use crate::front::Front;
 
     fn workers() -> Arc<Workers> {
         let patience = Duration::MAX / 2;
@@ -468,7 +467,7 @@ mod tests {
 
     fn job() -> Box<Job> {
         let address = ([127, 0, 0, 1], 0).into();
-        let exchange = Exchange::new(&Front::of_test(), false, Instant::now());
+        let exchange = Exchange::of_test();
         let request = Request {
             head: http::Request::new(()).into_parts().0,
             body: BodyReader(Arc::clone(&exchange)),

@@ -14,14 +14,16 @@ use super::common::{Program, UnknownImports, World, time};
                   and writes header fields, an empty line and the body to standard output. Each \
                   request runs in a fresh instance.\n\n\
                   SIGTERM or SIGINT ends the server when the requests under way have ended, a \
-                  second one at once."
+                  second one at once. SIGHUP reopens the logs: after their files were renamed, \
+                  they go on in new ones."
 )]
 pub(crate) struct Serve {
     /// Listen at this address; with port 0, at a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     pub(crate) addr: SocketAddr,
 
-    /// Show the status page at this address, and the metrics at /metrics
+    /// Show the status page at this address; also /metrics, /healthz, and /readyz, which says
+    /// whether requests are answered: from the start on, while the program is still compiled
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) admin: Option<SocketAddr>,
 
@@ -64,6 +66,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) grace: Duration,
 
+    /// Write failures, and what programs say on standard error, to FILE and not to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+
     /// Write a line a request to FILE; `-` is standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
@@ -71,6 +77,10 @@ pub(crate) struct Serve {
     /// What those lines look like
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,
+
+    /// Keep the id that a request brings in `X-Request-Id`: behind a proxy that sets it
+    #[arg(long)]
+    pub(crate) keep_request_id: bool,
 
     /// Pass the field `Authorization` to the program
     #[arg(long)]

@@ -2,6 +2,7 @@ use std::fmt::Write;
 
 use crate::front::Front;
 use crate::metrics::Histogram;
+use crate::recent::RecentFailure;
 
 /// What the status page draws, as an object in JSON. Times are in nanoseconds.
 pub(super) fn status(front: &Front, name: &str) -> String {
@@ -11,6 +12,7 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     // Writing to memory does not fail.
     let _ =
         write!(text, "{{\"name\":{},\"version\":\"{}\"", quoted(name), env!("CARGO_PKG_VERSION"));
+    let _ = write!(text, ",\"stage\":\"{}\"", front.stage());
     let _ = write!(text, ",\"uptime_ms\":{}", front.begun.elapsed().as_millis());
     let _ = write!(text, ",\"resident_bytes\":{}", super::resident_bytes());
     let _ = write!(
@@ -26,6 +28,7 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     let _ = write!(text, ",\"statuses\":{}", counts(statuses));
     let failures = metrics.failures().map(|(kind, count)| (kind.to_owned(), count));
     let _ = write!(text, ",\"failures\":{}", counts(failures));
+    let _ = write!(text, ",\"recent\":[{}]", recent(front));
     for (name, histogram) in [
         ("request", &metrics.request),
         ("wait", &metrics.wait),
@@ -34,7 +37,7 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     ] {
         let _ = write!(text, ",\"{name}\":{}", distribution(histogram));
     }
-    match front.handler().pool() {
+    match front.handler().and_then(|handler| handler.pool()) {
         None => text.push_str(",\"pool\":null"),
         Some(pool) => {
             let _ = write!(
@@ -53,6 +56,21 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     }
     text.push('}');
     text
+}
+
+/// The last failures, the last one first.
+fn recent(front: &Front) -> String {
+    let object = |failure: RecentFailure| {
+        let ago = failure.when.elapsed().unwrap_or_default();
+        format!(
+            "{{\"ago_ms\":{},\"kind\":\"{}\",\"id\":{},\"text\":{}}}",
+            ago.as_millis(),
+            failure.kind.name(),
+            quoted(&failure.id),
+            quoted(&failure.text)
+        )
+    };
+    front.recent.all().into_iter().map(object).collect::<Vec<_>>().join(",")
 }
 
 fn counts(pairs: impl Iterator<Item = (String, u64)>) -> String {

@@ -33,7 +33,7 @@ pub(super) fn metrics(front: &Front) -> String {
     text.histogram("wait_seconds", "How long requests waited to be handled.", &metrics.wait);
     text.histogram("spawn_seconds", "Making a fresh instance.", &metrics.spawn);
     text.histogram("run_seconds", "Running it.", &metrics.run);
-    if let Some(pool) = front.handler().pool() {
+    if let Some(pool) = front.handler().and_then(|handler| handler.pool()) {
         text.family("slots", "gauge", "Slots of the pool by what they do.");
         text.sample("slots", "{state=\"live\"}", pool.live);
         text.sample("slots", "{state=\"parked\"}", pool.parked);

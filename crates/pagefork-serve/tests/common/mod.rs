@@ -53,6 +53,7 @@ pub(crate) fn serve(handler: impl Handler, change: impl FnOnce(&mut Config)) -> 
     let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.admin = Some(config.address);
     config.grace = PATIENCE;
+    config.keep_request_ids = true;
     let (log, access) = (Log::default(), Log::default());
     config.log(Box::new(log.clone()));
     config.access_log(pagefork_serve::AccessFormat::Common, Box::new(access.clone()));
@@ -95,6 +96,10 @@ impl Served {
     /// Asks with GET, on a connection of its own.
     pub(crate) fn get(&self, target: &str) -> Answer {
         self.connect().get(target)
+    }
+
+    pub(crate) fn log_handle(&self) -> pagefork_serve::LogHandle {
+        self.server.log_handle()
     }
 
     pub(crate) fn stop_handle(&self) -> pagefork_serve::StopHandle {

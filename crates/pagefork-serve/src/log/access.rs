@@ -1,0 +1,223 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderValue, Method, Uri, Version};
+
+use super::time::Clock;
+use super::{Health, Log, Output, Severity};
+use crate::failure::FailureKind;
+
+/// Bytes of the access log that are kept before they are written.
+const BUFFER_MAX: usize = 32 * 1024;
+
+/// Bytes that are kept while they cannot be written; further lines are lost.
+const KEPT_MAX: usize = 1024 * 1024;
+
+/// What a line of the access log looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessFormat {
+    /// The Common Log Format, and at the end the seconds that the request took, its id, and
+    /// what became of it: `-`, the kind of failure that it was answered with, or that kind
+    /// after `broken:` where the response is not complete.
+    #[default]
+    Common,
+    /// An object in JSON.
+    Json,
+}
+
+/// The access log. Lines are written when there are many, and when
+/// [`AccessLog::flush`] is called from time to time.
+pub(crate) struct AccessLog {
+    format: AccessFormat,
+    state: Mutex<AccessState>,
+    /// Where it is said that lines cannot be written.
+    log: Arc<Log>,
+}
+
+struct AccessState {
+    buffer: Vec<u8>,
+    output: Output,
+    clock: Clock,
+    health: Health,
+    /// Lines that are lost since the last one that was written.
+    lost: u64,
+}
+
+/// What a line tells.
+pub(crate) struct Access<'a> {
+    pub(crate) remote: &'a str,
+    /// Unknown of a request whose head is malformed.
+    pub(crate) request: Option<(&'a Method, &'a Uri, Version)>,
+    pub(crate) status: u16,
+    pub(crate) sent: u64,
+    pub(crate) time: Duration,
+    pub(crate) id: &'a HeaderValue,
+    pub(crate) outcome: Outcome,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Its handler's response was complete.
+    Complete,
+    /// The response says that there is no other.
+    Refused(FailureKind),
+    /// There is no response, or only the beginning of one.
+    Broken(FailureKind),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Complete => f.write_str("-"),
+            Outcome::Refused(kind) => f.write_str(kind.name()),
+            Outcome::Broken(kind) => write!(f, "broken:{}", kind.name()),
+        }
+    }
+}
+
+impl AccessLog {
+    pub(crate) fn new(format: AccessFormat, output: Output, log: Arc<Log>) -> AccessLog {
+        let (buffer, clock, health) = (Vec::new(), Clock::default(), Health::default());
+        let state = AccessState { buffer, output, clock, health, lost: 0 };
+        AccessLog { format, state: Mutex::new(state), log }
+    }
+
+    pub(crate) fn write(&self, access: &Access<'_>) {
+        let mut state = self.lock();
+        if state.buffer.len() >= KEPT_MAX {
+            state.lost += 1;
+            return;
+        }
+        let AccessState { buffer, clock, .. } = &mut *state;
+        self.format.line(buffer, clock, access);
+        if state.buffer.len() >= BUFFER_MAX && !state.health.is_failing() {
+            self.flush_state(&mut state);
+        }
+    }
+
+    /// Writes what is kept.
+    pub(crate) fn flush(&self) {
+        self.flush_state(&mut self.lock());
+    }
+
+    /// Goes on in the file that has the log's name now.
+    pub(crate) fn reopen(&self) {
+        let mut state = self.lock();
+        self.flush_state(&mut state);
+        if let Err(error) = state.output.reopen() {
+            self.log.error(&format!("the access log goes on in its old file: {error}"));
+        }
+    }
+
+    fn flush_state(&self, state: &mut AccessState) {
+        let AccessState { buffer, output, health, lost, .. } = state;
+        if buffer.is_empty() {
+            return;
+        }
+        let result = output.write_from(buffer);
+        let changed = health.note(&result);
+        match result {
+            Err(error) if changed => self.log.error(&format!(
+                "the access log cannot be written: {error}; up to {KEPT_MAX} bytes of it are \
+                 kept, further lines are lost"
+            )),
+            Err(_) => {}
+            Ok(()) if changed => {
+                let lost = std::mem::take(lost);
+                let text = format!("the access log is written again; {lost} lines are lost");
+                self.log.write(Severity::Warning, &text);
+            }
+            Ok(()) => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AccessState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AccessFormat {
+    fn line(self, buffer: &mut Vec<u8>, clock: &mut Clock, access: &Access<'_>) {
+        use std::io::Write;
+        let Access { remote, status, sent, outcome, .. } = access;
+        let id = String::from_utf8_lossy(access.id.as_bytes());
+        let seconds = access.time.as_secs_f64();
+        let now = SystemTime::now();
+        // Writing to memory does not fail.
+        let _ = match self {
+            AccessFormat::Common => {
+                let request = match access.request {
+                    Some((method, uri, version)) => {
+                        Cow::Owned(format!("{method} {} {version:?}", Escaped(uri)))
+                    }
+                    None => Cow::Borrowed("-"),
+                };
+                writeln!(
+                    buffer,
+                    "{remote} - - [{}] \"{request}\" {status} {sent} {seconds:.6} {id} {outcome}",
+                    clock.common(now),
+                )
+            }
+            AccessFormat::Json => {
+                let request = access.request.map_or(String::new(), |(method, uri, version)| {
+                    let uri = Escaped(uri);
+                    format!(
+                        ",\"method\":\"{method}\",\"uri\":\"{uri}\",\"version\":\"{version:?}\""
+                    )
+                });
+                let (failure, broken) = match outcome {
+                    Outcome::Complete => ("null".to_owned(), false),
+                    Outcome::Refused(kind) => (format!("\"{}\"", kind.name()), false),
+                    Outcome::Broken(kind) => (format!("\"{}\"", kind.name()), true),
+                };
+                writeln!(
+                    buffer,
+                    "{{\"time\":\"{}\",\"remote\":\"{remote}\"{request},\"status\":{status},\
+                     \"sent\":{sent},\"seconds\":{seconds:.6},\"id\":\"{id}\",\
+                     \"failure\":{failure},\"broken\":{broken}}}",
+                    clock.iso(now),
+                )
+            }
+        };
+    }
+}
+
+/// A target as it was sent, without what would end a quoted string.
+struct Escaped<'a>(&'a Uri);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = match self.0.path_and_query() {
+            Some(target) => target.as_str(),
+            None => self.0.authority().map_or("*", |authority| authority.as_str()),
+        };
+        let unfit = |c: char| c == '"' || c == '\\' || c.is_control();
+        for part in target.split_inclusive(unfit) {
+            let clean = part.strip_suffix(unfit).unwrap_or(part);
+            f.write_str(clean)?;
+            part[clean.len()..].bytes().try_for_each(|byte| write!(f, "%{byte:02X}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_cannot_end_the_string_it_is_in() {
+        let uri: Uri = r#"/a"b?c\d"#.parse().unwrap_or_else(|_| Uri::from_static("/a%22b?c%5Cd"));
+        let text = Escaped(&uri).to_string();
+        assert!(!text.contains(['"', '\\']), "{text}");
+    }
+
+    #[test]
+    fn a_terminal_that_shows_a_target_does_not_obey_it() {
+        let uri: Uri = "/a\u{9b}31m?\u{85}\u{e4}".parse().unwrap();
+        assert_eq!(Escaped(&uri).to_string(), "/a%C2%9B31m?%C2%85\u{e4}");
+    }
+}

@@ -1,0 +1,247 @@
+//! The log, and the access log: a line a request.
+
+/// A line a request.
+mod access;
+/// Dates and times as text.
+pub(crate) mod time;
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use http::HeaderValue;
+
+pub use access::AccessFormat;
+pub(crate) use access::{Access, AccessLog, Outcome};
+
+/// Bytes of a record's text; the rest is left out.
+const TEXT_MAX: usize = 8 * 1024;
+
+/// Where lines go.
+pub struct Output {
+    writer: Box<dyn Write + Send + Sync>,
+    /// Of a file, by which it is opened again.
+    path: Option<PathBuf>,
+}
+
+impl Output {
+    /// The end of a file, which is made if there is none. A server that is told to reopen its
+    /// logs goes on in the file that has this name then.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened.
+    pub fn file(path: impl AsRef<Path>) -> io::Result<Output> {
+        let path = path.as_ref();
+        Ok(Output { writer: Box::new(append(path)?), path: Some(path.to_owned()) })
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        if let Some(path) = &self.path {
+            self.writer = Box::new(append(path)?);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes, and takes those away that were written.
+    fn write_from(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let mut written = 0;
+        let result = loop {
+            if written == bytes.len() {
+                break self.writer.flush();
+            }
+            match self.writer.write(&bytes[written..]) {
+                Ok(0) => break Err(ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        bytes.drain(..written);
+        result
+    }
+}
+
+impl<W: Write + Send + Sync + 'static> From<Box<W>> for Output {
+    fn from(writer: Box<W>) -> Output {
+        Output { writer, path: None }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// Whether an output could be written lately.
+#[derive(Default)]
+struct Health(Option<ErrorKind>);
+
+impl Health {
+    fn is_failing(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Notes how a write ended; says whether that is news.
+    fn note(&mut self, result: &io::Result<()>) -> bool {
+        let now = result.as_ref().err().map(io::Error::kind);
+        std::mem::replace(&mut self.0, now) != now
+    }
+}
+
+/// How much a record matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Something is wrong here: with the program, the server or the machine.
+    Error,
+    /// The server holds to a limit, or something may be wrong.
+    Warning,
+    /// All is well, or something is wrong with a client.
+    Info,
+}
+
+impl Severity {
+    /// The word in a record.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        }
+    }
+}
+
+/// A record of the log: one line with time, severity and text.
+///
+/// What a terminal would obey is escaped, and so is the end of a line: a text of several lines
+/// becomes one, with ` | ` between them. Long texts are cut.
+///
+/// ```
+/// use pagefork_serve::{Severity, record};
+///
+/// let line = record(Severity::Info, "two\nlines \u{1b}[31m");
+/// assert!(line.ends_with("Z info two | lines \\u{1b}[31m\n"));
+/// ```
+pub fn record(severity: Severity, text: &str) -> String {
+    let mut line = time::precise(SystemTime::now());
+    let _ = write!(line, " {} ", severity.name());
+    let start = line.len();
+    for (index, part) in text.lines().enumerate() {
+        if index > 0 {
+            line.push_str(" | ");
+        }
+        for c in part.trim_start().chars() {
+            if line.len() - start >= TEXT_MAX {
+                line.push_str("... (the rest is left out)\n");
+                return line;
+            }
+            match obeys(c) {
+                true => line.extend(c.escape_default()),
+                false => line.push(c),
+            }
+        }
+    }
+    line.push('\n');
+    line
+}
+
+/// Whether a terminal or a reader may take a character for a command: controls, ends of lines,
+/// and what changes the direction of text.
+fn obeys(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The log of what goes wrong and of what programs write to standard error.
+pub(crate) struct Log(Mutex<State>);
+
+struct State {
+    output: Output,
+    health: Health,
+}
+
+impl Log {
+    pub(crate) fn new(output: Output) -> Log {
+        Log(Mutex::new(State { output, health: Health::default() }))
+    }
+
+    /// A record about a request.
+    pub(crate) fn request(&self, severity: Severity, id: &HeaderValue, text: &str) {
+        self.write(severity, &format!("[{}] {text}", String::from_utf8_lossy(id.as_bytes())));
+    }
+
+    /// A record about the server.
+    pub(crate) fn error(&self, text: &str) {
+        self.write(Severity::Error, text);
+    }
+
+    /// Goes on in the file that has the log's name now.
+    pub(crate) fn reopen(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reopened = state.output.reopen();
+        drop(state);
+        if let Err(error) = reopened {
+            self.error(&format!("the log goes on in its old file: {error}"));
+        }
+    }
+
+    pub(crate) fn write(&self, severity: Severity, text: &str) {
+        let line = record(severity, text);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { output, health } = &mut *state;
+        let result = output.write_from(&mut line.into_bytes());
+        // Only of a file: what else is there is standard error itself.
+        if health.note(&result)
+            && output.path.is_some()
+            && let Err(error) = result
+        {
+            let text = format!("the log cannot be written: {error}; its records are lost");
+            let _ = io::stderr().write_all(record(Severity::Error, &text).as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_that_commands_nothing() {
+        let line = record(Severity::Error, "a\r\n  b\u{9b}31m\u{202e}c\u{e4}\td\n");
+        let (_, text) = line.split_once(" error ").unwrap();
+        assert_eq!(text, "a | b\\u{9b}31m\\u{202e}c\u{e4}\\td\n");
+        let time = line.split(' ').next().unwrap();
+        assert!(time.len() == 24 && time.ends_with('Z'), "{time}");
+    }
+
+    #[test]
+    fn a_record_is_bounded() {
+        let line = record(Severity::Error, &"\u{1b}".repeat(100_000));
+        assert!(line.len() < TEXT_MAX + 200 && line.ends_with("left out)\n"));
+    }
+
+    #[test]
+    fn what_was_written_is_not_written_again() {
+        /// Takes three bytes a time, and fails now and then.
+        struct Full(u32);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 += 1;
+                match self.0 % 3 {
+                    0 => Err(ErrorKind::StorageFull.into()),
+                    _ => Ok(bytes.len().min(3)),
+                }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut output = Output::from(Box::new(Full(0)));
+        let mut bytes = b"abcdefghij".to_vec();
+        assert!(output.write_from(&mut bytes).is_err());
+        assert_eq!(bytes, b"ghij");
+        assert!(output.write_from(&mut bytes).is_ok() && bytes.is_empty());
+    }
+}
