@@ -2,6 +2,7 @@ use std::process::ExitCode;
 
 use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
 use pagefork_compiler::CpuLevel;
+use pagefork_layout::slot::PRE_GUARD;
 use pagefork_pages::probes::{Limits, Outcome, Probe};
 use pagefork_pages::{Choice, OWN_FILES_LARGE_MAX, OWN_FILES_MAX, Reason, StrategyConfig};
 
@@ -341,7 +342,9 @@ fn limits() -> Vec<Line> {
     if let Some(limit) = limits.address_space {
         let says = format!("{}, {} in use", show::size(limit), show::size(limits.mapped));
         let advice = "raise it with `ulimit -v unlimited`";
-        room("RLIMIT_AS", says, limit.saturating_sub(limits.mapped) / slot, advice);
+        // Where address space is limited each slot has a guard of its own below it.
+        let each = slot + PRE_GUARD;
+        room("RLIMIT_AS", says, limit.saturating_sub(limits.mapped) / each, advice);
     } else {
         lines.push(Line::new(State::Ok, "RLIMIT_AS", "unlimited"));
     }

@@ -23,6 +23,10 @@ pub const MEMORY_GUARD: u64 = (4 << 30) + (64 << 10);
 /// memory is checked; the guard only keeps neighbours apart.
 pub const MEMORY64_GUARD: u64 = 64 << 10;
 
+/// Bytes that are inaccessible below each slot that lies above no other: a negative offset
+/// that a miscompilation adds finds nothing there, as it does in the guards between slots.
+pub const PRE_GUARD: u64 = 2 << 30;
+
 /// Slots start at multiples of this, so that a slot's small zones and the start
 /// of its memory share page tables.
 pub const SLOT_ALIGN: u64 = 2 << 20;

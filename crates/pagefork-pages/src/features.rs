@@ -1,6 +1,6 @@
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pagefork_layout::page::PAGE_SIZE;
 
@@ -42,12 +42,8 @@ impl HostFeatures {
     pub fn get() -> Result<Self, PagesError> {
         // Only a success is kept: a failure may come from a limit that is lifted
         // later.
-        static FEATURES: OnceLock<HostFeatures> = OnceLock::new();
-        if let Some(&features) = FEATURES.get() {
-            return Ok(features);
-        }
-        let features = Self::probe()?;
-        Ok(*FEATURES.get_or_init(|| features))
+        static FEATURES: Tried<HostFeatures> = Tried::new();
+        FEATURES.get(Self::probe)
     }
 
     /// Tries everything anew.
@@ -100,6 +96,31 @@ impl HostFeatures {
     }
 }
 
+/// The outcome of something that is tried until it has succeeded, by one thread at a time.
+struct Tried<T> {
+    outcome: OnceLock<T>,
+    trying: Mutex<()>,
+}
+
+impl<T: Copy> Tried<T> {
+    const fn new() -> Self {
+        Self { outcome: OnceLock::new(), trying: Mutex::new(()) }
+    }
+
+    fn get<E>(&self, attempt: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        if let Some(&outcome) = self.outcome.get() {
+            return Ok(outcome);
+        }
+        // Whoever comes meanwhile waits: to try the same at the same time takes each longer.
+        let _trying = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&outcome) = self.outcome.get() {
+            return Ok(outcome);
+        }
+        let outcome = attempt()?;
+        Ok(*self.outcome.get_or_init(|| outcome))
+    }
+}
+
 /// Whether private pages are found, of an image and others, and no page of the
 /// image is taken for one.
 fn finds_private_pages(method: Method) -> Result<bool, PagesError> {
@@ -141,6 +162,33 @@ mod tests {
         let features = HostFeatures::get().unwrap();
         assert!(features.discard);
         assert!(features.pagemap && features.small_pages);
+    }
+
+    #[test]
+    fn what_many_threads_ask_for_is_tried_once_and_again_after_a_failure() {
+        use std::sync::Barrier;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        const THREADS: usize = 100;
+        const FAILURES: usize = 3;
+        let (tried, attempts) = (Tried::new(), AtomicUsize::new(0));
+        let barrier = Barrier::new(THREADS);
+        let attempt = || {
+            std::thread::yield_now();
+            match attempts.fetch_add(1, Ordering::Relaxed) {
+                count @ FAILURES.. => Ok(count),
+                count => Err(count),
+            }
+        };
+        let failed = std::thread::scope(|scope| {
+            let ask = || {
+                barrier.wait();
+                tried.get(attempt).is_err()
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| usize::from(thread.join().unwrap())).sum::<usize>()
+        });
+        assert_eq!((failed, attempts.into_inner()), (FAILURES, FAILURES + 1));
+        assert_eq!(tried.get(|| Err("tried again")), Ok(FAILURES));
     }
 
     /// Nothing is merged while this test runs: that takes a thread of the kernel's its time,

@@ -72,11 +72,30 @@ impl Reservation {
         self.kind
     }
 
+    /// Bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.length as u64
+    }
+
+    /// Address behind its last byte.
+    pub(crate) fn end(&self) -> usize {
+        self.start + self.length
+    }
+
+    /// Makes one of two, of which the other starts where this ends.
+    pub(crate) fn join(mut self, high: Self) -> Self {
+        assert_eq!(self.end(), high.start, "the parts of a reservation lie side by side");
+        self.length += high.length;
+        // It is this one's now.
+        std::mem::forget(high);
+        self
+    }
+
     /// Makes two of one: the first `size` bytes, and what is left. `None` if there are no more
     /// than those.
     pub(crate) fn split_off(&mut self, size: u64) -> Option<Self> {
         let (start, length) = self.place(0..size);
-        if length == self.length {
+        if length == 0 || length == self.length {
             return None;
         }
         self.start += length;

@@ -14,9 +14,8 @@ use crate::features::HostFeatures;
 use crate::image::{Image, Source, Unsealed};
 use crate::map_budget::MapShare;
 use crate::mend;
-use crate::reservation::Reservation;
 use crate::slot::{MemorySize, SlotConfig};
-use crate::spare;
+use crate::spare::SlotSpace;
 use crate::strategy::{GrowthKind, Reach};
 use crate::sys::PageKind;
 
@@ -64,7 +63,7 @@ pub(crate) enum SmallPages {
 
 #[derive(Debug)]
 pub(crate) struct SlotPages {
-    pages: Reservation,
+    pages: SlotSpace,
     _maps: MapShare,
     zones: SlotConfig,
     setup: Setup,
@@ -123,7 +122,7 @@ impl SlotPages {
             SmallPages::OfMaps => PageKind::Small,
             _ => PageKind::Any,
         };
-        let pages = spare::reserve(kind, zones.size)?;
+        let pages = SlotSpace::reserve(kind, zones.size)?;
         let mut slot = Self {
             bounds: place_bounds(&zones, pages.start()),
             pages,
@@ -179,7 +178,8 @@ impl SlotPages {
         let first_end = if self.memories.is_empty() { self.zones.base } else { self.filled_end(0) };
         self.pages.commit(self.zones.stack.start..first_end)?;
         for index in 1..self.memories.len() {
-            self.pages.commit(self.zones.memories[index].start..self.filled_end(index))?;
+            let filled = self.zones.memories[index].start..self.filled_end(index);
+            self.pages.commit(filled)?;
         }
         if !setup.copies_image {
             for (range, file, file_offset) in self.image.maps() {
@@ -371,7 +371,8 @@ impl SlotPages {
         self.shrink_all()?;
         // One call for all that may have been written, guards between memories included.
         // It goes map by map, and stops at one that is locked.
-        if let Err(failure) = self.pages.discard(self.zones.stack.start..self.private_end()) {
+        let written = self.zones.stack.start..self.private_end();
+        if let Err(failure) = self.pages.discard(written) {
             self.undo_shrinking(self.memories.len());
             self.state = State::Unfilled;
             return Err(failure.into());
@@ -523,12 +524,6 @@ impl SlotPages {
 
     fn place(&self, offset: u64) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.pages.start() + offset as usize)
-    }
-}
-
-impl Drop for SlotPages {
-    fn drop(&mut self) {
-        spare::give_back();
     }
 }
 

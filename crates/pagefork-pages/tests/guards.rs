@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use pagefork_layout::slot::{LOW_GUARD, MEMORY_GUARD, MEMORY_RESERVATION, SLOT_ALIGN};
+use pagefork_layout::slot::{LOW_GUARD, MEMORY_GUARD, MEMORY_RESERVATION, PRE_GUARD, SLOT_ALIGN};
 use pagefork_pages::{Image, PagesError, Place, Slot, procmaps};
 
 /// CVE-2022-39392: a maximum of zero pages gave a map without the guard that
@@ -96,6 +96,47 @@ fn places_at_every_boundary_of_a_real_slot() {
     check(layout.base + 4 * WASM_PAGE);
     slot.reset().unwrap();
     check(layout.base + WASM_PAGE);
+}
+
+/// CVE-2023-26489: miscompiled code added a negative offset. Below a slot lies a slot, whose
+/// guard is larger, or nothing that is accessible.
+#[test]
+fn below_the_lowest_slot_two_gibibytes_are_inaccessible() {
+    in_own_process("below_the_lowest_slot_two_gibibytes_are_inaccessible", || {
+        let layouts = [layout(), layout_without_memory()];
+        let mut slots: Vec<Option<Slot>> = Vec::new();
+        for number in 0..60 {
+            let layout = &layouts[usize::from(number / 20 == 1)];
+            let image = empty_image(layout);
+            let size = if layout.memories.is_empty() { 0 } else { WASM_PAGE };
+            slots.push(Some(spawn(layout, &image, size, size).unwrap()));
+            if number % 20 >= 5 {
+                slots[number * 7 % (number + 1)] = None;
+            }
+            let mut spaces: Vec<_> =
+                slots.iter().flatten().map(|slot| slot.bounds().slot()).collect();
+            spaces.sort_by_key(|space| space.start);
+            let mut below = 0;
+            for space in &spaces {
+                if below != space.start {
+                    assert_inaccessible(space.start as u64 - PRE_GUARD..space.start as u64);
+                }
+                below = space.end;
+            }
+        }
+    });
+}
+
+/// Asserts that it is reserved, and nothing in it accessible.
+#[track_caller]
+fn assert_inaccessible(range: std::ops::Range<u64>) {
+    let mut at = range.start;
+    for map in procmaps::within(range.clone()).unwrap() {
+        assert!(map.range.start <= at, "a hole at {at:#x}");
+        assert!(!map.read && !map.write && !map.execute, "{map:?}");
+        at = map.range.end;
+    }
+    assert!(at >= range.end, "a hole at {at:#x}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use pagefork_layout::slot::PRE_GUARD;
 use pagefork_pages::{HostFeatures, Image, PagesError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -30,7 +31,7 @@ fn address_space_limit() {
         let PagesError::AddressSpaceLimit { limit: named, requested, .. } = error else {
             panic!("{error}")
         };
-        assert_eq!((named, requested), (bytes, layout.size));
+        assert_eq!((named, requested), (bytes, layout.size + PRE_GUARD));
         assert!(error.to_string().contains("ulimit -v"), "{error}");
         assert_eq!(held(), before);
         // What is small still fits.

@@ -68,6 +68,30 @@ fn conformance(kinds: &[ResetKind], rounds: u64) {
     }
 }
 
+/// Each has to make what a thread needs; what the kernel can do is tried by one of them.
+#[test]
+fn three_hundred_threads_begin_at_once() {
+    in_own_process("three_hundred_threads_begin_at_once", || {
+        let layout = layout();
+        let image = empty_image(&layout);
+        let case = Case::new("none", layout, image, (WASM_PAGE, 4 * WASM_PAGE));
+        let barrier = std::sync::Barrier::new(300);
+        let begin = || {
+            barrier.wait();
+            let strategies = strategies(ResetKind::Auto);
+            let mut slot = case.spawn(&strategies);
+            for _ in 0..20 {
+                slot.enter();
+                write(&slot, case.layout.link.start, &[1]);
+                write(&slot, case.memory(0) + 9, &[7; 5000]);
+                slot.reset_for(OWNER).unwrap();
+            }
+            case.assert_fresh(&slot, &strategies, "at the end");
+        };
+        std::thread::scope(|scope| (0..300).for_each(|_| drop(scope.spawn(begin))));
+    });
+}
+
 fn all_kinds() -> Vec<ResetKind> {
     ResetKind::ALL.to_vec()
 }
