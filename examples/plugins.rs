@@ -53,7 +53,7 @@ impl Plugin {
         let Self { store, instance } = self;
         // Fuel counts what the guest does; the timeout counts waiting too.
         store.set_fuel(100_000)?;
-        store.set_timeout(Some(Duration::from_millis(500)));
+        store.set_timeout(Some(Duration::from_millis(500)))?;
         let run = instance.get_typed_func::<i32, i32>(&mut *store, "run")?;
         let text = match run.call(&mut *store, input) {
             Ok(output) => output.to_string(),

@@ -10,11 +10,11 @@ const SPIN: &str = r#"(module (func (export "spin") (loop (br 0))))"#;
 fn main() -> Result<()> {
     let (mut store, spin) = guest(&Config::new())?;
 
-    store.set_timeout(Some(Duration::from_millis(20)));
+    store.set_timeout(Some(Duration::from_millis(20)))?;
     println!("after the timeout: {}", why_it_stopped(&mut store, &spin));
 
-    store.set_timeout(None);
-    let interrupt = store.interrupt_handle();
+    store.set_timeout(None)?;
+    let interrupt = store.interrupt_handle()?;
     let watchdog = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
         interrupt.interrupt();

@@ -359,7 +359,7 @@ fn ghsa_2hw9_interrupts_in_bulk_operations_leave_them_whole() {
     let [a, b] = [1, 2].map(|number| ExternRef::new(&mut store, number).unwrap());
     let memory = instance.get_memory(&mut store, "memory").unwrap();
     let table = instance.get_table(&mut store, "table").unwrap();
-    let handle = store.interrupt_handle();
+    let handle = store.interrupt_handle().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -400,7 +400,7 @@ fn a_late_interrupt_hits_nobody() {
     );
     let short = instance.get_typed_func::<i32, i32>(&mut store, "short").unwrap();
     let forever = instance.get_typed_func::<(), ()>(&mut store, "forever").unwrap();
-    let handle = store.interrupt_handle();
+    let handle = store.interrupt_handle().unwrap();
     // Before a call, however often.
     for _ in 0..1_000 {
         handle.interrupt();
@@ -436,14 +436,14 @@ fn a_late_interrupt_hits_nobody() {
         }
     });
     // A timeout is over with its call.
-    store.set_timeout(Some(Duration::from_millis(5)));
+    store.set_timeout(Some(Duration::from_millis(5))).unwrap();
     assert_eq!(short.call(&mut store, 10).unwrap(), 0);
-    store.set_timeout(None);
+    store.set_timeout(None).unwrap();
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(20) {
         assert_eq!(short.call(&mut store, 1_000).unwrap(), 0);
     }
-    store.set_timeout(Some(Duration::from_millis(5)));
+    store.set_timeout(Some(Duration::from_millis(5))).unwrap();
     for _ in 0..3 {
         let error = forever.call(&mut store, ()).unwrap_err();
         assert_eq!(trap_code(&error), TrapCode::Interrupt);
@@ -468,7 +468,7 @@ fn interrupts_reach_no_slot_that_is_gone() {
     let done = AtomicBool::new(false);
     for _ in 0..20 {
         let mut store = Store::new(&engine, ());
-        let handle = store.interrupt_handle();
+        let handle = store.interrupt_handle().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {

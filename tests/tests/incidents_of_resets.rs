@@ -194,7 +194,7 @@ fn each_broken_store(mut look: impl FnMut(Store<()>, Instance, InterruptHandle))
             let (mut store, instance) = common::spawn(&usual_engine(reset), GUEST);
             let grow = instance.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
             grow.call(&mut store, 2).unwrap();
-            let handle = store.interrupt_handle();
+            let handle = store.interrupt_handle().unwrap();
             if fail_from(from, libc::ENOMEM, || store.reset(()).is_err()).value {
                 broken += 1;
                 look(store, instance, handle);
@@ -465,7 +465,7 @@ fn interrupts_during_resets_do_no_harm() {
             let pre = pre(&usual_engine(reset), GUEST);
             for _ in 0..60 {
                 let (mut store, instance) = pre.spawn(()).unwrap();
-                let handle = store.interrupt_handle();
+                let handle = store.interrupt_handle().unwrap();
                 let snapshot = store.snapshot().unwrap();
                 let spin = instance.get_typed_func::<(), ()>(&mut store, "spin").unwrap();
                 interrupted(&handle, || {

@@ -159,7 +159,7 @@ const MUTATIONS: [(&str, Mutation); 15] = [
     ("a trap", |store, instance, _| fail(store, instance, "trap", &[])),
     ("an access outside", |store, instance, _| fail(store, instance, "outside", &[])),
     ("a timeout", |store, instance, _| {
-        store.set_timeout(Some(Duration::from_millis(1)));
+        store.set_timeout(Some(Duration::from_millis(1))).unwrap();
         fail(store, instance, "spin", &[]);
     }),
     ("no more stack", |store, instance, _| {
@@ -251,7 +251,7 @@ fn whatever_was_done_to_it_a_slot_is_fresh_when_it_is_handed_out() {
                     mutate_also(&mut store, instance, round);
                 }
                 1 if suspend::suspension(&store).is_none() => {
-                    store.set_timeout(None);
+                    store.set_timeout(None).unwrap();
                     mutate_also(&mut store, instance, round);
                 }
                 _ => (),

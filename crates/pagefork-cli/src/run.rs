@@ -3,7 +3,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use pagefork::{
     Cache, Config, Engine, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
@@ -28,10 +27,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
         store.set_fuel(fuel).map_err(|error| error.to_string())?;
     }
     if let Some(timeout) = arguments.timeout {
-        store.set_timeout(Some(timeout));
-        // A program that sleeps or waits for input runs no code that could trap.
-        let start = Instant::now();
-        store.data_mut().set_interrupt_check(move || start.elapsed() >= timeout);
+        store.set_timeout(Some(timeout)).map_err(|error| error.to_string())?;
     }
     let mut linker = linker(loader.engine())?;
     for (name, file) in &arguments.preloads {

@@ -327,6 +327,49 @@ fn a_program_that_takes_too_long_is_stopped() {
     assert_eq!(server.get("/").status, 504);
 }
 
+/// More of them than there are handlers: the first wait for the other end of a FIFO, some of
+/// them to open it, and are stopped; the rest get their turn.
+#[test]
+fn programs_that_wait_for_a_fifo_do_not_stop_the_server() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("fifo");
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).unwrap();
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, directory.join("pipe"), mode).unwrap();
+    let mut world = WasiCtxBuilder::new();
+    let permissions = pagefork_wasi::Permissions::ReadWrite;
+    world.preopened_dir(&directory, "/", permissions).unwrap();
+    // `rights` says whether it is opened to read (2) or to write (64); what is read or written
+    // then are some bytes.
+    let opens = |rights: u32| {
+        let then = format!(
+            r#"(i32.store (i32.const 200) (i32.const 0x65706970))
+               (drop (call $path_open (i32.const 3) (i32.const 0) (i32.const 200) (i32.const 4)
+                   (i32.const 0) (i64.const {rights}) (i64.const 0) (i32.const 0) (i32.const 208)))
+               (i32.store (i32.const 216) (i32.const 1024)) (i32.store (i32.const 220) (i32.const 9))
+               (drop (call $fd_read (i32.load (i32.const 208)) (i32.const 216) (i32.const 1)
+                   (i32.const 224)))"#
+        );
+        let open = r#"(module (import "wasi_snapshot_preview1" "path_open" (func $path_open
+            (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))"#;
+        writes("", &then).replace("(module", open)
+    };
+    for rights in [2, 64] {
+        let program = program(opens(rights), &world, ProgramOptions::default());
+        let server = serve(program, |config| {
+            config.timeout = Duration::from_millis(200);
+            config.concurrency = 4;
+        });
+        std::thread::scope(|scope| {
+            for _ in 0..12 {
+                scope.spawn(|| assert_eq!(server.get("/").status, 504, "{rights}"));
+            }
+        });
+        server.wait_for_metric("pagefork_handlers_busy", 0.0);
+        assert_eq!(server.metric("pagefork_failures_total{kind=\"timeout\"}"), 12.0);
+    }
+}
+
 #[test]
 fn a_program_whose_client_is_gone_is_stopped() {
     let spins = writes("", "(loop $for_ever (br $for_ever))");

@@ -12,8 +12,9 @@ use cap_std::fs::Dir;
 use crate::abi::{Errno, FdFlags, FileType, Rights};
 use crate::descriptor::{Description, Descriptor, Handle, Origin, Table};
 use crate::sock::Socket;
-use crate::stdio::{InterruptCheck, Output, OutputKind, StdinKind};
+use crate::stdio::{Output, OutputKind, StdinKind};
 use crate::strings::{Environment, Strings};
+use crate::waiting::InterruptCheck;
 
 /// What a guest may do below a preopened directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -431,12 +432,13 @@ impl WasiCtx {
         self.table = self.config.initial_table();
     }
 
-    /// Sets what is asked, every 20 milliseconds, while the guest waits in
-    /// `poll_oneoff` or for input; once it says `true`, the call fails with
-    /// [`Errno::Intr`]. It stays set over [`WasiCtx::reset`].
+    /// Sets what is asked, every 20 milliseconds, while the guest waits for
+    /// anything; once it says `true`, the call fails with [`Errno::Intr`].
+    /// It stays set over [`WasiCtx::reset`].
     ///
-    /// An interrupt or a timeout cannot stop a guest that is inside a host
-    /// function. With this, it does not stay there.
+    /// Interrupts and timeouts of the guest's store end its waits without
+    /// this, and make it trap. What is set here is the embedder's own reason
+    /// to end a wait; the guest goes on.
     pub fn set_interrupt_check(&mut self, interrupted: impl Fn() -> bool + Send + Sync + 'static) {
         self.interrupt = Some(InterruptCheck::new(interrupted));
     }

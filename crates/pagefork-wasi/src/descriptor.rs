@@ -13,7 +13,7 @@ use crate::abi::{Errno, FdFlags, FileType, Rights};
 use crate::ctx::Config;
 use crate::fs::readdir::Listing;
 use crate::sock::Socket;
-use crate::stdio::{Blocking, InterruptCheck};
+use crate::waiting::{Blocking, Watch};
 
 /// How a descriptor came to be: enough, together with the preopened
 /// directories, to make its handle again.
@@ -97,7 +97,7 @@ pub(crate) enum Handle {
     Stderr,
     /// A regular file or block device: it has an offset, which is ours.
     File(File),
-    /// A pipe or character device in a directory.
+    /// A pipe or character device in a directory, which does not block.
     Stream(File),
     Socket(Socket),
     Directory {
@@ -147,8 +147,8 @@ impl Descriptor {
     }
 
     /// How its reads and writes wait.
-    pub(crate) fn blocking<'a>(&self, interrupt: Option<&'a InterruptCheck>) -> Blocking<'a> {
-        Blocking::new(self.description.flags.contains(FdFlags::NONBLOCK), interrupt)
+    pub(crate) fn blocking<'a>(&self, watch: Watch<'a>) -> Blocking<'a> {
+        Blocking::new(self.description.flags.contains(FdFlags::NONBLOCK), watch)
     }
 }
 
@@ -207,9 +207,10 @@ pub(crate) fn open_beneath(
     extra: HostFlags,
 ) -> Result<File, Errno> {
     let mut flags = extra;
-    // The kernel refuses most flags on handles for lookup alone.
+    // The kernel refuses most flags on handles for lookup alone. Nothing here may wait: for
+    // the other end of a FIFO, a terminal's carrier, or whoever holds a lease.
     if !extra.contains(HostFlags::PATH) {
-        flags |= HostFlags::NOCTTY;
+        flags |= HostFlags::NOCTTY | HostFlags::NONBLOCK;
     }
     if mode.directory {
         flags |= HostFlags::DIRECTORY;

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use pagefork::LocalMemory;
+use pagefork::{Interruption, LocalMemory};
 
 use crate::abi::{Errno, IOVEC_SIZE};
 
@@ -47,6 +47,11 @@ impl<'a> GuestMemory<'a> {
     /// A memory, or bytes of which the first is at address 0.
     pub fn new(memory: impl Into<LocalMemory<'a>>) -> Self {
         GuestMemory { memory: memory.into() }
+    }
+
+    /// What tells when the guest is to be stopped.
+    pub(crate) fn interruption(&self) -> Interruption<'a> {
+        self.memory.interruption()
     }
 
     /// Checks that `size` bytes at `address` lie within the memory.

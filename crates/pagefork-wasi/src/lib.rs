@@ -52,6 +52,10 @@ mod guest_memory;
 mod ctx;
 /// Arguments and variables, packed.
 mod strings;
+/// How calls wait, and what ends their waits.
+mod waiting;
+/// Reading and writing what other processes use too.
+mod shared;
 /// Where the standard streams lead.
 mod stdio;
 /// The descriptor table.

@@ -14,7 +14,8 @@ use crate::ctx::WasiCtx;
 use crate::descriptor::{Descriptor, Handle};
 use crate::guest_memory::GuestMemory;
 use crate::sock::Socket;
-use crate::stdio::{InputSource, InterruptCheck, OutputKind, StdinKind, timespec, unread};
+use crate::stdio::{InputSource, OutputKind, StdinKind, unread};
+use crate::waiting::{Watch, timespec};
 
 /// Largest count of subscriptions in one call; more is no honest use.
 const SUBSCRIPTIONS_MAX: u32 = 1 << 16;
@@ -30,8 +31,8 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Inval`] for no or too many subscriptions and for malformed
-    /// ones, [`Errno::Fault`], [`Errno::Intr`] if the embedder's check asks for
-    /// it (see [`WasiCtx::set_interrupt_check`]). What is wrong with one subscription's
+    /// ones, [`Errno::Fault`], [`Errno::Intr`] if the guest is to be stopped or the
+    /// embedder's check asks for it (see [`WasiCtx::set_interrupt_check`]). What is wrong with one subscription's
     /// descriptor or clock is told in its event.
     pub fn poll_oneoff(
         &mut self,
@@ -52,7 +53,8 @@ impl WasiCtx {
             .map(|index| Subscription::read(memory, subscriptions + index * SUBSCRIPTION_SIZE))
             .collect::<Result<Vec<_>, _>>()?;
 
-        let happened = self.wait(&subscriptions)?;
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let happened = self.wait(&subscriptions, watch)?;
 
         for (index, event) in (0..count).zip(&happened) {
             memory.write_bytes(events + index * EVENT_SIZE, &event.to_bytes())?;
@@ -61,7 +63,7 @@ impl WasiCtx {
     }
 
     /// Waits until at least one subscription has an event.
-    fn wait(&self, subscriptions: &[Subscription]) -> Result<Vec<Event>, Errno> {
+    fn wait(&self, subscriptions: &[Subscription], watch: Watch<'_>) -> Result<Vec<Event>, Errno> {
         let streams = Streams::new();
         let subject = |subscription: &Subscription| self.subject(subscription.wish, &streams);
         let subjects: Vec<Subject<'_>> = subscriptions.iter().map(subject).collect();
@@ -77,12 +79,8 @@ impl WasiCtx {
             if !happened.is_empty() {
                 return Ok(happened);
             }
-            let mut longest = None;
-            if let Some(interrupt) = &self.interrupt {
-                interrupt.check()?;
-                longest = Some(InterruptCheck::INTERVAL);
-            }
-            block(&subjects, longest)?;
+            watch.check()?;
+            block(&subjects, watch.interval())?;
         }
     }
 

@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
-use rustix::io::{Errno as Host, retry_on_intr};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType, accept_with,
     recv, sendmsg, shutdown, sockopt,
@@ -20,7 +19,7 @@ use crate::abi::{Errno, FdFlags, FileType, RiFlags, Rights, SdFlags};
 use crate::ctx::WasiCtx;
 use crate::descriptor::{Description, Descriptor, Handle, Origin};
 use crate::guest_memory::{Buffer, GuestMemory};
-use crate::stdio::Blocking;
+use crate::waiting::{Blocking, Watch};
 
 /// Size of the largest peek, bytes. Nothing is lost by a shorter one.
 const PEEK_SIZE_MAX: usize = 1 << 16;
@@ -53,7 +52,8 @@ impl WasiCtx {
             Origin::Listener { index } => Origin::Accepted { listener: index },
             _ => return Err(Errno::Notsock),
         };
-        let blocking = listener.blocking(self.interrupt.as_ref());
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let blocking = listener.blocking(watch);
         let accepted = blocking
             .until_ready(socket, PollFlags::IN, || accept_with(socket, SocketFlags::CLOEXEC))?;
         let rights_base = Rights::CONNECTION & listener.description.rights_inheriting;
@@ -92,7 +92,8 @@ impl WasiCtx {
         let flags = RiFlags::from_guest(flags)?;
         memory.check(flags_result, 2)?;
         let buffers = memory.transfer(iovs, iovs_count, size_result)?;
-        let blocking = descriptor.blocking(self.interrupt.as_ref());
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let blocking = descriptor.blocking(watch);
         let size = if flags.contains(RiFlags::PEEK) {
             peek(socket, memory, &buffers, blocking)?
         } else {
@@ -125,7 +126,8 @@ impl WasiCtx {
             return Err(Errno::Inval);
         }
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let blocking = descriptor.blocking(self.interrupt.as_ref());
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let blocking = descriptor.blocking(watch);
         let size = send(socket, &mut memory.io_slices(&buffers)?, blocking)?;
         memory.write_size(result, size)
     }
@@ -237,24 +239,6 @@ pub(crate) fn socket_flags(flags: u32) -> Result<FdFlags, Errno> {
     }
 }
 
-impl Blocking<'_> {
-    /// Makes a system call that does not block, as often as it takes until
-    /// there is something for it to do.
-    fn until_ready<R>(
-        self,
-        socket: BorrowedFd<'_>,
-        wanted: PollFlags,
-        mut call: impl FnMut() -> rustix::io::Result<R>,
-    ) -> Result<R, Errno> {
-        loop {
-            match retry_on_intr(&mut call) {
-                Err(Host::AGAIN) => self.wait_for(socket, wanted)?,
-                result => return Ok(result?),
-            }
-        }
-    }
-}
-
 /// Receives into the buffers, one after the other: what is there, or with
 /// `all` until they are full or the stream ends. Waits for the first byte at
 /// least. An error after it is left for the next call to meet again.
@@ -311,29 +295,15 @@ fn peek(
     Ok(size)
 }
 
-/// Sends the slices: all of them, or as much as there is room for without
-/// waiting. An error after the first bytes is left for the next call to meet
-/// again.
+/// Sends the slices, as [`Blocking::write_all`] does.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
-    mut slices: &mut [IoSlice<'_>],
+    slices: &mut [IoSlice<'_>],
     blocking: Blocking<'_>,
 ) -> Result<usize, Errno> {
     // A broken pipe is an error for the guest, not a signal for the process.
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let mut total = 0;
-    while !slices.is_empty() {
-        let sent = blocking.until_ready(socket, PollFlags::OUT, || {
-            sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)
-        });
-        match sent {
-            Ok(size) => {
-                total += size;
-                IoSlice::advance_slices(&mut slices, size);
-            }
-            Err(_) if total > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(total)
+    blocking.write_all(socket, slices, |slices| {
+        sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)
+    })
 }

@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno as Host, retry_on_intr};
-
 use crate::abi::{Errno, FileType};
+use crate::shared;
+use crate::waiting::Blocking;
 
 /// Where a guest's standard input comes from.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +18,7 @@ pub enum StdinKind {
     #[default]
     Null,
     /// The standard input of this process. Reads bypass the buffer of
-    /// [`std::io::stdin`] and block.
+    /// [`std::io::stdin`].
     Inherit,
     /// These bytes, then the end.
     Bytes(Arc<[u8]>),
@@ -89,11 +88,7 @@ impl StdinKind {
     ) -> Result<usize, Errno> {
         match self {
             StdinKind::Null => Ok(0),
-            StdinKind::Inherit => {
-                let stdin = std::io::stdin();
-                blocking.wait_for_host(stdin.as_fd())?;
-                Ok(retry_on_intr(|| rustix::io::read(stdin.as_fd(), &mut *into))?)
-            }
+            StdinKind::Inherit => shared::read(std::io::stdin().as_fd(), into, blocking),
             StdinKind::Bytes(bytes) => {
                 let rest = unread(bytes, *offset);
                 let count = rest.len().min(into.len());
@@ -162,12 +157,15 @@ impl OutputKind {
     }
 
     /// Writes the slices, or the first part of them.
-    pub(crate) fn write(&self, output: Output, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    pub(crate) fn write(
+        &self,
+        output: Output,
+        slices: &mut [IoSlice<'_>],
+        blocking: Blocking<'_>,
+    ) -> Result<usize, Errno> {
         match self {
             OutputKind::Null => Ok(slices.iter().map(|slice| slice.len()).sum()),
-            OutputKind::Inherit => output
-                .with_host(|host| retry_on_intr(|| rustix::io::writev(host, slices)))
-                .map_err(Errno::from),
+            OutputKind::Inherit => output.with_host(|host| shared::write(host, slices, blocking)),
             OutputKind::Pipe(pipe) => pipe.write(slices),
             OutputKind::Sink(sink) => sink.write(slices),
         }
@@ -343,97 +341,6 @@ pub(crate) fn unread(bytes: &[u8], offset: u64) -> &[u8] {
     bytes.get(offset..).unwrap_or(&[])
 }
 
-/// What a read does while there is nothing to read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Blocking<'a> {
-    /// Fail.
-    Never,
-    /// Wait, unless the embedder wants the guest back.
-    Until(Option<&'a InterruptCheck>),
-}
-
-impl<'a> Blocking<'a> {
-    pub(crate) fn new(nonblock: bool, interrupt: Option<&'a InterruptCheck>) -> Self {
-        if nonblock { Blocking::Never } else { Blocking::Until(interrupt) }
-    }
-
-    /// Waits until a host descriptor has something to read, or is at its end.
-    pub(crate) fn wait_for_host(self, host: BorrowedFd<'_>) -> Result<(), Errno> {
-        // The read itself will wait.
-        if matches!(self, Blocking::Until(None)) {
-            return Ok(());
-        }
-        self.wait_for(host, PollFlags::IN)
-    }
-
-    /// Waits until a host descriptor is ready for one of `wanted`, or fails.
-    pub(crate) fn wait_for(self, host: BorrowedFd<'_>, wanted: PollFlags) -> Result<(), Errno> {
-        self.wait_until(|timeout| {
-            let mut fds = [PollFd::from_borrowed_fd(host, wanted)];
-            let timeout = timeout.map(timespec);
-            match poll(&mut fds, timeout.as_ref()) {
-                Ok(count) => Ok(count > 0),
-                Err(Host::INTR) => Ok(false),
-                Err(error) => Err(error.into()),
-            }
-        })
-    }
-
-    /// Calls `ready`, which waits for at most the time it is given, until it
-    /// says so.
-    fn wait_until(
-        self,
-        ready: impl Fn(Option<Duration>) -> Result<bool, Errno>,
-    ) -> Result<(), Errno> {
-        match self {
-            Blocking::Never if ready(Some(Duration::ZERO))? => Ok(()),
-            Blocking::Never => Err(Errno::Again),
-            Blocking::Until(None) => {
-                while !ready(None)? {}
-                Ok(())
-            }
-            Blocking::Until(Some(interrupt)) => {
-                while !ready(Some(InterruptCheck::INTERVAL))? {
-                    interrupt.check()?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Asks the embedder whether a guest that waits is to stop waiting.
-#[derive(Clone)]
-pub(crate) struct InterruptCheck(Arc<dyn Fn() -> bool + Send + Sync>);
-
-impl InterruptCheck {
-    /// How long to wait between two questions.
-    pub(crate) const INTERVAL: Duration = Duration::from_millis(20);
-
-    pub(crate) fn new(interrupted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        InterruptCheck(Arc::new(interrupted))
-    }
-
-    /// Fails with [`Errno::Intr`] if it is.
-    pub(crate) fn check(&self) -> Result<(), Errno> {
-        if self.0() { Err(Errno::Intr) } else { Ok(()) }
-    }
-}
-
-impl fmt::Debug for InterruptCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InterruptCheck")
-    }
-}
-
-/// A duration as the host wants it.
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
-
 /// Only a terminal is told apart, because guests ask for nothing else of a
 /// standard stream, and what else it is is the host's affair.
 fn host_filetype(host: BorrowedFd<'_>) -> FileType {
@@ -444,6 +351,9 @@ fn host_filetype(host: BorrowedFd<'_>) -> FileType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waiting::Watch;
+
+    const ALWAYS: Blocking<'_> = Blocking::Until(Watch::NONE);
 
     #[test]
     fn an_input_pipe_ends_when_its_last_writer_is_dropped() {
@@ -459,7 +369,7 @@ mod tests {
         assert_eq!(read_source(&reader, &mut into, Blocking::Never), Ok(2));
         assert_eq!(read_source(&reader, &mut into, Blocking::Never), Err(Errno::Again));
         drop(writer);
-        assert_eq!(read_source(&reader, &mut into, Blocking::Until(None)), Ok(0));
+        assert_eq!(read_source(&reader, &mut into, ALWAYS), Ok(0));
         assert_eq!(reader.wait(None), Some(Readable { available: 0, hangup: true }));
     }
 
@@ -468,7 +378,7 @@ mod tests {
         let (writer, kind) = StdinKind::pipe();
         let reading = std::thread::spawn(move || {
             let mut into = [0; 4];
-            let count = kind.read(&mut into, &mut 0, Blocking::Until(None)).unwrap();
+            let count = kind.read(&mut into, &mut 0, ALWAYS).unwrap();
             into[..count].to_vec()
         });
         std::thread::sleep(Duration::from_millis(20));
@@ -497,7 +407,7 @@ mod tests {
         let kind = StdinKind::Source(Arc::new(Hesitant::default()));
         let mut into = [0; 4];
         assert_eq!(kind.read(&mut into, &mut 0, Blocking::Never), Err(Errno::Again));
-        assert_eq!(kind.read(&mut into, &mut 0, Blocking::Until(None)), Ok(1));
+        assert_eq!(kind.read(&mut into, &mut 0, ALWAYS), Ok(1));
         assert_eq!(into[0], b'x');
     }
 
@@ -513,18 +423,18 @@ mod tests {
     #[test]
     fn a_sink_says_how_much_it_takes() {
         let kind = OutputKind::Sink(Arc::new(OneByte));
-        assert_eq!(kind.write(Output::Stdout, &[IoSlice::new(b"abc")]), Ok(1));
+        assert_eq!(kind.write(Output::Stdout, &mut [IoSlice::new(b"abc")], ALWAYS), Ok(1));
     }
 
     #[test]
     fn an_output_pipe_is_full_at_its_size() {
         let pipe = OutputPipe::new(5);
         let kind = OutputKind::Pipe(pipe.clone());
-        let slices = [IoSlice::new(b"abc"), IoSlice::new(b"def")];
-        assert_eq!(kind.write(Output::Stdout, &slices), Ok(5));
-        assert_eq!(kind.write(Output::Stdout, &slices), Err(Errno::Nospc));
+        let mut slices = [IoSlice::new(b"abc"), IoSlice::new(b"def")];
+        assert_eq!(kind.write(Output::Stdout, &mut slices, ALWAYS), Ok(5));
+        assert_eq!(kind.write(Output::Stdout, &mut slices, ALWAYS), Err(Errno::Nospc));
         assert_eq!(pipe.take(), b"abcde");
         assert_eq!(pipe.contents(), b"");
-        assert_eq!(kind.write(Output::Stdout, &slices), Ok(5));
+        assert_eq!(kind.write(Output::Stdout, &mut slices, ALWAYS), Ok(5));
     }
 }

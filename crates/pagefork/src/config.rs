@@ -81,7 +81,9 @@ impl Config {
     }
 
     /// Whether guests can be interrupted from another thread and by timeouts; on
-    /// by default. It costs guests a comparison at function entries and loops.
+    /// by default. It costs guests a comparison at function entries and loops. Without it
+    /// [`Store::set_timeout`](crate::Store::set_timeout) and
+    /// [`Store::interrupt_handle`](crate::Store::interrupt_handle) are errors.
     pub fn interruption(&mut self, on: bool) -> &mut Self {
         self.compile.interruptible = on;
         self

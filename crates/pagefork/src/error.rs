@@ -246,6 +246,13 @@ pub enum UsageError {
     /// The store's guest is suspended, and must be resumed first.
     #[error("the store's guest is suspended: resume it first")]
     Suspended,
+    /// A timeout was set or an interrupt handle asked for, and the engine's code cannot be
+    /// interrupted.
+    #[error(
+        "the engine's code cannot be interrupted, so no time limit would hold: leave \
+         `Config::interruption` on"
+    )]
+    NotInterruptible,
     /// Fuel was set or asked for, and the engine does not meter.
     #[error("the engine does not meter fuel: switch it on with `Config::fuel`")]
     NotMetered,

@@ -7,7 +7,7 @@ use crate::error::{Result, UsageError};
 pub(crate) use crate::host_func::HostFunc;
 use crate::host_func::IntoFunc;
 use crate::instance::{Extern, Instance};
-use crate::interrupt::InterruptHandle;
+use crate::interrupt::{InterruptHandle, Interruption};
 use crate::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner};
 use crate::typed::{TypedFunc, WasmValues};
 use crate::value::{Cell, Val};
@@ -107,6 +107,7 @@ impl Func {
                 let cells = buffer.as_mut_ptr();
                 write_values(inner, params, cells, 0)?;
                 let function = inner.host_function_ptr(index);
+                let _deadline = store.0.inner.begin_host_call()?;
                 // SAFETY: the function is in the store's list; the cells are as
                 // many as it needs and hold arguments of its type.
                 unsafe { ((*function).call)(store.as_ptr(), cells, 0)? };
@@ -294,8 +295,17 @@ impl<'a, T: 'static> Caller<'a, T> {
     }
 
     /// What interrupts the store's guests from other threads.
-    pub fn interrupt_handle(&self) -> InterruptHandle {
+    ///
+    /// # Errors
+    /// As of [`Store::interrupt_handle`](crate::Store::interrupt_handle).
+    pub fn interrupt_handle(&self) -> Result<InterruptHandle> {
         self.store.interrupt_handle()
+    }
+
+    /// Tells a host function that waits or works for long when to stop: the guest that
+    /// called it traps as soon as it returns then.
+    pub fn interruption(&self) -> Interruption<'_> {
+        Interruption::of(&self.store.0.inner.interrupts)
     }
 
     /// The store.

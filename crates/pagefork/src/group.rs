@@ -29,7 +29,7 @@ use crate::enter::Target;
 use crate::error::{Error, Result, UsageError};
 use crate::externref::References;
 use crate::func::HostFunc;
-use crate::interrupt::{Deadline, Interrupts};
+use crate::interrupt::{Deadline, InterruptHandle, Interrupts};
 use crate::limits::{StoreLimits, Usage};
 use crate::module::{Module, SpawnPlan};
 use crate::pool::Home;
@@ -514,6 +514,15 @@ impl StoreInner {
         self.begin_outermost()
     }
 
+    /// What a call of a host function by the embedder begins with: its waits end when
+    /// the time is up, as those of a guest's calls do.
+    pub(crate) fn begin_host_call(&mut self) -> Result<Option<Deadline>> {
+        match self.activation.is_active() {
+            true => Ok(None),
+            false => self.begin_outermost(),
+        }
+    }
+
     /// Forgets interrupts that were meant for an earlier call, and sets the time
     /// of this one.
     pub(crate) fn begin_outermost(&mut self) -> Result<Option<Deadline>> {
@@ -563,6 +572,18 @@ impl StoreInner {
 
     /// # Errors
     /// If the engine's code pays no fuel.
+    pub(crate) fn interrupt_handle(&self) -> Result<InterruptHandle> {
+        self.check_interruptible()?;
+        Ok(InterruptHandle::new(&self.interrupts))
+    }
+
+    pub(crate) fn check_interruptible(&self) -> Result<()> {
+        match self.engine.config().compile.interruptible {
+            true => Ok(()),
+            false => Err(UsageError::NotInterruptible.into()),
+        }
+    }
+
     pub(crate) fn check_metered(&self) -> Result<()> {
         match self.engine.config().compile.fuel {
             true => Ok(()),

@@ -8,9 +8,10 @@ use crate::error::SystemError;
 /// Interrupts whatever guest runs in a store, from any thread. Cheap to clone.
 ///
 /// The guest traps with [`TrapCode::Interrupt`](crate::TrapCode) at its next
-/// function entry or loop iteration; a host function that runs is not disturbed,
-/// but the guest traps once it returns. An interrupt that comes while no guest
-/// runs is forgotten when the next call begins, and one that comes after the
+/// function entry or loop iteration; a host function that runs is not disturbed
+/// unless it [asks](crate::Caller::interruption), but the guest traps where it returns.
+/// So does every guest around, up to the embedder's call. An interrupt that comes while
+/// no guest runs is forgotten when the next call begins, and one that comes after the
 /// store was dropped does nothing.
 ///
 /// # Examples
@@ -24,7 +25,7 @@ use crate::error::SystemError;
 /// let instance = Instance::new(&mut store, &module, &[])?;
 /// let spin = instance.get_typed_func::<(), ()>(&mut store, "spin")?;
 ///
-/// let handle = store.interrupt_handle();
+/// let handle = store.interrupt_handle()?;
 /// // An interrupt that comes before the call is forgotten, so it is sent until it works.
 /// let (done, stop) = std::sync::mpsc::channel::<()>();
 /// let watchdog = std::thread::spawn(move || {
@@ -54,11 +55,62 @@ impl InterruptHandle {
     }
 }
 
+/// Tells host code that waits or works for long whether the guest that called it is to be
+/// stopped, by a timeout or an [`InterruptHandle`]. It traps where the host code returns.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use pagefork::{Caller, Engine, Func, Instance, Module, Store, Trap, TrapCode};
+///
+/// let engine = Engine::default();
+/// let text = r#"(module (import "" "wait" (func)) (func $start (call 0)) (start $start))"#;
+/// let module = Module::new(&engine, text)?;
+/// let mut store = Store::new(&engine, ());
+/// let wait = Func::wrap(&mut store, |caller: Caller<'_, ()>| {
+///     while !caller.interruption().is_requested() {
+///         std::thread::sleep(Duration::from_millis(1));
+///     }
+/// });
+/// store.set_timeout(Some(Duration::from_millis(5)))?;
+/// let error = Instance::new(&mut store, &module, &[wait.into()]).unwrap_err();
+/// assert_eq!(error.downcast_ref::<Trap>().expect("a trap").code(), TrapCode::Interrupt);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interruption<'a> {
+    interrupts: Option<&'a Arc<Interrupts>>,
+}
+
+impl<'a> Interruption<'a> {
+    /// Nothing can ask for the guest.
+    pub const NEVER: Self = Self { interrupts: None };
+
+    pub(crate) fn of(interrupts: &'a Arc<Interrupts>) -> Self {
+        Self { interrupts: Some(interrupts) }
+    }
+
+    /// Whether the guest is to be stopped. Costs a load from memory, and stays true until
+    /// the embedder's call has ended.
+    #[inline]
+    pub fn is_requested(&self) -> bool {
+        self.interrupts.is_some_and(|interrupts| interrupts.is_noted())
+    }
+
+    /// Whether that is or can become so while the store is borrowed: the call has a
+    /// timeout, or somebody has an [`InterruptHandle`]. Otherwise there is no need to ask.
+    pub fn is_possible(&self) -> bool {
+        self.is_requested()
+            || self.interrupts.is_some_and(|interrupts| Arc::strong_count(interrupts) > 1)
+    }
+}
+
 /// The interrupt words of a store's slots, and whether an interrupt is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
     /// Whether anything was requested since the last time it was cleared: what
-    /// an entry looks at without taking the lock.
+    /// entries and returns from host functions look at without taking the lock.
     noted: AtomicBool,
     state: Mutex<State>,
 }
@@ -98,7 +150,8 @@ impl Interrupts {
         state.show();
     }
 
-    /// Whether [`Interrupts::clear`] has something to do.
+    /// Whether an interrupt is wanted. It is until the next call of the embedder's begins,
+    /// so that nothing between the guest's frames can swallow it.
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Relaxed)
@@ -107,17 +160,11 @@ impl Interrupts {
     /// Forgets a request that came too late for the call that it was meant for.
     pub(crate) fn clear(&self) {
         if self.is_noted() {
-            self.take();
+            let mut state = self.state();
+            self.noted.store(false, Ordering::Relaxed);
+            state.requested = false;
+            state.show();
         }
-    }
-
-    /// Whether an interrupt is wanted; it is not any more, then.
-    pub(crate) fn take(&self) -> bool {
-        let mut state = self.state();
-        self.noted.store(false, Ordering::Relaxed);
-        let requested = std::mem::take(&mut state.requested);
-        state.show();
-        requested
     }
 
     /// Writes the words again, after slots have been reset.
@@ -269,7 +316,9 @@ mod tests {
         let handle = InterruptHandle::new(&interrupts);
         handle.interrupt();
         assert_eq!(word.load(Ordering::Relaxed), 1);
-        assert!(interrupts.is_noted() && interrupts.take() && !interrupts.take());
+        assert!(interrupts.is_noted() && Interruption::of(&interrupts).is_requested());
+        interrupts.clear();
+        assert!(!interrupts.is_noted() && !Interruption::default().is_requested());
         assert_eq!(word.load(Ordering::Relaxed), 0);
         interrupts.detach();
         handle.interrupt();

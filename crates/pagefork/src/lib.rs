@@ -136,7 +136,7 @@ pub use crate::func::{Caller, Func};
 pub use crate::global::Global;
 pub use crate::host_func::{IntoFunc, WasmRet};
 pub use crate::instance::{Export, Extern, Instance};
-pub use crate::interrupt::InterruptHandle;
+pub use crate::interrupt::{InterruptHandle, Interruption};
 pub use crate::limits::StoreLimits;
 pub use crate::linker::Linker;
 pub use crate::memory::{LocalMemory, Memory, MemoryAccessError};

@@ -9,6 +9,7 @@ use pagefork_pages::{Slot, View};
 use crate::error::{LimitError, Result, UsageError};
 use crate::group::Place;
 use crate::instantiate::spawn_alone;
+use crate::interrupt::Interruption;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner};
 
@@ -158,7 +159,9 @@ impl Memory {
         // SAFETY: the bytes are mapped while the store is borrowed, and they are
         // no part of the embedder's data.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, size) };
-        (LocalMemory { bytes, slot, borrowed: PhantomData }, &mut full.data)
+        let interruption = Interruption::of(&full.inner.interrupts);
+        let memory = LocalMemory { bytes, slot, interruption, borrowed: PhantomData };
+        (memory, &mut full.data)
     }
 
     /// Copies bytes out of the memory, from byte `offset` on.
@@ -242,17 +245,25 @@ pub struct LocalMemory<'a> {
     bytes: &'a mut [u8],
     /// The memory's slot, or null if the bytes are of no memory.
     slot: *mut Slot,
+    interruption: Interruption<'a>,
     borrowed: PhantomData<&'a mut Slot>,
 }
 
 impl<'a> From<&'a mut [u8]> for LocalMemory<'a> {
     /// Bytes of no memory.
     fn from(bytes: &'a mut [u8]) -> Self {
-        Self { bytes, slot: ptr::null_mut(), borrowed: PhantomData }
+        let interruption = Interruption::default();
+        Self { bytes, slot: ptr::null_mut(), interruption, borrowed: PhantomData }
     }
 }
 
-impl LocalMemory<'_> {
+impl<'a> LocalMemory<'a> {
+    /// Tells when the guest is to be stopped whose memory it is: see
+    /// [`Caller::interruption`](crate::Caller::interruption). Never, of bytes of no memory.
+    pub fn interruption(&self) -> Interruption<'a> {
+        self.interruption
+    }
+
     /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         self.bytes

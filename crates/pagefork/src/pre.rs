@@ -158,8 +158,9 @@ impl<T: 'static> InstancePre<T> {
     /// once the instance is there comes too late for the module's start function.
     ///
     /// # Errors
-    /// As of [`InstancePre::spawn`], and if the instance starts with more than the limits
-    /// allow.
+    /// As of [`InstancePre::spawn`], if the instance starts with more than the limits
+    /// allow, and if the engine's code cannot be interrupted: see
+    /// [`Config::interruption`](crate::Config::interruption).
     ///
     /// # Panics
     /// As of [`InstancePre::spawn`], and if `watch` does.
@@ -172,7 +173,7 @@ impl<T: 'static> InstancePre<T> {
     ) -> Result<(Store<T>, Instance)> {
         self.spawn_prepared(tenant, data, |store| {
             store.set_limits(limits);
-            watch(store.interrupt_handle());
+            watch(store.interrupt_handle()?);
             instantiate::check_limits(store.inner())
         })
     }

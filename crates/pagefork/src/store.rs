@@ -254,17 +254,34 @@ impl<T> Store<T> {
     }
 
     /// What interrupts the store's guests from other threads.
-    pub fn interrupt_handle(&self) -> InterruptHandle {
-        InterruptHandle::new(&self.full().inner.interrupts)
+    ///
+    /// # Errors
+    /// If the engine's code cannot be interrupted: see
+    /// [`Config::interruption`](crate::Config::interruption).
+    pub fn interrupt_handle(&self) -> crate::Result<InterruptHandle> {
+        self.full().inner.interrupt_handle()
     }
 
     /// How long a call from the embedder may take, wall-clock time, before its
     /// guest is interrupted; `None`, the default, for ever. Calls that host
     /// functions make belong to the call that they run in.
-    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+    ///
+    /// Once the time is up, the guest cannot go on: it traps at its next function entry
+    /// or loop iteration, or where the host function returns that it is in, and so does
+    /// every guest around it. Host functions that wait end their waits if they ask
+    /// [`Caller::interruption`], as those of WASI do.
+    ///
+    /// # Errors
+    /// If there is to be a timeout and the engine's code cannot be interrupted: see
+    /// [`Config::interruption`](crate::Config::interruption).
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) -> crate::Result<()> {
         let inner = &mut self.full_mut().inner;
+        if timeout.is_some() {
+            inner.check_interruptible()?;
+        }
         inner.timeout = timeout;
         inner.update_attention();
+        Ok(())
     }
 
     /// Gives the store's guests this much fuel, instead of what they have. A guest
@@ -441,8 +458,11 @@ impl<T> StoreContextMut<'_, T> {
     }
 
     /// What interrupts the store's guests from other threads.
-    pub fn interrupt_handle(&self) -> InterruptHandle {
-        InterruptHandle::new(&self.0.inner.interrupts)
+    ///
+    /// # Errors
+    /// As of [`Store::interrupt_handle`].
+    pub fn interrupt_handle(&self) -> crate::Result<InterruptHandle> {
+        self.0.inner.interrupt_handle()
     }
 
     /// The store as those who enter guests need it: with the provenance of the

@@ -66,6 +66,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
                 let cells = buffer.as_mut_ptr();
                 params.write(cells, Owner::of_ordinal(&*store, 0))?;
                 let function = (*store).host_function_ptr(*index);
+                let _deadline = (*store).begin_host_call()?;
                 ((*function).call)(store, cells, 0)?;
                 Ok(Results::read(cells, Owner::of_ordinal(&*store, 0)))
             },

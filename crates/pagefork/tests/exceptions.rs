@@ -208,7 +208,7 @@ fn traps_and_interrupts_are_nobodys_exceptions() -> Result<()> {
                 (block $h (try_table (catch_all $h) (call $forever)))
                 (i32.const 1)))"#,
     )?;
-    store.set_timeout(Some(std::time::Duration::from_millis(20)));
+    store.set_timeout(Some(std::time::Duration::from_millis(20)))?;
     for (name, code) in [
         ("memory", TrapCode::MemoryOutOfBounds),
         ("unreachable", TrapCode::Unreachable),

@@ -249,9 +249,9 @@ fn handles_of_an_earlier_store_mean_nothing_in_the_next() {
     let pre = pre(&engine);
     let (mut store, instance) = pre.spawn(0).unwrap();
     let sum = instance.get_typed_func::<(), i64>(&mut store, "sum").unwrap();
-    let late = store.interrupt_handle();
+    let late = store.interrupt_handle().unwrap();
     store.set_limits(StoreLimits::new().memory_size(0));
-    store.set_timeout(Some(std::time::Duration::from_secs(1000)));
+    store.set_timeout(Some(std::time::Duration::from_secs(1000))).unwrap();
     drop(store);
     late.interrupt();
     let (mut store, instance) = pre.spawn(0).unwrap();
@@ -279,7 +279,7 @@ fn a_late_interrupt_never_hits_the_next_tenant() {
         });
         for _ in 0..300 {
             let (store, _) = pre.spawn(0).unwrap();
-            send.send(store.interrupt_handle()).unwrap();
+            send.send(store.interrupt_handle().unwrap()).unwrap();
             drop(store);
             // It is stormed upon while this one runs.
             let (mut store, instance) = pre.spawn(0).unwrap();
@@ -295,7 +295,7 @@ fn timeouts_of_one_run_do_not_reach_the_next() {
     let pre = pre(&engine);
     for _ in 0..20 {
         let (mut store, instance) = pre.spawn(0).unwrap();
-        store.set_timeout(Some(std::time::Duration::from_millis(2)));
+        store.set_timeout(Some(std::time::Duration::from_millis(2))).unwrap();
         let spin = instance.get_typed_func::<(), ()>(&mut store, "spin").unwrap();
         let error = spin.call(&mut store, ()).unwrap_err();
         let trap = error.downcast_ref::<pagefork::Trap>().unwrap();

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use cap_std::fs::{Dir, File};
 use rustix::fs::OFlags as HostFlags;
 
 use crate::abi::{Errno, FdFlags, FileType, LookupFlags, OFlags, Rights};
 use crate::ctx::WasiCtx;
 use crate::descriptor::{Description, Descriptor, OpenMode, Origin, handle_of, join, open_beneath};
 use crate::guest_memory::GuestMemory;
+use crate::waiting::{Blocking, Watch};
 
 impl WasiCtx {
     /// `path_open`: opens a file or directory and writes its descriptor, the
@@ -64,7 +66,9 @@ impl WasiCtx {
             directory: open_flags.contains(OFlags::DIRECTORY),
             follow: lookup_flags.contains(LookupFlags::SYMLINK_FOLLOW),
         };
-        let file = open_beneath(dir, &path, mode, request.host_flags())?;
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let blocking = Blocking::new(flags.contains(FdFlags::NONBLOCK), watch);
+        let file = open_when_ready(dir, &path, mode, request.host_flags(), blocking)?;
         let (handle, filetype) = handle_of(file)?;
 
         let (rights_base, rights_inheriting) = request.granted(parent, filetype);
@@ -75,6 +79,43 @@ impl WasiCtx {
         let opened = self.table.insert(Descriptor { description, handle })?;
         memory.write_u32(result, opened)
     }
+}
+
+/// Opens a file. Waits for a reader of a FIFO that is opened for writing alone, and for
+/// whoever holds a lease of the file to give it up.
+///
+/// One that is opened for reading alone is open at once, and its first read waits.
+fn open_when_ready(
+    dir: &Dir,
+    path: &Path,
+    mode: OpenMode,
+    flags: HostFlags,
+    blocking: Blocking<'_>,
+) -> Result<File, Errno> {
+    let mut opened = open_beneath(dir, path, mode, flags);
+    let waits = match opened {
+        Err(Errno::Again) => true,
+        // Or a device that is not there.
+        Err(Errno::Nxio) => leads_to_fifo(dir, path, mode)?,
+        _ => false,
+    };
+    if waits && matches!(blocking, Blocking::Until(_)) {
+        blocking.wait_until(|_| {
+            // No system call waits for either.
+            std::thread::sleep(Watch::INTERVAL);
+            opened = open_beneath(dir, path, mode, flags);
+            Ok(!matches!(opened, Err(Errno::Again | Errno::Nxio)))
+        })?;
+    }
+    opened
+}
+
+fn leads_to_fifo(dir: &Dir, path: &Path, mode: OpenMode) -> Result<bool, Errno> {
+    // For lookup alone there is no access.
+    let mode = OpenMode { read: true, write: false, ..mode };
+    let found = open_beneath(dir, path, mode, HostFlags::PATH)?;
+    let filetype = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+    Ok(filetype == rustix::fs::FileType::Fifo)
 }
 
 /// What a guest asks of an open.

@@ -7,6 +7,10 @@ use crate::abi::{Dirent, Errno, FileType, Rights};
 use crate::ctx::WasiCtx;
 use crate::descriptor::Handle;
 use crate::guest_memory::GuestMemory;
+use crate::waiting::Watch;
+
+/// How many names are read between two looks whether the guest is to be stopped.
+const ENTRIES_BETWEEN_LOOKS: usize = 1024;
 
 /// The names in a directory at one moment. A cookie is an index into it.
 ///
@@ -36,7 +40,8 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Notcapable`],
-    /// [`Errno::Fault`], and host errors.
+    /// [`Errno::Fault`], [`Errno::Intr`] if the guest is to be stopped, and host
+    /// errors.
     pub fn fd_readdir(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -46,6 +51,7 @@ impl WasiCtx {
         cookie: u64,
         result: u32,
     ) -> Result<(), Errno> {
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
         self.directory(fd, Rights::FD_READDIR)?;
         memory.check(result, 4)?;
         memory.check(buffer, buffer_size as usize)?;
@@ -57,7 +63,7 @@ impl WasiCtx {
         }
         let listing = match listing {
             Some(listing) => listing,
-            None => listing.insert(Listing::read(dir)?),
+            None => listing.insert(Listing::read(dir, watch)?),
         };
         let size = listing.write(cookie, memory.bytes_mut(buffer, buffer_size)?);
         memory.write_size(result, size)
@@ -65,7 +71,7 @@ impl WasiCtx {
 }
 
 impl Listing {
-    fn read(dir: &Dir) -> Result<Listing, Errno> {
+    fn read(dir: &Dir, watch: Watch<'_>) -> Result<Listing, Errno> {
         let own = rustix::fs::fstat(dir)?.st_ino;
         // The parent's number is not the guest's to know: it may be outside.
         let dot =
@@ -76,6 +82,9 @@ impl Listing {
         let flags = HostFlags::RDONLY | HostFlags::DIRECTORY | HostFlags::CLOEXEC;
         let readable = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
         for entry in rustix::fs::Dir::new(readable)? {
+            if names.len() % ENTRIES_BETWEEN_LOOKS == 0 {
+                watch.check()?;
+            }
             let entry = entry?;
             let name = entry.file_name();
             if name == c"." || name == c".." {

@@ -7,6 +7,7 @@ use std::io::IoSlice;
 use std::os::fd::AsFd;
 
 use cap_std::fs::File;
+use rustix::event::PollFlags;
 use rustix::io::{Errno as Host, ReadWriteFlags, retry_on_intr};
 
 use super::fd::is_host_offset;
@@ -16,6 +17,7 @@ use crate::descriptor::Handle;
 use crate::guest_memory::{Buffer, GuestMemory};
 use crate::sock::{Socket, receive, send};
 use crate::stdio::Output;
+use crate::waiting::Watch;
 
 impl WasiCtx {
     /// `fd_read`: reads into buffers and writes how many bytes.
@@ -27,8 +29,8 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Isdir`], [`Errno::Notcapable`],
     /// [`Errno::Fault`], [`Errno::Again`] for streams in non-blocking mode,
-    /// [`Errno::Intr`] if the embedder's check asks for it (see
-    /// [`WasiCtx::set_interrupt_check`]), and host errors.
+    /// [`Errno::Intr`] if the guest is to be stopped or the embedder's check asks for it
+    /// (see [`WasiCtx::set_interrupt_check`]), and host errors.
     pub fn fd_read(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -43,19 +45,24 @@ impl WasiCtx {
         }
         descriptor.require(Rights::FD_READ)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let blocking = descriptor.blocking(self.interrupt.as_ref());
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let blocking = descriptor.blocking(watch);
         let description = &mut descriptor.description;
         let size = match (&descriptor.handle, buffers.first()) {
             (_, None) => 0,
             (Handle::File(file), Some(_)) => {
-                let size = read_at(file, memory, &buffers, description.offset)?;
+                let size = read_at(file, memory, &buffers, description.offset, watch)?;
                 description.offset += size as u64;
                 size
             }
             (Handle::Stream(file), Some(&first)) => {
-                blocking.wait_for_host(file.as_fd())?;
-                memory
-                    .fill(first, |into| Ok(retry_on_intr(|| rustix::io::read(file, &mut *into))?))?
+                let first = Buffer { size: first.size.min(PART_SIZE), ..first };
+                let host = file.as_fd();
+                // A FIFO that nobody has opened for writing yet is not at its end.
+                blocking.wait_for(host, PollFlags::IN)?;
+                memory.fill(first, |into| {
+                    blocking.until_ready(host, PollFlags::IN, || rustix::io::read(host, &mut *into))
+                })?
             }
             (Handle::Socket(Socket::Connection(socket)), Some(_)) => {
                 receive(socket.as_fd(), memory, &buffers, false, blocking)?
@@ -96,7 +103,8 @@ impl WasiCtx {
         }
         let file = descriptor.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let size = read_at(file, memory, &buffers, offset)?;
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let size = read_at(file, memory, &buffers, offset, watch)?;
         memory.write_size(result, size)
     }
 
@@ -104,8 +112,7 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Fault`], and host
-    /// errors.
+    /// As [`WasiCtx::fd_read`].
     pub fn fd_write(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -121,30 +128,32 @@ impl WasiCtx {
         descriptor.require(Rights::FD_WRITE)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let mut slices = memory.io_slices(&buffers)?;
-        let blocking = descriptor.blocking(self.interrupt.as_ref());
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let blocking = descriptor.blocking(watch);
         let description = &mut descriptor.description;
         let size = match &descriptor.handle {
             _ if slices.is_empty() => 0,
             Handle::File(file) => {
                 let size = if description.flags.contains(FdFlags::APPEND) {
-                    let (size, end) = append(file, &slices)?;
+                    let (size, end) = append(file, &mut slices, watch)?;
                     description.offset = end;
                     size
                 } else {
-                    let size = write_at(file, &slices, description.offset)?;
+                    let size = write_at(file, &mut slices, description.offset, watch)?;
                     description.offset += size as u64;
                     size
                 };
                 sync_as_flags_ask(file, description.flags)?;
                 size
             }
-            Handle::Stream(file) => retry_on_intr(|| rustix::io::writev(file, &slices))?,
+            Handle::Stream(file) => blocking
+                .write_all(file.as_fd(), &mut slices, |slices| rustix::io::writev(file, slices))?,
             Handle::Socket(Socket::Connection(socket)) => {
                 send(socket.as_fd(), &mut slices, blocking)?
             }
             Handle::Socket(Socket::Listener(_)) => return Err(Errno::Notconn),
-            Handle::Stdout => self.config.stdout.write(Output::Stdout, &slices)?,
-            Handle::Stderr => self.config.stderr.write(Output::Stderr, &slices)?,
+            Handle::Stdout => self.config.stdout.write(Output::Stdout, &mut slices, blocking)?,
+            Handle::Stderr => self.config.stderr.write(Output::Stderr, &mut slices, blocking)?,
             Handle::Stdin | Handle::Directory { .. } => return Err(Errno::Badf),
         };
         memory.write_size(result, size)
@@ -168,12 +177,16 @@ impl WasiCtx {
         let descriptor = self.table.get(fd)?;
         let file = descriptor.file_with(Rights::FD_WRITE | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let slices = memory.io_slices(&buffers)?;
-        let size = if slices.is_empty() { 0 } else { write_at(file, &slices, offset)? };
+        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let size = write_at(file, &mut memory.io_slices(&buffers)?, offset, watch)?;
         sync_as_flags_ask(file, descriptor.description.flags)?;
         memory.write_size(result, size)
     }
 }
+
+/// Size of what is read or written between two looks whether the guest is to be stopped,
+/// bytes.
+const PART_SIZE: u32 = 16 << 20;
 
 /// Reads into the buffers, one after the other, up to the end of the file. An
 /// error after the first bytes is left for the next call to meet again.
@@ -182,14 +195,18 @@ fn read_at(
     memory: &mut GuestMemory<'_>,
     buffers: &[Buffer],
     offset: u64,
+    watch: Watch<'_>,
 ) -> Result<usize, Errno> {
     if !is_host_offset(offset) {
         return Err(Errno::Inval);
     }
     let mut total = 0;
-    for &buffer in buffers {
+    for buffer in buffers.iter().flat_map(parts) {
         let at = offset.saturating_add(total as u64);
-        let read = |into: &mut [u8]| Ok(retry_on_intr(|| rustix::io::pread(file, &mut *into, at))?);
+        let read = |into: &mut [u8]| {
+            watch.check()?;
+            Ok(retry_on_intr(|| rustix::io::pread(file, &mut *into, at))?)
+        };
         match memory.fill(buffer, read) {
             Ok(size) => {
                 total += size;
@@ -204,33 +221,89 @@ fn read_at(
     Ok(total)
 }
 
-fn write_at(file: &File, slices: &[IoSlice<'_>], offset: u64) -> Result<usize, Errno> {
+/// A buffer in parts that are not too large.
+fn parts(buffer: &Buffer) -> impl Iterator<Item = Buffer> {
+    let Buffer { address, size } = *buffer;
+    (0..size)
+        .step_by(PART_SIZE as usize)
+        .map(move |start| Buffer { address: address + start, size: (size - start).min(PART_SIZE) })
+}
+
+fn write_at(
+    file: &File,
+    slices: &mut [IoSlice<'_>],
+    offset: u64,
+    watch: Watch<'_>,
+) -> Result<usize, Errno> {
     if !is_host_offset(offset) {
         return Err(Errno::Inval);
     }
-    Ok(retry_on_intr(|| rustix::io::pwritev(file, slices, offset))?)
+    write_parts(slices, watch, |slices, total| {
+        rustix::io::pwritev(file, slices, offset.saturating_add(total as u64))
+    })
 }
 
-/// Writes at the end of the file, in one step even if others append to it,
-/// and returns the size written and the offset after it.
+/// Writes the slices in parts that are not too large, by a call that also gets how much was
+/// written before. An error after the first bytes is left for the next call to meet again.
+fn write_parts(
+    mut slices: &mut [IoSlice<'_>],
+    watch: Watch<'_>,
+    mut write: impl FnMut(&[IoSlice<'_>], usize) -> rustix::io::Result<usize>,
+) -> Result<usize, Errno> {
+    let part_size = PART_SIZE as usize;
+    let mut total = 0;
+    while let Some(first) = slices.first() {
+        let mut room = part_size;
+        let fits = |slice: &&IoSlice<'_>| {
+            let fits = slice.len() <= room;
+            room = room.saturating_sub(slice.len());
+            fits
+        };
+        let written = watch.check().and_then(|()| {
+            Ok(match slices.iter().take_while(fits).count() {
+                0 => retry_on_intr(|| write(&[IoSlice::new(&first[..part_size])], total))?,
+                count => retry_on_intr(|| write(&slices[..count], total))?,
+            })
+        });
+        match written {
+            Ok(0) => break,
+            Ok(size) => {
+                total += size;
+                IoSlice::advance_slices(&mut slices, size);
+            }
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(total)
+}
+
+/// Writes at the end of the file, in one step even if others append to it unless it is more
+/// than [`PART_SIZE`], and returns the size written and the offset after it.
 ///
 /// The host's file is not in append mode, because Linux would then append
 /// what `fd_pwrite` writes.
-fn append(file: &File, slices: &[IoSlice<'_>]) -> Result<(usize, u64), Errno> {
+fn append(
+    file: &File,
+    slices: &mut [IoSlice<'_>],
+    watch: Watch<'_>,
+) -> Result<(usize, u64), Errno> {
     // -1: use, and move, the host's own offset. That tells where the end was.
     const HOST_OFFSET: u64 = u64::MAX;
     let flags = ReadWriteFlags::APPEND;
-    let size = match retry_on_intr(|| rustix::io::pwritev2(file, slices, HOST_OFFSET, flags)) {
-        Err(Host::OPNOTSUPP | Host::NOSYS) => {
-            use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-            let mode = fcntl_getfl(file)?;
-            fcntl_setfl(file, mode | OFlags::APPEND)?;
-            let size = retry_on_intr(|| rustix::io::writev(file, slices));
-            fcntl_setfl(file, mode)?;
-            size?
+    let size = write_parts(slices, watch, |slices, _| {
+        match rustix::io::pwritev2(file, slices, HOST_OFFSET, flags) {
+            Err(Host::OPNOTSUPP | Host::NOSYS) => {
+                use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+                let mode = fcntl_getfl(file)?;
+                fcntl_setfl(file, mode | OFlags::APPEND)?;
+                let size = rustix::io::writev(file, slices);
+                fcntl_setfl(file, mode)?;
+                size
+            }
+            size => size,
         }
-        size => size?,
-    };
+    })?;
     Ok((size, rustix::fs::tell(file)?))
 }
 

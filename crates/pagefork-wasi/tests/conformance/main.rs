@@ -14,6 +14,8 @@ mod bad_pointers;
 mod clock;
 /// Descriptors: numbers, flags, offsets, sizes.
 mod fd;
+/// FIFOs, and who waits for their other ends.
+mod fifo;
 /// Each function by its name: good calls and bad ones.
 mod functions;
 /// Opening files.

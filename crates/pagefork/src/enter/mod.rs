@@ -18,7 +18,7 @@ use pagefork_layout::state::save::{self, Suspension};
 
 use crate::activation::{Activation, Parked};
 use crate::backtrace::WasmBacktrace;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::exception::{self, Thrown};
 use crate::services;
 use crate::store::StoreInner;
@@ -341,6 +341,9 @@ unsafe extern "C" fn on_host_call(
                 let code = TrapCode::MemoryOutOfBounds;
                 Answer::leave(activation, trapped(activation, code))
             }
+            Ok(Ok(())) if (*store).interrupts.is_noted() => {
+                Answer::leave(activation, trapped(activation, TrapCode::Interrupt))
+            }
             Ok(Ok(()))
                 if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
             {
@@ -354,6 +357,12 @@ unsafe extern "C" fn on_host_call(
                 }
             }
             Ok(Ok(())) => Answer::CONTINUE,
+            Ok(Err(error))
+                if error.kind() == ErrorKind::Exception && (*store).interrupts.is_noted() =>
+            {
+                // A handler would let the guest go on.
+                Answer::leave(activation, trapped(activation, TrapCode::Interrupt))
+            }
             Ok(Err(error)) => match exception::throw_error(&*activation, &mut *store, error) {
                 Ok(thrown) => {
                     // Asked for on the way back from a call that does not return.
@@ -378,7 +387,7 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
     // SAFETY: as in `on_host_call`.
     unsafe {
         let store = (*activation).store;
-        if (*store).interrupts.take() {
+        if (*store).interrupts.is_noted() {
             let backtrace = WasmBacktrace::capture(&*store, &[], frame, (*activation).host_sp);
             return Answer::leave(activation, Parked::Trap(TrapCode::Interrupt, backtrace));
         }
