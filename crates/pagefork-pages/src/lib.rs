@@ -42,6 +42,8 @@ mod slot;
 mod pool;
 /// How a slot is reset and grows.
 mod strategy;
+/// How much memory slots keep together.
+mod budget;
 /// What both are written in: the pages of a slot.
 mod slot_pages;
 /// Pages made equal to others where they differ.
@@ -86,6 +88,7 @@ pub mod inject;
 
 pub use crate::allocator::limit_arenas;
 pub use crate::bounds::{Place, SlotBounds};
+pub use crate::budget::Budget;
 pub use crate::code_arena::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};
 pub use crate::features::HostFeatures;

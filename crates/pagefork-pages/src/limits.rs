@@ -2,6 +2,8 @@
 // tells about this process.
 
 use std::io::Read;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::{fs, io};
 
 use rustix::io::Errno;
@@ -62,6 +64,38 @@ impl Facts {
 
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+}
+
+/// Bytes of memory that this machine has, or this process's control group may have if that is
+/// less; asked once.
+pub(crate) fn memory() -> u64 {
+    static MEMORY: OnceLock<u64> = OnceLock::new();
+    *MEMORY.get_or_init(|| {
+        let machine = rustix::system::sysinfo();
+        let machine = (machine.totalram as u64).saturating_mul(machine.mem_unit.into());
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        memory_of_groups(&groups, number).map_or(machine, |groups| groups.min(machine))
+    })
+}
+
+/// The least that any control group of a process may have, of those that `groups`, as the
+/// kernel lists them, lie in.
+fn memory_of_groups(groups: &str, number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let limit = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|one| one == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let above = Path::new(path).ancestors();
+        let files = above.map(|path| format!("{root}{}/{file}", path.display()));
+        files.filter_map(|file| number(&file.replace("//", "/"))).min()
+    };
+    groups.lines().filter_map(limit).min()
 }
 
 /// How many maps this process has, and how many it may have.
@@ -166,6 +200,20 @@ mod tests {
 
     fn explained(call: Call, errno: Errno, facts: Facts) -> PagesError {
         explain(Failure { call, errno, requested: 8 << 30 }, || facts)
+    }
+
+    #[test]
+    fn memory_is_the_least_that_any_control_group_may_have() {
+        let limits = |path: &str| match path {
+            "/sys/fs/cgroup/a/memory.max" => Some(300),
+            "/sys/fs/cgroup/a/b/memory.max" => Some(500),
+            "/sys/fs/cgroup/memory/c/memory.limit_in_bytes" => Some(200),
+            _ => None,
+        };
+        assert_eq!(memory_of_groups("0::/a/b\n", limits), Some(300));
+        assert_eq!(memory_of_groups("5:cpu:/c\n4:memory:/c\n0::/\n", limits), Some(200));
+        assert_eq!(memory_of_groups("0::/\nnonsense\n", limits), None);
+        assert!(memory() >= 64 << 20);
     }
 
     #[test]

@@ -62,6 +62,21 @@ unsafe fn mend_blocks(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     differing
 }
 
+/// Whether a page is not equal to `wanted`, or not zero.
+///
+/// # Safety
+/// As of [`mend`].
+pub(crate) unsafe fn differs(page: *const u8, wanted: Option<*const u8>) -> bool {
+    const ZEROS: &[u8; PAGE_SIZE as usize] = &[0; _];
+    let wanted = wanted.map_or(ZEROS, |wanted| {
+        // SAFETY: it is a page that can be read, and nobody writes it.
+        unsafe { &*wanted.cast() }
+    });
+    // SAFETY: the page is accessible, and nobody else uses it.
+    let page: &[u8; PAGE_SIZE as usize] = unsafe { &*page.cast() };
+    page != wanted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use pagefork_layout::page::{PAGE_SIZE, round_down};
 use pagefork_layout::slot::SlotLayout;
 
 use crate::bounds::SlotBounds;
+use crate::budget::Budget;
 use crate::error::PagesError;
 use crate::image::Image;
 use crate::slot_pages::{Setup, SlotPages};
@@ -157,9 +158,27 @@ impl Slot {
         sizes: &[MemorySize],
         strategies: &Strategies,
     ) -> Result<Self, PagesError> {
+        Self::within(config, image, sizes, strategies, &Budget::new(u64::MAX))
+    }
+
+    /// As [`Slot::with_strategies`]; what it keeps between runs is of a budget that slots
+    /// share.
+    ///
+    /// # Errors
+    /// As of [`Slot::new`].
+    ///
+    /// # Panics
+    /// As of [`Slot::new`].
+    pub fn within(
+        config: impl Into<SlotConfig>,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+        strategies: &Strategies,
+        budget: &Budget,
+    ) -> Result<Self, PagesError> {
         let zones = config.into();
         check_zones(&zones);
-        let strategy::Made { setup, mut strategy, choice } = strategies.make(sizes)?;
+        let strategy::Made { setup, mut strategy, choice } = strategies.make(sizes, budget)?;
         let stack = Stack::new(strategies, &zones);
         let pages = SlotPages::new(zones, setup, image, sizes)?;
         strategy.begin(&pages);

@@ -349,6 +349,12 @@ impl SlotPages {
         self.has_small_pages
     }
 
+    /// Keeps huge pages out from now on; those that there are stay. Whether that could be done.
+    pub(crate) fn refuse_huge_pages(&mut self) -> bool {
+        self.has_small_pages = self.pages.refuse_huge_pages(0..self.zones.size).is_ok();
+        self.has_small_pages
+    }
+
     /// Whether that holds of a slot that has just been made for all pages: none is private yet.
     pub(crate) fn is_untouched(&self) -> bool {
         self.has_small_pages && !self.setup.copies_image
@@ -504,6 +510,16 @@ impl SlotPages {
         // SAFETY: the caller says so of the page; the image's is never written, and
         // held by `self.image`.
         unsafe { mend::mend(self.place(page), wanted) }
+    }
+
+    /// Whether a page is not as the image.
+    ///
+    /// # Safety
+    /// As of [`Self::restore`].
+    pub(crate) unsafe fn differs(&self, page: u64) -> bool {
+        let wanted = self.source(page).map(|source| source.place(page));
+        // SAFETY: as of `mend`.
+        unsafe { mend::differs(self.place(page), wanted) }
     }
 
     /// # Safety

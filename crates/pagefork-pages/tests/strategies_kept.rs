@@ -13,7 +13,7 @@ use std::cell::Cell;
 use common::*;
 use matrix::*;
 use pagefork_pages::{
-    GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig, View, procmaps,
+    Budget, GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig, View, procmaps,
 };
 
 /// Counts what the current thread allocates.
@@ -216,7 +216,7 @@ fn resident_scans_whenever_something_else_could_have_written() {
 
     is_quiet(&mut slot);
     slot.enter();
-    for page in 1..200 {
+    for page in 1..250 {
         write(&slot, far + page * PAGE, &[1]);
     }
     scans(&mut slot, "many page faults");
@@ -325,7 +325,7 @@ fn pages_of_locked_memory_are_not_taken_for_fresh() {
 fn auto_does_not_forget_pages_that_only_longer_runs_have() {
     let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
     let case = Case::new("grows", layout(), nothing, (16 * PAGE, 4096 * PAGE));
-    let high = case.memory(0) + 900 * PAGE;
+    let high = case.memory(0) + 3900 * PAGE;
     let checked = GrowthKind::Checked { accessible: None };
     for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept] {
         let code = pagefork_pages::CodeBounds::Both;
@@ -337,7 +337,7 @@ fn auto_does_not_forget_pages_that_only_longer_runs_have() {
             write(slot, case.layout.link.start, &[1]);
             write(slot, case.memory(0), &[1]);
             if grows {
-                slot.grow_memory(0, 1000 * PAGE).unwrap();
+                slot.grow_memory(0, 4000 * PAGE).unwrap();
                 write(slot, high, &[7]);
             }
         };
@@ -347,7 +347,7 @@ fn auto_does_not_forget_pages_that_only_longer_runs_have() {
             }
             // Other pages each time, which is what moves it to giving back.
             begin(&mut slot, true);
-            let others = (0..100).map(|i| 20 + (round * 100 + i) % 800);
+            let others = (0..110).map(|i| 20 + (round * 110 + i) % 3850);
             others.for_each(|page| write(&slot, case.memory(0) + page * PAGE, &[7]));
             slot.reset_for(OWNER).unwrap();
             assert!(round < 10_000, "it never discards");
@@ -430,6 +430,42 @@ fn a_slot_whose_faults_may_be_counted_never_has_huge_pages() {
             slot.reset_to(&case.image, &case.sizes, OWNER).unwrap();
         }
     }
+}
+
+/// Slots with much memory may have huge pages until their runs are seen to be small. What became
+/// private with them is known when faults are counted, also what no run could see meanwhile.
+#[test]
+fn pages_that_huge_pages_made_private_are_not_forgotten_when_those_are_refused() {
+    let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
+    let case = Case::new("large", layout(), nothing, (24 * MIB, 32 * MIB));
+    let strategies = strategies(ResetKind::Auto);
+    let mut slot = case.spawn(&strategies);
+    let high = case.memory(0) + 24 * MIB;
+    let huge_at = |slot: &Slot| {
+        let place = slot.start() as u64 + high;
+        24 * MIB + (place.next_multiple_of(2 * MIB) - place)
+    };
+    let at = huge_at(&slot);
+    slot.enter();
+    slot.grow_memory(0, 32 * MIB).unwrap();
+    write(&slot, case.memory(0) + at, &[1]);
+    slot.reset_for(OWNER).unwrap();
+    // As the kernel does by itself, at any time; the memory is shorter now.
+    let collapsed = collapse(&slot, at, 2 * MIB);
+    until_resident(&case, &mut slot);
+    assert!(attributes(&slot).iter().all(|map| map.flags.contains("nh")), "refused");
+    for round in 0..3 {
+        slot.enter();
+        slot.grow_memory(0, 32 * MIB).unwrap();
+        for page in [1, 100, 511] {
+            write(&slot, case.memory(0) + at + page * PAGE, &[7]);
+        }
+        slot.reset_for(OWNER).unwrap();
+        case.assert_growth_is_zero(&mut slot, "of a huge page");
+        slot.reset_for(OWNER).unwrap();
+        eprintln!("round {round}, collapsed {collapsed}");
+    }
+    case.assert_fresh(&slot, &strategies, "of a huge page");
 }
 
 /// Resets until page faults are counted.
@@ -610,6 +646,90 @@ fn slots_share_one_descriptor_and_closing_them_gives_everything_back() {
     });
 }
 
+/// What is kept has no bound but the budget, however large the memory is.
+#[test]
+fn pages_that_each_run_writes_are_kept_however_many_there_are() {
+    for size in [16 * MIB, 64 * MIB] {
+        let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
+        let case = Case::new("large", layout(), nothing, (size, size));
+        for pages in [1, 600, 1500, 4000] {
+            let strategies = strategies(ResetKind::Auto);
+            let mut slot = case.spawn(&strategies);
+            // Slots of this size refuse huge pages only when runs are seen to be small.
+            for _ in 0..40 {
+                dirty(&case, &mut slot, pages);
+                slot.reset_for(OWNER).unwrap();
+            }
+            quiet(|| {
+                dirty(&case, &mut slot, pages);
+                let report = slot.reset_for(OWNER).unwrap();
+                let is_kept = report.private == Some(pages) && report.discarded + report.new == 0;
+                is_kept && (!report.scanned || size > 16 * MIB && pages > 512)
+            });
+            case.assert_fresh(&slot, &strategies, "kept");
+        }
+    }
+}
+
+/// Each run writes other pages: so many of so many.
+#[test]
+fn pages_are_kept_where_they_return_soon_enough_and_else_not() {
+    let case = case();
+    for kind in [ResetKind::Resident, ResetKind::Auto] {
+        for (count, of, is_kept) in [(3, 1000, false), (30, 1000, false), (400, 1000, true)] {
+            let strategies = strategies(kind);
+            let mut slot = case.spawn(&strategies);
+            let mut random = Random(11);
+            let (mut new, mut written) = (0, 0);
+            for run in 0..400 {
+                slot.enter();
+                write(&slot, case.layout.link.start, &[1]);
+                for _ in 0..count {
+                    write(&slot, case.memory(0) + random.below(of) * PAGE + 5, &[7]);
+                }
+                let report = slot.reset_for(OWNER).unwrap();
+                if run >= 200 {
+                    (new, written) = (new + report.new, written + count);
+                }
+            }
+            // Of 400 draws some are of the same page.
+            let all = new * 3 > written * 2;
+            let few = new * 10 < written;
+            assert!(if is_kept { few } else { all }, "{kind}, {count}: {new} new of {written}");
+            case.assert_fresh(&slot, &strategies, "other pages");
+        }
+    }
+}
+
+#[test]
+fn slots_that_share_a_budget_keep_no_more_than_it_has() {
+    let case = case();
+    let budget = Budget::new(300 * PAGE);
+    for kind in [ResetKind::Scan, ResetKind::Resident, ResetKind::Auto] {
+        let strategies = strategies(kind);
+        let spawn = || {
+            let (zones, sizes) = (&case.layout, &case.sizes);
+            Slot::within(zones, &case.image, sizes, &strategies, &budget).unwrap()
+        };
+        let mut slots: Vec<Slot> = (0..3).map(|_| spawn()).collect();
+        for pages in [1, 200, 200, 3, 900, 900, 20, 200] {
+            for slot in &mut slots {
+                dirty(&case, slot, pages);
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(slot, &strategies, "budget");
+                assert!(budget.used() <= budget.max(), "{} of {}", budget.used(), budget.max());
+            }
+            let stacks = 3 * 16 * PAGE;
+            let resident: u64 = slots.iter().map(Slot::resident).sum();
+            assert!(resident <= budget.max() + stacks, "{kind}: {resident}");
+        }
+        slots.iter_mut().for_each(|slot| slot.discard().unwrap());
+        assert!(budget.used() < 100 * PAGE, "{}", budget.used());
+        drop(slots);
+        assert_eq!(budget.used(), 0);
+    }
+}
+
 /// The page map of a parent process says nothing about its child.
 #[test]
 fn a_forked_process_resets_its_own_slots() {
@@ -681,8 +801,8 @@ fn auto_discards_what_no_run_writes_twice_and_tries_again() {
     let mut seen = Vec::new();
     for round in 0..400 {
         slot.enter();
-        for page in 0..100 {
-            let place = (round * 100 + page) * 7 % (64 * MIB / PAGE);
+        for page in 0..300 {
+            let place = (round * 300 + page) * 7 % (64 * MIB / PAGE);
             write(&slot, case.memory(0) + place * PAGE, &[0xab]);
         }
         slot.reset_for(OWNER).unwrap();

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use pagefork_compiler::{CompileOptions, Features, Progress};
 
-use pagefork_pages::{PoolConfig, StrategyConfig};
+use pagefork_pages::{Budget, PoolConfig, StrategyConfig};
 
 use crate::cache::Cache;
 use crate::profile::Profile;
@@ -18,6 +18,7 @@ pub struct Config {
     pub(crate) cache_round_trip: bool,
     pub(crate) strategies: StrategyConfig,
     pub(crate) pool: PoolConfig,
+    pub(crate) resident_max: Option<u64>,
     pub(crate) scribble: bool,
 }
 
@@ -127,6 +128,20 @@ impl Config {
     /// How much is kept for later instances at first.
     pub fn pool_config(&self) -> PoolConfig {
         self.pool
+    }
+
+    /// Bytes that slots of the engine may keep in memory between runs, in use and parked ones
+    /// together, so that pages that are written again and again take no page fault: by default a
+    /// quarter of the machine's memory, or of the control group's limit if that is less. What is
+    /// beyond it is given back at each reset. A few pages of each slot's stack do not count.
+    pub fn resident_max(&mut self, bytes: u64) -> &mut Self {
+        self.resident_max = Some(bytes);
+        self
+    }
+
+    /// What its slots keep, all together.
+    pub(crate) fn budget(&self) -> Budget {
+        self.resident_max.map_or_else(Budget::default, Budget::new)
     }
 
     /// Where compiled modules are kept for later processes; nowhere by default.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pagefork_compiler::{Bounds, CompileError, CompiledModule};
 use pagefork_layout::module::FuncType;
 use pagefork_layout::page::PAGE_SIZE;
-use pagefork_pages::{CodeBounds, Pool, Strategies, StrategyConfig};
+use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
 
 use crate::config::Config;
 use crate::error::{Result, SystemError};
@@ -31,6 +31,7 @@ struct Shared {
     config: Config,
     types: Mutex<HashMap<FuncType, TypeId>>,
     strategies: Strategies,
+    budget: Budget,
     pool: Pool<Parked>,
 }
 
@@ -67,14 +68,14 @@ impl Engine {
         config.profile.open()?;
         signals::install()?;
         let strategies = config.strategies.check()?;
-        let pool = Pool::new(config.pool);
+        let (budget, pool) = (config.budget(), Pool::new(config.pool));
         let (mut config, types) = (config.clone(), Mutex::default());
         config.compile.bounds = match config.strategies.code {
             CodeBounds::Guards => Bounds::Guards,
             CodeBounds::Explicit => Bounds::Explicit,
             CodeBounds::Both => Bounds::Both,
         };
-        Ok(Self(Arc::new(Shared { config, types, strategies, pool })))
+        Ok(Self(Arc::new(Shared { config, types, strategies, budget, pool })))
     }
 
     /// # Errors
@@ -86,6 +87,10 @@ impl Engine {
 
     pub(crate) fn default_strategies(&self) -> &Strategies {
         &self.0.strategies
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.0.budget
     }
 
     pub(crate) fn pool(&self) -> &Pool<Parked> {

@@ -312,7 +312,8 @@ fn spawn(
         Some(slot) => slot,
         None => {
             let strategies = strategies.unwrap_or_else(own_way);
-            Slot::with_strategies(module.layout(), &plan.image, &plan.memory_sizes, strategies)?
+            let (layout, budget) = (module.layout(), store.engine.budget());
+            Slot::within(layout, &plan.image, &plan.memory_sizes, strategies, budget)?
         }
     };
     if store.engine.config().scribble {

@@ -1,13 +1,16 @@
-use std::time::{Duration, Instant};
-
+use super::faults::counts_faults_in_memory;
 use super::resident::Resident;
 use super::{Choice, Discard, Reason, ResetKind, ResetReport, Run, Stack, Strategy};
 use crate::error::PagesError;
 use crate::slot_pages::SlotPages;
 
-/// Slots with more memory than this, in bytes, keep their huge pages, so nothing
-/// can be concluded there from counting faults.
-pub(super) const RESIDENT_SLOT_MAX: u64 = 16 << 20;
+/// Slots with more memory than this, in bytes, may have huge pages until it is seen that
+/// their runs are small.
+pub(super) const SMALL_SLOT_MAX: u64 = 16 << 20;
+
+/// Runs that write no more pages than this are small: what they would gain from huge pages is
+/// less than what searching for small ones costs.
+const SMALL_RUN_MAX: u64 = 512;
 
 /// So many resets are looked at before anything is changed.
 const WINDOW: u32 = 16;
@@ -17,37 +20,42 @@ const WINDOW: u32 = 16;
 const PATIENCE: u32 = 4;
 const PATIENCE_MAX: u32 = 1024;
 
-/// One reset in so many is timed: asking for the time twice costs as much as
-/// restoring a page.
-const TIMED: u32 = 8;
-
-/// Of fewer times nothing is concluded.
-const TIMES_MIN: u32 = 8;
-
-/// Runs that write fewer new pages than this are no reason to give keeping up.
+/// Runs that write fewer new pages than this are no reason to give keeping up: a search
+/// for them costs little beside their faults.
 const MANY_PAGES: u64 = 64;
 
-/// Starts with `Scan`, and looks at the pages that are found and the time it takes.
+/// At most so many new pages in a run are left to page faults to show: a page takes two if it
+/// is read first.
+const FEW_PAGES: u64 = 100;
+
+/// Starts with `Scan`, and looks at the pages that are found. It chooses how they are found, or
+/// that they are not looked for; which of them are kept is the restorer's matter.
 ///
 /// ```text
-///   Resident <---- no scan would have been needed ---- Scan --- other pages each time ---> Discard
-///      '-------- scans needed, or slower ----------------^ '------- after some time ----------'
+///   Resident <------ faults show what is new ------ Scan --- many pages, none kept ---> Discard
+///      '------------- most resets scan ---------------^ '------- after some time ----------'
 /// ```
 #[derive(Debug)]
 pub(crate) struct Auto {
     restorer: Resident,
-    /// Whether `Resident` is possible.
-    counts: bool,
+    counting: Counting,
     mode: ResetKind,
     reason: Reason,
     window: Window,
     /// Windows to wait before `Resident` is tried.
     wait: u32,
     patience: u32,
-    /// Of resets by scanning.
-    scan_time: Times,
-    /// Of resets by counting, since they are made that way.
-    count_time: Times,
+}
+
+/// Whether page faults can show what is written: in slots without huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counting {
+    /// The slot is made without them.
+    Always,
+    /// It refuses them once its runs are seen to be small.
+    IfRunsAreSmall,
+    /// They cannot be refused.
+    Never,
 }
 
 /// What the resets of a window came to.
@@ -57,46 +65,20 @@ struct Window {
     scans: u32,
     new: u64,
     discarded: u64,
-}
-
-/// How long resets took, those long ago with less weight.
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    /// Nanoseconds.
-    sum: u64,
-    count: u32,
-}
-
-impl Times {
-    fn add(&mut self, time: Duration) {
-        const COUNT_MAX: u32 = 32;
-        if self.count == COUNT_MAX {
-            self.sum /= 2;
-            self.count /= 2;
-        }
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.sum = self.sum.saturating_add(time);
-        self.count += 1;
-    }
-
-    /// Nanoseconds, if there are enough.
-    fn mean(&self) -> Option<u64> {
-        (self.count >= TIMES_MIN).then(|| self.sum / u64::from(self.count))
-    }
+    /// Of the run that wrote most.
+    written: u64,
 }
 
 impl Auto {
-    pub(crate) fn new(restorer: Resident, counts: bool) -> Self {
+    pub(super) fn new(restorer: Resident, counting: Counting) -> Self {
         Self {
             restorer,
-            counts,
+            counting,
             mode: ResetKind::Scan,
             reason: Reason::Start,
             window: Window::default(),
             wait: 0,
             patience: PATIENCE,
-            scan_time: Times::default(),
-            count_time: Times::default(),
         }
     }
 
@@ -106,33 +88,29 @@ impl Auto {
     }
 
     /// Looks back at a full window.
-    fn judge(&mut self) {
-        let Window { resets, scans, new, discarded } = std::mem::take(&mut self.window);
+    fn judge(&mut self, pages: &SlotPages) {
+        let Window { resets, scans, new, discarded, .. } = std::mem::take(&mut self.window);
         let mean = |sum: u64| sum / u64::from(resets);
         let (new, discarded) = (mean(new), mean(discarded));
+        let counts = self.counting != Counting::Never && pages.has_small_pages();
         match self.mode {
             ResetKind::Scan => {
                 self.wait = self.wait.saturating_sub(1);
-                if new >= MANY_PAGES && discarded * 4 >= new * 3 {
+                if new >= MANY_PAGES && self.restorer.restorer().keeps_nothing() {
                     self.wait = self.be_patient();
                     let reason = Reason::OtherPagesEachTime { new, discarded };
                     self.move_to(ResetKind::Discard, reason);
-                } else if self.counts && new == 0 && self.wait == 0 {
-                    self.count_time = Times::default();
+                } else if counts && new == 0 && self.wait == 0 {
                     self.move_to(ResetKind::Resident, Reason::NothingNew { resets });
+                } else if counts && new <= FEW_PAGES && self.wait == 0 && counts_faults_in_memory()
+                {
+                    self.move_to(ResetKind::Resident, Reason::FewNew { new });
                 }
             }
             ResetKind::Resident => {
-                let times = self.count_time.mean().zip(self.scan_time.mean());
                 if scans * 2 >= resets {
                     self.wait = self.be_patient();
                     self.move_to(ResetKind::Scan, Reason::ManyScans { scans, resets });
-                } else if let Some((counting, scanning)) = times
-                    && scans > 0
-                    && counting > scanning
-                {
-                    self.wait = self.be_patient();
-                    self.move_to(ResetKind::Scan, Reason::Slower { counting, scanning });
                 } else if scans == 0 {
                     self.patience = PATIENCE;
                 }
@@ -140,6 +118,7 @@ impl Auto {
             _ => {
                 self.wait = self.wait.saturating_sub(1);
                 if self.wait == 0 {
+                    self.restorer.restorer().fade();
                     self.move_to(ResetKind::Scan, Reason::Retry);
                 }
             }
@@ -151,6 +130,13 @@ impl Auto {
         let patience = self.patience;
         self.patience = (patience * 2).min(PATIENCE_MAX);
         patience
+    }
+
+    /// Whether huge pages are to be refused from now on: after a window in which all runs
+    /// were small.
+    fn refuses(&self, pages: &SlotPages) -> bool {
+        let may = self.counting == Counting::IfRunsAreSmall && !pages.has_small_pages();
+        may && self.window.resets + 1 == WINDOW && self.window.written <= SMALL_RUN_MAX
     }
 }
 
@@ -165,37 +151,32 @@ impl Strategy for Auto {
         run: &Run,
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
-        let timed = self.window.resets.is_multiple_of(TIMED).then(Instant::now);
-        let report = match self.mode {
-            // The first time, little is to be found in a slot that ran once.
-            ResetKind::Scan if self.restorer.counts() => {
-                let report = self.restorer.reset_counting(pages, run, stack)?;
-                self.restorer.stop_counting();
-                report
-            }
-            ResetKind::Scan => self.restorer.scan(pages, stack)?,
-            ResetKind::Resident => self.restorer.reset_counting(pages, run, stack)?,
+        // Pages out of sight may have become private with a huge page around them. None is
+        // private when all are discarded after huge pages were refused.
+        let has_refused = self.refuses(pages) && pages.refuse_huge_pages();
+        let report = if has_refused || self.mode == ResetKind::Discard {
             // A reset that fails changes no mode: what a discard leaves half-done, a
             // discard completes.
-            _ => {
-                self.restorer.forget();
-                Discard.reset(pages, run, stack)?
-            }
+            self.restorer.forget();
+            Discard.reset(pages, run, stack)?
+        } else if self.mode == ResetKind::Resident {
+            self.restorer.reset_counting(pages, run, stack)?
+        } else if self.restorer.counts() {
+            // The first time, little is to be found in a slot that ran once.
+            let report = self.restorer.reset_counting(pages, run, stack)?;
+            self.restorer.stop_counting();
+            report
+        } else {
+            self.restorer.scan(pages, stack)?
         };
         let window = &mut self.window;
         window.resets += 1;
         window.scans += u32::from(report.scanned);
         window.new += report.new;
         window.discarded += report.discarded;
-        if let Some(start) = timed {
-            match self.mode {
-                ResetKind::Scan => self.scan_time.add(start.elapsed()),
-                ResetKind::Resident => self.count_time.add(start.elapsed()),
-                _ => {}
-            }
-        }
+        window.written = window.written.max(report.restored + report.discarded);
         if window.resets == WINDOW {
-            self.judge();
+            self.judge(pages);
         }
         Ok(report)
     }

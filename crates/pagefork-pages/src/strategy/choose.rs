@@ -1,13 +1,14 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use super::auto::{Auto, RESIDENT_SLOT_MAX};
+use super::auto::{Auto, Counting, SMALL_SLOT_MAX};
 use super::copy::Copy;
 use super::remap::Remap;
 use super::resident::Resident;
 use super::restorer::Restorer;
 use super::scan::Scan;
 use super::{Discard, ResetKind, Strategy, StrategyConfig};
+use crate::budget::Budget;
 use crate::error::PagesError;
 use crate::features::HostFeatures;
 use crate::pagemap::{Finder, Method};
@@ -60,12 +61,11 @@ pub enum Reason {
         /// Resets that were looked at.
         resets: u32,
     },
-    /// Counting faults took longer than scanning; mean times.
-    Slower {
-        /// Nanoseconds a reset with counting.
-        counting: u64,
-        /// Nanoseconds a reset by scanning.
-        scanning: u64,
+    /// The last resets found few pages that were not known: their page faults show them.
+    /// Mean of those resets.
+    FewNew {
+        /// Pages that became private.
+        new: u64,
     },
     /// Runs write many pages, each other ones: keeping them gains nothing. Means of
     /// the last resets.
@@ -114,8 +114,8 @@ impl fmt::Display for Reason {
             Self::ManyScans { scans, resets } => {
                 write!(f, "{scans} of the last {resets} resets had to scan")
             }
-            Self::Slower { counting, scanning } => {
-                write!(f, "counting faults took {counting} ns a reset, scanning {scanning} ns")
+            Self::FewNew { new } => {
+                write!(f, "a run writes {new} new pages, which its page faults show")
             }
             Self::OtherPagesEachTime { new, discarded } => {
                 write!(f, "a run writes {new} new pages, and {discarded} were kept in vain")
@@ -152,19 +152,28 @@ impl Strategies {
     }
 
     /// The strategies of one slot.
-    pub(crate) fn make(&self, sizes: &[MemorySize]) -> Result<Made, PagesError> {
-        self.make_with(&HostFeatures::get()?, sizes)
+    pub(crate) fn make(&self, sizes: &[MemorySize], budget: &Budget) -> Result<Made, PagesError> {
+        self.make_with(&HostFeatures::get()?, sizes, budget)
     }
 
-    fn make_with(&self, features: &HostFeatures, sizes: &[MemorySize]) -> Result<Made, PagesError> {
+    fn make_with(
+        &self,
+        features: &HostFeatures,
+        sizes: &[MemorySize],
+        budget: &Budget,
+    ) -> Result<Made, PagesError> {
         let (choice, method) = self.choose(features);
         let config = &self.0;
         let restorer = || {
             let method = method.expect("a strategy that searches is chosen only with a method");
-            Ok::<_, PagesError>(Restorer::new(Finder::new(method)?, config.resident_max))
+            Ok::<_, PagesError>(Restorer::new(Finder::new(method)?, config.resident_max, budget))
         };
-        let small = sizes.iter().map(|size| size.initial).sum::<u64>() <= RESIDENT_SLOT_MAX;
-        let counts = small && features.small_pages;
+        let small = sizes.iter().map(|size| size.initial).sum::<u64>() <= SMALL_SLOT_MAX;
+        let counting = match features.small_pages {
+            true if small => Counting::Always,
+            true => Counting::IfRunsAreSmall,
+            false => Counting::Never,
+        };
         let strategy: Box<dyn Strategy> = match choice.used {
             ResetKind::Remap => Box::new(Remap),
             ResetKind::Discard => Box::new(Discard),
@@ -175,14 +184,14 @@ impl Strategies {
                 let finds = method.is_some() && features.discard;
                 Box::new(Copy { restorer: if finds { Some(restorer()?) } else { None } })
             }
-            ResetKind::Auto => Box::new(Auto::new(Resident::new(restorer()?), counts)),
+            ResetKind::Auto => Box::new(Auto::new(Resident::new(restorer()?), counting)),
         };
         let setup = Setup {
             growth: config.growth,
             copies_image: choice.used == ResetKind::Copy,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
-                ResetKind::Auto if !counts => SmallPages::Unsure,
+                ResetKind::Auto if counting != Counting::Always => SmallPages::Unsure,
                 ResetKind::Auto | ResetKind::Resident if features.small_maps => SmallPages::OfMaps,
                 ResetKind::Auto | ResetKind::Resident => SmallPages::Advised,
                 _ => SmallPages::Unsure,
@@ -320,7 +329,7 @@ mod tests {
             let strategies = StrategyConfig { reset, ..Default::default() }.check().unwrap();
             for small_maps in [here.small_maps, false] {
                 let features = HostFeatures { small_maps, ..here };
-                let made = strategies.make_with(&features, &[]).unwrap();
+                let made = strategies.make_with(&features, &[], &Budget::default()).unwrap();
                 let pages = SlotPages::new(zones.clone(), made.setup, &image, &[]).unwrap();
                 let small = reset != ResetKind::Discard;
                 assert_eq!(pages.has_small_pages(), small, "{reset}, {features:?}");

@@ -32,6 +32,8 @@ mod faults;
 mod stack;
 /// How much of a memory stays accessible, and whether any of it does.
 mod reach;
+/// For how long it pays to keep pages.
+mod returns;
 /// Private pages that are kept, restored and let go.
 mod restorer;
 
@@ -155,8 +157,8 @@ pub struct StrategyConfig {
     /// Whether images may be mapped copy-on-write. The feature `no-cow` of this
     /// crate and the environment variable `PAGEFORK_COW=0` switch it off too.
     pub copy_on_write: bool,
-    /// At most so much of a slot is restored in place and stays in memory; what is
-    /// beyond is discarded.
+    /// At most so much of a slot is restored in place and stays in memory, whatever the
+    /// [`Budget`](crate::Budget) has; what is beyond is discarded.
     pub resident_max: u64,
     /// At most so much of the stack stays in memory, at most [`STACK_KEPT_MAX`]; what it
     /// shares with the link zone is cleared instead if that is less than a page.
@@ -172,7 +174,7 @@ impl Default for StrategyConfig {
             growth: GrowthKind::default(),
             code: CodeBounds::default(),
             copy_on_write: true,
-            resident_max: 2 << 20,
+            resident_max: u64::MAX,
             stack_kept: 32 << 10,
             clear_stack: false,
         }

@@ -46,7 +46,7 @@ impl Resident {
             }
             _ => false,
         };
-        let found = match shown {
+        let found = match shown && !self.restorer.doubts() {
             false => {
                 self.restorer.find(pages, stack)?;
                 Found::All
@@ -62,6 +62,11 @@ impl Resident {
             self.before = Some(now);
         }
         Ok(report)
+    }
+
+    /// What restores.
+    pub(crate) fn restorer(&mut self) -> &mut Restorer {
+        &mut self.restorer
     }
 
     /// Whether a reset might need no scan.

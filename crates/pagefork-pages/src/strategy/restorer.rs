@@ -1,17 +1,20 @@
 use std::ops::Range;
 
-use pagefork_layout::page::{PAGE_SIZE, round_down};
+use pagefork_layout::page::PAGE_SIZE;
 
-use super::faults::Faults;
+use super::faults;
+use super::faults::thread_time;
+use super::returns::{Costs, Gone, GonePage, Returns, page_number};
 use super::{ResetKind, ResetReport, Stack};
+use crate::budget::{Budget, Share};
 use crate::error::PagesError;
 use crate::mend::BLOCKS;
-use crate::pagemap::{Finder, Method};
+use crate::pagemap::Finder;
 use crate::slot_pages::SlotPages;
-use crate::userfault::{Region, SWAPPED};
+use crate::userfault::Region;
 
-/// At so many new pages a run counts as large.
-const LARGE: u64 = 64;
+/// How private pages become known.
+mod find;
 
 /// Of a page that is known to be written only the blocks are restored that differ, unless
 /// there are so many of them: then all of it is restored the next times, without a look at
@@ -19,41 +22,75 @@ const LARGE: u64 = 64;
 const DENSE: u32 = BLOCKS / 2;
 const BLIND: u8 = 3;
 
-/// A page that was as the image at so many looks running is let go: at first, and
-/// twice as many each time that it comes back soon, up to the maximum. Code that writes
-/// what is there already would otherwise take a fault every few runs.
-const PATIENCE: u8 = 3;
-const PATIENCE_MAX: u8 = 128;
+/// So many resets go by between two times that it is judged how long to keep pages, and
+/// between two times that looks are timed.
+const JUDGED: u64 = 16;
+const TIMED: u64 = 8;
 
-/// So many resets are soon: for a page, besides those that it was looked at.
-const SOON: u64 = 16;
+/// Of fewer pages the time of a look is not measured: they lie in the processor's caches.
+const TIMED_PAGES: usize = 64;
 
-/// So many pages that were let go are remembered.
-const LEFT_MAX: usize = 512;
+/// What a look costs until it was measured, in nanoseconds.
+const LOOK: u32 = 150;
+const LOOK_MAX: u64 = 2000;
 
-/// At most so many calls a reset are spent on letting pages go, as long as that
-/// throws away no more than gaps.
+/// How often a page may be as the image that is perhaps not private.
+const PATIENCE: u8 = 128;
+
+/// A page that took a fault and has been as the image at so many looks was perhaps only read.
+const DOUBT: u8 = 3;
+
+/// At most so many calls a reset are spent on letting pages go, as long as that throws away
+/// no more than gaps between them, in which no page is kept.
 const DISCARDS_MAX: usize = 8;
+
+/// At so many new pages a run counts as large.
+const LARGE: u64 = 64;
+
+/// So many resets after a large run the next one is no exception.
+const SOON: u64 = 16;
 
 /// Finds private pages, restores them in place, and lets go those that only cost.
 ///
 /// Between resets it knows every page outside the stack that is private (or has
-/// just been told by [`Restorer::forget`] that it knows nothing).
+/// just been told by [`Restorer::forget`] that it knows nothing). The life of a page, as a
+/// reset sees it:
+///
+/// ```text
+///  it was             the run                    then it is      what that takes
+///  as the image       wrote it                   kept or gone    page fault, discarding or restoring
+///  kept               wrote it                   kept            comparing, writing what differs
+///  kept               left it as it was          kept            comparing
+///  kept, for long     left it as it was          gone            discarding
+///  kept               wrote it, without budget   gone            discarding
+///  gone               wrote it                   kept or gone    page fault, ...
+/// ```
+///
+/// Gone is as the image, and remembered for a while. For how long pages are kept that are not
+/// written, and whether at all, [`Returns`] says: of pages that were *hot*, written by two runs
+/// that follow on each other, and of others.
 #[derive(Debug)]
 pub(crate) struct Restorer {
     finder: Finder,
-    /// Pages to keep at most.
-    kept_max: usize,
+    /// Pages to keep at most, whatever the budget has.
+    kept_max: u64,
+    share: Share,
     /// Ascending.
     known: Vec<Known>,
-    /// Pages that were let go because they were as the image, ascending.
-    left: Vec<Left>,
+    gone: Gone,
+    /// Of pages that are not hot, and of those that are.
+    returns: [Returns; 2],
+    /// What a look costs, in nanoseconds.
+    look: u32,
     /// Resets so far.
     resets: u64,
     /// Pages that the last search found and no earlier one.
     new: u64,
     /// The reset after the last large run.
     large_at: Option<u64>,
+    /// Whether a page was perhaps only read, and when that was last found out.
+    doubts: bool,
+    doubted_at: u64,
     /// What [`Self::is_complete`] says.
     is_complete: bool,
     // What follows is room that is kept between resets, so that they allocate
@@ -78,23 +115,21 @@ pub(crate) enum Found {
 struct Known {
     /// Slot offset.
     page: u64,
+    /// At so many looks running it was as the image.
+    equal: u8,
+    /// So many it may be, if not 0; else as [`Returns`] say.
+    patience: u8,
     /// So many times more it is restored without a look.
     blind: u8,
-    /// So many times running it was as the image.
-    equal: u8,
-    /// So many times it must be that to be let go.
-    patience: u8,
+    /// Whether it is found for the first time since it was as the image.
+    is_new: bool,
+    /// Whether it is private for certain: else it took a fault, which may have been to read.
+    is_private: bool,
+    /// Whether it has differed from the image.
+    is_written: bool,
+    /// Whether the last two times that it was written were by runs that follow on each other.
+    hot: bool,
     fate: Fate,
-}
-
-/// A page that was let go.
-#[derive(Clone, Copy, Debug)]
-struct Left {
-    page: u64,
-    /// How much patience was had with it.
-    patience: u8,
-    /// At which reset.
-    at: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,15 +147,20 @@ enum Fate {
 }
 
 impl Restorer {
-    pub(crate) fn new(finder: Finder, resident_max: u64) -> Self {
+    pub(crate) fn new(finder: Finder, resident_max: u64, budget: &Budget) -> Self {
         Self {
             finder,
-            kept_max: usize::try_from(resident_max / PAGE_SIZE).unwrap_or(usize::MAX),
+            kept_max: resident_max / PAGE_SIZE,
+            share: Share::new(budget.clone()),
             known: Vec::new(),
-            left: Vec::new(),
+            gone: Gone::default(),
+            returns: [Returns::UNKNOWN; 2],
+            look: LOOK,
             resets: 0,
             new: 0,
             large_at: None,
+            doubts: false,
+            doubted_at: 0,
             is_complete: true,
             regions: Vec::new(),
             merged: Vec::new(),
@@ -132,151 +172,24 @@ impl Restorer {
     /// search.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
-        self.left.clear();
+        self.gone.clear();
+        self.share.resize(0);
     }
 
-    /// Looks for private pages, stack included. Changes no page: after an error the
-    /// slot is as before.
-    pub(crate) fn find(&mut self, pages: &SlotPages, stack: &Stack) -> Result<(), PagesError> {
-        self.regions.clear();
-        let start = pages.start() as u64;
-        let stack_start = pages.zones().stack.start;
-        match self.finder.method() {
-            // What is not mapped or not accessible costs a scan nothing.
-            Method::Scan { .. } => {
-                let addresses = start + stack_start..start + pages.dirty_end();
-                self.finder.find(addresses, &mut self.regions)?;
-            }
-            Method::Read => {
-                for part in pages.parts() {
-                    self.finder.find(start + part.start..start + part.end, &mut self.regions)?;
-                }
-            }
-        }
-        self.make_offsets(start);
-        self.merge(pages, stack);
-        debug_assert!(self.known.is_sorted_by(|low, high| low.page < high.page));
-        Ok(())
+    /// Whether pages are discarded without a look, since they return too late.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.returns[0].keep() == 0
     }
 
-    /// As [`Self::find`], of the stack alone; what is known of other pages stays.
-    pub(crate) fn find_stack(
-        &mut self,
-        pages: &SlotPages,
-        stack: &Stack,
-    ) -> Result<(), PagesError> {
-        self.regions.clear();
-        let (start, zone) = (pages.start() as u64, stack.zone());
-        self.finder.find(start + zone.start..start + zone.end, &mut self.regions)?;
-        self.make_offsets(start);
-        Ok(())
+    /// Has what comes weigh more than what was.
+    pub(crate) fn fade(&mut self) {
+        self.returns.iter_mut().for_each(Returns::fade);
+        self.returns.iter_mut().for_each(Returns::fade);
     }
 
-    /// Makes offsets in a slot that starts there of the addresses that were found.
-    fn make_offsets(&mut self, start: u64) {
-        for region in &mut self.regions {
-            region.start -= start;
-            region.end -= start;
-        }
-    }
-
-    /// Adds the pages at which the current thread has taken a fault, and which may be private
-    /// now, to those that are known; `false` if it is not known which those are. Changes no
-    /// page.
-    pub(crate) fn add(&mut self, pages: &SlotPages, stack: &mut Stack, since: Faults) -> bool {
-        let mut addresses = [0; _];
-        let Some(count) = since.addresses_since(&mut addresses) else { return false };
-        let start = pages.start() as u64;
-        for address in &addresses[..count] {
-            let page = round_down(address.wrapping_sub(start));
-            if !pages.parts().any(|part| part.contains(&page)) {
-                // It is in no zone, or was a trap.
-            } else if stack.is_link(page) {
-                stack.keep_link();
-            } else if page >= stack.end() {
-                self.add_page(page);
-            } else if page >= stack.kept_start() {
-                stack.keep(page);
-            } else {
-                return false;
-            }
-        }
-        self.doomed.clear();
-        self.doomed.reserve(self.known.len());
-        // Whoever runs code in the slot has written that first: if there was no fault, pages
-        // become private without, as those of locked memory do (`mlockall`).
-        stack.has_link()
-    }
-
-    fn add_page(&mut self, page: u64) {
-        if let Err(index) = self.known.binary_search_by_key(&page, |known| known.page) {
-            let patience = patience_with(page, &mut self.left, self.resets);
-            // It may have been read alone.
-            let known = Known { page, blind: 0, equal: 0, patience, fate: Fate::Stays };
-            self.known.insert(index, known);
-            self.new += 1;
-        }
-    }
-
-    /// Makes `known` what was found, with what was known of each page.
-    fn merge(&mut self, pages: &SlotPages, stack: &Stack) {
-        let stack_end = stack.end();
-        let found = self.regions.iter().filter(|region| region.end > stack_end);
-        let found = found.map(|region| (region.end - region.start) / PAGE_SIZE).sum::<u64>();
-        let large = found >= self.known.len() as u64 + LARGE;
-        // Of the first run in a slot nothing can be said, and of two that follow on each
-        // other, that there will be more.
-        let exception = large && self.resets > 0 && !self.was_large();
-        if large {
-            self.large_at = Some(self.resets);
-        }
-        let mut cover = Cover::new(pages.parts());
-        let mut old = self.known.iter().peekable();
-        self.merged.clear();
-        self.new = 0;
-        for region in &self.regions {
-            let swapped = region.categories & SWAPPED != 0;
-            let fate = if swapped { Fate::Unwanted } else { Fate::Stays };
-            for page in (region.start.max(stack_end)..region.end).step_by(PAGE_SIZE as usize) {
-                while let Some(&gone) = old.next_if(|known| known.page < page) {
-                    // A page that is not accessible may be out of sight, private
-                    // as it is.
-                    if !cover.contains(gone.page) {
-                        self.merged.push(gone);
-                    }
-                }
-                if stack.is_link(page) {
-                    // It is the owner's.
-                } else if let Some(&known) = old.next_if(|known| known.page == page) {
-                    self.merged.push(Known { fate, ..known });
-                } else {
-                    self.new += 1;
-                    // What large runs write must not be looked at for long.
-                    let patience = match large {
-                        true => PATIENCE,
-                        false => patience_with(page, &mut self.left, self.resets),
-                    };
-                    let fate = if exception { Fate::Unwanted } else { fate };
-                    self.merged.push(Known { page, blind: 0, equal: 0, patience, fate });
-                }
-            }
-        }
-        for &rest in old {
-            if !cover.contains(rest.page) {
-                self.merged.push(rest);
-            }
-        }
-        std::mem::swap(&mut self.known, &mut self.merged);
-        // Now rather than in a later reset, which would find the same or less.
-        self.merged.clear();
-        self.merged.reserve(self.known.capacity());
-        self.doomed.clear();
-        self.doomed.reserve(self.known.len());
-    }
-
-    /// Whether there was a large run not long ago.
-    fn was_large(&self) -> bool {
-        self.large_at.is_some_and(|at| self.resets - at <= SOON)
+    /// Whether a search would pay that tells pages that were read from those that are private.
+    pub(crate) fn doubts(&self) -> bool {
+        self.doubts && self.resets >= self.doubted_at + JUDGED
     }
 
     /// Makes every known page as the image, or discards it, and shrinks memories.
@@ -297,8 +210,15 @@ impl Restorer {
             Found::Nothing => stack.leave_unseen(),
             Found::Stack | Found::All => self.is_complete = self.reset_stack(pages, stack),
         }
+        if found == Found::All {
+            self.doubted_at = self.resets;
+        }
         let private = self.known.len() as u64;
         let restored = self.restore(pages);
+        if self.resets.is_multiple_of(JUDGED) {
+            let costs = Costs { look: self.look, fault: faults::fault_ns() };
+            self.returns.iter_mut().for_each(|returns| returns.judge(costs, self.resets));
+        }
         let discarded = self.let_go(pages)?;
         pages.shrink_all()?;
         pages.finish();
@@ -359,34 +279,110 @@ impl Restorer {
     /// Restores known pages in place, or says that they go. Returns how many were
     /// restored.
     fn restore(&mut self, pages: &SlotPages) -> u64 {
-        let mut restored = 0;
+        self.discard_exceptions();
+        self.heed_budget();
+        self.doubts = false;
+        let timed = self.resets.is_multiple_of(TIMED) && self.known.len() >= TIMED_PAGES;
+        let start = timed.then(thread_time);
+        let (mut restored, mut looks) = (0, 0usize);
+        let (mut ranges, mut last_to_go) = (0, None);
         let mut cover = Cover::new(pages.parts());
-        for (index, known) in self.known.iter_mut().enumerate() {
+        for known in &mut self.known {
             let page = known.page;
             let accessible = cover.contains(page);
             let can_go = pages.can_discard(&(page..page + PAGE_SIZE));
-            let must_go =
-                index >= self.kept_max || known.fate == Fate::Unwanted || !pages.can_restore(page);
-            if can_go && must_go {
+            let keep = match known.patience {
+                0 => self.returns[usize::from(known.hot)].keep(),
+                patience => patience,
+            };
+            let unwanted = known.fate == Fate::Unwanted || !pages.can_restore(page);
+            let is_new = std::mem::take(&mut known.is_new);
+            if can_go && (unwanted || keep == 0 && known.is_private) {
                 known.fate = if accessible { Fate::GoesWritten } else { Fate::Goes };
-                continue;
-            }
-            known.fate = Fate::Stays;
-            // SAFETY: the page is accessible, during a reset nobody else uses it, and what
-            // cannot be restored goes. What is inaccessible was as the image when it became
-            // so.
-            if accessible && unsafe { known.restore(pages) } {
-                restored += 1;
-                known.equal = 0;
+                if !is_new {
+                    // Whether the run wrote it was not looked at.
+                    let last = self.resets.saturating_sub(u64::from(known.equal) + 1);
+                    self.gone.remember(known.gone(last), self.resets);
+                    continue;
+                }
+            } else if can_go && keep == 0 && accessible && known.differs(pages) {
+                known.fate = Fate::GoesWritten;
             } else {
-                known.equal = (known.equal + 1).min(known.patience);
-                if known.equal == known.patience && can_go {
-                    known.fate = Fate::Goes;
-                    remember(&mut self.left, known, self.resets);
+                known.fate = Fate::Stays;
+                looks += 1;
+                // SAFETY: the page is accessible, during a reset nobody else uses it, and what
+                // cannot be restored goes. What is inaccessible was as the image when it became
+                // so.
+                if accessible && unsafe { known.restore(pages) } {
+                    restored += 1;
+                    (known.is_private, known.is_written) = (true, true);
+                } else {
+                    known.equal = known.equal.saturating_add(1);
+                    let keep = if known.is_private { keep.max(1) } else { PATIENCE };
+                    let beside = last_to_go == Some(page - PAGE_SIZE);
+                    if known.equal >= keep && can_go && (beside || ranges < DISCARDS_MAX) {
+                        ranges += usize::from(!beside);
+                        last_to_go = Some(page);
+                        known.fate = Fate::Goes;
+                        let last = self.resets.saturating_sub(u64::from(known.equal));
+                        self.gone.remember(known.gone(last), self.resets);
+                    }
+                    self.doubts |= known.equal >= DOUBT && !known.is_private;
+                    continue;
+                }
+            }
+            if !is_new {
+                let gap = u64::from(known.equal) + 1;
+                self.returns[usize::from(known.hot)].note_again(gap);
+                known.hot = gap == 1;
+            }
+            known.equal = 0;
+            self.returns[usize::from(known.hot)].note_written();
+            if known.fate != Fate::Stays {
+                known.is_written = true;
+                self.gone.remember(known.gone(self.resets), self.resets);
+            }
+        }
+        if let Some(start) = start
+            && looks >= TIMED_PAGES
+        {
+            let look = (thread_time() - start).as_nanos() as u64 / looks as u64;
+            self.look = ((u64::from(self.look) * 3 + look.min(LOOK_MAX)) / 4) as u32;
+        }
+        restored
+    }
+
+    /// Says of what a large run has written that it goes, unless there was another one not long
+    /// ago. Of the first run in a slot nothing can be said.
+    fn discard_exceptions(&mut self) {
+        if self.new < LARGE {
+            return;
+        }
+        let was_large = self.large_at.is_some_and(|at| self.resets - at <= SOON);
+        self.large_at = Some(self.resets);
+        if self.resets > 1 && !was_large {
+            let new = self.known.iter_mut().filter(|known| known.is_new);
+            new.for_each(|known| known.fate = Fate::Unwanted);
+        }
+    }
+
+    /// Says of what is beyond the budget that it goes: first of pages that were not written
+    /// by the last runs, then of others.
+    fn heed_budget(&mut self) {
+        let count = self.known.len() as u64;
+        let kept = self.share.resize(count.min(self.kept_max));
+        let mut beyond = count - kept;
+        for of_last_runs in [false, true] {
+            for known in self.known.iter_mut().rev() {
+                if beyond == 0 {
+                    return;
+                }
+                if of_last_runs == (known.equal == 0) && known.fate == Fate::Stays {
+                    known.fate = Fate::Unwanted;
+                    beyond -= 1;
                 }
             }
         }
-        restored
     }
 
     /// Discards the pages that go; a page that does not is restored. Returns how
@@ -435,10 +431,16 @@ impl Restorer {
     /// image, and so they are when they are discarded.
     fn join(&mut self, pages: &SlotPages) {
         let mut gap_max = 4 * PAGE_SIZE;
+        let known = &self.known;
+        let stays = |gap: &Range<u64>| {
+            let first = known.partition_point(|known| known.page < gap.start);
+            known.get(first).is_some_and(|known| known.page < gap.end)
+        };
         while self.doomed.len() > DISCARDS_MAX && gap_max < pages.zones().size {
             self.doomed.dedup_by(|next, last| {
                 let gap = last.end..next.start;
-                let joins = gap.end - gap.start <= gap_max && pages.can_discard(&gap);
+                let joins =
+                    gap.end - gap.start <= gap_max && pages.can_discard(&gap) && !stays(&gap);
                 if joins {
                     last.end = next.end;
                 }
@@ -450,6 +452,23 @@ impl Restorer {
 }
 
 impl Known {
+    fn new(page: u64, fate: Fate, is_private: bool) -> Self {
+        let (is_new, is_written, hot) = (true, false, false);
+        Self { page, equal: 0, patience: 0, blind: 0, is_new, is_private, is_written, hot, fate }
+    }
+
+    /// What is remembered of it if it was last written before this reset.
+    fn gone(&self, reset: u64) -> GonePage {
+        let unwritten = (!self.is_written).then_some(self.equal);
+        GonePage { page: page_number(self.page), written: reset as u32, unwritten, hot: self.hot }
+    }
+
+    /// Whether the page, which is accessible, is not as the image.
+    fn differs(&self, pages: &SlotPages) -> bool {
+        // SAFETY: the page is accessible, and during a reset nobody else uses it.
+        unsafe { pages.differs(self.page) }
+    }
+
     /// Makes the page as the image. Returns whether it was not, as far as it is known.
     ///
     /// # Safety
@@ -467,35 +486,6 @@ impl Known {
             self.blind = BLIND;
         }
         differing > 0
-    }
-}
-
-/// How much patience to have with a page that is new.
-fn patience_with(page: u64, left: &mut Vec<Left>, resets: u64) -> u8 {
-    match left.binary_search_by_key(&page, |left| left.page) {
-        Ok(index) => left.remove(index).patience_again(resets),
-        Err(_) => PATIENCE,
-    }
-}
-
-/// Notes that a page is let go. Pages whose room is used up are forgotten all at once:
-/// patience is learned anew.
-fn remember(left: &mut Vec<Left>, &Known { page, patience, .. }: &Known, at: u64) {
-    if left.len() == LEFT_MAX {
-        left.clear();
-    }
-    let gone = Left { page, patience, at };
-    match left.binary_search_by_key(&page, |left| left.page) {
-        Ok(index) => left[index] = gone,
-        Err(index) => left.insert(index, gone),
-    }
-}
-
-impl Left {
-    /// How much patience to have now that it is back.
-    fn patience_again(self, now: u64) -> u8 {
-        let soon = now - self.at <= SOON + u64::from(self.patience);
-        if soon { self.patience.saturating_mul(2).min(PATIENCE_MAX) } else { PATIENCE }
     }
 }
 
