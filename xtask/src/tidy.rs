@@ -1,3 +1,5 @@
+/// Names in documents.
+mod documents;
 /// What a crate needs to be published.
 mod packages;
 
@@ -38,6 +40,7 @@ pub(crate) fn run(host: &Host) -> Result {
     }
     let mut wrong = check(&files, &host.root.to_string_lossy());
     wrong.extend(packages::check(&files));
+    wrong.extend(documents::check(&files));
     let patches = sabotage::patches(&host.root)?;
     wrong.extend(check_patches(&files, &patches));
     if host.root.join("guest/built").is_dir() {

@@ -1,0 +1,127 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::Files;
+
+/// The page whose tables have names of another project in their first column.
+const PORTING: &str = "docs/FROM_WASMTIME.md";
+
+/// Documents name what exists: of `Type::name` in code, where a crate has a public `Type`,
+/// `name` is in one of the files that define or implement it.
+pub(super) fn check(files: &Files) -> Vec<String> {
+    let types = types(files);
+    let mut wrong = Vec::new();
+    for (path, bytes) in files.iter().filter(|(path, _)| is_document(path)) {
+        let text = String::from_utf8_lossy(bytes);
+        let porting = path == Path::new(PORTING);
+        for (number, line) in text.lines().enumerate() {
+            let ours = if porting { own_part(line) } else { line };
+            for (ty, name) in ours.split('`').skip(1).step_by(2).flat_map(names) {
+                let known = types.get(ty);
+                if known.is_some_and(|known| !known.contains(name)) {
+                    let (shown, number) = (path.display(), number + 1);
+                    wrong.push(format!("{shown}:{number}: there is no {ty}::{name}"));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+/// Documents of what is there now, in the root and in `docs/`.
+fn is_document(path: &Path) -> bool {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    path.extension().is_some_and(|extension| extension == "md")
+        && [Path::new(""), Path::new("docs")].contains(&directory)
+}
+
+/// What a row says of this project: its second cell, or its first one if that is the same.
+fn own_part(line: &str) -> &str {
+    let mut cells = line.split(" | ");
+    match (cells.next(), cells.next()) {
+        (Some(first), Some(second)) if second.starts_with("same") => first,
+        (Some(_), Some(second)) => second,
+        _ => line,
+    }
+}
+
+/// The names of `Type::name` and `Type::{name, other}`, each with its type.
+fn names(code: &str) -> impl Iterator<Item = (&str, &str)> {
+    let (ty, rest) = code.split_once("::").unwrap_or_default();
+    let rest = rest.trim_start_matches('{');
+    let list = rest.split(['(', '<', '}', '?']).next().unwrap_or_default();
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    list.split(", ").filter(is_name).map(move |name| (ty, name))
+}
+
+/// Words of all files that define or implement a public type, by its name.
+fn types(files: &Files) -> BTreeMap<String, BTreeSet<String>> {
+    let sources: Vec<(String, BTreeSet<String>)> = files
+        .iter()
+        .filter(|(path, _)| {
+            path.starts_with("crates") && path.extension().is_some_and(|e| e == "rs")
+        })
+        .map(|(_, bytes)| {
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            let words = words(&text).map(str::to_owned).collect();
+            (text, words)
+        })
+        .collect();
+    let mut types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (text, _) in &sources {
+        for line in text.lines().map(str::trim_start) {
+            let kinds = ["pub struct ", "pub enum ", "pub trait "];
+            if let Some(rest) = kinds.iter().find_map(|kind| line.strip_prefix(kind)) {
+                types.entry(words(rest).next().unwrap_or_default().to_owned()).or_default();
+            }
+        }
+    }
+    for (text, all) in &sources {
+        let begins = ["pub struct ", "pub enum ", "pub trait ", "impl"];
+        let lines = text.lines().map(str::trim_start);
+        for line in lines.filter(|line| begins.iter().any(|begin| line.starts_with(begin))) {
+            for word in words(line) {
+                if let Some(known) = types.get_mut(word) {
+                    known.extend(all.iter().cloned());
+                }
+            }
+        }
+    }
+    types
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(path: &str, text: &str) -> Vec<String> {
+        let source = "pub struct Store<T>;\nimpl<T> Store<T> {\n    pub fn reset() {}\n}\n";
+        let files = [("crates/a/src/lib.rs", source), (path, text)];
+        check(&files.map(|(path, text)| (path.into(), text.as_bytes().to_vec())).into())
+    }
+
+    #[test]
+    fn names_that_exist_or_are_of_others_pass() {
+        let text = "`Store::reset`, `Store::{reset}(x)`, `Other::gone`, Store::gone, `reset`\n";
+        assert_eq!(wrong("docs/A.md", text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_name_that_is_gone_is_noticed() {
+        let found = wrong("README.md", "a\n`Store::{reset, gone}`\n");
+        assert_eq!(found, ["README.md:2: there is no Store::gone"]);
+    }
+
+    #[test]
+    fn in_a_table_for_porting_the_own_names_are_checked() {
+        let text = "| `Store::old` | `Store::gone` |\n| `Store::away` | same |\n";
+        assert_eq!(wrong(PORTING, text).len(), 2);
+        assert_eq!(wrong(PORTING, "| `Store::old` | `Store::reset` |\n"), Vec::<String>::new());
+    }
+}
