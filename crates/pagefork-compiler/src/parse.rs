@@ -365,7 +365,9 @@ fn memory_type(ty: &wasmparser::MemoryType) -> Result<MemoryType, CompileError> 
 
 fn const_expr(expr: &wasmparser::ConstExpr<'_>) -> Result<ConstExpr, CompileError> {
     let mut reader = expr.get_operators_reader();
-    let mut values = Vec::new();
+    let mut first = None;
+    // Arithmetic is kept as it is written: operands first.
+    let mut steps = Vec::new();
     loop {
         let offset = reader.original_position();
         let value = match reader.read()? {
@@ -377,35 +379,37 @@ fn const_expr(expr: &wasmparser::ConstExpr<'_>) -> Result<ConstExpr, CompileErro
             Operator::RefNull { .. } => ConstExpr::Null,
             Operator::RefFunc { function_index } => ConstExpr::Func(function_index),
             Operator::GlobalGet { global_index } => ConstExpr::Global(global_index),
-            Operator::I32Add => combine(&mut values, ConstOp::Add(IntWidth::W32)),
-            Operator::I32Sub => combine(&mut values, ConstOp::Sub(IntWidth::W32)),
-            Operator::I32Mul => combine(&mut values, ConstOp::Mul(IntWidth::W32)),
-            Operator::I64Add => combine(&mut values, ConstOp::Add(IntWidth::W64)),
-            Operator::I64Sub => combine(&mut values, ConstOp::Sub(IntWidth::W64)),
-            Operator::I64Mul => combine(&mut values, ConstOp::Mul(IntWidth::W64)),
-            Operator::End => return Ok(values.pop().expect("validated: one value")),
-            other => {
-                let what = format!("garbage collection ({other:?} in a constant expression)");
-                return Err(unsupported(&what, offset));
-            }
+            Operator::End if steps.len() > 1 => return Ok(ConstExpr::Extended(steps.into())),
+            Operator::End => return Ok(first.expect("validated: one value")),
+            other => match arithmetic(&other) {
+                Some(operation) => {
+                    steps.push(operation);
+                    continue;
+                }
+                None => {
+                    let what = format!("garbage collection ({other:?} in a constant expression)");
+                    return Err(unsupported(&what, offset));
+                }
+            },
         };
-        values.push(value);
+        match value {
+            ConstExpr::Bits(bits) => steps.push(ConstOp::Bits(bits as u64)),
+            ConstExpr::Global(index) => steps.push(ConstOp::Global(index)),
+            // No arithmetic is done with these.
+            ConstExpr::Null | ConstExpr::Func(_) | ConstExpr::Extended(_) => {}
+        }
+        first.get_or_insert(value);
     }
 }
 
-/// The expression that applies `operation` to the two on top.
-fn combine(values: &mut Vec<ConstExpr>, operation: ConstOp) -> ConstExpr {
-    let upper = values.pop().expect("validated: two operands");
-    let lower = values.pop().expect("validated: two operands");
-    let mut steps = Vec::new();
-    for operand in [lower, upper] {
-        match operand {
-            ConstExpr::Bits(bits) => steps.push(ConstOp::Bits(bits as u64)),
-            ConstExpr::Global(index) => steps.push(ConstOp::Global(index)),
-            ConstExpr::Extended(more) => steps.extend(more),
-            ConstExpr::Null | ConstExpr::Func(_) => unreachable!("validated: operands are numbers"),
-        }
-    }
-    steps.push(operation);
-    ConstExpr::Extended(steps.into())
+fn arithmetic(operator: &Operator<'_>) -> Option<ConstOp> {
+    Some(match operator {
+        Operator::I32Add => ConstOp::Add(IntWidth::W32),
+        Operator::I32Sub => ConstOp::Sub(IntWidth::W32),
+        Operator::I32Mul => ConstOp::Mul(IntWidth::W32),
+        Operator::I64Add => ConstOp::Add(IntWidth::W64),
+        Operator::I64Sub => ConstOp::Sub(IntWidth::W64),
+        Operator::I64Mul => ConstOp::Mul(IntWidth::W64),
+        _ => return None,
+    })
 }

@@ -54,6 +54,13 @@ impl Region {
     }
 }
 
+/// How many of the module's own globals have a region of their own in one function: the first that
+/// it uses.
+const GLOBAL_REGIONS_MAX: usize = 64;
+
+/// Stands for all others of the module's own globals; their number is limited far below.
+const OTHER_GLOBALS: u32 = u32::MAX - Region::ALL.len() as u32;
+
 /// What is known about addresses at the current place.
 pub(crate) struct Addressing {
     regions: [AliasRegion; Region::ALL.len()],
@@ -221,10 +228,16 @@ impl Translator<'_> {
     }
 
     /// Flags for accesses to a global. Two imported ones may be the same; each of
-    /// the module's own is like no other.
+    /// the module's own is like no other, but for those that a function uses many of:
+    /// Cranelift's analysis of aliases looks at every region in every step.
     fn global_flags(&mut self, index: u32) -> MemFlagsData {
         let Some(own) = index.checked_sub(self.module.info.imported_globals) else {
             return self.flags(Region::Global);
+        };
+        let known = &self.addressing.globals;
+        let own = match known.len() < GLOBAL_REGIONS_MAX || known.contains_key(&own) {
+            true => own,
+            false => OTHER_GLOBALS,
         };
         let dfg = &mut self.b.func.dfg;
         let region = self.addressing.globals.entry(own).or_insert_with(|| {

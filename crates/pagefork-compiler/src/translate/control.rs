@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use cranelift_codegen::ir::{
     self, Block, BlockArg, BlockCall, InstBuilder, JumpTableData, Signature, Value, types,
 };
@@ -6,7 +8,7 @@ use pagefork_layout::link::{self, activation};
 use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
-use wasmparser::{BlockType, Operator};
+use wasmparser::{BlockType, BrTable, Operator};
 
 use super::{Symbol, Translator, ir_type};
 use crate::parse::val_type;
@@ -163,17 +165,7 @@ impl Translator<'_> {
             }
             Operator::BrTable { targets } => {
                 let index = self.pop();
-                let call = |t: &mut Self, depth| {
-                    let (target, values) = t.branch_target(depth);
-                    BlockCall::new(target, block_args(&values), &mut t.b.func.dfg.value_lists)
-                };
-                let default = call(self, targets.default());
-                let entries: Vec<BlockCall> = targets
-                    .targets()
-                    .map(|depth| call(self, depth.expect("validated just before")))
-                    .collect();
-                let table = self.b.create_jump_table(JumpTableData::new(default, &entries));
-                self.b.ins().br_table(index, table);
+                self.br_table(index, targets);
                 self.unreachable();
             }
             Operator::Return => {
@@ -294,6 +286,37 @@ impl Translator<'_> {
     pub(super) fn branch(&mut self, depth: u32) {
         let (target, values) = self.branch_target(depth);
         self.b.ins().jump(target, &block_args(&values));
+    }
+
+    /// Branches to the target that `index` chooses. The values that a target gets are told once,
+    /// in a block of its own, however many entries lead there.
+    fn br_table(&mut self, index: Value, targets: &BrTable<'_>) {
+        let mut ways: HashMap<u32, BlockCall> = HashMap::new();
+        let mut blocks = Vec::new();
+        let mut way = |t: &mut Self, depth: u32| {
+            *ways.entry(depth).or_insert_with(|| {
+                let (target, values) = t.branch_target(depth);
+                let block = if values.is_empty() {
+                    target
+                } else {
+                    let block = t.b.create_block();
+                    blocks.push((block, target, values));
+                    block
+                };
+                BlockCall::new(block, [], &mut t.b.func.dfg.value_lists)
+            })
+        };
+        let default = way(self, targets.default());
+        let entries: Vec<BlockCall> = targets
+            .targets()
+            .map(|depth| way(self, depth.expect("validated just before")))
+            .collect();
+        let table = self.b.create_jump_table(JumpTableData::new(default, &entries));
+        self.b.ins().br_table(index, table);
+        for (block, target, values) in blocks {
+            self.open_block(block);
+            self.b.ins().jump(target, &block_args(&values));
+        }
     }
 
     pub(super) fn unreachable(&mut self) {

@@ -1,0 +1,104 @@
+//! What compiling costs grows with the module.
+
+#[path = "cost/shapes.rs"]
+mod shapes;
+
+use std::fs;
+use std::process::Command;
+
+use pagefork_compiler::{Bounds, CompileOptions, compile, initial_image};
+
+/// Processor time so far in milliseconds, and the most memory so far in KiB.
+fn used() -> (u64, u64) {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    (ticks * 10, peak.trim().trim_end_matches(" kB").parse().unwrap())
+}
+
+/// Compiles one module, in a process of its own: told which by its environment.
+#[test]
+#[ignore = "a part of the next one"]
+fn one_shape() {
+    let Ok(asked) = std::env::var("PAGEFORK_SHAPE") else { return };
+    let mut asked = asked.split('/');
+    let number: usize = asked.next().unwrap().parse().unwrap();
+    let size: u32 = asked.next().unwrap().parse().unwrap();
+    let bounds = if asked.next() == Some("both") { Bounds::Both } else { Bounds::Guards };
+    let wasm = shapes::SHAPES[number].1(size);
+    let options = CompileOptions { bounds, verify_ir: false, ..CompileOptions::default() };
+    let before = used();
+    let outcome = match compile(&wasm, &options) {
+        Ok(module) => {
+            let middle = used();
+            let zeros = vec![Some(0); module.info.imported_globals as usize];
+            drop(initial_image(&module.info, &module.layout, &zeros));
+            format!("image {} ms", used().0 - middle.0)
+        }
+        Err(error) => error.to_string().chars().take(150).collect(),
+    };
+    let after = used();
+    println!(
+        "@{:9} bytes {:7} ms {:8} MiB  {outcome}",
+        wasm.len(),
+        after.0 - before.0,
+        (after.1 - before.1) / 1024
+    );
+}
+
+fn compiled(name: &str, size: u32) -> pagefork_compiler::CompiledModule {
+    let build = shapes::SHAPES.iter().find(|shape| shape.0 == name).expect("a shape").1;
+    compile(&build(size), &CompileOptions::default()).unwrap()
+}
+
+/// Values that a `br_table` carries are in the code once for each target, not for each entry.
+#[test]
+fn entries_of_a_br_table_cost_the_same_whatever_they_carry() {
+    let [small, large] = [1_000, 100_000].map(|entries| {
+        compiled("a br_table that carries 1000 values", entries).code.text.len() as u32
+    });
+    // An entry of the table takes four bytes.
+    assert!(large - small <= 4 * 99_000 + 4096, "{small} {large}");
+}
+
+/// What looks at every global for each that is used, at every block for each other, or at what a
+/// constant expression has come to for each of its steps, does not end in this century.
+#[test]
+fn modules_of_a_megabyte_are_compiled() {
+    for (name, size) in [
+        ("a br_table with a block for each target", 50_000),
+        ("a long constant expression", 300_000),
+        ("globals", 50_000),
+    ] {
+        compiled(name, size);
+    }
+}
+
+/// For people: how time and memory grow as each shape doubles.
+#[test]
+#[ignore = "a table for people; PAGEFORK_SHAPES chooses by name"]
+fn growth() {
+    let chosen = std::env::var("PAGEFORK_SHAPES").unwrap_or_default();
+    let bounds = std::env::var("PAGEFORK_BOUNDS").unwrap_or_default();
+    let limit: u32 = std::env::var("PAGEFORK_SIZE").map_or(32_000, |size| size.parse().unwrap());
+    for (number, (name, _)) in shapes::SHAPES.iter().enumerate() {
+        if !name.contains(&chosen) {
+            continue;
+        }
+        println!("{name}");
+        for size in [limit / 4, limit / 2, limit] {
+            let output = Command::new("timeout")
+                .arg("60")
+                .arg(std::env::current_exe().unwrap())
+                .args(["--ignored", "--exact", "one_shape", "--nocapture"])
+                .env("PAGEFORK_SHAPE", format!("{number}/{size}/{bounds}"))
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            let line = text.lines().find_map(|line| line.split_once('@')).map(|line| line.1);
+            println!("  {size:8} {}", line.unwrap_or("ended without a word"));
+        }
+    }
+}
