@@ -75,13 +75,14 @@ fn config(arguments: &Run) -> Config {
     config.deterministic(arguments.deterministic);
     // Frames of a dump are told by their offsets in the module.
     config.sources(arguments.core_dump.is_some());
-    set_cache(&mut config, &arguments.program);
+    set_compiling(&mut config, &arguments.program);
     config
 }
 
-/// Says where compiled programs are kept. What is wrong with a directory is said only
+/// Says how long compiling may take, and where compiled programs are kept. What is wrong with a directory is said only
 /// to those who asked for it: programs run without.
-pub(crate) fn set_cache(config: &mut Config, program: &Program) {
+pub(crate) fn set_compiling(config: &mut Config, program: &Program) {
+    config.compile_timeout(program.compile_timeout);
     if program.no_cache {
         return;
     }

@@ -83,7 +83,7 @@ fn say(severity: Severity, text: std::fmt::Arguments<'_>) {
 fn make_program(arguments: &Serve) -> Result<Program, String> {
     let file = arguments.program.file();
     let mut config = Config::new();
-    run::set_cache(&mut config, &arguments.program);
+    run::set_compiling(&mut config, &arguments.program);
     // What was compiled before has one body for each function, and memory grows as usual.
     if !program::is_code_image(file) {
         config.strategies(Program::strategies());

@@ -17,6 +17,7 @@ use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::trap::TrapCode;
 use rayon::prelude::*;
 
+use crate::effort::{Effort, Watch};
 use crate::parse::{Body, Parsed};
 use crate::translate::{BodyKind, ModuleContext, Scratch, Symbol, translate};
 use crate::{CompileError, CompileOptions, relocatable, stubs, target};
@@ -32,6 +33,7 @@ pub(crate) fn build(
     parsed: &Parsed<'_>,
     layout: &SlotLayout,
     options: &CompileOptions,
+    effort: &Effort,
 ) -> Result<CodeImage, CompileError> {
     let isa = target::isa(options)?;
     let mut module = ModuleContext::new(parsed, layout, options, &*isa);
@@ -44,12 +46,12 @@ pub(crate) fn build(
     if module.has_two_bodies() {
         units.extend(functions.map(CodeKind::Comparing));
     }
-    let mut compiled = compile_all(module, parsed, units)?;
+    let mut compiled = compile_all(module, parsed, effort, units)?;
 
     // Only now it is known what the stubs for imports must do.
     module.catches = compiled.iter().any(|unit| !unit.handlers.is_empty());
     let imports = (0..imported).map(CodeKind::Function);
-    compiled.extend(compile_all(module, parsed, imports.collect())?);
+    compiled.extend(compile_all(module, parsed, effort, imports.collect())?);
 
     // What the code turned out to need, and what that needs.
     let mut made = BTreeSet::new();
@@ -72,7 +74,7 @@ pub(crate) fn build(
         if more.is_empty() {
             break;
         }
-        compiled.extend(compile_all(module, parsed, more)?);
+        compiled.extend(compile_all(module, parsed, effort, more)?);
         made.extend(needed);
     }
     link(parsed, compiled)
@@ -86,6 +88,7 @@ pub(crate) fn optimised_ir(
 ) -> Result<String, CompileError> {
     let isa = target::isa(options)?;
     let module = ModuleContext::new(parsed, layout, options, &*isa);
+    let effort = Effort::new(options.cost);
     let mut scratch = Scratch::default();
     let mut text = String::new();
     for body in &parsed.bodies {
@@ -93,7 +96,8 @@ pub(crate) fn optimised_ir(
         let kinds = if module.has_two_bodies() { BodyKind::TWO } else { &[BodyKind::Only] };
         for kind in kinds {
             context.clear();
-            translate(module, body, *kind, &mut context, &mut scratch)?;
+            let mut watch = Watch::new(&effort, body.to_validate.index);
+            translate(module, body, *kind, &mut context, &mut scratch, &mut watch)?;
             context
                 .optimize(module.isa, &mut ControlPlane::default())
                 .map_err(|error| failed(body.to_validate.index, &error))?;
@@ -120,6 +124,7 @@ struct Unit {
 fn compile_all(
     module: ModuleContext<'_>,
     parsed: &Parsed<'_>,
+    effort: &Effort,
     units: Vec<CodeKind>,
 ) -> Result<Vec<Unit>, CompileError> {
     units
@@ -127,7 +132,8 @@ fn compile_all(
         .map_init(
             || (Context::new(), Scratch::default()),
             |(context, scratch), kind| {
-                let unit = compile_one(module, parsed, kind, context, scratch);
+                effort.check_time()?;
+                let unit = compile_one(module, parsed, effort, kind, context, scratch);
                 if let Some(progress) = parsed.progress
                     && matches!(kind, CodeKind::Function(index) if index >= parsed.info.imported_functions)
                 {
@@ -142,12 +148,14 @@ fn compile_all(
 fn compile_one(
     module: ModuleContext<'_>,
     parsed: &Parsed<'_>,
+    effort: &Effort,
     kind: CodeKind,
     context: &mut Context,
     scratch: &mut Scratch,
 ) -> Result<Unit, CompileError> {
     context.clear();
     let mut called_types = BTreeSet::new();
+    let mut bytes = 0;
     let body = match kind {
         CodeKind::Function(index) | CodeKind::Comparing(index) => {
             index.checked_sub(module.info.imported_functions)
@@ -164,11 +172,13 @@ fn compile_one(
         CodeKind::Function(index) | CodeKind::Comparing(index) => match body {
             None => stubs::import(module, index, context, scratch),
             Some(body) => {
-                let translated = translate(module, body, body_kind, context, scratch);
+                let mut watch = Watch::new(effort, index);
+                let translated = translate(module, body, body_kind, context, scratch, &mut watch);
                 called_types = translated.inspect_err(|_| {
                     // The function builder's buffers are left as they were.
                     *scratch = Scratch::default();
                 })?;
+                bytes = watch.bytes(&context.func);
             }
         },
         CodeKind::Entry(ty) => stubs::entry(module, ty, context, scratch),
@@ -184,9 +194,17 @@ fn compile_one(
         CodeKind::Function(index) | CodeKind::Comparing(index) => index,
         _ => u32::MAX,
     };
-    context
-        .compile(module.isa, &mut ControlPlane::default())
-        .map_err(|error| failed(index, &error.inner))?;
+    let start = body.map_or(0, |body| body.body.range().start);
+    let mut reserved = effort.reserve(index, start, bytes)?;
+    let mut control = ControlPlane::default();
+    context.optimize(module.isa, &mut control).map_err(|error| failed(index, &error))?;
+    effort.check_optimised(index, start, context, &mut reserved)?;
+    let registers = &mut scratch.registers;
+    let stencil = module
+        .isa
+        .compile_function(&context.func, &context.domtree, registers, false, &mut control)
+        .map_err(|error| failed(index, &error))?;
+    let compiled = stencil.apply_params(&context.func.params);
     let addresses = match kind {
         CodeKind::Entry(_) => 1,
         CodeKind::Cross(_) => 2,
@@ -197,7 +215,6 @@ fn compile_one(
         message: format!("internal error, please report it: {error}"),
     })?;
 
-    let compiled = context.take_compiled_code().expect("compiled just now");
     let buffer = &compiled.buffer;
     let relocations = buffer.relocs().iter().map(|reloc| {
         let symbol = match (&reloc.target, reloc.kind, reloc.addend) {

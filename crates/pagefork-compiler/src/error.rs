@@ -40,6 +40,33 @@ pub enum CompileError {
         /// Why.
         message: String,
     },
+    /// Compiling a function would cost too much: see [`CompileLimits`](crate::CompileLimits).
+    #[error(
+        "function {function} is too costly to compile: some {estimate} {what} by estimate, more \
+         than {limit} (at byte offset {offset:#x}): make it smaller, or raise the limit of {} for \
+         compiling (`Config::compile_{0}`)",
+        if *what == "bytes of memory" { "memory" } else { "work" }
+    )]
+    TooCostly {
+        /// Its index.
+        function: u32,
+        /// Where in the module it became too much, or where its body starts, in bytes.
+        offset: u64,
+        /// What there is too much of.
+        what: &'static str,
+        /// How much at least, by estimate.
+        estimate: u64,
+        /// How much there may be.
+        limit: u64,
+    },
+    /// Compiling the module took too long.
+    #[error(
+        "compiling the module took longer than {limit:?}: raise that limit, or make it smaller"
+    )]
+    TimedOut {
+        /// How long it may take.
+        limit: std::time::Duration,
+    },
     /// This machine lacks what compiled code needs.
     #[error("no code can be made for this machine: {0}")]
     Target(String),

@@ -29,11 +29,14 @@ mod stubs;
 mod relocatable;
 /// How far a compilation is.
 mod progress;
+/// What compiling may cost.
+mod effort;
 /// The bytes that an instance starts with.
 mod image;
 /// Compiled modules in files.
 pub mod file;
 
+pub use effort::CompileLimits;
 pub use error::CompileError;
 pub use image::{Instantiation, SpawnStep, initial_image};
 pub use options::{Bounds, CompileOptions, Features};
@@ -60,7 +63,8 @@ pub struct CompiledModule {
 ///
 /// # Errors
 /// If the bytes are no valid module, if it uses a proposal that is switched off
-/// or unknown (the error names it and the byte offset), or if it is too large.
+/// or unknown (the error names it and the byte offset), if it is too large, or if
+/// compiling it costs more than [`CompileOptions::cost`] allows.
 pub fn compile(wasm: &[u8], options: &CompileOptions) -> Result<CompiledModule, CompileError> {
     compile_with_progress(wasm, options, &Progress::new())
 }
@@ -74,11 +78,12 @@ pub fn compile_with_progress(
     options: &CompileOptions,
     progress: &Progress,
 ) -> Result<CompiledModule, CompileError> {
+    let effort = effort::Effort::new(options.cost);
     let mut parsed = parse::parse(wasm, &options.features)?;
     progress.expect(parsed.bodies.len() as u64);
     parsed.progress = Some(progress);
     let layout = SlotLayout::new(&parsed.info, &options.limits)?;
-    let code = build::build(&parsed, &layout, options)?;
+    let code = build::build(&parsed, &layout, options, &effort)?;
     Ok(CompiledModule { info: parsed.info, layout, code })
 }
 

@@ -2,6 +2,8 @@ use pagefork_layout::slot::SlotLimits;
 use serde::{Deserialize, Serialize};
 use wasmparser::WasmFeatures;
 
+use crate::CompileLimits;
+
 /// How modules are compiled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CompileOptions {
@@ -26,6 +28,9 @@ pub struct CompileOptions {
     pub verify_ir: bool,
     /// Sizes of the zones of a slot.
     pub limits: SlotLimits,
+    /// What compiling may cost; the code does not depend on it either.
+    #[serde(skip)]
+    pub cost: CompileLimits,
 }
 
 impl Default for CompileOptions {
@@ -39,6 +44,7 @@ impl Default for CompileOptions {
             sources: false,
             verify_ir: cfg!(debug_assertions),
             limits: SlotLimits::default(),
+            cost: CompileLimits::default(),
         }
     }
 }

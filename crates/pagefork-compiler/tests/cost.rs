@@ -5,8 +5,11 @@ mod shapes;
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
-use pagefork_compiler::{Bounds, CompileOptions, compile, initial_image};
+use pagefork_compiler::{
+    Bounds, CompileError, CompileLimits, CompileOptions, CompiledModule, compile, initial_image,
+};
 
 /// Processor time so far in milliseconds, and the most memory so far in KiB.
 fn used() -> (u64, u64) {
@@ -48,19 +51,23 @@ fn one_shape() {
     );
 }
 
-fn compiled(name: &str, size: u32) -> pagefork_compiler::CompiledModule {
-    let build = shapes::SHAPES.iter().find(|shape| shape.0 == name).expect("a shape").1;
-    compile(&build(size), &CompileOptions::default()).unwrap()
+fn built(name: &str, size: u32) -> Vec<u8> {
+    shapes::SHAPES.iter().find(|shape| shape.0 == name).expect("a shape").1(size)
+}
+
+fn compiled(name: &str, size: u32) -> CompiledModule {
+    compile(&built(name, size), &CompileOptions::default()).unwrap()
 }
 
 /// Values that a `br_table` carries are in the code once for each target, not for each entry.
 #[test]
 fn entries_of_a_br_table_cost_the_same_whatever_they_carry() {
-    let [small, large] = [1_000, 100_000].map(|entries| {
-        compiled("a br_table that carries 1000 values", entries).code.text.len() as u32
-    });
-    // An entry of the table takes four bytes.
-    assert!(large - small <= 4 * 99_000 + 4096, "{small} {large}");
+    for name in ["a br_table that carries 1000 values", "a br_table that carries 1000 locals"] {
+        let [small, large] =
+            [1_000, 100_000].map(|entries| compiled(name, entries).code.text.len() as u32);
+        // An entry of the table takes four bytes.
+        assert!(large - small <= 4 * 99_000 + 4096, "{name}: {small} {large}");
+    }
 }
 
 /// What looks at every global for each that is used, at every block for each other, or at what a
@@ -73,6 +80,82 @@ fn modules_of_a_megabyte_are_compiled() {
         ("globals", 50_000),
     ] {
         compiled(name, size);
+    }
+}
+
+/// What Cranelift would take minutes or gigabytes for is refused, with the place and the limit.
+#[test]
+fn what_cranelift_is_quadratic_in_is_refused_beyond_a_limit() {
+    let both = CompileOptions { bounds: Bounds::Both, ..CompileOptions::default() };
+    let cost = CompileLimits { memory: 256 << 20, ..CompileLimits::default() };
+    let small = CompileOptions { cost, ..CompileOptions::default() };
+    for (name, size, options) in [
+        ("nested loops", 40_000, &CompileOptions::default()),
+        ("nested loops that use a local", 4_000, &CompileOptions::default()),
+        ("live values", 16_000, &both),
+        ("live values across a call", 16_000, &both),
+        ("locals in many blocks", 16_000, &small),
+        ("locals live in loops", 8_000, &small),
+    ] {
+        let wasm = built(name, size);
+        let error = compile(&wasm, options).unwrap_err();
+        let CompileError::TooCostly { function, offset, estimate, limit, .. } = error else {
+            panic!("{name}: {error}");
+        };
+        assert_eq!(function, 1, "{name}");
+        assert!((1..wasm.len() as u64).contains(&offset), "{name}: {offset}");
+        assert!(estimate > limit, "{name}: {error}");
+    }
+}
+
+#[test]
+fn functions_of_ordinary_size_are_far_below_the_limits() {
+    let cost = CompileLimits { memory: 20 << 20, work: 1 << 20, ..CompileLimits::default() };
+    let options = CompileOptions { cost, ..CompileOptions::default() };
+    for (name, _) in shapes::SHAPES {
+        if !name.contains("1000") && !name.contains("100 ") {
+            compile(&built(name, 100), &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn limits_can_be_lowered_and_raised() {
+    let wasm = built("live values", 2_000);
+    let with = |cost| compile(&wasm, &CompileOptions { cost, ..CompileOptions::default() });
+    let default = CompileLimits::default();
+    let text = with(default).unwrap().code.text;
+    let refused = |cost: CompileLimits, setting: &str| {
+        let message = with(cost).unwrap_err().to_string();
+        assert!(message.contains(setting) && message.contains("function 1"), "{message}");
+    };
+    refused(CompileLimits { work: 100_000, ..default }, "limit of work for compiling");
+    refused(CompileLimits { memory: 100_000, ..default }, "limit of memory for compiling");
+    // The code is the same whatever the limits are.
+    let most = CompileLimits { memory: u64::MAX, work: u64::MAX, time: Some(Duration::MAX) };
+    assert_eq!(with(most).unwrap().code.text, text);
+}
+
+/// Functions that need all the memory there is are compiled one after the other.
+#[test]
+fn functions_wait_for_memory() {
+    let wasm = built("functions with loops", 200);
+    let with = |memory| {
+        let cost = CompileLimits { memory, ..CompileLimits::default() };
+        compile(&wasm, &CompileOptions { cost, ..CompileOptions::default() })
+    };
+    let text = with(u64::MAX).unwrap().code.text;
+    let least = (1..).map(|step| step << 12).find(|memory| with(*memory).is_ok()).unwrap();
+    assert_eq!(with(least).unwrap().code.text, text);
+}
+
+#[test]
+fn compiling_ends_when_its_time_is_over() {
+    let cost = CompileLimits { time: Some(Duration::ZERO), ..CompileLimits::default() };
+    let options = CompileOptions { cost, ..CompileOptions::default() };
+    for name in ["live values", "functions", "imports"] {
+        let error = compile(&built(name, 5_000), &options).unwrap_err();
+        assert_eq!(error, CompileError::TimedOut { limit: Duration::ZERO }, "{name}");
     }
 }
 

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use pagefork_compiler::{CompileOptions, Features, Progress};
 
@@ -57,6 +58,34 @@ impl Config {
     /// memory is not. A larger initial size is still honoured.
     pub fn memory64_size(&mut self, bytes: u64) -> &mut Self {
         self.compile.limits.memory64_size = bytes;
+        self
+    }
+
+    /// How long compiling a module may take; without a limit by default. When it is over, making
+    /// the module fails with [`CompileError::TimedOut`](crate::CompileError::TimedOut). It is
+    /// looked at between operators, functions and phases of a function, so that can be later by
+    /// the time of one phase, which [`compile_work`](Self::compile_work) limits.
+    pub fn compile_timeout(&mut self, time: Option<Duration>) -> &mut Self {
+        self.compile.cost.time = time;
+        self
+    }
+
+    /// Bytes that the functions of a module that are compiled at once may need together by
+    /// estimate: 2 GiB by default. A function that needs more by itself is refused
+    /// ([`CompileError::TooCostly`](crate::CompileError::TooCostly)); others wait for each other.
+    /// Large functions of real programs need some 60 MiB. The module itself and finished code are
+    /// not counted, and nothing stops what an estimate has missed.
+    pub fn compile_memory(&mut self, bytes: u64) -> &mut Self {
+        self.compile.cost.memory = bytes;
+        self
+    }
+
+    /// Steps that compiling one function may need by estimate of what grows faster than the
+    /// function: values times the instructions that each is live for, and loops in loops. 2^28 by
+    /// default, some seconds; large functions of real programs need 2^22. A function that needs
+    /// more is refused ([`CompileError::TooCostly`](crate::CompileError::TooCostly)).
+    pub fn compile_work(&mut self, steps: u64) -> &mut Self {
+        self.compile.cost.work = steps;
         self
     }
 

@@ -28,6 +28,10 @@ pub(crate) struct Program {
     #[arg(long, conflicts_with = "cache_directory")]
     pub(crate) no_cache: bool,
 
+    /// Give up compiling the program after this time, such as 500ms, 10s or 2m
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) compile_timeout: Option<Duration>,
+
     // One list, because Clap ends its options only with the first value of a list.
     /// The program, a WebAssembly module, binary or text, or compiled; `-` is standard input; what
     /// follows are its arguments

@@ -275,7 +275,8 @@ impl Origin {
 /// Which settings differ, in words. Works from what `Debug` shows, so that no
 /// setting can be forgotten.
 fn differences(made: &CompileOptions, wanted: &CompileOptions) -> Vec<String> {
-    let made = CompileOptions { verify_ir: wanted.verify_ir, ..made.clone() };
+    let CompileOptions { verify_ir, cost, .. } = *wanted;
+    let made = CompileOptions { verify_ir, cost, ..made.clone() };
     if made == *wanted {
         return Vec::new();
     }

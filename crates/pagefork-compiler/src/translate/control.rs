@@ -106,6 +106,7 @@ impl Translator<'_> {
             }
             Operator::Loop { blockty } => {
                 let (params, results) = self.block_type(*blockty);
+                self.open_loops += 1;
                 let header = self.block_with(&params);
                 let values = self.pop_many(params.len());
                 self.b.ins().jump(header, &block_args(&values));
@@ -288,34 +289,37 @@ impl Translator<'_> {
         self.b.ins().jump(target, &block_args(&values));
     }
 
-    /// Branches to the target that `index` chooses. The values that a target gets are told once,
-    /// in a block of its own, however many entries lead there.
+    /// Branches to the target that `index` chooses. What a target gets, of values and locals, is
+    /// told once, in a block of its own, if several entries lead there.
     fn br_table(&mut self, index: Value, targets: &BrTable<'_>) {
-        let mut ways: HashMap<u32, BlockCall> = HashMap::new();
-        let mut blocks = Vec::new();
-        let mut way = |t: &mut Self, depth: u32| {
-            *ways.entry(depth).or_insert_with(|| {
-                let (target, values) = t.branch_target(depth);
-                let block = if values.is_empty() {
-                    target
-                } else {
-                    let block = t.b.create_block();
-                    blocks.push((block, target, values));
-                    block
-                };
-                BlockCall::new(block, [], &mut t.b.func.dfg.value_lists)
-            })
-        };
-        let default = way(self, targets.default());
-        let entries: Vec<BlockCall> = targets
-            .targets()
-            .map(|depth| way(self, depth.expect("validated just before")))
-            .collect();
-        let table = self.b.create_jump_table(JumpTableData::new(default, &entries));
+        let mut depths: Vec<u32> =
+            targets.targets().map(|depth| depth.expect("validated just before")).collect();
+        depths.push(targets.default());
+        let mut entries: HashMap<u32, u32> = HashMap::new();
+        depths.iter().for_each(|depth| *entries.entry(*depth).or_default() += 1);
+        let mut shared: HashMap<u32, Block> = HashMap::new();
+        // In the order in which they are first named, so that the same code comes of it each time.
+        let mut ways = Vec::new();
+        let mut calls: Vec<BlockCall> = Vec::with_capacity(depths.len());
+        for depth in depths {
+            let (block, args) = if entries[&depth] == 1 {
+                let (target, values) = self.branch_target(depth);
+                (target, block_args(&values))
+            } else {
+                let block = *shared.entry(depth).or_insert_with(|| {
+                    ways.push((self.b.create_block(), depth));
+                    ways[ways.len() - 1].0
+                });
+                (block, Vec::new())
+            };
+            calls.push(BlockCall::new(block, args, &mut self.b.func.dfg.value_lists));
+        }
+        let default = calls.pop().expect("that of the default");
+        let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
         self.b.ins().br_table(index, table);
-        for (block, target, values) in blocks {
+        for (block, depth) in ways {
             self.open_block(block);
-            self.b.ins().jump(target, &block_args(&values));
+            self.branch(depth);
         }
     }
 
@@ -371,7 +375,10 @@ impl Translator<'_> {
         let control = self.control.pop().expect("end belongs to a block");
         let covered = match control.kind {
             // Only the last operator in it leads here.
-            Kind::Loop => usize::MAX,
+            Kind::Loop => {
+                self.open_loops -= 1;
+                usize::MAX
+            }
             // From any place in it exceptions come to where they are caught.
             Kind::TryTable => control.covered_before,
             _ => control.covered_after.unwrap_or(usize::MAX),

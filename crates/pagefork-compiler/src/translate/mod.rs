@@ -47,6 +47,7 @@ pub(crate) use self::bodies::BodyKind;
 use self::bounds::Covered;
 use self::control::Control;
 use self::exceptions::LandingPad;
+use crate::effort::Watch;
 use crate::parse::{Body, Parsed, heap_type, val_type};
 use crate::{CompileError, CompileOptions};
 
@@ -145,6 +146,8 @@ impl Symbol {
 pub(crate) struct Scratch {
     builder: FunctionBuilderContext,
     validator: FuncValidatorAllocations,
+    /// Buffers of the register allocator.
+    pub(crate) registers: regalloc2::Ctx,
 }
 
 impl Scratch {
@@ -162,6 +165,7 @@ pub(crate) fn translate(
     kind: BodyKind,
     context: &mut Context,
     scratch: &mut Scratch,
+    watch: &mut Watch<'_>,
 ) -> Result<BTreeSet<u32>, CompileError> {
     let index = body.to_validate.index;
     let allocations = std::mem::take(&mut scratch.validator);
@@ -198,6 +202,7 @@ pub(crate) fn translate(
             t.b.set_srcloc(SourceLoc::new(offset as u32));
         }
         t.operator(&operator, offset)?;
+        watch.operator(&operator, offset, t.open_loops, t.b.func)?;
     }
     operators.finish()?;
 
@@ -237,6 +242,8 @@ pub(crate) struct Translator<'a> {
     /// The operand stack; vectors are always of type `I8X16`.
     stack: Vec<Value>,
     control: Vec<Control>,
+    /// How many of them are loops.
+    open_loops: u32,
     /// Types of the function's results.
     results: &'a [ValType],
     /// Depth of blocks inside code that cannot be reached; such code is skipped.
@@ -270,6 +277,7 @@ impl<'a> Translator<'a> {
             module,
             stack: Vec::new(),
             control: Vec::new(),
+            open_loops: 0,
             results: &[],
             unreachable_depth: None,
             locals: Vec::new(),

@@ -9,12 +9,13 @@ use wasm_encoder::{
 };
 
 /// A shape: its name, and how it is built in some size.
-pub type Shape = (&'static str, fn(u32) -> Vec<u8>);
+pub(crate) type Shape = (&'static str, fn(u32) -> Vec<u8>);
 
 /// All shapes.
-pub const SHAPES: &[Shape] = &[
+pub(crate) const SHAPES: &[Shape] = &[
     ("a br_table that carries 1000 values", |n| br_table(n, 1000)),
     ("a br_table that carries nothing", |n| br_table(n, 0)),
+    ("a br_table that carries 1000 locals", br_table_with_locals),
     ("a br_table with a block for each target", br_table_of_blocks),
     ("a br_table with a block for each target and values", br_table_of_blocks_with_values),
     ("short br_tables one after the other", |n| short_br_tables(n, 0)),
@@ -45,6 +46,7 @@ pub const SHAPES: &[Shape] = &[
     ("a call of many parameters", calls_with_many_parameters),
     ("functions", |n| functions(n, false)),
     ("functions with types of their own", |n| functions(n, true)),
+    ("functions with loops", functions_with_loops),
     ("exports", exports),
     ("imports", imports),
     ("globals", globals),
@@ -112,6 +114,27 @@ fn br_table(n: u32, values: u32) -> Vec<u8> {
     }
     f.instruction(&I::End);
     one(&types(&[(1, 0), (0, values)]), &f)
+}
+
+fn br_table_with_locals(n: u32) -> Vec<u8> {
+    let mut f = Function::new([(1000, ValType::I32)]);
+    f.instruction(&I::Block(BlockType::Empty));
+    f.instruction(&I::LocalGet(0));
+    f.instruction(&I::BrIf(0));
+    for local in 1..=1000 {
+        f.instruction(&I::LocalGet(0));
+        f.instruction(&I::LocalSet(local));
+    }
+    f.instruction(&I::LocalGet(0));
+    f.instruction(&I::BrTable(vec![0; n as usize].into(), 0));
+    f.instruction(&I::End);
+    for local in 1..=1000 {
+        f.instruction(&I::LocalGet(0));
+        f.instruction(&I::LocalGet(local));
+        f.instruction(&I::I32Store(memory_arg(0)));
+    }
+    f.instruction(&I::End);
+    one(&types(&[(1, 0)]), &f)
 }
 
 fn br_table_of_blocks(n: u32) -> Vec<u8> {
@@ -412,6 +435,23 @@ fn functions(n: u32, own_types: bool) -> Vec<u8> {
     elements.active(None, &ConstExpr::i32_const(0), Elements::Functions(all.into()));
     let mut module = Module::new();
     module.section(&types).section(&functions).section(&tables).section(&elements).section(&code);
+    module.finish()
+}
+
+fn functions_with_loops(n: u32) -> Vec<u8> {
+    let (mut functions, mut code) = (FunctionSection::new(), CodeSection::new());
+    for _ in 0..n {
+        functions.function(0);
+        let mut f = Function::new([]);
+        for _ in 0..100 {
+            open(&mut f, Nest::Loop, 0);
+            close(&mut f, Nest::Loop);
+        }
+        f.instruction(&I::End);
+        code.function(&f);
+    }
+    let mut module = Module::new();
+    module.section(&types(&[(1, 0)])).section(&functions).section(&code);
     module.finish()
 }
 
