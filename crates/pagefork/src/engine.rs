@@ -1,9 +1,6 @@
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use pagefork_compiler::{Bounds, CompileError, CompiledModule};
-use pagefork_layout::module::FuncType;
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
 
@@ -11,6 +8,7 @@ use crate::config::Config;
 use crate::error::{Result, SystemError};
 use crate::pool::Parked;
 use crate::signals;
+use crate::types::{TypeUses, Types};
 
 /// What modules are compiled with and stores belong to. Cheap to clone: clones
 /// are the same engine.
@@ -29,19 +27,10 @@ pub struct Engine(Arc<Shared>);
 
 struct Shared {
     config: Config,
-    types: Mutex<HashMap<FuncType, TypeId>>,
+    types: Arc<Types>,
     strategies: Strategies,
     budget: Budget,
     pool: Pool<Parked>,
-}
-
-/// A function type, by its number in the engine: equal exactly if the types are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TypeId(pub(crate) u32);
-
-impl TypeId {
-    /// In a type that is looked for, stands for its own number.
-    pub(crate) const ITSELF: Self = Self(u32::MAX);
 }
 
 impl Engine {
@@ -69,7 +58,7 @@ impl Engine {
         signals::install()?;
         let strategies = config.strategies.check()?;
         let (budget, pool) = (config.budget(), Pool::new(config.pool));
-        let (mut config, types) = (config.clone(), Mutex::default());
+        let (mut config, types) = (config.clone(), Arc::default());
         config.compile.bounds = match config.strategies.code {
             CodeBounds::Guards => Bounds::Guards,
             CodeBounds::Explicit => Bounds::Explicit,
@@ -117,16 +106,15 @@ impl Engine {
         }
     }
 
-    /// The engine's number of a function type, whose concrete types are the
-    /// engine's numbers, or [`TypeId::ITSELF`] for the type's own.
-    pub(crate) fn type_id(&self, ty: &FuncType) -> TypeId {
-        // A panic elsewhere leaves the map as it was: entries are only added.
-        let mut types = self.0.types.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = TypeId(types.len() as u32);
-        match types.entry(ty.clone()) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => *new.insert(next),
-        }
+    /// For what uses function types of this engine.
+    pub(crate) fn type_uses(&self) -> TypeUses {
+        TypeUses::new(&self.0.types)
+    }
+
+    /// How many function types are known, of all that lives: for tests.
+    #[doc(hidden)]
+    pub fn type_count(&self) -> usize {
+        self.0.types.count()
     }
 }
 

@@ -24,7 +24,7 @@ use pagefork_layout::trap::TrapCode;
 use pagefork_pages::{Owner, Slot, SlotBounds, View};
 
 use crate::activation::Activation;
-use crate::engine::{Engine, TypeId};
+use crate::engine::Engine;
 use crate::enter::Target;
 use crate::error::{Error, Result, UsageError};
 use crate::externref::References;
@@ -36,6 +36,7 @@ use crate::pool::Home;
 use crate::suspend::{Copied, Suspended};
 use crate::thread;
 use crate::trap::Trap;
+use crate::types::TypeId;
 use crate::value::Val;
 
 /// Tells stores apart: no two of a process are the same.

@@ -2,11 +2,12 @@ use std::error::Error as StdError;
 
 use pagefork_layout::module::{FuncType, ValType};
 
-use crate::engine::{Engine, TypeId};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::func::Caller;
 use crate::store::StoreInner;
 use crate::typed::{Owner, WasmTy, WasmValues};
+use crate::types::{TypeId, TypeUses};
 use crate::value::{Cell, Val};
 
 /// A function of the host, ready to be called with cells.
@@ -14,6 +15,7 @@ pub struct HostFunc {
     pub(crate) ty: FuncType,
     pub(crate) type_id: TypeId,
     pub(crate) call: Box<Call>,
+    _uses: TypeUses,
 }
 
 /// What calls a host function.
@@ -36,7 +38,8 @@ impl HostFunc {
     }
 
     fn from_call(engine: &Engine, ty: FuncType, call: Box<Call>) -> Self {
-        Self { type_id: engine.type_id(&ty), ty, call }
+        let mut uses = engine.type_uses();
+        Self { type_id: uses.add(&ty), ty, call, _uses: uses }
     }
 
     pub(crate) fn untyped<T: 'static>(

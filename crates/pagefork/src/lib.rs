@@ -31,6 +31,8 @@ compile_error!("pagefork runs guests on Linux on x86-64 only");
 mod config;
 /// What modules are compiled with.
 mod engine;
+/// Types of functions, by number.
+mod types;
 /// Compiled modules, and how their instances start.
 mod module;
 /// Compiled modules in files.

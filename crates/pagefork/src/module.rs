@@ -16,10 +16,11 @@ use pagefork_layout::slot::SlotLayout;
 use pagefork_pages::{Image, MemorySize, Owner, PagesError};
 
 use crate::code_memory::CodeMemory;
-use crate::engine::{Engine, TypeId};
+use crate::engine::Engine;
 use crate::error::{Result, SystemError};
 use crate::pool::SlotHome;
 use crate::source::Sources;
+use crate::types::{TypeId, TypeUses};
 
 /// Spawn plans are kept for at most this many combinations of imported globals.
 const PLANS_MAX: usize = 64;
@@ -57,6 +58,7 @@ struct Compiled {
     /// For each canonical type, its number in the engine, and the type with the
     /// engine's numbers.
     types: Vec<(TypeId, FuncType)>,
+    _type_uses: TypeUses,
     /// Sorted by name: most modules have few, and no hash is as quick then.
     exports: Box<[(Box<str>, Item)]>,
     /// The imported globals whose values the initial image depends on.
@@ -193,7 +195,7 @@ impl Module {
     fn with_types(
         engine: &Engine,
         module: CompiledModule,
-        types: Vec<(TypeId, FuncType)>,
+        (types, type_uses): (Vec<(TypeId, FuncType)>, TypeUses),
         memory: CodeMemory,
         key: Option<CodeKey>,
     ) -> Self {
@@ -205,6 +207,7 @@ impl Module {
         let compiled = Compiled {
             engine: engine.clone(),
             types,
+            _type_uses: type_uses,
             exports,
             image_globals: image_globals(info),
             key,
@@ -227,8 +230,11 @@ impl Module {
         let layout = SlotLayout::new(&info, &limits)?;
         let code = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
         let module = CompiledModule { info, layout, code };
-        let types = module.info.types.iter().map(|ty| (engine.type_id(ty), ty.clone())).collect();
-        Ok(Self::with_types(engine, module, types, CodeMemory::new(&[], 0)?, None))
+        let (info, mut uses) = (&module.info, engine.type_uses());
+        let types = info.types.iter().map(|ty| (uses.add(ty), ty.clone())).collect();
+        info.tables.iter().for_each(|table| uses.hold(ValType::Ref(table.element)));
+        info.globals.iter().for_each(|global| uses.hold(global.content));
+        Ok(Self::with_types(engine, module, (types, uses), CodeMemory::new(&[], 0)?, None))
     }
 
     /// The same module with its code mapped at another address: for showing that
@@ -476,17 +482,18 @@ fn to_binary(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     Ok(Cow::Borrowed(bytes))
 }
 
-/// Each canonical type of a module as the engine knows it.
-fn engine_types(engine: &Engine, info: &ModuleInfo) -> Vec<(TypeId, FuncType)> {
+/// Each canonical type of a module as the engine knows it, and what holds them.
+fn engine_types(engine: &Engine, info: &ModuleInfo) -> (Vec<(TypeId, FuncType)>, TypeUses) {
+    let mut uses = engine.type_uses();
     let mut types: Vec<(TypeId, FuncType)> = Vec::with_capacity(info.types.len());
     for (index, ty) in (0..).zip(&info.types) {
         // A type names itself or earlier ones.
         let number = |other: u32, own| if other == index { own } else { types[other as usize].0.0 };
-        let id = engine.type_id(&ty.map_concrete(|other| number(other, TypeId::ITSELF.0)));
+        let id = uses.add(&ty.map_concrete(|other| number(other, TypeId::ITSELF.0)));
         let ty = ty.map_concrete(|other| number(other, id.0));
         types.push((id, ty));
     }
-    types
+    (types, uses)
 }
 
 /// The imported globals that initialisers use.
