@@ -55,7 +55,7 @@ s/\bWasm\(Params\|Results\)\b/WasmValues/g
 s/\.is_64()/.memory64/g
 s/\bGlobalType::new(\([^(),]*\), Mutability::Var)/GlobalType { content: \1, mutable: true }/g
 s/\bGlobalType::new(\([^(),]*\), Mutability::Const)/GlobalType { content: \1, mutable: false }/g
-s/\bFuncType::new(\([^,()]*\), \(\[[^]]*\]\), \(\[[^]]*\]\))/FuncType { params: \2.into(), results: \3.into() }/g
+s/\bFuncType::new(\([^,()]*\), \(\[[^]]*\]\|[a-z_]*\), \(\[[^]]*\]\|[a-z_]*\))/FuncType { params: \2.into(), results: \3.into() }/g
 
 # Limits.
 s/\bStoreLimitsBuilder\b/StoreLimits/g

@@ -1,5 +1,6 @@
 //! Every example runs and says what it is there to show.
 
+use std::path::Path;
 use std::process::Command;
 
 fn output_of(program: &str) -> String {
@@ -86,4 +87,20 @@ fn serve() {
                     /desserts: stressed/\n\
                     4 requests\n";
     assert_eq!(output_of(env!("CARGO_BIN_EXE_serve")), expected);
+}
+
+#[test]
+fn ported() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = |name| std::fs::read_to_string(directory.join(name)).expect("it is there");
+    let output = Command::new("sed")
+        .args(["-f", "../docs/from_wasmtime.sed", "ported/wasmtime.rs"])
+        .current_dir(directory)
+        .output()
+        .expect("sed starts");
+    let ported = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(ported, text("ported/pagefork.rs"), "the script, its input or its output changed");
+    let expected = "guest: hello\ntyped: 111\nguest: hello\nuntyped: 101, calls: 2\n\
+                    crash: 1 frame\nspin: 0 fuel\nexit: Some(3)\n";
+    assert_eq!(output_of(env!("CARGO_BIN_EXE_ported")), expected);
 }
