@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -22,6 +22,7 @@ use tokio::net::TcpStream;
 
 use crate::descriptors::Reserve;
 use crate::front::Front;
+use crate::history;
 
 /// Prometheus's text format.
 mod prometheus;
@@ -43,6 +44,13 @@ pub(crate) async fn serve(front: Arc<Front>, name: String, listener: TcpListener
     let name: Arc<str> = name.into();
     let reserve = Arc::new(Reserve::new());
     let _ = STATM.set(File::open("/proc/self/statm").ok());
+    let sampled = Arc::clone(&front);
+    tokio::spawn(async move {
+        loop {
+            sampled.history.add(&sampled.metrics, resident_bytes(), Instant::now());
+            tokio::time::sleep(history::STEP).await;
+        }
+    });
     loop {
         reserve.refill();
         let Ok(stream) = accept(&listener, &reserve).await else {

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::exchange::{Answer, Exchange, Progress, Watch};
 use crate::failure::{Cancelled, Failure, FailureKind};
 use crate::handler::{BodyReader, Handler, Head, Request, ResponseWriter};
+use crate::history::History;
 use crate::identity::{self, Identities};
 use crate::log::{self, Access, AccessLog, Log, Outcome};
 use crate::metrics::Metrics;
@@ -32,6 +33,7 @@ use crate::workers::{Job, WorkerLimits, Workers};
 pub(crate) struct Front {
     pub(crate) metrics: Metrics,
     pub(crate) recent: Recent,
+    pub(crate) history: History,
     pub(crate) log: Arc<Log>,
     pub(crate) access: Option<AccessLog>,
     pub(crate) begun: Instant,
@@ -92,6 +94,7 @@ impl Front {
         Arc::new(Front {
             metrics: Metrics::default(),
             recent: Recent::default(),
+            history: History::default(),
             log,
             access,
             begun: Instant::now(),

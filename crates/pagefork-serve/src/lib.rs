@@ -57,6 +57,8 @@ mod log;
 mod metrics;
 /// The last failures.
 mod recent;
+/// What was counted in the last minutes.
+mod history;
 /// The status page and the metrics.
 mod admin;
 /// Signals that end the server or reopen its logs.

@@ -121,6 +121,36 @@ impl Histogram {
     pub(crate) fn sum_ns(&self) -> u64 {
         self.sum_ns.load(Ordering::Relaxed)
     }
+
+    /// How many times each bucket holds now.
+    pub(crate) fn counts(&self) -> Buckets {
+        Buckets(std::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed)))
+    }
+}
+
+/// How many times the buckets of a histogram held at a moment, or between two.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Buckets([u64; BUCKETS]);
+
+impl Buckets {
+    /// What has come since an earlier moment.
+    pub(crate) fn since(&self, earlier: &Buckets) -> Buckets {
+        let since = |index: usize| self.0[index].saturating_sub(earlier.0[index]);
+        Buckets(std::array::from_fn(since))
+    }
+
+    /// The end of the bucket in which this percentage of the times is complete. Times beyond
+    /// the last but one count as its end.
+    pub(crate) fn quantile(&self, percent: u64) -> Option<u64> {
+        let total: u64 = self.0.iter().sum();
+        let wanted = (total * percent).div_ceil(100);
+        let mut seen = 0;
+        let index = self.0.iter().position(|count| {
+            seen += count;
+            total > 0 && seen >= wanted
+        })?;
+        Some(FIRST_NS << index.min(BUCKETS - 2))
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,9 @@ fn used() -> Served {
     for _ in 0..5 {
         assert_eq!(server.get("/").status, 200);
     }
-    assert_eq!(server.get("/%00").status, 400);
+    let mut client = server.connect();
+    client.send("GET /%00 HTTP/1.1\r\nHost: a\r\nX-Request-Id: wrong-1\r\n\r\n");
+    assert_eq!(client.answer().status, 400);
     // Counted when they are over, which clients see a little earlier.
     server.wait_for_metric("pagefork_requests_in_flight", 0.0);
     server
@@ -76,6 +78,21 @@ fn what_is_not_there_is_said() {
     assert_eq!(client.answer().status, 405);
     assert_eq!(client.get("/health").text(), "ok\n");
     assert_eq!(server.get("/metrics").text(), "", "the program has all paths of its own");
+}
+
+#[test]
+fn the_last_minutes_and_errors_are_among_the_data() {
+    let server = used();
+    let data = || Client::new(server.admin).get("/status.json").text();
+    assert!(data().contains("\"stage\":\"serving\""));
+    let recent = data().split_once("\"recent\":[").unwrap().1.split_once(']').unwrap().0.to_owned();
+    assert!(recent.contains("\"kind\":\"bad_request\",\"id\":\"wrong-1\",\"text\":"), "{recent}");
+    until("a sample", || !data().contains("\"history\":[]"));
+    let history =
+        data().split_once("\"history\":[[").unwrap().1.split_once(']').unwrap().0.to_owned();
+    let numbers: Vec<_> = history.split(',').collect();
+    assert_eq!(numbers.len(), 6, "{history}");
+    assert!(numbers[5].parse::<u64>().unwrap() > 0, "{history}");
 }
 
 #[test]
@@ -202,11 +219,27 @@ fn a_browser_draws_the_status_page() {
     assert_eq!(is(&text("answered")), "6");
     assert_eq!(is(&text("failures")), "bad request1");
     assert_eq!(is(&text("statuses")), "2xx54xx1");
+    // Of the last minutes, with axes. A sample is taken every two seconds.
+    for id in ["rates", "times", "memory"] {
+        let drawn = format!(
+            "[...document.querySelectorAll('#{id} path:not(.grid)')].filter(p => p.getAttribute('d')).length"
+        );
+        until("a sample", || is(&drawn) != "0");
+        let labels =
+            format!("document.querySelector('#{id} .x').innerText.replace(/\\\\s+/g, ' ')");
+        assert_eq!(is(&labels), "5 min ago now");
+        let labels = format!("document.querySelectorAll('#{id} .y span').length");
+        assert!(["2", "3"].contains(&&*is(&labels)), "{id}");
+    }
+    let recent = is(&text("recent"));
+    assert!(recent.contains("bad request wrong-1, ") && recent.contains(" s ago"), "{recent}");
+    let state = is(&text("state"));
+    assert!(state.starts_with("up for ") && state.contains(" s, version "), "{state}");
     // The program's slot is parked, and both histograms have bars.
     assert_ne!(is("document.querySelectorAll('#slots i').length"), "0");
     for id in ["spawn", "run"] {
         let bars = format!(
-            "[...document.querySelectorAll('#{id} div')].filter(bar => bar.offsetHeight > 0).length"
+            "[...document.querySelectorAll('#{id} .bars div')].filter(bar => bar.offsetHeight > 0).length"
         );
         assert_ne!(is(&bars), "0", "{id}");
     }

@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
 use crate::front::Front;
+use crate::history::Sample;
 use crate::metrics::Histogram;
 use crate::recent::RecentFailure;
 
@@ -29,6 +30,7 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     let failures = metrics.failures().map(|(kind, count)| (kind.to_owned(), count));
     let _ = write!(text, ",\"failures\":{}", counts(failures));
     let _ = write!(text, ",\"recent\":[{}]", recent(front));
+    let _ = write!(text, ",\"history\":[{}]", history(front));
     for (name, histogram) in [
         ("request", &metrics.request),
         ("wait", &metrics.wait),
@@ -56,6 +58,18 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     }
     text.push('}');
     text
+}
+
+/// The last minutes, a list a step: its milliseconds, requests, failures, the times that half
+/// and 99 of 100 requests took at most, and the memory at its end.
+fn history(front: &Front) -> String {
+    let time = |ns: Option<u64>| ns.map_or("null".to_owned(), |ns| ns.to_string());
+    let list = |sample: Sample| {
+        let Sample { ms, requests, failures, half_ns, most_ns, resident_bytes } = sample;
+        let (half, most) = (time(half_ns), time(most_ns));
+        format!("[{ms},{requests},{failures},{half},{most},{resident_bytes}]")
+    };
+    front.history.samples().into_iter().map(list).collect::<Vec<_>>().join(",")
 }
 
 /// The last failures, the last one first.
