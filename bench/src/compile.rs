@@ -2,12 +2,14 @@ use crate::engines;
 use crate::measure::{Effort, Row, Size, Work, compare};
 use crate::programs::fetched;
 
-/// Times compilation, on all cores on both sides: of many small functions, and of
-/// CPython; and says how long the code is.
+/// Times compilation, on all cores on both sides: of many small functions, of one
+/// large `br_table`, and of CPython; and says how long the code is.
 pub fn run(size: Size) -> Vec<Row> {
     let count = if size == Size::Small { 10 } else { 2000 };
     let mut rows = Vec::new();
     compare_modules(&format!("{count} functions"), &functions(count), size, &mut rows);
+    let entries = if size == Size::Small { 10 } else { 4000 };
+    compare_modules(&format!("br_table of {entries} blocks"), &br_table(entries), size, &mut rows);
     if size == Size::Large
         && let Some(wasm) = fetched("python.wasm")
     {
@@ -71,6 +73,22 @@ fn start_from_cache(wasm: &[u8], size: Size) -> Row {
     // What is left behind is in the directory for temporary files.
     let _ = std::fs::remove_dir_all(directory);
     row
+}
+
+/// A function that chooses between `count` blocks, as interpreters are.
+fn br_table(count: u32) -> Vec<u8> {
+    let mut text = String::from("(module (memory 1) (func (param i32) (result i32)");
+    text += &"block ".repeat(count as usize + 1);
+    text += "local.get 0 br_table";
+    (0..=count).for_each(|entry| text += &format!(" {entry}"));
+    for entry in 0..=count {
+        text += &format!(
+            " end (i32.store (local.get 0) (i32.const {entry}))
+            (return (i32.load offset={entry} (local.get 0)))"
+        );
+    }
+    text += " unreachable))";
+    wat::parse_str(&text).expect("a module")
 }
 
 /// A module of `count` functions of a few lines.

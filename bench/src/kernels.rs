@@ -16,6 +16,8 @@ struct Kernel {
 enum Source {
     Kernels,
     Globals,
+    Stores,
+    Bulk,
     Fib,
 }
 
@@ -24,6 +26,8 @@ impl Source {
         let text = match self {
             Self::Kernels => return include_bytes!("../../guest/built/kernels.wasm").to_vec(),
             Self::Globals => include_str!("../../guest/bench/globals.wat"),
+            Self::Stores => include_str!("../../guest/bench/stores.wat"),
+            Self::Bulk => include_str!("../../guest/bench/bulk.wat"),
             Self::Fib => include_str!("../../guest/wat/fib.wat"),
         };
         wat::parse_str(text).expect("a module")
@@ -59,6 +63,20 @@ const KERNELS: &[Kernel] = &[
         export: "globals",
         small: (1000, 0x0260_661e_9107_81c2),
         large: 5_000_000,
+    },
+    Kernel {
+        name: "short loops of stores",
+        module: Source::Stores,
+        export: "stores",
+        small: (1000, 0x385b_81f6_8fa9_f759),
+        large: 1000,
+    },
+    Kernel {
+        name: "copies and fills of 200 bytes to 4 KiB",
+        module: Source::Bulk,
+        export: "bulk",
+        small: (1000, 0x0101_0101_0101_0101),
+        large: 50_000,
     },
 ];
 

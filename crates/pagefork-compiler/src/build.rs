@@ -20,9 +20,9 @@ use rayon::prelude::*;
 use crate::effort::{Effort, Watch};
 use crate::parse::{Body, Parsed};
 use crate::translate::{BodyKind, ModuleContext, Scratch, Symbol, translate};
-use crate::{CompileError, CompileOptions, relocatable, stubs, target};
+use crate::{CompileError, CompileOptions, placement, relocatable, stubs, target};
 
-/// Functions start at multiples of this many bytes.
+/// Functions without loops start at multiples of this many bytes.
 const FUNCTION_ALIGN: usize = 32;
 
 /// Largest text in bytes: distances inside it must fit 32 bits.
@@ -119,6 +119,8 @@ struct Unit {
     /// Where instructions that can stop come from, see [`CodeImage::sources`].
     sources: Vec<(u32, u32)>,
     called_types: BTreeSet<u32>,
+    /// Where in a line of the processor it is to start, if that matters.
+    start_in_line: Option<u32>,
 }
 
 fn compile_all(
@@ -241,6 +243,11 @@ fn compile_one(
             Some(body) if module.sources => sources(&compiled, body),
             _ => Vec::new(),
         },
+        start_in_line: placement::start_in_line(
+            buffer.data().len() as u32,
+            &compiled.bb_starts,
+            &compiled.bb_edges,
+        ),
         code: buffer.data().to_vec(),
         called_types,
     })
@@ -320,8 +327,12 @@ fn link(parsed: &Parsed<'_>, units: Vec<Unit>) -> Result<CodeImage, CompileError
     let text = &mut image.text;
     for unit in &units {
         // Between functions lie trapping instructions.
-        text.resize(text.len().next_multiple_of(FUNCTION_ALIGN), 0xcc);
-        let start = text.len() as u32;
+        let start = match unit.start_in_line {
+            Some(start) => placement::next_place(text.len(), start),
+            None => text.len().next_multiple_of(FUNCTION_ALIGN),
+        };
+        text.resize(start, 0xcc);
+        let start = start as u32;
         let size = unit.code.len() as u32;
         image.functions.push(CodeRange { start, size, kind: unit.kind });
         match unit.kind {

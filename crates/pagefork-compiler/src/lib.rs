@@ -27,6 +27,8 @@ mod translate;
 mod stubs;
 /// The proof that suspended frames can be moved.
 mod relocatable;
+/// Where functions start, for the sake of their loops.
+mod placement;
 /// How far a compilation is.
 mod progress;
 /// What compiling may cost.

@@ -36,6 +36,8 @@ pub(crate) fn isa(options: &CompileOptions) -> Result<Arc<dyn TargetIsa>, Compil
         ("enable_verifier", verify),
         ("enable_nan_canonicalization", if options.deterministic { "true" } else { "false" }),
         ("is_pic", "true"),
+        // Where basic blocks start and go on, for the placement of loops.
+        ("machine_code_cfg_info", "true"),
     ] {
         shared.set(name, value).map_err(|error| failed(&error))?;
     }

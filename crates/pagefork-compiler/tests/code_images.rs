@@ -284,3 +284,31 @@ fn nonsense_with_right_hashes_is_refused_or_harmless() {
         }
     }
 }
+
+#[test]
+fn the_same_module_becomes_the_same_code_on_any_number_of_threads() {
+    let function = |i: u32| {
+        format!(
+            "(func (param i32) (result i32)
+                {}
+                (loop $outer (loop $inner
+                    (i32.store (local.get 0) (i32.const {i}))
+                    (br_if $inner (local.tee 0 (i32.sub (local.get 0) (i32.const 4)))))
+                    (br_if $outer (i32.load (local.get 0))))
+                (local.get 0))",
+            "(local.set 0 (i32.mul (local.get 0) (local.get 0)))".repeat(i as usize % 20)
+        )
+    };
+    let functions: String = (0..100).map(function).collect();
+    let wasm = wat::parse_str(format!("(module (memory 1) {functions})")).unwrap();
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| compile(&wasm, &CompileOptions::default()).unwrap())
+    };
+    let module = on(1);
+    assert_eq!(module, on(2));
+    assert_eq!(module, on(5));
+    let starts = module.code.functions.iter().map(|range| range.start);
+    assert!(starts.clone().all(|start| start % 16 == 0));
+    assert!(starts.clone().any(|start| start % 32 != 0), "loops choose where functions start");
+}
