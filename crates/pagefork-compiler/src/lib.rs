@@ -21,6 +21,8 @@ mod parse;
 mod target;
 /// From bodies to machine code, in parallel, and from there to one text.
 mod build;
+/// The threads that share out work.
+mod threads;
 /// From one function body to Cranelift IR.
 mod translate;
 /// The small functions around those of the module: entries, imports, traps.
@@ -85,7 +87,7 @@ pub fn compile_with_progress(
     progress.expect(parsed.bodies.len() as u64);
     parsed.progress = Some(progress);
     let layout = SlotLayout::new(&parsed.info, &options.limits)?;
-    let code = build::build(&parsed, &layout, options, &effort)?;
+    let code = threads::on_all(|| build::build(&parsed, &layout, options, &effort))?;
     Ok(CompiledModule { info: parsed.info, layout, code })
 }
 

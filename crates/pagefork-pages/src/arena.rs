@@ -25,8 +25,8 @@ use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Feature, PagesError};
+use crate::fork::this_process;
 use crate::image_file::{self, Write};
-use crate::pagemap::this_process;
 use crate::reservation::Reservation;
 use crate::sys;
 

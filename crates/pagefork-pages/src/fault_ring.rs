@@ -10,7 +10,7 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Call;
-use crate::pagemap;
+use crate::fork::this_process;
 use crate::sys::{Failure, attempt_with};
 
 /// So many faults must show before they are relied on.
@@ -102,7 +102,7 @@ impl FaultRing {
             let pages = unsafe {
                 mm::mmap(ptr::null_mut(), Self::SIZE, ProtFlags::READ, MapFlags::SHARED, &file, 0)?
             };
-            let ring = Self { pages: pages.cast(), process: pagemap::this_process() };
+            let ring = Self { pages: pages.cast(), process: this_process() };
             match ring.works() {
                 true => Ok(ring),
                 false => Err(Errno::NOSYS),
@@ -212,7 +212,7 @@ pub(crate) fn thread_time() -> Duration {
 
 impl Drop for FaultRing {
     fn drop(&mut self) {
-        if pagemap::this_process() != self.process {
+        if this_process() != self.process {
             return;
         }
         // SAFETY: the pages are the ring's own.

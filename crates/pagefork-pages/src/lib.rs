@@ -72,6 +72,8 @@ mod error;
 mod limits;
 /// Maps that are left to the rest of the process.
 mod map_budget;
+/// What holds in a process that was forked.
+mod fork;
 /// The system calls, in page verbs.
 mod sys;
 
@@ -92,6 +94,7 @@ pub use crate::budget::Budget;
 pub use crate::code_arena::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};
 pub use crate::features::HostFeatures;
+pub use crate::fork::{this_process, working};
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
 pub use crate::image_file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
 pub use crate::pool::{Key, LocalPool, Park, Pool, PoolConfig, PoolCounters};

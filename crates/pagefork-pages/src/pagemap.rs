@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::error::{Call, PagesError};
+use crate::fork::this_process;
 use crate::sys::{self, Failure};
 use crate::userfault::{OF_FILE, PRESENT, Region, SWAPPED};
 
@@ -155,20 +155,4 @@ impl Pagemap {
         *open = Some(Arc::clone(&pagemap));
         Ok(pagemap)
     }
-}
-
-/// A number that differs between a process and those forked from it. An open page
-/// map goes on to show the process that opened it, and counters start anew.
-pub(crate) fn this_process() -> u64 {
-    static FORKS: AtomicU64 = AtomicU64::new(0);
-    static WATCH: Once = Once::new();
-    extern "C" fn forked() {
-        FORKS.fetch_add(1, Ordering::Relaxed);
-    }
-    WATCH.call_once(|| {
-        // SAFETY: the handler only counts.
-        let watched = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-        assert_eq!(watched, 0, "a handler of forks takes a few bytes");
-    });
-    FORKS.load(Ordering::Relaxed)
 }

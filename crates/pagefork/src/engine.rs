@@ -13,6 +13,10 @@ use crate::types::{TypeUses, Types};
 /// What modules are compiled with and stores belong to. Cheap to clone: clones
 /// are the same engine.
 ///
+/// In a process that was forked an engine and the stores of the thread that forked go on to
+/// work, time limits included, provided that no other thread was in a call of this crate at
+/// that moment: what it had locked stays locked there.
+///
 /// # Examples
 ///
 /// ```

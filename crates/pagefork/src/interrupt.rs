@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::error::SystemError;
+use crate::thread;
 
 /// Interrupts whatever guest runs in a store, from any thread. Cheap to clone.
 ///
@@ -226,13 +228,14 @@ impl Deadline {
     ) -> Result<Option<Self>, SystemError> {
         // A time that far away never comes.
         let Some(at) = Instant::now().checked_add(timeout) else { return Ok(None) };
-        let watchdog = Watchdog::get()?;
-        let mut pending = watchdog.pending();
-        pending.count += 1;
-        let key = (at, pending.count);
-        pending.deadlines.insert(key, Arc::clone(interrupts));
-        if pending.deadlines.first_key_value().is_some_and(|(first, _)| *first == key) {
-            watchdog.changed.notify_one();
+        let mut watchdog = Watchdog::get();
+        watchdog.run()?;
+        watchdog.count += 1;
+        let key = (at, watchdog.count);
+        let watched = Watched { interrupts: Arc::clone(interrupts), thread: thread::number() };
+        watchdog.deadlines.insert(key, watched);
+        if watchdog.deadlines.first_key_value().is_some_and(|(first, _)| *first == key) {
+            watchdog.wake();
         }
         Ok(Some(Self { key }))
     }
@@ -240,67 +243,102 @@ impl Deadline {
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        if let Ok(watchdog) = Watchdog::get() {
-            // Interrupts are requested under this lock: none comes after it.
-            watchdog.pending().deadlines.remove(&self.key);
-        }
+        // Interrupts are requested under this lock: none comes after it.
+        Watchdog::get().deadlines.remove(&self.key);
     }
 }
 
-/// The one thread of the process that waits for deadlines.
-#[derive(Default)]
+/// What the one thread of the process knows that waits for deadlines.
 struct Watchdog {
-    pending: Mutex<Pending>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Pending {
-    deadlines: BTreeMap<(Instant, u64), Arc<Interrupts>>,
+    deadlines: BTreeMap<(Instant, u64), Watched>,
     /// How many deadlines there have been: tells equal times apart.
     count: u64,
-    running: bool,
+    /// The thread, and the process that has it.
+    thread: Option<(u64, Thread)>,
 }
 
+struct Watched {
+    interrupts: Arc<Interrupts>,
+    /// The thread whose call it is.
+    thread: u64,
+}
+
+static WATCHDOG: Mutex<Watchdog> =
+    Mutex::new(Watchdog { deadlines: BTreeMap::new(), count: 0, thread: None });
+
 impl Watchdog {
-    fn get() -> Result<&'static Self, SystemError> {
-        static WATCHDOG: OnceLock<Watchdog> = OnceLock::new();
-        let watchdog = WATCHDOG.get_or_init(Self::default);
-        let mut pending = watchdog.pending();
-        if !pending.running {
-            let thread = std::thread::Builder::new().name("pagefork-timeouts".to_owned());
-            thread.spawn(|| watchdog.run()).map_err(SystemError::Watchdog)?;
-            pending.running = true;
-        }
-        drop(pending);
-        Ok(watchdog)
+    fn get() -> MutexGuard<'static, Self> {
+        // Nothing in here panics half-way.
+        WATCHDOG.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sees that this process has the thread: one that was forked does not have that of its
+    /// parent.
+    fn run(&mut self) -> Result<(), SystemError> {
+        let process = pagefork_pages::this_process();
+        if self.thread.as_ref().is_some_and(|(of, _)| *of == process) {
+            return Ok(());
+        }
+        watch_forks();
+        let thread = std::thread::Builder::new().name("pagefork-timeouts".to_owned());
+        let thread = thread.spawn(watch).map_err(SystemError::Watchdog)?;
+        self.thread = Some((process, thread.thread().clone()));
+        Ok(())
     }
 
-    fn run(&self) {
-        let mut pending = self.pending();
-        loop {
-            let now = Instant::now();
-            let wait = match pending.deadlines.first_entry() {
-                Some(first) if first.key().0 <= now => {
-                    first.remove().request();
-                    continue;
-                }
-                Some(first) => Some(first.key().0 - now),
-                None => None,
-            };
-            pending = match wait {
-                Some(time) => {
-                    let waited = self.changed.wait_timeout(pending, time);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => self.changed.wait(pending).unwrap_or_else(PoisonError::into_inner),
-            };
+    fn wake(&self) {
+        if let Some((_, thread)) = &self.thread {
+            thread.unpark();
         }
     }
+
+    /// Requests the interrupts whose time has come; returns the time until the next one.
+    fn look(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        while let Some(first) = self.deadlines.first_entry() {
+            if first.key().0 > now {
+                return Some(first.key().0 - now);
+            }
+            first.remove().interrupts.request();
+        }
+        None
+    }
+}
+
+/// Waits for deadlines.
+fn watch() {
+    loop {
+        let working = pagefork_pages::working();
+        let wait = Watchdog::get().look();
+        drop(working);
+        match wait {
+            Some(time) => std::thread::park_timeout(time),
+            None => std::thread::park(),
+        }
+    }
+}
+
+/// Has calls that are under way when a host function forks go on with their time limits in the
+/// forked process too. Those of other threads do not go on there.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    extern "C" fn forked() {
+        let thread = thread::number();
+        // Held by a thread that is gone, if that was in a call: see `Engine`.
+        if let Ok(mut watchdog) = WATCHDOG.try_lock() {
+            watchdog.deadlines.retain(|_, watched| watched.thread == thread);
+            if !watchdog.deadlines.is_empty() {
+                // If it cannot be started, the next call says so.
+                let _ = watchdog.run();
+            }
+        }
+    }
+    WATCHED.call_once(|| {
+        // SAFETY: the handler runs on the one thread of a process that the C library has just
+        // made whole again, allocator included; it waits for no lock.
+        let watched = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        assert_eq!(watched, 0, "a handler of forks takes a few bytes");
+    });
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use pagefork_layout::page::round_up;
 use serde::{Deserialize, Serialize};
 
 use crate::build::TEXT_SIZE_MAX;
+use crate::threads;
 use crate::{CompileError, CompileOptions, CompiledModule, CpuLevel};
 
 /// Whether a manifest means something: indices, ranges and sizes.
@@ -402,7 +403,7 @@ fn head_hash(header: &[u8], rest: &[u8]) -> blake3::Hash {
 fn add<'a>(hasher: &'a mut blake3::Hasher, bytes: &[u8]) -> &'a mut blake3::Hasher {
     match bytes.len() < MANY {
         true => hasher.update(bytes),
-        false => hasher.update_rayon(bytes),
+        false => threads::on_all(|| hasher.update_rayon(bytes)),
     }
 }
 

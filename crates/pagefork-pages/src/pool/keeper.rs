@@ -1,12 +1,14 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Park, Shared};
+use crate::fork::{this_process, working};
 
 /// The system is short of memory when tasks have waited 150 ms for it within two
 /// seconds: what an unprivileged process may ask about.
@@ -28,13 +30,15 @@ impl<T: Park> Shared<T> {
         if config.idle_max.is_none() && !config.heed_pressure {
             return;
         }
-        self.keeper.get_or_init(|| {
-            let pool = Arc::downgrade(self);
-            let thread = std::thread::Builder::new().name("pagefork-pool".to_owned());
-            // Without a thread things stay until somebody trims: nothing is wrong with
-            // that, so nobody has to know.
-            let _ = thread.spawn(move || keep(&pool));
-        });
+        let process = this_process();
+        if self.keeper.swap(process, Ordering::Relaxed) == process {
+            return;
+        }
+        let pool = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("pagefork-pool".to_owned());
+        // Without a thread things stay until somebody trims: nothing is wrong with
+        // that, so nobody has to know.
+        let _ = thread.spawn(move || keep(&pool));
     }
 }
 
@@ -42,18 +46,21 @@ impl<T: Park> Shared<T> {
 fn keep<T: Park>(pool: &Weak<Shared<T>>) {
     let pressure = watch_pressure();
     while let Some(shared) = pool.upgrade() {
+        let work = working();
         let config = *shared.config.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(idle) = config.idle_max {
             shared.trim(idle);
         }
         // The pool may go while the keeper sleeps.
         drop(shared);
+        drop(work);
         let interval = config.idle_max.map_or(INTERVAL_MAX, |idle| idle / LOOKS);
         let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
         let pressure = pressure.as_ref().filter(|_| config.heed_pressure);
         if wait(pressure, interval)
             && let Some(shared) = pool.upgrade()
         {
+            let _work = working();
             shared.discard(FRESH);
         }
     }

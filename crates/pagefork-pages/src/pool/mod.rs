@@ -11,6 +11,7 @@
 //! that is behind a lock.
 
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -23,6 +24,8 @@ mod keeper;
 mod shelf;
 
 use shelf::{Counts, Parked, Racks, Shelf};
+
+pub(crate) use shelf::forget_latest;
 
 /// A rack that grows beyond this gives half of itself to the depot.
 const RACK_MAX: usize = 32;
@@ -137,7 +140,8 @@ struct Shared<T: Park> {
     counts: Counts,
     /// Of threads that are ending, and have no shelf any more.
     common: Arc<Shelf<T>>,
-    keeper: std::sync::OnceLock<()>,
+    /// The process that the keeper was started in, or 0.
+    keeper: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -169,7 +173,7 @@ impl<T: Park> Pool<T> {
             shelves: Mutex::default(),
             counts: Counts::default(),
             common: Arc::new(Shelf::new(this.clone(), config.is_limited())),
-            keeper: std::sync::OnceLock::new(),
+            keeper: AtomicU64::new(0),
         }))
     }
 

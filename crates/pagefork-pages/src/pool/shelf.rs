@@ -275,7 +275,11 @@ impl<T: Park> Shelf<T> {
             own.0.borrow().iter().find(|(id, _)| *id == pool.id).map(|(_, shelf)| shelf.address())
         });
         let address = match known {
-            Ok(Some(address)) => address,
+            Ok(Some(address)) => {
+                // A process that was forked has no keeper yet.
+                pool.start_keeper();
+                address
+            }
             Ok(None) => {
                 pool.start_keeper();
                 // Under the lock: whoever changes limits comes before or after.
@@ -374,6 +378,11 @@ impl Drop for OwnShelves {
             shelf.leave();
         }
     }
+}
+
+/// Has this thread look for its shelf anew, and for what else a pool needs.
+pub(crate) fn forget_latest() {
+    LATEST.set((0, ptr::null()));
 }
 
 pub(super) fn next_id() -> u64 {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::PagesError;
 pub(super) use crate::fault_ring::thread_time;
 use crate::fault_ring::{self, Addresses, FaultRing};
-use crate::pagemap;
+use crate::fork::this_process;
 use crate::sys;
 
 /// Until when the current thread had taken how many page faults in its own code; faults
@@ -71,7 +71,7 @@ impl Thread {
     const NONE: Self = Self { number: 0, process: 0 };
 
     pub(crate) fn current() -> Self {
-        let process = pagemap::this_process();
+        let process = this_process();
         let known = OF_THREAD.try_with(|own| own.borrow().thread).unwrap_or(Self::NONE);
         match known {
             Self { number: 1.., process: known_process } if known_process == process => known,
