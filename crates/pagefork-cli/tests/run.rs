@@ -75,8 +75,8 @@ fn a_directory_may_be_for_reading_only() {
     let made = directory.join("made");
     let _ = std::fs::remove_file(&made);
     let directory = directory.display();
-    // Rofs: a file system for reading only.
-    assert_fails(&format!("--dir {directory}::/data:ro {program}"), 69, &[]);
+    // Perm.
+    assert_fails(&format!("--dir {directory}::/data:ro {program}"), 63, &[]);
     assert!(!made.exists());
     let ended = pagefork(&format!("--dir {directory}::/src:ro guest/built/survey.wasm /src"));
     assert_eq!((ended.code, &*ended.stderr), (0, ""), "it is seen under its name");

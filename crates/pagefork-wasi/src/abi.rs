@@ -217,7 +217,7 @@ impl From<io::Error> for Errno {
             return host.into();
         }
         match error.kind() {
-            io::ErrorKind::PermissionDenied => Errno::Notcapable,
+            io::ErrorKind::PermissionDenied => Errno::Perm,
             io::ErrorKind::InvalidInput => Errno::Inval,
             io::ErrorKind::NotFound => Errno::Noent,
             io::ErrorKind::Interrupted => Errno::Intr,
@@ -765,7 +765,7 @@ mod tests {
             Errno::Rofs
         );
         let escape = io::Error::new(io::ErrorKind::PermissionDenied, "led outside");
-        assert_eq!(Errno::from(escape), Errno::Notcapable);
+        assert_eq!(Errno::from(escape), Errno::Perm);
     }
 
     #[test]

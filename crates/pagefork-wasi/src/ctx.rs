@@ -20,7 +20,7 @@ use crate::waiting::InterruptCheck;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Permissions {
     /// Read and list. Whatever would change something fails with
-    /// [`Errno::Rofs`], as on a file system mounted for reading only.
+    /// [`Errno::Perm`].
     ReadOnly,
     /// Everything.
     ReadWrite,
@@ -352,7 +352,7 @@ impl Config {
             None => Ok(()),
             Some(index) => match self.preopen(index)?.permissions {
                 Permissions::ReadWrite => Ok(()),
-                Permissions::ReadOnly => Err(Errno::Rofs),
+                Permissions::ReadOnly => Err(Errno::Perm),
             },
         }
     }

@@ -115,9 +115,15 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Checks rights.
+    /// Checks rights. Whoever reads what is not open for reading, or writes what is not open
+    /// for writing, is told what POSIX has for it.
     pub(crate) fn require(&self, rights: Rights) -> Result<(), Errno> {
-        if self.description.rights_base.contains(rights) { Ok(()) } else { Err(Errno::Notcapable) }
+        let lacking = rights.without(self.description.rights_base);
+        match lacking {
+            Rights::NONE => Ok(()),
+            _ if lacking.intersects(Rights::FD_READ | Rights::FD_WRITE) => Err(Errno::Badf),
+            _ => Err(Errno::Notcapable),
+        }
     }
 
     /// The file, for operations that need an offset or a size.
@@ -165,6 +171,11 @@ impl Description {
             Origin::Preopen { index } => Some(index),
             Origin::Opened { preopen, .. } => Some(preopen),
         }
+    }
+
+    /// Whether it is a file that was opened for writing.
+    pub(crate) fn is_for_writing(&self) -> bool {
+        matches!(self.origin, Origin::Opened { mode: OpenMode { write: true, .. }, .. })
     }
 
     /// Whether this is all there is to save: true of everything but
@@ -278,14 +289,17 @@ pub(crate) fn join(parent: &Path, child: &Path) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&path))
 }
 
-/// Descriptors by number.
-#[derive(Debug, Default)]
+/// How many numbers belong to the standard streams.
+const STREAMS: usize = 3;
+
+/// Descriptors by number. All start with the standard streams.
+#[derive(Debug)]
 pub(crate) struct Table {
     entries: Vec<Option<Descriptor>>,
 }
 
 impl Table {
-    /// The table with these descriptors at 0, 1, 2, ...
+    /// The table with these descriptors at 0, 1, 2, ...: first the standard streams.
     pub(crate) fn from_entries(descriptors: Vec<Descriptor>) -> Self {
         Table { entries: descriptors.into_iter().map(Some).collect() }
     }
@@ -298,9 +312,12 @@ impl Table {
         self.entries.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::Badf)
     }
 
-    /// Puts a descriptor at the lowest free number, as POSIX does.
+    /// Puts a descriptor at the lowest free number beyond those of the standard streams: what
+    /// still writes to one that was closed would write into another file.
     pub(crate) fn insert(&mut self, descriptor: Descriptor) -> Result<u32, Errno> {
-        let free = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
+        let mut others = self.entries.iter().skip(STREAMS);
+        let free = others.position(Option::is_none).map(|free| free + STREAMS);
+        let free = free.unwrap_or(self.entries.len());
         let fd = u32::try_from(free).map_err(|_| Errno::Mfile)?;
         if free == self.entries.len() {
             self.entries.push(None);
@@ -346,27 +363,36 @@ mod tests {
         Descriptor { description, handle }
     }
 
+    fn streams() -> Table {
+        Table::from_entries(vec![
+            stream(Origin::Stdin, Handle::Stdin),
+            stream(Origin::Stdout, Handle::Stdout),
+            stream(Origin::Stderr, Handle::Stderr),
+        ])
+    }
+
     #[test]
-    fn the_lowest_free_number_is_taken() {
-        let mut table = Table::default();
-        for fd in 0..4 {
+    fn the_lowest_free_number_is_taken_that_is_no_streams() {
+        let mut table = streams();
+        for fd in 3..7 {
             assert_eq!(table.insert(stream(Origin::Stdin, Handle::Stdin)), Ok(fd));
         }
-        table.remove(1).unwrap();
-        assert_eq!(table.remove(1).unwrap_err(), Errno::Badf);
-        assert_eq!(table.insert(stream(Origin::Stdout, Handle::Stdout)), Ok(1));
+        for fd in [1, 4] {
+            table.remove(fd).unwrap();
+            assert_eq!(table.remove(fd).unwrap_err(), Errno::Badf);
+        }
         assert_eq!(table.insert(stream(Origin::Stdout, Handle::Stdout)), Ok(4));
-        assert_eq!(table.get(5).unwrap_err(), Errno::Badf);
-        assert_eq!(table.get(u32::MAX).unwrap_err(), Errno::Badf);
+        assert_eq!(table.insert(stream(Origin::Stdout, Handle::Stdout)), Ok(7));
+        for fd in [1, 8, u32::MAX] {
+            assert_eq!(table.get(fd).unwrap_err(), Errno::Badf);
+        }
     }
 
     #[test]
     fn renumbering_needs_both_and_moves() {
-        let mut table = Table::default();
-        table.insert(stream(Origin::Stdin, Handle::Stdin)).unwrap();
-        table.insert(stream(Origin::Stdout, Handle::Stdout)).unwrap();
-        assert_eq!(table.renumber(0, 2), Err(Errno::Badf));
-        assert_eq!(table.renumber(2, 0), Err(Errno::Badf));
+        let mut table = streams();
+        assert_eq!(table.renumber(0, 3), Err(Errno::Badf));
+        assert_eq!(table.renumber(3, 0), Err(Errno::Badf));
         assert_eq!(table.renumber(1, 1), Ok(()));
         assert_eq!(table.renumber(1, 0), Ok(()));
         assert_eq!(table.get(0).unwrap().description.origin, Origin::Stdout);

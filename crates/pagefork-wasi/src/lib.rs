@@ -10,7 +10,7 @@
 //! 3. A guest reaches the directories it was given and nothing else: paths
 //!    resolve beneath a directory handle, by cap-std, and an absolute path,
 //!    `..` above the directory, or a symbolic link that leads out, fails with
-//!    [`Errno::Notcapable`].
+//!    [`Errno::Perm`].
 //! 4. The state is plain data: a descriptor is a [`Description`] and a handle
 //!    that can be opened from it again. Offsets are kept here, never in the
 //!    host's file. Clocks and random numbers have no state at all.

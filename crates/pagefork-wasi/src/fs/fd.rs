@@ -163,17 +163,20 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], [`Errno::Inval`] for streams and sizes beyond 2^63,
-    /// [`Errno::Notcapable`], and host errors.
+    /// [`Errno::Badf`], [`Errno::Inval`] for streams, files that are open for
+    /// reading only and sizes beyond 2^63, [`Errno::Notcapable`], and host
+    /// errors.
     pub fn fd_filestat_set_size(
         &mut self,
         _memory: &mut GuestMemory<'_>,
         fd: u32,
         size: u64,
     ) -> Result<(), Errno> {
-        let file = self.table.get(fd)?.file_with(Rights::FD_FILESTAT_SET_SIZE);
+        let descriptor = self.table.get(fd)?;
+        let file = descriptor.file_with(Rights::FD_FILESTAT_SET_SIZE);
         let file = file.map_err(|error| match error {
             Errno::Spipe => Errno::Inval,
+            Errno::Notcapable if !descriptor.description.is_for_writing() => Errno::Inval,
             error => error,
         })?;
         if !is_host_offset(size) {

@@ -13,20 +13,20 @@ use crate::waiting::{Blocking, Watch};
 
 impl WasiCtx {
     /// `path_open`: opens a file or directory and writes its descriptor, the
-    /// lowest number that is free.
+    /// lowest number that is free and not of a standard stream.
     ///
     /// Of the rights asked for, those to read and to write decide how the file
-    /// is opened; those that mean nothing for its type are left out. A
-    /// directory gets what its parent can pass on, whatever was asked:
-    /// toolchains ask for the rights of a file before they know what they
-    /// open, and most hosts take no notice.
+    /// is opened. Apart from these it gets what means something for its type
+    /// and the directory can pass on, whatever was asked: that is all that
+    /// most hosts make of rights, and what programs rely on.
     ///
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Fault`],
-    /// [`Errno::Notcapable`] if rights are lacking or the path leads out of
-    /// the directory, [`Errno::Rofs`], [`Errno::Inval`] for unknown flags or
-    /// contradictory ones, and host errors.
+    /// [`Errno::Notcapable`] if rights are lacking, [`Errno::Perm`] if the path
+    /// leads out of the directory or something would change in one for reading
+    /// only, [`Errno::Isdir`] for a directory to be written, [`Errno::Inval`]
+    /// for unknown flags or contradictory ones, and host errors.
     #[allow(clippy::too_many_arguments)]
     pub fn path_open(
         &mut self,
@@ -129,8 +129,13 @@ impl Request {
     /// Rights that the directory must have.
     fn rights_needed(&self) -> Result<Rights, Errno> {
         let creating = OFlags::CREAT | OFlags::EXCL | OFlags::TRUNC;
-        if self.open_flags.contains(OFlags::DIRECTORY) && self.open_flags.intersects(creating) {
-            return Err(Errno::Inval);
+        if self.open_flags.contains(OFlags::DIRECTORY) {
+            if self.open_flags.intersects(creating) {
+                return Err(Errno::Inval);
+            }
+            if self.rights_base.intersects(Rights::FD_WRITE) {
+                return Err(Errno::Isdir);
+            }
         }
         let mut rights = Rights::PATH_OPEN;
         if self.open_flags.contains(OFlags::CREAT) {
@@ -143,7 +148,7 @@ impl Request {
     }
 
     /// The rights asked for that decide how the host opens the file. Those to
-    /// write mean nothing for a directory.
+    /// change its size mean nothing for a directory.
     fn access(&self) -> Rights {
         let access = self.rights_base & (Rights::FD_READ | Rights::MUTATE_FILE);
         if self.open_flags.contains(OFlags::DIRECTORY) {
@@ -181,7 +186,17 @@ impl Request {
             FileType::RegularFile | FileType::BlockDevice => Rights::FILE,
             _ => Rights::STREAM,
         };
-        (self.rights_base & passed_on & meaningful, self.rights_inheriting & passed_on)
+        let mut base = passed_on & meaningful;
+        let asked = self.access();
+        if !asked.contains(Rights::FD_READ) {
+            base = base.without(Rights::FD_READ);
+        }
+        if !asked.intersects(Rights::MUTATE_FILE) {
+            base = base.without(Rights::MUTATE_FILE);
+        } else if !asked.contains(Rights::FD_WRITE) {
+            base = base.without(Rights::FD_WRITE);
+        }
+        (base, self.rights_inheriting & passed_on)
     }
 }
 

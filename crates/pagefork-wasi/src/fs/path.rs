@@ -24,8 +24,8 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Notcapable`] if a right is
-    /// lacking or the path leads out, [`Errno::Rofs`], [`Errno::Fault`], and
-    /// host errors. The other functions on paths fail likewise.
+    /// lacking, [`Errno::Perm`] if the path leads out or the directory is for
+    /// reading only, [`Errno::Fault`], and host errors. The other functions on paths fail likewise.
     pub fn path_create_directory(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -152,7 +152,7 @@ impl WasiCtx {
         let target = memory.path(target, target_size)?;
         let place = self.place(memory, fd, (path, path_size), Rights::PATH_SYMLINK)?;
         if target.has_root() {
-            return Err(Errno::Notcapable);
+            return Err(Errno::Perm);
         }
         if place.trailing_slash {
             place.require_absent()?;
@@ -166,7 +166,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_create_directory`]; [`Errno::Inval`] if it is no
-    /// link, and [`Errno::Notcapable`] if its target is absolute, which would
+    /// link, and [`Errno::Perm`] if its target is absolute, which would
     /// tell of the host.
     #[allow(clippy::too_many_arguments)]
     pub fn path_readlink(
@@ -192,7 +192,7 @@ impl WasiCtx {
         let target = rustix::fs::readlinkat(place.dir(), &place.name, Vec::new())?;
         let target = target.to_bytes();
         if target.first() == Some(&b'/') {
-            return Err(Errno::Notcapable);
+            return Err(Errno::Perm);
         }
         let size = target.len().min(buffer_size as usize);
         memory.write_bytes(buffer, &target[..size])?;
@@ -233,12 +233,12 @@ enum Parent<'a> {
 ///
 /// # Errors
 ///
-/// [`Errno::Notcapable`] if it is absolute or leads out of `dir`, and host
+/// [`Errno::Perm`] if it is absolute or leads out of `dir`, and host
 /// errors from the directories on the way.
 pub(crate) fn locate<'a>(dir: &'a Dir, path: &Path) -> Result<Place<'a>, Errno> {
     let bytes = path.as_os_str().as_bytes();
     let Some(end) = bytes.iter().rposition(|&byte| byte != b'/').map(|last| last + 1) else {
-        return Err(if bytes.is_empty() { Errno::Noent } else { Errno::Notcapable });
+        return Err(if bytes.is_empty() { Errno::Noent } else { Errno::Perm });
     };
     let trailing_slash = end < bytes.len();
     let path = &bytes[..end];
@@ -284,10 +284,11 @@ impl Place<'_> {
     }
 
     /// What becomes of a name with a trailing slash where something other
-    /// than a directory is to be made: always an error, as in Linux.
+    /// than a directory is to be made: always an error.
     fn require_absent(&self) -> Result<(), Errno> {
         match self.filetype() {
-            Ok(_) => Err(Errno::Exist),
+            Ok(FileType::Directory) => Err(Errno::Exist),
+            Ok(_) => Err(Errno::Notdir),
             Err(error) => Err(error),
         }
     }

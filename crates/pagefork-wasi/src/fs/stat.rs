@@ -50,7 +50,7 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Rofs`],
+    /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Perm`],
     /// [`Errno::Inval`] for unknown or contradictory flags, and host errors.
     pub fn fd_filestat_set_times(
         &mut self,

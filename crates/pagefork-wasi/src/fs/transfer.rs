@@ -27,7 +27,8 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], [`Errno::Isdir`], [`Errno::Notcapable`],
+    /// [`Errno::Badf`], also for a directory and for what is not open for
+    /// reading (of a write: writing), [`Errno::Notcapable`],
     /// [`Errno::Fault`], [`Errno::Again`] for streams in non-blocking mode,
     /// [`Errno::Intr`] if the guest is to be stopped or the embedder's check asks for it
     /// (see [`WasiCtx::set_interrupt_check`]), and host errors.
@@ -41,7 +42,7 @@ impl WasiCtx {
     ) -> Result<(), Errno> {
         let descriptor = self.table.get_mut(fd)?;
         if descriptor.is_directory() {
-            return Err(Errno::Isdir);
+            return Err(Errno::Badf);
         }
         descriptor.require(Rights::FD_READ)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
@@ -97,11 +98,7 @@ impl WasiCtx {
         offset: u64,
         result: u32,
     ) -> Result<(), Errno> {
-        let descriptor = self.table.get(fd)?;
-        if descriptor.is_directory() {
-            return Err(Errno::Isdir);
-        }
-        let file = descriptor.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
+        let file = self.table.get(fd)?.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
         let size = read_at(file, memory, &buffers, offset, watch)?;
@@ -160,7 +157,8 @@ impl WasiCtx {
     }
 
     /// `fd_pwrite`: writes at an offset, without using or moving the
-    /// descriptor's own, whether or not it appends.
+    /// descriptor's own; at the end if it appends, as on Linux and other
+    /// hosts, though not in POSIX.
     ///
     /// # Errors
     ///
@@ -178,8 +176,13 @@ impl WasiCtx {
         let file = descriptor.file_with(Rights::FD_WRITE | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
-        let size = write_at(file, &mut memory.io_slices(&buffers)?, offset, watch)?;
-        sync_as_flags_ask(file, descriptor.description.flags)?;
+        let (flags, mut slices) = (descriptor.description.flags, memory.io_slices(&buffers)?);
+        let size = if flags.contains(FdFlags::APPEND) {
+            append(file, &mut slices, watch)?.0
+        } else {
+            write_at(file, &mut slices, offset, watch)?
+        };
+        sync_as_flags_ask(file, flags)?;
         memory.write_size(result, size)
     }
 }
@@ -281,8 +284,7 @@ fn write_parts(
 /// Writes at the end of the file, in one step even if others append to it unless it is more
 /// than [`PART_SIZE`], and returns the size written and the offset after it.
 ///
-/// The host's file is not in append mode, because Linux would then append
-/// what `fd_pwrite` writes.
+/// The host's file is not in append mode: whether the guest's is can change.
 fn append(
     file: &File,
     slices: &mut [IoSlice<'_>],

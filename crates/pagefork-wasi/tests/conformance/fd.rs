@@ -71,6 +71,22 @@ fn closing_frees_the_number() {
     assert_eq!(guest.open(DIR, "file", reading()), Err(Errno::Badf));
 }
 
+/// A program that closes its standard output and goes on to log there does not log into what it
+/// opens next.
+#[test]
+fn what_is_opened_never_takes_the_number_of_a_standard_stream() {
+    let dir = TempDir::new();
+    dir.write("file", "text");
+    let mut guest = Guest::with_dir(&dir);
+    for fd in 0..3 {
+        guest.close(fd).unwrap();
+    }
+    assert_eq!(guest.open(DIR, "file", writing()), Ok(4));
+    assert_eq!(guest.write(1, b"logged"), Err(Errno::Badf));
+    guest.close(DIR).unwrap();
+    assert_eq!(dir.read("file"), "text");
+}
+
 #[test]
 fn renumbering_moves_a_descriptor() {
     let dir = TempDir::new();

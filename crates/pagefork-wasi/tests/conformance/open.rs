@@ -16,7 +16,7 @@ fn opening_for_reading_needs_the_file() {
     assert_eq!(guest.open(DIR, &"x/".repeat(2500), reading()), Err(Errno::Nametoolong));
     let fd = guest.open(DIR, "file", reading()).unwrap();
     assert_eq!(guest.read(fd, 9).unwrap(), b"text");
-    assert_eq!(guest.write(fd, b"a"), Err(Errno::Notcapable));
+    assert_eq!(guest.write(fd, b"a"), Err(Errno::Badf));
     assert_eq!(guest.open(fd, "file", reading()), Err(Errno::Notdir));
     assert_eq!(guest.open(0, "file", reading()), Err(Errno::Notdir));
     assert_eq!(guest.open(99, "file", reading()), Err(Errno::Badf));
@@ -121,8 +121,10 @@ fn directories_are_opened_for_lookup_and_listing() {
     assert_eq!(guest.open(DIR, "plain", directory()), Err(Errno::Notdir));
     assert_eq!(guest.open(DIR, "plain/", reading()), Err(Errno::Notdir));
     assert_eq!(guest.open(DIR, "a", writing()), Err(Errno::Isdir));
-    // Rights to write mean nothing for a directory.
-    assert!(guest.open(DIR, "a", Open { flags: DIRECTORY, ..writing() }).is_ok());
+    let written = Open { flags: DIRECTORY, ..writing() };
+    assert_eq!(guest.open(DIR, "a", written), Err(Errno::Isdir));
+    // Rights to change a size mean nothing for a directory.
+    assert!(guest.open(DIR, "a", Open { rights: written.rights & !WRITE, ..written }).is_ok());
     for flags in [CREAT, EXCL, TRUNC] {
         let open = Open { flags: DIRECTORY | flags, ..writing() };
         assert_eq!(guest.open(DIR, "a", open), Err(Errno::Inval));

@@ -13,17 +13,71 @@ fn directories_start_with_every_right() {
 }
 
 #[test]
-fn files_get_what_was_asked_and_means_something() {
+fn files_get_what_means_something_as_they_are_opened() {
     let dir = TempDir::new();
     let mut guest = Guest::with_dir(&dir);
     let fd = guest.open(DIR, "file", creating()).unwrap();
     assert_eq!(guest.fdstat(fd).unwrap().base, Rights::FILE.0);
-    let fd = guest.open(DIR, "file", Open { rights: READ | SEEK, ..reading() }).unwrap();
-    assert_eq!(guest.fdstat(fd).unwrap().base, READ | SEEK);
-    let fd = guest.open(DIR, "file", Open { rights: 0, inheriting: 0, ..reading() }).unwrap();
-    let stat = guest.fdstat(fd).unwrap();
-    assert_eq!((stat.base, stat.inheriting), (0, 0));
-    assert_eq!(guest.read(fd, 1), Err(Errno::Notcapable));
+    let changing = Rights::MUTATE_FILE;
+    let read_only = Rights::FILE.without(changing);
+    for (rights, base) in [
+        (READ, read_only),
+        (READ | SEEK, read_only),
+        (0, read_only.without(Rights::FD_READ)),
+        (WRITE, Rights::FILE.without(Rights::FD_READ)),
+        (READ | WRITE, Rights::FILE),
+        (Rights::FD_ALLOCATE.0, Rights::FILE.without(Rights::FD_READ | Rights::FD_WRITE)),
+    ] {
+        let open = Open { rights, inheriting: 0, ..reading() };
+        let fd = guest.open(DIR, "file", open).unwrap();
+        let stat = guest.fdstat(fd).unwrap();
+        assert_eq!((stat.base, stat.inheriting), (base.0, 0), "{rights:#x}");
+        assert_eq!(guest.read(fd, 1).is_ok(), rights & READ != 0, "{rights:#x}");
+        assert_eq!(guest.write(fd, b"").is_ok(), rights & WRITE != 0, "{rights:#x}");
+    }
+}
+
+/// Programs ask for what they read and write, and do the rest unasked.
+#[test]
+fn what_other_hosts_allow_is_not_refused() {
+    let dir = TempDir::new();
+    let mut guest = Guest::with_dir(&dir);
+    let flags = CREAT;
+    let open = Open { rights: READ | WRITE, inheriting: 0, flags, ..reading() };
+    let fd = guest.open(DIR, "file", open).unwrap();
+    assert_eq!(guest.pwrite(fd, b"0123456789", 0), Ok(10));
+    assert_eq!(guest.pread(fd, 3, 4).unwrap(), b"456");
+    assert_eq!(guest.seek(fd, 2, 0), Ok(2));
+    assert_eq!(guest.tell(fd), Ok(2));
+    assert_eq!(guest.stat(fd).unwrap().size, 10);
+    assert_eq!(guest.set_flags(fd, APPEND), Ok(()));
+    assert_eq!(guest.set_size(fd, 5), Ok(()));
+    assert_eq!(guest.call(|ctx, memory| ctx.fd_allocate(memory, fd, 0, 7)), Ok(()));
+    assert_eq!(guest.call(|ctx, memory| ctx.fd_advise(memory, fd, 0, 1, 0)), Ok(()));
+    assert_eq!(guest.call(|ctx, memory| ctx.fd_sync(memory, fd)), Ok(()));
+    assert_eq!(guest.call(|ctx, memory| ctx.fd_datasync(memory, fd)), Ok(()));
+    assert_eq!(guest.call(|ctx, memory| ctx.fd_filestat_set_times(memory, fd, 0, 0, 0)), Ok(()));
+    let events = guest.poll(&[descriptor(1, FD_READ, fd), descriptor(2, FD_WRITE, fd)]).unwrap();
+    assert_eq!(events.iter().map(|event| event.error).collect::<Vec<_>>(), [0, 0]);
+    assert_eq!(dir.read("file"), "01234\0\0");
+}
+
+#[test]
+fn a_directory_is_never_open_for_writing() {
+    let dir = TempDir::new();
+    dir.mkdir("sub");
+    let mut guest = Guest::with_dir(&dir);
+    for path in [".", "sub", "sub/.."] {
+        for flags in [0, DIRECTORY] {
+            let open = Open { rights: READ | WRITE, flags, ..reading() };
+            assert_eq!(guest.open(DIR, path, open), Err(Errno::Isdir), "{path} {flags}");
+            assert!(guest.open(DIR, path, Open { rights: READ, ..open }).is_ok());
+            assert!(guest.open(DIR, path, Open { rights: 0, ..open }).is_ok());
+            // What a directory says that it has may be asked for.
+            let rights = guest.fdstat(DIR).unwrap().base;
+            assert!(guest.open(DIR, path, Open { rights, ..open }).is_ok());
+        }
+    }
 }
 
 #[test]
@@ -32,6 +86,7 @@ fn every_operation_needs_its_right() {
     dir.write("file", "text");
     let mut guest = Guest::with_dir(&dir);
     let fd = guest.open(DIR, "file", Open { rights: READ | WRITE, ..reading() }).unwrap();
+    guest.set_rights(fd, READ | WRITE, 0).unwrap();
     assert_eq!(guest.read(fd, 1).unwrap(), b"t");
     assert_eq!(guest.write(fd, b"E"), Ok(1));
     let lacking = Err(Errno::Notcapable);
@@ -49,12 +104,14 @@ fn every_operation_needs_its_right() {
     assert_eq!(guest.call(|ctx, memory| ctx.fd_filestat_set_times(memory, fd, 0, 0, 0)), lacking);
 
     // To tell is less than to seek.
-    let fd = guest.open(DIR, "file", Open { rights: READ | TELL, ..reading() }).unwrap();
+    let fd = guest.open(DIR, "file", reading()).unwrap();
+    guest.set_rights(fd, READ | TELL, 0).unwrap();
     assert_eq!(guest.tell(fd), Ok(0));
     assert_eq!(guest.seek(fd, 0, 1), Ok(0));
     assert_eq!(guest.seek(fd, 1, 1), Err(Errno::Notcapable));
     assert_eq!(guest.seek(fd, 0, 0), Err(Errno::Notcapable));
-    let fd = guest.open(DIR, "file", Open { rights: READ | SEEK, ..reading() }).unwrap();
+    let fd = guest.open(DIR, "file", reading()).unwrap();
+    guest.set_rights(fd, READ | SEEK, 0).unwrap();
     assert_eq!(guest.tell(fd), Ok(0));
     assert_eq!(guest.seek(fd, 1, 0), Ok(1));
 }
@@ -108,7 +165,7 @@ fn rights_are_given_up_and_never_gained() {
     assert_eq!(guest.set_rights(fd, u64::MAX, 0), Err(Errno::Notcapable));
     assert_eq!(guest.set_rights(fd, SEEK, u64::MAX), Err(Errno::Notcapable));
     assert_eq!(guest.set_rights(fd, SEEK, 0), Ok(()));
-    assert_eq!(guest.read(fd, 1), Err(Errno::Notcapable));
+    assert_eq!(guest.read(fd, 1), Err(Errno::Badf));
     assert_eq!(guest.set_rights(fd, READ | SEEK, 0), Err(Errno::Notcapable));
     assert_eq!(guest.set_rights(99, 0, 0), Err(Errno::Badf));
 }
@@ -139,7 +196,7 @@ fn nothing_below_a_read_only_directory_changes() {
     let before = std::fs::metadata(dir.join("file")).unwrap().modified().unwrap();
     let mut guest = Guest::with_permissions(&dir, Permissions::ReadOnly);
     let sub = guest.open(DIR, "sub", directory()).unwrap();
-    let read_only = Err(Errno::Rofs);
+    let read_only = Err(Errno::Perm);
     for (fd, up) in [(DIR, ""), (sub, "inner/../")] {
         let path = |name: &str| format!("{up}{name}");
         assert_eq!(guest.open(fd, &path("file"), writing()).map(drop), read_only);
@@ -156,7 +213,12 @@ fn nothing_below_a_read_only_directory_changes() {
     }
     let fd = guest.open(DIR, "file", reading()).unwrap();
     assert_eq!(guest.read(fd, 9).unwrap(), b"text");
-    assert_eq!(guest.write(fd, b"x"), Err(Errno::Notcapable));
+    // Though it has rights that it did not ask for.
+    assert_eq!(guest.write(fd, b"x"), Err(Errno::Badf));
+    assert_eq!(guest.pwrite(fd, b"x", 0), Err(Errno::Badf));
+    assert_eq!(guest.set_size(fd, 0), Err(Errno::Inval));
+    let allocated = guest.call(|ctx, memory| ctx.fd_allocate(memory, fd, 0, 9));
+    assert_eq!(allocated, Err(Errno::Notcapable));
     let times = |fd| {
         move |guest: &mut Guest| {
             guest.call(|ctx, memory| ctx.fd_filestat_set_times(memory, fd, 0, 0, 5))

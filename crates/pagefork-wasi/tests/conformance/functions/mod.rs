@@ -17,7 +17,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use pagefork_wasi::{Errno, GuestMemory, Permissions, WasiCtx};
 
-use crate::harness::{Guest, Open, TempDir, directory, reading, writing};
+use crate::harness::{Guest, TempDir, directory, reading, writing};
 use crate::imports::IMPORTS;
 
 /// A connected socket, whose other end is [`World::peer`].
@@ -72,8 +72,8 @@ impl World {
         let mut guest = Guest::new(&builder);
         assert_eq!(guest.open(ROOT, "file", writing()), Ok(FILE));
         assert_eq!(guest.open(ROOT, "sub", directory()), Ok(SUB));
-        let poor = Open { rights: 0, inheriting: 0, ..reading() };
-        assert_eq!(guest.open(ROOT, "file", poor), Ok(POOR));
+        assert_eq!(guest.open(ROOT, "file", reading()), Ok(POOR));
+        guest.set_rights(POOR, 0, 0).unwrap();
         World { dir, guest, peer }
     }
 

@@ -26,11 +26,11 @@ fn bad_paths(
         ("new\0/../..", Errno::Inval),
         (&long_name, Errno::Nametoolong),
         (&deep, Errno::Nametoolong),
-        ("/", Errno::Notcapable),
-        ("/new", Errno::Notcapable),
-        ("//new", Errno::Notcapable),
-        ("../new", Errno::Notcapable),
-        ("sub/../../new", Errno::Notcapable),
+        ("/", Errno::Perm),
+        ("/new", Errno::Perm),
+        ("//new", Errno::Perm),
+        ("../new", Errno::Perm),
+        ("sub/../../new", Errno::Perm),
         ("none/new", Errno::Noent),
         ("dangling/new", Errno::Noent),
         ("file/new", Errno::Notdir),
@@ -270,9 +270,9 @@ mod path_symlink {
         for (target, path, errno) in [
             ("", "new", Errno::Noent),
             ("a\0", "new", Errno::Inval),
-            ("/", "new", Errno::Notcapable),
-            ("/etc/passwd", "new", Errno::Notcapable),
-            ("//x", "new", Errno::Notcapable),
+            ("/", "new", Errno::Perm),
+            ("/etc/passwd", "new", Errno::Perm),
+            ("//x", "new", Errno::Perm),
             ("x", "file", Errno::Exist),
             ("x", "sub", Errno::Exist),
             ("x", "dangling", Errno::Exist),
@@ -322,7 +322,7 @@ mod path_readlink {
             ("sub", Errno::Inval),
             (".", Errno::Inval),
             ("link/", Errno::Notdir),
-            ("absolute", Errno::Notcapable),
+            ("absolute", Errno::Perm),
         ] {
             assert_eq!(world.guest.readlink(ROOT, path, 99), Err(errno), "{path}");
         }

@@ -132,7 +132,7 @@ mod sock_recv {
         }
         world.guest.set_rights(SOCKET, 0, 0).unwrap();
         let received = call!(world.sock_recv(SOCKET, iovs, count, 0, OUT, OUT_2));
-        assert_eq!(received, Err(Errno::Notcapable));
+        assert_eq!(received, Err(Errno::Badf));
     }
 }
 
@@ -186,7 +186,7 @@ mod sock_send {
         assert_eq!(call!(world.sock_send(SOCKET, iovs, 1, 0, OUT)), Err(Errno::Pipe));
         world.guest.set_rights(SOCKET, 0, 0).unwrap();
         let sent = call!(world.sock_send(SOCKET, iovs, 1, 0, OUT));
-        assert_eq!(sent, Err(Errno::Notcapable));
+        assert_eq!(sent, Err(Errno::Badf));
     }
 }
 

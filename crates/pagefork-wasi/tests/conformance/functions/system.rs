@@ -315,9 +315,9 @@ mod poll_oneoff {
             (WRITE, u32::MAX, Errno::Badf),
             (READ, POOR, Errno::Notcapable),
             (WRITE, POOR, Errno::Notcapable),
-            (READ, 1, Errno::Notcapable),
-            (WRITE, 0, Errno::Notcapable),
-            (WRITE, LISTENER, Errno::Notcapable),
+            (READ, 1, Errno::Badf),
+            (WRITE, 0, Errno::Badf),
+            (WRITE, LISTENER, Errno::Badf),
         ] {
             let events = poll(&mut world, &[descriptor(9, tag, subject)]);
             assert_eq!(events, Ok(vec![(9, errno.code(), tag)]), "{tag} {subject}");

@@ -86,8 +86,8 @@ mod fd_read {
         world.each(
             &[
                 (Errno::Badf, &CLOSED),
-                (Errno::Isdir, &[ROOT, SUB]),
-                (Errno::Notcapable, &[1, 2, POOR, LISTENER]),
+                (Errno::Badf, &[ROOT, SUB]),
+                (Errno::Badf, &[1, 2, POOR, LISTENER]),
             ],
             |ctx, memory, fd| ctx.fd_read(memory, fd, iovs, count, OUT),
         );
@@ -125,9 +125,9 @@ mod fd_pread {
         world.each(
             &[
                 (Errno::Badf, &CLOSED),
-                (Errno::Isdir, &[ROOT, SUB]),
+                (Errno::Badf, &[ROOT, SUB]),
                 (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
-                (Errno::Notcapable, &[POOR]),
+                (Errno::Badf, &[POOR]),
             ],
             |ctx, memory, fd| ctx.fd_pread(memory, fd, iovs, count, 0, OUT),
         );
@@ -173,7 +173,7 @@ mod fd_write {
             &[
                 (Errno::Badf, &CLOSED),
                 (Errno::Badf, &[ROOT, SUB]),
-                (Errno::Notcapable, &[0, POOR, LISTENER]),
+                (Errno::Badf, &[0, POOR, LISTENER]),
             ],
             |ctx, memory, fd| ctx.fd_write(memory, fd, iovs, count, OUT),
         );
@@ -217,7 +217,7 @@ mod fd_pwrite {
                 (Errno::Badf, &CLOSED),
                 (Errno::Badf, &[ROOT, SUB]),
                 (Errno::Spipe, &[0, 1, 2, SOCKET, LISTENER]),
-                (Errno::Notcapable, &[POOR]),
+                (Errno::Badf, &[POOR]),
             ],
             |ctx, memory, fd| ctx.fd_pwrite(memory, fd, iovs, count, 0, OUT),
         );
