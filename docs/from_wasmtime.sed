@@ -1,6 +1,6 @@
 # Ports programs written for wasmtime 48, as far as names go: see FROM_WASMTIME.md.
 #   sed -i -f docs/from_wasmtime.sed src/*.rs
-# What it cannot port the compiler then names: limits, types made by `new`, errors of other crates.
+# What it cannot port the compiler then names: limits and types made by `new`.
 
 # Crates.
 s/\bwasmtime_wasi::p1::WasiP1Ctx\b/pagefork_wasi::WasiCtx/g
@@ -15,8 +15,7 @@ s/\bwasmtime\b/pagefork/g
 s/\bp1::add_to_linker_sync\b/pagefork_wasi::add_to_linker/g
 s/\badd_to_linker_sync\b/add_to_linker/g
 s/\bWasiP1Ctx\b/WasiCtx/g
-s/\.build_p1()/.build().map_err(pagefork::Error::new)?/g
-s/\(\.preopened_dir([^()]*)\)?/\1.map_err(pagefork::Error::new)?/g
+s/\.build_p1()/.build()?/g
 s/\bI32Exit\b/Exit/g
 s/\bFsPerms\b/Permissions/g
 s/\.inherit_args()/.args(std::env::args())/g

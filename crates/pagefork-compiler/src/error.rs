@@ -75,7 +75,10 @@ pub enum CompileError {
 impl From<wasmparser::BinaryReaderError> for CompileError {
     fn from(error: wasmparser::BinaryReaderError) -> Self {
         // It may name what the module names.
-        let message = OneLine(error.message()).to_string();
+        let mut message = OneLine(error.message()).to_string();
+        if message == "threads must be enabled for shared memories" {
+            message = "shared memories (threads) are not supported".to_owned();
+        }
         Self::Invalid { message, offset: error.offset() }
     }
 }

@@ -33,7 +33,11 @@ fn initial_bytes(module: &CompiledModule, at: i64, count: usize) -> Vec<u8> {
 #[test]
 fn what_is_not_supported_is_refused_by_name_and_offset() {
     for (wat, name) in [
-        ("(module (memory 1 1 shared))", "threads"),
+        ("(module (memory 1 1 shared))", "shared memories (threads) are not supported"),
+        (
+            r#"(module (import "env" "memory" (memory 1 2 shared)))"#,
+            "shared memories (threads) are not supported",
+        ),
         ("(module (type (struct)))", "garbage collection"),
     ] {
         let error = refused(wat, Features::default());

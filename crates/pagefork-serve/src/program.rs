@@ -82,9 +82,9 @@ fn is_of_a_run(error: &Error) -> bool {
 impl ProgramError {
     fn from_spawning(error: Error) -> Self {
         match error.downcast_ref() {
-            Some(&LimitError { what: LimitError::MEMORY_TOTAL, requested: size, limit }) => {
-                Self::Memory { size, limit }
-            }
+            Some(&LimitError {
+                what: LimitError::MEMORY_TOTAL, requested: size, limit, ..
+            }) => Self::Memory { size, limit },
             _ => Self::Instantiate(error),
         }
     }

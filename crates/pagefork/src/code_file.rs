@@ -77,7 +77,7 @@ impl Module {
             // and root, who could, is trusted not to.
             unsafe { load(engine, &file, None, !writable) }
         };
-        open(path).and_then(load).map_err(|error| error.context(path.display()))
+        open(path).and_then(load).map_err(|error| error.about(path.display()))
     }
 
     /// Whether these are the first bytes of a code image: eight are enough.

@@ -1,58 +1,41 @@
-use std::error::Error as StdError;
+//! Everything that can go wrong, by kinds.
+
 use std::fmt;
 use std::io;
 
-use pagefork_compiler::CompileError;
-use pagefork_compiler::file::CodeImageError;
-use pagefork_layout::slot::SlotTooLarge;
 use pagefork_layout::text::OneLine;
 use pagefork_pages::PagesError;
 
-use crate::backtrace::WasmBacktrace;
-use crate::exception::Exception;
-use crate::memory::MemoryAccessError;
-use crate::trap::Trap;
+/// The error that all of them convert into.
+mod chain;
+/// How errors are made and extended.
+mod context;
 
-/// A result whose error is an [`Error`] unless it says otherwise.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// Whatever went wrong: its [kind](Error::kind), a cause that can be
-/// [downcast](Error::downcast_ref), what it was done for, and the guest's frames
-/// if a guest was running.
-///
-/// Displayed it is the outermost context alone; with `{:#}` all causes follow on
-/// the same line, and with `{:?}` also the guest's frames.
-pub struct Error(Box<Inner>);
-
-struct Inner {
-    kind: ErrorKind,
-    /// What was being done, innermost first.
-    context: Vec<String>,
-    cause: Box<dyn StdError + Send + Sync>,
-    backtrace: Option<WasmBacktrace>,
-}
+pub use self::chain::{Error, Result};
+pub use self::context::{Context, macros};
 
 /// What part of the world an [`Error`] is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A module was refused: [`CompileError`], [`TextError`] for its text, or
-    /// [`CodeImageError`] for what was compiled before.
+    /// A module was refused: [`CompileError`](crate::CompileError), [`TextError`] for its
+    /// text, or [`CodeImageError`](crate::CodeImageError) for what was compiled before.
     Compile,
     /// Imports do not match: [`LinkError`].
     Link,
-    /// The guest trapped: [`Trap`].
+    /// The guest trapped: [`Trap`](crate::Trap).
     Trap,
-    /// A guest threw an exception that nobody caught: [`Exception`].
+    /// A guest threw an exception that nobody caught: [`Exception`](crate::Exception).
     Exception,
-    /// A host function returned an error: whatever type it is of.
+    /// The embedder's own: what a host function returned, or any error that is none of
+    /// the others.
     Host,
     /// A limit of the store was met: [`LimitError`].
     Limit,
     /// The operating system refused something: [`PagesError`] or [`SystemError`].
     System,
     /// The embedder used a value or handle where it does not fit: [`UsageError`] or
-    /// [`MemoryAccessError`].
+    /// [`MemoryAccessError`](crate::MemoryAccessError).
     Usage,
 }
 
@@ -62,8 +45,8 @@ pub enum ErrorKind {
 pub enum LinkError {
     /// Nothing is defined by that name.
     #[error(
-        "unknown import: {:?} {:?} is not defined; a {expected} is needed",
-        OneLine(.module), OneLine(.name)
+        "unknown import: {:?} {:?} is not defined; a {expected} is needed{}",
+        OneLine(.module), OneLine(.name), DidYouMean(.similar)
     )]
     UnknownImport {
         /// First name of the import.
@@ -72,6 +55,8 @@ pub enum LinkError {
         name: String,
         /// What it must be.
         expected: String,
+        /// Both names of what is defined and has nearly these names, if something is.
+        similar: Option<(String, String)>,
     },
     /// What is given for an import is of another type.
     #[error(
@@ -108,6 +93,10 @@ pub enum LinkError {
         /// Second name of the import.
         name: String,
     },
+    /// A module is neither a command nor a reactor; see
+    /// [`Linker::module`](crate::Linker::module).
+    #[error("the module is neither a command nor a reactor: {0}")]
+    ProgramKind(String),
     /// The name is defined, and shadowing is not allowed.
     #[error(
         "{:?} {:?} is already defined; `allow_shadowing` permits to replace it",
@@ -119,6 +108,20 @@ pub enum LinkError {
         /// Second name.
         name: String,
     },
+}
+
+/// A name that was perhaps meant.
+struct DidYouMean<'a>(&'a Option<(String, String)>);
+
+impl fmt::Display for DidYouMean<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some((module, name)) => {
+                write!(f, "; did you mean {:?} {:?}?", OneLine(module), OneLine(name))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// The text format of a module is malformed: where and why.
@@ -142,9 +145,9 @@ fn escape_lines(error: &wat::Error) -> String {
     lines.join("\n")
 }
 
-/// Which limit of a store was met.
+/// Which limit was met, and whose it is.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{what}: {requested} would exceed the store's limit of {limit}")]
+#[error("{what}: {requested} would exceed {source_of_limit} {limit}")]
 pub struct LimitError {
     /// What is limited, with its unit.
     pub what: &'static str,
@@ -152,6 +155,35 @@ pub struct LimitError {
     pub requested: u64,
     /// How much there may be.
     pub limit: u64,
+    /// What says so.
+    pub source_of_limit: LimitSource,
+}
+
+/// What says how much there may be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum LimitSource {
+    /// [`Store::set_limits`](crate::Store::set_limits).
+    Store,
+    /// The type of the memory or table, which has a maximum.
+    Declared,
+    /// The room that a slot has for it: see
+    /// [`Config::table_elements`](crate::Config::table_elements) and
+    /// [`Config::memory64_size`](crate::Config::memory64_size).
+    Slot,
+    /// The type of what it is numbered by.
+    Index,
+}
+
+impl fmt::Display for LimitSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Store => "the store's limit of",
+            Self::Declared => "the maximum of its own type,",
+            Self::Slot => "the room of its slot (`Config` sets it), which is",
+            Self::Index => "what its index type can number, which is",
+        })
+    }
 }
 
 impl LimitError {
@@ -217,6 +249,20 @@ pub enum UsageError {
         /// Type that it must have.
         expected: String,
         /// Type that it has.
+        found: String,
+    },
+    /// A host function that was made with a list of types, as by
+    /// [`Func::new`](crate::Func::new), has not set one of its results, or to a value of
+    /// another type.
+    #[error("result {index} of a host function of type {ty} is {found}, expected {expected}")]
+    HostResult {
+        /// The function's type.
+        ty: String,
+        /// Which result, from 0.
+        index: usize,
+        /// Type that it must have.
+        expected: String,
+        /// Type that it has, or `unset`.
         found: String,
     },
     /// A write to an immutable global.
@@ -345,202 +391,4 @@ pub enum SystemError {
         /// Why.
         source: io::Error,
     },
-}
-
-impl Error {
-    /// An error of a host function, with this cause.
-    pub fn new(cause: impl StdError + Send + Sync + 'static) -> Self {
-        Self::from_boxed(Box::new(cause))
-    }
-
-    /// An error of a host function that is a message and nothing else.
-    pub fn msg(message: impl fmt::Display) -> Self {
-        Self::from_boxed(message.to_string().into())
-    }
-
-    /// What a host function returned: an [`Error`] stays what it is.
-    pub(crate) fn from_boxed(cause: Box<dyn StdError + Send + Sync>) -> Self {
-        match cause.downcast::<Self>() {
-            Ok(error) => *error,
-            Err(cause) if cause.is::<Exception>() => Self::of_kind(ErrorKind::Exception, cause),
-            Err(cause) => Self::of_kind(ErrorKind::Host, cause),
-        }
-    }
-
-    fn of_kind(kind: ErrorKind, cause: Box<dyn StdError + Send + Sync>) -> Self {
-        Self(Box::new(Inner { kind, context: Vec::new(), cause, backtrace: None }))
-    }
-
-    /// The same error, saying also what was being done.
-    #[must_use]
-    pub fn context(mut self, doing: impl fmt::Display) -> Self {
-        self.0.context.push(doing.to_string());
-        self
-    }
-
-    /// What part of the world it is about.
-    pub fn kind(&self) -> ErrorKind {
-        self.0.kind
-    }
-
-    /// The frames of the guest that ran when it happened, innermost first, if one
-    /// did.
-    pub fn backtrace(&self) -> Option<&WasmBacktrace> {
-        self.0.backtrace.as_ref()
-    }
-
-    /// Notes the guest's frames, unless they are known from further in.
-    pub(crate) fn set_backtrace(&mut self, backtrace: impl FnOnce() -> WasmBacktrace) {
-        if self.0.backtrace.is_none() {
-            self.0.backtrace = Some(backtrace());
-        }
-    }
-
-    /// Whether the cause, or a cause of the cause, is an `E`.
-    pub fn is<E: StdError + 'static>(&self) -> bool {
-        self.downcast_ref::<E>().is_some()
-    }
-
-    /// The cause, or the nearest cause of the cause, that is an `E`.
-    pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
-        let mut cause: Option<&(dyn StdError + 'static)> = Some(&*self.0.cause);
-        while let Some(error) = cause {
-            if let Some(found) = error.downcast_ref::<E>() {
-                return Some(found);
-            }
-            cause = error.source();
-        }
-        None
-    }
-
-    /// The cause, if it is an `E`.
-    ///
-    /// # Errors
-    /// This error, if the cause is not an `E`.
-    pub fn downcast<E: StdError + Send + Sync + 'static>(self) -> Result<E> {
-        let Inner { kind, context, cause, backtrace } = *self.0;
-        match cause.downcast::<E>() {
-            Ok(found) => Ok(*found),
-            Err(cause) => Err(Self(Box::new(Inner { kind, context, cause, backtrace }))),
-        }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut contexts = self.0.context.iter().rev();
-        if !f.alternate() {
-            return match contexts.next() {
-                Some(context) => f.write_str(context),
-                None => write!(f, "{}", self.0.cause),
-            };
-        }
-        for context in contexts {
-            write!(f, "{context}: ")?;
-        }
-        write!(f, "{}", self.0.cause)?;
-        let mut said = self.0.cause.to_string();
-        let mut cause = self.0.cause.source();
-        while let Some(error) = cause {
-            // Some errors already tell their cause.
-            let text = error.to_string();
-            if !said.contains(&text) {
-                write!(f, ": {text}")?;
-                said = text;
-            }
-            cause = error.source();
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:#}")?;
-        match self.backtrace() {
-            Some(backtrace) => write!(f, "\n{backtrace}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self.0.context.is_empty() {
-            true => self.0.cause.source(),
-            false => Some(&*self.0.cause),
-        }
-    }
-}
-
-impl From<Trap> for Error {
-    fn from(trap: Trap) -> Self {
-        let backtrace = trap.backtrace().clone();
-        let mut error = Self::of_kind(ErrorKind::Trap, Box::new(trap));
-        if !backtrace.frames().is_empty() {
-            error.0.backtrace = Some(backtrace);
-        }
-        error
-    }
-}
-
-macro_rules! from_enums {
-    ($($kind:ident: $($ty:ty),*;)*) => {$($(
-        impl From<$ty> for Error {
-            fn from(error: $ty) -> Self {
-                Self::of_kind(ErrorKind::$kind, Box::new(error))
-            }
-        }
-    )*)*};
-}
-
-from_enums! {
-    Compile: CompileError, CodeImageError;
-    Exception: Exception;
-    Link: LinkError;
-    Limit: LimitError;
-    System: PagesError, SystemError;
-    Usage: UsageError, MemoryAccessError;
-}
-
-#[cfg(feature = "wat")]
-impl From<TextError> for Error {
-    fn from(error: TextError) -> Self {
-        Self::of_kind(ErrorKind::Compile, Box::new(error))
-    }
-}
-
-impl From<SlotTooLarge> for Error {
-    fn from(error: SlotTooLarge) -> Self {
-        CompileError::from(error).into()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error, PartialEq)]
-    #[error("exit {0}")]
-    struct Exit(i32);
-
-    #[test]
-    fn a_users_error_can_be_downcast_through_contexts_and_boxes() {
-        let error = Error::new(Exit(3)).context("calling main");
-        assert_eq!(error.downcast_ref::<Exit>(), Some(&Exit(3)));
-        let boxed: Box<dyn StdError + Send + Sync> = Box::new(error);
-        let error = Error::from_boxed(boxed);
-        assert_eq!(error.kind(), ErrorKind::Host);
-        assert_eq!(error.to_string(), "calling main");
-        assert_eq!(format!("{error:#}"), "calling main: exit 3");
-        assert_eq!(error.downcast::<Exit>().unwrap(), Exit(3));
-    }
-
-    #[test]
-    fn kinds_follow_the_cause() {
-        assert_eq!(Error::from(UsageError::Suspended).kind(), ErrorKind::Usage);
-        let error = Error::msg("no");
-        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Host, "no".to_owned()));
-        assert!(!error.is::<Exit>());
-    }
 }

@@ -86,6 +86,7 @@ impl References {
                     what: "host references",
                     requested: 1 << 32,
                     limit: u32::MAX.into(),
+                    source_of_limit: crate::error::LimitSource::Index,
                 }
                 .into())
             }

@@ -22,12 +22,13 @@ pub struct Func {
 
 impl Func {
     /// Makes a closure a function of the type `ty`. It gets the arguments, which
-    /// are of that type, and sets the results, which are zero or null before.
+    /// are of that type, and must set each of the results.
     ///
     /// If the closure returns an error, the guests that called it are left, and
     /// their callers get it, unless it is an [`Exception`](crate::Exception) that
     /// one of them catches; if it panics, they are left, too, and the panic goes on
-    /// in the embedder. Results of a wrong type are an error.
+    /// in the embedder. A result that is not set, or of a wrong type, is the error
+    /// [`UsageError::HostResult`].
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,

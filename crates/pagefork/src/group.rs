@@ -98,6 +98,21 @@ pub(crate) struct StoreInner {
 // on every thread; host functions and host values are `Send` and `Sync`.
 unsafe impl Send for StoreInner {}
 
+// SAFETY: of the fields only the activation is not `Sync` by itself. What is read of it
+// through `&StoreInner` are plain words, which are written only through `&mut StoreInner`
+// or while a guest runs, when its entry holds the `&mut`; what is parked in it, which may
+// not be `Sync`, is taken through `&mut` alone. The pages of slots are written through `&mut`
+// or by guests, too, but for the interrupt words, which are atomic.
+unsafe impl Sync for StoreInner {}
+
+/// The fields that are `Sync` by themselves, all but the activation.
+const _: () = {
+    const fn sync<T: Sync>() {}
+    sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
+    sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
+    sync::<(Option<Copied>, Vec<Val>, Option<Home>, Option<Owner>, Option<StoreId>, u64)>();
+};
+
 /// What the host keeps about an instance.
 pub(crate) struct InstanceData {
     pub(crate) module: Module,

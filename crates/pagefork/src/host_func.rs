@@ -3,7 +3,7 @@ use std::error::Error as StdError;
 use pagefork_layout::module::{FuncType, ValType};
 
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UsageError};
 use crate::func::Caller;
 use crate::store::StoreInner;
 use crate::typed::{Owner, WasmTy, WasmValues};
@@ -58,15 +58,12 @@ impl HostFunc {
                 for (i, ty) in types.params.iter().enumerate() {
                     values.push(Val::from_cell(cells.add(i).read(), *ty, &*store, owner));
                 }
-                let unset = |ty: &ValType| Val::default_for(*ty).unwrap_or(Val::I32(0));
-                values.extend(types.results.iter().map(unset));
+                values.extend(types.results.iter().map(|ty| unset(*ty)));
                 let (params, results) = values.split_at_mut(types.params.len());
                 let result = function(Caller::new(store, base), params, results);
                 let result = result.and_then(|()| {
-                    for (i, (value, ty)) in results.iter().zip(&types.results).enumerate() {
-                        value.check_type(&*store, *ty, || {
-                            format!("result {i} of a host function")
-                        })?;
+                    for (i, value) in results.iter().enumerate() {
+                        check_result(&*store, &types, i, value)?;
                         cells.add(i).write(value.to_cell(&*store, owner)?);
                     }
                     Ok(())
@@ -77,6 +74,31 @@ impl HostFunc {
         };
         Self::from_call(engine, ty, Box::new(call))
     }
+}
+
+/// What a result of this type is before the host function sets it: a value of another type.
+fn unset(ty: ValType) -> Val {
+    match ty {
+        ValType::Ref(_) => Val::I32(0),
+        _ => Val::FuncRef(None),
+    }
+}
+
+/// # Errors
+/// If the value cannot be that result of a host function of this type.
+fn check_result(store: &StoreInner, ty: &FuncType, index: usize, value: &Val) -> Result<()> {
+    let expected = ty.results[index];
+    let found = match (value, unset(expected)) {
+        (Val::FuncRef(None), Val::FuncRef(None)) | (Val::I32(0), Val::I32(0)) => "unset".to_owned(),
+        _ => match value.check_type(store, expected, String::new) {
+            Err(error) if matches!(error.downcast_ref(), Some(UsageError::TypeMismatch { .. })) => {
+                value.ty().to_string()
+            }
+            other => return other,
+        },
+    };
+    let (ty, expected) = (ty.to_string(), expected.to_string());
+    Err(UsageError::HostResult { ty, index, expected, found }.into())
 }
 
 /// Closures that can be host functions: `Fn(A, B, ..) -> R` and

@@ -185,7 +185,7 @@ impl Instance {
             function.ok_or_else(|| UsageError::NoExport { kind, name: name.to_owned() })?;
         function
             .typed(&store)
-            .map_err(|error| error.context(format!("the exported function {:?}", OneLine(name))))
+            .map_err(|error| error.about(format_args!("the exported function {:?}", OneLine(name))))
     }
 
     /// The exported memory `name`.

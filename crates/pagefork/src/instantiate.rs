@@ -15,7 +15,7 @@ use pagefork_pages::{Slot, Strategies};
 use crate::audit;
 use crate::engine::Engine;
 use crate::enter::{self, Outcome};
-use crate::error::{LimitError, LinkError, Result, UsageError};
+use crate::error::{LimitError, LimitSource, LinkError, Result, UsageError};
 use crate::func::{Entry, Func};
 use crate::group::{Imports, Place};
 use crate::instance::{Extern, Instance};
@@ -339,11 +339,13 @@ fn check_sizes(
     let tables = &info.tables[info.imported_tables as usize..];
     for (table, capacity) in tables.iter().zip(&layout.table_capacities) {
         limits::check("elements of a table", table.minimum, limits.table_elements)?;
-        limits::check("elements the slot has room for", table.minimum, *capacity)?;
+        let what = "elements of a table";
+        limits::check_of(LimitSource::Slot, what, table.minimum, *capacity)?;
     }
     for (size, place) in plan.memory_sizes.iter().zip(&layout.memories) {
         limits::check("bytes of a memory", size.initial, limits.memory_size)?;
-        limits::check("bytes the slot has room for", size.initial, place.reservation)?;
+        let what = "bytes of a memory";
+        limits::check_of(LimitSource::Slot, what, size.initial, place.reservation)?;
         memory_total = memory_total.saturating_add(size.initial);
     }
     Ok(limits::check(LimitError::MEMORY_TOTAL, memory_total, limits.memory_total)?)

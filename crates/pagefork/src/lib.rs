@@ -53,6 +53,8 @@ mod limits;
 
 /// Definitions by name, for imports.
 mod linker;
+/// Names that were perhaps meant.
+mod similar;
 /// Instances and their exports.
 mod instance;
 /// Making instances, in the specification's order.
@@ -131,7 +133,11 @@ pub use crate::config::Config;
 pub use crate::engine::Engine;
 #[cfg(feature = "wat")]
 pub use crate::error::TextError;
-pub use crate::error::{Error, ErrorKind, LimitError, LinkError, Result, SystemError, UsageError};
+#[doc(hidden)]
+pub use crate::error::macros;
+pub use crate::error::{
+    Context, Error, ErrorKind, LimitError, LimitSource, LinkError, Result, SystemError, UsageError,
+};
 pub use crate::exception::{Exception, ExnRef};
 pub use crate::externref::ExternRef;
 pub use crate::func::{Caller, Func};

@@ -1,4 +1,4 @@
-use crate::error::LimitError;
+use crate::error::{LimitError, LimitSource};
 
 /// How much a store may use. Nothing is limited unless it is said here, apart
 /// from what modules and slots limit themselves.
@@ -108,10 +108,31 @@ impl Usage {
 }
 
 /// # Errors
-/// If `requested` is beyond `limit`.
+/// If `requested` is beyond `limit`, which the store has.
 pub(crate) fn check(what: &'static str, requested: u64, limit: u64) -> Result<(), LimitError> {
+    check_of(LimitSource::Store, what, requested, limit)
+}
+
+/// # Errors
+/// If `requested` is beyond `limit`.
+pub(crate) fn check_of(
+    source_of_limit: LimitSource,
+    what: &'static str,
+    requested: u64,
+    limit: u64,
+) -> Result<(), LimitError> {
     match requested <= limit {
         true => Ok(()),
-        false => Err(LimitError { what, requested, limit }),
+        false => Err(LimitError { what, requested, limit, source_of_limit }),
+    }
+}
+
+/// What says that a memory or table can have no more than `limit`, which is the room of its
+/// slot, its declared maximum or what its index type can number, whichever is least.
+pub(crate) fn source_of(limit: u64, declared: Option<u64>, numbered: u64) -> LimitSource {
+    match declared {
+        Some(maximum) if maximum <= limit => LimitSource::Declared,
+        _ if numbered <= limit => LimitSource::Index,
+        _ => LimitSource::Slot,
     }
 }

@@ -2,7 +2,8 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use pagefork_layout::module::{ExternType, FuncType};
+use pagefork_layout::module::{ExternType, FuncType, Item};
+use pagefork_layout::text::OneLine;
 
 use crate::engine::Engine;
 use crate::error::{Error, LinkError, Result, UsageError};
@@ -12,6 +13,7 @@ use crate::instance::{Extern, Instance};
 use crate::instantiate::describe;
 use crate::module::{ImportType, Module};
 use crate::pre::InstancePre;
+use crate::similar;
 use crate::store::{AsContext, AsContextMut, Invariant, StoreInner};
 use crate::value::Val;
 
@@ -165,19 +167,106 @@ impl<T: 'static> Linker<T> {
         Ok(self)
     }
 
-    /// Instantiates a module and defines all exports of the instance under the
-    /// name `name`.
+    /// Defines the exports of a module under the name `name`.
+    ///
+    /// A *reactor*, which is any module without the export `_start`, is instantiated, its
+    /// `_initialize` is called if it exports that, and all exports of the instance are
+    /// defined. Of a *command*, a module that exports `_start`, the functions are defined,
+    /// and each call of one of them makes an instance of its own, which stays until the
+    /// store goes.
     ///
     /// # Errors
-    /// As [`Linker::instantiate`] and [`Linker::instance`].
+    /// [`LinkError::ProgramKind`] if the module exports both, or one that is no function, or
+    /// if a command exports what is no function, unless tools always do so; what
+    /// `_initialize` fails with; else as [`Linker::instantiate`] and [`Linker::instance`].
+    /// Errors of instances of a command arrive when its functions are called.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let counter = Module::new(&engine, r#"(module
+    ///     (global $count (mut i32) (i32.const 0))
+    ///     (func (export "_initialize") (global.set $count (i32.const 40)))
+    ///     (func (export "next") (result i32)
+    ///         (global.set $count (i32.add (global.get $count) (i32.const 1)))
+    ///         (global.get $count)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let mut linker = Linker::new(&engine);
+    /// linker.module(&mut store, "counter", &counter)?;
+    /// let next = linker.get(&mut store, "counter", "next").unwrap().into_func().unwrap();
+    /// let next = next.typed::<(), i32>(&store)?;
+    /// assert_eq!((next.call(&mut store, ())?, next.call(&mut store, ())?), (41, 42));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn module(
         &mut self,
         mut store: impl AsContextMut<Data = T>,
         name: &str,
         module: &Module,
     ) -> Result<&mut Self> {
-        let instance = self.instantiate(&mut store, module)?;
-        self.instance(store, name, instance)
+        match program_kind(module)? {
+            ProgramKind::Command => self.command(name, module),
+            ProgramKind::Reactor => {
+                let instance = self.instantiate(&mut store, module)?;
+                if let Some(initialize) = instance.get_func(&mut store, "_initialize") {
+                    let initialize = initialize.typed::<(), ()>(&store);
+                    let called = initialize.and_then(|function| function.call(&mut store, ()));
+                    called.map_err(|error| error.about("`_initialize` of the reactor"))?;
+                }
+                self.instance(store, name, instance)
+            }
+        }
+    }
+
+    fn command(&mut self, name: &str, module: &Module) -> Result<&mut Self> {
+        let pre = self.instantiate_pre(module)?;
+        for export in module.exports() {
+            let own = export.name().to_owned();
+            match export.ty() {
+                ExternType::Func(ty) => {
+                    let pre = pre.clone();
+                    let ty = ty.clone();
+                    self.func_new(name, export.name(), ty, move |mut caller, params, results| {
+                        let instance = pre.instantiate(&mut caller)?;
+                        let function = instance.get_func(&mut caller, &own);
+                        let function = function.expect("its module exports this function");
+                        function.call(&mut caller, params, results)
+                    })?;
+                }
+                _ if EXPORTED_ANYWAY.contains(&export.name()) => (),
+                other => {
+                    let (own, found) = (OneLine(&own), describe(other));
+                    let why = format!("it exports `_start`, and {own:?}, a {found}");
+                    return Err(LinkError::ProgramKind(why).into());
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// The function that `module`, if it is one, does its work in: what is defined by
+    /// this name and the empty one, or `_start`; else a function that does nothing.
+    ///
+    /// # Errors
+    /// [`LinkError::ProgramKind`] if what is defined so is no function.
+    ///
+    /// # Panics
+    /// If the store is of another engine.
+    pub fn get_default(
+        &self,
+        mut store: impl AsContextMut<Data = T>,
+        module: &str,
+    ) -> Result<Func> {
+        for name in ["", "_start"] {
+            if let Some(found) = self.get(&mut store, module, name) {
+                let why = || LinkError::ProgramKind(format!("its {name:?} is no function"));
+                return found.into_func().ok_or_else(|| why().into());
+            }
+        }
+        Ok(Func::wrap(store, || ()))
     }
 
     /// Defines each import of `module` that is a function and not defined yet, as
@@ -249,7 +338,7 @@ impl<T: 'static> Linker<T> {
         let mut imports = Vec::with_capacity(module.imports().len());
         for import in module.imports() {
             let definition = self.definition(import.module(), import.name());
-            let definition = definition.ok_or_else(|| Error::from(unknown(&import)))?;
+            let definition = definition.ok_or_else(|| Error::from(self.unknown(&import)))?;
             if let Definition::HostFunc(function) = definition {
                 let found = ExternType::Func(function.ty.clone());
                 if found != *import.ty() {
@@ -278,6 +367,21 @@ impl<T: 'static> Linker<T> {
         Ok(mapped)
     }
 
+    fn unknown(&self, import: &ImportType<'_>) -> LinkError {
+        let wanted = (import.module(), import.name());
+        let defined = self
+            .modules
+            .iter()
+            .flat_map(|(module, names)| names.keys().map(|name| (module.as_str(), name.as_str())));
+        let similar = similar::most_similar(wanted, defined);
+        LinkError::UnknownImport {
+            module: import.module().to_owned(),
+            name: import.name().to_owned(),
+            expected: describe(import.ty()),
+            similar: similar.map(|(module, name)| (module.to_owned(), name.to_owned())),
+        }
+    }
+
     fn definition(&self, module: &str, name: &str) -> Option<&Definition> {
         self.modules.get(module)?.get(name)
     }
@@ -293,6 +397,51 @@ impl<T: 'static> Linker<T> {
     }
 }
 
+/// What tools make a command export that is no function.
+const EXPORTED_ANYWAY: [&str; 7] = [
+    "memory",
+    "table",
+    "__indirect_function_table",
+    "__data_end",
+    "__heap_base",
+    "__dso_handle",
+    "__rtti_base",
+];
+
+/// What a module is to WASI.
+enum ProgramKind {
+    /// Each call is of an instance of its own.
+    Command,
+    /// All calls are of one instance.
+    Reactor,
+}
+
+fn program_kind(module: &Module) -> Result<ProgramKind, LinkError> {
+    let exports = |name| match module.export(name) {
+        None => Ok(false),
+        Some(Item::Func(_)) => Ok(true),
+        Some(_) => Err(LinkError::ProgramKind(format!("`{name}` is no function"))),
+    };
+    match (exports("_start")?, exports("_initialize")?) {
+        (true, true) => {
+            let why = "it exports both `_start` and `_initialize`".to_owned();
+            Err(LinkError::ProgramKind(why))
+        }
+        (true, false) => Ok(ProgramKind::Command),
+        (false, _) => Ok(ProgramKind::Reactor),
+    }
+}
+
+impl<T: 'static> Default for Linker<T> {
+    /// A linker of an engine of its own with the default configuration.
+    ///
+    /// # Panics
+    /// As [`Engine::default`].
+    fn default() -> Self {
+        Self::new(&Engine::default())
+    }
+}
+
 impl<T> Clone for Linker<T> {
     fn clone(&self) -> Self {
         Self {
@@ -301,13 +450,5 @@ impl<T> Clone for Linker<T> {
             allow_shadowing: self.allow_shadowing,
             data: PhantomData,
         }
-    }
-}
-
-fn unknown(import: &ImportType<'_>) -> LinkError {
-    LinkError::UnknownImport {
-        module: import.module().to_owned(),
-        name: import.name().to_owned(),
-        expected: describe(import.ty()),
     }
 }

@@ -10,6 +10,7 @@ use crate::error::{LimitError, Result, UsageError};
 use crate::group::Place;
 use crate::instantiate::spawn_alone;
 use crate::interrupt::Interruption;
+use crate::limits;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreId, StoreInner};
 
@@ -320,7 +321,7 @@ impl StoreInner {
     /// pages. The only place where the size word of a memory is written.
     pub(crate) fn grow_memory(&mut self, place: Place, delta: u64) -> Result<u64> {
         self.note_writer();
-        let (limits, index) = (self.limits, place.own_index as usize);
+        let (allowed, index) = (self.limits, place.own_index as usize);
         let total = self.memory_total_if_limited();
         let instance = self.instance_mut(place.ordinal);
         // No slot has room for more than the memory's declared maximum.
@@ -331,13 +332,15 @@ impl StoreInner {
         }
         let pages = old_pages.saturating_add(delta);
         if pages > maximum {
-            let what = "wasm pages of the memory";
-            return Err(LimitError { what, requested: pages, limit: maximum }.into());
+            let info = instance.module.info();
+            let ty = &info.memories[(info.imported_memories + place.own_index) as usize];
+            let source = limits::source_of(maximum, ty.maximum, pages_max(ty.memory64));
+            limits::check_of(source, "wasm pages of a memory", pages, maximum)?;
         }
         let size = pages * WASM_PAGE_SIZE;
-        crate::limits::check("bytes of a memory", size, limits.memory_size)?;
+        limits::check("bytes of a memory", size, allowed.memory_size)?;
         let total = total.saturating_add(delta * WASM_PAGE_SIZE);
-        crate::limits::check(LimitError::MEMORY_TOTAL, total, limits.memory_total)?;
+        limits::check(LimitError::MEMORY_TOTAL, total, allowed.memory_total)?;
         if let Err(error) = instance.slot.grow_memory(index, size) {
             if !instance.slot.is_whole() {
                 // More is accessible than the memory has, and that cannot be changed.

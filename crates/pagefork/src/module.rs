@@ -166,7 +166,7 @@ impl Module {
         let path = path.as_ref();
         let bytes = std::fs::read(path)
             .map_err(|source| SystemError::File { path: path.to_owned(), source })?;
-        Self::new(engine, bytes).map_err(|error| error.context(path.display()))
+        Self::new(engine, bytes).map_err(|error| error.about(path.display()))
     }
 
     /// A module whose code was compiled just now.
@@ -227,7 +227,8 @@ impl Module {
         let mut limits = engine.config().compile.limits;
         // Nothing ever runs in it; the layout keeps the smallest stack it allows.
         limits.stack_size = 0;
-        let layout = SlotLayout::new(&info, &limits)?;
+        let layout =
+            SlotLayout::new(&info, &limits).map_err(pagefork_compiler::CompileError::from)?;
         let code = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
         let module = CompiledModule { info, layout, code };
         let (info, mut uses) = (&module.info, engine.type_uses());

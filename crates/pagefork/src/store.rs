@@ -20,7 +20,8 @@ use crate::pool::{self, Home, ParkedStore};
 /// store frees all of its address space.
 ///
 /// A store may move between threads, if `T` may, and any thread may enter its
-/// guests.
+/// guests. If `T` may be shared by threads, so may the store: they read its data and
+/// memories at once.
 ///
 /// # Examples
 ///
@@ -126,8 +127,22 @@ pub(crate) struct Full<T> {
 /// ```
 pub(crate) type Invariant<T> = PhantomData<fn(T) -> T>;
 
-// SAFETY: `inner` may be used from any thread, one at a time, see `group`.
+// SAFETY: a store owns what its pointer leads to, a `StoreInner`, which is `Send`, and a `T`.
 unsafe impl<T: Send> Send for Store<T> {}
+
+// SAFETY: as above; through `&Store` there is `&StoreInner`, which is `Sync`, and `&T`.
+unsafe impl<T: Sync> Sync for Store<T> {}
+
+impl<T: Default> Default for Store<T> {
+    /// A store with the default data, of an engine of its own with the default
+    /// configuration.
+    ///
+    /// # Panics
+    /// As [`Engine::default`].
+    fn default() -> Self {
+        Self::new(&Engine::default(), T::default())
+    }
+}
 
 impl<T> Store<T> {
     /// An empty store.

@@ -7,6 +7,7 @@ use pagefork_layout::trap::TrapCode;
 use crate::error::{LimitError, Result, UsageError};
 use crate::group::Place;
 use crate::instantiate::spawn_alone;
+use crate::limits;
 use crate::module::Module;
 use crate::store::{AsContext, AsContextMut, StoreId, StoreInner};
 use crate::value::{Cell, Val};
@@ -290,8 +291,12 @@ impl StoreInner {
         let old = self.table_length(table);
         let new = old.saturating_add(delta);
         // No table has room for more than its maximum.
-        crate::limits::check("elements the table has room for", new, self.table_capacity(table))?;
-        crate::limits::check("elements of a table", new, self.limits.table_elements)?;
+        let (what, capacity) = ("elements of a table", self.table_capacity(table));
+        let ty = self.table_type(table);
+        let numbered = if ty.table64 { u64::MAX } else { u32::MAX.into() };
+        let source = limits::source_of(capacity, ty.maximum, numbered);
+        limits::check_of(source, what, new, capacity)?;
+        limits::check(what, new, self.limits.table_elements)?;
         self.put_elements(table, old, (0..delta).map(|_| word));
         // SAFETY: the word is in the state zone.
         unsafe { self.table_length_word(table).write(new) };

@@ -4,8 +4,8 @@ use std::backtrace::Backtrace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pagefork::{
-    Caller, Engine, Error, ErrorKind, Func, FuncType, Instance, Linker, Module, Result, Store,
-    Trap, TrapCode, UsageError, Val, ValType,
+    Caller, Context, Engine, Error, ErrorKind, Func, FuncType, Instance, Linker, Module, Result,
+    Store, Trap, TrapCode, UsageError, Val, ValType, bail, ensure, format_err,
 };
 
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -120,8 +120,91 @@ fn untyped_host_functions_are_checked() -> Result<()> {
     let run = instance.get_typed_func::<i32, i64>(&mut store, "run")?;
     assert_eq!(run.call(&mut store, 14)?, 42);
     let error = run.call(&mut store, -1).unwrap_err();
-    assert!(matches!(error.downcast_ref(), Some(UsageError::TypeMismatch { .. })), "{error}");
+    assert!(matches!(error.downcast_ref(), Some(UsageError::HostResult { .. })), "{error}");
     assert_eq!(run.call(&mut store, 14)?, 42);
+    Ok(())
+}
+
+#[test]
+fn a_host_function_that_forgets_a_result_is_an_error() -> Result<()> {
+    let mut store = store();
+    let results = [ValType::I32, ValType::F64, ValType::V128, ValType::FUNCREF, ValType::EXTERNREF];
+    let ty = FuncType { params: [ValType::I32].into(), results: results.into() };
+    let own = Func::wrap(&mut store, || ());
+    let f = Func::new(&mut store, ty, move |_, params, results| {
+        let values =
+            [Val::I32(0), Val::F64(0), Val::V128(0), Val::FuncRef(Some(own)), Val::ExternRef(None)];
+        let forgotten = params[0].i32().unwrap();
+        for (i, value) in values.into_iter().enumerate().filter(|(i, _)| *i as i32 != forgotten) {
+            results[i] = value;
+        }
+        Ok(())
+    });
+    let instance = forwarding(&mut store, f)?;
+    let run = instance.get_func(&mut store, "run").unwrap();
+    let mut found = vec![Val::I32(7); 5];
+    // By a guest, and by the host itself.
+    for function in [run, f] {
+        function.call(&mut store, &[Val::I32(-1)], &mut found)?;
+        for (index, ty) in results.iter().enumerate() {
+            let params = [Val::I32(index as i32)];
+            let error = function.call(&mut store, &params, &mut found).unwrap_err();
+            let Some(UsageError::HostResult { index: at, expected, found, .. }) =
+                error.downcast_ref()
+            else {
+                panic!("{error:?}");
+            };
+            assert_eq!((*at, &**expected, &**found), (index, &*ty.to_string(), "unset"));
+            assert_eq!(error.kind(), ErrorKind::Usage);
+        }
+        function.call(&mut store, &[Val::I32(-1)], &mut found)?;
+    }
+    Ok(())
+}
+
+/// The standard library's errors, an embedder's own, and errors with contexts.
+#[test]
+fn every_error_converts_by_the_question_mark() -> Result<()> {
+    let mut store = store();
+    let f = Func::wrap(&mut store, |kind: i32| -> Result<i32> {
+        match kind {
+            0 => Ok("12x".parse::<i32>()?),
+            1 => Ok(std::fs::read("/nowhere/at/all").context("reading the settings")?.len() as i32),
+            2 => Err(Exit(4))?,
+            3 => bail!("kind {kind} is wrong"),
+            4 => bail!(Exit(5)),
+            5 => Ok(None.with_context(|| format!("nothing for {kind}"))?),
+            6 => Err(format_err!("inner").context(Exit(6)))?,
+            _ => {
+                ensure!(kind < 8, "{kind} is too large");
+                ensure!(kind > 8);
+                Ok(0)
+            }
+        }
+    });
+    let instance = forwarding(&mut store, f)?;
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;
+    let mut error = |kind| run.call(&mut store, kind).unwrap_err();
+    assert!(error(0).is::<std::num::ParseIntError>());
+    let (plain, whole) = (error(1).to_string(), format!("{:#}", error(1)));
+    assert_eq!(plain, "reading the settings");
+    assert!(whole.starts_with("reading the settings: ") && whole.contains("os error 2"), "{whole}");
+    let not_found = std::io::ErrorKind::NotFound;
+    assert_eq!(error(1).downcast_ref::<std::io::Error>().unwrap().kind(), not_found);
+    assert_eq!(error(2).downcast_ref(), Some(&Exit(4)));
+    assert_eq!(error(3).to_string(), "kind 3 is wrong");
+    assert_eq!(error(4).downcast::<Exit>().unwrap(), Exit(5));
+    assert_eq!(error(5).to_string(), "nothing for 5");
+    assert_eq!(error(6).downcast_ref(), Some(&Exit(6)));
+    assert_eq!(error(7).to_string(), "condition failed: `kind > 8`");
+    assert_eq!(error(8).to_string(), "8 is too large");
+    for kind in 0..9 {
+        assert_eq!(error(kind).kind(), ErrorKind::Host);
+        assert_eq!(error(kind).backtrace().unwrap().frames().len(), 1);
+        // For those who take any error, and back.
+        let boxed: Box<dyn std::error::Error + Send + Sync> = error(kind).into();
+        assert_eq!(Error::from_boxed(boxed).backtrace().unwrap().frames().len(), 1);
+    }
     Ok(())
 }
 
