@@ -32,6 +32,17 @@ const SAFE: &[&str] = &[
 /// Words that are left over from writing.
 const LEFTOVERS: &[&str] = &["todo!", "unimplemented!", "dbg!", "FIXME", "TODO", "XXX"];
 
+/// What proofs of `unsafe` blocks begin with that name no witness: neither a value nor a
+/// clause of a contract.
+const NO_WITNESS: &[&str] = &[
+    "the caller's promise",
+    "the caller's.",
+    "as the caller",
+    "as above",
+    "the promise made",
+    "the contract of",
+];
+
 /// Checks every rule and reports every breach, one a line.
 pub(crate) fn run(host: &Host) -> Result {
     let mut files = BTreeMap::new();
@@ -116,6 +127,10 @@ fn check_text(path: &Path, text: &str, root: &str, wrong: &mut Vec<String>) {
         }
         if !root.is_empty() && line.contains(root) {
             at(format!("{root} is a path of one machine"));
+        }
+        let proof = line.trim_start().strip_prefix("// SAFETY: ").unwrap_or_default();
+        if let Some(words) = NO_WITNESS.iter().find(|words| proof.starts_with(**words)) {
+            at(format!("{words:?} names no witness: say which clause or value proves it"));
         }
         if let Some(citation) = vague_citation(line) {
             at(format!("{citation:?} does not say whose (\"wasmtime issue 4040\")"));
@@ -342,6 +357,7 @@ mod tests {
             ("a.rs", "//! See issue 12.\n", "does not say whose"),
             ("a.rs", "//! As the issue 12 says.\n", "does not say whose"),
             ("a.rs", "//! A. \n", "blanks at the end"),
+            ("a.rs", "//! A.\n// SAFETY: the caller's promise.\n", "names no witness"),
             ("a.rs", "//! A.", "no newline"),
             ("a.md", "[x](y.md)\n", "leads nowhere"),
             ("a.md", "# A\n[x](#b)\n", "no such heading"),

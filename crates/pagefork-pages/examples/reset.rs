@@ -79,7 +79,7 @@ fn measure(
         if image.extents().iter().any(|extent| extent.contains(&offset)) {
             image.read(offset, &mut wanted)?;
         }
-        // SAFETY: as above.
+        // SAFETY: the place is accessible in the slot, and only this thread uses it.
         assert_eq!(unsafe { place.read_volatile() }, wanted[0], "{kind}");
     }
     let median = |mut all: Vec<u128>| {

@@ -81,7 +81,7 @@ impl HostFeatures {
             unsafe { page.write_volatile(0xff) };
         }
         pages.discard(0..2 * PAGE_SIZE)?;
-        // SAFETY: as above; the pages are still mapped.
+        // SAFETY: the pages are still mapped, and readable as before.
         let found = unsafe { (of_image.read_volatile(), anonymous.read_volatile()) };
         let discard = found == (IMAGE_BYTE, 0);
         Ok(Self {

@@ -21,10 +21,10 @@ pub(crate) const BLOCKS: u32 = PAGE_SIZE as u32 / size_of::<Block>() as u32;
 /// can be read, and nobody writes it.
 pub(crate) unsafe fn mend(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     if std::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has it; else as the caller says.
+        // SAFETY: the processor has AVX2; the rest is this function's contract, too.
         return unsafe { mend_wide(page, wanted) };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract, which is the same.
     unsafe { mend_blocks(page, wanted) }
 }
 
@@ -32,7 +32,7 @@ pub(crate) unsafe fn mend(page: *mut u8, wanted: Option<*const u8>) -> u32 {
 /// As of [`mend`].
 #[target_feature(enable = "avx2")]
 unsafe fn mend_wide(page: *mut u8, wanted: Option<*const u8>) -> u32 {
-    // SAFETY: as the caller says.
+    // SAFETY: by the contract of `mend`, which is the same.
     unsafe { mend_blocks(page, wanted) }
 }
 

@@ -57,7 +57,8 @@ impl Reservation {
         }
         let tail = self.length - length;
         if tail > 0 {
-            // SAFETY: as above, for the tail.
+            // SAFETY: the tail is ours by the type's invariant, and the caller has nothing that
+            // points into it.
             unsafe { sys::release(self.start + length, tail)? };
             self.length = length;
         }

@@ -483,9 +483,9 @@ impl SlotPages {
     /// The page is accessible, nobody else uses it, and [`Self::can_restore`].
     pub(crate) unsafe fn restore(&self, page: u64) {
         match self.source(page) {
-            // SAFETY: as the caller says.
+            // SAFETY: by this function's contract the page is accessible and nobody else's.
             Some(source) => unsafe { self.restore_from(source, page..page + PAGE_SIZE) },
-            // SAFETY: as above.
+            // SAFETY: by this function's contract the page is accessible and nobody else's.
             None => unsafe { self.clear(page..page + PAGE_SIZE) },
         }
     }
@@ -496,7 +496,7 @@ impl SlotPages {
     /// It is accessible, and nobody else uses it.
     pub(crate) unsafe fn clear(&self, range: Range<u64>) {
         let length = (range.end - range.start) as usize;
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract the range is accessible and nobody else's.
         unsafe { self.place(range.start).write_bytes(0, length) }
     }
 

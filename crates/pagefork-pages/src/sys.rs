@@ -209,7 +209,7 @@ pub(crate) unsafe fn map_window(
     })?;
     assert_eq!(place.addr(), address, "a fixed map lies where it was asked for");
     attempt(Call::KeepFromFork, 0, (), || {
-        // SAFETY: as above.
+        // SAFETY: the range is the map that was just made.
         unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxDontFork) }
     })
 }

@@ -310,7 +310,7 @@ pub(crate) fn scan_private(
 /// # Safety
 /// The request reads and writes a `T`, and what it does is the caller's right.
 unsafe fn control<T>(file: BorrowedFd<'_>, request: Opcode, value: &mut T) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: by this function's contract, which is the same.
     unsafe { control_counting(file, request, value).map(drop) }
 }
 
@@ -322,7 +322,7 @@ unsafe fn control_counting<T>(
     value: &mut T,
 ) -> Result<usize, Errno> {
     let value: *mut T = value;
-    // SAFETY: as the caller promises.
+    // SAFETY: by this function's contract the request is one of a `T`, which `value` is.
     let count = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), value.cast::<c_void>()) };
     usize::try_from(count).map_err(|_| last_errno())
 }

@@ -143,7 +143,7 @@ fn nothing_can_write_cut_or_grow_images_that_share() {
             let writable =
                 unsafe { libc::mprotect(readable, 4096, libc::PROT_READ | libc::PROT_WRITE) };
             assert_ne!(writable, 0);
-            // SAFETY: as above.
+            // SAFETY: unmaps the map made above, to which nothing points.
             unsafe { libc::munmap(readable, 4096) };
         }
         for length in [0, size - PAGE, size + PAGE] {

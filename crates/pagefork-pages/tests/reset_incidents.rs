@@ -514,7 +514,7 @@ fn a_discard_that_fails_at_locked_pages_leaves_a_slot_as_before_or_not_whole() {
         let half_gone = refused && slot.is_whole() && contents(&slot) != before;
         assert!(!half_gone, "half of it is gone");
         if unlocked_later {
-            // SAFETY: as above.
+            // SAFETY: this keeps the contents of pages.
             assert_eq!(unsafe { libc::munlock(locked, PAGE as usize) }, 0);
         }
         slot.reset_for(OWNER).unwrap();

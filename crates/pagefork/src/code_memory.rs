@@ -62,7 +62,7 @@ impl CodeMemory {
             return Self::new(&[], 0);
         }
         let failed = |source: PagesError| SystemError::CodeMemory { size, source };
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract the file has these bytes, and they never change.
         let mapped = unsafe { CodeFile::map(file, offset, size, code) }.map_err(failed)?;
         let start = mapped.start().expose_provenance();
         Ok(Self { start, code, place: Place::Mapped(mapped) })

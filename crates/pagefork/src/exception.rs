@@ -186,7 +186,8 @@ pub(crate) unsafe fn throw(
     service: Service,
     cells: *const Cell,
 ) -> Thrown {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract the guest waits in a host call: `guest_sp` is the
+    // frame pointer of its thunk.
     let landing = unsafe { find_landing(store, activation.guest_sp) };
     // SAFETY: both services have an argument.
     let first = unsafe { (*cells).low };
@@ -216,7 +217,8 @@ pub(crate) unsafe fn throw(
             _ => Cell::from_u64(cell.low),
         })
         .collect();
-    // SAFETY: the caller's promise; what lies below the landing's frame is over.
+    // SAFETY: by this function's contract the guest waits; it lands where `find_landing` says,
+    // and what lies below that frame is over.
     unsafe { land(activation, store, caller, tag, &values, landing) }
 }
 
@@ -234,7 +236,8 @@ pub(crate) unsafe fn throw_error(
         Some(exception) if error.kind() == ErrorKind::Exception => exception,
         _ => return Err(error),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract the guest waits in a host call: `guest_sp` is the
+    // frame pointer of its thunk.
     let Some(landing) = (unsafe { find_landing(store, activation.guest_sp) }) else {
         return Err(error);
     };
@@ -242,7 +245,7 @@ pub(crate) unsafe fn throw_error(
     let tag = exception.tag.place(store)?;
     let cells = exception.payload.iter().map(|value| value.to_cell(store, tag.ordinal));
     let cells: Vec<Cell> = cells.collect::<Result<_>>()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract the guest waits; it lands where `find_landing` says.
     Ok(unsafe { land(activation, store, tag.ordinal, tag, &cells, landing) })
 }
 

@@ -300,7 +300,7 @@ impl Collection {
     /// The addresses are multiples of 8 in readable memory that nobody writes.
     unsafe fn words(&mut self, addresses: Range<usize>, owner: Option<u32>) {
         for address in addresses.step_by(8) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract the address is of a readable word.
             let word = unsafe { *ptr::with_exposed_provenance::<u64>(address) };
             self.word(word, owner);
         }
@@ -366,7 +366,7 @@ impl StoreInner {
         let (unit, stamp) = match zone.allocate(values.len(), tag) {
             Some(made) => made,
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: by this function's contract, which is the same for `stack`.
                 unsafe { self.collect_exceptions(ordinal, values, stack) };
                 zone.allocate(values.len(), tag)?
             }
@@ -383,7 +383,8 @@ impl StoreInner {
     unsafe fn collect_exceptions(&mut self, ordinal: u32, values: &[Cell], stack: Range<usize>) {
         let mut collection = Collection::new(self);
         values.iter().for_each(|value| collection.word(value.low, Some(ordinal)));
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract `stack` is in the stack zone, which is readable
+        // and of whole words.
         unsafe { collection.words(stack, None) };
         for ordinal in 1..self.next_ordinal() {
             collection.instance(self, ordinal);

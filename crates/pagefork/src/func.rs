@@ -94,25 +94,32 @@ impl Func {
         match self.entry(inner) {
             Entry::Guest(target) => {
                 let cells = cells(&target);
-                write_values(inner, params, cells, target.ordinal)?;
+                // SAFETY: the link zone has cells for each function with an entry stub; the
+                // parameters are as many as the type has.
+                unsafe { write_values(inner, params, cells, target.ordinal)? };
                 // SAFETY: the target is this store's, and its arguments, checked
                 // above, are in its cells.
                 match unsafe { enter::call(store.as_ptr(), &target)? } {
                     Outcome::Finished => {}
                     Outcome::Suspended => return Err(UsageError::Suspended.into()),
                 }
-                read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
+                // SAFETY: the function has finished, so its results are in its cells.
+                unsafe {
+                    read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
+                }
             }
             Entry::Host(index) => {
                 let mut buffer = vec![Cell::default(); ty.params.len().max(ty.results.len())];
                 let cells = buffer.as_mut_ptr();
-                write_values(inner, params, cells, 0)?;
+                // SAFETY: the buffer has a cell for each parameter.
+                unsafe { write_values(inner, params, cells, 0)? };
                 let function = inner.host_function_ptr(index);
                 let _deadline = store.0.inner.begin_host_call()?;
                 // SAFETY: the function is in the store's list; the cells are as
                 // many as it needs and hold arguments of its type.
                 unsafe { ((*function).call)(store.as_ptr(), cells, 0)? };
-                read_results(&store.0.inner, self.definition, results, cells, 0);
+                // SAFETY: the function has returned, so its results are in the buffer.
+                unsafe { read_results(&store.0.inner, self.definition, results, cells, 0) };
             }
         }
         Ok(())
@@ -185,7 +192,9 @@ fn check_count(what: &'static str, expected: usize, found: usize) -> Result<()> 
     }
 }
 
-pub(crate) fn write_values(
+/// # Safety
+/// `cells` has a cell for each of `values`, which can be written.
+pub(crate) unsafe fn write_values(
     store: &StoreInner,
     values: &[Val],
     cells: *mut Cell,
@@ -193,13 +202,16 @@ pub(crate) fn write_values(
 ) -> Result<()> {
     for (i, value) in values.iter().enumerate() {
         let cell = value.to_cell(store, owner)?;
-        // SAFETY: callers have a cell for each value of the function's type.
+        // SAFETY: by this function's contract there is a cell for each of `values`.
         unsafe { cells.add(i).write(cell) };
     }
     Ok(())
 }
 
-pub(crate) fn read_results(
+/// # Safety
+/// `cells` has a cell for each result of `function`, with a value of its type, in a place
+/// that belongs to `owner`.
+pub(crate) unsafe fn read_results(
     store: &StoreInner,
     function: FuncRef,
     results: &mut [Val],
@@ -208,7 +220,7 @@ pub(crate) fn read_results(
 ) {
     let (ty, _) = store.function_type(function);
     for (i, (result, ty)) in results.iter_mut().zip(&ty.results).enumerate() {
-        // SAFETY: callers have a cell for each result of the function's type.
+        // SAFETY: by this function's contract there is a cell for each result of the type.
         let cell = unsafe { cells.add(i).read() };
         *result = Val::from_cell(cell, *ty, store, owner);
     }
@@ -228,7 +240,7 @@ impl<'a, T: 'static> Caller<'a, T> {
     ///   `'a`, and the pointer has the provenance of the whole.
     /// - `base` is that of an instance of this store, or 0.
     pub(crate) unsafe fn new(store: *mut StoreInner, base: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the first clause of this function: a whole store with a `T`, exclusively ours.
         let store = StoreContextMut(unsafe { &mut *store.cast() });
         Self { store, base }
     }

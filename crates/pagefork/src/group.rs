@@ -578,7 +578,7 @@ impl StoreInner {
     /// # Safety
     /// `base` is that of an instance of this store.
     pub(crate) unsafe fn note_suspension(&mut self, base: usize, kind: Suspension) -> *mut u8 {
-        // SAFETY: the caller's.
+        // SAFETY: by this function's contract `base` is that of an instance of this store.
         let ordinal = unsafe { self.ordinal_of(base) };
         self.suspended = Some(Suspended::new(ordinal, self.activation.stack_owner, kind));
         self.update_attention();

@@ -49,7 +49,7 @@ impl HostFunc {
     ) -> Self {
         let types = ty.clone();
         let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
-            // SAFETY: the contract of `Call`.
+            // SAFETY: `Call` says that store, cells and base are of one store and function type.
             unsafe {
                 let owner = (*store).ordinal_of(base);
                 // A function that this one calls takes another buffer.
@@ -149,7 +149,7 @@ macro_rules! into_func {
         {
             fn into_host_func(self, engine: &Engine) -> HostFunc {
                 let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
-                    // SAFETY: the contract of `Call`.
+                    // SAFETY: `Call` says that store, cells and base are of one store and function type.
                     unsafe {
                         let mut cell = cells;
                         $(
@@ -175,7 +175,7 @@ macro_rules! into_func {
         {
             fn into_host_func(self, engine: &Engine) -> HostFunc {
                 let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
-                    // SAFETY: the contract of `Call`.
+                    // SAFETY: `Call` says that store, cells and base are of one store and function type.
                     unsafe {
                         let mut cell = cells;
                         $(

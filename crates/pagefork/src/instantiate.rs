@@ -35,12 +35,13 @@ pub(crate) unsafe fn instantiate(
     module: &Module,
     imports: &[Extern],
 ) -> Result<Instance> {
-    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
     let inner = unsafe { &mut *store };
     check_engine(inner, module)?;
     inner.check_usable()?;
     let imports = match_imports(inner, module, imports)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, which is the same.
     unsafe { instantiate_checked(store, module, imports, None) }
 }
 
@@ -55,7 +56,8 @@ pub(crate) unsafe fn instantiate_checked(
     imports: Imports,
     strategies: Option<&Strategies>,
 ) -> Result<Instance> {
-    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
     let inner = unsafe { &mut *store };
     inner.check_usable()?;
     let ordinal = spawn(inner, module, imports, strategies)?;
@@ -68,11 +70,11 @@ pub(crate) unsafe fn instantiate_checked(
         return Err(Trap::without_backtrace(code).into());
     }
     if let Some(start) = module.info().start {
-        // SAFETY: the caller's promise. From here on the instance stays, whatever
+        // SAFETY: by this function's contract the store is ours. From here on the instance stays, whatever
         // happens: what it runs can make its functions known.
         unsafe { call_start(store, ordinal, start)? };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract the store is ours.
     Ok(Instance::from_ordinal(unsafe { &*store }, ordinal))
 }
 
@@ -93,7 +95,8 @@ pub(crate) fn audit_parked(store: &mut StoreInner) -> Result<()> {
 /// # Safety
 /// As [`instantiate`].
 pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<()> {
-    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
     let inner = unsafe { &mut *store };
     let number = inner.home_number().unwrap_or(0);
     let owner = pool::owner(number, tenant);
@@ -101,7 +104,7 @@ pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<
     // Also of slots that are added.
     inner.owner = Some(owner);
     inner.write_link(1);
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract, which is the same.
     unsafe { start(store, 1) }
 }
 
@@ -110,7 +113,8 @@ pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<
 /// # Safety
 /// As [`instantiate`].
 pub(crate) unsafe fn start(store: *mut StoreInner, ordinal: u32) -> Result<()> {
-    // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
     let inner = unsafe { &mut *store };
     let instance = inner.instance(ordinal);
     let start = instance.module.info().start;
@@ -119,7 +123,7 @@ pub(crate) unsafe fn start(store: *mut StoreInner, ordinal: u32) -> Result<()> {
         apply_steps(inner, ordinal, &plan.steps, &mut false).map_err(Trap::without_backtrace)?;
     }
     match start {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract, which is the same.
         Some(start) => unsafe { call_start(store, ordinal, start) },
         None => Ok(()),
     }
@@ -446,7 +450,7 @@ fn apply_steps(
 /// # Safety
 /// As [`instantiate`].
 unsafe fn call_start(store: *mut StoreInner, ordinal: u32, start: u32) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract the store is ours.
     let inner = unsafe { &*store };
     let definition = inner.function(ordinal, start);
     let function = Func::from_reference(inner, definition).expect("a definition is not null");

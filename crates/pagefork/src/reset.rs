@@ -99,7 +99,8 @@ impl StoreInner {
     /// # Safety
     /// `store` is exclusively the caller's, with the provenance of the whole store.
     pub(crate) unsafe fn reset(store: *mut Self) -> Result<()> {
-        // SAFETY: the caller's promise; the borrow ends before a guest is entered.
+        // SAFETY: by this function's contract the store is ours; this borrow ends before a
+        // guest is entered.
         let inner = unsafe { &mut *store };
         inner.reset_slots()?;
         inner.give_up_references();
@@ -110,7 +111,7 @@ impl StoreInner {
         inner.interrupts.show_again();
         inner.note_writer();
         for ordinal in 1..=count {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract the store is ours, with all of its provenance.
             unsafe {
                 (*store).fill_with_initial_word(ordinal);
                 instantiate::start(store, ordinal)?;

@@ -34,7 +34,7 @@ pub(crate) unsafe fn call(
     cells: *mut Cell,
 ) -> Result<(), TrapCode> {
     let service = Service::from_index(index).expect("compiled code calls known services");
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract `base` is that of an instance of the store.
     let caller = unsafe { store.ordinal_of(base) };
     // SAFETY: each service reads as many cells as it has arguments.
     let argument = |i: usize| unsafe { (*cells.add(i)).low };
@@ -140,7 +140,7 @@ pub(crate) unsafe fn call(
             store.set_resolved(definition);
         }
         Service::Throw | Service::Rethrow => unreachable!("guests do not come back from them"),
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the cells are the caller's, with the arguments.
         Service::Catch => unsafe { store.catch(caller, cells) },
     }
     Ok(())

@@ -130,7 +130,7 @@ pub(crate) type Invariant<T> = PhantomData<fn(T) -> T>;
 // SAFETY: a store owns what its pointer leads to, a `StoreInner`, which is `Send`, and a `T`.
 unsafe impl<T: Send> Send for Store<T> {}
 
-// SAFETY: as above; through `&Store` there is `&StoreInner`, which is `Sync`, and `&T`.
+// SAFETY: a store owns what its pointer leads to; through `&Store` there is `&StoreInner`, which is `Sync`, and `&T`.
 unsafe impl<T: Sync> Sync for Store<T> {}
 
 impl<T: Default> Default for Store<T> {
@@ -362,7 +362,8 @@ impl<T> Drop for Store<T> {
 /// # Safety
 /// The store is nobody's after this.
 unsafe fn release<T>(full: NonNull<Full<T>>) -> T {
-    // SAFETY: the store is the caller's, and its data is there.
+    // SAFETY: by this function's contract the store is ours, and not parked: its data is
+    // there.
     let (inner, data) = unsafe {
         let full = &mut *full.as_ptr();
         (&mut full.inner, ManuallyDrop::take(&mut full.data))
@@ -372,12 +373,12 @@ unsafe fn release<T>(full: NonNull<Full<T>>) -> T {
         && !inner.engine.pool().keeps_nothing()
         && inner.reset_for_parking().is_ok()
     {
-        // SAFETY: the store is the caller's, and its data is gone.
+        // SAFETY: by this function's contract the store is ours; its data was just taken.
         pool::park(home, unsafe { ParkedStore::new(full.cast(), free::<T>) });
         return data;
     }
     inner.park_slots();
-    // SAFETY: the store is the caller's, and its data is gone.
+    // SAFETY: by this function's contract the store is ours; its data was just taken.
     unsafe { free::<T>(full.cast()) };
     data
 }
@@ -388,7 +389,7 @@ unsafe fn release<T>(full: NonNull<Full<T>>) -> T {
 /// `store` is the `inner` of a `Full<T>` from a box, nobody's after this, and its data
 /// is gone.
 unsafe fn free<T>(store: NonNull<StoreInner>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract it is from such a box, and nobody's after this.
     drop(unsafe { Box::from_raw(store.cast::<Full<T>>().as_ptr()) });
 }
 

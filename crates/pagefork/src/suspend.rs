@@ -98,7 +98,9 @@ pub fn call(
     for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
         param.check_type(inner, *ty, || format!("parameter {i}"))?;
     }
-    func::write_values(inner, params, func::cells(&target), target.ordinal)?;
+    // SAFETY: the link zone has cells for each function with an entry stub; the parameters
+    // are as many as the type has.
+    unsafe { func::write_values(inner, params, func::cells(&target), target.ordinal)? };
     let store = store.as_ptr();
     // SAFETY: the store is borrowed; the target is its own, its arguments are
     // checked and in its cells.
@@ -348,7 +350,7 @@ pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, bytes: 
     assert!(in_use.start <= offset && end <= in_use.end, "the bytes are in the stack in use");
     let place = owner.slot.start().wrapping_add(offset as usize);
     // SAFETY: the bytes are in the stack zone, and nobody else uses it while the
-    // store is borrowed; what the guest makes of them is the caller's promise.
+    // store is borrowed; by this function's contract the guest never reads them.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
 }
 
@@ -576,7 +578,7 @@ impl Suspendable {
     /// The store is borrowed by the caller for as long as this lives.
     unsafe fn begin(store: *mut StoreInner, stop_at: Option<u64>) -> Self {
         let counting = stop_at.is_some_and(|count| count > 0);
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the store is borrowed by the caller.
         unsafe {
             (*store).activation.suspendable = true;
             (*store).activation.suspend_requested = false;
@@ -591,7 +593,7 @@ impl Suspendable {
 
 impl Drop for Suspendable {
     fn drop(&mut self) {
-        // SAFETY: the promise made at construction.
+        // SAFETY: by the contract of `begin` the store is borrowed as long as `self` lives.
         unsafe {
             (*self.store).activation.suspendable = false;
             (*self.store).activation.suspend_requested = false;
@@ -610,7 +612,7 @@ unsafe fn progress(
     function: FuncRef,
     outcome: Result<Outcome>,
 ) -> Result<Progress> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract the store is borrowed, and its guest was left.
     let inner = unsafe { &mut *store };
     match outcome? {
         Outcome::Suspended => {
@@ -621,7 +623,11 @@ unsafe fn progress(
             let target = inner.target(function);
             let count = inner.function_type(function).0.results.len();
             let mut results = vec![Val::I32(0); count];
-            func::read_results(inner, function, &mut results, func::cells(&target), target.ordinal);
+            // SAFETY: the function has finished, so its results are in its cells.
+            unsafe {
+                let cells = func::cells(&target);
+                func::read_results(inner, function, &mut results, cells, target.ordinal);
+            }
             Ok(Progress::Finished(results))
         }
     }

@@ -60,7 +60,8 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
                 }
                 Ok(Results::read(cells, Owner::of_ordinal(&*store, target.ordinal)))
             },
-            // SAFETY: as above.
+            // SAFETY: the store is borrowed; the function is in its list and of this type, and
+            // no list of values is longer than the buffer.
             Entry::Host(index) => unsafe {
                 let mut buffer = [Cell::default(); VALUES_MAX];
                 let cells = buffer.as_mut_ptr();
@@ -159,7 +160,7 @@ impl<'a> Owner<'a> {
     fn ordinal(&self) -> u32 {
         match self.base {
             0 => self.ordinal,
-            // SAFETY: the promise made at construction.
+            // SAFETY: by the contract of `of_base` it is that of an instance of the store.
             base => unsafe { self.store.ordinal_of(base) },
         }
     }
@@ -174,14 +175,14 @@ macro_rules! wasm_ty {
             #[inline]
             unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
                 let $value = self;
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `WasmTy::write` the cell can be written.
                 unsafe { cell.write(Cell::from_u64($to)) };
                 Ok(())
             }
 
             #[inline]
             unsafe fn read(cell: *const Cell, _: Owner<'_>) -> Self {
-                // SAFETY: the caller's promise.
+                // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
                 let $low = unsafe { (*cell).low };
                 $from
             }
@@ -204,14 +205,14 @@ unsafe impl WasmTy for u128 {
 
     #[inline]
     unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
         unsafe { cell.write(Cell::from_u128(self)) };
         Ok(())
     }
 
     #[inline]
     unsafe fn read(cell: *const Cell, _: Owner<'_>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         unsafe { cell.read() }.u128()
     }
 }
@@ -225,13 +226,13 @@ unsafe impl WasmTy for Option<Func> {
             Some(function) => function.reference(owner.store)?.relative(owner.ordinal()),
             None => FuncRef::NULL,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
         unsafe { cell.write(Cell::from_u64(reference.0)) };
         Ok(())
     }
 
     unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         let reference = FuncRef(unsafe { (*cell).low });
         Func::from_reference(owner.store, reference.absolute(owner.ordinal()))
     }
@@ -246,13 +247,13 @@ unsafe impl WasmTy for Option<ExternRef> {
             Some(reference) => reference.handle(owner.store)?,
             None => 0,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
         unsafe { cell.write(Cell::from_u64(handle)) };
         Ok(())
     }
 
     unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         ExternRef::from_handle(owner.store, unsafe { (*cell).low })
     }
 }
@@ -266,13 +267,13 @@ unsafe impl WasmTy for Option<ExnRef> {
             Some(reference) => reference.reference(owner.store)?.relative(owner.ordinal()),
             None => ExceptionRef::NULL,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
         unsafe { cell.write(Cell::from_u64(reference.0)) };
         Ok(())
     }
 
     unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         let reference = ExceptionRef(unsafe { (*cell).low });
         ExnRef::from_reference(owner.store, reference.absolute(owner.ordinal()))
     }
@@ -284,13 +285,13 @@ unsafe impl<A: WasmTy> WasmValues for A {
 
     #[inline]
     unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmValues::write` there is a cell for each.
         unsafe { WasmTy::write(self, cells, owner) }
     }
 
     #[inline]
     unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the contract of `WasmValues::read` there is a cell for each.
         unsafe { <A as WasmTy>::read(cells, owner) }
     }
 }
@@ -309,7 +310,7 @@ macro_rules! wasm_values {
                 let ($($value,)*) = self;
                 let mut cell = cells;
                 $(
-                    // SAFETY: the caller's promise.
+                    // SAFETY: by the contract of `WasmValues::write` there is a cell for each.
                     unsafe {
                         WasmTy::write($value, cell, owner)?;
                         cell = cell.add(1);
@@ -322,7 +323,7 @@ macro_rules! wasm_values {
             unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self {
                 let mut cell = cells;
                 $(
-                    // SAFETY: the caller's promise.
+                    // SAFETY: by the contract of `WasmValues::read` there is a cell for each.
                     let $value = unsafe {
                         let value = <$value as WasmTy>::read(cell, owner);
                         cell = cell.add(1);

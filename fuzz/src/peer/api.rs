@@ -133,11 +133,12 @@ macro_rules! api {
             /// # Safety
             /// It is wasmtime's, of the version that the declarations here are of.
             pub(super) unsafe fn open(path: &Path) -> Result<Self, libloading::Error> {
-                // SAFETY: the caller's promise: its initialisers do no harm.
+                // SAFETY: by this function's contract it is that library, whose
+                // initialisers do no harm.
                 let library = unsafe { Library::new(path)? };
                 Ok(Self {
-                    // SAFETY: the caller's promise: functions of these names have
-                    // these signatures.
+                    // SAFETY: by this function's contract it is of the version in which
+                    // functions of these names have these signatures.
                     $($name: unsafe { *library.get(stringify!($name).as_bytes())? },)*
                     _library: library,
                 })

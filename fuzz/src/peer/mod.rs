@@ -101,7 +101,8 @@ impl Library {
     /// The error is one, and nobody else's.
     unsafe fn error_text(&self, error: *mut ErrorHandle) -> String {
         let mut bytes = Bytes { size: 0, data: ptr::null_mut() };
-        // SAFETY: the caller's promise; the text is copied before it goes.
+        // SAFETY: by this function's contract the error is ours; its text is copied before it
+        // goes.
         unsafe {
             (self.api.wasmtime_error_message)(error, &mut bytes);
             (self.api.wasmtime_error_delete)(error);
@@ -112,10 +113,10 @@ impl Library {
     /// # Safety
     /// The bytes are as the library made them, and nobody else's.
     unsafe fn text(&self, mut bytes: Bytes) -> String {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the library made the bytes.
         let text = unsafe { std::slice::from_raw_parts(bytes.data, bytes.size) };
         let text = String::from_utf8_lossy(text).trim_end_matches('\0').to_owned();
-        // SAFETY: as above.
+        // SAFETY: by this function's contract they are ours, and deleted once.
         unsafe { (self.api.wasm_byte_vec_delete)(&mut bytes) };
         text
     }
@@ -126,7 +127,7 @@ impl Library {
     /// The error is null, or one and nobody else's.
     unsafe fn succeeded(&self, error: *mut ErrorHandle) -> bool {
         if !error.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: by this function's contract the error is ours.
             unsafe { (self.api.wasmtime_error_delete)(error) };
         }
         error.is_null()
@@ -211,7 +212,7 @@ impl Drop for Peer {
 /// # Safety
 /// `data` came out of a box of this type, and nobody else has it.
 unsafe extern "C" fn drop_box<T>(data: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by this function's contract it is from such a box, and ours alone.
     drop(unsafe { Box::from_raw(data.cast::<T>()) });
 }
 
@@ -398,8 +399,8 @@ impl Access<'_> {
         let (library, context) = (self.library, self.context);
         let api = &library.api;
         let mut of = ExternBits { other: [0; 3] };
-        // SAFETY: the caller's promise; what is made of the type is of its kind, and
-        // there is room for what is written.
+        // SAFETY: by this function's contract it is the type of an import; what is made of it is
+        // of its kind, and there is room for what is written.
         let (kind, error) = unsafe {
             match kind {
                 Kind::Func(shape) => {
@@ -559,8 +560,8 @@ impl Access<'_> {
     ) -> Result<(), Failure> {
         let api = &self.library.api;
         let mut exception = Reference { store: 0, private: [0; 2], pointer: 0 };
-        // SAFETY: the caller's promise. An exception that nobody caught is with the
-        // store, which gives it away once.
+        // SAFETY: by this function's contract error and trap are ours. An exception that nobody
+        // caught is with the store, which gives it away once.
         unsafe {
             let mut thrown = None;
             if !(error.is_null() && trap.is_null())

@@ -476,11 +476,11 @@ impl Known {
     unsafe fn restore(&mut self, pages: &SlotPages) -> bool {
         if self.blind > 0 {
             self.blind -= 1;
-            // SAFETY: as the caller says.
+            // SAFETY: by this function's contract, which is that of `SlotPages::restore`.
             unsafe { pages.restore(self.page) };
             return true;
         }
-        // SAFETY: as above.
+        // SAFETY: by this function's contract, which is that of `SlotPages::restore`.
         let differing = unsafe { pages.mend(self.page) };
         if differing >= DENSE {
             self.blind = BLIND;

@@ -154,8 +154,8 @@ pub(crate) enum Outcome {
 ///   of its type.
 #[inline]
 pub(crate) unsafe fn call(store: *mut StoreInner, target: &Target) -> Result<Outcome, Error> {
-    // SAFETY: the caller borrows the store; the borrows made here end before the
-    // guest is entered.
+    // SAFETY: by the first clause of this function the store is borrowed for us; the borrows
+    // made here end before the guest is entered.
     unsafe {
         // First of all: the arguments are written already.
         (*store).note_writer();
@@ -170,9 +170,9 @@ pub(crate) unsafe fn call(store: *mut StoreInner, target: &Target) -> Result<Out
 /// As [`call`].
 #[inline]
 unsafe fn enter(store: *mut StoreInner, target: &Target) -> Result<Outcome, Error> {
-    // SAFETY: the caller borrows the store.
+    // SAFETY: by the contract of `call` the store is borrowed for us.
     let activation = unsafe { &raw mut (*store).activation };
-    // SAFETY: as above; the guest's stack is free below GUEST_SP while host code
+    // SAFETY: by the contract of `call` the store is borrowed for us; the guest's stack is free below GUEST_SP while host code
     // runs, and unused if nobody is in the guest.
     let outcome = unsafe {
         (*activation).store = store;
@@ -190,7 +190,7 @@ unsafe fn enter(store: *mut StoreInner, target: &Target) -> Result<Outcome, Erro
     };
     match outcome {
         FINISHED => Ok(Outcome::Finished),
-        // SAFETY: the guest was left, so the caller's borrow is ours again.
+        // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
         _ => unsafe { left(activation, outcome) },
     }
 }
@@ -210,7 +210,8 @@ pub(crate) unsafe fn resume(
     frame: usize,
     save_area: usize,
 ) -> Result<Outcome, Error> {
-    // SAFETY: the caller borrows the store, and answers for the frames.
+    // SAFETY: by this function's contract the store is borrowed for us, and the frames are
+    // where the save area says.
     unsafe {
         (*store).note_writer();
         thread::check_stack()?;
@@ -233,7 +234,7 @@ unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<Outcome, Err
     if outcome == SUSPENDED {
         return Ok(Outcome::Suspended);
     }
-    // SAFETY: the caller borrows the store.
+    // SAFETY: by this function's contract the store is borrowed for us.
     let parked = unsafe { (*activation).parked.take() };
     match parked.expect("who leaves the guest parks the reason") {
         Parked::Trap(code, backtrace) => Err(Trap::new(code, backtrace).into()),
@@ -257,7 +258,7 @@ impl Answer {
     /// The activation's store is valid.
     #[cold]
     unsafe fn leave(activation: *mut Activation, reason: Parked) -> Self {
-        // SAFETY: the caller answers for the store.
+        // SAFETY: by this function's contract the store is valid.
         unsafe { (*activation).parked = Some(reason) };
         Self { verdict: LEAVE.into(), place: ptr::null_mut() }
     }
@@ -272,7 +273,7 @@ impl Answer {
         kind: Suspension,
         results: &[Cell],
     ) -> Self {
-        // SAFETY: the caller answers for the store.
+        // SAFETY: by this function's contract the store is valid.
         let save_area = unsafe { (*store).note_suspension(base, kind) };
         let saved = save_area.wrapping_add(save::CELLS as usize).cast();
         // SAFETY: the save area has room for all cells, which lie elsewhere.
@@ -286,7 +287,7 @@ impl Answer {
     /// The activation's store is valid, and its guest waits in a host call.
     #[cold]
     unsafe fn thrown(activation: *mut Activation, thrown: Thrown) -> Self {
-        // SAFETY: the caller answers for the store.
+        // SAFETY: by this function's contract the store is valid.
         unsafe {
             match thrown {
                 Thrown::Caught(landing) => {
@@ -427,7 +428,7 @@ unsafe extern "C" fn on_trap(
 /// # Safety
 /// Host code runs that the guest called.
 unsafe fn trapped(activation: *mut Activation, code: TrapCode) -> Parked {
-    // SAFETY: the caller's.
+    // SAFETY: by this function's contract a host call runs that the guest made.
     Parked::Trap(code, unsafe { backtrace(activation) })
 }
 
