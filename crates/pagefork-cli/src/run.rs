@@ -152,8 +152,9 @@ fn check_imports(
                   functions then traps."
         }
     };
+    let others = show::first_of(&mut rows).map_or(String::new(), |others| format!("  {others}\n"));
     Err(format!(
-        "{} imports what nothing here defines:\n{}{advice}",
+        "{} imports what nothing here defines:\n{}{others}{advice}",
         program::shown(file),
         show::table(&rows, &[])
     ))
@@ -206,10 +207,12 @@ fn call(
     };
     let function = instance.get_func(&mut *store, name).ok_or_else(|| {
         let exports = instance.exports(&mut *store);
-        let functions: Vec<_> = exports
+        let mut functions: Vec<_> = exports
             .filter(|export| export.clone().into_extern().into_func().is_some())
             .map(|export| show::name(export.name()))
             .collect();
+        let others = show::first_of(&mut functions);
+        functions.extend(others);
         Error::msg(match (&arguments.invoke, functions.join(", ")) {
             (Some(name), functions) => format!("no function is exported as {name:?}, only: {functions}"),
             (None, functions) => format!(

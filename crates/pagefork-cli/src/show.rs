@@ -32,6 +32,17 @@ pub(crate) fn name(name: &str) -> String {
     OneLine(name).to_string()
 }
 
+/// Lists in messages have at most this many elements.
+const LIST_MAX: usize = 50;
+
+/// The first elements of a list, and what to say of the others: nothing, or how many
+/// there are.
+pub(crate) fn first_of<T>(list: &mut Vec<T>) -> Option<String> {
+    let others = list.len().saturating_sub(LIST_MAX);
+    list.truncate(LIST_MAX);
+    (others > 0).then(|| format!("... and {others} more"))
+}
+
 /// A number of things: `1 page`, `2 pages`.
 pub(crate) fn count(count: u64, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
@@ -52,7 +63,7 @@ pub(crate) fn extern_kind(ty: &ExternType) -> &'static str {
 /// The type of something that is imported or exported, without its kind.
 pub(crate) fn extern_type(ty: &ExternType) -> String {
     match ty {
-        ExternType::Func(ty) => ty.to_string(),
+        ExternType::Func(ty) | ExternType::Tag(ty) => name(&ty.to_string()),
         ExternType::Global(ty) => {
             let mutable = if ty.mutable { "mutable" } else { "constant" };
             format!("{}, {mutable}", ty.content)
@@ -68,7 +79,6 @@ pub(crate) fn extern_type(ty: &ExternType) -> String {
             let most = ty.maximum.map_or("can grow".to_owned(), |most| format!("at most {most}"));
             format!("{first} ({bytes}), {most}{}", wide(ty.memory64))
         }
-        ExternType::Tag(ty) => ty.to_string(),
     }
 }
 
@@ -76,15 +86,18 @@ fn wide(is_indexed_by_64_bits: bool) -> &'static str {
     if is_indexed_by_64_bits { ", 64-bit" } else { "" }
 }
 
-/// Rows whose columns are as wide as their widest cell. Columns in `right` are
-/// aligned to the right.
+/// Columns are as wide as their widest cell, but no wider than this: one long name must
+/// not widen a hundred thousand rows.
+const WIDTH_MAX: usize = 72;
+
+/// Rows whose columns are aligned, those in `right` to the right.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let width_of = |text: &str| text.chars().count();
     let mut widths = Vec::new();
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(width_of(cell));
+            *width = (*width).max(width_of(cell)).min(WIDTH_MAX);
         }
     }
     let mut text = String::new();
@@ -128,5 +141,14 @@ mod tests {
     fn columns_are_aligned() {
         let rows = [vec!["a".into(), "10".into()], vec!["bcd".into(), "9".into()]];
         assert_eq!(table(&rows, &[1]), "  a     10\n  bcd    9\n");
+    }
+
+    #[test]
+    fn a_long_cell_makes_one_row_long() {
+        let mut rows = vec![vec!["a".into(), "b".into()]; 100];
+        rows.push(vec!["x".repeat(500), "y".into()]);
+        let text = table(&rows, &[]);
+        assert!(text.len() < 100 * (WIDTH_MAX + 10) + 600, "{}", text.len());
+        assert!(text.ends_with("xxx   y\n"));
     }
 }

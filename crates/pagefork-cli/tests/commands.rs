@@ -123,6 +123,26 @@ fn missing_imports_are_all_named_and_can_be_made_to_trap() {
 }
 
 #[test]
+fn messages_are_short_however_much_is_missing() {
+    let ty = format!("(type $t (func (param {})))", "i64 ".repeat(150));
+    let imports: String =
+        (0..300).map(|i| format!(r#"(import "env" "f{i}" (func (type $t)))"#)).collect();
+    let exports: String = (0..300).map(|i| format!(r#"(export "g{i}" (func 0))"#)).collect();
+    let path = file("all-missing.wat", format!("(module {ty} {imports} {exports})"));
+    let long = "x".repeat(90_000);
+    let one = file("long.wat", format!(r#"(module (import "env" "{long}" (func)))"#));
+    for (command, messages) in [
+        (path.clone(), &["env   f0    (i64, i64", "... and 250 more", "--unknown-imports"][..]),
+        (format!("--unknown-imports trap {path}"), &["g49", "... and 250 more"]),
+        (one, &["(90000 bytes)"]),
+    ] {
+        let output = pagefork(&command);
+        assert!(output.stderr.len() < 60_000, "{} bytes", output.stderr.len());
+        assert_fails(&command, 1, messages);
+    }
+}
+
+#[test]
 fn each_shell_gets_its_completions() {
     for (shell, sign) in [
         ("bash", "complete -F"),

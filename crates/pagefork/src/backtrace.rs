@@ -13,7 +13,7 @@ use crate::store::StoreInner;
 const FRAMES_MAX: usize = 64;
 
 /// At most this many places in source code are shown of all frames.
-const LOCATIONS_MAX: usize = 256;
+const LOCATIONS_MAX: usize = 128;
 
 /// The functions of the guest that were running, innermost first, across all
 /// entries into the store.

@@ -469,7 +469,7 @@ impl StoreInner {
         let index = function.index().expect("a definition is not null");
         if function.ordinal() == HOST_ORDINAL {
             let host = &self.host_functions[index as usize];
-            return (&host.ty, host.type_id);
+            return (&*host.ty, host.type_id);
         }
         let module = &self.instance(function.ordinal()).module;
         (module.function_type(index), module.function_type_id(index))

@@ -1,4 +1,5 @@
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use pagefork_layout::module::{FuncType, ValType};
 
@@ -12,7 +13,7 @@ use crate::value::{Cell, Val};
 
 /// A function of the host, ready to be called with cells.
 pub struct HostFunc {
-    pub(crate) ty: FuncType,
+    pub(crate) ty: Arc<FuncType>,
     pub(crate) type_id: TypeId,
     pub(crate) call: Box<Call>,
     _uses: TypeUses,
@@ -30,16 +31,10 @@ type Call = dyn Fn(*mut StoreInner, *mut Cell, usize) -> Result<()> + Send + Syn
 
 impl HostFunc {
     fn typed<Params: WasmValues, Results: WasmValues>(engine: &Engine, call: Box<Call>) -> Self {
-        Self::from_call(
-            engine,
-            FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() },
-            call,
-        )
-    }
-
-    fn from_call(engine: &Engine, ty: FuncType, call: Box<Call>) -> Self {
+        let ty = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
         let mut uses = engine.type_uses();
-        Self { type_id: uses.add(&ty), ty, call, _uses: uses }
+        let (type_id, ty) = uses.add_shared(ty);
+        Self { type_id, ty, call, _uses: uses }
     }
 
     pub(crate) fn untyped<T: 'static>(
@@ -47,7 +42,9 @@ impl HostFunc {
         ty: FuncType,
         function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
-        let types = ty.clone();
+        let mut uses = engine.type_uses();
+        let (type_id, ty) = uses.add_shared(ty);
+        let types = Arc::clone(&ty);
         let call = move |store: *mut StoreInner, cells: *mut Cell, base: usize| {
             // SAFETY: `Call` says that store, cells and base are of one store and function type.
             unsafe {
@@ -72,7 +69,7 @@ impl HostFunc {
                 result
             }
         };
-        Self::from_call(engine, ty, Box::new(call))
+        Self { type_id, ty, call: Box::new(call), _uses: uses }
     }
 }
 

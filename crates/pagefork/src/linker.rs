@@ -340,7 +340,7 @@ impl<T: 'static> Linker<T> {
             let definition = self.definition(import.module(), import.name());
             let definition = definition.ok_or_else(|| Error::from(self.unknown(&import)))?;
             if let Definition::HostFunc(function) = definition {
-                let found = ExternType::Func(function.ty.clone());
+                let found = ExternType::Func((*function.ty).clone());
                 if found != *import.ty() {
                     return Err(LinkError::IncompatibleImport {
                         module: import.module().to_owned(),

@@ -126,6 +126,15 @@ impl TypeUses {
         TypeId(number)
     }
 
+    /// As [`TypeUses::add`], with the type itself, which all who use it share: it can be
+    /// a thousand times as long as what names it.
+    pub(crate) fn add_shared(&mut self, ty: FuncType) -> (TypeId, Arc<FuncType>) {
+        let id = self.add(&ty);
+        let known = Arc::clone(&self.types.lock().entries[&id.0].ty);
+        // One that names itself does so in another way.
+        (id, if *known == ty { known } else { ty.into() })
+    }
+
     /// Uses the type that a value's type names, if it names one.
     pub(crate) fn hold(&mut self, ty: ValType) {
         if let ValType::Ref(RefType { heap: HeapType::Concrete(number), .. }) = ty
@@ -205,6 +214,18 @@ mod tests {
         let small = std::thread::Builder::new().stack_size(64 << 10);
         small.spawn(move || drop(last)).expect("a thread").join().expect("no panic");
         assert_eq!(types.count(), 0);
+    }
+
+    #[test]
+    fn who_uses_a_type_shares_it() {
+        let types = Arc::new(Types::default());
+        let mut uses = TypeUses::new(&types);
+        let (a, b) =
+            (uses.add_shared(takes(&[ValType::I32])), uses.add_shared(takes(&[ValType::I32])));
+        assert!(a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
+        let (number, _) = uses.add_shared(takes(&[concrete_ref(TypeId::ITSELF.0)]));
+        let itself = takes(&[concrete_ref(number.0)]);
+        assert_eq!(uses.add_shared(itself.clone()), (number, itself.into()));
     }
 
     #[test]
