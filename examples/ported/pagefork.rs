@@ -43,8 +43,8 @@ fn main() -> Result<()> {
 
     let mut builder = WasiCtxBuilder::new();
     builder.arg("ported").env("A", "b").inherit_stdio();
-    builder.preopened_dir("/", "/", Permissions::ReadOnly).map_err(pagefork::Error::new)?;
-    let wasi = builder.build().map_err(pagefork::Error::new)?;
+    builder.preopened_dir("/", "/", Permissions::ReadOnly)?;
+    let wasi = builder.build()?;
     let mut store = Store::new(&engine, Host { calls: 0, wasi });
     store.set_fuel(10_000)?;
     let ty = GlobalType { content: ValType::I32, mutable: true };

@@ -51,7 +51,7 @@ fn end(body: impl FnOnce()) -> ! {
     // SAFETY: concerns this child alone.
     unsafe { libc::alarm(20) };
     let ended = catch_unwind(AssertUnwindSafe(body));
-    // SAFETY: as above; nothing of the parent's is done twice.
+    // SAFETY: concerns this child alone; nothing of the parent's is done twice.
     unsafe { libc::_exit(i32::from(ended.is_err())) }
 }
 
