@@ -39,7 +39,7 @@ type Boxed = Box<dyn StdError + Send + Sync>;
 /// use pagefork::{Context, Error, ErrorKind, Result, UsageError, ensure};
 ///
 /// fn port(text: &str) -> Result<u16> {
-///     let port: u16 = text.parse().with_context(|| format!("{text:?} is no port"))?;
+///     let port = text.parse::<u16>().with_context(|| format!("{text:?} is no port"))?;
 ///     ensure!(port != 0, "port {port} is reserved");
 ///     Ok(port)
 /// }
