@@ -9,7 +9,7 @@ use pagefork_layout::page::PAGE_SIZE;
 
 /// The choices: a page is let go after this many resets at which it was as the image. Pages
 /// that return later than the last of them count as those that never do.
-const KEEP: [u8; 6] = [1, 2, 4, 8, 16, 32];
+const KEEP: [u8; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Of pages that are kept so long there are many.
 const LONG: u8 = 8;
