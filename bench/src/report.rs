@@ -28,4 +28,11 @@ impl Report {
         let plot = plot::dots(&format!("cargo xtask bench {benchmark}"), grid);
         Self { text: grid.markdown(), samples: grid.raw(benchmark), plot: Some(plot) }
     }
+
+    /// With a further table, which is not drawn.
+    pub fn and(mut self, grid: &Grid, benchmark: &str) -> Self {
+        self.text += &format!("\n{}", grid.markdown());
+        self.samples += &grid.raw(benchmark);
+        self
+    }
 }

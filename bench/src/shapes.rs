@@ -73,6 +73,10 @@ pub(crate) enum Action {
     Globals,
     /// Writes an element of the table, and returns 1 if it was a function before.
     Table,
+    /// Reads and writes as [`Pages`] says, but `count` pages that a generator chooses of the
+    /// first `step`, a power of two; `first` is its seed. Returns how many of them were as the
+    /// image.
+    Chosen,
     /// Grows the memory by `step` pages, `count` times; returns how many bytes of
     /// the first page after each time were not zero, and writes there.
     Grow,
@@ -174,6 +178,27 @@ impl Shape {
                 "{signature} (local.set $sum (i64.extend_i32_u
                     (i32.eqz (ref.is_null (table.get $t (i32.const 7))))))
                  (table.set $t (i32.const 7) (ref.null func)) (local.get $sum))"
+            ),
+            // Each page comes once in the generator's period.
+            Action::Chosen => format!(
+                "{signature} (local $factor i32) (local $addend i32)
+                (local.set $factor (i32.or (i32.const 1)
+                    (i32.and (i32.shr_u (local.get $page) (i32.const 3)) (i32.const -4))))
+                (local.set $addend
+                    (i32.or (i32.const 1) (i32.shr_u (local.get $page) (i32.const 13))))
+                (local.set $step (i32.sub (local.get $step) (i32.const 1)))
+                (loop $next
+                    (local.set $page (i32.and (local.get $page) (local.get $step)))
+                    (local.set $sum (i64.add (local.get $sum) (i64.extend_i32_u (i64.eq
+                        (i64.load offset=8 (i32.shl (local.get $page) (i32.const 12)))
+                        (select (i64.const {IMAGE_WORD}) (i64.const 0)
+                            (i32.lt_u (local.get $page) (i32.const {})))))))
+                    (i64.store offset=8 (i32.shl (local.get $page) (i32.const 12)) (i64.const -1))
+                    (local.set $page (i32.add (local.get $addend)
+                        (i32.mul (local.get $page) (local.get $factor))))
+                    (br_if $next (local.tee $count (i32.sub (local.get $count) (i32.const 1)))))
+                (local.get $sum))",
+                self.image * 16
             ),
             Action::Grow => format!(
                 "{signature} (loop $next

@@ -27,7 +27,49 @@ pub fn run(size: Size) -> Report {
     churn(&engines, size, &mut grid);
     turns(&engines, size, &mut grid);
     sticky(&engines, size, &mut grid);
-    Report::of_grid("spawn", &grid)
+    Report::of_grid("spawn", &grid).and(&other_pages(size), "spawn")
+}
+
+/// Times the same with other pages written in each request, which a generator chooses, and
+/// with more pages than fit a small budget, the same in each.
+fn other_pages(size: Size) -> Grid {
+    let engines = Engines::that_keep(16);
+    let what = "new store, instance, call, drop; pages read and written";
+    let mut grid = Grid::new(what, 1, engines.names());
+    let effort = Effort::short(size);
+    let mut add = |memory: u32, of: u32, counts: &[u32]| {
+        let shape = Shape { memory, run: Action::Chosen, ..Shape::usual() };
+        let sides = engines.sides(&shape.wasm());
+        for &count in counts {
+            let mut contestants = contestants(&sides, |side| {
+                let mut seed = 0u32;
+                move || {
+                    // The golden ratio spreads seeds over all numbers.
+                    seed = seed.wrapping_add(0x9e37_79b9);
+                    let first = (seed ^ seed >> 15).wrapping_mul(0x85eb_ca6b);
+                    side.request(Pages { first, count, step: of })
+                }
+            });
+            let large = if memory > 256 { ", 64 MiB memory" } else { "" };
+            let name = format!("{count} of {of} pages, others each time{large}");
+            grid.contest(&name, effort, count.into(), &mut contestants);
+        }
+    };
+    add(256, 256, &[1, 3, 10, 30, 100]);
+    add(256, 1024, &[1, 3, 10, 30, 100, 400]);
+    add(256, 4096, &[1, 3, 10, 30, 100, 400]);
+    add(1024, 1024, &[30, 400]);
+    for memory in [256, 1024] {
+        let sides = engines.sides(&Shape { memory, ..Shape::usual() }.wasm());
+        for count in [1, 600, 2000, 4000] {
+            let pages = Pages::row(count);
+            let expected = IMAGE_WORD.wrapping_mul(count.min(256).into());
+            let mut contestants = contestants(&sides, |side| move || side.request(pages));
+            let name = format!("{count} pages, the same each time, {} MiB memory", memory / 16);
+            grid.contest(&name, effort, expected, &mut contestants);
+        }
+    }
+    grid
 }
 
 /// Times the same on Pagefork's side alone, with every way of resetting: a small memory

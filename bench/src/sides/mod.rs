@@ -61,6 +61,30 @@ impl Engines {
         }
     }
 
+    /// As [`Engines::new`], with what suits other pages in each request: kept are none, some or
+    /// all.
+    #[cfg_attr(not(feature = "peer"), expect(unused_variables, reason = "pagefork has no bound"))]
+    pub(crate) fn that_keep(live_max: u32) -> Self {
+        #[cfg(feature = "peer")]
+        use wasmtime::Setting::{KeepsAll, Pool, Tuned};
+        Self {
+            pagefork: pagefork::engine(),
+            #[cfg(feature = "peer")]
+            wasmtime: [Pool, Tuned, KeepsAll]
+                .map(|setting| (setting.name(), setting.engine(live_max)))
+                .into(),
+        }
+    }
+
+    /// The names of the columns of these engines, Pagefork's first.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        #[cfg_attr(not(feature = "peer"), expect(unused_mut, reason = "there is no other"))]
+        let mut names = vec![PAGEFORK];
+        #[cfg(feature = "peer")]
+        names.extend(self.wasmtime.iter().map(|(name, _)| *name));
+        names
+    }
+
     /// What Pagefork's pool has done.
     pub(crate) fn counters(&self) -> PoolCounters {
         self.pagefork.pool_counters()
