@@ -685,7 +685,7 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         growth: *u.choose(&growths)?,
         code: CodeBounds::Explicit,
         copy_on_write: u.ratio(15, 16)?,
-        resident_max: *u.choose(&[2 << 20, 0, 3 * PAGE, 64 * PAGE])?,
+        resident_max: *u.choose(&[u64::MAX, 0, 3 * PAGE, 64 * PAGE])?,
         stack_kept: *u.choose(&[8 * PAGE, 0, PAGE, 64 * PAGE])?,
         clear_stack: u.ratio(1, 8)?,
     };
