@@ -32,6 +32,7 @@ const TIMED_PAGES: usize = 64;
 
 /// What a look costs until it was measured, in nanoseconds.
 const LOOK: u32 = 150;
+const LOOK_MIN: u64 = 20;
 const LOOK_MAX: u64 = 2000;
 
 /// How often a page may be as the image that is perhaps not private.
@@ -218,6 +219,8 @@ impl Restorer {
         if self.resets.is_multiple_of(JUDGED) {
             let costs = Costs { look: self.look, fault: faults::fault_ns() };
             self.returns.iter_mut().for_each(|returns| returns.judge(costs, self.resets));
+            // Where few pages are kept, what was measured before is less and less to be believed.
+            self.look = (self.look * 7 + LOOK) / 8;
         }
         let discarded = self.let_go(pages)?;
         pages.shrink_all()?;
@@ -347,7 +350,9 @@ impl Restorer {
             && looks >= TIMED_PAGES
         {
             let look = (thread_time() - start).as_nanos() as u64 / looks as u64;
-            self.look = ((u64::from(self.look) * 3 + look.min(LOOK_MAX)) / 4) as u32;
+            // One that was disturbed must not count for much.
+            let look = look.clamp(LOOK_MIN, 2 * u64::from(self.look)).min(LOOK_MAX);
+            self.look = ((u64::from(self.look) * 3 + look) / 4) as u32;
         }
         restored
     }
