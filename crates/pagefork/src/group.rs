@@ -587,12 +587,14 @@ impl StoreInner {
     }
 
     /// # Errors
-    /// If the engine's code pays no fuel.
+    /// If the engine's code cannot be interrupted.
     pub(crate) fn interrupt_handle(&self) -> Result<InterruptHandle> {
         self.check_interruptible()?;
         Ok(InterruptHandle::new(&self.interrupts))
     }
 
+    /// # Errors
+    /// If the engine's code cannot be interrupted.
     pub(crate) fn check_interruptible(&self) -> Result<()> {
         match self.engine.config().compile.interruptible {
             true => Ok(()),
@@ -600,6 +602,8 @@ impl StoreInner {
         }
     }
 
+    /// # Errors
+    /// If the engine's code pays no fuel.
     pub(crate) fn check_metered(&self) -> Result<()> {
         match self.engine.config().compile.fuel {
             true => Ok(()),
