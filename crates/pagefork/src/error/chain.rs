@@ -24,7 +24,7 @@ type Boxed = Box<dyn StdError + Send + Sync>;
 /// [downcast](Error::downcast_ref), what it was done for, and the guest's frames
 /// if a guest was running.
 ///
-/// Every error converts into one by `?`. [`Context`] says what was being done, and
+/// Every error converts into one by `?`. [`Context`](crate::Context) says what was being done, and
 /// [`bail!`](crate::bail), [`ensure!`](crate::ensure) and
 /// [`format_err!`](crate::format_err) make errors that are messages. Because it converts
 /// from every error it does not implement [`std::error::Error`] itself; it dereferences to
