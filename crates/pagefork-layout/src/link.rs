@@ -143,8 +143,14 @@ pub mod activation {
     pub const RESOLVED: u32 = 64;
     /// Fuel that is left, an `i64`: below zero once it is used up.
     pub const FUEL: u32 = 80;
+    /// Code address: copies bytes that may overlap. System V; rdi: where to, rsi: where
+    /// from, rdx: how many. Both ranges are accessible.
+    pub const MEMORY_MOVE: u32 = 88;
+    /// Code address: fills bytes. System V; rdi: where, esi: with which byte, rdx: how
+    /// many. The range is accessible.
+    pub const MEMORY_SET: u32 = 96;
     /// Bytes that are fixed by this contract.
-    pub const SIZE: u32 = 88;
+    pub const SIZE: u32 = 104;
 }
 
 /// At most this many cells hold the arguments or results of a [`Service`].

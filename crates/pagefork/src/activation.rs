@@ -33,6 +33,8 @@ pub(crate) struct Activation {
     pub(crate) resolved: [usize; 2],
     /// Fuel that is left; below zero once it is used up.
     pub(crate) fuel: i64,
+    memory_move: usize,
+    memory_set: usize,
     // The contract with compiled code ends here.
     /// The store, with the provenance of the outermost entry.
     pub(crate) store: *mut StoreInner,
@@ -81,6 +83,8 @@ const _: () = {
     assert!(offset_of!(Activation, trap) == contract::TRAP as usize);
     assert!(offset_of!(Activation, resolved) == contract::RESOLVED as usize);
     assert!(offset_of!(Activation, fuel) == contract::FUEL as usize);
+    assert!(offset_of!(Activation, memory_move) == contract::MEMORY_MOVE as usize);
+    assert!(offset_of!(Activation, memory_set) == contract::MEMORY_SET as usize);
     assert!(offset_of!(Activation, store) == contract::SIZE as usize);
 };
 
@@ -98,6 +102,8 @@ impl Activation {
             trap: thunks.trap,
             resolved: [0; 2],
             fuel: 0,
+            memory_move: thunks.memory_move,
+            memory_set: thunks.memory_set,
             store: ptr::null_mut(),
             attention: false,
             stack_owner: 0,

@@ -1,5 +1,6 @@
 //! `memory.copy` and `memory.fill` of every length that compiled code handles by
-//! itself, of constant length and of others, within a memory and across its end.
+//! itself, of constant length and of others, and of some that it leaves to the C library,
+//! within a memory and across its end.
 
 use pagefork::{Engine, Instance, Memory, Module, Store, Trap, TrapCode, TypedFunc};
 
@@ -68,6 +69,9 @@ impl Guest {
             expected[to..to + length].fill(second as u8);
         }
         for constant in [true, false] {
+            if constant && length > LENGTH_MAX {
+                continue;
+            }
             self.memory.write(&mut self.store, 0, &before).unwrap();
             let (a, b, store) = (to as u32, second as u32, &mut self.store);
             let result = match (copies, constant) {
@@ -128,6 +132,32 @@ fn nothing_is_written_across_the_end() {
             guest.check(true, u32::MAX as usize - beyond, 100, length);
             guest.check(true, 100, u32::MAX as usize - beyond, length);
             guest.check(false, u32::MAX as usize - beyond, 0xff, length);
+        }
+    }
+}
+
+#[test]
+fn long_ranges_are_copied_and_filled_however_they_overlap() {
+    let mut guest = Guest::new();
+    for length in [141, 255, 256, 257, 1000, 4096, 5000, 20_000] {
+        for distance in [0, 1, 16, 100, 4095, 4096, 4097, 30_000] {
+            guest.check(true, 1000, 1000 + distance, length);
+            guest.check(true, 1000 + distance, 1000, length);
+        }
+        guest.check(false, 4090, 0x1fe, length);
+    }
+    guest.check(true, 0, 0, SIZE);
+    guest.check(false, 0, 0x55, SIZE);
+}
+
+#[test]
+fn nothing_of_a_long_range_is_written_across_the_end() {
+    let mut guest = Guest::new();
+    for length in [141, 4096, 5000, SIZE, SIZE + 1, 1 << 31, u32::MAX as usize] {
+        for start in [0, 1, 100, SIZE - 5000, SIZE - 141, SIZE - 1, SIZE, u32::MAX as usize] {
+            guest.check(true, start, 100, length);
+            guest.check(true, 100, start, length);
+            guest.check(false, start, 0xff, length);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Copies and fills within a memory. Most that programs make are of a few bytes,
 //! so these are done by guest code: of constant length in place, of others in a
-//! function that each module has for each memory. Long ones, and those that need
-//! a check of their bounds, go to the runtime.
+//! function that each module has for each memory. Long ones are compared with the size
+//! and left to the C library; what is outside, or costs fuel, goes to the runtime.
 //!
 //! Short ones need no check, unless all accesses are compared with the size. All is
 //! read before anything is written, and the last bytes are written first: what lies
@@ -9,8 +9,9 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::types::{I8, I8X16, I16, I32, I64};
-use cranelift_codegen::ir::{InstBuilder, Type, Value};
-use pagefork_layout::link::Service;
+use cranelift_codegen::ir::{AbiParam, InstBuilder, Signature, Type, Value};
+use cranelift_codegen::isa::CallConv;
+use pagefork_layout::link::{Service, activation};
 
 use super::numeric::known_constant;
 use super::{Symbol, Translator};
@@ -95,6 +96,11 @@ impl Translator<'_> {
                 }
             },
             |t| {
+                t.by_the_library(memory, &[source, destination], length, |t| {
+                    let (_, from) = t.memory_place(memory, source);
+                    let (_, to) = t.memory_place(memory, destination);
+                    (activation::MEMORY_MOVE, to, from)
+                });
                 let memory = t.index(memory);
                 let args = [memory, memory, destination, source, length];
                 t.service(Service::MemoryCopy, &args);
@@ -119,6 +125,10 @@ impl Translator<'_> {
                 }
             },
             |t| {
+                t.by_the_library(memory, &[destination], length, |t| {
+                    let (_, to) = t.memory_place(memory, destination);
+                    (activation::MEMORY_SET, to, t.b.ins().uextend(I64, byte))
+                });
                 let memory = t.index(memory);
                 t.service(Service::MemoryFill, &[memory, destination, byte, length]);
             },
@@ -176,6 +186,37 @@ impl Translator<'_> {
         self.open_block(far_block);
         far(self);
         self.b.ins().return_(&[]);
+    }
+
+    /// Has the C library do what `call` says, a thunk and its first two arguments, and
+    /// returns, if the ranges from `starts` on are inside the memory; else, and where
+    /// fuel must be paid for the length, goes on.
+    fn by_the_library(
+        &mut self,
+        memory: u32,
+        starts: &[Value],
+        length: Value,
+        call: impl FnOnce(&mut Self) -> (u32, Value, Value),
+    ) {
+        if self.module.options.fuel {
+            return;
+        }
+        let otherwise = self.b.create_block();
+        for &start in starts {
+            let inside = self.b.create_block();
+            let outside = self.range_is_outside(memory, start, length);
+            self.b.ins().brif(outside, otherwise, &[], inside, &[]);
+            self.open_block(inside);
+        }
+        let (thunk, first, second) = call(self);
+        let length = self.b.ins().uextend(I64, length);
+        let thunk = self.activation_word(thunk);
+        let mut signature = Signature::new(CallConv::SystemV);
+        signature.params.extend([AbiParam::new(I64); 3]);
+        let signature = self.b.import_signature(signature);
+        self.b.ins().call_indirect(signature, thunk, &[first, second, length]);
+        self.b.ins().return_(&[]);
+        self.open_block(otherwise);
     }
 
     fn after(&mut self, start: Value, length: Value) -> Value {

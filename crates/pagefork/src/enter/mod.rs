@@ -79,6 +79,8 @@ unsafe extern "C" {
     fn pagefork_interrupt();
     fn pagefork_trap();
     fn pagefork_trapped();
+    fn pagefork_memory_move();
+    fn pagefork_memory_set();
 }
 
 /// Addresses of the thunks.
@@ -90,6 +92,8 @@ pub(crate) struct Thunks {
     pub(crate) trap: usize,
     /// Where the signal handler continues a guest that trapped.
     pub(crate) trapped: usize,
+    pub(crate) memory_move: usize,
+    pub(crate) memory_set: usize,
 }
 
 impl Thunks {
@@ -99,8 +103,8 @@ impl Thunks {
     }
 
     /// Those that guests call.
-    pub(crate) fn called_by_guests(&self) -> [usize; 3] {
-        [self.host_call, self.interrupt, self.trap]
+    pub(crate) fn called_by_guests(&self) -> [usize; 5] {
+        [self.host_call, self.interrupt, self.trap, self.memory_move, self.memory_set]
     }
 }
 
@@ -113,6 +117,8 @@ pub(crate) fn thunks() -> Thunks {
         interrupt: pagefork_interrupt as *const () as usize,
         trap: pagefork_trap as *const () as usize,
         trapped: pagefork_trapped as *const () as usize,
+        memory_move: pagefork_memory_move as *const () as usize,
+        memory_set: pagefork_memory_set as *const () as usize,
     }
 }
 

@@ -78,6 +78,57 @@ macro_rules! clear_scratch_registers {
     };
 }
 
+/// Lets guests call a function of the C library that keeps nothing: on the host's stack,
+/// whose depth is the library's affair, and with its arguments in registers. What it
+/// leaves there are host addresses, which are cleared; vectors hold the guest's own bytes.
+macro_rules! library_thunk {
+    ($name:literal, $function:literal) => {
+        concat!(
+            ".globl ",
+            $name,
+            "\n",
+            ".hidden ",
+            $name,
+            "\n",
+            ".type ",
+            $name,
+            ",@function\n",
+            $name,
+            ":\n",
+            ".cfi_startproc\n",
+            "push rbp\n",
+            ".cfi_def_cfa_offset 16\n",
+            ".cfi_offset rbp, -16\n",
+            "mov rbp, rsp\n",
+            ".cfi_def_cfa_register rbp\n",
+            "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]\n",
+            "mov rax, [r15 + rax + {ACTIVATION}]\n",
+            "mov rsp, [rax + {HOST_SP}]\n",
+            "call {",
+            $function,
+            "}\n",
+            "mov rsp, rbp\n",
+            "pop rbp\n",
+            ".cfi_def_cfa rsp, 8\n",
+            "xor eax, eax\n",
+            "xor ecx, ecx\n",
+            "xor edx, edx\n",
+            "xor esi, esi\n",
+            "xor edi, edi\n",
+            "xor r8d, r8d\n",
+            "xor r9d, r9d\n",
+            "xor r10d, r10d\n",
+            "xor r11d, r11d\n",
+            "ret\n",
+            ".cfi_endproc\n",
+            ".size ",
+            $name,
+            ", . - ",
+            $name,
+        )
+    };
+}
+
 /// Where the innermost entry frame is, while a guest runs, to an unwinder: CFA =
 /// `*(*(r15 + sign_extend32(*(r15 - 8))) + HOST_SP) + 96`. In bytes: breg15 -8,
 /// deref_size 4, const1u 32, shl, const1u 32, shra, breg15 0, plus, deref, deref,
@@ -446,6 +497,15 @@ global_asm!(
     ".cfi_endproc",
     ".size pagefork_trapped, . - pagefork_trapped",
 
+    // -- memory_move, memory_set -------------------------------------------
+    // Called by the guest, System V: `memmove` and `memset` on ranges that are
+    // accessible.
+    //   rdi  where to                r15  base of the caller
+    //   rsi  where from, or the byte
+    //   rdx  how many bytes
+    library_thunk!("pagefork_memory_move", "memmove"),
+    library_thunk!("pagefork_memory_set", "memset"),
+
     // -- resume ------------------------------------------------------------
     // Goes on with a suspended guest; returns as `enter` does.
     //   rdi  the activation          rdx  guest frame pointer to go on from
@@ -533,6 +593,8 @@ global_asm!(
     on_host_call = sym super::on_host_call,
     on_interrupt = sym super::on_interrupt,
     on_trap = sym super::on_trap,
+    memmove = sym libc::memmove,
+    memset = sym libc::memset,
 );
 
 // The unwind expression of `enter` is written with these two as zero.
