@@ -78,31 +78,32 @@ pub(crate) unsafe fn instantiate_checked(
     Ok(Instance::from_ordinal(unsafe { &*store }, ordinal))
 }
 
-/// Audits the slot of a store that was parked, if that is wanted: before anybody has a
-/// handle, as at any reset.
+/// Takes the slot of a store that was parked over for a tenant, and audits it if that is
+/// wanted: before anybody has a handle, as at any reset. Who has one that interrupts may
+/// write to the link zone at any time.
 ///
 /// # Errors
 /// If the system refuses something.
-pub(crate) fn audit_parked(store: &mut StoreInner) -> Result<()> {
-    match store.engine.config().scribble {
-        true => audit::scribble_and_reset(&mut store.instances[0].slot),
-        false => Ok(()),
+pub(crate) fn take_over_parked(store: &mut StoreInner, tenant: u64) -> Result<()> {
+    if store.engine.config().scribble {
+        audit::scribble_and_reset(&mut store.instances[0].slot)?;
     }
+    let number = store.home_number().unwrap_or(0);
+    let owner = pool::owner(number, tenant);
+    store.instances[0].slot.hand_to(owner);
+    // Also of slots that are added.
+    store.owner = Some(owner);
+    Ok(())
 }
 
 /// Starts the one instance of a store that was parked.
 ///
 /// # Safety
 /// As [`instantiate`].
-pub(crate) unsafe fn start_again(store: *mut StoreInner, tenant: u64) -> Result<()> {
+pub(crate) unsafe fn start_again(store: *mut StoreInner) -> Result<()> {
     // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
     // is entered.
     let inner = unsafe { &mut *store };
-    let number = inner.home_number().unwrap_or(0);
-    let owner = pool::owner(number, tenant);
-    inner.instances[0].slot.hand_to(owner);
-    // Also of slots that are added.
-    inner.owner = Some(owner);
     inner.write_link(1);
     // SAFETY: by this function's contract, which is the same.
     unsafe { start(store, 1) }

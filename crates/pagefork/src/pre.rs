@@ -194,10 +194,10 @@ impl<T: 'static> InstancePre<T> {
             _ => return self.spawn_cold(tenant, data, prepare),
         };
         // SAFETY: the store is ours, and the pointer is to the whole of it.
-        instantiate::audit_parked(unsafe { &mut *store.as_ptr() })?;
+        instantiate::take_over_parked(unsafe { &mut *store.as_ptr() }, tenant)?;
         prepare(&mut store)?;
         // SAFETY: the store is ours, and the pointer is to the whole of it.
-        unsafe { instantiate::start_again(store.as_ptr(), tenant)? };
+        unsafe { instantiate::start_again(store.as_ptr())? };
         let instance = Instance::from_ordinal(store.inner(), 1);
         Ok((store, instance))
     }
