@@ -349,10 +349,19 @@ impl SlotPages {
         self.has_small_pages
     }
 
-    /// Keeps huge pages out from now on; those that there are stay. Whether that could be done.
+    /// Keeps huge pages out from now on; those that there are stay until all pages are discarded,
+    /// so [`Self::note_small_pages`] is for then. Whether that could be done.
     pub(crate) fn refuse_huge_pages(&mut self) -> bool {
-        self.has_small_pages = self.pages.refuse_huge_pages(0..self.zones.size).is_ok();
-        self.has_small_pages
+        for memory in &mut self.memories {
+            // A huge page around the end of a memory takes what is accessible beyond, too.
+            memory.private = memory.size.maximum;
+        }
+        self.pages.refuse_huge_pages(0..self.zones.size).is_ok()
+    }
+
+    /// Says that all pages were discarded after huge pages were refused.
+    pub(crate) fn note_small_pages(&mut self) {
+        self.has_small_pages = true;
     }
 
     /// Whether that holds of a slot that has just been made for all pages: none is private yet.

@@ -45,14 +45,6 @@ fn case() -> Case {
     Case::new("dense", layout(), image, (4 * MIB, 8 * MIB))
 }
 
-/// One byte in each of the first pages of the memory.
-fn dirty(case: &Case, slot: &mut Slot, pages: u64) {
-    slot.enter();
-    for page in 0..pages {
-        write(slot, case.memory(0) + page * PAGE + 1, &[!page as u8]);
-    }
-}
-
 #[test]
 fn a_warm_reset_allocates_nothing() {
     let case = case();
@@ -430,63 +422,6 @@ fn a_slot_whose_faults_may_be_counted_never_has_huge_pages() {
             slot.reset_to(&case.image, &case.sizes, OWNER).unwrap();
         }
     }
-}
-
-/// Slots with much memory may have huge pages until their runs are seen to be small. What became
-/// private with them is known when faults are counted, also what no run could see meanwhile.
-#[test]
-fn pages_that_huge_pages_made_private_are_not_forgotten_when_those_are_refused() {
-    let nothing = Image::new("nothing", layout().base..layout().base, []).unwrap();
-    let case = Case::new("large", layout(), nothing, (24 * MIB, 32 * MIB));
-    let strategies = strategies(ResetKind::Auto);
-    let mut slot = case.spawn(&strategies);
-    let high = case.memory(0) + 24 * MIB;
-    let huge_at = |slot: &Slot| {
-        let place = slot.start() as u64 + high;
-        24 * MIB + (place.next_multiple_of(2 * MIB) - place)
-    };
-    let at = huge_at(&slot);
-    slot.enter();
-    slot.grow_memory(0, 32 * MIB).unwrap();
-    write(&slot, case.memory(0) + at, &[1]);
-    slot.reset_for(OWNER).unwrap();
-    // As the kernel does by itself, at any time; the memory is shorter now.
-    let collapsed = collapse(&slot, at, 2 * MIB);
-    until_resident(&case, &mut slot);
-    assert!(attributes(&slot).iter().all(|map| map.flags.contains("nh")), "refused");
-    for round in 0..3 {
-        slot.enter();
-        slot.grow_memory(0, 32 * MIB).unwrap();
-        for page in [1, 100, 511] {
-            write(&slot, case.memory(0) + at + page * PAGE, &[7]);
-        }
-        slot.reset_for(OWNER).unwrap();
-        case.assert_growth_is_zero(&mut slot, "of a huge page");
-        slot.reset_for(OWNER).unwrap();
-        eprintln!("round {round}, collapsed {collapsed}");
-    }
-    case.assert_fresh(&slot, &strategies, "of a huge page");
-}
-
-/// Resets until page faults are counted.
-fn until_resident(case: &Case, slot: &mut Slot) {
-    for _ in 0..100 {
-        dirty(case, slot, 1);
-        slot.reset_for(OWNER).unwrap();
-        if slot.strategy().used == ResetKind::Resident {
-            dirty(case, slot, 1);
-            slot.reset_for(OWNER).unwrap();
-            return;
-        }
-    }
-    panic!("{}", slot.strategy());
-}
-
-/// Has the kernel put huge pages in the place of a part of the memory. Whether it did.
-fn collapse(slot: &Slot, offset: u64, length: u64) -> bool {
-    let place = slot.memory(0).wrapping_add(offset as usize);
-    // SAFETY: this keeps the contents of pages.
-    unsafe { libc::madvise(place.cast(), length as usize, libc::MADV_COLLAPSE) == 0 }
 }
 
 /// Review of wasmtime PR 11372: pages written once were copied at every later reset.

@@ -133,10 +133,11 @@ impl Auto {
     }
 
     /// Whether huge pages are to be refused from now on: after a window in which all runs
-    /// were small.
+    /// were small. A discard does not see how large they were.
     fn refuses(&self, pages: &SlotPages) -> bool {
         let may = self.counting == Counting::IfRunsAreSmall && !pages.has_small_pages();
-        may && self.window.resets + 1 == WINDOW && self.window.written <= SMALL_RUN_MAX
+        let seen = self.mode != ResetKind::Discard && self.window.resets + 1 == WINDOW;
+        may && seen && self.window.written <= SMALL_RUN_MAX
     }
 }
 
@@ -155,10 +156,14 @@ impl Strategy for Auto {
         // private when all are discarded after huge pages were refused.
         let has_refused = self.refuses(pages) && pages.refuse_huge_pages();
         let report = if has_refused || self.mode == ResetKind::Discard {
-            // A reset that fails changes no mode: what a discard leaves half-done, a
-            // discard completes.
+            // A reset that fails changes no mode, and forgets no page: what a discard leaves
+            // half-done, a discard completes.
+            let report = Discard.reset(pages, run, stack)?;
             self.restorer.forget();
-            Discard.reset(pages, run, stack)?
+            if has_refused {
+                pages.note_small_pages();
+            }
+            report
         } else if self.mode == ResetKind::Resident {
             self.restorer.reset_counting(pages, run, stack)?
         } else if self.restorer.counts() {

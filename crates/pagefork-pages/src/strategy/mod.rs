@@ -267,8 +267,9 @@ pub(crate) fn refill(
         Some((image, sizes)) => pages.refill(image, sizes),
         None => pages.refill_same(),
     };
-    // Also after an error: pages may have gone.
-    if !pages.is_whole() || filled.is_ok() {
+    // Also after an error, if pages may have gone. After another one those of a slot that is
+    // half reset are where they were.
+    if pages.is_unfilled() || filled.is_ok() {
         strategy.forget();
         stack.forget();
     }

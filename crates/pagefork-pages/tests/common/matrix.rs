@@ -311,3 +311,32 @@ impl Random {
 }
 
 pub const OWNER: Owner = Owner(1);
+
+/// One byte in each of the first pages of the memory.
+pub fn dirty(case: &Case, slot: &mut Slot, pages: u64) {
+    slot.enter();
+    for page in 0..pages {
+        write(slot, case.memory(0) + page * PAGE + 1, &[!page as u8]);
+    }
+}
+
+/// Resets until page faults are counted.
+pub fn until_resident(case: &Case, slot: &mut Slot) {
+    for _ in 0..100 {
+        dirty(case, slot, 1);
+        slot.reset_for(OWNER).unwrap();
+        if slot.strategy().used == ResetKind::Resident {
+            dirty(case, slot, 1);
+            slot.reset_for(OWNER).unwrap();
+            return;
+        }
+    }
+    panic!("{}", slot.strategy());
+}
+
+/// Has the kernel put huge pages in the place of a part of the memory. Whether it did.
+pub fn collapse(slot: &Slot, offset: u64, length: u64) -> bool {
+    let place = slot.memory(0).wrapping_add(offset as usize);
+    // SAFETY: this keeps the contents of pages.
+    unsafe { libc::madvise(place.cast(), length as usize, libc::MADV_COLLAPSE) == 0 }
+}
