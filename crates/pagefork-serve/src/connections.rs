@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -76,7 +76,8 @@ pub(crate) async fn serve_connection(shared: Arc<Shared>, connection: Connection
 
     let talk = Talk::new(permit);
     let service = service_fn(|request: http::Request<Incoming>| {
-        let answer = Arc::clone(front).answer(request, remote, local, talk.begin());
+        let turn = talk.begin(!request.body().is_end_stream());
+        let answer = Arc::clone(front).answer(request, remote, local, turn);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -29,7 +29,7 @@ use crate::identity::{self, Identities};
 use crate::log::{self, Access, AccessLog, Log, Outcome};
 use crate::metrics::Metrics;
 use crate::recent::Recent;
-use crate::talk::Turn;
+use crate::talk::{BodyEnd, Turn};
 use crate::workers::{Job, WorkerLimits, Workers};
 use pump::Pump;
 
@@ -228,6 +228,7 @@ impl Front {
             }
         }
         let bodiless = head.method == Method::HEAD;
+        let body_end = turn.body();
         let ending = Ending::new(&self, &head, &id, remote, begun, turn);
 
         let announced = body.size_hint().exact();
@@ -250,7 +251,7 @@ impl Front {
         }
 
         let exchange = Exchange::new(&self, id.clone(), bodiless, begun);
-        self.receive(&exchange, body).await;
+        self.receive(&exchange, body, body_end).await;
         let complete = exchange.complete_input_size().map(|size| size as u64);
         let request = Request {
             head,
@@ -359,12 +360,17 @@ impl Front {
 
     /// Takes the beginning of a request's body, and has the rest taken by a task.
     /// Most bodies are complete after a moment, so that their size is known.
-    async fn receive(self: &Arc<Self>, exchange: &Arc<Exchange>, body: Incoming) {
+    async fn receive(
+        self: &Arc<Self>,
+        exchange: &Arc<Exchange>,
+        body: Incoming,
+        body_end: BodyEnd,
+    ) {
         if body.is_end_stream() {
             exchange.end_input();
             return;
         }
-        let mut pump = Pump { front: Arc::clone(self), body, received: 0 };
+        let mut pump = Pump { front: Arc::clone(self), body, body_end, received: 0 };
         let mut patience = pin!(tokio::time::sleep(self.limits.patience.min(BODY_PATIENCE)));
         let done = poll_fn(|context| {
             if pump.poll(exchange, context).is_ready() {

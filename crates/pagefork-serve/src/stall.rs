@@ -126,17 +126,21 @@ impl AsyncRead for Impatient {
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let polled = self.stream().poll_read(context, into);
-        if into.filled().len() > before && self.is_quiet() {
+        let received = &into.filled()[before..];
+        if let Some(greeting) = &mut self.greeting {
+            if polled.is_pending() {
+                let ended = greeting.end.as_mut().poll(context);
+                return ended.map(|()| Err(io::ErrorKind::TimedOut.into()));
+            }
+            if !greeting.goes_on(received) {
+                self.speaks_http2 = greeting.is_preface;
+                self.greeting = None;
+            }
+        }
+        // Empty lines before a head are no part of it. In HTTP/2 what comes is frames, not heads.
+        let is_of_head = received.iter().any(|byte| !b"\r\n".contains(byte));
+        if is_of_head && self.greeting.is_none() && !self.speaks_http2 && self.is_quiet() {
             self.talk.note_head();
-        }
-        let Some(greeting) = &mut self.greeting else { return polled };
-        if polled.is_pending() {
-            let ended = greeting.end.as_mut().poll(context);
-            return ended.map(|()| Err(io::ErrorKind::TimedOut.into()));
-        }
-        if !greeting.goes_on(&into.filled()[before..]) {
-            self.speaks_http2 = greeting.is_preface;
-            self.greeting = None;
         }
         polled
     }

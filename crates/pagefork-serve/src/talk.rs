@@ -30,6 +30,9 @@ pub(crate) struct Talk {
     refused: AtomicU16,
     /// Whether a head has begun to come that is not complete.
     is_head_begun: AtomicBool,
+    /// Whether the last request has a body that is not known to have come completely: what comes
+    /// may be a part of it, even after the response.
+    is_body_open: AtomicBool,
     last_words: Mutex<Vec<u8>>,
     /// The connection's place among those that there may be.
     _permit: OwnedSemaphorePermit,
@@ -39,9 +42,31 @@ pub(crate) struct Talk {
 pub(crate) struct Turn(Arc<Talk>);
 
 impl Turn {
+    /// What is to know when the request's body has come completely.
+    pub(crate) fn body(&self) -> BodyEnd {
+        let number = self.0.begun.load(Ordering::Relaxed);
+        BodyEnd { talk: Arc::clone(&self.0), number }
+    }
+
     /// Has the connection end with a reset.
     pub(crate) fn break_off(&self) {
         self.0.is_broken.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The end of the body of the last request of a connection of HTTP/1.
+pub(crate) struct BodyEnd {
+    talk: Arc<Talk>,
+    /// How many requests there were with this one.
+    number: u64,
+}
+
+impl BodyEnd {
+    /// The body has come completely.
+    pub(crate) fn reached(&self) {
+        if self.talk.begun.load(Ordering::Relaxed) == self.number {
+            self.talk.is_body_open.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -60,16 +85,18 @@ impl Talk {
             is_broken: AtomicBool::new(false),
             refused: AtomicU16::new(0),
             is_head_begun: AtomicBool::new(false),
+            is_body_open: AtomicBool::new(false),
             last_words: Mutex::default(),
             _permit: permit,
         })
     }
 
-    /// A request has reached the service.
-    pub(crate) fn begin(self: &Arc<Self>) -> Turn {
+    /// A request has reached the service, and perhaps a body is to follow it.
+    pub(crate) fn begin(self: &Arc<Self>, has_body: bool) -> Turn {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
         self.is_head_begun.store(false, Ordering::Relaxed);
+        self.is_body_open.store(has_body, Ordering::Relaxed);
         Turn(Arc::clone(self))
     }
 
@@ -79,8 +106,11 @@ impl Talk {
         (open == 0).then(|| self.begun.load(Ordering::Relaxed))
     }
 
+    /// Bytes have come that are no part of a request under way.
     pub(crate) fn note_head(&self) {
-        self.is_head_begun.store(true, Ordering::Relaxed);
+        if !self.is_body_open.load(Ordering::Relaxed) {
+            self.is_head_begun.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_head_begun(&self) -> bool {

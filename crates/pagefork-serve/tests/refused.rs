@@ -126,6 +126,53 @@ fn a_head_that_does_not_end_is_answered_with_an_id_and_silence_is_not() {
     assert_eq!(count(&server, "head_timeout"), 1.0);
 }
 
+/// What comes on a connection without a request under way need not be a head: it may be the
+/// body of a request that was answered without it, or an empty line after it.
+#[test]
+fn a_connection_that_is_quiet_after_a_body_is_closed_and_nothing_else() {
+    let server = serve(By(hello), |config| config.client_timeout = Duration::from_millis(200));
+    for (head, late) in [
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+            "12345",
+        ),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", "12345"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\r\n"),
+    ] {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello") {
+            let mut part = [0; 1024];
+            let count = stream.read(&mut part).unwrap();
+            assert_ne!(count, 0, "{head}");
+            answer.extend_from_slice(&part[..count]);
+        }
+        let _ = stream.write_all(late.as_bytes());
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert_eq!(String::from_utf8_lossy(&rest), "", "{head}");
+    }
+    assert_eq!(count(&server, "head_timeout"), 0.0);
+    assert_eq!(server.log.text(), "");
+}
+
+/// Such a client has gone; no request of its has failed.
+#[test]
+fn a_client_of_http2_that_falls_silent_is_not_refused() {
+    let server = serve(By(hello), |config| config.client_timeout = Duration::from_millis(200));
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    // In parts, the first of which could be anything's.
+    for part in [&b"PRI"[..], b" * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"] {
+        stream.write_all(part).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = stream.read_to_end(&mut Vec::new());
+    server.wait_for_metric("pagefork_connections", 0.0);
+    assert_eq!(count(&server, "head_timeout"), 0.0);
+    assert_eq!(server.log.text(), "");
+}
+
 #[test]
 fn a_client_that_leaves_within_a_head_is_not_refused() {
     let server = serve(By(hello), |_| {});

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use super::Front;
 use crate::exchange::Exchange;
 use crate::failure::Cancelled;
+use crate::talk::BodyEnd;
 
 /// So many bytes of a body that comes slowly buy its client another second: as many as
 /// Apache's `mod_reqtimeout` asks for. Otherwise one byte now and then holds a handler.
@@ -19,6 +20,7 @@ const BODY_RATE_MIN: u64 = 500;
 pub(super) struct Pump {
     pub(super) front: Arc<Front>,
     pub(super) body: Incoming,
+    pub(super) body_end: BodyEnd,
     pub(super) received: u64,
 }
 
@@ -34,6 +36,7 @@ impl Pump {
             let frame = match Pin::new(&mut self.body).poll_frame(context) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => {
+                    self.body_end.reached();
                     exchange.end_input();
                     return Poll::Ready(());
                 }
@@ -43,6 +46,9 @@ impl Pump {
                 }
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
+            if self.body.is_end_stream() {
+                self.body_end.reached();
+            }
             // What is no data are trailers, for which CGI has no place.
             let Ok(data) = frame.into_data() else { continue };
             self.received += data.len() as u64;

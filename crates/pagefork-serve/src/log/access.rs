@@ -185,7 +185,7 @@ impl AccessFormat {
     }
 }
 
-/// A target as it was sent, without what would end a quoted string.
+/// A target as it was sent, without what would end a quoted string or what a terminal obeys.
 struct Escaped<'a>(&'a Uri);
 
 impl fmt::Display for Escaped<'_> {
@@ -194,7 +194,7 @@ impl fmt::Display for Escaped<'_> {
             Some(target) => target.as_str(),
             None => self.0.authority().map_or("*", |authority| authority.as_str()),
         };
-        let unfit = |c: char| c == '"' || c == '\\' || c.is_control();
+        let unfit = |c: char| c == '"' || c == '\\' || super::obeys(c);
         for part in target.split_inclusive(unfit) {
             let clean = part.strip_suffix(unfit).unwrap_or(part);
             f.write_str(clean)?;
@@ -219,5 +219,8 @@ mod tests {
     fn a_terminal_that_shows_a_target_does_not_obey_it() {
         let uri: Uri = "/a\u{9b}31m?\u{85}\u{e4}".parse().unwrap();
         assert_eq!(Escaped(&uri).to_string(), "/a%C2%9B31m?%C2%85\u{e4}");
+        // Nor does it show the rest of the line in another order.
+        let uri: Uri = "/\u{202e}a\u{2028}".parse().unwrap();
+        assert_eq!(Escaped(&uri).to_string(), "/%E2%80%AEa%E2%80%A8");
     }
 }
