@@ -27,6 +27,9 @@ const REDIRECTS_MAX: usize = 10;
 /// Bytes of a line of standard error; longer ones are split.
 const LINE_MAX: usize = 4096;
 
+/// Bytes of standard error that one call takes: between calls, a program can be stopped.
+const TAKEN_MAX: usize = 1 << 20;
+
 /// Lines of standard error of one request that reach the log.
 const LINES_MAX: usize = 1000;
 
@@ -388,7 +391,9 @@ impl Lines {
 impl OutputSink for Lines {
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for byte in slices.iter().flat_map(|slice| slice.iter()) {
+        let mut taken = 0;
+        for byte in slices.iter().flat_map(|slice| slice.iter()).take(TAKEN_MAX) {
+            taken += 1;
             if *byte == b'\n' || state.line.len() == LINE_MAX {
                 self.write_line(&mut state);
             }
@@ -396,7 +401,7 @@ impl OutputSink for Lines {
                 state.line.push(*byte);
             }
         }
-        Ok(slices.iter().map(|slice| slice.len()).sum())
+        Ok(taken)
     }
 }
 

@@ -472,6 +472,24 @@ fn what_is_no_program_is_refused() {
     assert!(error.to_string().contains("cannot be started"), "{error}");
 }
 
+/// Each byte is looked at for the log: a gigabyte at once would hold a thread for seconds beyond
+/// its time limit.
+#[test]
+fn one_call_takes_a_part_of_what_is_written_to_standard_error() {
+    let buffer = |index: u32| {
+        let at = index * 8;
+        format!("(i32.store (i32.const {at}) (i32.const 0))")
+            + &format!("(i32.store (i32.const {}) (i32.const 500000))", at + 4)
+    };
+    let then: String = (0..4).map(buffer).collect::<String>()
+        + "(drop (call $fd_write (i32.const 2) (i32.const 0) (i32.const 4) (i32.const 64)))"
+        + "(if (i32.eqz (i32.load (i32.const 64))) (then unreachable))"
+        + "(if (i32.gt_u (i32.load (i32.const 64)) (i32.const 0x100000)) (then unreachable))"
+        + &format!("(call $write (i32.const 1) (i32.const 65536) (i32.const {}))", PLAIN.len());
+    let server = serve_program(knows(PLAIN, &then), |_| {});
+    assert_eq!(server.get("/").status, 200);
+}
+
 #[test]
 fn exit_codes_and_standard_error_are_logged() {
     let then =

@@ -17,6 +17,10 @@ const PATH_SIZE_MAX: u32 = 4096;
 /// call, as a short transfer always may.
 const IOVECS_MAX: usize = 1024;
 
+/// Largest count of buffers in one call, empty ones included; more is no honest use, and to
+/// look at half a billion takes seconds in which no guest can be stopped.
+const IOVECS_LOOKED_AT_MAX: u32 = 1 << 16;
+
 /// Buffers up to this size, bytes, are filled elsewhere and copied: that costs less than
 /// a search for the pages that the kernel may have written.
 const SMALL: usize = 1024;
@@ -225,9 +229,12 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if the array, or a buffer that would be used, is out
-    /// of bounds.
+    /// of bounds, and [`Errno::Inval`] for more than 65536 buffers.
     pub fn iovecs(&self, address: u32, count: u32) -> Result<Vec<Buffer>, Errno> {
         self.check_array(address, count, IOVEC_SIZE)?;
+        if count > IOVECS_LOOKED_AT_MAX {
+            return Err(Errno::Inval);
+        }
         let mut buffers = Vec::with_capacity(IOVECS_MAX.min(count as usize));
         let mut room = TRANSFER_SIZE_MAX;
         for index in 0..count {
@@ -331,6 +338,14 @@ mod tests {
         assert_eq!(memory.iovecs(0, u32::MAX), Err(Errno::Fault));
         memory.write_u32(4, 5).unwrap();
         assert_eq!(memory.iovecs(0, 1), Err(Errno::Fault));
+    }
+
+    #[test]
+    fn more_buffers_than_a_program_has_are_not_looked_at() {
+        let mut bytes = vec![0; 1 << 20];
+        let memory = GuestMemory::new(&mut bytes[..]);
+        assert_eq!(memory.iovecs(0, IOVECS_LOOKED_AT_MAX), Ok(vec![]));
+        assert_eq!(memory.iovecs(0, IOVECS_LOOKED_AT_MAX + 1), Err(Errno::Inval));
     }
 
     #[test]
