@@ -160,11 +160,13 @@ pub(crate) struct Log(Mutex<State>);
 struct State {
     output: Output,
     health: Health,
+    /// Whether only the beginning of the last record could be written.
+    is_torn: bool,
 }
 
 impl Log {
     pub(crate) fn new(output: Output) -> Log {
-        Log(Mutex::new(State { output, health: Health::default() }))
+        Log(Mutex::new(State { output, health: Health::default(), is_torn: false }))
     }
 
     /// A record about a request.
@@ -188,10 +190,18 @@ impl Log {
     }
 
     pub(crate) fn write(&self, severity: Severity, text: &str) {
-        let line = record(severity, text);
+        let mut line = record(severity, text);
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { output, health } = &mut *state;
-        let result = output.write_from(&mut line.into_bytes());
+        let State { output, health, is_torn } = &mut *state;
+        if *is_torn {
+            line.insert(0, '\n');
+        }
+        let size = line.len();
+        let mut bytes = line.into_bytes();
+        let result = output.write_from(&mut bytes);
+        if bytes.len() < size {
+            *is_torn = !bytes.is_empty();
+        }
         // Only of a file: what else is there is standard error itself.
         if health.note(&result)
             && output.path.is_some()
@@ -205,6 +215,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -220,6 +232,34 @@ mod tests {
     fn a_record_is_bounded() {
         let line = record(Severity::Error, &"\u{1b}".repeat(100_000));
         assert!(line.len() < TEXT_MAX + 200 && line.ends_with("left out)\n"));
+    }
+
+    #[test]
+    fn a_record_begins_a_line_after_one_that_broke_off() {
+        /// A disk that is full from its tenth byte on, until it is not.
+        struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
+        impl Write for Disk {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let (written, size_max) = &mut *self.0.lock().unwrap();
+                let count = bytes.len().min(*size_max - written.len());
+                written.extend(&bytes[..count]);
+                if count == 0 { Err(ErrorKind::StorageFull.into()) } else { Ok(count) }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let disk = Arc::new(Mutex::new((Vec::new(), 10)));
+        let log = Log::new(Box::new(Disk(Arc::clone(&disk))).into());
+        log.error("breaks off");
+        log.error("is lost");
+        disk.lock().unwrap().1 = 1000;
+        log.error("is whole");
+        log.error("too");
+        let text = String::from_utf8(disk.lock().unwrap().0.clone()).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0].len()), (3, 10), "{text}");
+        assert!(lines[1].ends_with("Z error is whole") && lines[2].ends_with("Z error too"));
     }
 
     #[test]
