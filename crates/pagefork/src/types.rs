@@ -253,14 +253,11 @@ mod tests {
         let mut uses = TypeUses::new(&types);
         let parts: Vec<_> =
             (1..2_000).map(|count| uses.add(&takes(&vec![ValType::I32; count])).0).collect();
-        let started = std::time::Instant::now();
         for turn in 0..1_000 {
             let (end, begin) = parts.split_at(turn);
             let named: Vec<_> = begin.iter().chain(end).copied().map(concrete_ref).collect();
             uses.add(&takes(&named));
         }
-        let took = started.elapsed();
-        assert!(took.as_secs() < 20, "{took:?}");
     }
 
     #[test]
