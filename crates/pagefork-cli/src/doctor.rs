@@ -29,7 +29,7 @@ const GUEST: &str = r#"(module (memory 1) (table 1 funcref) (data (i32.const 0) 
 pub(crate) fn doctor() -> Result<ExitCode, String> {
     let machine = [processor(), engine(), guest()];
     let needed = NEEDED.map(|needed| needed.try_out());
-    let resets: Vec<Line> =
+    let resets: Vec<Finding> =
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
     let later = LATER.map(|wanted| wanted.try_out());
     let limits = limits();
@@ -44,7 +44,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         report += &section(title, lines);
     }
 
-    let can_run = machine.iter().chain(&needed).all(|line| line.state != State::Missing);
+    let can_run = machine.iter().chain(&needed).all(|line| line.state != Verdict::Missing);
     report += match can_run {
         true => "\nPagefork can run here.\n",
         false => "\nPagefork cannot run here: see what is missing above.\n",
@@ -54,32 +54,32 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum Verdict {
     Ok,
     Limited,
     Missing,
 }
 
 /// What was found about one thing.
-struct Line {
-    state: State,
+struct Finding {
+    state: Verdict,
     name: String,
     /// What was seen, and what to do.
     detail: String,
 }
 
-impl Line {
-    fn new(state: State, name: &str, detail: impl Into<String>) -> Self {
+impl Finding {
+    fn new(state: Verdict, name: &str, detail: impl Into<String>) -> Self {
         Self { state, name: name.to_owned(), detail: detail.into() }
     }
 }
 
-fn section(title: &str, lines: &[Line]) -> String {
-    let row = |line: &Line| {
+fn section(title: &str, lines: &[Finding]) -> String {
+    let row = |line: &Finding| {
         let state = match line.state {
-            State::Ok => "ok",
-            State::Limited => "limited",
-            State::Missing => "missing",
+            Verdict::Ok => "ok",
+            Verdict::Limited => "limited",
+            Verdict::Missing => "missing",
         };
         vec![format!("{state:<7}"), format!("{:<24}", line.name), line.detail.clone()]
     };
@@ -95,28 +95,28 @@ fn release() -> String {
 }
 
 /// The levels that code is compiled for.
-fn processor() -> Line {
+fn processor() -> Finding {
     let (state, detail) = match CpuLevel::of_this_machine() {
         Ok(CpuLevel::V2) => {
-            (State::Limited, "x86-64-v2: code is made without AVX2, BMI and FMA".to_owned())
+            (Verdict::Limited, "x86-64-v2: code is made without AVX2, BMI and FMA".to_owned())
         }
-        Ok(level) => (State::Ok, level.to_string()),
-        Err(error) => (State::Missing, format!("{error}: use another machine")),
+        Ok(level) => (Verdict::Ok, level.to_string()),
+        Err(error) => (Verdict::Missing, format!("{error}: use another machine")),
     };
-    Line::new(state, "processor", detail)
+    Finding::new(state, "processor", detail)
 }
 
-fn engine() -> Line {
+fn engine() -> Finding {
     match Engine::new(&Config::new()) {
         Ok(_) => {
-            Line::new(State::Ok, "engine", "pages of 4 KiB, signal handlers, no shadow stacks")
+            Finding::new(Verdict::Ok, "engine", "pages of 4 KiB, signal handlers, no shadow stacks")
         }
-        Err(error) => Line::new(State::Missing, "engine", format!("{error:#}")),
+        Err(error) => Finding::new(Verdict::Missing, "engine", format!("{error:#}")),
     }
 }
 
 /// Runs a guest, which is what all the rest is for.
-fn guest() -> Line {
+fn guest() -> Finding {
     let run = || {
         let engine = Engine::new(&Config::new())?;
         let module = Module::new(&engine, GUEST)?;
@@ -130,55 +130,55 @@ fn guest() -> Line {
     };
     match run() {
         Ok((42, Some(TrapCode::MemoryOutOfBounds))) => {
-            Line::new(State::Ok, "guest", "it ran, and trapped when it read beyond its memory")
+            Finding::new(Verdict::Ok, "guest", "it ran, and trapped when it read beyond its memory")
         }
         Ok(found) => {
             let detail = format!("it ran wrongly ({found:?}): please report this");
-            Line::new(State::Missing, "guest", detail)
+            Finding::new(Verdict::Missing, "guest", detail)
         }
-        Err(error) => Line::new(State::Missing, "guest", format!("{error:#}")),
+        Err(error) => Finding::new(Verdict::Missing, "guest", format!("{error:#}")),
     }
 }
 
 /// How slots are reset by default, whether copy-on-write is switched off, and how page
 /// faults are noticed.
-fn strategy() -> [Line; 3] {
+fn strategy() -> [Finding; 3] {
     let choice = StrategyConfig::default().check().and_then(|strategies| strategies.choice());
     let reset = match &choice {
         Ok(choice) => chosen(choice),
-        Err(error) => Line::new(State::Missing, "reset strategy", error.to_string()),
+        Err(error) => Finding::new(Verdict::Missing, "reset strategy", error.to_string()),
     };
     let name = "PAGEFORK_COW";
     let is_off = choice.is_ok_and(|choice| choice.reason == Reason::CopyOnWriteOff);
     let switch = match (is_off, std::env::var_os(name)) {
-        (false, _) => Line::new(State::Ok, name, "images are mapped copy-on-write"),
+        (false, _) => Finding::new(Verdict::Ok, name, "images are mapped copy-on-write"),
         (true, Some(value)) if value == "0" => {
             let detail = "0: images are copied into slots and not mapped. Unset it to map them";
-            Line::new(State::Limited, name, detail)
+            Finding::new(Verdict::Limited, name, detail)
         }
         (true, _) => {
             let detail = "this program was built with the feature no-cow: images are copied into \
                           slots and not mapped";
-            Line::new(State::Limited, name, detail)
+            Finding::new(Verdict::Limited, name, detail)
         }
     };
     let faults = match pagefork_pages::counts_faults_in_memory() {
-        true => Line::new(State::Ok, "page faults", "the kernel notes them in memory"),
+        true => Finding::new(Verdict::Ok, "page faults", "the kernel notes them in memory"),
         false => {
             let detail = "perf_event_open is refused, so each reset asks the kernel (getrusage): \
                           permit it in the seccomp filter, or set kernel.perf_event_paranoid to 2";
-            Line::new(State::Limited, "page faults", detail)
+            Finding::new(Verdict::Limited, "page faults", detail)
         }
     };
     [reset, switch, faults]
 }
 
-fn chosen(choice: &Choice) -> Line {
+fn chosen(choice: &Choice) -> Finding {
     let (state, detail) = match choice.reason {
-        Reason::Asked => (State::Ok, format!("{}, the default, has all it needs", choice.used)),
-        _ => (State::Limited, choice.to_string()),
+        Reason::Asked => (Verdict::Ok, format!("{}, the default, has all it needs", choice.used)),
+        _ => (Verdict::Limited, choice.to_string()),
     };
-    Line::new(state, "reset strategy", detail)
+    Finding::new(state, "reset strategy", detail)
 }
 
 /// A feature of kernels, and what its absence means.
@@ -188,17 +188,17 @@ struct Wanted {
     /// What is said where it works.
     works: &'static str,
     /// How bad its absence is.
-    absent: State,
+    absent: Verdict,
     /// What its absence costs, and what to do.
     without: &'static str,
 }
 
 impl Wanted {
-    fn try_out(&self) -> Line {
+    fn try_out(&self) -> Finding {
         match self.probe.try_out() {
-            Outcome::Works => Line::new(State::Ok, self.name, self.works),
+            Outcome::Works => Finding::new(Verdict::Ok, self.name, self.works),
             Outcome::Fails(seen) => {
-                Line::new(self.absent, self.name, format!("{seen}. {}", self.without))
+                Finding::new(self.absent, self.name, format!("{seen}. {}", self.without))
             }
         }
     }
@@ -209,7 +209,7 @@ const NEEDED: [Wanted; 6] = [
         probe: Probe::ImageFile,
         name: "memfd_create",
         works: "files in memory keep what is written",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "Permit the system call in the seccomp filter of the container; kernels have it \
                   since 3.17.",
     },
@@ -217,35 +217,35 @@ const NEEDED: [Wanted; 6] = [
         probe: Probe::Seals,
         name: "file seals",
         works: "what is sealed can be neither written nor cut",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "Images could change under their instances: use a kernel of 5.11 or later.",
     },
     Wanted {
         probe: Probe::NoExecSeal,
         name: "MFD_NOEXEC_SEAL",
         works: "images can never be executed",
-        absent: State::Limited,
+        absent: Verdict::Limited,
         without: "Images are sealed against all else; kernels have it since 6.3.",
     },
     Wanted {
         probe: Probe::CopyOnWrite,
         name: "copy-on-write maps",
         works: "a write shows in one map, and not in the image",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "Instances of a module would see each other's memory: use another kernel.",
     },
     Wanted {
         probe: Probe::Discard,
         name: "MADV_DONTNEED",
         works: "it brings the bytes of an image and zeros back",
-        absent: State::Limited,
+        absent: Verdict::Limited,
         without: "Slots are reset by mapping them anew, which costs more: use another kernel.",
     },
     Wanted {
         probe: Probe::Grow,
         name: "growth by mprotect",
         works: "new pages are zero, and old ones stay as they are",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "Memories could not grow: use another kernel.",
     },
 ];
@@ -255,7 +255,7 @@ const RESETS: [Wanted; 4] = [
         probe: Probe::Scan,
         name: "PAGEMAP_SCAN",
         works: "one call finds the pages that differ from an image",
-        absent: State::Limited,
+        absent: Verdict::Limited,
         without: "Private pages are read from /proc/self/pagemap, 8 bytes a page; kernels have \
                   it since 6.7.",
     },
@@ -263,14 +263,14 @@ const RESETS: [Wanted; 4] = [
         probe: Probe::Pagemap,
         name: "/proc/self/pagemap",
         works: "it tells pages of an image from private ones",
-        absent: State::Limited,
+        absent: Verdict::Limited,
         without: "Without PAGEMAP_SCAN too, slots are discarded as a whole: mount /proc.",
     },
     Wanted {
         probe: Probe::NoHugePages,
         name: "MADV_NOHUGEPAGE",
         works: "huge pages can be kept out of a slot",
-        absent: State::Limited,
+        absent: Verdict::Limited,
         without: "Page faults tell nothing about writes to huge pages, so every reset searches \
                   for private pages.",
     },
@@ -278,7 +278,7 @@ const RESETS: [Wanted; 4] = [
         probe: Probe::SmallMaps,
         name: "MAP_STACK",
         works: "slots are made without huge pages, and need no call to keep them out",
-        absent: State::Limited,
+        absent: Verdict::Limited,
         without: "The first spawn in a slot takes a call more; kernels have it since 6.7.",
     },
 ];
@@ -288,7 +288,7 @@ const LATER: [Wanted; 4] = [
         probe: Probe::TrackWrites,
         name: "userfaultfd WP_ASYNC",
         works: "the kernel remembers which pages are written",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "Changed pages would be found as private ones, or by comparing; kernels have it \
                   since 6.7.",
     },
@@ -296,7 +296,7 @@ const LATER: [Wanted; 4] = [
         probe: Probe::Missing,
         name: "userfaultfd MISSING",
         works: "a page can be filled when a thread waits for it",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "Instances would start when all their pages are there, not before. Permit the \
                   system call in the seccomp filter of the container.",
     },
@@ -304,31 +304,31 @@ const LATER: [Wanted; 4] = [
         probe: Probe::MissingSignal,
         name: "userfaultfd SIGBUS",
         works: "the thread that waits can fill the page itself",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "A thread of its own would fill pages.",
     },
     Wanted {
         probe: Probe::UserfaultDevice,
         name: "/dev/userfaultfd",
         works: "faults of the kernel itself can be answered",
-        absent: State::Missing,
+        absent: Verdict::Missing,
         without: "The host would fill pages before it passes them to the kernel, as it does \
                   wherever this user may not open the device; kernels have it since 6.1.",
     },
 ];
 
-fn limits() -> Vec<Line> {
+fn limits() -> Vec<Finding> {
     let limits = Limits::read();
     let slot = slot_size();
     let mut lines = Vec::new();
     let mut room = |name: &str, says: String, instances: u64, advice: &str| {
         let (state, advice) = match instances {
-            0 => (State::Limited, format!(": {advice}")),
-            1..INSTANCES_COMFORTABLE => (State::Limited, format!(": {advice}")),
-            _ => (State::Ok, String::new()),
+            0 => (Verdict::Limited, format!(": {advice}")),
+            1..INSTANCES_COMFORTABLE => (Verdict::Limited, format!(": {advice}")),
+            _ => (Verdict::Ok, String::new()),
         };
         let detail = format!("{says}: room for {instances} instances{advice}");
-        lines.push(Line::new(state, name, detail));
+        lines.push(Finding::new(state, name, detail));
     };
 
     let free = ADDRESS_SPACE.saturating_sub(limits.mapped);
@@ -346,7 +346,7 @@ fn limits() -> Vec<Line> {
         let each = slot + PRE_GUARD;
         room("RLIMIT_AS", says, limit.saturating_sub(limits.mapped) / each, advice);
     } else {
-        lines.push(Line::new(State::Ok, "RLIMIT_AS", "unlimited"));
+        lines.push(Finding::new(Verdict::Ok, "RLIMIT_AS", "unlimited"));
     }
     lines.push(match limits.descriptors {
         Some(limit) if limit < DESCRIPTORS_COMFORTABLE => {
@@ -354,30 +354,30 @@ fn limits() -> Vec<Line> {
                 "{limit}: the first {OWN_FILES_MAX} images of a process take one each, large ones \
                  up to {OWN_FILES_LARGE_MAX}: raise it with `ulimit -n N`"
             );
-            Line::new(State::Limited, "RLIMIT_NOFILE", detail)
+            Finding::new(Verdict::Limited, "RLIMIT_NOFILE", detail)
         }
         Some(limit) => {
             let detail = format!("{limit}: room for any number of images, which share files");
-            Line::new(State::Ok, "RLIMIT_NOFILE", detail)
+            Finding::new(Verdict::Ok, "RLIMIT_NOFILE", detail)
         }
-        None => Line::new(State::Ok, "RLIMIT_NOFILE", "unlimited"),
+        None => Finding::new(Verdict::Ok, "RLIMIT_NOFILE", "unlimited"),
     });
     for (name, limit, option) in
         [("RLIMIT_DATA", limits.data, "-d"), ("RLIMIT_FSIZE", limits.file_size, "-f")]
     {
         lines.push(match limit {
-            None => Line::new(State::Ok, name, "unlimited"),
+            None => Finding::new(Verdict::Ok, name, "unlimited"),
             Some(limit) => {
                 let detail = format!(
                     "{}: memories and images may meet it: raise it with `ulimit {option} unlimited`",
                     show::size(limit)
                 );
-                Line::new(State::Limited, name, detail)
+                Finding::new(Verdict::Limited, name, detail)
             }
         });
     }
     lines.push(match limits.commit {
-        None => Line::new(State::Ok, "vm.overcommit_memory", "only touched pages count"),
+        None => Finding::new(Verdict::Ok, "vm.overcommit_memory", "only touched pages count"),
         Some((committed, limit)) => {
             let detail = format!(
                 "2: accessible pages count even if untouched, {} of {} are promised: set it to 0 \
@@ -385,7 +385,7 @@ fn limits() -> Vec<Line> {
                 show::size(committed),
                 show::size(limit)
             );
-            Line::new(State::Limited, "vm.overcommit_memory", detail)
+            Finding::new(Verdict::Limited, "vm.overcommit_memory", detail)
         }
     });
     lines
@@ -410,15 +410,15 @@ mod tests {
     fn what_replaces_a_strategy_is_named_with_its_reason() {
         let line = |used: ResetKind, reason| chosen(&Choice { asked: Auto, used, reason });
         let good = line(Auto, Reason::Asked);
-        assert_eq!((good.state, good.detail.starts_with("auto")), (State::Ok, true));
+        assert_eq!((good.state, good.detail.starts_with("auto")), (Verdict::Ok, true));
         for (used, reason, words) in [
             (Copy, Reason::CopyOnWriteOff, "switched off"),
             (Remap, Reason::DiscardDoesNothing, "MADV_DONTNEED does nothing"),
             (Discard, Reason::NoPageMap, "neither PAGEMAP_SCAN nor"),
             (Auto, Reason::ReadsPageMap, "PAGEMAP_SCAN is missing"),
         ] {
-            let Line { state, detail, .. } = line(used, reason);
-            assert_eq!(state, State::Limited);
+            let Finding { state, detail, .. } = line(used, reason);
+            assert_eq!(state, Verdict::Limited);
             assert!(detail.starts_with(&used.to_string()) && detail.contains(words), "{detail}");
         }
     }

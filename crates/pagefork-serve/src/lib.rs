@@ -13,62 +13,22 @@
 
 #![forbid(unsafe_code)]
 
-/// What a server is told before it starts.
-mod config;
-/// Listening, and stopping.
-mod server;
-/// Accepting connections, and serving each.
-mod connections;
-/// How many descriptors there may be, and some that are kept.
-mod descriptors;
-/// What the two ends of a connection tell each other past the HTTP library.
-mod talk;
-/// Connections whose clients do not take what they are sent.
-mod stall;
-/// From a request to its handler and back.
-mod front;
-/// One request on its way, between a connection's task and a handler's thread.
-mod exchange;
-/// Bodies of responses, and what is noted when they end.
-mod body;
-/// The threads that connections are served on and handlers run on.
-mod workers;
-/// A share of the connections, and the thread that serves it.
-mod lane;
-/// A thread that sees when a lane has no leader for too long.
-mod lookout;
-/// Whether a handler takes long by itself.
-mod used;
-
-/// What answers requests, and what it is given for that.
+/// What answers requests, and what is known of one while it is answered.
 mod handler;
-/// Requests that are not answered by their handler.
-mod failure;
-/// CGI/1.1, whatever runs the program.
+/// What requests are called, the logs, the metrics and the status page.
+mod observe;
+/// The threads that connections are served on and handlers run on.
+mod threads;
+/// From a connection to a request, and from a response to the connection.
+mod http;
+/// CGI/1.1, and CGI programs in WebAssembly.
 pub mod cgi;
-/// CGI programs in WebAssembly.
-mod program;
 
-/// What requests are called.
-mod identity;
-/// The log and the access log.
-mod log;
-/// Counters and histograms.
-mod metrics;
-/// The last failures.
-mod recent;
-/// What was counted in the last minutes.
-mod history;
-/// The status page and the metrics.
-mod admin;
-/// Signals that end the server or reopen its logs.
-mod signals;
-
-pub use config::Config;
-pub use descriptors::raise_descriptor_limit;
-pub use failure::{Failure, FailureKind, GivenUp};
+pub use crate::http::config::Config;
+pub use crate::http::server::{LogHandle, Server, StartError, Starting, StopHandle, Summary};
+pub use crate::http::signals::Signals;
+pub use cgi::program::{Program, ProgramError, ProgramOptions};
+pub use handler::failure::{Failure, FailureKind, GivenUp};
 pub use handler::{BodyReader, GiveUpGuard, Handler, Phase, PoolGauges, Request, ResponseWriter};
-pub use log::{AccessFormat, Output, Severity, record};
-pub use program::{Program, ProgramError, ProgramOptions};
-pub use server::{LogHandle, Server, StartError, Starting, StopHandle, Summary};
-pub use signals::Signals;
+pub use observe::descriptors::raise_descriptor_limit;
+pub use observe::log::{AccessFormat, Output, Severity, record};

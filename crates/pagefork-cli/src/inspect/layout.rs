@@ -11,17 +11,17 @@ use pagefork_layout::state::HEADER_SIZE;
 use crate::show;
 
 /// A zone of a slot, as it is drawn.
-struct Zone {
+struct DrawnZone {
     /// Slot offsets, in bytes.
     range: Range<u64>,
     name: String,
     /// What its pages are.
     pages: &'static str,
-    parts: Vec<Part>,
+    parts: Vec<ZonePart>,
 }
 
 /// Something in a zone.
-struct Part {
+struct ZonePart {
     /// Offset from the base, in bytes.
     offset: i64,
     size: u64,
@@ -41,22 +41,22 @@ pub(super) fn draw(module: &CompiledModule) -> String {
     );
     text += &image(module);
 
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<BoxRow> = Vec::new();
     for zone in &zones {
-        rows.push(if zone.range.start == layout.base { Row::Base } else { Row::Line });
+        rows.push(if zone.range.start == layout.base { BoxRow::Base } else { BoxRow::Line });
         let size = show::size(zone.range.end - zone.range.start);
         let offset = show::offset(from_base(zone.range.start));
-        rows.push(Row::Cells([offset, size, zone.name.clone(), zone.pages.to_owned()]));
+        rows.push(BoxRow::Cells([offset, size, zone.name.clone(), zone.pages.to_owned()]));
         for part in &zone.parts {
             let (offset, size) = (show::offset(part.offset), show::size(part.size));
-            rows.push(Row::Cells([offset, size, format!("  {}", part.name), String::new()]));
+            rows.push(BoxRow::Cells([offset, size, format!("  {}", part.name), String::new()]));
         }
     }
-    rows.push(Row::Line);
+    rows.push(BoxRow::Line);
     text + &boxed(&rows)
 }
 
-enum Row {
+enum BoxRow {
     Line,
     /// The line that everything is counted from.
     Base,
@@ -64,10 +64,10 @@ enum Row {
 }
 
 /// A box around rows, with lines between the zones.
-fn boxed(rows: &[Row]) -> String {
+fn boxed(rows: &[BoxRow]) -> String {
     let mut widths = [0; 4];
     for row in rows {
-        if let Row::Cells(cells) = row {
+        if let BoxRow::Cells(cells) = row {
             for (width, cell) in widths.iter_mut().zip(cells) {
                 *width = (*width).max(cell.chars().count());
             }
@@ -79,9 +79,9 @@ fn boxed(rows: &[Row]) -> String {
     let mut text = String::new();
     for row in rows {
         let _ = match row {
-            Row::Line => writeln!(text, "  +{line}+"),
-            Row::Base => writeln!(text, "  +{base}+ base"),
-            Row::Cells([offset, size, name, pages]) => writeln!(
+            BoxRow::Line => writeln!(text, "  +{line}+"),
+            BoxRow::Base => writeln!(text, "  +{base}+ base"),
+            BoxRow::Cells([offset, size, name, pages]) => writeln!(
                 text,
                 "  | {offset:>offset_width$}   {size:>size_width$}   {name:<name_width$}   \
                  {pages:<pages_width$} |"
@@ -116,8 +116,8 @@ fn image(module: &CompiledModule) -> String {
     text
 }
 
-fn zones(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Zone> {
-    let zone = |range: &Range<u64>, name: &str, pages, parts| Zone {
+fn zones(info: &ModuleInfo, layout: &SlotLayout) -> Vec<DrawnZone> {
+    let zone = |range: &Range<u64>, name: &str, pages, parts| DrawnZone {
         range: range.clone(),
         name: name.to_owned(),
         pages,
@@ -153,10 +153,10 @@ fn zones(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Zone> {
     zones
 }
 
-fn link_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
+fn link_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<ZonePart> {
     let parts = layout.link_parts;
     let records = info.imported_memories + info.imported_tables + info.imported_globals;
-    let part = |(range, name): (Range<u32>, String)| Part {
+    let part = |(range, name): (Range<u32>, String)| ZonePart {
         offset: i64::from(layout.link_offset()) + i64::from(range.start),
         size: range.len() as u64,
         name,
@@ -173,21 +173,21 @@ fn link_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
 }
 
 /// The tables in the order of their places.
-fn table_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
+fn table_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<ZonePart> {
     let part = |(own, (end, room)): (usize, (&i32, &u64))| {
         let table = info.imported_tables as usize + own;
         let first = info.tables[table].minimum;
         let size = 8 * room;
         let name = format!("table {table}: {first} now, room for {room}");
-        Part { offset: i64::from(*end) - size as i64, size, name }
+        ZonePart { offset: i64::from(*end) - size as i64, size, name }
     };
     let places = layout.table_ends.iter().zip(&layout.table_capacities);
-    let mut parts: Vec<Part> = places.enumerate().map(part).collect();
+    let mut parts: Vec<ZonePart> = places.enumerate().map(part).collect();
     parts.sort_by_key(|part| part.offset);
     parts
 }
 
-fn state_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
+fn state_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<ZonePart> {
     let parts = layout.state_parts;
     let own = |all: usize, imported: u32| all as u64 - u64::from(imported);
     let header = -i64::from(HEADER_SIZE);
@@ -212,7 +212,7 @@ fn state_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
     .to_vec();
     places.push((header, "header".to_owned()));
     let ends: Vec<i64> = places.iter().skip(1).map(|(offset, _)| *offset).chain([0]).collect();
-    let part = |((offset, name), end): ((i64, String), i64)| Part {
+    let part = |((offset, name), end): ((i64, String), i64)| ZonePart {
         offset,
         size: (end - offset) as u64,
         name,
@@ -220,15 +220,15 @@ fn state_parts(info: &ModuleInfo, layout: &SlotLayout) -> Vec<Part> {
     places.into_iter().zip(ends).map(part).filter(|part| part.size > 0).collect()
 }
 
-fn memory_parts(info: &ModuleInfo, index: usize, place: &MemoryPlace) -> Vec<Part> {
+fn memory_parts(info: &ModuleInfo, index: usize, place: &MemoryPlace) -> Vec<ZonePart> {
     let memory = &info.memories[index];
     let now = memory.minimum * WASM_PAGE_SIZE;
     let most = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max()) * WASM_PAGE_SIZE;
     let start = place.offset as i64;
-    let mut parts = vec![Part { offset: start, size: now, name: "accessible at first".to_owned() }];
+    let mut parts = vec![ZonePart { offset: start, size: now, name: "accessible at first".to_owned() }];
     if most > now {
         let (offset, size) = (start + now as i64, most - now);
-        parts.push(Part { offset, size, name: "room to grow".to_owned() });
+        parts.push(ZonePart { offset, size, name: "room to grow".to_owned() });
     }
     parts
 }

@@ -8,6 +8,8 @@
 mod variables;
 /// What it answers.
 mod output;
+/// CGI programs in WebAssembly.
+pub(crate) mod program;
 
 pub use output::{CgiOutput, Redirect};
 pub use variables::{VariableOptions, variables};

@@ -2,9 +2,9 @@ use std::mem;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use crate::failure::{Failure, FailureKind, GivenUp};
-use crate::front::number;
 use crate::handler::ResponseWriter;
+use crate::handler::failure::{Failure, FailureKind, GivenUp};
+use crate::http::front::number;
 
 /// Bytes that the head of a program's response may have.
 const HEAD_MAX: usize = 64 * 1024;

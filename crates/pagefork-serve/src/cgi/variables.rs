@@ -3,8 +3,8 @@ use std::net::SocketAddr;
 
 use http::{HeaderMap, HeaderName, Method, Uri, Version, header};
 
-use crate::failure::{Failure, FailureKind};
 use crate::handler::Request;
+use crate::handler::failure::{Failure, FailureKind};
 
 /// What programs are told beyond what they always are.
 #[derive(Clone, Copy, Debug, Default)]

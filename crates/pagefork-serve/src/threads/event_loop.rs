@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use crate::exchange::Exchange;
-use crate::workers::{Job, Workers};
+use crate::handler::exchange::Exchange;
+use crate::threads::workers::{Job, Workers};
 
 /// A runtime, and the connections that were dealt to it.
-pub(crate) struct Lane {
+pub(crate) struct EventLoop {
     /// Here while nobody leads the lane.
     runtime: Mutex<Option<Box<Runtime>>>,
     /// How often a thread began to lead it, and left it: odd while one leads.
@@ -35,25 +35,25 @@ struct State {
 
 /// Who has this leads the lane.
 pub(crate) struct Leader {
-    lane: Arc<Lane>,
+    lane: Arc<EventLoop>,
     /// There until it is dropped.
     runtime: Option<Box<Runtime>>,
 }
 
 thread_local! {
     /// The lane that the thread leads, or has left to handle a request.
-    static LANE: RefCell<Option<Arc<Lane>>> = const { RefCell::new(None) };
+    static LANE: RefCell<Option<Arc<EventLoop>>> = const { RefCell::new(None) };
     /// Whether it leads it.
     static LEADS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The lane that the thread leads.
-pub(crate) fn led_here() -> Option<Arc<Lane>> {
+pub(crate) fn led_here() -> Option<Arc<EventLoop>> {
     if LEADS.get() { LANE.with_borrow(Clone::clone) } else { None }
 }
 
 /// The lane that the thread has left to handle a request; says so once.
-pub(crate) fn left_here() -> Option<Arc<Lane>> {
+pub(crate) fn left_here() -> Option<Arc<EventLoop>> {
     if LEADS.get() { None } else { LANE.take() }
 }
 
@@ -62,9 +62,9 @@ pub(crate) fn forget() {
     LANE.set(None);
 }
 
-impl Lane {
-    pub(crate) fn new(runtime: Runtime) -> Arc<Lane> {
-        Arc::new(Lane {
+impl EventLoop {
+    pub(crate) fn new(runtime: Runtime) -> Arc<EventLoop> {
+        Arc::new(EventLoop {
             runtime: Mutex::new(Some(Box::new(runtime))),
             turns: AtomicU64::new(0),
             state: Mutex::default(),
@@ -121,7 +121,7 @@ impl Lane {
 }
 
 impl Leader {
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
+    pub(crate) fn lane(&self) -> &Arc<EventLoop> {
         &self.lane
     }
 
@@ -159,7 +159,7 @@ impl Leader {
     }
 
     /// Lets others lead.
-    pub(crate) fn leave(self) -> Arc<Lane> {
+    pub(crate) fn leave(self) -> Arc<EventLoop> {
         Arc::clone(&self.lane)
     }
 

@@ -3,20 +3,20 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::lane::Lane;
+use crate::threads::event_loop::EventLoop;
 
 /// Between two looks.
 const INTERVAL_MIN: Duration = Duration::from_micros(100);
 
 /// Sleeps while lanes have leaders.
 #[derive(Debug, Default)]
-pub(crate) struct Lookout {
+pub(crate) struct Monitor {
     awake: AtomicBool,
     closed: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-impl Lookout {
+impl Monitor {
     /// To be said after a lane was left.
     pub(crate) fn wake(&self) {
         if !self.awake.load(Ordering::SeqCst) && !self.awake.swap(true, Ordering::SeqCst) {
@@ -38,9 +38,9 @@ impl Lookout {
     /// and in between. While none is ever left, it does nothing.
     pub(crate) fn run(
         &self,
-        lanes: &[Arc<Lane>],
+        lanes: &[Arc<EventLoop>],
         interval: Duration,
-        take_over: impl Fn(&Arc<Lane>),
+        take_over: impl Fn(&Arc<EventLoop>),
     ) {
         let mut seen: Vec<u64> = lanes.iter().map(|lane| lane.turns()).collect();
         while !self.closed.load(Ordering::SeqCst) {

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, Uri, Version};
 
 use super::time::Clock;
 use super::{Health, Log, Output, Severity};
-use crate::failure::FailureKind;
+use crate::handler::failure::FailureKind;
 
 /// Bytes of the access log that are kept before they are written.
 const BUFFER_MAX: usize = 32 * 1024;

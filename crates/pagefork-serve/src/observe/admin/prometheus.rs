@@ -1,7 +1,7 @@
 use std::fmt::{Display, Write};
 
-use crate::front::Front;
-use crate::metrics::Histogram;
+use crate::http::front::Front;
+use crate::observe::metrics::Histogram;
 
 /// Everything that is counted, in Prometheus's text format.
 pub(super) fn metrics(front: &Front) -> String {

@@ -7,7 +7,7 @@
 //! the limit.
 //!
 //! A request is best handled by the thread that serves its connection, which costs no
-//! change of threads, while nobody looks after the connections of its [`Lane`] (all
+//! change of threads, while nobody looks after the connections of its [`EventLoop`] (all
 //! threads are equal, and lead a lane or not). If that takes longer than a moment, or
 //! if the handler waits for its client, another thread goes on with the lane. After a
 //! request that took long by itself, and not because others used its processor, the
@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use crate::exchange::Exchange;
 use crate::handler::Request;
-use crate::lane::{self, Lane, Leader};
-use crate::lookout::Lookout;
-use crate::used::Used;
+use crate::handler::exchange::Exchange;
+use crate::threads::event_loop::{self, EventLoop, Leader};
+use crate::threads::monitor::Monitor;
+use crate::threads::usage::ThreadUsage;
 
 /// How long a thread without work stays.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ pub(crate) struct Workers {
     limits: WorkerLimits,
     /// What threads do with jobs; says how long that took, without waiting for clients.
     run: fn(Box<Job>) -> Duration,
-    lookout: Lookout,
+    lookout: Monitor,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +61,9 @@ pub(crate) struct WorkerLimits {
 struct State {
     queue: VecDeque<Box<Job>>,
     /// Threads without work, the one that was last at it last.
-    idle: Vec<Arc<Seat>>,
+    idle: Vec<Arc<IdleThread>>,
     /// Lanes whose leaders could handle a request.
-    open: Vec<Arc<Lane>>,
+    open: Vec<Arc<EventLoop>>,
     /// How many requests are still to be handed over.
     wary: u32,
     /// Threads with a job.
@@ -81,12 +81,12 @@ struct State {
 }
 
 /// A thread, and what it is to wake up for.
-struct Seat {
-    order: Mutex<Option<Order>>,
+struct IdleThread {
+    order: Mutex<Option<Command>>,
     thread: Thread,
 }
 
-enum Order {
+enum Command {
     Work(Box<Job>),
     Lead(Leader),
     End,
@@ -97,7 +97,7 @@ impl Workers {
         Workers {
             limits,
             run,
-            lookout: Lookout::default(),
+            lookout: Monitor::default(),
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 idle: Vec::new(),
@@ -167,7 +167,7 @@ impl Workers {
     /// Has the connections of the lane that the thread has left served by another one:
     /// the calling handler takes its time.
     pub(crate) fn leave_lane(self: &Arc<Self>) {
-        if let Some(lane) = lane::left_here() {
+        if let Some(lane) = event_loop::left_here() {
             self.lock().wary = WARY;
             // If no thread can be started now, the lookout tries again.
             let _ = self.take_over(&lane);
@@ -202,14 +202,14 @@ impl Workers {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub(crate) fn start(self: &Arc<Self>, lanes: Vec<Arc<Lane>>) -> std::io::Result<()> {
+    pub(crate) fn start(self: &Arc<Self>, lanes: Vec<Arc<EventLoop>>) -> std::io::Result<()> {
         // It takes two looks to see that a lane was left for too long.
         let interval = self.limits.patience / 2;
         let (workers, looked_after) = (Arc::clone(self), lanes.clone());
         let lookout = std::thread::Builder::new().name("pagefork-lookout".to_owned());
         let lookout = lookout.spawn(move || {
             // If no thread can be started, the next look comes soon.
-            let take_over = |lane: &Arc<Lane>| drop(workers.take_over(lane));
+            let take_over = |lane: &Arc<EventLoop>| drop(workers.take_over(lane));
             workers.lookout.run(&looked_after, interval, take_over);
         })?;
         self.lookout.set_thread(lookout.thread().clone());
@@ -220,16 +220,16 @@ impl Workers {
     ///
     /// # Errors
     /// If none can be started.
-    pub(crate) fn take_over(self: &Arc<Self>, lane: &Arc<Lane>) -> std::io::Result<()> {
+    pub(crate) fn take_over(self: &Arc<Self>, lane: &Arc<EventLoop>) -> std::io::Result<()> {
         match lane.leader() {
-            Some(leader) => self.tell(self.lock(), Order::Lead(leader)),
+            Some(leader) => self.tell(self.lock(), Command::Lead(leader)),
             None => Ok(()),
         }
     }
 
     /// A request for the leader of an open lane, from the queue. An error if it is given
     /// one already.
-    pub(crate) fn take(self: &Arc<Self>, lane: &Arc<Lane>) -> Result<Option<Box<Job>>, ()> {
+    pub(crate) fn take(self: &Arc<Self>, lane: &Arc<EventLoop>) -> Result<Option<Box<Job>>, ()> {
         loop {
             let mut state = self.lock();
             let index = state.open.iter().position(|open| Arc::ptr_eq(open, lane)).ok_or(())?;
@@ -247,7 +247,7 @@ impl Workers {
     }
 
     /// Gives a lane no more requests; `false` if one is on its way.
-    pub(crate) fn shut(&self, lane: &Arc<Lane>) -> bool {
+    pub(crate) fn shut(&self, lane: &Arc<EventLoop>) -> bool {
         let open = &mut self.lock().open;
         let before = open.len();
         open.retain(|other| !Arc::ptr_eq(other, lane));
@@ -263,7 +263,7 @@ impl Workers {
         state.threads -= idle.len();
         drop(state);
         for seat in idle {
-            seat.tell(Order::End);
+            seat.tell(Command::End);
         }
     }
 
@@ -284,12 +284,12 @@ impl Workers {
     fn place(self: &Arc<Self>, mut state: MutexGuard<'_, State>, job: Box<Job>) {
         state.begin();
         let exchange = Arc::clone(&job.exchange);
-        if let Err(error) = self.tell(state, Order::Work(job)) {
+        if let Err(error) = self.tell(state, Command::Work(job)) {
             let mut state = self.lock();
             (state.busy, state.running) = (state.busy - 1, state.running - 1);
             drop(state);
-            exchange.finish(Err(crate::Failure::new(
-                crate::FailureKind::Spawn,
+            exchange.finish(Err(crate::handler::failure::Failure::new(
+                crate::handler::failure::FailureKind::Spawn,
                 format!("no thread could be started: {error}"),
             )));
         }
@@ -299,7 +299,7 @@ impl Workers {
     fn tell(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
-        order: Order,
+        order: Command,
     ) -> std::io::Result<()> {
         if let Some(seat) = state.idle.pop() {
             drop(state);
@@ -316,24 +316,24 @@ impl Workers {
     }
 
     /// What a thread does.
-    fn work(self: &Arc<Self>, first: Order) {
-        let seat = Arc::new(Seat { order: Mutex::new(None), thread: std::thread::current() });
+    fn work(self: &Arc<Self>, first: Command) {
+        let seat = Arc::new(IdleThread { order: Mutex::new(None), thread: std::thread::current() });
         let mut order = Some(first);
         while let Some(current) = order {
             order = match current {
-                Order::Work(job) => {
-                    let used = Used::by_this_thread();
+                Command::Work(job) => {
+                    let used = ThreadUsage::by_this_thread();
                     let taken = (self.run)(job);
                     match self.done(taken, used, true) {
-                        Some(next) => Some(Order::Work(next)),
+                        Some(next) => Some(Command::Work(next)),
                         None => self.rest(&seat),
                     }
                 }
-                Order::Lead(leader) => match self.lead(leader) {
-                    Some(next) => Some(Order::Work(next)),
+                Command::Lead(leader) => match self.lead(leader) {
+                    Some(next) => Some(Command::Work(next)),
                     None => self.rest(&seat),
                 },
-                Order::End => None,
+                Command::End => None,
             }
         }
     }
@@ -349,10 +349,10 @@ impl Workers {
             };
             let lane = leader.leave();
             self.lookout.wake();
-            let used = Used::by_this_thread();
+            let used = ThreadUsage::by_this_thread();
             let taken = (self.run)(job);
             let Some(again) = lane.leader() else {
-                lane::forget();
+                event_loop::forget();
                 return self.done(taken, used, true);
             };
             self.done(taken, used, false);
@@ -361,10 +361,10 @@ impl Workers {
     }
 
     /// Notes the end of a job, and says what the thread is to do next, if it wants more.
-    fn done(&self, taken: Duration, before: Used, more: bool) -> Option<Box<Job>> {
+    fn done(&self, taken: Duration, before: ThreadUsage, more: bool) -> Option<Box<Job>> {
         // As soon as that the lookout may have another thread go on with the lane.
         let long = self.limits.patience / 2;
-        let wary = taken >= long && Used::by_this_thread().is_long(before, long);
+        let wary = taken >= long && ThreadUsage::by_this_thread().is_long(before, long);
         let mut state = self.lock();
         if taken >= self.limits.patience {
             state.relief = state.relief.saturating_sub(1);
@@ -389,7 +389,7 @@ impl Workers {
     }
 
     /// The next order for a thread without work; `None` ends it.
-    fn rest(&self, seat: &Arc<Seat>) -> Option<Order> {
+    fn rest(&self, seat: &Arc<IdleThread>) -> Option<Command> {
         let mut state = self.lock();
         if state.closed {
             state.threads -= 1;
@@ -429,9 +429,9 @@ impl State {
     }
 
     /// A lane whose leader has time, and whether the caller is that.
-    fn open_lane(&mut self) -> Option<(Arc<Lane>, bool)> {
-        let own = lane::led_here();
-        let is_own = |lane: &Arc<Lane>| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, lane));
+    fn open_lane(&mut self) -> Option<(Arc<EventLoop>, bool)> {
+        let own = event_loop::led_here();
+        let is_own = |lane: &Arc<EventLoop>| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, lane));
         match self.open.iter().position(is_own) {
             Some(index) => Some((self.open.swap_remove(index), true)),
             None => self.open.pop().map(|lane| (lane, false)),
@@ -439,13 +439,13 @@ impl State {
     }
 }
 
-impl Seat {
-    fn tell(&self, order: Order) {
+impl IdleThread {
+    fn tell(&self, order: Command) {
         *self.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(order);
         self.thread.unpark();
     }
 
-    fn order(&self) -> Option<Order> {
+    fn order(&self) -> Option<Command> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -453,7 +453,7 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::BodyReader;
+    use crate::handler::BodyReader;
 
     fn workers() -> Arc<Workers> {
         let patience = Duration::MAX / 2;
@@ -461,8 +461,8 @@ mod tests {
         Arc::new(Workers::new(limits, |_| Duration::ZERO))
     }
 
-    fn lane() -> Arc<Lane> {
-        Lane::new(tokio::runtime::Builder::new_current_thread().build().unwrap())
+    fn lane() -> Arc<EventLoop> {
+        EventLoop::new(tokio::runtime::Builder::new_current_thread().build().unwrap())
     }
 
     fn job() -> Box<Job> {
@@ -489,9 +489,10 @@ mod tests {
         (state.busy, state.running) = (2, 2);
         drop(state);
         // A leader comes back, and is given a job before it can take one.
-        assert!(workers.done(Duration::ZERO, Used::default(), false).is_none());
+        assert!(workers.done(Duration::ZERO, ThreadUsage::default(), false).is_none());
         workers.lock().open.push(Arc::clone(&lane));
-        let next = workers.done(Duration::ZERO, Used::default(), true).expect("there is room");
+        let next =
+            workers.done(Duration::ZERO, ThreadUsage::default(), true).expect("there is room");
         assert!(Arc::ptr_eq(&next.exchange, &second));
         let given = lane.leader().unwrap().serve(&workers).unwrap();
         assert!(Arc::ptr_eq(&given.exchange, &first));

@@ -17,9 +17,9 @@ use pagefork_wasi::{
 };
 
 use crate::cgi::{self, CgiOutput, Redirect, VariableOptions};
-use crate::failure::{Failure, FailureKind};
+use crate::handler::failure::{Failure, FailureKind};
 use crate::handler::{BodyReader, Handler, Phase, PoolGauges, Request, ResponseWriter};
-use crate::log::Severity;
+use crate::observe::log::Severity;
 
 /// Redirects of a request within the program, one after the other.
 const REDIRECTS_MAX: usize = 10;

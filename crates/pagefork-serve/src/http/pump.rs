@@ -7,10 +7,10 @@ use std::time::Duration;
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use super::Front;
-use crate::exchange::Exchange;
-use crate::failure::Cancelled;
-use crate::talk::BodyEnd;
+use crate::handler::exchange::Exchange;
+use crate::handler::failure::Cancelled;
+use crate::http::front::Front;
+use crate::http::talk::BodyEnd;
 
 /// So many bytes of a body that comes slowly buy its client another second: as many as
 /// Apache's `mod_reqtimeout` asks for. Otherwise one byte now and then holds a handler.

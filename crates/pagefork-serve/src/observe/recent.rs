@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::failure::FailureKind;
+use crate::handler::failure::FailureKind;
 
 /// Failures that are kept.
 const COUNT_MAX: usize = 20;

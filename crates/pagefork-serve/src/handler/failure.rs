@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use crate::log::Severity;
+use crate::observe::log::Severity;
 
 /// Why a request has no response of its handler's.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::failure::{Failure, FailureKind};
-use crate::front::{Front, UnderWay};
-use crate::log::{Access, Outcome};
-use crate::talk::Turn;
+use crate::handler::failure::{Failure, FailureKind};
+use crate::http::front::{Front, UnderWay};
+use crate::http::talk::Turn;
+use crate::observe::log::{Access, Outcome};
 
 /// The body of a response.
 pub(crate) struct ResponseBody {

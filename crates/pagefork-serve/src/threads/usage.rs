@@ -6,15 +6,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// What a thread has had of processors so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Used {
+pub(crate) struct ThreadUsage {
     time: Duration,
     /// How often it was taken away from one.
     lost: c_long,
 }
 
-impl Used {
-    pub(crate) fn by_this_thread() -> Used {
-        Used {
+impl ThreadUsage {
+    pub(crate) fn by_this_thread() -> ThreadUsage {
+        ThreadUsage {
             // Not what `getrusage` says: that is as old as the last tick, 4 ms at times.
             time: clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default(),
             // Without a figure, whatever has taken long did so by itself.
@@ -25,7 +25,7 @@ impl Used {
 
     /// Whether what the thread has done since then, and what took so long or longer, would
     /// have done so on a processor of its own: it has computed, or waited, for as long.
-    pub(crate) fn is_long(self, before: Used, long: Duration) -> bool {
+    pub(crate) fn is_long(self, before: ThreadUsage, long: Duration) -> bool {
         self.lost == before.lost || self.time.saturating_sub(before.time) >= long
     }
 }
@@ -37,23 +37,23 @@ mod tests {
     #[test]
     fn only_what_computes_or_waits_is_long() {
         let long = Duration::from_millis(1);
-        let before = Used { time: Duration::from_millis(5), lost: 3 };
-        let computed = Used { time: Duration::from_millis(6), lost: 4 };
+        let before = ThreadUsage { time: Duration::from_millis(5), lost: 3 };
+        let computed = ThreadUsage { time: Duration::from_millis(6), lost: 4 };
         let waited = before;
-        let lost_the_processor = Used { time: Duration::from_micros(5900), lost: 4 };
+        let lost_the_processor = ThreadUsage { time: Duration::from_micros(5900), lost: 4 };
         assert!(computed.is_long(before, long) && waited.is_long(before, long));
         assert!(!lost_the_processor.is_long(before, long));
     }
 
     #[test]
     fn what_a_thread_computes_is_seen_at_once() {
-        let start = Used::by_this_thread();
+        let start = ThreadUsage::by_this_thread();
         let mut last = start;
         let mut large = 0;
         for _ in 0..100 {
             let mut now = last;
             while now.time == last.time {
-                now = Used::by_this_thread();
+                now = ThreadUsage::by_this_thread();
             }
             // A host may take its time now and then, but a tick is as long always.
             large += usize::from(now.time - last.time > Duration::from_micros(500));

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::metrics::{Buckets, Metrics};
+use crate::observe::metrics::{Buckets, Metrics};
 
 /// How often a sample is taken.
 pub(crate) const STEP: Duration = Duration::from_secs(2);
@@ -89,7 +89,7 @@ mod tests {
             metrics.count_status(200);
             metrics.request.observe(Duration::from_nanos(ns));
         }
-        metrics.count_failure(crate::FailureKind::Trap);
+        metrics.count_failure(crate::handler::failure::FailureKind::Trap);
         history.add(&metrics, 2, begun + Duration::from_secs(1));
         history.add(&metrics, 3, begun + Duration::from_secs(3));
         let first = Sample {

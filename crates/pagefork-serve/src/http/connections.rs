@@ -14,10 +14,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::failure::FailureKind;
-use crate::server::{Shared, Stage};
-use crate::stall::Impatient;
-use crate::talk::Talk;
+use crate::handler::failure::FailureKind;
+use crate::http::server::{Shared, Stage};
+use crate::http::stream::TimeoutStream;
+use crate::http::talk::Talk;
 
 /// How long nothing is accepted after that has failed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ pub(crate) async fn serve_connection(shared: Arc<Shared>, connection: Connection
         .max_header_list_size(head_max)
         .keep_alive_interval(config.client_timeout)
         .keep_alive_timeout(config.client_timeout);
-    let impatient = Impatient::new(stream, config.client_timeout, Arc::clone(&talk));
+    let impatient = TimeoutStream::new(stream, config.client_timeout, Arc::clone(&talk));
     let mut serving = pin!(builder.serve_connection(TokioIo::new(impatient), service));
     let mut stage = shared.stage.clone();
     let mut stopping = pin!(async move {

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::admin;
-use crate::config::Config;
-use crate::connections::{Connection, accept, serve_connection};
-use crate::front::Front;
 use crate::handler::Handler;
-use crate::lane::Lane;
+use crate::http::config::Config;
+use crate::http::connections::{Connection, accept, serve_connection};
+use crate::http::front::Front;
+use crate::observe::admin;
+use crate::threads::event_loop::EventLoop;
 
 /// How long the last responses have to leave once requests were ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -306,7 +306,7 @@ impl Shared {
 /// A share of the connections, and where to send more.
 struct Share {
     streams: mpsc::UnboundedSender<Connection>,
-    lane: Arc<Lane>,
+    lane: Arc<EventLoop>,
 }
 
 impl Share {
@@ -314,7 +314,7 @@ impl Share {
         let (streams, mut accepted) = mpsc::unbounded_channel::<Connection>();
         let (runtime, shared) = (runtime()?, Arc::clone(shared));
         let handle = runtime.handle().clone();
-        let lane = Lane::new(runtime);
+        let lane = EventLoop::new(runtime);
         let closing = Arc::downgrade(&lane);
         handle.spawn(async move {
             let mut connections = tokio::task::JoinSet::new();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::failure::FailureKind;
+use crate::handler::failure::FailureKind;
 
 /// What the server counts. All of it is read while it changes: sums need not fit
 /// each other exactly.

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use http::HeaderValue;
 
-use crate::failure::{Cancelled, Failure};
-use crate::front::Front;
 use crate::handler::Head;
+use crate::handler::failure::{Cancelled, Failure};
+use crate::http::front::Front;
 
 /// Bytes of output from which on it is sent without waiting for more.
 const OUTPUT_FLUSH: usize = 32 * 1024;

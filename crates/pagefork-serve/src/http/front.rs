@@ -1,8 +1,5 @@
 //! The front end: from a request to its handler and back.
 
-/// The bodies of requests.
-mod pump;
-
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,19 +16,19 @@ use http::{
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::body::{Ending, ResponseBody};
-use crate::config::Config;
-use crate::exchange::{Answer, Exchange, Progress, Watch};
-use crate::failure::{Cancelled, Failure, FailureKind};
+use crate::handler::exchange::{Answer, Exchange, Progress, Watch};
+use crate::handler::failure::{Cancelled, Failure, FailureKind};
 use crate::handler::{BodyReader, Handler, Head, Request, ResponseWriter};
-use crate::history::History;
-use crate::identity::{self, Identities};
-use crate::log::{self, Access, AccessLog, Log, Outcome};
-use crate::metrics::Metrics;
-use crate::recent::Recent;
-use crate::talk::{BodyEnd, Turn};
-use crate::workers::{Job, WorkerLimits, Workers};
-use pump::Pump;
+use crate::http::body::{Ending, ResponseBody};
+use crate::http::config::Config;
+use crate::http::pump::Pump;
+use crate::http::talk::{BodyEnd, Turn};
+use crate::observe::history::History;
+use crate::observe::identity::{self, Identities};
+use crate::observe::log::{self, Access, AccessLog, Log, Outcome};
+use crate::observe::metrics::Metrics;
+use crate::observe::recent::Recent;
+use crate::threads::workers::{Job, WorkerLimits, Workers};
 
 /// What all connections share.
 pub(crate) struct Front {
@@ -45,7 +42,7 @@ pub(crate) struct Front {
     handler: OnceLock<Box<dyn Handler>>,
     workers: Arc<Workers>,
     identities: Identities,
-    limits: Limits,
+    pub(super) limits: Limits,
     stage: AtomicU8,
     /// Where guardians run that are needed when nothing else of a request is left.
     runtime: OnceLock<tokio::runtime::Handle>,
@@ -53,14 +50,14 @@ pub(crate) struct Front {
 
 /// What requests are held to.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
-    timeout: Duration,
-    queue_timeout: Duration,
-    client_timeout: Duration,
-    patience: Duration,
-    body_max: u64,
-    head_max: usize,
-    fields_max: usize,
+pub(super) struct Limits {
+    pub(super) timeout: Duration,
+    pub(super) queue_timeout: Duration,
+    pub(super) client_timeout: Duration,
+    pub(super) patience: Duration,
+    pub(super) body_max: u64,
+    pub(super) head_max: usize,
+    pub(super) fields_max: usize,
 }
 
 /// How long a handler may be kept waiting for a body that is not complete.

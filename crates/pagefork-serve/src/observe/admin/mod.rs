@@ -20,9 +20,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
-use crate::descriptors::Reserve;
-use crate::front::Front;
-use crate::history;
+use crate::http::front::Front;
+use crate::observe::descriptors::Reserve;
+use crate::observe::history;
 
 /// Prometheus's text format.
 mod prometheus;
@@ -33,7 +33,7 @@ mod json;
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// What is drawn: HTML, styles and script in one, which loads nothing else.
-const PAGE: &str = include_str!("status/page.html");
+const PAGE: &str = include_str!("page.html");
 
 /// Answers at a listener until the task is dropped.
 pub(crate) async fn serve(front: Arc<Front>, name: String, listener: TcpListener) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::log::{AccessFormat, Output};
+use crate::observe::log::{AccessFormat, Output};
 
 /// Where a server listens, and what it holds requests to.
 pub struct Config {

@@ -1,9 +1,9 @@
 use std::fmt::Write;
 
-use crate::front::Front;
-use crate::history::Sample;
-use crate::metrics::Histogram;
-use crate::recent::RecentFailure;
+use crate::http::front::Front;
+use crate::observe::history::Sample;
+use crate::observe::metrics::Histogram;
+use crate::observe::recent::RecentFailure;
 
 /// What the status page draws, as an object in JSON. Times are in nanoseconds.
 pub(super) fn status(front: &Front, name: &str) -> String {

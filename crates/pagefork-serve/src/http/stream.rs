@@ -13,20 +13,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::talk::Talk;
+use crate::http::talk::Talk;
 
 /// What a connection of HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection on which a write that waits for too long is an error, and so is a read
 /// that begins it: whoever speaks a protocol looks after reads once it is known which.
-pub(crate) struct Impatient {
+pub(crate) struct TimeoutStream {
     /// There until it is dropped.
     stream: Option<TcpStream>,
     time_max: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
     /// Until it is known what the client speaks.
-    greeting: Option<Greeting>,
+    greeting: Option<ProtocolSniff>,
     speaks_http2: bool,
     talk: Arc<Talk>,
     /// How many requests there were when everything had been sent that there was to send.
@@ -34,7 +34,7 @@ pub(crate) struct Impatient {
     quiet: Option<u64>,
 }
 
-struct Greeting {
+struct ProtocolSniff {
     /// So much of [`PREFACE`] has come, and nothing else.
     received: usize,
     /// Whether all of it has come.
@@ -42,7 +42,7 @@ struct Greeting {
     end: Pin<Box<Sleep>>,
 }
 
-impl Greeting {
+impl ProtocolSniff {
     /// Whether it is unknown still what the client speaks.
     fn goes_on(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.received..];
@@ -52,11 +52,11 @@ impl Greeting {
     }
 }
 
-impl Impatient {
-    pub(crate) fn new(stream: TcpStream, time_max: Duration, talk: Arc<Talk>) -> Impatient {
+impl TimeoutStream {
+    pub(crate) fn new(stream: TcpStream, time_max: Duration, talk: Arc<Talk>) -> TimeoutStream {
         let end = Box::pin(tokio::time::sleep(time_max));
-        let greeting = Some(Greeting { received: 0, is_preface: false, end });
-        Impatient {
+        let greeting = Some(ProtocolSniff { received: 0, is_preface: false, end });
+        TimeoutStream {
             stream: Some(stream),
             time_max,
             waiting: None,
@@ -108,7 +108,7 @@ impl Impatient {
     }
 }
 
-impl Drop for Impatient {
+impl Drop for TimeoutStream {
     fn drop(&mut self) {
         let Some(stream) = self.stream.take() else { return };
         if self.talk.is_broken() {
@@ -118,7 +118,7 @@ impl Drop for Impatient {
     }
 }
 
-impl AsyncRead for Impatient {
+impl AsyncRead for TimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl AsyncRead for Impatient {
     }
 }
 
-impl AsyncWrite for Impatient {
+impl AsyncWrite for TimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -197,7 +197,7 @@ mod tests {
     /// Whether it is unknown what a client speaks that has sent these parts.
     fn is_unknown(parts: &[&[u8]]) -> bool {
         let end = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let mut greeting = Greeting { received: 0, is_preface: false, end };
+        let mut greeting = ProtocolSniff { received: 0, is_preface: false, end };
         parts.iter().all(|part| greeting.goes_on(part))
     }
 

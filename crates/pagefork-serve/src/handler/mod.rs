@@ -1,5 +1,10 @@
 //! What answers requests, and what it is given for that.
 
+/// Requests that are not answered by their handler.
+pub(crate) mod failure;
+/// One request on its way, between a connection's task and a handler's thread.
+pub(crate) mod exchange;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -9,9 +14,9 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::exchange::Exchange;
-use crate::failure::{Failure, GivenUp};
-use crate::log::Severity;
+use crate::handler::exchange::Exchange;
+use crate::handler::failure::{Failure, GivenUp};
+use crate::observe::log::Severity;
 
 /// Answers requests, one a call, on a thread that it may block.
 pub trait Handler: Send + Sync + 'static {
