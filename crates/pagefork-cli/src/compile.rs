@@ -2,11 +2,11 @@ use std::process::ExitCode;
 
 use pagefork::Config;
 
-use crate::arguments::Compile;
+use crate::arguments::CompileArguments;
 use crate::program::{self, Loader};
 
 /// Compiles a module and writes it as a code image.
-pub(crate) fn compile(arguments: &Compile) -> Result<ExitCode, String> {
+pub(crate) fn compile(arguments: &CompileArguments) -> Result<ExitCode, String> {
     let file = &arguments.file;
     let output = arguments.output().ok_or("name the file to write with `-o`")?;
     if output == *file {

@@ -1,10 +1,10 @@
 use std::process::ExitCode;
 
-use crate::arguments::{self, Completions};
+use crate::arguments::{self, CompletionsArguments};
 use crate::output;
 
 /// Writes the script for a shell to the standard output.
-pub(crate) fn write(arguments: &Completions) -> Result<ExitCode, String> {
+pub(crate) fn write(arguments: &CompletionsArguments) -> Result<ExitCode, String> {
     let mut script = Vec::new();
     let mut grammar = arguments::grammar();
     clap_complete::generate(arguments.shell, &mut grammar, "pagefork", &mut script);

@@ -37,17 +37,17 @@ mod output;
 
 use std::process::ExitCode;
 
-use arguments::Command;
+use arguments::CliCommand;
 
 fn main() -> ExitCode {
     let result = match arguments::parse(std::env::args_os()) {
-        Ok(Command::Run(arguments)) => run::run(&arguments),
-        Ok(Command::Serve(arguments)) => serve::serve(&arguments),
-        Ok(Command::Compile(arguments)) => compile::compile(&arguments),
-        Ok(Command::Inspect(arguments)) => inspect::inspect(&arguments),
-        Ok(Command::Doctor) => doctor::doctor(),
-        Ok(Command::Wast(arguments)) => wast::run(&arguments),
-        Ok(Command::Completions(arguments)) => completions::write(&arguments),
+        Ok(CliCommand::Run(arguments)) => run::run(&arguments),
+        Ok(CliCommand::Serve(arguments)) => serve::serve(&arguments),
+        Ok(CliCommand::Compile(arguments)) => compile::compile(&arguments),
+        Ok(CliCommand::Inspect(arguments)) => inspect::inspect(&arguments),
+        Ok(CliCommand::Doctor) => doctor::doctor(),
+        Ok(CliCommand::Wast(arguments)) => wast::run(&arguments),
+        Ok(CliCommand::Completions(arguments)) => completions::write(&arguments),
         Err(error) => arguments::explain(&error),
     };
     result.unwrap_or_else(|message| {

@@ -9,7 +9,9 @@ use pagefork::{
 };
 use pagefork_wasi::{Exit, WasiCtx, WasiCtxBuilder};
 
-use crate::arguments::{Profile, Program, Run, UnknownImports, World};
+use crate::arguments::{
+    EnvironmentArguments, ProfileFormat, ProgramArguments, RunArguments, UnknownImports,
+};
 use crate::program::{self, Loader};
 use crate::{output, show, sockets, values};
 
@@ -18,7 +20,7 @@ use crate::{output, show, sockets, values};
 const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
-pub(crate) fn run(arguments: &Run) -> Result<ExitCode, String> {
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let file = arguments.program.file();
     let loader = Loader::new(config(arguments))?;
     let module = loader.load(file)?;
@@ -64,12 +66,12 @@ fn preload(
     Ok(())
 }
 
-fn config(arguments: &Run) -> Config {
+fn config(arguments: &RunArguments) -> Config {
     let mut config = Config::new();
     config.profile(match arguments.profile {
         None => pagefork::Profile::None,
-        Some(Profile::Perfmap) => pagefork::Profile::PerfMap,
-        Some(Profile::Jitdump) => pagefork::Profile::JitDump,
+        Some(ProfileFormat::Perfmap) => pagefork::Profile::PerfMap,
+        Some(ProfileFormat::Jitdump) => pagefork::Profile::JitDump,
     });
     config.fuel(arguments.fuel.is_some());
     config.deterministic(arguments.deterministic);
@@ -81,7 +83,7 @@ fn config(arguments: &Run) -> Config {
 
 /// Says how long compiling may take, and where compiled programs are kept. What is wrong with a directory is said only
 /// to those who asked for it: programs run without.
-pub(crate) fn set_compiling(config: &mut Config, program: &Program) {
+pub(crate) fn set_compiling(config: &mut Config, program: &ProgramArguments) {
     config.compile_timeout(program.compile_timeout);
     if program.no_cache {
         return;
@@ -160,27 +162,27 @@ fn check_imports(
     ))
 }
 
-fn context(arguments: &Run) -> Result<WasiCtx, String> {
+fn context(arguments: &RunArguments) -> Result<WasiCtx, String> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
     // First, so that a variable that is asked for prevails.
     sockets::pass(arguments, &mut builder)?;
-    surround(&mut builder, &arguments.program, &arguments.world)?;
+    surround(&mut builder, &arguments.program, &arguments.environment)?;
     builder.build().map_err(|error| error.to_string())
 }
 
 /// Gives a program its arguments, variables and directories.
 pub(crate) fn surround(
     builder: &mut WasiCtxBuilder,
-    program: &Program,
-    world: &World,
+    program: &ProgramArguments,
+    environment: &EnvironmentArguments,
 ) -> Result<(), String> {
     builder.arg(program.file().as_os_str().as_bytes());
     builder.args(program.arguments().iter().map(|argument| argument.as_bytes()));
-    for (name, value) in &world.variables {
+    for (name, value) in &environment.variables {
         builder.env(name.as_bytes(), value.as_bytes());
     }
-    for directory in &world.directories {
+    for directory in &environment.directories {
         builder
             .preopened_dir(&directory.host, &directory.guest, directory.permissions)
             .map_err(|error| error.to_string())?;
@@ -191,7 +193,7 @@ pub(crate) fn surround(
 /// Calls the function that was asked for, or the program's own beginning; gives what is to
 /// be printed. A module that is a library is set up first.
 fn call(
-    arguments: &Run,
+    arguments: &RunArguments,
     store: &mut Store<WasiCtx>,
     instance: Instance,
 ) -> Result<Vec<Val>, Error> {
@@ -241,7 +243,7 @@ fn call(
 
 /// The exit code for a guest that did not simply return; `file` is what it was made from.
 fn outcome(
-    arguments: &Run,
+    arguments: &RunArguments,
     file: &Path,
     store: &Store<WasiCtx>,
     error: &Error,

@@ -12,12 +12,12 @@ use pagefork_serve::{
 };
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
-use crate::arguments::{LogFormat, Serve};
+use crate::arguments::{LogFormat, ServeArguments};
 use crate::program::{self, Loader};
 use crate::run;
 
 /// Serves a program until a signal says to stop.
-pub(crate) fn serve(arguments: &Serve) -> Result<ExitCode, String> {
+pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let signals = Signals::block().map_err(|error| format!("cannot wait for signals: {error}"))?;
     pagefork_pages::limit_arenas();
@@ -80,7 +80,7 @@ fn say(severity: Severity, text: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(record(severity, &text.to_string()).as_bytes());
 }
 
-fn make_program(arguments: &Serve) -> Result<Program, String> {
+fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     let file = arguments.program.file();
     let mut config = Config::new();
     run::set_compiling(&mut config, &arguments.program);
@@ -97,18 +97,18 @@ fn make_program(arguments: &Serve) -> Result<Program, String> {
     run::complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
     // What the program is given apart from requests.
     let mut builder = WasiCtxBuilder::new();
-    run::surround(&mut builder, &arguments.program, &arguments.world)?;
+    run::surround(&mut builder, &arguments.program, &arguments.environment)?;
     let template = builder.template().map_err(|error| error.to_string())?;
     let options = ProgramOptions {
         memory_max: arguments.memory_max,
         variables: VariableOptions { authorization: arguments.authorization },
-        fixed: arguments.world.variables.iter().map(|(name, _)| name.clone()).collect(),
+        fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
     };
     Program::new(&linker, &module, template, options)
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-fn config(arguments: &Serve) -> Result<pagefork_serve::Config, String> {
+fn config(arguments: &ServeArguments) -> Result<pagefork_serve::Config, String> {
     let mut config = pagefork_serve::Config::new(arguments.addr);
     config.admin = arguments.admin;
     config.connections_max = arguments.connections;

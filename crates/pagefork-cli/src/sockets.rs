@@ -2,12 +2,12 @@ use std::net::TcpListener;
 
 use pagefork_wasi::WasiCtxBuilder;
 
-use crate::arguments::Run;
+use crate::arguments::RunArguments;
 use crate::output;
 
 /// Passes sockets to the program: first those that this process was given,
 /// then those that it opens itself. The program's `LISTEN_FDS` counts all.
-pub(crate) fn pass(arguments: &Run, builder: &mut WasiCtxBuilder) -> Result<(), String> {
+pub(crate) fn pass(arguments: &RunArguments, builder: &mut WasiCtxBuilder) -> Result<(), String> {
     let mut count = 0;
     if arguments.listenfd {
         count += builder.inherit_listen_fds().map_err(|error| error.to_string())?;

@@ -3,11 +3,11 @@ use std::process::ExitCode;
 use pagefork::Engine;
 use pagefork_wast::WastRunner;
 
-use crate::arguments::Wast;
+use crate::arguments::WastArguments;
 use crate::output;
 
 /// Runs each script; prints what failed and how many directives passed.
-pub(crate) fn run(arguments: &Wast) -> Result<ExitCode, String> {
+pub(crate) fn run(arguments: &WastArguments) -> Result<ExitCode, String> {
     let engine = Engine::default();
     let (mut passed, mut failed) = (0, 0);
     for path in &arguments.files {

@@ -7,10 +7,10 @@ use pagefork_wasi::Permissions;
 
 /// What a program finds around it.
 #[derive(Args)]
-pub(crate) struct World {
+pub(crate) struct EnvironmentArguments {
     /// Let the program see the directory HOST of this machine as GUEST; with `:ro` for reading only
     #[arg(long = "dir", value_name = "HOST[::GUEST[:ro]]", value_parser = directory)]
-    pub(crate) directories: Vec<Directory>,
+    pub(crate) directories: Vec<DirectoryArgument>,
 
     /// Set an environment variable; without a value, pass this process's own
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
@@ -19,7 +19,7 @@ pub(crate) struct World {
 
 /// A program, its arguments, and where what it is compiled to is kept.
 #[derive(Args)]
-pub(crate) struct Program {
+pub(crate) struct ProgramArguments {
     /// Keep compiled modules in this directory and not in `~/.cache/pagefork`
     #[arg(long = "cache", value_name = "DIR")]
     pub(crate) cache_directory: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(crate) struct Program {
     program: Vec<OsString>,
 }
 
-impl Program {
+impl ProgramArguments {
     /// The program: a WebAssembly module, binary or text, or compiled.
     pub(crate) fn file(&self) -> &Path {
         Path::new(&self.program[0])
@@ -63,7 +63,7 @@ pub(crate) enum UnknownImports {
 
 /// A directory that a program may see.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Directory {
+pub(crate) struct DirectoryArgument {
     /// Where it is on this machine.
     pub(crate) host: PathBuf,
     /// What the program calls it.
@@ -72,7 +72,7 @@ pub(crate) struct Directory {
     pub(crate) permissions: Permissions,
 }
 
-fn directory(text: &str) -> Result<Directory, String> {
+fn directory(text: &str) -> Result<DirectoryArgument, String> {
     // A colon in HOST alone is part of its name.
     let (host, guest, permissions) = match text.split_once("::") {
         None => (text, text, Permissions::ReadWrite),
@@ -84,7 +84,7 @@ fn directory(text: &str) -> Result<Directory, String> {
     if host.is_empty() || guest.is_empty() {
         return Err("give the directory as HOST, HOST::GUEST or HOST::GUEST:ro".to_owned());
     }
-    Ok(Directory { host: host.into(), guest: guest.to_owned(), permissions })
+    Ok(DirectoryArgument { host: host.into(), guest: guest.to_owned(), permissions })
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -13,15 +13,17 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::output;
 
-pub(crate) use common::{Program, UnknownImports, World};
-pub(crate) use run::{Profile, Run};
-pub(crate) use serve::{LogFormat, Serve};
+pub(crate) use common::{EnvironmentArguments, ProgramArguments, UnknownImports};
+pub(crate) use run::{ProfileFormat, RunArguments};
+pub(crate) use serve::{LogFormat, ServeArguments};
 
 /// Parses a command line.
 ///
 /// # Errors
 /// Help that was asked for, or what is wrong with the line: for [`explain`].
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
+pub(crate) fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<CliCommand, clap::Error> {
     Pagefork::try_parse_from(with_default_command(arguments)).map(|parsed| parsed.command)
 }
 
@@ -59,25 +61,25 @@ pub(crate) fn grammar() -> clap::Command {
 )]
 struct Pagefork {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Run a program, or call one of its functions
-    Run(Run),
+    Run(RunArguments),
     /// Serve HTTP: each request is answered by a fresh instance of a program
-    Serve(Serve),
+    Serve(ServeArguments),
     /// Compile a module to a file that `run` starts at once
-    Compile(Compile),
+    Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory
-    Inspect(Inspect),
+    Inspect(InspectArguments),
     /// Try what this machine can do, and say what is missing
     Doctor,
     /// Run WebAssembly test scripts
-    Wast(Wast),
+    Wast(WastArguments),
     /// Write a script for a shell that completes this command's arguments
-    Completions(Completions),
+    Completions(CompletionsArguments),
 }
 
 #[derive(Args)]
@@ -85,7 +87,7 @@ pub(crate) enum Command {
     after_help = "The file holds machine code for this version of the command and processors \
                         of this level. It is as trusted as any executable, and marked as one."
 )]
-pub(crate) struct Compile {
+pub(crate) struct CompileArguments {
     /// The file to write; without it, FILE with the ending `.pfc`
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
@@ -106,7 +108,7 @@ pub(crate) struct Compile {
     pub(crate) file: PathBuf,
 }
 
-impl Compile {
+impl CompileArguments {
     /// The file to write; `None` if the module comes from standard input and no file is named.
     pub(crate) fn output(&self) -> Option<PathBuf> {
         let beside = || Some(&self.file).filter(|file| !is_stdin(file));
@@ -115,7 +117,7 @@ impl Compile {
 }
 
 #[derive(Args)]
-pub(crate) struct Inspect {
+pub(crate) struct InspectArguments {
     /// List all functions, segments and globals, not only some
     #[arg(long)]
     pub(crate) all: bool,
@@ -125,14 +127,14 @@ pub(crate) struct Inspect {
 }
 
 #[derive(Args)]
-pub(crate) struct Wast {
+pub(crate) struct WastArguments {
     /// The scripts; each runs in a store of its own
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Args)]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsArguments {
     /// The shell that the script is for
     pub(crate) shell: clap_complete::Shell,
 }
@@ -165,11 +167,11 @@ mod tests {
             let arguments = with_default_command(line.split(' ').map(OsString::from));
             Pagefork::try_parse_from(arguments).map(|parsed| parsed.command)
         };
-        assert!(matches!(parsed("pagefork doctor"), Ok(Command::Doctor)));
-        assert!(matches!(parsed("pagefork inspect a.wasm"), Ok(Command::Inspect(_))));
-        assert!(matches!(parsed("pagefork completions bash"), Ok(Command::Completions(_))));
-        assert!(matches!(parsed("pagefork a.wasm inspect"), Ok(Command::Run(_))));
-        assert!(matches!(parsed("pagefork ./doctor"), Ok(Command::Run(_))));
+        assert!(matches!(parsed("pagefork doctor"), Ok(CliCommand::Doctor)));
+        assert!(matches!(parsed("pagefork inspect a.wasm"), Ok(CliCommand::Inspect(_))));
+        assert!(matches!(parsed("pagefork completions bash"), Ok(CliCommand::Completions(_))));
+        assert!(matches!(parsed("pagefork a.wasm inspect"), Ok(CliCommand::Run(_))));
+        assert!(matches!(parsed("pagefork ./doctor"), Ok(CliCommand::Run(_))));
         let error = parsed("pagefork completions sh").map(|_| ()).expect_err("no such shell");
         assert!(error.to_string().contains("elvish"), "{error}");
     }

@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::common::{Program, UnknownImports, World, time};
+use super::common::{EnvironmentArguments, ProgramArguments, UnknownImports, time};
 
 #[derive(Args)]
 #[command(override_usage = "pagefork run [OPTIONS] FILE [ARGUMENTS]...")]
-pub(crate) struct Run {
+pub(crate) struct RunArguments {
     #[command(flatten)]
-    pub(crate) world: World,
+    pub(crate) environment: EnvironmentArguments,
 
     /// Instantiate the module FILE first, and offer its exports as those of a module NAME
     #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
@@ -49,15 +49,15 @@ pub(crate) struct Run {
 
     /// Tell the profiler `perf` the names of compiled functions
     #[arg(long, value_name = "FORMAT", value_enum)]
-    pub(crate) profile: Option<Profile>,
+    pub(crate) profile: Option<ProfileFormat>,
 
     #[command(flatten)]
-    pub(crate) program: Program,
+    pub(crate) program: ProgramArguments,
 }
 
 /// What `perf` is told about compiled code, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Profile {
+pub(crate) enum ProfileFormat {
     /// Names, in /tmp/perf-PID.map, for `perf report`
     Perfmap,
     /// Names and code, in jit-PID.dump here or in $JITDUMPDIR, for `perf inject`
@@ -78,15 +78,15 @@ mod tests {
 
     use pagefork_wasi::Permissions;
 
-    use super::super::common::Directory;
-    use super::super::{Command, Pagefork, with_default_command};
+    use super::super::common::DirectoryArgument;
+    use super::super::{CliCommand, Pagefork, with_default_command};
     use super::*;
     use clap::Parser;
 
-    fn run(line: &str) -> Result<Run, String> {
+    fn run(line: &str) -> Result<RunArguments, String> {
         let arguments = line.split(' ').map(OsString::from);
         match Pagefork::try_parse_from(with_default_command(arguments)) {
-            Ok(Pagefork { command: Command::Run(run) }) => Ok(run),
+            Ok(Pagefork { command: CliCommand::Run(run) }) => Ok(run),
             Ok(_) => panic!("not parsed as run: {line}"),
             Err(error) => Err(error.to_string()),
         }
@@ -109,18 +109,18 @@ mod tests {
         .expect("a line");
         let directory = |host: &str, guest: &str, permissions| {
             let (host, guest) = (host.into(), guest.to_owned());
-            Directory { host, guest, permissions }
+            DirectoryArgument { host, guest, permissions }
         };
         let all = Permissions::ReadWrite;
-        assert_eq!(run.world.directories[0], directory(".", ".", all));
-        assert_eq!(run.world.directories[1], directory("/srv", "/data", all));
-        assert_eq!(run.world.directories[2], directory("a:ro", "a:ro", all));
-        assert_eq!(run.world.directories[3], directory("/a", "/b", Permissions::ReadOnly));
+        assert_eq!(run.environment.directories[0], directory(".", ".", all));
+        assert_eq!(run.environment.directories[1], directory("/srv", "/data", all));
+        assert_eq!(run.environment.directories[2], directory("a:ro", "a:ro", all));
+        assert_eq!(run.environment.directories[3], directory("/a", "/b", Permissions::ReadOnly));
         assert_eq!(run.preloads, [("env".to_owned(), "lib=1.wasm".into())]);
-        assert_eq!(run.world.variables, [("A".to_owned(), "b=c".to_owned())]);
+        assert_eq!(run.environment.variables, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(run.timeout, Some(Duration::from_secs(120)));
         assert_eq!(run.unknown_imports, UnknownImports::Trap);
-        assert_eq!(run.profile, Some(Profile::Jitdump));
+        assert_eq!(run.profile, Some(ProfileFormat::Jitdump));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::common::{Program, UnknownImports, World, time};
+use super::common::{EnvironmentArguments, ProgramArguments, UnknownImports, time};
 
 #[derive(Args)]
 #[command(
@@ -17,7 +17,7 @@ use super::common::{Program, UnknownImports, World, time};
                   second one at once. SIGHUP reopens the logs: after their files were renamed, \
                   they go on in new ones."
 )]
-pub(crate) struct Serve {
+pub(crate) struct ServeArguments {
     /// Listen at this address; with port 0, at a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     pub(crate) addr: SocketAddr,
@@ -28,7 +28,7 @@ pub(crate) struct Serve {
     pub(crate) admin: Option<SocketAddr>,
 
     #[command(flatten)]
-    pub(crate) world: World,
+    pub(crate) environment: EnvironmentArguments,
 
     /// End a request with 504 when its program has run this long: 500ms, 10s, 2m
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
@@ -91,7 +91,7 @@ pub(crate) struct Serve {
     pub(crate) unknown_imports: UnknownImports,
 
     #[command(flatten)]
-    pub(crate) program: Program,
+    pub(crate) program: ProgramArguments,
 }
 
 /// What lines of the access log look like.
@@ -133,13 +133,13 @@ fn count(text: &str) -> Result<usize, String> {
 mod tests {
     use std::path::Path;
 
-    use super::super::{Command, Pagefork};
+    use super::super::{CliCommand, Pagefork};
     use super::*;
     use clap::Parser;
 
-    fn serve(line: &str) -> Result<Serve, String> {
+    fn serve(line: &str) -> Result<ServeArguments, String> {
         match Pagefork::try_parse_from(line.split(' ')) {
-            Ok(Pagefork { command: Command::Serve(serve) }) => Ok(serve),
+            Ok(Pagefork { command: CliCommand::Serve(serve) }) => Ok(serve),
             Ok(_) => panic!("not parsed as serve: {line}"),
             Err(error) => Err(error.to_string()),
         }

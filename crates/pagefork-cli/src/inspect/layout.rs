@@ -225,7 +225,8 @@ fn memory_parts(info: &ModuleInfo, index: usize, place: &MemoryPlace) -> Vec<Zon
     let now = memory.minimum * WASM_PAGE_SIZE;
     let most = memory.maximum.unwrap_or(u64::MAX).min(place.pages_max()) * WASM_PAGE_SIZE;
     let start = place.offset as i64;
-    let mut parts = vec![ZonePart { offset: start, size: now, name: "accessible at first".to_owned() }];
+    let mut parts =
+        vec![ZonePart { offset: start, size: now, name: "accessible at first".to_owned() }];
     if most > now {
         let (offset, size) = (start + now as i64, most - now);
         parts.push(ZonePart { offset, size, name: "room to grow".to_owned() });

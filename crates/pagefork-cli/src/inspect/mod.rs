@@ -16,7 +16,7 @@ use pagefork_layout::code::CodeKind;
 use pagefork_layout::module::{Item, ModuleInfo};
 use wasmparser::{Parser, Payload};
 
-use crate::arguments::Inspect;
+use crate::arguments::InspectArguments;
 use crate::output;
 use crate::program::{self, Loader};
 use crate::show;
@@ -25,7 +25,7 @@ use crate::show;
 const LISTED: usize = 10;
 
 /// Shows what a module is made of, and what the compiler makes of it.
-pub(crate) fn inspect(arguments: &Inspect) -> Result<ExitCode, String> {
+pub(crate) fn inspect(arguments: &InspectArguments) -> Result<ExitCode, String> {
     let binary = program::read(&arguments.file)?;
     let module = Loader::new(Config::new())?.compile(&arguments.file, &binary)?;
     let report = report(&arguments.file, &binary, &module, arguments.all);
