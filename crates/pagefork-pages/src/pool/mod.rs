@@ -16,16 +16,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::error::PagesError;
+use crate::os::error::PagesError;
 
 /// What wakes up to look after idle things.
-mod keeper;
+mod reaper;
 /// What one thread has parked.
-mod shelf;
+mod thread_cache;
 
-use shelf::{Counts, Parked, Racks, Shelf};
-
-pub(crate) use shelf::forget_latest;
+use thread_cache::{Counts, Parked, Racks, Shelf};
 
 /// A rack that grows beyond this gives half of itself to the depot.
 const RACK_MAX: usize = 32;
@@ -166,7 +164,7 @@ impl<T: Park> Pool<T> {
     /// An empty pool.
     pub fn new(config: PoolConfig) -> Self {
         Self(Arc::new_cyclic(|this| Shared {
-            id: shelf::next_id(),
+            id: thread_cache::next_id(),
             config: RwLock::new(config),
             keys: Mutex::default(),
             depot: Mutex::default(),
@@ -417,7 +415,7 @@ impl<T: Park> Shared<T> {
 
     fn trim(&self, idle: Duration) -> usize {
         let mut gone = Vec::new();
-        let before = shelf::now().saturating_sub(shelf::ticks(idle));
+        let before = thread_cache::now().saturating_sub(thread_cache::ticks(idle));
         self.each_racks(|racks| racks.take_idle(before, idle.is_zero(), &mut gone));
         self.counts.trimmed.add_shared(gone.len() as u64);
         gone.len()
@@ -425,7 +423,7 @@ impl<T: Park> Shared<T> {
 
     fn discard(&self, idle: Duration) -> usize {
         let mut idles = Vec::new();
-        let before = shelf::now().saturating_sub(shelf::ticks(idle));
+        let before = thread_cache::now().saturating_sub(thread_cache::ticks(idle));
         self.each_racks(|racks| racks.take_idle_keyed(before, idle.is_zero(), &mut idles));
         let mut count = 0;
         // Outside of all locks; others who ask meanwhile find nothing, and make anew.

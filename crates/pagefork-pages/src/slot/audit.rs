@@ -6,7 +6,7 @@ use std::ops::Range;
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
 use super::Slot;
-use crate::error::PagesError;
+use crate::os::error::PagesError;
 
 /// A part of a slot with more pages than this is overwritten in as many places.
 const PAGES_MAX: u64 = 256;

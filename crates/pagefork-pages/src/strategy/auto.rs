@@ -1,8 +1,12 @@
-use super::faults::counts_faults_in_memory;
+use super::config::{Choice, Reason, ResetKind};
+use super::discard::Discard;
+use super::reset::{ResetReport, Strategy};
 use super::resident::Resident;
-use super::{Choice, Discard, Reason, ResetKind, ResetReport, Run, Stack, Strategy};
-use crate::error::PagesError;
-use crate::slot_pages::SlotPages;
+use super::stack::Stack;
+use super::writers::Run;
+use crate::os::error::PagesError;
+use crate::os::faults::counts_faults_in_memory;
+use crate::pages::slot_pages::SlotPages;
 
 /// Slots with more memory than this, in bytes, may have huge pages until it is seen that
 /// their runs are small.

@@ -1,129 +1,20 @@
-use std::fmt;
 use std::sync::OnceLock;
 
 use super::auto::{Auto, Counting, SMALL_SLOT_MAX};
+use super::config::{Choice, Reason, ResetKind, Strategies};
 use super::copy::Copy;
+use super::dirty_set::Restorer;
+use super::discard::Discard;
 use super::remap::Remap;
+use super::reset::Strategy;
 use super::resident::Resident;
-use super::restorer::Restorer;
 use super::scan::Scan;
-use super::{Discard, ResetKind, Strategy, StrategyConfig};
-use crate::budget::Budget;
-use crate::error::PagesError;
-use crate::features::HostFeatures;
-use crate::pagemap::{Finder, Method};
-use crate::slot::MemorySize;
-use crate::slot_pages::{Setup, SmallPages};
-
-/// Strategies that go together: a checked [`StrategyConfig`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Strategies(StrategyConfig);
-
-/// How a slot is reset, and why so.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Choice {
-    /// What was asked for.
-    pub asked: ResetKind,
-    /// What is done.
-    pub used: ResetKind,
-    /// Why.
-    pub reason: Reason,
-}
-
-/// Why a slot is reset as it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Reason {
-    /// It was asked for.
-    Asked,
-    /// Copy-on-write is switched off.
-    CopyOnWriteOff,
-    /// `MADV_DONTNEED` reports success and does nothing.
-    DiscardDoesNothing,
-    /// PAGEMAP_SCAN is missing: `/proc/self/pagemap` is read instead, which costs
-    /// more.
-    ReadsPageMap,
-    /// Nothing tells private pages from others.
-    NoPageMap,
-    /// Huge pages cannot be kept out, and they take writes without a fault.
-    HugePages,
-    /// It is what `Auto` starts with.
-    Start,
-    /// The last resets found nothing that was not known.
-    NothingNew {
-        /// Resets that were looked at.
-        resets: u32,
-    },
-    /// Most scans had to be made after all.
-    ManyScans {
-        /// Scans in the last resets.
-        scans: u32,
-        /// Resets that were looked at.
-        resets: u32,
-    },
-    /// The last resets found few pages that were not known: their page faults show them.
-    /// Mean of those resets.
-    FewNew {
-        /// Pages that became private.
-        new: u64,
-    },
-    /// Runs write many pages, each other ones: keeping them gains nothing. Means of
-    /// the last resets.
-    OtherPagesEachTime {
-        /// Pages that became private.
-        new: u64,
-        /// Pages that were let go again.
-        discarded: u64,
-    },
-    /// After some time another try.
-    Retry,
-}
-
-impl Choice {
-    /// Of a slot that was made without a choice.
-    pub(crate) const PLAIN: Self =
-        Self { asked: ResetKind::Discard, used: ResetKind::Discard, reason: Reason::Asked };
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.asked == self.used {
-            return write!(f, "{}: {}", self.used, self.reason);
-        }
-        write!(f, "{} (asked for: {}): {}", self.used, self.asked, self.reason)
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Asked => f.write_str("asked for"),
-            Self::CopyOnWriteOff => f.write_str("copy-on-write is switched off"),
-            Self::DiscardDoesNothing => f.write_str("MADV_DONTNEED does nothing here"),
-            Self::ReadsPageMap => {
-                f.write_str("PAGEMAP_SCAN is missing, so /proc/self/pagemap is read")
-            }
-            Self::NoPageMap => {
-                f.write_str("neither PAGEMAP_SCAN nor /proc/self/pagemap tells private pages")
-            }
-            Self::HugePages => f.write_str("huge pages cannot be kept out of a slot here"),
-            Self::Start => f.write_str("what it starts with"),
-            Self::NothingNew { resets } => {
-                write!(f, "the last {resets} scans found no page that was not known")
-            }
-            Self::ManyScans { scans, resets } => {
-                write!(f, "{scans} of the last {resets} resets had to scan")
-            }
-            Self::FewNew { new } => {
-                write!(f, "a run writes {new} new pages, which its page faults show")
-            }
-            Self::OtherPagesEachTime { new, discarded } => {
-                write!(f, "a run writes {new} new pages, and {discarded} were kept in vain")
-            }
-            Self::Retry => f.write_str("another try after some time"),
-        }
-    }
-}
+use crate::os::error::PagesError;
+use crate::os::features::HostFeatures;
+use crate::os::pagemap::{Finder, Method};
+use crate::pages::budget::Budget;
+use crate::pages::slot_pages::{Setup, SmallPages};
+use crate::pages::zones::MemorySize;
 
 /// What a slot is made with.
 pub(crate) struct Made {
@@ -133,15 +24,6 @@ pub(crate) struct Made {
 }
 
 impl Strategies {
-    pub(super) fn of(checked: StrategyConfig) -> Self {
-        Self(checked)
-    }
-
-    /// What was checked.
-    pub fn config(&self) -> StrategyConfig {
-        self.0
-    }
-
     /// What this machine can do of it, and why it is that: what a slot will say
     /// that is made with it.
     ///
@@ -163,7 +45,7 @@ impl Strategies {
         budget: &Budget,
     ) -> Result<Made, PagesError> {
         let (choice, method) = self.choose(features);
-        let config = &self.0;
+        let config = self.config();
         let restorer = || {
             let method = method.expect("a strategy that searches is chosen only with a method");
             Ok::<_, PagesError>(Restorer::new(Finder::new(method)?, config.resident_max, budget))
@@ -203,8 +85,8 @@ impl Strategies {
 
     fn choose(&self, features: &HostFeatures) -> (Choice, Option<Method>) {
         use ResetKind::{Auto, Copy, Discard, Remap, Resident, Scan};
-        let asked = self.0.reset;
-        let copy_on_write = self.0.copy_on_write && !is_switched_off();
+        let asked = self.config().reset;
+        let copy_on_write = self.config().copy_on_write && !is_switched_off();
         // Of a copied image a page of zeros becomes the shared one where the kernel splits
         // a huge page.
         let zeros = features.merges || asked == Copy || !copy_on_write;
@@ -242,8 +124,9 @@ fn is_switched_off() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::IllegalStrategies;
-    use crate::strategy::{CodeBounds, GrowthKind};
+    use crate::os::error::IllegalStrategies;
+    use crate::pages::growth::{CodeBounds, GrowthKind};
+    use crate::strategy::config::{STACK_KEPT_MAX, StrategyConfig};
 
     const ALL: HostFeatures = HostFeatures {
         discard: true,
@@ -311,8 +194,8 @@ mod tests {
     #[test]
     #[cfg(not(feature = "no-cow"))]
     fn advice_keeps_huge_pages_out_where_maps_do_not() {
-        use crate::probes::refuses_huge_pages;
-        use crate::slot_pages::SlotPages;
+        use crate::os::probes::refuses_huge_pages;
+        use crate::pages::slot_pages::SlotPages;
         use crate::{Image, SlotConfig};
         let base = 1 << 20;
         let zones = SlotConfig {
@@ -355,7 +238,7 @@ mod tests {
                 }
             }
         }
-        let stack_kept = super::super::STACK_KEPT_MAX + 4096;
+        let stack_kept = STACK_KEPT_MAX + 4096;
         StrategyConfig { stack_kept, ..Default::default() }.check().unwrap_err();
     }
 }

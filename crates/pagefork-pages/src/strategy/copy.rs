@@ -1,9 +1,12 @@
 use pagefork_layout::page::PAGE_SIZE;
 
-use super::restorer::{Found, Restorer};
-use super::{ResetKind, ResetReport, Run, Stack, Strategy};
-use crate::error::PagesError;
-use crate::slot_pages::SlotPages;
+use super::config::ResetKind;
+use super::dirty_set::{Found, Restorer};
+use super::reset::{ResetReport, Strategy};
+use super::stack::Stack;
+use super::writers::Run;
+use crate::os::error::PagesError;
+use crate::pages::slot_pages::SlotPages;
 
 /// No copy-on-write: pages are anonymous, the image is copied in, and what differs
 /// from it is restored. All pages of an image are private then, so each costs a

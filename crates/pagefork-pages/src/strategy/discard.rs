@@ -1,6 +1,9 @@
-use super::{ResetKind, ResetReport, Run, Stack, Strategy};
-use crate::error::PagesError;
-use crate::slot_pages::SlotPages;
+use super::config::ResetKind;
+use super::reset::{ResetReport, Strategy};
+use super::stack::Stack;
+use super::writers::Run;
+use crate::os::error::PagesError;
+use crate::pages::slot_pages::SlotPages;
 
 /// The kernel throws the written pages away. Each page that a later run writes
 /// costs a fault again.

@@ -1,6 +1,8 @@
-use super::{ResetReport, Run, Stack, Strategy};
-use crate::error::PagesError;
-use crate::slot_pages::SlotPages;
+use super::reset::{self, ResetReport, Strategy};
+use super::stack::Stack;
+use super::writers::Run;
+use crate::os::error::PagesError;
+use crate::pages::slot_pages::SlotPages;
 
 /// New maps every time. The baseline of measurements, and the way out where a
 /// kernel only pretends to discard.
@@ -14,6 +16,6 @@ impl Strategy for Remap {
         _: &Run,
         stack: &mut Stack,
     ) -> Result<ResetReport, PagesError> {
-        super::refill(pages, self, stack, None)
+        reset::refill(pages, self, stack, None)
     }
 }

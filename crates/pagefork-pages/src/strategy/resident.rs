@@ -1,8 +1,11 @@
-use super::faults::Faults;
-use super::restorer::{Found, Restorer};
-use super::{ResetKind, ResetReport, Run, Stack, Strategy};
-use crate::error::PagesError;
-use crate::slot_pages::SlotPages;
+use super::config::ResetKind;
+use super::dirty_set::{Found, Restorer};
+use super::reset::{ResetReport, Strategy};
+use super::stack::Stack;
+use super::writers::Run;
+use crate::os::error::PagesError;
+use crate::os::faults::Faults;
+use crate::pages::slot_pages::SlotPages;
 
 /// As `Scan`, but without the scan if nothing can have become private since the
 /// last reset, or what can is known from where few faults were. Pages known to be private are

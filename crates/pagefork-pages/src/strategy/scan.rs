@@ -1,7 +1,10 @@
-use super::restorer::{Found, Restorer};
-use super::{ResetKind, ResetReport, Run, Stack, Strategy};
-use crate::error::PagesError;
-use crate::slot_pages::SlotPages;
+use super::config::ResetKind;
+use super::dirty_set::{Found, Restorer};
+use super::reset::{ResetReport, Strategy};
+use super::stack::Stack;
+use super::writers::Run;
+use crate::os::error::PagesError;
+use crate::pages::slot_pages::SlotPages;
 
 /// The kernel says which pages are private, and those are restored in place.
 #[derive(Debug)]

@@ -2,12 +2,9 @@ use std::ops::Range;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
-use super::Strategies;
-use crate::slot::SlotConfig;
-use crate::slot_pages::SlotPages;
-
-/// At most so many bytes of a stack are kept.
-pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
+use super::config::Strategies;
+use crate::pages::slot_pages::SlotPages;
+use crate::pages::zones::SlotConfig;
 
 /// Whose bytes a slot may show: a key that the embedder chooses, of the module, the
 /// image and the tenant.

@@ -3,12 +3,12 @@
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
 use super::{Cover, Fate, Known, PATIENCE, Restorer};
-use crate::error::PagesError;
-use crate::pagemap::Method;
-use crate::slot_pages::SlotPages;
-use crate::strategy::Stack;
-use crate::strategy::faults::Faults;
-use crate::userfault::SWAPPED;
+use crate::os::error::PagesError;
+use crate::os::faults::Faults;
+use crate::os::pagemap::Method;
+use crate::os::userfault::SWAPPED;
+use crate::pages::slot_pages::SlotPages;
+use crate::strategy::stack::Stack;
 
 /// A page that returns within so many resets after it was let go was needed all the time:
 /// code reads it, or writes there what is there already.

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::error::PagesError;
-use crate::limits;
+use crate::os::error::PagesError;
+use crate::os::limits;
 
 /// Slots take no maps beyond so many below the limit.
 const SPARE: u64 = 512;

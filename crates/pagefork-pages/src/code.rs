@@ -20,8 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use crate::error::PagesError;
-use crate::reservation::Reservation;
+use crate::os::error::PagesError;
+use crate::os::reservation::Reservation;
 
 /// So many pieces of code are mapped from files at the same time: each is a map of
 /// its own.

@@ -1,4 +1,4 @@
-use super::faults::{Faults, Thread};
+use crate::os::faults::{Faults, Thread};
 
 /// How long somebody can write to a slot who is not the code in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

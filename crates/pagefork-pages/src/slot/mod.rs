@@ -1,85 +1,23 @@
-use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-use pagefork_layout::page::{PAGE_SIZE, round_down};
-use pagefork_layout::slot::SlotLayout;
+use pagefork_layout::page::PAGE_SIZE;
 
-use crate::bounds::SlotBounds;
-use crate::budget::Budget;
-use crate::error::PagesError;
 use crate::image::Image;
-use crate::slot_pages::{Setup, SlotPages};
-use crate::strategy::{
-    self, Choice, Discard, Owner, ResetReport, Run, Stack, Strategies, Strategy, View,
-};
+use crate::os::error::PagesError;
+use crate::pages::bounds::SlotBounds;
+use crate::pages::budget::Budget;
+use crate::pages::slot_pages::{Setup, SlotPages};
+use crate::pages::zones::{MemorySize, SlotConfig};
+use crate::strategy::choose::Made;
+use crate::strategy::config::{Choice, Strategies};
+use crate::strategy::discard::Discard;
+use crate::strategy::reset::{ResetReport, Strategy, refill};
+use crate::strategy::stack::{Owner, Stack};
+use crate::strategy::writers::{Run, View};
 
 /// What tests do to slots and ask of them.
 mod audit;
-
-/// The zones of a slot, as far as pages care: byte offsets from its start, all
-/// multiples of the page size, but for the border between stack and link.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SlotConfig {
-    /// The stack zone; everything below it is guard. It may end within a page, where the
-    /// link zone starts then, at a multiple of 16.
-    pub stack: Range<u64>,
-    /// The link zone, which belongs to whoever runs code in the slot.
-    pub link: Range<u64>,
-    /// Images lie at or above this.
-    pub image_floor: u64,
-    /// Where the first memory starts, if there is one.
-    pub base: u64,
-    /// The memories, ascending.
-    pub memories: Vec<MemoryZone>,
-    /// Bytes of the whole slot.
-    pub size: u64,
-}
-
-/// The part of a slot that belongs to one memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryZone {
-    /// Where it starts: a byte offset from the start of the slot.
-    pub start: u64,
-    /// Bytes reserved for it.
-    pub reservation: u64,
-    /// Bytes of guard behind the reservation that belong to it.
-    pub guard: u64,
-}
-
-/// How much of a memory is accessible; bytes, in whole pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MemorySize {
-    /// What a fresh or reset slot has.
-    pub initial: u64,
-    /// What it can become.
-    pub maximum: u64,
-}
-
-impl MemoryZone {
-    /// Slot offset of its end, guard included.
-    pub(crate) fn end(&self) -> u64 {
-        self.start.saturating_add(self.reservation).saturating_add(self.guard)
-    }
-}
-
-impl From<&SlotLayout> for SlotConfig {
-    fn from(layout: &SlotLayout) -> Self {
-        let zone = |place: &pagefork_layout::slot::MemoryPlace| MemoryZone {
-            start: layout.base + place.offset,
-            reservation: place.reservation,
-            guard: place.guard,
-        };
-        Self {
-            stack: layout.stack.clone(),
-            link: layout.link.clone(),
-            image_floor: layout.tables.start,
-            base: layout.base,
-            memories: layout.memories.iter().map(zone).collect(),
-            size: layout.size,
-        }
-    }
-}
 
 /// The address space of one instance, filled from an image.
 ///
@@ -132,7 +70,7 @@ impl Slot {
         sizes: &[MemorySize],
     ) -> Result<Self, PagesError> {
         let zones = config.into();
-        check_zones(&zones);
+        zones.check();
         Ok(Self {
             pages: SlotPages::new(zones, Setup::PLAIN, image, sizes)?,
             strategy: Box::new(Discard),
@@ -177,8 +115,8 @@ impl Slot {
         budget: &Budget,
     ) -> Result<Self, PagesError> {
         let zones = config.into();
-        check_zones(&zones);
-        let strategy::Made { setup, mut strategy, choice } = strategies.make(sizes, budget)?;
+        zones.check();
+        let Made { setup, mut strategy, choice } = strategies.make(sizes, budget)?;
         let stack = Stack::new(strategies, &zones);
         let pages = SlotPages::new(zones, setup, image, sizes)?;
         strategy.begin(&pages);
@@ -298,7 +236,7 @@ impl Slot {
     pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
         let Self { pages, strategy, run, stack, .. } = self;
         let report = if pages.is_unfilled() {
-            strategy::refill(pages, strategy.as_mut(), stack, None)
+            refill(pages, strategy.as_mut(), stack, None)
         } else {
             strategy.reset(pages, run, stack)
         };
@@ -375,30 +313,12 @@ impl Slot {
         owner: Owner,
     ) -> Result<ResetReport, PagesError> {
         let Self { pages, strategy, stack, .. } = self;
-        let report = strategy::refill(pages, strategy.as_mut(), stack, Some((image, sizes)))?;
+        let report = refill(pages, strategy.as_mut(), stack, Some((image, sizes)))?;
         (self.resident, self.written) = (0, 0);
         self.run.start_anew();
         self.hand_to(owner);
         Ok(report)
     }
-}
-
-fn check_zones(zones: &SlotConfig) {
-    let border = [round_down(zones.stack.end), round_down(zones.link.start)];
-    let below = [0, zones.stack.start, border[0], border[1], zones.link.end, zones.image_floor];
-    let memories = zones.memories.iter().flat_map(|memory| {
-        [memory.start, memory.start.saturating_add(memory.reservation), memory.end()]
-    });
-    let ascending = below.into_iter().chain([zones.base]).chain(memories).chain([zones.size]);
-    assert!(
-        ascending.clone().is_sorted() && { ascending }.all(|place| place.is_multiple_of(PAGE_SIZE)),
-        "zones follow each other in whole pages, unlike {zones:#x?}"
-    );
-    let meet = zones.stack.end == zones.link.start && zones.stack.end.is_multiple_of(16);
-    assert!(meet || [zones.stack.end, zones.link.start] == border, "stack and link meet");
-    assert!(zones.stack.start > 0 && zones.size > zones.base, "a slot has guards at both ends");
-    let starts_at_base = zones.memories.first().is_none_or(|first| first.start == zones.base);
-    assert!(starts_at_base, "the first memory starts at the base");
 }
 
 // A slot moves between threads; its addresses mean the same in each.

@@ -1,11 +1,10 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::PagesError;
-pub(super) use crate::fault_ring::thread_time;
-use crate::fault_ring::{self, Addresses, FaultRing};
-use crate::fork::this_process;
-use crate::sys;
+use crate::os::error::PagesError;
+use crate::os::fault_ring::{self, Addresses, FaultRing};
+use crate::os::fork::this_process;
+use crate::os::sys;
 
 /// Until when the current thread had taken how many page faults in its own code; faults
 /// that the kernel takes for it may be counted too, or not.
@@ -154,7 +153,7 @@ impl Faults {
 
 /// What it costs to discard a private page and to make it private again, in nanoseconds: 3.5
 /// times a fault at a fresh page, since most pages are read first, and then copied.
-pub(super) fn fault_ns() -> u32 {
+pub(crate) fn fault_ns() -> u32 {
     fault_ring::fresh_fault_ns()
         .map_or(FAULT, |fresh| (fresh.saturating_mul(7) / 2).clamp(FAULT_MIN, FAULT_MAX))
 }
@@ -167,11 +166,12 @@ pub fn counts_faults_in_memory() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::Run;
+    use crate::strategy::writers::Run;
 
     /// Touches so many fresh pages; says where they were.
     fn touch(pages: usize) -> usize {
-        let mut fresh = crate::reservation::Reservation::new(pages as u64 * 4096, 4096).unwrap();
+        let mut fresh =
+            crate::os::reservation::Reservation::new(pages as u64 * 4096, 4096).unwrap();
         fresh.commit(0..pages as u64 * 4096).unwrap();
         for page in 0..pages {
             let place = fresh.start() + page * 4096;

@@ -1,3 +1,10 @@
+//! Immutable page contents: sealed memfds and verified files.
+
+/// The files that images lie in: one each, or many in one.
+pub(crate) mod file;
+/// A memfd that many images share.
+mod arena;
+
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,10 +13,11 @@ use std::sync::{Arc, OnceLock};
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::{FileType, Stat};
 
-use crate::error::{FileProblem, PagesError};
-use crate::image_file::{ImageFile, Write, shared_pages};
-use crate::reservation::Reservation;
-use crate::sys;
+use crate::image::file::ImageFile;
+use crate::os::error::{FileProblem, PagesError};
+use crate::os::memfd::{Write, map_once};
+use crate::os::reservation::Reservation;
+use crate::os::sys;
 
 /// Holes of more than this many bytes between runs are left out of an image:
 /// there a slot has anonymous pages. A hole that is mapped costs a page of the
@@ -230,7 +238,7 @@ impl Image {
         let size = last.file_offset + (last.slot.end - last.slot.start) - file_start;
         let start = match (file.address(file_start)?, unsealed) {
             (Some(start), _) => Some(start),
-            (None, Unsealed::Copied) => Some(shared_pages(&self.copy, size, |pages| {
+            (None, Unsealed::Copied) => Some(map_once(&self.copy, size, |pages| {
                 pages.commit(0..size)?;
                 self.read_spans(pages)
             })?),

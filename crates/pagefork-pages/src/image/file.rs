@@ -6,14 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pagefork_layout::page::PAGE_SIZE;
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::arena::{ARENA_SIZE, Arena, Part};
-use crate::error::{Feature, PagesError};
-use crate::reservation::Reservation;
-use crate::sys;
+use crate::image::arena::{ARENA_SIZE, Arena, Part};
+use crate::os::error::PagesError;
+use crate::os::memfd::{self, Write, seal, view};
+use crate::os::reservation::Reservation;
+use crate::os::sys;
 
 /// So many images of a process have a memfd of their own; further ones share.
 pub const OWN_FILES_MAX: usize = 128;
@@ -36,9 +35,6 @@ pub(crate) enum ImageFile {
     /// A file that somebody else has made.
     Foreign(OwnedFd),
 }
-
-/// Something to write: the byte offset in the image's file, and the bytes.
-pub(crate) type Write<'a> = (u64, &'a [u8]);
 
 impl ImageFile {
     /// A file with `writes` in `size` bytes, whole pages and not none; all else in
@@ -109,7 +105,7 @@ impl Own {
         {
             return Err(PagesError::FileSizeLimit { requested: size, limit });
         }
-        let (file, _) = memfd(name)?;
+        let (file, _) = memfd::create(name)?;
         sys::resize_image(file.as_fd(), size)?;
         for &(offset, bytes) in writes {
             sys::write_image(file.as_fd(), bytes, offset)?;
@@ -121,54 +117,6 @@ impl Own {
     fn view(&self) -> Result<usize, PagesError> {
         view(&self.view, self.file.as_fd(), self.size)
     }
-}
-
-/// Address of the first `size` bytes of a file that nobody can cut, mapped once
-/// for all who read.
-pub(crate) fn view(
-    place: &OnceLock<Reservation>,
-    file: BorrowedFd<'_>,
-    size: u64,
-) -> Result<usize, PagesError> {
-    shared_pages(place, size, |pages| Ok(pages.map_view(0..size, file, 0)?))
-}
-
-/// Address of pages that are made once.
-pub(crate) fn shared_pages(
-    place: &OnceLock<Reservation>,
-    size: u64,
-    fill: impl FnOnce(&mut Reservation) -> Result<(), PagesError>,
-) -> Result<usize, PagesError> {
-    if let Some(pages) = place.get() {
-        return Ok(pages.start());
-    }
-    let mut pages = Reservation::new(size, PAGE_SIZE)?;
-    fill(&mut pages)?;
-    Ok(place.get_or_init(|| pages).start())
-}
-
-/// A new memfd, and whether it can never be executed.
-pub(crate) fn memfd(name: &str) -> Result<(OwnedFd, bool), PagesError> {
-    // The kernel takes 249 bytes without a NUL; names come from modules.
-    const LENGTH_MAX: usize = 200;
-    let name: String = name.chars().map(|c| if c == '\0' { ' ' } else { c }).collect();
-    let name = format!("pagefork:{}", &name[..name.floor_char_boundary(LENGTH_MAX)]);
-    match sys::create_image(&name, false) {
-        Ok(file) => Ok((file, true)),
-        // Kernels before 6.3 do not know the flag.
-        Err(failure) if failure.errno == Errno::INVAL => {
-            Ok((sys::create_image(&name, true)?, false))
-        }
-        Err(failure) => Err(failure.into()),
-    }
-}
-
-/// Makes the contents and the length of a memfd final.
-pub(crate) fn seal(file: &OwnedFd) -> Result<(), PagesError> {
-    if sys::seal_image(file.as_fd(), sys::IMAGE_SEALS)?.contains(sys::IMAGE_SEALS) {
-        return Ok(());
-    }
-    Err(PagesError::Unsupported { feature: Feature::Seals, detail: "a seal did not stay" })
 }
 
 /// One of the images with a memfd of their own.

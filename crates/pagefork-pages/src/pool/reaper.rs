@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Park, Shared};
-use crate::fork::{this_process, working};
+use crate::os::fork::{this_process, working};
 
 /// The system is short of memory when tasks have waited 150 ms for it within two
 /// seconds: what an unprivileged process may ask about.

@@ -46,7 +46,7 @@ impl Default for Budget {
 
 impl Pages {
     fn max(&self) -> u64 {
-        *self.max.get_or_init(|| crate::limits::memory() / 4 / PAGE_SIZE)
+        *self.max.get_or_init(|| crate::os::limits::memory() / 4 / PAGE_SIZE)
     }
 }
 

@@ -2,16 +2,18 @@ use std::ops::Range;
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use super::faults;
-use super::faults::thread_time;
+use super::config::ResetKind;
+use super::reset::ResetReport;
 use super::returns::{Costs, Gone, GonePage, Returns, page_number};
-use super::{ResetKind, ResetReport, Stack};
-use crate::budget::{Budget, Share};
-use crate::error::PagesError;
-use crate::mend::BLOCKS;
-use crate::pagemap::Finder;
-use crate::slot_pages::SlotPages;
-use crate::userfault::Region;
+use super::stack::Stack;
+use crate::os::error::PagesError;
+use crate::os::fault_ring::thread_time;
+use crate::os::faults;
+use crate::os::pagemap::Finder;
+use crate::os::userfault::Region;
+use crate::pages::budget::{Budget, Share};
+use crate::pages::restore::BLOCKS;
+use crate::pages::slot_pages::SlotPages;
 
 /// How private pages become known.
 mod find;

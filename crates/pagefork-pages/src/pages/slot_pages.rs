@@ -8,16 +8,16 @@ use std::time::Instant;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
-use crate::bounds::SlotBounds;
-use crate::error::{Feature, PagesError};
-use crate::features::HostFeatures;
 use crate::image::{Image, Source, Unsealed};
-use crate::map_budget::MapShare;
-use crate::mend;
-use crate::slot::{MemorySize, SlotConfig};
-use crate::spare::SlotSpace;
-use crate::strategy::{GrowthKind, Reach};
-use crate::sys::PageKind;
+use crate::os::error::{Feature, PagesError};
+use crate::os::features::HostFeatures;
+use crate::os::sys::PageKind;
+use crate::pages::bounds::SlotBounds;
+use crate::pages::growth::{GrowthKind, Reach};
+use crate::pages::map_budget::MapShare;
+use crate::pages::restore;
+use crate::pages::spare::SlotSpace;
+use crate::pages::zones::{MemorySize, SlotConfig};
 
 /// Maps that a slot takes, and that each memory behind the first takes.
 const MAPS: u64 = 4;
@@ -510,7 +510,7 @@ impl SlotPages {
     }
 
     /// As [`Self::restore`], but writes only what differs. Returns how many of the
-    /// page's [`BLOCKS`](mend::BLOCKS) did.
+    /// page's [`BLOCKS`](restore::BLOCKS) did.
     ///
     /// # Safety
     /// As of [`Self::restore`].
@@ -518,7 +518,7 @@ impl SlotPages {
         let wanted = self.source(page).map(|source| source.place(page));
         // SAFETY: the caller says so of the page; the image's is never written, and
         // held by `self.image`.
-        unsafe { mend::mend(self.place(page), wanted) }
+        unsafe { restore::mend(self.place(page), wanted) }
     }
 
     /// Whether a page is not as the image.
@@ -528,7 +528,7 @@ impl SlotPages {
     pub(crate) unsafe fn differs(&self, page: u64) -> bool {
         let wanted = self.source(page).map(|source| source.place(page));
         // SAFETY: as of `mend`.
-        unsafe { mend::differs(self.place(page), wanted) }
+        unsafe { restore::differs(self.place(page), wanted) }
     }
 
     /// # Safety

@@ -13,12 +13,12 @@ use pagefork_layout::page::PAGE_SIZE;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::error::PagesError;
-use crate::limits::Facts;
-use crate::reservation::Reservation;
-use crate::sys::PageKind;
-use crate::userfault::{self, Userfault};
-use crate::{image_file, sys};
+use crate::os::error::PagesError;
+use crate::os::limits::Facts;
+use crate::os::reservation::Reservation;
+use crate::os::sys::PageKind;
+use crate::os::userfault::{self, Userfault};
+use crate::os::{memfd, sys};
 
 /// Something that a kernel can do, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -193,7 +193,7 @@ struct Pages {
 impl Pages {
     fn new(of_image: u64, anonymous: u64) -> Result<Self, Seen> {
         let file = filled_file(of_image.max(1))?;
-        image_file::seal(&file)?;
+        memfd::seal(&file)?;
         let size = (of_image + anonymous) * PAGE_SIZE;
         let mut reservation = Reservation::new(size, PAGE_SIZE)?;
         reservation.commit(of_image * PAGE_SIZE..size)?;
@@ -222,7 +222,7 @@ impl Pages {
 
     /// The first byte of a page, read by a system call.
     fn read_by_kernel(&self, page: usize) -> Result<u8, Seen> {
-        let (file, _) = image_file::memfd("probe")?;
+        let (file, _) = memfd::create("probe")?;
         // SAFETY: as in `read`; the kernel reads one byte.
         let count = unsafe { libc::write(file.as_raw_fd(), self.place(page).cast(), 1) };
         check(count == 1, "a system call could not read the page")?;
@@ -238,7 +238,7 @@ impl Pages {
 }
 
 fn filled_file(pages: u64) -> Result<OwnedFd, Seen> {
-    let (file, _) = image_file::memfd("probe")?;
+    let (file, _) = memfd::create("probe")?;
     sys::resize_image(file.as_fd(), pages * PAGE_SIZE)?;
     sys::write_image(file.as_fd(), &vec![IMAGE_BYTE; (pages * PAGE_SIZE) as usize], 0)?;
     Ok(file)
@@ -253,7 +253,7 @@ fn file_as_image() -> Tried {
 
 fn seals() -> Tried {
     let file = filled_file(1)?;
-    image_file::seal(&file)?;
+    memfd::seal(&file)?;
     let written = sys::write_image(file.as_fd(), &[0], 0).is_ok();
     check(!written, "a sealed memfd could still be written")?;
     let cut = sys::resize_image(file.as_fd(), 0).is_ok();
@@ -261,7 +261,7 @@ fn seals() -> Tried {
 }
 
 fn no_exec_seal() -> Tried {
-    let (_, sealed) = image_file::memfd("probe")?;
+    let (_, sealed) = memfd::create("probe")?;
     check(sealed, "the kernel does not know MFD_NOEXEC_SEAL")
 }
 
@@ -553,13 +553,13 @@ mod tests {
     #[cfg(debug_assertions)]
     #[test]
     fn calls_that_report_success_and_do_nothing_are_noticed() {
-        use crate::error::Call;
+        use crate::os::error::Call;
         for (call, probe) in [
             (Call::Discard, Probe::Discard),
             (Call::SealImage, Probe::Seals),
             (Call::WriteImage, Probe::ImageFile),
         ] {
-            let outcome = crate::inject::pretend(call, || probe.try_out());
+            let outcome = crate::os::inject::pretend(call, || probe.try_out());
             assert!(matches!(outcome, Outcome::Fails(_)), "{probe:?}");
         }
     }
@@ -567,7 +567,7 @@ mod tests {
     #[cfg(debug_assertions)]
     #[test]
     fn a_blocked_call_is_named() {
-        let outcome = crate::inject::fail_from(0, libc::EPERM, || Probe::ImageFile.try_out());
+        let outcome = crate::os::inject::fail_from(0, libc::EPERM, || Probe::ImageFile.try_out());
         let Outcome::Fails(seen) = outcome.value else { panic!("it cannot work") };
         assert!(seen.contains("memfd_create"), "{seen}");
     }

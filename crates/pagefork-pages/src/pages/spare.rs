@@ -20,9 +20,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pagefork_layout::slot::{PRE_GUARD, SLOT_ALIGN};
 use rustix::process::{Resource, getrlimit};
 
-use crate::error::PagesError;
-use crate::reservation::Reservation;
-use crate::sys::PageKind;
+use crate::os::error::PagesError;
+use crate::os::reservation::Reservation;
+use crate::os::sys::PageKind;
 
 /// So many slots are reserved at once at most.
 const TOGETHER_MAX: u64 = 16;
@@ -173,7 +173,7 @@ fn is_unlimited() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procmaps;
+    use crate::os::procmaps;
 
     const SIZE: u64 = 3 * SLOT_ALIGN;
 

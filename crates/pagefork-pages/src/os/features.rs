@@ -4,12 +4,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use crate::error::{Feature, PagesError};
-use crate::image_file;
-use crate::pagemap::{Finder, Method};
-use crate::probes::{Outcome, Probe};
-use crate::reservation::Reservation;
-use crate::sys;
+use crate::os::error::{Feature, PagesError};
+use crate::os::memfd;
+use crate::os::pagemap::{Finder, Method};
+use crate::os::probes::{Outcome, Probe};
+use crate::os::reservation::Reservation;
+use crate::os::sys;
 
 /// What the kernel, or what stands in for it, can do: found by trying it on real
 /// pages and looking at their contents, because some emulators report success
@@ -60,10 +60,10 @@ impl HostFeatures {
             });
         }
         const IMAGE_BYTE: u8 = 0x5a;
-        let (file, noexec_seal) = image_file::memfd("probe")?;
+        let (file, noexec_seal) = memfd::create("probe")?;
         sys::resize_image(file.as_fd(), PAGE_SIZE)?;
         sys::write_image(file.as_fd(), &[IMAGE_BYTE; PAGE_SIZE as usize], 0)?;
-        image_file::seal(&file)?;
+        memfd::seal(&file)?;
         if sys::write_image(file.as_fd(), &[0], 0).is_ok() {
             return Err(PagesError::Unsupported {
                 feature: Feature::Seals,
@@ -124,7 +124,7 @@ impl<T: Copy> Tried<T> {
 /// Whether private pages are found, of an image and others, and no page of the
 /// image is taken for one.
 fn finds_private_pages(method: Method) -> Result<bool, PagesError> {
-    let (file, _) = image_file::memfd("probe")?;
+    let (file, _) = memfd::create("probe")?;
     sys::resize_image(file.as_fd(), 3 * PAGE_SIZE)?;
     sys::write_image(file.as_fd(), &[1; 3 * PAGE_SIZE as usize], 0)?;
     let mut pages = Reservation::new(6 * PAGE_SIZE, PAGE_SIZE)?;
@@ -214,15 +214,15 @@ mod tests {
     #[test]
     fn what_does_not_find_private_pages_is_not_used() {
         use crate::Call;
-        let features = crate::inject::pretend(Call::Scan, HostFeatures::probe).unwrap();
+        let features = crate::os::inject::pretend(Call::Scan, HostFeatures::probe).unwrap();
         assert!(!features.scan && features.pagemap);
         // In a chroot without /proc, or where a filter forbids it.
-        let (features, calls) = crate::inject::record(|| HostFeatures::probe().unwrap());
+        let (features, calls) = crate::os::inject::record(|| HostFeatures::probe().unwrap());
         for (call, has) in [(Call::Scan, false), (Call::ReadPagemap, features.scan)] {
             let nth = calls.iter().position(|&made| made == call);
             if let Some(nth) = nth {
                 let outcome =
-                    crate::inject::fail_nth(nth as u64, libc::ENOTTY, HostFeatures::probe);
+                    crate::os::inject::fail_nth(nth as u64, libc::ENOTTY, HostFeatures::probe);
                 let found = outcome.value.unwrap();
                 assert_eq!(found.scan, has);
                 assert_eq!(found.pagemap, call != Call::ReadPagemap);
@@ -233,7 +233,8 @@ mod tests {
     #[cfg(debug_assertions)]
     #[test]
     fn a_discard_that_reports_success_and_does_nothing_is_noticed() {
-        let features = crate::inject::pretend(crate::Call::Discard, HostFeatures::probe).unwrap();
+        let features =
+            crate::os::inject::pretend(crate::Call::Discard, HostFeatures::probe).unwrap();
         assert!(!features.discard);
     }
 
@@ -241,14 +242,14 @@ mod tests {
     #[test]
     fn seals_that_do_not_hold_are_noticed() {
         let error =
-            crate::inject::pretend(crate::Call::SealImage, HostFeatures::probe).unwrap_err();
+            crate::os::inject::pretend(crate::Call::SealImage, HostFeatures::probe).unwrap_err();
         assert!(matches!(error, PagesError::Unsupported { feature: Feature::Seals, .. }));
     }
 
     #[cfg(debug_assertions)]
     #[test]
     fn a_blocked_memfd_is_named_and_an_unknown_flag_is_left_out() {
-        use crate::inject::fail_nth;
+        use crate::os::inject::fail_nth;
         let outcome = fail_nth(0, libc::ENOSYS, HostFeatures::probe);
         assert!(outcome.value.unwrap_err().to_string().contains("memfd_create"));
         let outcome = fail_nth(0, libc::EINVAL, HostFeatures::probe);

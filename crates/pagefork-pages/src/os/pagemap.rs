@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use crate::error::{Call, PagesError};
-use crate::fork::this_process;
-use crate::sys::{self, Failure};
-use crate::userfault::{OF_FILE, PRESENT, Region, SWAPPED};
+use crate::os::error::{Call, PagesError};
+use crate::os::fork::this_process;
+use crate::os::sys::{self, Failure};
+use crate::os::userfault::{OF_FILE, PRESENT, Region, SWAPPED};
 
 /// How private pages are found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

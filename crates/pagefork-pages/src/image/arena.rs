@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::process::{Resource, getrlimit};
 
-use crate::error::{Feature, PagesError};
-use crate::fork::this_process;
-use crate::image_file::{self, Write};
-use crate::reservation::Reservation;
-use crate::sys;
+use crate::os::error::{Feature, PagesError};
+use crate::os::fork::this_process;
+use crate::os::memfd::{self, Write};
+use crate::os::reservation::Reservation;
+use crate::os::sys;
 
 /// Bytes of an arena; only what is used of it takes memory.
 pub(crate) const ARENA_SIZE: u64 = 64 << 20;
@@ -110,7 +110,7 @@ impl Arena {
 
     /// Address of its first byte, mapped for reading.
     pub(crate) fn view(&self) -> Result<usize, PagesError> {
-        image_file::view(&self.view, self.file.as_fd(), ARENA_SIZE)
+        memfd::view(&self.view, self.file.as_fd(), ARENA_SIZE)
     }
 }
 
@@ -137,7 +137,7 @@ impl Open {
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < ARENA_SIZE) {
             return Ok(None);
         }
-        let (file, _) = image_file::memfd("images")?;
+        let (file, _) = memfd::create("images")?;
         sys::resize_image(file.as_fd(), ARENA_SIZE)?;
         let mut pages = Reservation::new(ARENA_SIZE, PAGE_SIZE)?;
         pages.map_window(0..ARENA_SIZE, file.as_fd(), 0)?;

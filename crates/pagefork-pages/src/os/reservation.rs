@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use crate::error::PagesError;
-use crate::sys::{self, Failure, PageKind};
+use crate::os::error::PagesError;
+use crate::os::sys::{self, Failure, PageKind};
 
 /// Address space that belongs to us alone: what its methods do to pages, they do
 /// to nobody else's. Dropping it gives all of it back.
@@ -245,7 +245,7 @@ fn release_orphans() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procmaps;
+    use crate::os::procmaps;
 
     const ALIGN: u64 = 2 << 20;
 

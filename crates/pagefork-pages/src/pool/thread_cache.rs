@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Key, Park, PoolCounters, Shared, lock};
-use crate::error::PagesError;
+use crate::os::error::PagesError;
+use crate::os::fork::call_in_children;
 
 /// Something parked, and since when.
 #[derive(Debug)]
@@ -381,11 +382,12 @@ impl Drop for OwnShelves {
 }
 
 /// Has this thread look for its shelf anew, and for what else a pool needs.
-pub(crate) fn forget_latest() {
+fn forget_latest() {
     LATEST.set((0, ptr::null()));
 }
 
 pub(super) fn next_id() -> u64 {
+    call_in_children(forget_latest);
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -1,6 +1,6 @@
 use std::cell::{Cell, RefCell};
 
-use crate::error::Call;
+use crate::os::error::Call;
 
 thread_local! {
     static PLAN: Cell<Plan> = const { Cell::new(Plan::Nothing) };

@@ -9,8 +9,8 @@ use std::{fs, io};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::error::{Call, Feature, PagesError};
-use crate::sys::Failure;
+use crate::os::error::{Call, Feature, PagesError};
+use crate::os::sys::Failure;
 
 impl From<Failure> for PagesError {
     fn from(failure: Failure) -> Self {

@@ -13,8 +13,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use pagefork_layout::page::PAGE_SIZE;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
-use crate::pool;
-
 /// A number that differs between a process and those forked from it, however they are: by
 /// `fork(3)` or a system call. It is never 0.
 pub fn this_process() -> u64 {
@@ -70,6 +68,15 @@ pub fn working() -> MutexGuard<'static, ()> {
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What else a forked process does before anything else.
+static FORGET: OnceLock<fn()> = OnceLock::new();
+
+/// Has forked processes call `forget`, which uses nothing but atomics and words of its thread.
+/// There is one such function.
+pub(crate) fn call_in_children(forget: fn()) {
+    FORGET.get_or_init(|| forget);
+}
+
 /// Held by the thread that forks, from before until after.
 struct Held(UnsafeCell<Option<MutexGuard<'static, ()>>>);
 
@@ -92,7 +99,9 @@ fn watch() {
     }
     extern "C" fn after_in_child() {
         FALLBACK.store(0, Ordering::Relaxed);
-        pool::forget_latest();
+        if let Some(forget) = FORGET.get() {
+            forget();
+        }
         after();
     }
     // SAFETY: the handlers use atomics, a lock that nobody but this thread holds then, and

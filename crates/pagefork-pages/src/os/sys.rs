@@ -18,8 +18,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::error::Call;
-use crate::userfault::{self, Region};
+use crate::os::error::Call;
+use crate::os::userfault::{self, Region};
 
 /// A system call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +105,7 @@ unsafe fn change_access(
     // SAFETY: the caller owns the range, of which this is a part.
     let change = |length| unsafe { rustix::mm::mprotect(at(address), length, access) };
     #[cfg(debug_assertions)]
-    if crate::inject::fails_half_way() {
+    if crate::os::inject::fails_half_way() {
         let _ = change(pagefork_layout::page::PAGE_SIZE as usize);
     }
     let requested = if call == Call::Commit { length as u64 } else { 0 };
@@ -392,9 +392,9 @@ pub(crate) fn attempt_with<R>(
     make: impl FnOnce() -> Result<R, Errno>,
 ) -> Result<R, Failure> {
     #[cfg(debug_assertions)]
-    let make = || match (crate::inject::verdict(call), pretended) {
-        (crate::inject::Verdict::Fail(code), _) => Err(Errno::from_raw_os_error(code)),
-        (crate::inject::Verdict::Pretend, Some(result)) => Ok(result),
+    let make = || match (crate::os::inject::verdict(call), pretended) {
+        (crate::os::inject::Verdict::Fail(code), _) => Err(Errno::from_raw_os_error(code)),
+        (crate::os::inject::Verdict::Pretend, Some(result)) => Ok(result),
         _ => make(),
     };
     #[cfg(not(debug_assertions))]

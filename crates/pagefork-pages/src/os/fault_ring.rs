@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::error::Call;
-use crate::fork::this_process;
-use crate::sys::{Failure, attempt_with};
+use crate::os::error::Call;
+use crate::os::fork::this_process;
+use crate::os::sys::{Failure, attempt_with};
 
 /// So many faults must show before they are relied on.
 const FAULTS_TRIED: usize = 2000;

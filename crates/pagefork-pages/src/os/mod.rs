@@ -1,0 +1,36 @@
+//! The operating system: system calls, what they can do here, and what their failures mean.
+
+// In reading order.
+
+/// What can go wrong, and what to do about it.
+pub(crate) mod error;
+/// The system calls, in page verbs.
+pub(crate) mod sys;
+/// From an error number to the limit that was met.
+pub(crate) mod limits;
+/// Address space that is ours alone; the safe side of `sys`.
+pub(crate) mod reservation;
+/// Files in memory.
+pub(crate) mod memfd;
+/// Which pages are private.
+pub(crate) mod pagemap;
+/// Page faults of a thread, noted in memory.
+pub(crate) mod fault_ring;
+/// Whether the current thread has taken a page fault.
+pub(crate) mod faults;
+/// What this kernel can do, tried on real pages.
+pub(crate) mod features;
+/// What holds in a process that was forked.
+pub(crate) mod fork;
+/// The maps of this process, as the kernel lists them.
+pub mod procmaps;
+/// The same feature by feature, for showing it.
+pub mod probes;
+/// userfaultfd and PAGEMAP_SCAN, as far as probes need them.
+pub(crate) mod userfault;
+/// What the process's allocator keeps.
+pub(crate) mod allocator;
+
+/// Makes system calls of the current thread fail: for tests, in builds with debug assertions.
+#[cfg(debug_assertions)]
+pub mod inject;

@@ -1,0 +1,223 @@
+//! How a slot is to be reset and to grow, and what of it was chosen.
+
+use std::fmt;
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use crate::os::error::{IllegalStrategies, PagesError};
+use crate::pages::growth::{CodeBounds, GrowthKind};
+
+/// At most so many bytes of a stack are kept.
+pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
+
+/// How a slot becomes equal to its image again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum ResetKind {
+    /// New maps every time: slow, and right even where nothing else works.
+    Remap,
+    /// The kernel throws the written pages away (`MADV_DONTNEED`).
+    Discard,
+    /// The kernel says which pages are private (PAGEMAP_SCAN), and those are
+    /// restored in place.
+    Scan,
+    /// As `Scan`, but without the scan if no page fault was counted since the last
+    /// reset. It relies on [`Slot::enter`](crate::Slot::enter) and
+    /// [`Slot::note_view`](crate::Slot::note_view), and keeps huge pages out.
+    Resident,
+    /// No copy-on-write: the image is copied in, and what differs is restored. For
+    /// tiny images, and where copy-on-write is switched off.
+    Copy,
+    /// Starts with `Scan` and moves between the others by what it sees.
+    #[default]
+    Auto,
+}
+
+impl ResetKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Remap, Self::Discard, Self::Scan, Self::Resident, Self::Copy, Self::Auto];
+}
+
+impl fmt::Display for ResetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Remap => "remap",
+            Self::Discard => "discard",
+            Self::Scan => "scan",
+            Self::Resident => "resident",
+            Self::Copy => "copy",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+/// What is asked of a slot's strategies. Sizes are in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StrategyConfig {
+    /// How it is reset.
+    pub reset: ResetKind,
+    /// How its memories grow.
+    pub growth: GrowthKind,
+    /// What code relies on that runs in it.
+    pub code: CodeBounds,
+    /// Whether images may be mapped copy-on-write. The feature `no-cow` of this
+    /// crate and the environment variable `PAGEFORK_COW=0` switch it off too.
+    pub copy_on_write: bool,
+    /// At most so much of a slot is restored in place and stays in memory, whatever the
+    /// [`Budget`](crate::Budget) has; what is beyond is discarded.
+    pub resident_max: u64,
+    /// At most so much of the stack stays in memory, at most [`STACK_KEPT_MAX`]; what it
+    /// shares with the link zone is cleared instead if that is less than a page.
+    pub stack_kept: u64,
+    /// Whether the stack is cleared at each reset and not only for a new owner.
+    pub clear_stack: bool,
+}
+
+impl Default for StrategyConfig {
+    fn default() -> Self {
+        Self {
+            reset: ResetKind::default(),
+            growth: GrowthKind::default(),
+            code: CodeBounds::default(),
+            copy_on_write: true,
+            resident_max: u64::MAX,
+            stack_kept: 32 << 10,
+            clear_stack: false,
+        }
+    }
+}
+
+impl StrategyConfig {
+    /// Checks that all of it goes together.
+    ///
+    /// # Errors
+    /// [`PagesError::IllegalStrategies`].
+    pub fn check(self) -> Result<Strategies, PagesError> {
+        if self.growth != GrowthKind::Mprotect && self.code == CodeBounds::Guards {
+            return Err(PagesError::IllegalStrategies(IllegalStrategies::CheckedWithoutBounds));
+        }
+        if self.stack_kept > STACK_KEPT_MAX {
+            let (bytes, max) = (self.stack_kept, STACK_KEPT_MAX);
+            return Err(PagesError::IllegalStrategies(IllegalStrategies::StackKept { bytes, max }));
+        }
+        Ok(Strategies(self))
+    }
+}
+
+/// Strategies that go together: a checked [`StrategyConfig`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Strategies(StrategyConfig);
+
+/// How a slot is reset, and why so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// What was asked for.
+    pub asked: ResetKind,
+    /// What is done.
+    pub used: ResetKind,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a slot is reset as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// It was asked for.
+    Asked,
+    /// Copy-on-write is switched off.
+    CopyOnWriteOff,
+    /// `MADV_DONTNEED` reports success and does nothing.
+    DiscardDoesNothing,
+    /// PAGEMAP_SCAN is missing: `/proc/self/pagemap` is read instead, which costs
+    /// more.
+    ReadsPageMap,
+    /// Nothing tells private pages from others.
+    NoPageMap,
+    /// Huge pages cannot be kept out, and they take writes without a fault.
+    HugePages,
+    /// It is what `Auto` starts with.
+    Start,
+    /// The last resets found nothing that was not known.
+    NothingNew {
+        /// Resets that were looked at.
+        resets: u32,
+    },
+    /// Most scans had to be made after all.
+    ManyScans {
+        /// Scans in the last resets.
+        scans: u32,
+        /// Resets that were looked at.
+        resets: u32,
+    },
+    /// The last resets found few pages that were not known: their page faults show them.
+    /// Mean of those resets.
+    FewNew {
+        /// Pages that became private.
+        new: u64,
+    },
+    /// Runs write many pages, each other ones: keeping them gains nothing. Means of
+    /// the last resets.
+    OtherPagesEachTime {
+        /// Pages that became private.
+        new: u64,
+        /// Pages that were let go again.
+        discarded: u64,
+    },
+    /// After some time another try.
+    Retry,
+}
+
+impl Choice {
+    /// Of a slot that was made without a choice.
+    pub(crate) const PLAIN: Self =
+        Self { asked: ResetKind::Discard, used: ResetKind::Discard, reason: Reason::Asked };
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.asked == self.used {
+            return write!(f, "{}: {}", self.used, self.reason);
+        }
+        write!(f, "{} (asked for: {}): {}", self.used, self.asked, self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asked => f.write_str("asked for"),
+            Self::CopyOnWriteOff => f.write_str("copy-on-write is switched off"),
+            Self::DiscardDoesNothing => f.write_str("MADV_DONTNEED does nothing here"),
+            Self::ReadsPageMap => {
+                f.write_str("PAGEMAP_SCAN is missing, so /proc/self/pagemap is read")
+            }
+            Self::NoPageMap => {
+                f.write_str("neither PAGEMAP_SCAN nor /proc/self/pagemap tells private pages")
+            }
+            Self::HugePages => f.write_str("huge pages cannot be kept out of a slot here"),
+            Self::Start => f.write_str("what it starts with"),
+            Self::NothingNew { resets } => {
+                write!(f, "the last {resets} scans found no page that was not known")
+            }
+            Self::ManyScans { scans, resets } => {
+                write!(f, "{scans} of the last {resets} resets had to scan")
+            }
+            Self::FewNew { new } => {
+                write!(f, "a run writes {new} new pages, which its page faults show")
+            }
+            Self::OtherPagesEachTime { new, discarded } => {
+                write!(f, "a run writes {new} new pages, and {discarded} were kept in vain")
+            }
+            Self::Retry => f.write_str("another try after some time"),
+        }
+    }
+}
+
+impl Strategies {
+    /// What was checked.
+    pub fn config(&self) -> StrategyConfig {
+        self.0
+    }
+}
