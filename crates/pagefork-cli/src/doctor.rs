@@ -2,9 +2,11 @@ use std::process::ExitCode;
 
 use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
 use pagefork_compiler::CpuLevel;
+use pagefork_host::probes::{Probe, ProbeResult};
 use pagefork_layout::slot::PRE_GUARD;
-use pagefork_pages::probes::{Limits, Outcome, Probe};
-use pagefork_pages::{Choice, OWN_FILES_LARGE_MAX, OWN_FILES_MAX, Reason, StrategyConfig};
+use pagefork_pages::{
+    Choice, HostLimits, OWN_FILES_LARGE_MAX, OWN_FILES_MAX, Reason, StrategyConfig,
+};
 
 use crate::output;
 use crate::show;
@@ -196,8 +198,8 @@ struct Wanted {
 impl Wanted {
     fn try_out(&self) -> Finding {
         match self.probe.try_out() {
-            Outcome::Works => Finding::new(Verdict::Ok, self.name, self.works),
-            Outcome::Fails(seen) => {
+            ProbeResult::Works => Finding::new(Verdict::Ok, self.name, self.works),
+            ProbeResult::Fails(seen) => {
                 Finding::new(self.absent, self.name, format!("{seen}. {}", self.without))
             }
         }
@@ -318,7 +320,7 @@ const LATER: [Wanted; 4] = [
 ];
 
 fn limits() -> Vec<Finding> {
-    let limits = Limits::read();
+    let limits = HostLimits::read();
     let slot = slot_size();
     let mut lines = Vec::new();
     let mut room = |name: &str, says: String, instances: u64, advice: &str| {
@@ -339,7 +341,7 @@ fn limits() -> Vec<Finding> {
         let advice = "raise it with `sysctl vm.max_map_count=N`";
         room("vm.max_map_count", says, limit.saturating_sub(count) / MAPS_PER_SLOT, advice);
     }
-    if let Some(limit) = limits.address_space {
+    if let Some(limit) = limits.mapped_max {
         let says = format!("{}, {} in use", show::size(limit), show::size(limits.mapped));
         let advice = "raise it with `ulimit -v unlimited`";
         // Where address space is limited each slot has a guard of its own below it.
@@ -348,7 +350,7 @@ fn limits() -> Vec<Finding> {
     } else {
         lines.push(Finding::new(Verdict::Ok, "RLIMIT_AS", "unlimited"));
     }
-    lines.push(match limits.descriptors {
+    lines.push(match limits.descriptors_max {
         Some(limit) if limit < DESCRIPTORS_COMFORTABLE => {
             let detail = format!(
                 "{limit}: the first {OWN_FILES_MAX} images of a process take one each, large ones \
@@ -363,7 +365,7 @@ fn limits() -> Vec<Finding> {
         None => Finding::new(Verdict::Ok, "RLIMIT_NOFILE", "unlimited"),
     });
     for (name, limit, option) in
-        [("RLIMIT_DATA", limits.data, "-d"), ("RLIMIT_FSIZE", limits.file_size, "-f")]
+        [("RLIMIT_DATA", limits.data_max, "-d"), ("RLIMIT_FSIZE", limits.file_size_max, "-f")]
     {
         lines.push(match limit {
             None => Finding::new(Verdict::Ok, name, "unlimited"),

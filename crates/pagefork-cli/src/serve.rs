@@ -20,7 +20,7 @@ use crate::run;
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
     // First of all, while there is one thread.
     let signals = Signals::block().map_err(|error| format!("cannot wait for signals: {error}"))?;
-    pagefork_pages::limit_arenas();
+    pagefork_host::limit_arenas();
     if let Err(error) = pagefork_serve::raise_descriptor_limit() {
         say(Severity::Warning, format_args!("the limit of descriptors stays as it is: {error}"));
     }

@@ -47,7 +47,6 @@ mod os;
 pub use crate::code::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::image::file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
-pub use crate::os::allocator::limit_arenas;
 pub use crate::os::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};
 pub use crate::os::faults::counts_faults_in_memory;
 pub use crate::os::features::HostFeatures;
@@ -55,7 +54,8 @@ pub use crate::os::fork::{this_process, working};
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use crate::os::inject;
-pub use crate::os::{probes, procmaps};
+pub use crate::os::limits::HostLimits;
+pub use crate::os::procmaps;
 pub use crate::pages::bounds::{Place, SlotBounds};
 pub use crate::pages::budget::Budget;
 pub use crate::pages::growth::{CodeBounds, GrowthKind};

@@ -7,9 +7,9 @@ use pagefork_layout::page::PAGE_SIZE;
 use crate::os::error::{Feature, PagesError};
 use crate::os::memfd;
 use crate::os::pagemap::{Finder, Method};
-use crate::os::probes::{Outcome, Probe};
+use crate::os::procmaps::refuses_huge_pages;
 use crate::os::reservation::Reservation;
-use crate::os::sys;
+use crate::os::sys::{self, PageKind};
 
 /// What the kernel, or what stands in for it, can do: found by trying it on real
 /// pages and looking at their contents, because some emulators report success
@@ -89,8 +89,8 @@ impl HostFeatures {
             noexec_seal,
             scan: finds_private_pages(Method::Scan { zeros: false }).unwrap_or(false),
             pagemap: finds_private_pages(Method::Read).unwrap_or(false),
-            small_pages: Probe::NoHugePages.try_out() == Outcome::Works,
-            small_maps: Probe::SmallMaps.try_out() == Outcome::Works,
+            small_pages: can_refuse_huge_pages(),
+            small_maps: has_small_maps(),
             merges: sys::merges_pages(),
         })
     }
@@ -119,6 +119,23 @@ impl<T: Copy> Tried<T> {
         let outcome = attempt()?;
         Ok(*self.outcome.get_or_init(|| outcome))
     }
+}
+
+/// Whether huge pages can be kept out of a range by advice, or there are none.
+fn can_refuse_huge_pages() -> bool {
+    let tried = || {
+        let mut page = Reservation::new(PAGE_SIZE, PAGE_SIZE).ok()?;
+        page.commit(0..PAGE_SIZE).ok()?;
+        let advised = page.refuse_huge_pages(0..PAGE_SIZE).ok()?;
+        Some(!advised || refuses_huge_pages(page.start()).unwrap_or(true))
+    };
+    tried().unwrap_or(false)
+}
+
+/// Whether maps that are made for stacks have no huge pages.
+fn has_small_maps() -> bool {
+    let map = Reservation::of(PageKind::Small, PAGE_SIZE, PAGE_SIZE);
+    map.is_ok_and(|map| refuses_huge_pages(map.start()) == Some(true))
 }
 
 /// Whether private pages are found, of an image and others, and no page of the

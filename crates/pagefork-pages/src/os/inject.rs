@@ -18,7 +18,7 @@ enum Plan {
 
 /// What [`fail_nth`] and [`fail_from`] saw.
 #[derive(Debug)]
-pub struct Outcome<R> {
+pub struct Injected<R> {
     /// What the body returned.
     pub value: R,
     /// The first call that was made to fail; `None` if there were not so many.
@@ -28,12 +28,12 @@ pub struct Outcome<R> {
 /// Runs `body`; the system call number `nth` (from 0) that it makes through this
 /// crate on this thread fails with the error number `code` instead of being
 /// made.
-pub fn fail_nth<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R> {
+pub fn fail_nth<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Injected<R> {
     fail(Plan::FailAfter { left: nth, code, once: true }, nth, body)
 }
 
 /// As [`fail_nth`], but all later calls fail too.
-pub fn fail_from<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Outcome<R> {
+pub fn fail_from<R>(nth: u64, code: i32, body: impl FnOnce() -> R) -> Injected<R> {
     fail(Plan::FailAfter { left: nth, code, once: false }, nth, body)
 }
 
@@ -74,9 +74,9 @@ pub fn record<R>(body: impl FnOnce() -> R) -> (R, Vec<Call>) {
     recorded(Plan::Nothing, body)
 }
 
-fn fail<R>(plan: Plan, nth: u64, body: impl FnOnce() -> R) -> Outcome<R> {
+fn fail<R>(plan: Plan, nth: u64, body: impl FnOnce() -> R) -> Injected<R> {
     let (value, made) = recorded(plan, body);
-    Outcome { value, failed: made.get(nth as usize).copied() }
+    Injected { value, failed: made.get(nth as usize).copied() }
 }
 
 fn recorded<R>(plan: Plan, body: impl FnOnce() -> R) -> (R, Vec<Call>) {
@@ -96,13 +96,13 @@ fn recorded<R>(plan: Plan, body: impl FnOnce() -> R) -> (R, Vec<Call>) {
 }
 
 /// What to do with a call that is about to be made.
-pub(crate) enum Verdict {
+pub(crate) enum Injection {
     Make,
     Fail(i32),
     Pretend,
 }
 
-pub(crate) fn verdict(call: Call) -> Verdict {
+pub(crate) fn verdict(call: Call) -> Injection {
     MADE.with_borrow_mut(|made| {
         if let Some(made) = made {
             made.push(call);
@@ -113,14 +113,14 @@ pub(crate) fn verdict(call: Call) -> Verdict {
             if once {
                 PLAN.set(Plan::Nothing);
             }
-            Verdict::Fail(code)
+            Injection::Fail(code)
         }
         Plan::FailAfter { left, code, once } => {
             PLAN.set(Plan::FailAfter { left: left - 1, code, once });
-            Verdict::Make
+            Injection::Make
         }
-        Plan::Pretend(kind) if kind == call => Verdict::Pretend,
-        Plan::FailAll(kind, code) if kind == call => Verdict::Fail(code),
-        Plan::Pretend(_) | Plan::FailAll(..) | Plan::Nothing => Verdict::Make,
+        Plan::Pretend(kind) if kind == call => Injection::Pretend,
+        Plan::FailAll(kind, code) if kind == call => Injection::Fail(code),
+        Plan::Pretend(_) | Plan::FailAll(..) | Plan::Nothing => Injection::Make,
     }
 }

@@ -14,29 +14,42 @@ use crate::os::sys::Failure;
 
 impl From<Failure> for PagesError {
     fn from(failure: Failure) -> Self {
-        explain(failure, Facts::read)
+        explain(failure, HostLimits::read)
     }
 }
 
-/// What decides about memory, in bytes unless it says otherwise; `None` where
-/// there is no limit or it cannot be told.
+/// Limits of this process, and what it uses of them, in bytes unless a field says otherwise.
+/// `None`: there is no limit, or the kernel does not tell.
+///
+/// ```
+/// let limits = pagefork_pages::HostLimits::read();
+/// assert!(limits.mapped > limits.data);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Facts {
-    /// Number of maps, and how many there may be.
-    pub(crate) maps: Option<(u64, u64)>,
+#[non_exhaustive]
+pub struct HostLimits {
+    /// Number of kernel maps now, and how many there may be: `vm.max_map_count`.
+    pub maps: Option<(u64, u64)>,
     /// Address space in use.
-    pub(crate) mapped: u64,
+    pub mapped: u64,
+    /// Address space that may be in use: RLIMIT_AS.
+    pub mapped_max: Option<u64>,
     /// Private writable memory in use.
-    pub(crate) data: u64,
-    pub(crate) address_space_limit: Option<u64>,
-    pub(crate) data_limit: Option<u64>,
-    /// Promised to all processes, and the most that is; only where the kernel
-    /// keeps to that.
-    pub(crate) commit: Option<(u64, u64)>,
+    pub data: u64,
+    /// Private writable memory that may be in use: RLIMIT_DATA.
+    pub data_max: Option<u64>,
+    /// Number of descriptors that may be open: RLIMIT_NOFILE.
+    pub descriptors_max: Option<u64>,
+    /// What a file may have: RLIMIT_FSIZE.
+    pub file_size_max: Option<u64>,
+    /// Memory that is promised to all processes, and the most that may be. Only with
+    /// `vm.overcommit_memory` 2, where the kernel enforces it.
+    pub commit: Option<(u64, u64)>,
 }
 
-impl Facts {
-    pub(crate) fn read() -> Self {
+impl HostLimits {
+    /// Reads them as they are now.
+    pub fn read() -> Self {
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let bytes = |field: usize| {
             let pages = statm.split_whitespace().nth(field).and_then(|word| word.parse().ok());
@@ -55,8 +68,10 @@ impl Facts {
             maps: count_and_limit_of_maps(),
             mapped: bytes(0),
             data: bytes(5),
-            address_space_limit: getrlimit(Resource::As).current,
-            data_limit: getrlimit(Resource::Data).current,
+            mapped_max: getrlimit(Resource::As).current,
+            data_max: getrlimit(Resource::Data).current,
+            descriptors_max: getrlimit(Resource::Nofile).current,
+            file_size_max: getrlimit(Resource::Fsize).current,
             commit: commit(),
         }
     }
@@ -121,7 +136,7 @@ fn count_maps() -> io::Result<u64> {
 }
 
 /// The error that `failure` means; `facts` are asked for only if they matter.
-fn explain(failure: Failure, facts: impl FnOnce() -> Facts) -> PagesError {
+fn explain(failure: Failure, facts: impl FnOnce() -> HostLimits) -> PagesError {
     let Failure { call, errno, requested } = failure;
     match (call, errno) {
         (_, Errno::MFILE) => {
@@ -155,8 +170,8 @@ fn explain(failure: Failure, facts: impl FnOnce() -> Facts) -> PagesError {
     }
 }
 
-fn out_of_memory(call: Call, requested: u64, facts: &Facts) -> PagesError {
-    let &Facts { maps, mapped, data, address_space_limit, data_limit, commit } = facts;
+fn out_of_memory(call: Call, requested: u64, facts: &HostLimits) -> PagesError {
+    let &HostLimits { maps, mapped, data, mapped_max, data_max, commit, .. } = facts;
     // A call that splits maps needs up to two more; and other threads go on.
     const MAPS_SLACK: u64 = 3;
     if let Some((count, limit)) = maps
@@ -165,7 +180,7 @@ fn out_of_memory(call: Call, requested: u64, facts: &Facts) -> PagesError {
         return PagesError::TooManyMaps { count, limit };
     }
     let reserves = call == Call::Reserve;
-    if let Some(limit) = address_space_limit
+    if let Some(limit) = mapped_max
         && reserves
         && mapped.saturating_add(requested) > limit
     {
@@ -174,7 +189,7 @@ fn out_of_memory(call: Call, requested: u64, facts: &Facts) -> PagesError {
     if reserves {
         return PagesError::AddressSpaceExhausted { requested, mapped };
     }
-    if let Some(limit) = data_limit
+    if let Some(limit) = data_max
         && data.saturating_add(requested) > limit
     {
         return PagesError::DataLimit { requested, used: data, limit };
@@ -189,16 +204,18 @@ fn out_of_memory(call: Call, requested: u64, facts: &Facts) -> PagesError {
 mod tests {
     use super::*;
 
-    const FREE: Facts = Facts {
+    const FREE: HostLimits = HostLimits {
         maps: Some((100, 65530)),
         mapped: 1 << 30,
         data: 1 << 20,
-        address_space_limit: None,
-        data_limit: None,
+        mapped_max: None,
+        data_max: None,
+        descriptors_max: None,
+        file_size_max: None,
         commit: None,
     };
 
-    fn explained(call: Call, errno: Errno, facts: Facts) -> PagesError {
+    fn explained(call: Call, errno: Errno, facts: HostLimits) -> PagesError {
         explain(Failure { call, errno, requested: 8 << 30 }, || facts)
     }
 
@@ -223,31 +240,31 @@ mod tests {
             (Call::Reserve, FREE, PagesError::AddressSpaceExhausted { requested, mapped: 1 << 30 }),
             (
                 Call::Reserve,
-                Facts { address_space_limit: Some(9 << 30), ..FREE },
+                HostLimits { mapped_max: Some(9 << 30), ..FREE },
                 PagesError::AddressSpaceExhausted { requested, mapped: 1 << 30 },
             ),
             (
                 Call::Reserve,
-                Facts { address_space_limit: Some((9 << 30) - 1), ..FREE },
+                HostLimits { mapped_max: Some((9 << 30) - 1), ..FREE },
                 PagesError::AddressSpaceLimit { requested, mapped: 1 << 30, limit: (9 << 30) - 1 },
             ),
             (
                 Call::Commit,
-                Facts { maps: Some((65528, 65530)), ..FREE },
+                HostLimits { maps: Some((65528, 65530)), ..FREE },
                 PagesError::TooManyMaps { count: 65528, limit: 65530 },
             ),
             (
                 Call::Commit,
-                Facts { data_limit: Some(1 << 30), ..FREE },
+                HostLimits { data_max: Some(1 << 30), ..FREE },
                 PagesError::DataLimit { requested, used: 1 << 20, limit: 1 << 30 },
             ),
             (
                 Call::MapPrivate,
-                Facts { commit: Some((5, 6)), ..FREE },
+                HostLimits { commit: Some((5, 6)), ..FREE },
                 PagesError::OvercommitRefused { requested, committed: 5, limit: 6 },
             ),
             (Call::Commit, FREE, PagesError::OutOfMemory { call: Call::Commit }),
-            (Call::Commit, Facts::default(), PagesError::OutOfMemory { call: Call::Commit }),
+            (Call::Commit, HostLimits::default(), PagesError::OutOfMemory { call: Call::Commit }),
         ];
         for (call, facts, error) in cases {
             assert_eq!(explained(call, Errno::NOMEM, facts), error);
@@ -278,7 +295,7 @@ mod tests {
 
     #[test]
     fn the_facts_of_this_process_are_there() {
-        let facts = Facts::read();
+        let facts = HostLimits::read();
         let (count, limit) = facts.maps.unwrap();
         assert!(count > 5 && limit > count);
         assert!(facts.mapped > facts.data && facts.data > 0);

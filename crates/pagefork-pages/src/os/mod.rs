@@ -12,6 +12,8 @@ pub(crate) mod limits;
 pub(crate) mod reservation;
 /// Files in memory.
 pub(crate) mod memfd;
+/// The PAGEMAP_SCAN request.
+pub(crate) mod pagemap_scan;
 /// Which pages are private.
 pub(crate) mod pagemap;
 /// Page faults of a thread, noted in memory.
@@ -24,12 +26,6 @@ pub(crate) mod features;
 pub(crate) mod fork;
 /// The maps of this process, as the kernel lists them.
 pub mod procmaps;
-/// The same feature by feature, for showing it.
-pub mod probes;
-/// userfaultfd and PAGEMAP_SCAN, as far as probes need them.
-pub(crate) mod userfault;
-/// What the process's allocator keeps.
-pub(crate) mod allocator;
 
 /// Makes system calls of the current thread fail: for tests, in builds with debug assertions.
 #[cfg(debug_assertions)]

@@ -9,8 +9,8 @@ use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
+use crate::os::pagemap_scan::{PageRegion, SWAPPED};
 use crate::os::sys::{self, Failure};
-use crate::os::userfault::{OF_FILE, PRESENT, Region, SWAPPED};
 
 /// How private pages are found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,7 +56,7 @@ impl Finder {
     pub(crate) fn find(
         &mut self,
         addresses: Range<u64>,
-        regions: &mut Vec<Region>,
+        regions: &mut Vec<PageRegion>,
     ) -> Result<(), PagesError> {
         if self.pagemap.process != this_process() {
             self.pagemap = Pagemap::of_this_process()?;
@@ -72,7 +72,7 @@ impl Finder {
         &self,
         addresses: Range<u64>,
         zeros: bool,
-        regions: &mut Vec<Region>,
+        regions: &mut Vec<PageRegion>,
     ) -> Result<(), Failure> {
         let pagemap = self.pagemap.file.as_fd();
         let mut at = addresses.start;
@@ -93,7 +93,7 @@ impl Finder {
         Ok(())
     }
 
-    fn read(&self, addresses: Range<u64>, regions: &mut Vec<Region>) -> Result<(), Failure> {
+    fn read(&self, addresses: Range<u64>, regions: &mut Vec<PageRegion>) -> Result<(), Failure> {
         const ENTRIES: usize = 512;
         const ENTRY: u64 = size_of::<u64>() as u64;
         let mut buffer = [0u8; ENTRIES * ENTRY as usize];
@@ -130,15 +130,12 @@ fn categories(entry: u64) -> Option<u64> {
     Some(if entry & ENTRY_SWAPPED != 0 { SWAPPED } else { 0 })
 }
 
-fn push(regions: &mut Vec<Region>, page: u64, categories: u64) {
+fn push(regions: &mut Vec<PageRegion>, page: u64, categories: u64) {
     match regions.last_mut() {
         Some(last) if last.end == page && last.categories == categories => last.end += PAGE_SIZE,
-        _ => regions.push(Region { start: page, end: page + PAGE_SIZE, categories }),
+        _ => regions.push(PageRegion { start: page, end: page + PAGE_SIZE, categories }),
     }
 }
-
-// What a region can say is what a scan is asked for.
-const _: () = assert!(SWAPPED & (PRESENT | OF_FILE) == 0);
 
 impl Pagemap {
     /// The page map that all slots of this process share; it stays open.

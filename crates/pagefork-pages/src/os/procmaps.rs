@@ -44,6 +44,16 @@ pub fn within(range: Range<u64>) -> io::Result<Vec<Map>> {
     Ok(maps)
 }
 
+/// Whether the map at an address has no huge pages; `None` if the kernel does not say so.
+pub(crate) fn refuses_huge_pages(address: usize) -> Option<bool> {
+    let maps = fs::read_to_string("/proc/self/smaps").ok()?;
+    let starts_it =
+        |line: &&str| parse(line).is_some_and(|map| map.range.contains(&(address as u64)));
+    let mut lines = maps.lines().skip_while(|line| !starts_it(line));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"))?;
+    Some(flags.split(' ').any(|flag| flag == "nh"))
+}
+
 fn parse(line: &str) -> Option<Map> {
     // 7f0000000000-7f0000001000 rw-p 00001000 00:01 1234       /memfd:name (deleted)
     let mut fields = line.splitn(6, ' ');

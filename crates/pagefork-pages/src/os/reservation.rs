@@ -195,11 +195,11 @@ impl Reservation {
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Keeps huge pages out of a range.
-    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<(), Failure> {
+    /// Keeps huge pages out of a range, if the kernel has any.
+    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<bool, Failure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::refuse_huge_pages(address, length) } } else { Ok(()) }
+        if length > 0 { unsafe { sys::refuse_huge_pages(address, length) } } else { Ok(true) }
     }
 
     /// Address and length of a range of offsets.

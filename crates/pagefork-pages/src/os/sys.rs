@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::os::error::Call;
-use crate::os::userfault::{self, Region};
+use crate::os::pagemap_scan::{self, PageRegion};
 
 /// A system call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,17 +214,17 @@ pub(crate) unsafe fn map_window(
     })
 }
 
-/// Keeps huge pages out of a range, now and later. Kernels that know no huge pages do not
-/// know the advice either: there is nothing to be kept out.
+/// Keeps huge pages out of a range, now and later. `false` from kernels that have no huge
+/// pages: they do not know the advice.
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<(), Failure> {
-    attempt(Call::RefuseHugePages, 0, (), || {
+pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<bool, Failure> {
+    attempt(Call::RefuseHugePages, 0, true, || {
         // SAFETY: the caller owns the range.
         match unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxNoHugepage) } {
-            Err(Errno::INVAL) => Ok(()),
-            advised => advised,
+            Err(Errno::INVAL) => Ok(false),
+            advised => advised.map(|()| true),
         }
     })
 }
@@ -328,10 +328,10 @@ pub(crate) fn scan_private(
     pagemap: BorrowedFd<'_>,
     addresses: Range<u64>,
     zeros: bool,
-    regions: &mut Vec<Region>,
+    regions: &mut Vec<PageRegion>,
 ) -> Result<u64, Failure> {
     attempt(Call::Scan, 0, addresses.end, || {
-        userfault::scan_private(pagemap, addresses, zeros, &mut *regions)
+        pagemap_scan::scan_private(pagemap, addresses, zeros, &mut *regions)
     })
 }
 
@@ -393,8 +393,8 @@ pub(crate) fn attempt_with<R>(
 ) -> Result<R, Failure> {
     #[cfg(debug_assertions)]
     let make = || match (crate::os::inject::verdict(call), pretended) {
-        (crate::os::inject::Verdict::Fail(code), _) => Err(Errno::from_raw_os_error(code)),
-        (crate::os::inject::Verdict::Pretend, Some(result)) => Ok(result),
+        (crate::os::inject::Injection::Fail(code), _) => Err(Errno::from_raw_os_error(code)),
+        (crate::os::inject::Injection::Pretend, Some(result)) => Ok(result),
         _ => make(),
     };
     #[cfg(not(debug_assertions))]

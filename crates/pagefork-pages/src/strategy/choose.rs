@@ -194,7 +194,7 @@ mod tests {
     #[test]
     #[cfg(not(feature = "no-cow"))]
     fn advice_keeps_huge_pages_out_where_maps_do_not() {
-        use crate::os::probes::refuses_huge_pages;
+        use crate::os::procmaps::refuses_huge_pages;
         use crate::pages::slot_pages::SlotPages;
         use crate::{Image, SlotConfig};
         let base = 1 << 20;

@@ -10,7 +10,7 @@ use crate::os::error::PagesError;
 use crate::os::fault_ring::thread_time;
 use crate::os::faults;
 use crate::os::pagemap::Finder;
-use crate::os::userfault::Region;
+use crate::os::pagemap_scan::PageRegion;
 use crate::pages::budget::{Budget, Share};
 use crate::pages::restore::BLOCKS;
 use crate::pages::slot_pages::SlotPages;
@@ -98,7 +98,7 @@ pub(crate) struct Restorer {
     is_complete: bool,
     // What follows is room that is kept between resets, so that they allocate
     // nothing.
-    regions: Vec<Region>,
+    regions: Vec<PageRegion>,
     merged: Vec<Known>,
     doomed: Vec<Range<u64>>,
 }

@@ -6,7 +6,7 @@ use super::{Cover, Fate, Known, PATIENCE, Restorer};
 use crate::os::error::PagesError;
 use crate::os::faults::Faults;
 use crate::os::pagemap::Method;
-use crate::os::userfault::SWAPPED;
+use crate::os::pagemap_scan::SWAPPED;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::stack::Stack;
 

@@ -33,37 +33,33 @@ pub(crate) const WRITTEN: u64 = 1 << 1;
 pub(crate) const OF_FILE: u64 = 1 << 2;
 /// The page is in memory.
 pub(crate) const PRESENT: u64 = 1 << 3;
-/// The page is in swap space, or on its way from one place to another.
-pub(crate) const SWAPPED: u64 = 1 << 4;
-/// The page is the one page of zeros that all share.
-pub(crate) const ZERO_PAGE: u64 = 1 << 5;
 
 const API_VERSION: u64 = 0xaa;
 const GROUP: u8 = 0xaa;
 const EVENT_PAGE_FAULT: u8 = 0x12;
 
 #[repr(C)]
-struct Api {
+struct ApiRequest {
     api: u64,
     features: u64,
     ioctls: u64,
 }
 
 #[repr(C)]
-struct Range {
+struct RangeRequest {
     start: u64,
     length: u64,
 }
 
 #[repr(C)]
-struct Register {
-    range: Range,
+struct RegisterRequest {
+    range: RangeRequest,
     mode: u64,
     ioctls: u64,
 }
 
 #[repr(C)]
-struct Copy {
+struct CopyRequest {
     destination: u64,
     source: u64,
     length: u64,
@@ -72,15 +68,15 @@ struct Copy {
 }
 
 #[repr(C)]
-struct WriteProtect {
-    range: Range,
+struct ProtectRequest {
+    range: RangeRequest,
     mode: u64,
 }
 
 /// A message about a page fault; other messages are not asked for.
 #[repr(C)]
 #[derive(Default)]
-struct Message {
+struct FaultMessage {
     event: u8,
     reserved: [u8; 7],
     flags: u64,
@@ -91,14 +87,14 @@ struct Message {
 /// Pages of one kind that a scan found: their addresses.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Region {
+pub(crate) struct FoundPages {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) categories: u64,
 }
 
 #[repr(C)]
-struct Scan {
+struct ScanRequest {
     size: u64,
     flags: u64,
     start: u64,
@@ -119,11 +115,11 @@ const SCAN_WRITE_PROTECT: u64 = 1 << 0;
 const SCAN_CHECK_ASYNC: u64 = 1 << 1;
 
 const NEW: Opcode = opcode::none(GROUP, 0x00);
-const API: Opcode = opcode::read_write::<Api>(GROUP, 0x3f);
-const REGISTER: Opcode = opcode::read_write::<Register>(GROUP, 0x00);
-const COPY: Opcode = opcode::read_write::<Copy>(GROUP, 0x03);
-const PROTECT: Opcode = opcode::read_write::<WriteProtect>(GROUP, 0x06);
-const SCAN: Opcode = opcode::read_write::<Scan>(b'f', 16);
+const API: Opcode = opcode::read_write::<ApiRequest>(GROUP, 0x3f);
+const REGISTER: Opcode = opcode::read_write::<RegisterRequest>(GROUP, 0x00);
+const COPY: Opcode = opcode::read_write::<CopyRequest>(GROUP, 0x03);
+const PROTECT: Opcode = opcode::read_write::<ProtectRequest>(GROUP, 0x06);
+const SCAN: Opcode = opcode::read_write::<ScanRequest>(b'f', 16);
 
 // The numbers contain the sizes of the structures.
 const _: () = assert!(NEW == 0xaa00);
@@ -132,7 +128,7 @@ const _: () = assert!(REGISTER == 0xc020_aa00);
 const _: () = assert!(COPY == 0xc028_aa03);
 const _: () = assert!(PROTECT == 0xc018_aa06);
 const _: () = assert!(SCAN == 0xc060_6610);
-const _: () = assert!(size_of::<Message>() == 32 && size_of::<Region>() == 24);
+const _: () = assert!(size_of::<FaultMessage>() == 32 && size_of::<FoundPages>() == 24);
 
 /// Something that page faults of this process are reported to. Closing it wakes
 /// whoever waits.
@@ -167,7 +163,7 @@ impl Userfault {
     }
 
     fn start(file: OwnedFd, features: u64) -> Result<Self, Errno> {
-        let mut api = Api { api: API_VERSION, features, ioctls: 0 };
+        let mut api = ApiRequest { api: API_VERSION, features, ioctls: 0 };
         // SAFETY: the request is of this structure.
         unsafe { control(file.as_fd(), API, &mut api)? };
         match api.features & features == features {
@@ -186,8 +182,8 @@ impl Userfault {
         length: usize,
         mode: u64,
     ) -> Result<(), Errno> {
-        let range = Range { start: address as u64, length: length as u64 };
-        let mut register = Register { range, mode, ioctls: 0 };
+        let range = RangeRequest { start: address as u64, length: length as u64 };
+        let mut register = RegisterRequest { range, mode, ioctls: 0 };
         // SAFETY: the request is of this structure; the caller owns the range.
         unsafe { control(self.0.as_fd(), REGISTER, &mut register) }
     }
@@ -201,10 +197,10 @@ impl Userfault {
         if rustix::io::retry_on_intr(poll)? == 0 {
             return Ok(None);
         }
-        let mut bytes = [0u8; size_of::<Message>()];
+        let mut bytes = [0u8; size_of::<FaultMessage>()];
         match rustix::io::read(&self.0, &mut bytes) {
             Ok(length) if length == bytes.len() && bytes[0] == EVENT_PAGE_FAULT => {
-                let at = std::mem::offset_of!(Message, address);
+                let at = std::mem::offset_of!(FaultMessage, address);
                 let address = bytes[at..at + 8].try_into().expect("eight bytes");
                 Ok(Some(u64::from_le_bytes(address)))
             }
@@ -220,7 +216,7 @@ impl Userfault {
     pub(crate) unsafe fn fill(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
         let (source, length) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
         let destination = address as u64;
-        let mut copy = Copy { destination, source, length, mode: 0, copied: 0 };
+        let mut copy = CopyRequest { destination, source, length, mode: 0, copied: 0 };
         // SAFETY: the request is of this structure; the caller owns the page.
         unsafe { control(self.0.as_fd(), COPY, &mut copy) }
     }
@@ -230,8 +226,8 @@ impl Userfault {
     /// # Safety
     /// The range is the caller's.
     pub(crate) unsafe fn protect(&self, address: usize, length: usize) -> Result<(), Errno> {
-        let range = Range { start: address as u64, length: length as u64 };
-        let mut protect = WriteProtect { range, mode: 1 };
+        let range = RangeRequest { start: address as u64, length: length as u64 };
+        let mut protect = ProtectRequest { range, mode: 1 };
         // SAFETY: the request is of this structure; the caller owns the range.
         unsafe { control(self.0.as_fd(), PROTECT, &mut protect) }
     }
@@ -249,10 +245,10 @@ pub(crate) unsafe fn scan(
     all_of: u64,
     inverted: u64,
     protect: bool,
-) -> Result<Vec<Region>, Errno> {
-    let mut regions = [Region::default(); 16];
-    let mut scan = Scan {
-        size: size_of::<Scan>() as u64,
+) -> Result<Vec<FoundPages>, Errno> {
+    let mut regions = [FoundPages::default(); 16];
+    let mut scan = ScanRequest {
+        size: size_of::<ScanRequest>() as u64,
         flags: if protect { SCAN_WRITE_PROTECT | SCAN_CHECK_ASYNC } else { 0 },
         start: addresses.start,
         end: addresses.end,
@@ -269,42 +265,6 @@ pub(crate) unsafe fn scan(
     // regions as it says there are; the caller owns what is protected.
     let count = unsafe { control_counting(pagemap.as_fd(), SCAN, &mut scan)? };
     Ok(regions[..count].to_vec())
-}
-
-/// Appends to `regions` the pages of a range that are private and have contents of
-/// their own, in memory or in swap space; categories say [`SWAPPED`]. Returns the
-/// address where the kernel stopped, because there was no room for more regions:
-/// from there the search goes on.
-pub(crate) fn scan_private(
-    pagemap: BorrowedFd<'_>,
-    addresses: std::ops::Range<u64>,
-    zeros: bool,
-    regions: &mut Vec<Region>,
-) -> Result<u64, Errno> {
-    let neither = if zeros { OF_FILE } else { OF_FILE | ZERO_PAGE };
-    const ROOM_MIN: usize = 32;
-    regions.reserve(ROOM_MIN);
-    let room = regions.spare_capacity_mut();
-    let mut scan = Scan {
-        size: size_of::<Scan>() as u64,
-        flags: 0,
-        start: addresses.start,
-        end: addresses.end,
-        walk_end: addresses.start,
-        regions: room.as_mut_ptr().expose_provenance() as u64,
-        region_count: room.len() as u64,
-        pages_max: 0,
-        inverted: neither,
-        all_of: neither,
-        any_of: PRESENT | SWAPPED,
-        reported: SWAPPED,
-    };
-    // SAFETY: the request is of this structure, changes no page, and writes at
-    // most as many regions as it says there is room for.
-    let count = unsafe { control_counting(pagemap, SCAN, &mut scan)? };
-    // SAFETY: the kernel has written as many regions as it says.
-    unsafe { regions.set_len(regions.len() + count) };
-    Ok(scan.walk_end)
 }
 
 /// # Safety

@@ -1,24 +1,27 @@
-//! What this kernel can do, tried one by one on real pages, for showing it to
-//! people. A probe works only if the contents of pages are right afterwards:
-//! some emulators report success and do nothing.
+//! Kernel features, tried one by one on real pages. A probe passes only if the contents of
+//! pages are right afterwards: some emulators report success and do nothing.
+//!
+//! ```
+//! use pagefork_host::probes::{Probe, ProbeResult};
+//!
+//! match Probe::CopyOnWrite.try_out() {
+//!     ProbeResult::Works => println!("private maps work"),
+//!     ProbeResult::Fails(seen) => println!("private maps do not work: {seen}"),
+//! }
+//! ```
 
 use std::fs::{self, File};
-use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::time::Duration;
 
-use pagefork_layout::page::PAGE_SIZE;
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
+use rustix::mm::{Advice, MapFlags};
 
-use crate::os::error::PagesError;
-use crate::os::limits::Facts;
-use crate::os::reservation::Reservation;
-use crate::os::sys::PageKind;
-use crate::os::userfault::{self, Userfault};
-use crate::os::{memfd, sys};
+use crate::scratch::{
+    self, Checked, IMAGE_BYTE, PAGE, Pages, Seen, check, filled_file, refused, seal,
+};
+use crate::userfault::{self, Userfault};
 
 /// Something that a kernel can do, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +62,7 @@ pub enum Probe {
 
 /// What trying something out showed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum ProbeResult {
     /// It does what it should, as the contents of pages show.
     Works,
     /// It does not: what was seen.
@@ -87,8 +90,8 @@ impl Probe {
 
     /// Tries it out. Takes milliseconds; up to two seconds where a kernel never
     /// answers. [`Probe::MissingSignal`] starts a process that dies at once.
-    pub fn try_out(self) -> Outcome {
-        let tried = match self {
+    pub fn try_out(self) -> ProbeResult {
+        let checked = match self {
             Self::ImageFile => file_as_image(),
             Self::Seals => seals(),
             Self::NoExecSeal => no_exec_seal(),
@@ -104,227 +107,82 @@ impl Probe {
             Self::MissingSignal => missing_signal(),
             Self::UserfaultDevice => userfault_device(),
         };
-        match tried {
-            Ok(()) => Outcome::Works,
-            Err(Seen(what)) => Outcome::Fails(what),
+        match checked {
+            Ok(()) => ProbeResult::Works,
+            Err(Seen(what)) => ProbeResult::Fails(what),
         }
     }
 }
 
-/// What decides how many instances a process can have; `None` where there is no
-/// limit or it cannot be told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Number of kernel maps now, and how many there may be.
-    pub maps: Option<(u64, u64)>,
-    /// Bytes of address space in use.
-    pub mapped: u64,
-    /// Bytes of address space that may be in use: RLIMIT_AS.
-    pub address_space: Option<u64>,
-    /// Bytes of private writable memory in use.
-    pub data_used: u64,
-    /// Bytes of private writable memory that may be in use: RLIMIT_DATA.
-    pub data: Option<u64>,
-    /// Number of descriptors that may be open: RLIMIT_NOFILE.
-    pub descriptors: Option<u64>,
-    /// Bytes that a file may have: RLIMIT_FSIZE.
-    pub file_size: Option<u64>,
-    /// Bytes promised to all processes, and the most that are; only with
-    /// `vm.overcommit_memory` 2, where the kernel keeps to that.
-    pub commit: Option<(u64, u64)>,
-}
-
-impl Limits {
-    /// The limits of this process as they are now.
-    pub fn read() -> Self {
-        let facts = Facts::read();
-        Self {
-            maps: facts.maps,
-            mapped: facts.mapped,
-            address_space: facts.address_space_limit,
-            data_used: facts.data,
-            data: facts.data_limit,
-            descriptors: getrlimit(Resource::Nofile).current,
-            file_size: getrlimit(Resource::Fsize).current,
-            commit: facts.commit,
-        }
-    }
-}
-
-/// What was seen instead of what should be.
-struct Seen(String);
-
-impl From<PagesError> for Seen {
-    fn from(error: PagesError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<sys::Failure> for Seen {
-    fn from(failure: sys::Failure) -> Self {
-        PagesError::from(failure).into()
-    }
-}
-
-type Tried = Result<(), Seen>;
-
-fn check(holds: bool, otherwise: &str) -> Tried {
-    if holds { Ok(()) } else { Err(Seen(otherwise.to_owned())) }
-}
-
-fn refused(what: &str) -> impl Fn(Errno) -> Seen {
-    move |errno| Seen(format!("{what}: {}", std::io::Error::from(errno)))
-}
-
-const PAGE: usize = PAGE_SIZE as usize;
-const IMAGE_BYTE: u8 = 0x5a;
-
-/// Pages to try things on: the first ones are a private map of an image of
-/// [`IMAGE_BYTE`]s, the others anonymous and zero.
-struct Pages {
-    reservation: Reservation,
-    /// Invariant: the first pages, as many as this, are readable and writable.
-    accessible: usize,
-    /// The image, sealed.
-    file: OwnedFd,
-}
-
-impl Pages {
-    fn new(of_image: u64, anonymous: u64) -> Result<Self, Seen> {
-        let file = filled_file(of_image.max(1))?;
-        memfd::seal(&file)?;
-        let size = (of_image + anonymous) * PAGE_SIZE;
-        let mut reservation = Reservation::new(size, PAGE_SIZE)?;
-        reservation.commit(of_image * PAGE_SIZE..size)?;
-        reservation.map_private(0..of_image * PAGE_SIZE, file.as_fd(), 0)?;
-        Ok(Self { reservation, accessible: (of_image + anonymous) as usize, file })
-    }
-
-    fn address(&self, page: usize) -> usize {
-        self.reservation.start() + page * PAGE
-    }
-
-    fn addresses(&self) -> Range<u64> {
-        self.address(0) as u64..self.address(self.accessible) as u64
-    }
-
-    fn place(&self, page: usize) -> *mut u8 {
-        assert!(page < self.accessible, "only accessible pages are touched");
-        ptr::with_exposed_provenance_mut(self.address(page))
-    }
-
-    /// The first byte of a page.
-    fn read(&self, page: usize) -> u8 {
-        // SAFETY: `place` gives accessible pages alone, by the type's invariant.
-        unsafe { self.place(page).read_volatile() }
-    }
-
-    /// The first byte of a page, read by a system call.
-    fn read_by_kernel(&self, page: usize) -> Result<u8, Seen> {
-        let (file, _) = memfd::create("probe")?;
-        // SAFETY: as in `read`; the kernel reads one byte.
-        let count = unsafe { libc::write(file.as_raw_fd(), self.place(page).cast(), 1) };
-        check(count == 1, "a system call could not read the page")?;
-        let mut byte = [0];
-        sys::read_image(file.as_fd(), &mut byte, 0)?;
-        Ok(byte[0])
-    }
-
-    fn write(&mut self, page: usize, byte: u8) {
-        // SAFETY: as in `read`; the pages are ours alone.
-        unsafe { self.place(page).write_volatile(byte) }
-    }
-}
-
-fn filled_file(pages: u64) -> Result<OwnedFd, Seen> {
-    let (file, _) = memfd::create("probe")?;
-    sys::resize_image(file.as_fd(), pages * PAGE_SIZE)?;
-    sys::write_image(file.as_fd(), &vec![IMAGE_BYTE; (pages * PAGE_SIZE) as usize], 0)?;
-    Ok(file)
-}
-
-fn file_as_image() -> Tried {
+fn file_as_image() -> Checked {
     let file = filled_file(1)?;
     let mut bytes = [0; PAGE];
-    let count = sys::read_image(file.as_fd(), &mut bytes, 0)?;
-    check(count == PAGE && bytes == [IMAGE_BYTE; PAGE], "a memfd does not keep what is written")
+    file.read_exact_at(&mut bytes, 0).map_err(refused("pread"))?;
+    check(bytes == [IMAGE_BYTE; PAGE], "a memfd does not keep what is written")
 }
 
-fn seals() -> Tried {
+fn seals() -> Checked {
     let file = filled_file(1)?;
-    memfd::seal(&file)?;
-    let written = sys::write_image(file.as_fd(), &[0], 0).is_ok();
-    check(!written, "a sealed memfd could still be written")?;
-    let cut = sys::resize_image(file.as_fd(), 0).is_ok();
-    check(!cut, "a sealed memfd could still be cut")
+    seal(&file)?;
+    check(file.write_all_at(&[0], 0).is_err(), "a sealed memfd could still be written")?;
+    check(file.set_len(0).is_err(), "a sealed memfd could still be cut")
 }
 
-fn no_exec_seal() -> Tried {
-    let (_, sealed) = memfd::create("probe")?;
+fn no_exec_seal() -> Checked {
+    let (_, sealed) = scratch::memfd()?;
     check(sealed, "the kernel does not know MFD_NOEXEC_SEAL")
 }
 
-fn copy_on_write() -> Tried {
-    let mut one = Pages::new(1, 0)?;
-    let mut other = Reservation::new(PAGE_SIZE, PAGE_SIZE)?;
-    other.map_private(0..PAGE_SIZE, one.file.as_fd(), 0)?;
-    one.write(0, 1);
-    // SAFETY: the page was mapped readable above.
-    let seen = unsafe { ptr::with_exposed_provenance::<u8>(other.start()).read_volatile() };
+fn copy_on_write() -> Checked {
+    let mut pages = Pages::new(1, 0)?;
+    let other = Pages::of(&pages.image)?;
+    pages.write(0, 1);
     let mut byte = [0];
-    sys::read_image(one.file.as_fd(), &mut byte, 0)?;
-    check(one.read(0) == 1, "a page does not keep what is written")?;
-    check(seen == IMAGE_BYTE && byte == [IMAGE_BYTE], "a private write showed elsewhere")
+    pages.image.read_exact_at(&mut byte, 0).map_err(refused("pread"))?;
+    check(pages.read(0) == 1, "a page does not keep what is written")?;
+    let unchanged = other.read(0) == IMAGE_BYTE && byte == [IMAGE_BYTE];
+    check(unchanged, "a private write showed elsewhere")
 }
 
-fn discard() -> Tried {
+fn discard() -> Checked {
     let mut pages = Pages::new(1, 1)?;
     pages.write(0, 1);
     pages.write(1, 1);
-    pages.reservation.discard(0..2 * PAGE_SIZE)?;
+    pages.discard()?;
     check(pages.read(0) == IMAGE_BYTE, "a discarded page of an image kept what was written")?;
     check(pages.read(1) == 0, "a discarded anonymous page kept what was written")
 }
 
-fn grow() -> Tried {
-    let mut reservation = Reservation::new(3 * PAGE_SIZE, PAGE_SIZE)?;
-    reservation.commit(0..PAGE_SIZE)?;
-    let mut pages = Pages { reservation, accessible: 1, file: filled_file(1)? };
-    pages.write(0, 1);
-    for page in 1..3 {
-        pages.reservation.commit(page as u64 * PAGE_SIZE..(page as u64 + 1) * PAGE_SIZE)?;
-        pages.accessible = page + 1;
-        check(pages.read(page) == 0, "a new page was not zero")?;
-        pages.write(page, 1);
+fn grow() -> Checked {
+    let mut pages = Pages::inaccessible(3)?;
+    for count in 1..=3 {
+        pages.grow(count)?;
+        check(pages.read(count - 1) == 0, "a new page was not zero")?;
+        pages.write(count - 1, 1);
     }
     check((0..3).all(|page| pages.read(page) == 1), "growth changed pages")
 }
 
-fn no_huge_pages() -> Tried {
-    let pages = Pages::new(0, 1)?;
-    // SAFETY: the page is ours; the advice changes no contents.
-    let advised = unsafe {
-        let advice = rustix::mm::Advice::LinuxNoHugepage;
-        rustix::mm::madvise(pages.place(0).cast(), PAGE, advice)
-    };
-    if advised == Err(Errno::INVAL) {
+fn no_huge_pages() -> Checked {
+    let mut pages = Pages::new(0, 1)?;
+    match pages.advise(Advice::LinuxNoHugepage) {
         // A kernel without huge pages needs no advice against them.
-        return Ok(());
+        Err(Errno::INVAL) => return Ok(()),
+        advised => advised.map_err(refused("madvise"))?,
     }
-    advised.map_err(refused("madvise"))?;
     let follows = refuses_huge_pages(pages.address(0)).unwrap_or(true);
     check(follows, "the advice was accepted and not followed")
 }
 
-fn small_maps() -> Tried {
-    let map = Reservation::of(PageKind::Small, PAGE_SIZE, PAGE_SIZE)?;
-    let refuses = refuses_huge_pages(map.start()) == Some(true);
+fn small_maps() -> Checked {
+    let map = scratch::map_anywhere(PAGE, MapFlags::STACK)?;
+    let refuses = refuses_huge_pages(map) == Some(true);
+    scratch::unmap(map, PAGE);
     check(refuses, "/proc/self/smaps does not say so of such a map")
 }
 
 /// Whether the map at an address has no huge pages, if the kernel says so.
-pub(crate) fn refuses_huge_pages(address: usize) -> Option<bool> {
+fn refuses_huge_pages(address: usize) -> Option<bool> {
     let maps = fs::read_to_string("/proc/self/smaps").ok()?;
     let starts_it = |line: &&str| {
         let (range, _) = line.split_once(' ')?;
@@ -347,26 +205,26 @@ fn half_written() -> Result<Pages, Seen> {
 }
 
 fn open_pagemap() -> Result<File, Seen> {
-    File::open("/proc/self/pagemap").map_err(|error| Seen(format!("/proc/self/pagemap: {error}")))
+    File::open("/proc/self/pagemap").map_err(refused("/proc/self/pagemap"))
 }
 
-fn pagemap() -> Tried {
+fn pagemap() -> Checked {
     const PRESENT: u64 = 1 << 63;
     const OF_FILE: u64 = 1 << 61;
     let pages = half_written()?;
     let map = open_pagemap()?;
     let entry = |page: usize| {
         let mut word = [0; 8];
-        let at = pages.address(page) as u64 / PAGE_SIZE * 8;
+        let at = (pages.address(page) / PAGE * 8) as u64;
         let read = map.read_exact_at(&mut word, at);
-        read.map_err(|error| Seen(format!("/proc/self/pagemap: {error}")))?;
+        read.map_err(refused("/proc/self/pagemap"))?;
         Ok::<_, Seen>(u64::from_le_bytes(word) & (PRESENT | OF_FILE))
     };
     check(entry(0)? == PRESENT | OF_FILE, "it does not know a page of an image")?;
     check(entry(1)? == PRESENT && entry(3)? == PRESENT, "it does not know a private page")
 }
 
-fn scan() -> Tried {
+fn scan() -> Checked {
     let pages = Pages::new(3, 0).and_then(|mut pages| {
         check(pages.read(0) == IMAGE_BYTE, "a page does not start as its image")?;
         pages.write(1, 1);
@@ -380,12 +238,12 @@ fn scan() -> Tried {
     check(numbers(&pages, &found) == [1], "the scan did not find the private page, and it alone")
 }
 
-fn track_writes() -> Tried {
+fn track_writes() -> Checked {
     let features = userfault::WP_ASYNC | userfault::WP_UNPOPULATED;
     let watch = Userfault::by_call(features).map_err(refused("userfaultfd with WP_ASYNC"))?;
     let mut pages = Pages::new(2, 2)?;
     let pagemap = open_pagemap()?;
-    let (address, length) = (pages.address(0), pages.accessible * PAGE);
+    let (address, length) = (pages.address(0), pages.count() * PAGE);
     // SAFETY: the pages are ours, and the kernel itself answers these faults.
     unsafe {
         let mode = userfault::WRITE_PROTECT;
@@ -412,20 +270,20 @@ fn track_writes() -> Tried {
 }
 
 /// The pages that regions are of, by number.
-fn numbers(pages: &Pages, regions: &[userfault::Region]) -> Vec<u64> {
+fn numbers(pages: &Pages, regions: &[userfault::FoundPages]) -> Vec<u64> {
     let start = pages.addresses().start;
-    let page = |region: &userfault::Region| {
-        (region.start - start) / PAGE_SIZE..(region.end - start) / PAGE_SIZE
+    let page = |region: &userfault::FoundPages| {
+        (region.start - start) / PAGE as u64..(region.end - start) / PAGE as u64
     };
     regions.iter().flat_map(page).collect()
 }
 
-fn missing() -> Tried {
+fn missing() -> Checked {
     let open = || Userfault::by_call(0).map_err(refused("userfaultfd"));
     filled_by(open, |pages| Ok(pages.read(0)))
 }
 
-fn userfault_device() -> Tried {
+fn userfault_device() -> Checked {
     let open = || Userfault::by_device(0).map_err(refused("/dev/userfaultfd"));
     filled_by(open, |pages| pages.read_by_kernel(0))
 }
@@ -434,7 +292,7 @@ fn userfault_device() -> Tried {
 fn filled_by(
     open: impl FnOnce() -> Result<Userfault, Seen>,
     read: impl FnOnce(&Pages) -> Result<u8, Seen> + Send,
-) -> Tried {
+) -> Checked {
     const WAIT: Duration = Duration::from_secs(2);
     let pages = Pages::new(0, 1)?;
     let watch = open()?;
@@ -464,7 +322,7 @@ fn filled_by(
 }
 
 /// A process of its own, because it dies of the signal.
-fn missing_signal() -> Tried {
+fn missing_signal() -> Checked {
     const REFUSED: i32 = 2;
     const NOT_SENT: i32 = 3;
     let pages = Pages::new(0, 1)?;
@@ -525,7 +383,7 @@ mod tests {
             Probe::Grow,
             Probe::NoHugePages,
         ] {
-            assert_eq!(probe.try_out(), Outcome::Works, "{probe:?}");
+            assert_eq!(probe.try_out(), ProbeResult::Works, "{probe:?}");
         }
     }
 
@@ -541,34 +399,5 @@ mod tests {
         // Other tests of this process open some too, and close them.
         let after = descriptors();
         assert!(after < before + ROUNDS, "{before} descriptors, then {after}");
-    }
-
-    #[test]
-    fn the_limits_of_this_process_are_there() {
-        let limits = Limits::read();
-        assert!(limits.maps.is_some_and(|(count, limit)| count > 0 && count < limit));
-        assert!(limits.mapped > 0 && limits.descriptors.is_none_or(|limit| limit > 0));
-    }
-
-    #[cfg(debug_assertions)]
-    #[test]
-    fn calls_that_report_success_and_do_nothing_are_noticed() {
-        use crate::os::error::Call;
-        for (call, probe) in [
-            (Call::Discard, Probe::Discard),
-            (Call::SealImage, Probe::Seals),
-            (Call::WriteImage, Probe::ImageFile),
-        ] {
-            let outcome = crate::os::inject::pretend(call, || probe.try_out());
-            assert!(matches!(outcome, Outcome::Fails(_)), "{probe:?}");
-        }
-    }
-
-    #[cfg(debug_assertions)]
-    #[test]
-    fn a_blocked_call_is_named() {
-        let outcome = crate::os::inject::fail_from(0, libc::EPERM, || Probe::ImageFile.try_out());
-        let Outcome::Fails(seen) = outcome.value else { panic!("it cannot work") };
-        assert!(seen.contains("memfd_create"), "{seen}");
     }
 }

@@ -1,0 +1,91 @@
+//! The PAGEMAP_SCAN request of `/proc/PID/pagemap`: the structures and numbers of the kernel's
+//! `linux/fs.h`.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
+
+/// The page is the mapped file's own, not a private copy.
+const OF_FILE: u64 = 1 << 2;
+/// The page is in memory.
+const PRESENT: u64 = 1 << 3;
+/// The page is in swap space, or on its way from one place to another.
+pub(crate) const SWAPPED: u64 = 1 << 4;
+/// The page is the one page of zeros that all share.
+const ZERO_PAGE: u64 = 1 << 5;
+
+/// Addresses of pages with the same categories, which a scan found: the kernel's
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PageRegion {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) categories: u64,
+}
+
+/// The kernel's `struct pm_scan_arg`.
+#[repr(C)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    regions: u64,
+    region_count: u64,
+    pages_max: u64,
+    inverted: u64,
+    all_of: u64,
+    any_of: u64,
+    reported: u64,
+}
+
+const SCAN: Opcode = opcode::read_write::<ScanArguments>(b'f', 16);
+
+// The number contains the size of the structure.
+const _: () = assert!(SCAN == 0xc060_6610 && size_of::<PageRegion>() == 24);
+
+/// Appends to `regions` the pages of a range that are private and have contents of
+/// their own, in memory or in swap space; categories say [`SWAPPED`]. With `zeros` the shared
+/// page of zeros counts, too. Returns the address where the kernel stopped: if there was no
+/// room for more regions, the search continues there.
+pub(crate) fn scan_private(
+    pagemap: BorrowedFd<'_>,
+    addresses: Range<u64>,
+    zeros: bool,
+    regions: &mut Vec<PageRegion>,
+) -> Result<u64, Errno> {
+    let neither = if zeros { OF_FILE } else { OF_FILE | ZERO_PAGE };
+    const ROOM_MIN: usize = 32;
+    regions.reserve(ROOM_MIN);
+    let room = regions.spare_capacity_mut();
+    let mut scan = ScanArguments {
+        size: size_of::<ScanArguments>() as u64,
+        flags: 0,
+        start: addresses.start,
+        end: addresses.end,
+        walk_end: addresses.start,
+        regions: room.as_mut_ptr().expose_provenance() as u64,
+        region_count: room.len() as u64,
+        pages_max: 0,
+        inverted: neither,
+        all_of: neither,
+        any_of: PRESENT | SWAPPED,
+        reported: SWAPPED,
+    };
+    let argument: *mut ScanArguments = &mut scan;
+    // SAFETY: the request is of `ScanArguments`, changes no page, and writes at most
+    // `region_count` regions, for which there is room.
+    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), SCAN.into(), argument.cast::<c_void>()) };
+    let Ok(count) = usize::try_from(count) else {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    };
+    // SAFETY: the kernel has written `count` regions, as it says.
+    unsafe { regions.set_len(regions.len() + count) };
+    Ok(scan.walk_end)
+}
