@@ -83,7 +83,7 @@ fn send_all(server: &Served, client: &mut Client, requests: u64, outcomes: &Outc
 /// `slack`: KiB of resident memory besides the twentieth that may be more.
 fn soak(requests: u64, slack: u64) {
     // As the command does. Another test may have started threads.
-    pagefork_pages::limit_arenas();
+    pagefork_host::limit_arenas();
     let then = format!(
         r#"(drop (call $read))
         (if (i32.eq (i32.load8_u (i32.const 131072)) (i32.const 33)) (then (unreachable)))
