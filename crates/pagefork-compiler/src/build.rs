@@ -17,13 +17,14 @@ use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::trap::TrapCode;
 use rayon::prelude::*;
 
-use crate::effort::{Effort, Watch};
+use crate::effort::{Effort, FunctionEffort, Site};
 use crate::parse::{Body, Parsed};
+use crate::placement::Starts;
 use crate::translate::{BodyKind, ModuleContext, Scratch, Symbol, translate};
-use crate::{CompileError, CompileOptions, placement, relocatable, stubs, target};
+use crate::{CompileError, CompileOptions, relocatable, stubs, target};
 
-/// Functions without loops start at multiples of this many bytes.
-const FUNCTION_ALIGN: usize = 32;
+/// The descriptors start at a multiple of this many bytes.
+const DESCRIPTORS_ALIGN: usize = 32;
 
 /// Largest text in bytes: distances inside it must fit 32 bits.
 pub(crate) const TEXT_SIZE_MAX: usize = 1 << 30;
@@ -96,8 +97,8 @@ pub(crate) fn optimised_ir(
         let kinds = if module.has_two_bodies() { BodyKind::TWO } else { &[BodyKind::Only] };
         for kind in kinds {
             context.clear();
-            let mut watch = Watch::new(&effort, body.to_validate.index);
-            translate(module, body, *kind, &mut context, &mut scratch, &mut watch)?;
+            let mut spent = FunctionEffort::new(&effort, body.to_validate.index);
+            translate(module, body, *kind, &mut context, &mut scratch, &mut spent)?;
             context
                 .optimize(module.isa, &mut ControlPlane::default())
                 .map_err(|error| failed(body.to_validate.index, &error))?;
@@ -119,8 +120,20 @@ struct Unit {
     /// Where instructions that can stop come from, see [`CodeImage::sources`].
     sources: Vec<(u32, u32)>,
     called_types: BTreeSet<u32>,
-    /// Where in a line of the processor it is to start, if that matters.
-    start_in_line: Option<u32>,
+    /// Where in a line of the processor it may start.
+    starts: Starts,
+}
+
+impl Unit {
+    /// Bytes that it takes; once more, when it is linked.
+    fn size(&self) -> u64 {
+        let lists = size_of_val(&*self.relocations)
+            + size_of_val(&*self.traps)
+            + size_of_val(&*self.call_sites)
+            + size_of_val(&*self.handlers)
+            + size_of_val(&*self.sources);
+        2 * (self.code.len() + lists) as u64
+    }
 }
 
 fn compile_all(
@@ -174,13 +187,13 @@ fn compile_one(
         CodeKind::Function(index) | CodeKind::Comparing(index) => match body {
             None => stubs::import(module, index, context, scratch),
             Some(body) => {
-                let mut watch = Watch::new(effort, index);
-                let translated = translate(module, body, body_kind, context, scratch, &mut watch);
+                let mut spent = FunctionEffort::new(effort, index);
+                let translated = translate(module, body, body_kind, context, scratch, &mut spent);
                 called_types = translated.inspect_err(|_| {
                     // The function builder's buffers are left as they were.
                     *scratch = Scratch::default();
                 })?;
-                bytes = watch.bytes(&context.func);
+                bytes = spent.bytes(&context.func);
             }
         },
         CodeKind::Entry(ty) => stubs::entry(module, ty, context, scratch),
@@ -194,13 +207,18 @@ fn compile_one(
 
     let index = match kind {
         CodeKind::Function(index) | CodeKind::Comparing(index) => index,
+        // Named by the first function that it is for.
+        CodeKind::Entry(ty) | CodeKind::Foreign(ty) | CodeKind::Cross(ty) => {
+            let first = module.info.functions.iter().position(|of| *of == ty);
+            first.map_or(u32::MAX, |index| index as u32)
+        }
         _ => u32::MAX,
     };
-    let start = body.map_or(0, |body| body.body.range().start);
-    let mut reserved = effort.reserve(index, start, bytes)?;
+    let site = Site { function: index, offset: body.map_or(0, |body| body.body.range().start) };
+    let mut reserved = effort.reserve(site, bytes)?;
     let mut control = ControlPlane::default();
     context.optimize(module.isa, &mut control).map_err(|error| failed(index, &error))?;
-    effort.check_optimised(index, start, context, &mut reserved)?;
+    effort.check_optimised(site, context, &mut reserved)?;
     let registers = &mut scratch.registers;
     let stencil = module
         .isa
@@ -233,7 +251,7 @@ fn compile_one(
         })?;
         Ok((reloc.offset, symbol))
     });
-    Ok(Unit {
+    let unit = Unit {
         kind,
         relocations: relocations.collect::<Result<_, CompileError>>()?,
         traps: buffer.traps().iter().map(|trap| (trap.offset, trap_code(trap.code))).collect(),
@@ -243,14 +261,12 @@ fn compile_one(
             Some(body) if module.sources => sources(&compiled, body),
             _ => Vec::new(),
         },
-        start_in_line: placement::start_in_line(
-            buffer.data().len() as u32,
-            &compiled.bb_starts,
-            &compiled.bb_edges,
-        ),
+        starts: Starts::new(buffer.data().len() as u32, &compiled.bb_starts, &compiled.bb_edges),
         code: buffer.data().to_vec(),
         called_types,
-    })
+    };
+    effort.finish(site, unit.size())?;
+    Ok(unit)
 }
 
 /// Where in the module the instructions come from that can stop, and the body.
@@ -327,10 +343,7 @@ fn link(parsed: &Parsed<'_>, units: Vec<Unit>) -> Result<CodeImage, CompileError
     let text = &mut image.text;
     for unit in &units {
         // Between functions lie trapping instructions.
-        let start = match unit.start_in_line {
-            Some(start) => placement::next_place(text.len(), start),
-            None => text.len().next_multiple_of(FUNCTION_ALIGN),
-        };
+        let start = unit.starts.next(text.len());
         text.resize(start, 0xcc);
         let start = start as u32;
         let size = unit.code.len() as u32;
@@ -376,7 +389,7 @@ fn link(parsed: &Parsed<'_>, units: Vec<Unit>) -> Result<CodeImage, CompileError
         }
     }
 
-    text.resize(text.len().next_multiple_of(FUNCTION_ALIGN), 0xcc);
+    text.resize(text.len().next_multiple_of(DESCRIPTORS_ALIGN), 0xcc);
     let descriptors = text.len() as u32;
     image.descriptors = descriptors;
     let mut describe = |code: u32, ty: u32| {

@@ -1,16 +1,19 @@
-//! What compiling may cost. Most of it is linear in the module; what is not, inside Cranelift, is
-//! estimated before it happens, and refused beyond limits.
+//! What compiling a module may cost. Most of it is linear in the module. What is not, inside
+//! Cranelift, is estimated before it happens, and refused beyond limits.
 //!
-//! Two things are more than linear: what is done once for each loop around an operator, and what
-//! is done for each value all the while it is live. The first is counted as operators are read, so
-//! that the error can say where; the second on the optimised function.
+//! Two things grow faster than the module: what Cranelift does once for each loop around an
+//! operator, and what it does for each value while the value is live. The first is counted as
+//! operators are read, so that the error can say where; the second on the optimised function.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cranelift_codegen::Context;
 use cranelift_codegen::entity::SecondaryMap;
-use cranelift_codegen::ir::{Block, Function, Value};
+use cranelift_codegen::ir::{
+    Block, DataFlowGraph, Function, Inst, InstructionData, Opcode, Value, ValueDef,
+};
 use cranelift_codegen::loop_analysis::LoopAnalysis;
 
 use wasmparser::Operator;
@@ -20,36 +23,55 @@ use crate::CompileError;
 /// What compiling one module may cost. The code does not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompileLimits {
-    /// Time from start to end; `None` for as long as it takes. It is looked at between operators,
+    /// Time from start to end; `None` for no limit. It is looked at between operators,
     /// functions and phases of a function, so the end can be late by the time that one phase takes,
     /// which [`Self::work`] limits.
     pub time: Option<Duration>,
-    /// Estimated bytes in use at once by the functions that are being compiled; one that needs
-    /// more is refused, and those that fit only one after the other wait for each other. The
-    /// module itself, and code that is finished, are not counted.
+    /// Estimated bytes in use at once by the functions that are being compiled: one that needs
+    /// more is refused, and those that fit only one after the other wait for each other. Code
+    /// that is finished may use as much again; the module itself is not counted.
     pub memory: u64,
-    /// Estimated steps of what is more than linear, for one function. A million takes 20 ms.
+    /// Estimated steps of what grows faster than the module, for all its functions together; one
+    /// function may need a quarter of them. A million takes 20 ms.
     pub work: u64,
 }
 
 impl Default for CompileLimits {
     fn default() -> Self {
-        Self { time: None, memory: 2 << 30, work: 1 << 28 }
+        Self { time: None, memory: 2 << 30, work: 1 << 30 }
     }
 }
 
-/// What is left of the limits while a module is compiled.
+/// What a module has used up of its limits.
 pub(crate) struct Effort {
     limits: CompileLimits,
     start: Instant,
-    /// Estimated bytes in use.
-    used: Mutex<u64>,
+    /// Estimated steps so far.
+    work: AtomicU64,
+    /// Estimated bytes in use by functions that are being compiled.
+    reserved: Mutex<u64>,
     freed: Condvar,
+    /// Bytes of finished code.
+    finished: AtomicU64,
+}
+
+/// A function, and a place in the module, in bytes: what an error names.
+#[derive(Clone, Copy)]
+pub(crate) struct Site {
+    pub(crate) function: u32,
+    pub(crate) offset: u64,
 }
 
 impl Effort {
     pub(crate) fn new(limits: CompileLimits) -> Self {
-        Self { limits, start: Instant::now(), used: Mutex::new(0), freed: Condvar::new() }
+        Self {
+            limits,
+            start: Instant::now(),
+            work: AtomicU64::new(0),
+            reserved: Mutex::new(0),
+            freed: Condvar::new(),
+            finished: AtomicU64::new(0),
+        }
     }
 
     /// # Errors
@@ -61,40 +83,50 @@ impl Effort {
         }
     }
 
-    fn refuse_beyond(
-        &self,
-        function: u32,
-        offset: u64,
-        need: (&'static str, u64),
-    ) -> Result<(), CompileError> {
-        let (what, estimate) = need;
-        let limit = if what == MEMORY { self.limits.memory } else { self.limits.work };
-        if estimate <= limit {
-            return Ok(());
-        }
-        Err(CompileError::TooCostly { function, offset, what, estimate, limit })
+    /// Counts `steps` more, of `own` that the function has come to with them.
+    ///
+    /// # Errors
+    /// If that is more than one function, or the module, may need.
+    fn spend(&self, site: Site, steps: u64, own: u64, why: Why) -> Result<(), CompileError> {
+        let before = self.work.fetch_add(steps, Ordering::Relaxed);
+        refuse_beyond(self.limits.work / ONE_FUNCTION, site, why.in_function, own)?;
+        refuse_beyond(self.limits.work, site, why.in_module, before + steps)
+    }
+
+    /// # Errors
+    /// If a function needs more memory than there is for all.
+    fn check_memory(&self, site: Site, bytes: u64) -> Result<(), CompileError> {
+        refuse_beyond(self.limits.memory, site, MEMORY, bytes)
+    }
+
+    fn reserved(&self) -> MutexGuard<'_, u64> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until there is room for a function that is about to be optimised.
     ///
     /// # Errors
     /// If there can never be, or the time is over.
-    pub(crate) fn reserve(
-        &self,
-        function: u32,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<Reserved<'_>, CompileError> {
-        self.refuse_beyond(function, offset, (MEMORY, bytes))?;
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        while *used > 0 && *used + bytes > self.limits.memory {
-            let now_and_then = Duration::from_millis(100);
-            let waited = self.freed.wait_timeout(used, now_and_then);
-            used = waited.unwrap_or_else(PoisonError::into_inner).0;
+    pub(crate) fn reserve(&self, site: Site, bytes: u64) -> Result<Reserved<'_>, CompileError> {
+        self.check_memory(site, bytes)?;
+        let mut reserved = self.reserved();
+        while *reserved > 0 && *reserved + bytes > self.limits.memory {
+            let step = Duration::from_millis(100);
+            let waited = self.freed.wait_timeout(reserved, step);
+            reserved = waited.unwrap_or_else(PoisonError::into_inner).0;
             self.check_time()?;
         }
-        *used += bytes;
+        *reserved += bytes;
         Ok(Reserved { effort: self, bytes })
+    }
+
+    /// Counts the code of a function that is finished.
+    ///
+    /// # Errors
+    /// If all finished code together is too much.
+    pub(crate) fn finish(&self, site: Site, bytes: u64) -> Result<(), CompileError> {
+        let before = self.finished.fetch_add(bytes, Ordering::Relaxed);
+        refuse_beyond(self.limits.memory, site, "bytes of finished code", before + bytes)
     }
 
     /// Looks at an optimised function before its registers are allocated.
@@ -103,8 +135,7 @@ impl Effort {
     /// If that would be too much.
     pub(crate) fn check_optimised(
         &self,
-        function: u32,
-        offset: u64,
+        site: Site,
         context: &mut Context,
         reserved: &mut Reserved<'_>,
     ) -> Result<(), CompileError> {
@@ -113,12 +144,26 @@ impl Effort {
             return Ok(());
         }
         let live = LiveArea::of(context);
-        self.refuse_beyond(function, offset, ("values that are live for long", live.instructions))?;
+        self.spend(site, live.instructions, live.instructions, LIVE_VALUES)?;
         let bytes = size_of_ir(&context.func) + live.blocks * LIVE_IN_BLOCK;
-        self.refuse_beyond(function, offset, (MEMORY, bytes))?;
+        self.check_memory(site, bytes)?;
         reserved.grow_to(bytes);
         Ok(())
     }
+}
+
+/// The error for a module that needs more than `limit`, if it does.
+fn refuse_beyond(
+    limit: u64,
+    site: Site,
+    what: &'static str,
+    estimate: u64,
+) -> Result<(), CompileError> {
+    if estimate <= limit {
+        return Ok(());
+    }
+    let Site { function, offset } = site;
+    Err(CompileError::TooCostly { function, offset, what, estimate, limit })
 }
 
 /// Room for the compilation of a function, until dropped.
@@ -131,17 +176,36 @@ impl Reserved<'_> {
     /// Counts more, without waiting: two that wait for each other would do so forever.
     fn grow_to(&mut self, bytes: u64) {
         let more = bytes.saturating_sub(self.bytes);
-        *self.effort.used.lock().unwrap_or_else(PoisonError::into_inner) += more;
+        *self.effort.reserved() += more;
         self.bytes += more;
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        *self.effort.used.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        *self.effort.reserved() -= self.bytes;
         self.effort.freed.notify_all();
     }
 }
+
+/// Which part of all work one function may need.
+const ONE_FUNCTION: u64 = 4;
+
+/// What steps are for, as errors say it.
+struct Why {
+    in_function: &'static str,
+    in_module: &'static str,
+}
+
+const LIVE_VALUES: Why = Why {
+    in_function: "steps in it for values that live long",
+    in_module: "steps in all for values that live long",
+};
+
+const NESTED_LOOPS: Why = Why {
+    in_function: "steps in it for operators in nested loops",
+    in_module: "steps in all for operators in nested loops",
+};
 
 /// Functions of fewer instructions are not worth a look.
 const SMALL: usize = 1000;
@@ -166,24 +230,26 @@ fn size_of_ir(func: &Function) -> u64 {
     insts * INSTRUCTION + values * VALUE + blocks * BLOCK
 }
 
-/// Looks after a function while it is translated.
-pub(crate) struct Watch<'a> {
+/// Counts what a function costs while it is translated.
+pub(crate) struct FunctionEffort<'a> {
     effort: &'a Effort,
     function: u32,
     operators: u64,
+    /// Steps so far, and how many of them the module's count has.
     work: u64,
+    counted: u64,
     /// The variables that were used, and how many.
     seen: Vec<bool>,
     variables: u64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> FunctionEffort<'a> {
     pub(crate) fn new(effort: &'a Effort, function: u32) -> Self {
-        Self { effort, function, operators: 0, work: 0, seen: Vec::new(), variables: 0 }
+        Self { effort, function, operators: 0, work: 0, counted: 0, seen: Vec::new(), variables: 0 }
     }
 
-    /// To be said after each operator: at `offset`, in so many loops, with the function as it is
-    /// now.
+    /// To be called after each operator: at `offset`, in `loops` loops, with the function as it
+    /// is now.
     ///
     /// # Errors
     /// If it is too much.
@@ -200,16 +266,21 @@ impl<'a> Watch<'a> {
         {
             self.local(*local_index as usize);
         }
-        self.operators += 1;
-        if self.operators.is_multiple_of(1024) {
-            self.effort.check_time()?;
-        }
         // What changes in each of the loops costs each of them for each.
         let loops = u64::from(loops);
         self.work += loops * loops / 16;
-        let work = ("operators in loops in loops", self.work);
-        self.effort.refuse_beyond(self.function, offset, work)?;
-        self.effort.refuse_beyond(self.function, offset, (MEMORY, self.bytes(func)))
+        self.operators += 1;
+        let site = Site { function: self.function, offset };
+        let last = matches!(operator, Operator::End) && loops == 0;
+        let more = self.work - self.counted;
+        if more >= 1024 || (last && more > 0) {
+            self.counted = self.work;
+            self.effort.spend(site, more, self.work, NESTED_LOOPS)?;
+        }
+        if self.operators.is_multiple_of(1024) {
+            self.effort.check_time()?;
+        }
+        self.effort.check_memory(site, self.bytes(func))
     }
 
     fn local(&mut self, index: usize) {
@@ -233,8 +304,8 @@ struct LiveArea {
     blocks: u64,
 }
 
-/// A place: the block and the instruction, as counted in the order of the code.
-type Place = [u64; 2];
+/// The number of a block and that of an instruction, as counted in the order of the code.
+type Position = [u64; 2];
 
 impl LiveArea {
     fn of(context: &mut Context) -> Self {
@@ -242,30 +313,30 @@ impl LiveArea {
             context.compute_loop_analysis();
         }
         let (func, loops) = (&context.func, &context.loop_analysis);
-        let (starts, ends) = places(func, loops);
+        let (starts, ends) = loop_positions(func, loops);
 
-        let mut lives: SecondaryMap<Value, [Place; 2]> =
+        let mut lives: SecondaryMap<Value, [Position; 2]> =
             SecondaryMap::with_capacity(func.dfg.num_values());
-        let mut place = [0, 0];
+        let mut position = [0, 0];
         for block in func.layout.blocks() {
             for param in func.dfg.block_params(block) {
-                lives[*param] = [place; 2];
+                lives[*param] = [position; 2];
             }
             for inst in func.layout.block_insts(block) {
                 for result in func.dfg.inst_results(inst) {
-                    lives[*result] = [place; 2];
+                    lives[*result] = [position; 2];
                 }
-                place[1] += 1;
+                position[1] += 1;
             }
-            place[0] += 1;
+            position[0] += 1;
         }
-        let mut place = [0, 0];
+        let mut position = [0, 0];
         for block in func.layout.blocks() {
             for inst in func.layout.block_insts(block) {
-                for value in func.dfg.inst_values(inst) {
+                in_registers(&func.dfg, inst, |value| {
                     let [made, last] = &mut lives[value];
                     // What was made before a loop is live all through it.
-                    let mut until = place;
+                    let mut until = position;
                     let mut around = loops.innermost_loop(block);
                     while let Some(one) = around
                         && starts[loops.loop_header(one)] > *made
@@ -274,10 +345,10 @@ impl LiveArea {
                         around = loops.loop_parent(one);
                     }
                     *last = until.max(*last);
-                }
-                place[1] += 1;
+                });
+                position[1] += 1;
             }
-            place[0] += 1;
+            position[0] += 1;
         }
         let mut area = Self { instructions: 0, blocks: 0 };
         for [made, last] in lives.values() {
@@ -289,18 +360,18 @@ impl LiveArea {
 }
 
 /// Where each block starts, and where the loop ends that starts with it.
-fn places(
+fn loop_positions(
     func: &Function,
     loops: &LoopAnalysis,
-) -> (SecondaryMap<Block, Place>, SecondaryMap<Block, Place>) {
+) -> (SecondaryMap<Block, Position>, SecondaryMap<Block, Position>) {
     let (mut starts, mut ends) = (SecondaryMap::new(), SecondaryMap::new());
-    let mut place = [0, 0];
+    let mut position = [0, 0];
     for block in func.layout.blocks() {
-        starts[block] = place;
-        place[0] += 1;
-        place[1] += func.layout.block_insts(block).count() as u64;
+        starts[block] = position;
+        position[0] += 1;
+        position[1] += func.layout.block_insts(block).count() as u64;
         if let Some(innermost) = loops.innermost_loop(block) {
-            ends[loops.loop_header(innermost)] = place;
+            ends[loops.loop_header(innermost)] = position;
         }
     }
     // Inner loops are numbered after those around them.
@@ -312,4 +383,48 @@ fn places(
         }
     }
     (starts, ends)
+}
+
+/// The values that an instruction needs in registers. Small constants become parts of the
+/// instructions that use them, and sums become parts of the loads and stores that they are the
+/// addresses of: their operands are in registers then.
+fn in_registers(dfg: &DataFlowGraph, inst: Inst, mut visit: impl FnMut(Value)) {
+    let data = &dfg.insts[inst];
+    let (immediate, address) = match data {
+        InstructionData::Load { .. } => (None, Some(0)),
+        InstructionData::Store { opcode: Opcode::Store, .. } => (Some(0), Some(1)),
+        InstructionData::Store { .. } => (None, Some(1)),
+        InstructionData::Binary { .. } | InstructionData::IntCompare { .. } => (Some(1), None),
+        _ => (None, None),
+    };
+    for (position, value) in dfg.inst_values(inst).enumerate() {
+        if immediate == Some(position) && is_small_constant(dfg, value) {
+            continue;
+        }
+        let sum = defined_by(dfg, value).filter(|sum| dfg.insts[*sum].opcode() == Opcode::Iadd);
+        match sum {
+            Some(sum) if address == Some(position) => {
+                let terms = dfg.inst_args(sum).iter().copied();
+                terms.filter(|term| !is_small_constant(dfg, *term)).for_each(&mut visit);
+            }
+            _ => visit(value),
+        }
+    }
+}
+
+/// Whether a value is a constant that fits the immediate of an instruction.
+fn is_small_constant(dfg: &DataFlowGraph, value: Value) -> bool {
+    defined_by(dfg, value).is_some_and(|inst| match dfg.insts[inst] {
+        InstructionData::UnaryImm { imm, .. } => {
+            i32::try_from(imm.bits()).is_ok() || dfg.value_type(value).bits() <= 32
+        }
+        _ => false,
+    })
+}
+
+fn defined_by(dfg: &DataFlowGraph, value: Value) -> Option<Inst> {
+    match dfg.value_def(value) {
+        ValueDef::Result(inst, _) => Some(inst),
+        _ => None,
+    }
 }

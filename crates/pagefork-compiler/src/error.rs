@@ -40,15 +40,15 @@ pub enum CompileError {
         /// Why.
         message: String,
     },
-    /// Compiling a function would cost too much: see [`CompileLimits`](crate::CompileLimits).
+    /// Compiling the module would cost too much: see [`CompileLimits`](crate::CompileLimits).
     #[error(
-        "function {function} is too costly to compile: some {estimate} {what} by estimate, more \
-         than {limit} (at byte offset {offset:#x}): make it smaller, or raise the limit of {} for \
-         compiling (`Config::compile_{0}`)",
-        if *what == "bytes of memory" { "memory" } else { "work" }
+        "the module is too costly to compile: with function {function} come {estimate} {what} by \
+         estimate, more than {limit} (at byte offset {offset:#x}): make it smaller, or raise the \
+         limit of {} for compiling (`Config::compile_{0}`)",
+        if what.starts_with("bytes") { "memory" } else { "work" }
     )]
     TooCostly {
-        /// Its index.
+        /// The index of the function with which it became too much.
         function: u32,
         /// Where in the module it became too much, or where its body starts, in bytes.
         offset: u64,

@@ -78,6 +78,7 @@ fn modules_of_a_megabyte_are_compiled() {
         ("a br_table with a block for each target", 50_000),
         ("a long constant expression", 300_000),
         ("globals", 50_000),
+        ("imports with types of 150 parameters", 500),
     ] {
         compiled(name, size);
     }
@@ -108,9 +109,48 @@ fn what_cranelift_is_quadratic_in_is_refused_beyond_a_limit() {
     }
 }
 
+/// What is stored once and again needs no register between: as in what compilers generate to fill
+/// tables.
+#[test]
+fn tables_that_code_fills_are_compiled() {
+    for name in ["constants stored in memory", "constants stored as bytes"] {
+        compiled(name, 100_000);
+    }
+}
+
+#[test]
+fn what_functions_cost_adds_up() {
+    let with = |functions, work| {
+        let cost = CompileLimits { work, ..CompileLimits::default() };
+        let options = CompileOptions { cost, verify_ir: false, ..CompileOptions::default() };
+        compile(&built("functions with 1000 live values", functions), &options)
+    };
+    let enough_for_one = (0..).map(|bits| 1 << bits).find(|work| with(1, *work).is_ok()).unwrap();
+    let error = with(20, enough_for_one).unwrap_err();
+    let CompileError::TooCostly { function, estimate, limit, .. } = error else {
+        panic!("{error}");
+    };
+    assert!((2..=20).contains(&function) && estimate > enough_for_one && limit == enough_for_one);
+    assert!(error.to_string().contains("steps in all"), "{error}");
+    assert!(with(20, 5 * enough_for_one).is_ok());
+}
+
+/// Code that is finished counts too.
+#[test]
+fn what_functions_leave_adds_up() {
+    let with = |functions| {
+        let cost = CompileLimits { memory: 1 << 20, ..CompileLimits::default() };
+        let options = CompileOptions { cost, verify_ir: false, ..CompileOptions::default() };
+        compile(&built("functions", functions), &options)
+    };
+    assert!(with(100).is_ok());
+    let message = with(50_000).unwrap_err().to_string();
+    assert!(message.contains("bytes of finished code"), "{message}");
+}
+
 #[test]
 fn functions_of_ordinary_size_are_far_below_the_limits() {
-    let cost = CompileLimits { memory: 20 << 20, work: 1 << 20, ..CompileLimits::default() };
+    let cost = CompileLimits { memory: 20 << 20, work: 4 << 20, ..CompileLimits::default() };
     let options = CompileOptions { cost, ..CompileOptions::default() };
     for (name, _) in shapes::SHAPES {
         if !name.contains("1000") && !name.contains("100 ") {
@@ -139,7 +179,7 @@ fn limits_can_be_lowered_and_raised() {
 /// Functions that need all the memory there is are compiled one after the other.
 #[test]
 fn functions_wait_for_memory() {
-    let wasm = built("functions with loops", 200);
+    let wasm = built("functions with loops", 8);
     let with = |memory| {
         let cost = CompileLimits { memory, ..CompileLimits::default() };
         compile(&wasm, &CompileOptions { cost, ..CompileOptions::default() })

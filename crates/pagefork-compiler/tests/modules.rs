@@ -216,6 +216,19 @@ fn a_segment_that_does_not_fit_traps_and_stops_what_follows() {
 }
 
 #[test]
+fn functions_with_loops_lie_close_together() {
+    let function = |i: usize| {
+        let before = "(i32.store (local.get 0) (i32.const 1))".repeat(i % 9);
+        format!("(func (param i32) {before} (loop (br_if 0 (i32.load offset={i} (local.get 0)))))")
+    };
+    let text: String = (0..200).map(function).collect();
+    let code = compiled(&format!("(module (memory 1) {text})")).code;
+    let code_size: u32 = code.functions.iter().map(|range| range.size).sum();
+    let between = code.descriptors - code_size;
+    assert!(between < 28 * code.functions.len() as u32, "{between} bytes between functions");
+}
+
+#[test]
 fn code_is_the_same_each_time_and_lies_in_order() {
     let wat = r#"(module (import "a" "b" (func $b (param i32) (result i32)))
         (func (export "c") (param i32) (result i32) (i32.div_s (call $b (local.get 0)) (local.get 0)))

@@ -73,17 +73,18 @@ impl Config {
     /// Bytes that the functions of a module that are compiled at once may need together by
     /// estimate: 2 GiB by default. A function that needs more by itself is refused
     /// ([`CompileError::TooCostly`](crate::CompileError::TooCostly)); others wait for each other.
-    /// Large functions of real programs need some 60 MiB. The module itself and finished code are
-    /// not counted, and nothing stops what an estimate has missed.
+    /// Large functions of real programs need some 60 MiB. Finished code may take as much again;
+    /// the module itself is not counted, and nothing stops what an estimate has missed.
     pub fn compile_memory(&mut self, bytes: u64) -> &mut Self {
         self.compile.cost.memory = bytes;
         self
     }
 
-    /// Steps that compiling one function may need by estimate of what grows faster than the
-    /// function: values times the instructions that each is live for, and loops in loops. 2^28 by
-    /// default, some seconds; large functions of real programs need 2^22. A function that needs
-    /// more is refused ([`CompileError::TooCostly`](crate::CompileError::TooCostly)).
+    /// Steps that compiling a module may need by estimate of what grows faster than the module:
+    /// values times the instructions that each is live for, and loops in loops. 2^30 by default,
+    /// some 20 seconds of processor time; CPython needs 2^24, Ruby 2^27. A module that needs more,
+    /// or a function that needs a quarter of them, is refused
+    /// ([`CompileError::TooCostly`](crate::CompileError::TooCostly)).
     pub fn compile_work(&mut self, steps: u64) -> &mut Self {
         self.compile.cost.work = steps;
         self

@@ -47,7 +47,7 @@ pub(crate) use self::bodies::BodyKind;
 use self::bounds::Covered;
 use self::control::Control;
 use self::exceptions::LandingPad;
-use crate::effort::Watch;
+use crate::effort::FunctionEffort;
 use crate::parse::{Body, Parsed, heap_type, val_type};
 use crate::{CompileError, CompileOptions};
 
@@ -165,7 +165,7 @@ pub(crate) fn translate(
     kind: BodyKind,
     context: &mut Context,
     scratch: &mut Scratch,
-    watch: &mut Watch<'_>,
+    effort: &mut FunctionEffort<'_>,
 ) -> Result<BTreeSet<u32>, CompileError> {
     let index = body.to_validate.index;
     let allocations = std::mem::take(&mut scratch.validator);
@@ -202,7 +202,7 @@ pub(crate) fn translate(
             t.b.set_srcloc(SourceLoc::new(offset as u32));
         }
         t.operator(&operator, offset)?;
-        watch.operator(&operator, offset, t.open_loops, t.b.func)?;
+        effort.operator(&operator, offset, t.open_loops, t.b.func)?;
     }
     operators.finish()?;
 

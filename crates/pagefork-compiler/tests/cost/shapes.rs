@@ -37,8 +37,13 @@ pub(crate) const SHAPES: &[Shape] = &[
     ("blocks with 100 parameters", |n| in_a_row(n, Nest::LoopWithParams(100))),
     ("calls one after the other", |n| in_a_row(n, Nest::Call)),
     ("loads and stores", |n| in_a_row(n, Nest::Memory)),
+    ("constants stored in memory", |n| stored_constants(n, &I::I32Store(memory_arg(0)))),
+    ("constants stored as bytes", |n| {
+        stored_constants(n, &I::I32Store8(MemArg { align: 0, ..memory_arg(0) }))
+    }),
     ("live values", |n| live_values(n, false)),
     ("live values across a call", |n| live_values(n, true)),
+    ("functions with 1000 live values", |n| many_live_values(1000, false, n)),
     ("locals in many blocks", locals_and_blocks),
     ("locals live in loops", |n| locals_in_loops(n)),
     ("a chain of selects", chain_of_selects),
@@ -49,6 +54,7 @@ pub(crate) const SHAPES: &[Shape] = &[
     ("functions with loops", functions_with_loops),
     ("exports", exports),
     ("imports", imports),
+    ("imports with types of 150 parameters", imports_of_large_types),
     ("globals", globals),
     ("element segments", |n| elements(n, true)),
     ("elements", |n| elements(n, false)),
@@ -69,13 +75,20 @@ fn small_memory() -> MemoryType {
     MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None }
 }
 
-/// A module of one function of type 0, with types, a memory, a tag and an import of a function
-/// without parameters or results.
+/// A module of one function, see [`many`].
 fn one(types: &TypeSection, function: &Function) -> Vec<u8> {
+    many(types, function, 1)
+}
+
+/// A module of `count` equal functions of type 0, with types, a memory, a tag and an import of a
+/// function without parameters or results.
+fn many(types: &TypeSection, function: &Function, count: u32) -> Vec<u8> {
     let mut imports = ImportSection::new();
     imports.import("a", "b", EntityType::Function(types.len() - 1));
     let mut functions = FunctionSection::new();
-    functions.function(0);
+    for _ in 0..count {
+        functions.function(0);
+    }
     let mut memories = MemorySection::new();
     memories.memory(small_memory());
     let mut tags = TagSection::new();
@@ -83,7 +96,9 @@ fn one(types: &TypeSection, function: &Function) -> Vec<u8> {
     let mut exports = ExportSection::new();
     exports.export("f", ExportKind::Func, 1);
     let mut code = CodeSection::new();
-    code.function(function);
+    for _ in 0..count {
+        code.function(function);
+    }
     let mut module = Module::new();
     module.section(types).section(&imports).section(&functions).section(&memories);
     module.section(&tags).section(&exports).section(&code);
@@ -321,7 +336,23 @@ fn build(n: u32, nest: Nest, nested: bool) -> Vec<u8> {
     one(&types(&[(1, 0), (values, values)]), &f)
 }
 
+/// As compilers generate for the initialisers of tables: a few hundred values, each often.
+fn stored_constants(n: u32, store: &I<'_>) -> Vec<u8> {
+    let mut f = Function::new([]);
+    for i in 0..n {
+        f.instruction(&I::I32Const((4 * i % 65_536) as i32));
+        f.instruction(&I::I32Const((i.wrapping_mul(2_654_435_761) >> 23) as i32));
+        f.instruction(store);
+    }
+    f.instruction(&I::End);
+    one(&types(&[(1, 0)]), &f)
+}
+
 fn live_values(n: u32, call: bool) -> Vec<u8> {
+    many_live_values(n, call, 1)
+}
+
+fn many_live_values(n: u32, call: bool, functions: u32) -> Vec<u8> {
     let mut f = Function::new([]);
     f.instruction(&I::LocalGet(0));
     for i in 0..n {
@@ -336,7 +367,7 @@ fn live_values(n: u32, call: bool) -> Vec<u8> {
     }
     f.instruction(&I::I32Store(memory_arg(0)));
     f.instruction(&I::End);
-    one(&types(&[(1, 0)]), &f)
+    many(&types(&[(1, 0)]), &f, functions)
 }
 
 fn locals_and_blocks(n: u32) -> Vec<u8> {
@@ -492,6 +523,21 @@ fn imports(n: u32) -> Vec<u8> {
     }
     let mut module = Module::new();
     module.section(&types(&[])).section(&imports);
+    module.finish()
+}
+
+/// Each of another type of 150 parameters.
+fn imports_of_large_types(n: u32) -> Vec<u8> {
+    let mut types = TypeSection::new();
+    let mut imports = ImportSection::new();
+    for i in 0..n {
+        let wide =
+            |bit: u32| if bit < 32 && i >> bit & 1 != 0 { ValType::I64 } else { ValType::I32 };
+        types.ty().function((0..150).map(wide), []);
+        imports.import("a", &format!("f{i}"), EntityType::Function(i));
+    }
+    let mut module = Module::new();
+    module.section(&types).section(&imports);
     module.finish()
 }
 
