@@ -1,5 +1,7 @@
 /// Names in documents.
 mod documents;
+/// The order of folders, and names of types.
+mod layers;
 /// What a crate needs to be published.
 mod packages;
 
@@ -22,6 +24,7 @@ const BYTES_MAX: usize = 512 * 1024;
 const SAFE: &[&str] = &[
     "crates/pagefork-cli/src/main.rs",
     "crates/pagefork-compiler/src/lib.rs",
+    "crates/pagefork-debuginfo/src/lib.rs",
     "crates/pagefork-layout/src/lib.rs",
     "crates/pagefork-serve/src/lib.rs",
     "crates/pagefork-wasi/src/lib.rs",
@@ -52,13 +55,15 @@ pub(crate) fn run(host: &Host) -> Result {
     let mut wrong = check(&files, &host.root.to_string_lossy());
     wrong.extend(packages::check(&files));
     wrong.extend(documents::check(&files));
+    wrong.extend(layers::check(&files));
     let patches = sabotage::patches(&host.root)?;
     wrong.extend(check_patches(&files, &patches));
     if host.root.join("guest/built").is_dir() {
         wrong.extend(guests::check_built(&host.root)?);
     }
     if wrong.is_empty() {
-        println!("tidy: {} files", files.len());
+        let lines = layers::lines_of_code(&files);
+        println!("tidy: {} files; {lines} lines of code in the runtime's crates", files.len());
         Ok(())
     } else {
         Err(wrong.join("\n"))

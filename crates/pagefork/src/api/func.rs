@@ -1,0 +1,269 @@
+use pagefork_layout::module::FuncType;
+
+use crate::api::host_func::IntoFunc;
+use crate::api::instance::{Extern, Instance};
+use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
+use crate::api::typed::{TypedFunc, WasmValues};
+use crate::base::cell::Cell;
+use crate::base::error::{Result, UsageError};
+use crate::code::engine::Engine;
+use crate::run::enter::{self, Outcome};
+use crate::store::group::StoreGroup;
+use crate::store::handle::Entry;
+use crate::store::handle::Func;
+use crate::store::handle::cells;
+use crate::store::handle::read_results;
+use crate::store::handle::write_values;
+pub(crate) use crate::store::host_func::HostFunc;
+use crate::store::interrupt::{InterruptHandle, Interruption};
+use crate::store::value::Val;
+
+impl Func {
+    /// Makes a closure a function of the type `ty`. It gets the arguments, which
+    /// are of that type, and must set each of the results.
+    ///
+    /// If the closure returns an error, the guests that called it are left, and
+    /// their callers get it, unless it is an [`Exception`](crate::Exception) that
+    /// one of them catches; if it panics, they are left, too, and the panic goes on
+    /// in the embedder. A result that is not set, or of a wrong type, is the error
+    /// [`UsageError::HostResult`].
+    pub fn new<T: 'static>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let store = store.as_context_mut();
+        let function = HostFunc::untyped(store.engine(), ty, function);
+        Self::from_host(&mut store.0.inner, function)
+    }
+
+    /// Makes a closure a function whose type follows from the closure's: up to 16
+    /// parameters, after an optional [`Caller`], and a value, a tuple of values or
+    /// nothing as the result, or a [`Result`] of that. See [`Func::new`] for
+    /// errors and panics.
+    pub fn wrap<T: 'static, Params, Results>(
+        mut store: impl AsContextMut<Data = T>,
+        function: impl IntoFunc<T, Params, Results>,
+    ) -> Self {
+        let store = store.as_context_mut();
+        let function = function.into_host_func(store.engine());
+        Self::from_host(&mut store.0.inner, function)
+    }
+
+    fn from_host(store: &mut StoreGroup, function: HostFunc) -> Self {
+        let definition = store.add_host_function(function.into());
+        Self { store: store.id, definition }
+    }
+
+    /// The function's type.
+    ///
+    /// # Panics
+    /// If the function is of another store.
+    pub fn ty(&self, store: impl AsContext) -> FuncType {
+        let store = &store.as_context().0.inner;
+        assert!(self.store == store.id, "a function of one store was used with another store");
+        store.function_type(self.definition).0.clone()
+    }
+
+    /// Calls the function. `params` must be of its parameters' types; `results` is
+    /// overwritten and must be as long as its list of results.
+    ///
+    /// # Errors
+    /// If values or stores do not match, before anything is called; else whatever
+    /// ends the call: a [`Trap`](crate::Trap), or the error of a host function.
+    ///
+    /// # Panics
+    /// If a host function panics, with its payload.
+    pub fn call(
+        &self,
+        mut store: impl AsContextMut,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<()> {
+        let mut store = store.as_context_mut();
+        let inner = &store.0.inner;
+        inner.check(self.store, "function")?;
+        let (ty, _) = inner.function_type(self.definition);
+        check_count("parameters", ty.params.len(), params.len())?;
+        check_count("results", ty.results.len(), results.len())?;
+        for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
+            param.check_type(inner, *ty, || format!("parameter {i}"))?;
+        }
+        match self.entry(inner) {
+            Entry::Guest(target) => {
+                let cells = cells(&target);
+                // SAFETY: the link zone has cells for each function with an entry stub; the
+                // parameters are as many as the type has.
+                unsafe { write_values(inner, params, cells, target.ordinal)? };
+                // SAFETY: the target is this store's, and its arguments, checked
+                // above, are in its cells.
+                match unsafe { enter::call(store.as_ptr(), &target)? } {
+                    Outcome::Finished => {}
+                    Outcome::Suspended => return Err(UsageError::Suspended.into()),
+                }
+                // SAFETY: the function has finished, so its results are in its cells.
+                unsafe {
+                    read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
+                }
+            }
+            Entry::Host(index) => {
+                let mut buffer = vec![Cell::default(); ty.params.len().max(ty.results.len())];
+                let cells = buffer.as_mut_ptr();
+                // SAFETY: the buffer has a cell for each parameter.
+                unsafe { write_values(inner, params, cells, 0)? };
+                let function = inner.host_function_ptr(index);
+                let _deadline = store.0.inner.begin_host_call()?;
+                // SAFETY: the function is in the store's list; the cells are as
+                // many as it needs and hold arguments of its type.
+                unsafe { ((*function).call)(store.as_ptr(), cells, 0)? };
+                // SAFETY: the function has returned, so its results are in the buffer.
+                unsafe { read_results(&store.0.inner, self.definition, results, cells, 0) };
+            }
+        }
+        Ok(())
+    }
+
+    /// The function with its type known to the compiler: calls need no checks of
+    /// values then, and allocate nothing.
+    ///
+    /// # Errors
+    /// If the function is of another type or store.
+    pub fn typed<Params: WasmValues, Results: WasmValues>(
+        &self,
+        store: impl AsContext,
+    ) -> Result<TypedFunc<Params, Results>> {
+        let inner = &store.as_context().0.inner;
+        inner.check(self.store, "function")?;
+        let (ty, _) = inner.function_type(self.definition);
+        if *ty.params != *Params::TYPES || *ty.results != *Results::TYPES {
+            let asked = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
+            return Err(UsageError::TypeMismatch {
+                what: "the function".to_owned(),
+                expected: asked.to_string(),
+                found: ty.to_string(),
+            }
+            .into());
+        }
+        Ok(TypedFunc::new(*self, self.store, self.entry(inner)))
+    }
+}
+
+fn check_count(what: &'static str, expected: usize, found: usize) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(UsageError::ValueCount { what, expected, found }.into()),
+    }
+}
+
+/// What a host function gets to know about its caller, and its access to the
+/// store.
+pub struct Caller<'a, T: 'static> {
+    pub(crate) store: StoreContextMut<'a, T>,
+    /// Base of the calling instance, 0 if the embedder called.
+    base: usize,
+}
+
+impl<'a, T: 'static> Caller<'a, T> {
+    /// # Safety
+    /// - `store` is a store with data of type `T`, exclusively the caller's for
+    ///   `'a`, and the pointer has the provenance of the whole.
+    /// - `base` is that of an instance of this store, or 0.
+    pub(crate) unsafe fn new(store: *mut StoreGroup, base: usize) -> Self {
+        // SAFETY: the first clause of this function: a whole store with a `T`, exclusively ours.
+        let store = StoreContextMut(unsafe { &mut *store.cast() });
+        Self { store, base }
+    }
+
+    /// The store's engine.
+    pub fn engine(&self) -> &Engine {
+        self.store.engine()
+    }
+
+    /// The embedder's data.
+    pub fn data(&self) -> &T {
+        self.store.data()
+    }
+
+    /// The embedder's data.
+    pub fn data_mut(&mut self) -> &mut T {
+        self.store.data_mut()
+    }
+
+    /// What the calling instance exports by this name; `None` also if the
+    /// embedder called the function itself.
+    pub fn get_export(&mut self, name: &str) -> Option<Extern> {
+        self.instance()?.get_export(&mut self.store, name)
+    }
+
+    /// How much fuel the guest has left while it waits: see [`Store::fuel`](crate::Store::fuel).
+    ///
+    /// # Errors
+    /// As [`Store::fuel`](crate::Store::fuel).
+    pub fn fuel(&self) -> Result<u64> {
+        self.store.fuel()
+    }
+
+    /// Gives the guest other fuel to go on with: see [`Store::set_fuel`](crate::Store::set_fuel).
+    ///
+    /// # Errors
+    /// As [`Store::set_fuel`](crate::Store::set_fuel).
+    pub fn set_fuel(&mut self, fuel: u64) -> Result<()> {
+        self.store.set_fuel(fuel)
+    }
+
+    /// Lets the guest pay for what the host function does.
+    ///
+    /// # Errors
+    /// As [`Store::charge_fuel`](crate::Store::charge_fuel).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Config, Engine, Func, Result, Store};
+    ///
+    /// let mut store = Store::new(&Engine::new(Config::new().fuel(true))?, ());
+    /// let work = Func::wrap(&mut store, |mut caller: Caller<'_, ()>, size: u32| -> Result<()> {
+    ///     caller.charge_fuel(u64::from(size) * 10)
+    /// });
+    /// store.set_fuel(25)?;
+    /// let work = work.typed::<u32, ()>(&store)?;
+    /// work.call(&mut store, 2)?;
+    /// assert_eq!(store.fuel()?, 5);
+    /// assert!(work.call(&mut store, 1).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn charge_fuel(&mut self, units: u64) -> Result<()> {
+        self.store.charge_fuel(units)
+    }
+
+    /// What interrupts the store's guests from other threads.
+    ///
+    /// # Errors
+    /// As of [`Store::interrupt_handle`](crate::Store::interrupt_handle).
+    pub fn interrupt_handle(&self) -> Result<InterruptHandle> {
+        self.store.interrupt_handle()
+    }
+
+    /// Tells a host function that waits or works for long when to stop: the guest that
+    /// called it traps as soon as it returns then.
+    pub fn interruption(&self) -> Interruption<'_> {
+        Interruption::of(&self.store.0.inner.interrupts)
+    }
+
+    /// The store.
+    pub fn as_context(&self) -> StoreContext<'_, T> {
+        AsContext::as_context(self)
+    }
+
+    /// The store.
+    pub fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+        AsContextMut::as_context_mut(self)
+    }
+
+    fn instance(&self) -> Option<Instance> {
+        let inner = &self.store.0.inner;
+        // SAFETY: `base` is that of an instance of the store, or 0.
+        let ordinal = unsafe { inner.ordinal_of(self.base) };
+        (ordinal != 0).then(|| Instance::from_ordinal(inner, ordinal))
+    }
+}

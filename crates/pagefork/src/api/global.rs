@@ -1,0 +1,117 @@
+use pagefork_layout::module::{ConstExpr, Export, GlobalType, Item, ModuleInfo};
+
+use crate::api::store::{AsContext, AsContextMut};
+use crate::base::error::{Result, UsageError};
+use crate::code::module::Module;
+use crate::run::instantiate::spawn_alone;
+use crate::store::group::Entity;
+use crate::store::group::{StoreGroup, StoreId};
+use crate::store::value::Val;
+
+/// A global variable of a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Global, GlobalType, Store, Val, ValType};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let ty = GlobalType { content: ValType::I64, mutable: true };
+/// let global = Global::new(&mut store, ty, Val::I64(1))?;
+/// global.set(&mut store, Val::I64(-5))?;
+/// assert_eq!(global.get(&mut store).i64(), Some(-5));
+/// assert!(global.set(&mut store, Val::I32(0)).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Global {
+    store: StoreId,
+    entity: Entity,
+}
+
+impl Global {
+    /// Makes a global of the host, which has a slot of its own.
+    ///
+    /// # Errors
+    /// If the value is not of the global's type or of another store, a limit of
+    /// the store is met, or the system refuses address space.
+    pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self> {
+        let store = &mut store.as_context_mut().0.inner;
+        value.check_type(store, ty.content, || "the value of the global".to_owned())?;
+        let next = store.next_ordinal();
+        let cell = value.to_cell(store, next)?;
+        let info = ModuleInfo {
+            globals: vec![ty],
+            // References mean something in this store only, so they are no part
+            // of the image.
+            global_inits: vec![match ty.content.is_ref() {
+                true => ConstExpr::Null,
+                false => ConstExpr::Bits(cell.u128()),
+            }],
+            exports: vec![Export { name: "global".to_owned(), item: Item::Global(0) }],
+            ..ModuleInfo::default()
+        };
+        let module = Module::without_code(&store.engine, info)?;
+        let ordinal = spawn_alone(store, &module)?;
+        let entity = Entity { ordinal, own_index: 0 };
+        if ty.content.is_ref() {
+            store.instance_mut(ordinal).initial_word = cell.low;
+            store.set_global_word(entity, cell.low);
+        }
+        Ok(Self::from_entity(store, entity))
+    }
+
+    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
+        Self { store: store.id, entity }
+    }
+
+    /// # Errors
+    /// If the global is of another store.
+    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
+        store.check(self.store, "global").map(|()| self.entity)
+    }
+
+    fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
+        assert!(self.store == store.id, "a global of one store was used with another store");
+        self.entity
+    }
+
+    /// The global's type.
+    ///
+    /// # Panics
+    /// If the global is of another store.
+    pub fn ty(&self, store: impl AsContext) -> GlobalType {
+        let store = &store.as_context().0.inner;
+        store.global_type(self.entity_or_panic(store))
+    }
+
+    /// The global's value.
+    ///
+    /// # Panics
+    /// If the global is of another store.
+    pub fn get(&self, mut store: impl AsContextMut) -> Val {
+        let store = &store.as_context_mut().0.inner;
+        let entity = self.entity_or_panic(store);
+        let ty = store.global_type(entity).content;
+        Val::from_cell(store.global_cell(entity), ty, store, entity.ordinal)
+    }
+
+    /// Sets the global's value.
+    ///
+    /// # Errors
+    /// If the global is immutable, or the value is of another type or store.
+    pub fn set(&self, mut store: impl AsContextMut, value: Val) -> Result<()> {
+        let store = &mut store.as_context_mut().0.inner;
+        let entity = self.entity(store)?;
+        let ty = store.global_type(entity);
+        if !ty.mutable {
+            return Err(UsageError::ImmutableGlobal.into());
+        }
+        value.check_type(store, ty.content, || "the value of the global".to_owned())?;
+        let cell = value.to_cell(store, entity.ordinal)?;
+        store.note_writer();
+        // SAFETY: the cell is in the state zone.
+        unsafe { store.global_address(entity).write(cell) };
+        Ok(())
+    }
+}

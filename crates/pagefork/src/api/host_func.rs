@@ -1,0 +1,193 @@
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use pagefork_layout::module::{FuncType, ValType};
+
+use crate::api::func::Caller;
+use crate::api::typed::{Owner, WasmTy, WasmValues};
+use crate::base::cell::Cell;
+use crate::base::error::{Error, Result, UsageError};
+use crate::code::engine::Engine;
+use crate::store::group::StoreGroup;
+use crate::store::host_func::Call;
+use crate::store::host_func::HostFunc;
+use crate::store::value::Val;
+
+impl HostFunc {
+    fn typed<Params: WasmValues, Results: WasmValues>(engine: &Engine, call: Box<Call>) -> Self {
+        let ty = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
+        let mut uses = engine.type_uses();
+        let (type_id, ty) = uses.add_shared(ty);
+        Self { type_id, ty, call, _uses: uses }
+    }
+
+    pub(crate) fn untyped<T: 'static>(
+        engine: &Engine,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let mut uses = engine.type_uses();
+        let (type_id, ty) = uses.add_shared(ty);
+        let types = Arc::clone(&ty);
+        let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+            // SAFETY: `Call` says that store, cells and base are of one store and function type.
+            unsafe {
+                let owner = (*store).ordinal_of(base);
+                // A function that this one calls takes another buffer.
+                let mut values = std::mem::take(&mut (*store).values);
+                values.clear();
+                for (i, ty) in types.params.iter().enumerate() {
+                    values.push(Val::from_cell(cells.add(i).read(), *ty, &*store, owner));
+                }
+                values.extend(types.results.iter().map(|ty| unset(*ty)));
+                let (params, results) = values.split_at_mut(types.params.len());
+                let result = function(Caller::new(store, base), params, results);
+                let result = result.and_then(|()| {
+                    for (i, value) in results.iter().enumerate() {
+                        check_result(&*store, &types, i, value)?;
+                        cells.add(i).write(value.to_cell(&*store, owner)?);
+                    }
+                    Ok(())
+                });
+                (*store).values = values;
+                result
+            }
+        };
+        Self { type_id, ty, call: Box::new(call), _uses: uses }
+    }
+}
+
+/// What a result of this type is before the host function sets it: a value of another type.
+fn unset(ty: ValType) -> Val {
+    match ty {
+        ValType::Ref(_) => Val::I32(0),
+        _ => Val::FuncRef(None),
+    }
+}
+
+/// # Errors
+/// If the value cannot be that result of a host function of this type.
+fn check_result(store: &StoreGroup, ty: &FuncType, index: usize, value: &Val) -> Result<()> {
+    let expected = ty.results[index];
+    let found = match (value, unset(expected)) {
+        (Val::FuncRef(None), Val::FuncRef(None)) | (Val::I32(0), Val::I32(0)) => "unset".to_owned(),
+        _ => match value.check_type(store, expected, String::new) {
+            Err(error) if matches!(error.downcast_ref(), Some(UsageError::TypeMismatch { .. })) => {
+                value.ty().to_string()
+            }
+            other => return other,
+        },
+    };
+    let (ty, expected) = (ty.to_string(), expected.to_string());
+    Err(UsageError::HostResult { ty, index, expected, found }.into())
+}
+
+/// Closures that can be host functions: `Fn(A, B, ..) -> R` and
+/// `Fn(Caller<'_, T>, A, B, ..) -> R` with up to 16 parameters of types that are
+/// [`WasmTy`], and a result that is [`WasmRet`].
+pub trait IntoFunc<T, Params, Results>: Send + Sync + 'static {
+    #[doc(hidden)]
+    fn into_host_func(self, engine: &Engine) -> HostFunc;
+}
+
+/// What host functions may return: nothing, a value, a tuple of values, or a
+/// [`Result`] of one of these.
+pub trait WasmRet {
+    #[doc(hidden)]
+    type Values: WasmValues;
+
+    #[doc(hidden)]
+    fn into_result(self) -> Result<Self::Values>;
+}
+
+impl<R: WasmValues> WasmRet for R {
+    type Values = R;
+
+    #[inline]
+    fn into_result(self) -> Result<R> {
+        Ok(self)
+    }
+}
+
+impl<R: WasmValues, E: Into<Box<dyn StdError + Send + Sync>>> WasmRet for Result<R, E> {
+    type Values = R;
+
+    #[inline]
+    fn into_result(self) -> Result<R> {
+        self.map_err(|error| Error::from_boxed(error.into()))
+    }
+}
+
+macro_rules! into_func {
+    ($($arg:ident)*) => {
+        #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
+        #[allow(unused_mut, unused_variables, unused_assignments, reason = "without parameters")]
+        impl<T, F, R, $($arg),*> IntoFunc<T, ($($arg,)*), R> for F
+        where
+            F: Fn($($arg),*) -> R + Send + Sync + 'static,
+            R: WasmRet,
+            $($arg: WasmTy,)*
+        {
+            fn into_host_func(self, engine: &Engine) -> HostFunc {
+                let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+                    // SAFETY: `Call` says that store, cells and base are of one store and function type.
+                    unsafe {
+                        let mut cell = cells;
+                        $(
+                            let $arg = $arg::read(cell, Owner::of_base(&*store, base));
+                            cell = cell.add(1);
+                        )*
+                        let results = self($($arg),*).into_result()?;
+                        results.write(cells, Owner::of_base(&*store, base))
+                    }
+                };
+                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
+            }
+        }
+
+        #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
+        #[allow(unused_mut, unused_variables, unused_assignments, reason = "without parameters")]
+        impl<T, F, R, $($arg),*> IntoFunc<T, (Caller<'_, T>, $($arg,)*), R> for F
+        where
+            T: 'static,
+            F: Fn(Caller<'_, T>, $($arg),*) -> R + Send + Sync + 'static,
+            R: WasmRet,
+            $($arg: WasmTy,)*
+        {
+            fn into_host_func(self, engine: &Engine) -> HostFunc {
+                let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+                    // SAFETY: `Call` says that store, cells and base are of one store and function type.
+                    unsafe {
+                        let mut cell = cells;
+                        $(
+                            let $arg = $arg::read(cell, Owner::of_base(&*store, base));
+                            cell = cell.add(1);
+                        )*
+                        let caller = Caller::<T>::new(store, base);
+                        let results = self(caller, $($arg),*).into_result()?;
+                        results.write(cells, Owner::of_base(&*store, base))
+                    }
+                };
+                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
+            }
+        }
+    };
+}
+
+into_func!();
+into_func!(A);
+into_func!(A B);
+into_func!(A B C);
+into_func!(A B C D);
+into_func!(A B C D E);
+into_func!(A B C D E G);
+into_func!(A B C D E G H);
+into_func!(A B C D E G H I);
+into_func!(A B C D E G H I J);
+into_func!(A B C D E G H I J K);
+into_func!(A B C D E G H I J K L);
+into_func!(A B C D E G H I J K L M);
+into_func!(A B C D E G H I J K L M N);
+into_func!(A B C D E G H I J K L M N O);
+into_func!(A B C D E G H I J K L M N O P);
+into_func!(A B C D E G H I J K L M N O P Q);

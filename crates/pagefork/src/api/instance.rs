@@ -1,0 +1,258 @@
+use pagefork_layout::module::{ExternType, Item};
+use pagefork_layout::text::OneLine;
+use pagefork_pages::Choice;
+
+use crate::api::global::Global;
+use crate::api::imports;
+use crate::api::memory::Memory;
+use crate::api::store::{AsContext, AsContextMut, StoreContext};
+use crate::api::table::Table;
+use crate::api::typed::{TypedFunc, WasmValues};
+use crate::base::error::{Result, UsageError};
+use crate::code::module::Module;
+use crate::store::group::{StoreGroup, StoreId};
+use crate::store::handle::Func;
+use crate::store::handle::Tag;
+
+/// A module in a store, with its memory, tables and globals.
+#[derive(Clone, Copy, Debug)]
+pub struct Instance {
+    store: StoreId,
+    ordinal: u32,
+}
+
+/// Something that can be imported and exported.
+#[derive(Clone, Copy, Debug)]
+pub enum Extern {
+    /// A function.
+    Func(Func),
+    /// A global.
+    Global(Global),
+    /// A table.
+    Table(Table),
+    /// A memory.
+    Memory(Memory),
+    /// A tag of exceptions.
+    Tag(Tag),
+}
+
+macro_rules! externs {
+    ($($variant:ident, $into:ident;)*) => {
+        impl Extern {
+            $(
+                #[doc = concat!("The ", stringify!($variant), ", if it is one.")]
+                pub fn $into(self) -> Option<$variant> {
+                    if let Self::$variant(value) = self { Some(value) } else { None }
+                }
+            )*
+        }
+
+        $(
+            impl From<$variant> for Extern {
+                fn from(value: $variant) -> Self {
+                    Self::$variant(value)
+                }
+            }
+        )*
+    };
+}
+
+externs! {
+    Func, into_func;
+    Global, into_global;
+    Table, into_table;
+    Memory, into_memory;
+    Tag, into_tag;
+}
+
+impl Extern {
+    /// Its type; a table's and a memory's has the present size as the minimum.
+    ///
+    /// # Panics
+    /// If it is of another store.
+    pub fn ty(&self, store: impl AsContext) -> ExternType {
+        match self {
+            Self::Func(function) => ExternType::Func(function.ty(store)),
+            Self::Global(global) => ExternType::Global(global.ty(store)),
+            Self::Table(table) => ExternType::Table(table.ty(store)),
+            Self::Memory(memory) => ExternType::Memory(memory.ty(store)),
+            Self::Tag(tag) => ExternType::Tag(tag.ty(store)),
+        }
+    }
+}
+
+/// An export of an instance.
+#[derive(Clone, Debug)]
+pub struct Export {
+    name: String,
+    value: Extern,
+}
+
+impl Export {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is exported.
+    pub fn into_extern(self) -> Extern {
+        self.value
+    }
+}
+
+impl Instance {
+    /// Instantiates a module with these imports, in the order of
+    /// [`Module::imports`], and runs its start function.
+    ///
+    /// # Errors
+    /// If the imports do not match, a limit is met, or the system refuses address
+    /// space: nothing is left behind then. If a segment does not fit or the start
+    /// function traps: what was written to imported tables and memories before
+    /// stays written, as the specification says.
+    ///
+    /// # Panics
+    /// If a host function panics that the start function calls.
+    pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self> {
+        let mut store = store.as_context_mut();
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        unsafe { imports::instantiate(store.as_ptr(), module, imports) }
+    }
+
+    pub(crate) fn from_ordinal(store: &StoreGroup, ordinal: u32) -> Self {
+        Self { store: store.id, ordinal }
+    }
+
+    pub(crate) fn ordinal(&self, store: &StoreGroup) -> Result<u32> {
+        store.check(self.store, "instance").map(|()| self.ordinal)
+    }
+
+    /// The instance's module.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn module<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a Module {
+        let store = &store.into().0.inner;
+        self.assert_store(store);
+        &store.instance(self.ordinal).module
+    }
+
+    /// How the instance's slot is reset, and why so: what [`ResetKind::Auto`] has come to by
+    /// what it has seen of earlier runs.
+    ///
+    /// [`ResetKind::Auto`]: crate::ResetKind::Auto
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn strategy(&self, store: impl AsContext) -> Choice {
+        let store = &store.as_context().0.inner;
+        self.assert_store(store);
+        store.instance(self.ordinal).slot.strategy()
+    }
+
+    /// What the instance exports by this name.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_export(&self, mut store: impl AsContextMut, name: &str) -> Option<Extern> {
+        let store = &store.as_context_mut().0.inner;
+        self.assert_store(store);
+        let item = store.instance(self.ordinal).module.export(name)?;
+        Some(self.item(store, item))
+    }
+
+    /// The exported function `name`.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_func(&self, store: impl AsContextMut, name: &str) -> Option<Func> {
+        self.get_export(store, name)?.into_func()
+    }
+
+    /// The exported function `name`, with its type known to the compiler.
+    ///
+    /// # Errors
+    /// If there is no such function, or it is of another type.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_typed_func<Params: WasmValues, Results: WasmValues>(
+        &self,
+        mut store: impl AsContextMut,
+        name: &str,
+    ) -> Result<TypedFunc<Params, Results>> {
+        let function = self.get_func(&mut store, name);
+        let kind = "function";
+        let function =
+            function.ok_or_else(|| UsageError::NoExport { kind, name: name.to_owned() })?;
+        function
+            .typed(&store)
+            .map_err(|error| error.about(format_args!("the exported function {:?}", OneLine(name))))
+    }
+
+    /// The exported memory `name`.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_memory(&self, store: impl AsContextMut, name: &str) -> Option<Memory> {
+        self.get_export(store, name)?.into_memory()
+    }
+
+    /// The exported table `name`.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_table(&self, store: impl AsContextMut, name: &str) -> Option<Table> {
+        self.get_export(store, name)?.into_table()
+    }
+
+    /// The exported global `name`.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_global(&self, store: impl AsContextMut, name: &str) -> Option<Global> {
+        self.get_export(store, name)?.into_global()
+    }
+
+    /// All exports, in the order of the module.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn exports(&self, mut store: impl AsContextMut) -> impl ExactSizeIterator<Item = Export> {
+        let store = &store.as_context_mut().0.inner;
+        self.assert_store(store);
+        let info = store.instance(self.ordinal).module.info();
+        let exports: Vec<Export> = info
+            .exports
+            .iter()
+            .map(|export| Export {
+                name: export.name.clone(),
+                value: self.item(store, export.item),
+            })
+            .collect();
+        exports.into_iter()
+    }
+
+    fn item(&self, store: &StoreGroup, item: Item) -> Extern {
+        match item {
+            Item::Func(index) => {
+                let definition = store.function(self.ordinal, index);
+                let function = Func::from_reference(store, definition);
+                function.expect("a definition is not null").into()
+            }
+            Item::Global(index) => {
+                Global::from_entity(store, store.global(self.ordinal, index)).into()
+            }
+            Item::Table(index) => {
+                Table::from_entity(store, store.table(self.ordinal, index)).into()
+            }
+            Item::Memory(index) => {
+                Memory::from_entity(store, store.memory(self.ordinal, index)).into()
+            }
+            Item::Tag(index) => Tag::from_entity(store, store.tag(self.ordinal, index)).into(),
+        }
+    }
+
+    fn assert_store(&self, store: &StoreGroup) {
+        assert!(self.store == store.id, "an instance of one store was used with another store");
+    }
+}

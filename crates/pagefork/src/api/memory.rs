@@ -1,0 +1,276 @@
+use std::marker::PhantomData;
+use std::ptr;
+
+use pagefork_layout::module::{Export, Item, MemoryType, ModuleInfo};
+use pagefork_layout::page::WASM_PAGE_SIZE;
+use pagefork_pages::{Slot, View};
+
+use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
+use crate::base::error::{MemoryAccessError, Result, UsageError};
+use crate::code::module::Module;
+use crate::run::instantiate::spawn_alone;
+use crate::store::group::Entity;
+use crate::store::group::{StoreGroup, StoreId};
+use crate::store::interrupt::Interruption;
+use crate::store::memories::pages_max;
+
+/// A linear memory of a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Memory, MemoryType, Store};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let memory = Memory::new(&mut store, MemoryType::new(1, Some(2)))?;
+/// memory.write(&mut store, 65_530, b"abcdef")?;
+/// assert!(memory.write(&mut store, 65_531, b"abcdef").is_err());
+/// assert_eq!(memory.grow(&mut store, 1)?, 1);
+/// memory.write(&mut store, 65_531, b"abcdef")?;
+/// assert_eq!(&memory.data(&store)[65_530..65_534], b"aabc");
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    store: StoreId,
+    entity: Entity,
+}
+
+impl Memory {
+    /// Makes a memory of the host, which has a slot of its own.
+    ///
+    /// # Errors
+    /// If the type is not possible, a limit of the store is met, or the system
+    /// refuses address space.
+    pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self> {
+        let store = &mut store.as_context_mut().0.inner;
+        let pages_max = pages_max(ty.memory64);
+        let maximum = ty.maximum.unwrap_or(pages_max);
+        if ty.minimum > maximum || maximum > pages_max {
+            let what = format!("a memory of {} to {maximum} wasm pages", ty.minimum);
+            return Err(UsageError::InvalidType(what).into());
+        }
+        let info = ModuleInfo {
+            memories: vec![ty],
+            exports: vec![Export { name: "memory".to_owned(), item: Item::Memory(0) }],
+            ..ModuleInfo::default()
+        };
+        let module = Module::without_code(&store.engine, info)?;
+        let ordinal = spawn_alone(store, &module)?;
+        Ok(Self::from_entity(store, Entity { ordinal, own_index: 0 }))
+    }
+
+    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
+        Self { store: store.id, entity }
+    }
+
+    /// # Errors
+    /// If the memory is of another store.
+    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
+        store.check(self.store, "memory").map(|()| self.entity)
+    }
+
+    fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
+        assert!(self.store == store.id, "a memory of one store was used with another store");
+        self.entity
+    }
+
+    /// The memory's type, with the present size as its minimum.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn ty(&self, store: impl AsContext) -> MemoryType {
+        let store = &store.as_context().0.inner;
+        store.memory_type(self.entity_or_panic(store))
+    }
+
+    /// The memory's bytes.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
+        let store = &store.into().0.inner;
+        let (start, size) = store.memory_bytes(self.entity_or_panic(store));
+        // SAFETY: the bytes are mapped while the store is borrowed, and only
+        // guests write them, which need the store mutably.
+        unsafe { std::slice::from_raw_parts(start, size) }
+    }
+
+    /// The memory's bytes.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn data_mut<'a, T: 'static>(
+        &self,
+        store: impl Into<StoreContextMut<'a, T>>,
+    ) -> &'a mut [u8] {
+        self.data_and_store_mut(store).0
+    }
+
+    /// The memory's bytes and the embedder's data.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn data_and_store_mut<'a, T: 'static>(
+        &self,
+        store: impl Into<StoreContextMut<'a, T>>,
+    ) -> (&'a mut [u8], &'a mut T) {
+        let full = store.into().0;
+        let entity = self.entity_or_panic(&full.inner);
+        full.inner.note_writer();
+        full.inner.note_view(entity);
+        let (start, size) = full.inner.memory_bytes(entity);
+        // SAFETY: the bytes are mapped while the store is borrowed, and they are
+        // no part of the embedder's data.
+        (unsafe { std::slice::from_raw_parts_mut(start, size) }, &mut full.data)
+    }
+
+    /// The memory's bytes for the current thread alone, and the embedder's data. Whoever
+    /// writes a little this way, instead of through [`Memory::data_mut`], spares the store a
+    /// search for what has been written when it is reset.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn local_and_store_mut<'a, T: 'static>(
+        &self,
+        store: impl Into<StoreContextMut<'a, T>>,
+    ) -> (LocalMemory<'a>, &'a mut T) {
+        let full = store.into().0;
+        let entity = self.entity_or_panic(&full.inner);
+        full.inner.note_writer();
+        let (start, size) = full.inner.memory_bytes(entity);
+        let slot = &raw mut full.inner.instance_mut(entity.ordinal).slot;
+        // SAFETY: the bytes are mapped while the store is borrowed, and they are
+        // no part of the embedder's data.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, size) };
+        let interruption = Interruption::of(&full.inner.interrupts);
+        let memory = LocalMemory { bytes, slot, interruption, borrowed: PhantomData };
+        (memory, &mut full.data)
+    }
+
+    /// Copies bytes out of the memory, from byte `offset` on.
+    ///
+    /// # Errors
+    /// If they are not all within the memory; nothing is copied then.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn read(
+        &self,
+        store: impl AsContext,
+        offset: usize,
+        into: &mut [u8],
+    ) -> Result<(), MemoryAccessError> {
+        let context = store.as_context();
+        let data = self.data(context);
+        let size = data.len() as u64;
+        let bytes = data.get(offset..).and_then(|rest| rest.get(..into.len()));
+        let error = MemoryAccessError { offset: offset as u64, length: into.len() as u64, size };
+        into.copy_from_slice(bytes.ok_or(error)?);
+        Ok(())
+    }
+
+    /// Copies bytes into the memory, from byte `offset` on.
+    ///
+    /// # Errors
+    /// If they do not all fit into the memory; nothing is copied then.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn write(
+        &self,
+        mut store: impl AsContextMut,
+        offset: usize,
+        from: &[u8],
+    ) -> Result<(), MemoryAccessError> {
+        let store = &mut store.as_context_mut().0.inner;
+        let entity = self.entity_or_panic(store);
+        let (offset, length) = (offset as u64, from.len() as u64);
+        store.memory_init(entity, from, offset, 0, length).map_err(|_| MemoryAccessError {
+            offset,
+            length,
+            size: store.memory_bytes(entity).1 as u64,
+        })
+    }
+
+    /// The memory's size in wasm pages of 64 KiB.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn size(&self, store: impl AsContext) -> u64 {
+        self.data_size(store) as u64 / WASM_PAGE_SIZE
+    }
+
+    /// The memory's size in bytes.
+    ///
+    /// # Panics
+    /// If the memory is of another store.
+    pub fn data_size(&self, store: impl AsContext) -> usize {
+        let store = &store.as_context().0.inner;
+        store.memory_bytes(self.entity_or_panic(store)).1
+    }
+
+    /// Makes the memory `delta` wasm pages larger; returns the size before.
+    ///
+    /// # Errors
+    /// If that is beyond the memory's maximum, the room that its slot has, or the
+    /// store's limit, or the system refuses memory.
+    pub fn grow(&self, mut store: impl AsContextMut, delta: u64) -> Result<u64> {
+        let store = &mut store.as_context_mut().0.inner;
+        let entity = self.entity(store)?;
+        store.grow_memory(entity, delta)
+    }
+}
+
+/// The bytes of a memory, for the current thread alone: see
+/// [`Memory::local_and_store_mut`].
+#[derive(Debug)]
+pub struct LocalMemory<'a> {
+    bytes: &'a mut [u8],
+    /// The memory's slot, or null if the bytes are of no memory.
+    slot: *mut Slot,
+    interruption: Interruption<'a>,
+    borrowed: PhantomData<&'a mut Slot>,
+}
+
+impl<'a> From<&'a mut [u8]> for LocalMemory<'a> {
+    /// Bytes of no memory.
+    fn from(bytes: &'a mut [u8]) -> Self {
+        let interruption = Interruption::default();
+        Self { bytes, slot: ptr::null_mut(), interruption, borrowed: PhantomData }
+    }
+}
+
+impl<'a> LocalMemory<'a> {
+    /// Tells when the guest is to be stopped whose memory it is: see
+    /// [`Caller::interruption`](crate::Caller::interruption). Never, of bytes of no memory.
+    pub fn interruption(&self) -> Interruption<'a> {
+        self.interruption
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// All bytes, for whoever writes them in whatever way.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the slot is borrowed mutably as long as `self` is, and by nobody else.
+        if let Some(slot) = unsafe { self.slot.as_mut() } {
+            slot.note_view(View::UntilReset);
+        }
+        self.bytes
+    }
+
+    /// Copies bytes into the memory, from byte `offset` on.
+    ///
+    /// # Errors
+    /// If they do not all fit into the memory; nothing is copied then.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), MemoryAccessError> {
+        let size = self.bytes.len() as u64;
+        let bytes = self.bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));
+        let error = MemoryAccessError { offset: offset as u64, length: from.len() as u64, size };
+        bytes.ok_or(error)?.copy_from_slice(from);
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use pagefork_pages::{Strategies, StrategyConfig};
+
+use crate::api::imports::match_imports;
+use crate::api::instance::{Extern, Instance};
+use crate::api::linker::Definition;
+use crate::api::store::{AsContextMut, Invariant, Store};
+use crate::base::error::{Result, UsageError};
+use crate::code::module::Module;
+use crate::code::pool::{Home, Parked};
+use crate::run::instantiate;
+use crate::store::host_func::HostFunc;
+use crate::store::interrupt::InterruptHandle;
+use crate::store::limits::StoreLimits;
+
+/// A module with what its imports are, checked: instances of it are made without
+/// looking names up.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (global $count (mut i32) (i32.const 0))
+///     (func (export "next") (result i32)
+///         (global.set $count (i32.add (global.get $count) (i32.const 1)))
+///         (global.get $count)))"#)?;
+/// let pre = Linker::<()>::new(&engine).instantiate_pre(&module)?;
+/// for _ in 0..3 {
+///     // A fresh instance each time, in the slot of the one before.
+///     let (mut store, instance) = pre.spawn(())?;
+///     let next = instance.get_typed_func::<(), i32>(&mut store, "next")?;
+///     assert_eq!((next.call(&mut store, ())?, next.call(&mut store, ())?), (1, 2));
+/// }
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+pub struct InstancePre<T> {
+    shared: Arc<Shared>,
+    data: Invariant<T>,
+}
+
+struct Shared {
+    module: Module,
+    imports: Vec<Definition>,
+    /// The imports, if all are host functions.
+    host_functions: Option<Box<[Arc<HostFunc>]>>,
+    /// What slots are reset by, where the engine's way is not good enough.
+    strategies: Option<Strategies>,
+    home: Home,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.home.close(self.module.engine().pool());
+    }
+}
+
+impl<T: 'static> InstancePre<T> {
+    pub(crate) fn new(module: Module, imports: Vec<Definition>) -> Self {
+        Self::with(module, imports, None)
+    }
+
+    fn with(module: Module, imports: Vec<Definition>, strategies: Option<Strategies>) -> Self {
+        let host_functions = imports
+            .iter()
+            .map(|import| match import {
+                Definition::HostFunc(function) => Some(Arc::clone(function)),
+                Definition::Extern(_) => None,
+            })
+            .collect();
+        let home = Home::new(module.engine().pool());
+        let shared = Shared { module, imports, host_functions, strategies, home };
+        Self { shared: Arc::new(shared), data: PhantomData }
+    }
+
+    /// The module.
+    pub fn module(&self) -> &Module {
+        &self.shared.module
+    }
+
+    /// The same, with its own way of resetting slots, instead of the engine's.
+    ///
+    /// # Errors
+    /// [`PagesError::IllegalStrategies`](crate::PagesError) if the parts do not go
+    /// together, or not with the engine's code.
+    pub fn with_strategies(&self, config: StrategyConfig) -> Result<Self> {
+        let strategies = self.module().engine().check_strategies(config)?;
+        let Shared { module, imports, .. } = &*self.shared;
+        Ok(Self::with(module.clone(), imports.clone(), Some(strategies)))
+    }
+
+    /// Makes an instance, and runs the module's start function.
+    ///
+    /// # Errors
+    /// If an import is of another store; else as [`Instance::new`].
+    ///
+    /// # Panics
+    /// If a host function panics that the start function calls.
+    pub fn instantiate(&self, mut store: impl AsContextMut<Data = T>) -> Result<Instance> {
+        let mut store = store.as_context_mut();
+        let inner = &mut store.0.inner;
+        // Host functions know their types by the numbers of their engine.
+        instantiate::check_engine(inner, self.module())?;
+        let strategies = self.shared.strategies.as_ref();
+        let imports = match &self.shared.host_functions {
+            Some(functions) if inner.host_functions.is_empty() => {
+                inner.host_functions.extend(functions.iter().cloned());
+                instantiate::host_imports(functions.len())
+            }
+            _ => {
+                let imports = self.shared.imports.iter().map(|import| import.in_store(inner));
+                let imports: Vec<Extern> = imports.collect();
+                match_imports(inner, self.module(), &imports)?
+            }
+        };
+        let (store, module) = (store.as_ptr(), self.module());
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        unsafe {
+            let ordinal = instantiate::instantiate(store, module, imports, strategies)?;
+            Ok(Instance::from_ordinal(&*store, ordinal))
+        }
+    }
+
+    /// Makes a fresh instance in a store of its own, and runs the module's start
+    /// function. When the store is dropped its slot is reset, and kept for the next
+    /// one: spawning it takes no system call and no allocation then.
+    ///
+    /// # Errors
+    /// [`UsageError::ImportOfStore`] if an import is not a host function of the linker;
+    /// else as [`Instance::new`].
+    ///
+    /// # Panics
+    /// If a host function panics that the start function calls.
+    #[inline]
+    pub fn spawn(&self, data: T) -> Result<(Store<T>, Instance)> {
+        self.spawn_for(0, data)
+    }
+
+    /// As [`InstancePre::spawn`], for one of several tenants, which the embedder numbers:
+    /// of what another tenant left on the stack nothing is there. Without that, an
+    /// instance can find bytes on its stack that an earlier one of the same module left,
+    /// if compiled code is wrong or speculates.
+    ///
+    /// # Errors
+    /// As of [`InstancePre::spawn`].
+    ///
+    /// # Panics
+    /// As of [`InstancePre::spawn`].
+    pub fn spawn_for(&self, tenant: u64, data: T) -> Result<(Store<T>, Instance)> {
+        self.spawn_prepared(tenant, data, |_| Ok(()))
+    }
+
+    /// As [`InstancePre::spawn_for`], with limits that hold from the start. `watch` is
+    /// given what interrupts the store's guests before any of them runs: what is set
+    /// once the instance is there comes too late for the module's start function.
+    ///
+    /// # Errors
+    /// As of [`InstancePre::spawn`], if the instance starts with more than the limits
+    /// allow, and if the engine's code cannot be interrupted: see
+    /// [`Config::interruption`](crate::Config::interruption).
+    ///
+    /// # Panics
+    /// As of [`InstancePre::spawn`], and if `watch` does.
+    pub fn spawn_limited(
+        &self,
+        tenant: u64,
+        data: T,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> Result<(Store<T>, Instance)> {
+        self.spawn_prepared(tenant, data, |store| {
+            store.set_limits(limits);
+            watch(store.interrupt_handle()?);
+            instantiate::check_limits(store.inner())
+        })
+    }
+
+    /// Spawns an instance in a store that `prepare` has set up: nothing has run in it.
+    #[inline]
+    fn spawn_prepared(
+        &self,
+        tenant: u64,
+        data: T,
+        prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+    ) -> Result<(Store<T>, Instance)> {
+        let shared = &*self.shared;
+        let pool = shared.module.engine().pool();
+        let mut store = match pool.take(shared.home.0.key) {
+            // SAFETY: what is parked under this key has data of type `T`.
+            Some(Parked::Store(parked)) => unsafe { Store::unpark(parked, data) },
+            _ => return self.spawn_cold(tenant, data, prepare),
+        };
+        // SAFETY: the store is ours, and the pointer is to the whole of it.
+        instantiate::take_over_parked(unsafe { &mut *store.as_ptr() }, tenant)?;
+        prepare(&mut store)?;
+        // SAFETY: the store is ours, and the pointer is to the whole of it.
+        unsafe { instantiate::start_again(store.as_ptr())? };
+        let instance = Instance::from_ordinal(store.inner(), 1);
+        Ok((store, instance))
+    }
+
+    #[cold]
+    fn spawn_cold(
+        &self,
+        tenant: u64,
+        data: T,
+        prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+    ) -> Result<(Store<T>, Instance)> {
+        let shared = &*self.shared;
+        if shared.host_functions.is_none() {
+            let of_store = |import: &&Definition| matches!(import, Definition::Extern(_));
+            let at = shared.imports.iter().position(|import| of_store(&import));
+            let import = shared.module.imports().nth(at.expect("one is of a store"));
+            let import = import.expect("there are as many");
+            let (module, name) = (import.module().to_owned(), import.name().to_owned());
+            return Err(UsageError::ImportOfStore { module, name }.into());
+        }
+        let mut store = Store::new(shared.module.engine(), data);
+        store.set_tenant(shared.home.0.number, tenant);
+        prepare(&mut store)?;
+        let instance = self.instantiate(&mut store)?;
+        store.set_home(shared.home.clone());
+        Ok((store, instance))
+    }
+}
+
+impl<T> Clone for InstancePre<T> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), data: PhantomData }
+    }
+}

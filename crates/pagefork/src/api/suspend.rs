@@ -1,0 +1,521 @@
+//! Suspended guests: stopped inside a host call or at an interruption point, so
+//! that they are nothing but pages, and continued later, possibly elsewhere.
+//!
+//! Internal: what snapshots and forks are made of, and what the tests use that
+//! show that a guest does not depend on where it lies.
+//!
+//! # Safety
+//!
+//! A suspended guest's frames lie in the stack zone of the slot whose instance
+//! was entered first, from its stack pointer up to the zone's end; the pointer
+//! lies in the save area of the instance that was suspended, as a distance below
+//! that end. Nobody writes either before the guest is resumed or given up.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pagefork_layout::reference::FuncRef;
+use pagefork_layout::slot::SlotLayout;
+use pagefork_layout::state::save;
+pub use pagefork_layout::state::save::Suspension;
+use pagefork_pages::{Slot, View};
+
+use crate::api::func::Caller;
+use crate::api::global::Global;
+use crate::api::instance::{Extern, Instance};
+use crate::api::linker::Linker;
+use crate::api::memory::Memory;
+use crate::api::store::{AsContext, AsContextMut, Store, StoreContext};
+use crate::api::table::Table;
+use crate::base::error::{Result, UsageError};
+use crate::code::engine::Engine;
+use crate::code::module::Module;
+use crate::run::enter::{self, Outcome};
+use crate::run::suspend::Suspendable;
+use crate::run::suspend::chain;
+use crate::run::suspend::copy_stack;
+use crate::run::suspend::copy_zones;
+use crate::run::suspend::give_results;
+use crate::run::suspend::save_area;
+use crate::run::suspend::saved;
+use crate::run::suspend::stack_top;
+pub use crate::run::suspend::{FrameWord, FrameWordKind};
+use crate::store::group::StoreGroup;
+use crate::store::handle::Tag;
+use crate::store::handle::cells;
+use crate::store::handle::read_results;
+use crate::store::handle::write_values;
+use crate::store::handle::{Entry, Func};
+use crate::store::suspended::Copied;
+use crate::store::value::Val;
+
+/// How far a call got.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// The function returned these values.
+    Finished(Vec<Val>),
+    /// The guest is suspended.
+    Suspended,
+}
+
+/// Calls a guest's function, and suspends it at the `stop_at`th point where that
+/// is possible, counted from 1: returns from host functions and interruption
+/// points. It is suspended earlier if a host function [asks](request) for it.
+///
+/// # Errors
+/// As [`Func::call`]; if the function is the host's, or a guest of the store runs
+/// or is suspended.
+pub fn call(
+    mut store: impl AsContextMut,
+    function: &Func,
+    params: &[Val],
+    stop_at: Option<u64>,
+) -> Result<Progress> {
+    let mut store = store.as_context_mut();
+    let inner = &store.0.inner;
+    let definition = function.reference(inner)?;
+    let Entry::Guest(target) = function.entry(inner) else {
+        return Err(UsageError::NotSuspendable.into());
+    };
+    if inner.suspended.is_some() {
+        return Err(UsageError::Suspended.into());
+    }
+    if inner.activation.is_active() {
+        return Err(UsageError::Nested.into());
+    }
+    let (ty, _) = inner.function_type(definition);
+    if params.len() != ty.params.len() {
+        let (expected, found) = (ty.params.len(), params.len());
+        return Err(UsageError::ValueCount { what: "parameters", expected, found }.into());
+    }
+    for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
+        param.check_type(inner, *ty, || format!("parameter {i}"))?;
+    }
+    // SAFETY: the link zone has cells for each function with an entry stub; the parameters
+    // are as many as the type has.
+    unsafe { write_values(inner, params, cells(&target), target.ordinal)? };
+    let store = store.as_ptr();
+    // SAFETY: the store is borrowed; the target is its own, its arguments are
+    // checked and in its cells.
+    unsafe {
+        let suspendable = Suspendable::begin(store, stop_at);
+        let outcome = enter::call(store, &target);
+        drop(suspendable);
+        progress(store, definition, outcome)
+    }
+}
+
+/// Continues the suspended guest of a store, up to the `stop_at`th point from
+/// here.
+///
+/// # Errors
+/// If there is none, or a guest of the store runs; else as [`Func::call`].
+pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Progress> {
+    let mut store = store.as_context_mut();
+    let inner = &mut store.0.inner;
+    if inner.activation.is_active() {
+        return Err(UsageError::Nested.into());
+    }
+    let suspended = inner.suspended.take().ok_or(UsageError::NotSuspended)?;
+    inner.update_attention();
+    let deadline = match inner.begin_outermost() {
+        Ok(deadline) => deadline,
+        Err(error) => {
+            inner.suspended = Some(suspended);
+            inner.update_attention();
+            return Err(error);
+        }
+    };
+    let stack_top = stack_top(inner.instance(suspended.stack_owner));
+    let instance = inner.instance(suspended.ordinal);
+    let (base, save_area) = (instance.base(), save_area(instance).expose_provenance());
+    give_results(instance);
+    let frame = stack_top - saved(instance, save::FP) as usize;
+    inner.activation.stack_top = stack_top;
+    inner.activation.stack_owner = suspended.stack_owner;
+    let store = store.as_ptr();
+    // SAFETY: the store is borrowed, nobody is entered, and the guest's frames are
+    // where it was suspended or where a copy has put them.
+    unsafe {
+        let suspendable = Suspendable::begin(store, stop_at);
+        let outcome = enter::resume(store, base, frame, save_area);
+        drop(suspendable);
+        drop(deadline);
+        progress(store, suspended.function, outcome)
+    }
+}
+
+/// Gives a suspended guest up: its frames are forgotten.
+pub fn abandon(mut store: impl AsContextMut) {
+    let inner = &mut store.as_context_mut().0.inner;
+    inner.note_writer();
+    if let Some(suspended) = inner.suspended.take() {
+        inner.update_attention();
+        let instance = inner.instance(suspended.ordinal);
+        let size = instance.module.layout().state_parts.save_size;
+        // SAFETY: the save area is in the state zone.
+        unsafe { save_area(instance).write_bytes(0, size as usize) };
+    }
+}
+
+/// Asks, from a host function, that its caller be suspended when it returns.
+///
+/// # Errors
+/// If the guest was not started with [`call`], or host functions run between its
+/// frames.
+pub fn request<T: 'static>(caller: &mut Caller<'_, T>) -> Result<()> {
+    let activation = &mut caller.store.0.inner.activation;
+    if !activation.is_active() || !activation.suspendable {
+        return Err(UsageError::NotSuspendable.into());
+    }
+    // SAFETY: the guest is entered.
+    if unsafe { activation.is_nested() } {
+        return Err(UsageError::Nested.into());
+    }
+    activation.suspend_requested = true;
+    Ok(())
+}
+
+/// What the guest of a store is suspended in; `None` if it is not.
+pub fn suspension(store: impl AsContext) -> Option<Suspension> {
+    store.as_context().0.inner.suspended.as_ref().map(|suspended| suspended.kind)
+}
+
+/// How many instances a store has; they are numbered from 1. Memories, tables and
+/// globals that the host made are instances, too.
+pub fn instance_count(store: impl AsContext) -> u32 {
+    store.as_context().0.inner.instances.len() as u32
+}
+
+/// The instance with this number.
+///
+/// # Panics
+/// If there is none, or the last reset of the store has failed.
+pub fn instance(store: impl AsContext, ordinal: u32) -> Instance {
+    let inner = &store.as_context().0.inner;
+    assert_whole(inner);
+    assert!((1..inner.next_ordinal()).contains(&ordinal), "there is no such instance");
+    Instance::from_ordinal(inner, ordinal)
+}
+
+/// A part of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Zone {
+    /// The part in use of the stack, where the guest is suspended; else nothing.
+    Stack,
+    /// The link zone.
+    Link,
+    /// The exceptions zone.
+    Exceptions,
+    /// Room to grow and contents of tables.
+    Tables,
+    /// The state zone, in whole pages; it may begin with contents of tables.
+    State,
+    /// The accessible part of the memory that has this number among those that
+    /// the module defines; nothing if it has none of that number.
+    Memory(u32),
+}
+
+/// Where a slot lies.
+#[derive(Clone, Debug)]
+pub struct SlotView {
+    /// Address of the slot's first byte.
+    pub start: usize,
+    /// Address of the first byte of the first memory.
+    pub base: usize,
+    /// Address of the first byte of the code.
+    pub code: usize,
+    /// Where its zones are.
+    pub layout: SlotLayout,
+}
+
+/// The slot of the instance with this number.
+///
+/// # Panics
+/// If there is none.
+pub fn slot(store: impl AsContext, ordinal: u32) -> SlotView {
+    let instance = store.as_context().0.inner.instance(ordinal);
+    SlotView {
+        start: instance.slot.start().expose_provenance(),
+        base: instance.base(),
+        code: instance.module.code_memory().start(),
+        layout: instance.module.layout().clone(),
+    }
+}
+
+/// The bytes of a zone of the instance with this number, and the slot offset of
+/// the first of them.
+///
+/// # Panics
+/// If there is no such instance, or the last reset of the store has failed.
+pub fn zone_bytes(store: impl AsContext, ordinal: u32, zone: Zone) -> (u64, Vec<u8>) {
+    let store = store.as_context();
+    if zone != Zone::Link {
+        let (offset, bytes) = self::zone(store, ordinal, zone);
+        return (offset, bytes.to_vec());
+    }
+    let (offset, words, size) = zone_range(&store.0.inner, ordinal, zone);
+    // SAFETY: the words are in the link zone, which is mapped, aligned and of whole words.
+    // Other threads write one of them, the interrupt word, and they do so atomically.
+    let word = |at| unsafe { AtomicU32::from_ptr(words.wrapping_add(at).cast()) };
+    let words = (0..size).step_by(4).map(|at| word(at).load(Ordering::Relaxed));
+    (offset, words.flat_map(u32::to_ne_bytes).collect())
+}
+
+/// As [`zone_bytes`], without a copy.
+///
+/// # Panics
+/// As [`zone_bytes`]; of the link zone, because other threads write to it when they
+/// interrupt.
+pub fn zone<'a, T: 'static>(
+    store: impl Into<StoreContext<'a, T>>,
+    ordinal: u32,
+    zone: Zone,
+) -> (u64, &'a [u8]) {
+    assert!(zone != Zone::Link, "other threads write to the link zone");
+    let (offset, start, size) = zone_range(&store.into().0.inner, ordinal, zone);
+    // SAFETY: `zone_range` gives a part of the slot that is mapped; no zone but the link is
+    // written while the store is borrowed.
+    (offset, unsafe { std::slice::from_raw_parts(start, size) })
+}
+
+/// Where a zone lies: its slot offset, the address of its first byte, and its size. All of
+/// it is readable, as the store is whole.
+///
+/// # Panics
+/// If there is no such instance, or the last reset of the store has failed.
+fn zone_range(inner: &StoreGroup, ordinal: u32, zone: Zone) -> (u64, *mut u8, usize) {
+    assert_whole(inner);
+    let instance = inner.instance(ordinal);
+    let layout = instance.module.layout();
+    let range = match zone {
+        Zone::Stack => match &inner.suspended {
+            Some(suspended) if suspended.stack_owner == ordinal => {
+                let size = saved(inner.instance(suspended.ordinal), save::SP);
+                layout.stack.end - size..layout.stack.end
+            }
+            _ => layout.stack.end..layout.stack.end,
+        },
+        Zone::Link => layout.link.clone(),
+        Zone::Exceptions => layout.exceptions.clone(),
+        Zone::Tables => layout.tables.clone(),
+        Zone::State => layout.state.clone(),
+        Zone::Memory(own) => match layout.memories.get(own as usize) {
+            Some(memory) => {
+                let start = layout.base + memory.offset;
+                start..start + instance.slot.memory_size(own as usize)
+            }
+            None => layout.base..layout.base,
+        },
+    };
+    let start = instance.slot.start().wrapping_add(range.start as usize);
+    (range.start, start, (range.end - range.start) as usize)
+}
+
+/// Pages of a store whose reset has failed may not be mapped.
+fn assert_whole(store: &StoreGroup) {
+    assert!(!store.is_broken(), "{}", UsageError::ResetIncomplete);
+}
+
+/// Where the instructions between host and guest lie: host addresses that are the
+/// same for every store.
+pub fn thunks() -> Range<usize> {
+    let thunks = enter::thunks();
+    thunks.start..thunks.end
+}
+
+/// Overwrites bytes from `offset`, a slot offset, of the stack on which a store's
+/// guest is suspended.
+///
+/// # Panics
+/// If no guest is suspended, or the bytes are not in the part of the stack in use.
+///
+/// # Safety
+/// The guest never reads these bytes.
+pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, bytes: &[u8]) {
+    let inner = &mut store.as_context_mut().0.inner;
+    inner.note_writer();
+    let suspended = inner.suspended.as_ref().expect("a guest is suspended");
+    let owner = inner.instance(suspended.stack_owner);
+    let top = owner.module.layout().stack.end;
+    let in_use = top - saved(inner.instance(suspended.ordinal), save::SP)..top;
+    let end = offset + bytes.len() as u64;
+    assert!(in_use.start <= offset && end <= in_use.end, "the bytes are in the stack in use");
+    let place = owner.slot.start().wrapping_add(offset as usize);
+    // SAFETY: the bytes are in the stack zone, and nobody else uses it while the
+    // store is borrowed; by this function's contract the guest never reads them.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+}
+
+/// All words of the suspended guest's stack that are addresses, innermost first:
+/// the chain of its frames.
+///
+/// # Errors
+/// If the guest is not suspended, or its chain of frames is broken.
+pub fn frame_words(store: impl AsContext) -> Result<Vec<FrameWord>> {
+    let inner = &store.as_context().0.inner;
+    let suspended = inner.suspended.as_ref().ok_or(UsageError::NotSuspended)?;
+    Ok(chain(inner, suspended)?.into_iter().map(|(word, _)| word).collect())
+}
+
+/// Copies everything in `source`, a suspended guest included, into `target`, which
+/// must be empty: the instances get other slots, and, with `other_code`, other
+/// addresses for their code. Handles for the copies are had from [`instance`].
+///
+/// # Errors
+/// If `target` is not empty or of another engine, a guest of either store runs,
+/// the last reset of `source` has failed, the chain of frames is broken, or the system refuses address space. `target` is
+/// empty then.
+pub fn copy_to<T: 'static>(
+    source: &Store<T>,
+    target: &mut Store<T>,
+    other_code: bool,
+) -> Result<()> {
+    let source = &source.as_context().0.inner;
+    let target = &mut target.as_context_mut().0.inner;
+    if !target.instances.is_empty() || !target.host_functions().is_empty() {
+        return Err(UsageError::TargetNotEmpty.into());
+    }
+    if !Engine::same(&source.engine, &target.engine) {
+        return Err(UsageError::WrongEngine { what: "store" }.into());
+    }
+    if source.activation.is_active() || target.activation.is_active() {
+        return Err(UsageError::Nested.into());
+    }
+    if source.is_broken() {
+        return Err(UsageError::ResetIncomplete.into());
+    }
+    // What can fail comes first.
+    let words = match &source.suspended {
+        Some(suspended) => chain(source, suspended)?,
+        None => Vec::new(),
+    };
+    let mut copies: Vec<(usize, Module)> = Vec::new();
+    let mut slots = Vec::new();
+    for instance in &source.instances {
+        let code = instance.module.code_memory().start();
+        let known = copies.iter().find(|(of, _)| *of == code && other_code);
+        let module = match known {
+            Some((_, copy)) if Module::same(copy, &instance.module) => copy.clone(),
+            _ if other_code => {
+                let copy = instance.module.clone_code()?;
+                copies.push((code, copy.clone()));
+                copy
+            }
+            _ => instance.module.clone(),
+        };
+        let sizes = source.present_sizes(source.ordinal_of_instance(instance));
+        let mut slot = Slot::new(module.layout(), instance.slot.image(), &sizes)?;
+        // It is about to be filled behind its back.
+        slot.note_view(View::UntilReset);
+        slots.push((module, slot));
+    }
+
+    for function in source.host_functions() {
+        target.add_host_function(Arc::clone(function));
+    }
+    for ((module, slot), instance) in slots.into_iter().zip(&source.instances) {
+        let (imports, plan) = (instance.imports.clone(), Arc::clone(&instance.plan));
+        let ordinal = target.add_instance(module, slot, imports, plan);
+        let copy = target.instance_mut(ordinal);
+        copy.filled_otherwise = true;
+        copy.initial_word = instance.initial_word;
+        copy_zones(instance, target.instance(ordinal));
+    }
+    target.copied = Some(Copied {
+        source: source.id,
+        instances: source.instances.len() as u32,
+        host_functions: source.host_functions().len() as u32,
+    });
+    target.references = source.references.clone();
+    target.limits = source.limits;
+    target.usage = source.usage;
+    target.suspended = source.suspended.clone();
+    target.update_attention();
+    if let Some(suspended) = &source.suspended {
+        copy_stack(source, target, suspended, &words);
+    }
+    Ok(())
+}
+
+/// The instance of `target`, a [copy](copy_to) of `source`, that corresponds to
+/// one of `source`.
+///
+/// # Errors
+/// If the instance is not of `source`, `target` is no copy of it, or the instance was made
+/// after the copy.
+pub fn instance_in_copy<T: 'static>(
+    instance: Instance,
+    source: &Store<T>,
+    target: &Store<T>,
+) -> Result<Instance> {
+    let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
+    let ordinal = Copied::check(source, target)?.instance(instance.ordinal(source)?)?;
+    Ok(Instance::from_ordinal(target, ordinal))
+}
+
+/// A linker that defines in `target`, a [copy](copy_to) of `source`, what
+/// `linker` defines in `source`.
+///
+/// # Errors
+/// If `target` is no copy of `source`, or something that `linker` defines belongs to
+/// neither `source` nor any store, or was made after the copy.
+pub fn linker_in_copy<T: 'static>(
+    linker: &Linker<T>,
+    source: &Store<T>,
+    target: &Store<T>,
+) -> Result<Linker<T>> {
+    let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
+    let copied = Copied::check(source, target)?;
+    linker.map_externs(|value| {
+        Ok(match value {
+            Extern::Func(function) => {
+                let reference = copied.function(function.reference(source)?)?;
+                let function = Func::from_reference(target, reference);
+                function.expect("a definition is not null").into()
+            }
+            Extern::Global(global) => {
+                Global::from_entity(target, copied.entity(global.entity(source)?)?).into()
+            }
+            Extern::Table(table) => {
+                Table::from_entity(target, copied.entity(table.entity(source)?)?).into()
+            }
+            Extern::Memory(memory) => {
+                Memory::from_entity(target, copied.entity(memory.entity(source)?)?).into()
+            }
+            Extern::Tag(tag) => {
+                Tag::from_entity(target, copied.entity(tag.entity(source)?)?).into()
+            }
+        })
+    })
+}
+
+/// # Safety
+/// The store is borrowed by the caller, and `function` is a guest's of it.
+unsafe fn progress(
+    store: *mut StoreGroup,
+    function: FuncRef,
+    outcome: Result<Outcome>,
+) -> Result<Progress> {
+    // SAFETY: by this function's contract the store is borrowed, and its guest was left.
+    let inner = unsafe { &mut *store };
+    match outcome? {
+        Outcome::Suspended => {
+            inner.suspended.as_mut().expect("it was just noted").function = function;
+            Ok(Progress::Suspended)
+        }
+        Outcome::Finished => {
+            let target = inner.target(function);
+            let count = inner.function_type(function).0.results.len();
+            let mut results = vec![Val::I32(0); count];
+            // SAFETY: the function has finished, so its results are in its cells.
+            unsafe {
+                let cells = cells(&target);
+                read_results(inner, function, &mut results, cells, target.ordinal);
+            }
+            Ok(Progress::Finished(results))
+        }
+    }
+}

@@ -1,0 +1,158 @@
+use pagefork_layout::module::{Export, Item, ModuleInfo, TableType, ValType};
+
+use crate::api::store::{AsContext, AsContextMut};
+use crate::base::cell::Cell;
+use crate::base::error::{Result, UsageError};
+use crate::code::module::Module;
+use crate::run::instantiate::spawn_alone;
+use crate::store::group::Entity;
+use crate::store::group::{StoreGroup, StoreId};
+use crate::store::value::Val;
+
+/// A table of a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, RefType, Store, Table, TableType, Val};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let ty = TableType::new(RefType::FUNCREF, 2, None);
+/// let table = Table::new(&mut store, ty, Val::FuncRef(None))?;
+/// let function = Func::wrap(&mut store, || 7i32);
+/// table.set(&mut store, 1, function.into())?;
+/// assert!(table.get(&mut store, 1).is_some_and(|element| element.funcref().flatten().is_some()));
+/// assert!(table.get(&mut store, 2).is_none());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    store: StoreId,
+    entity: Entity,
+}
+
+impl Table {
+    /// Makes a table of the host, which has a slot of its own, full of `element`.
+    ///
+    /// # Errors
+    /// If the type is not possible, the element is of another type or store, a
+    /// limit of the store is met, or the system refuses address space.
+    pub fn new(mut store: impl AsContextMut, ty: TableType, element: Val) -> Result<Self> {
+        let store = &mut store.as_context_mut().0.inner;
+        if ty.maximum.is_some_and(|maximum| maximum < ty.minimum) {
+            let maximum = ty.maximum.unwrap_or(u64::MAX);
+            let what = format!("a table of {} to {maximum} times {}", ty.minimum, ty.element);
+            return Err(UsageError::InvalidType(what).into());
+        }
+        element.check_type(store, ValType::Ref(ty.element), || "the element".to_owned())?;
+        let word = element.to_cell(store, store.next_ordinal())?.low;
+        let info = ModuleInfo {
+            tables: vec![ty],
+            exports: vec![Export { name: "table".to_owned(), item: Item::Table(0) }],
+            ..ModuleInfo::default()
+        };
+        let module = Module::without_code(&store.engine, info)?;
+        let ordinal = spawn_alone(store, &module)?;
+        let entity = Entity { ordinal, own_index: 0 };
+        store.instance_mut(ordinal).initial_word = word;
+        if word != 0 {
+            store.put_elements(entity, 0, (0..ty.minimum).map(|_| word));
+        }
+        Ok(Self::from_entity(store, entity))
+    }
+
+    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
+        Self { store: store.id, entity }
+    }
+
+    /// # Errors
+    /// If the table is of another store.
+    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
+        store.check(self.store, "table").map(|()| self.entity)
+    }
+
+    fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
+        assert!(self.store == store.id, "a table of one store was used with another store");
+        self.entity
+    }
+
+    /// The table's type, with the present length as its minimum.
+    ///
+    /// # Panics
+    /// If the table is of another store.
+    pub fn ty(&self, store: impl AsContext) -> TableType {
+        let store = &store.as_context().0.inner;
+        store.table_type(self.entity_or_panic(store))
+    }
+
+    /// The table's length, in elements.
+    ///
+    /// # Panics
+    /// If the table is of another store.
+    pub fn size(&self, store: impl AsContext) -> u64 {
+        let store = &store.as_context().0.inner;
+        store.table_length(self.entity_or_panic(store))
+    }
+
+    /// The element `index`; `None` beyond the end.
+    ///
+    /// # Panics
+    /// If the table is of another store.
+    pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
+        let store = &store.as_context_mut().0.inner;
+        let entity = self.entity_or_panic(store);
+        if index >= store.table_length(entity) {
+            return None;
+        }
+        // SAFETY: the element is within the table.
+        let word = unsafe { store.element(entity, index).read() };
+        let ty = store.table_type(entity).element;
+        Some(Val::from_cell(Cell::from_u64(word), ValType::Ref(ty), store, entity.ordinal))
+    }
+
+    /// Sets the element `index`.
+    ///
+    /// # Errors
+    /// If it is beyond the end, or the value is of another type or store.
+    pub fn set(&self, store: impl AsContextMut, index: u64, element: Val) -> Result<()> {
+        self.fill(store, index, element, 1)
+    }
+
+    /// Sets `length` elements from `start` on.
+    ///
+    /// # Errors
+    /// If they are not all within the table, or the value is of another type or
+    /// store; nothing is set then.
+    pub fn fill(
+        &self,
+        mut store: impl AsContextMut,
+        start: u64,
+        element: Val,
+        length: u64,
+    ) -> Result<()> {
+        let store = &mut store.as_context_mut().0.inner;
+        let entity = self.entity(store)?;
+        let ty = ValType::Ref(store.table_type(entity).element);
+        element.check_type(store, ty, || "the element".to_owned())?;
+        let word = element.to_cell(store, entity.ordinal)?.low;
+        let end = start.saturating_add(length);
+        store.table_fill_stored(entity, start, word, length).map_err(|_| {
+            UsageError::OutsideTable { start, end, length: store.table_length(entity) }.into()
+        })
+    }
+
+    /// Makes the table `delta` elements longer, which are all `element`; returns
+    /// the length before.
+    ///
+    /// # Errors
+    /// If that is beyond the table's maximum, the room that its slot has, or the
+    /// store's limit, or the value is of another type or store.
+    pub fn grow(&self, mut store: impl AsContextMut, delta: u64, element: Val) -> Result<u64> {
+        let store = &mut store.as_context_mut().0.inner;
+        let entity = self.entity(store)?;
+        let ty = ValType::Ref(store.table_type(entity).element);
+        element.check_type(store, ty, || "the element".to_owned())?;
+        let word = element.to_cell(store, entity.ordinal)?.low;
+        Ok(store.table_grow_stored(entity, delta, word)?)
+    }
+}

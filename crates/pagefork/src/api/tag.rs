@@ -1,0 +1,42 @@
+use pagefork_layout::module::{Export, FuncType, Item, ModuleInfo};
+
+use crate::api::store::{AsContext, AsContextMut};
+use crate::base::error::{Result, UsageError};
+use crate::code::module::Module;
+use crate::run::instantiate::spawn_alone;
+use crate::store::group::Entity;
+use crate::store::handle::Tag;
+
+impl Tag {
+    /// Makes a tag of the host; exceptions with it carry values of the types of
+    /// the parameters of `ty`.
+    ///
+    /// # Errors
+    /// If the type has results, a limit of the store is met, or the system
+    /// refuses address space.
+    pub fn new(mut store: impl AsContextMut, ty: FuncType) -> Result<Self> {
+        let store = &mut store.as_context_mut().0.inner;
+        if !ty.results.is_empty() {
+            return Err(UsageError::InvalidType(format!("a tag with results: {ty}")).into());
+        }
+        let info = ModuleInfo {
+            types: vec![ty],
+            tags: vec![0],
+            exports: vec![Export { name: "tag".to_owned(), item: Item::Tag(0) }],
+            ..ModuleInfo::default()
+        };
+        let module = Module::without_code(&store.engine, info)?;
+        let ordinal = spawn_alone(store, &module)?;
+        Ok(Self::from_entity(store, Entity { ordinal, own_index: 0 }))
+    }
+
+    /// The tag's type: exceptions carry its parameters.
+    ///
+    /// # Panics
+    /// If the tag is of another store.
+    pub fn ty(&self, store: impl AsContext) -> FuncType {
+        let store = &store.as_context().0.inner;
+        assert!(self.store == store.id, "a tag of one store was used with another store");
+        store.tag_type(self.entity).clone()
+    }
+}

@@ -1,0 +1,357 @@
+use std::marker::PhantomData;
+
+use pagefork_layout::exception::ExceptionRef;
+use pagefork_layout::module::ValType;
+use pagefork_layout::reference::FuncRef;
+
+use crate::api::store::AsContextMut;
+use crate::base::cell::Cell;
+use crate::base::error::{Result, UsageError};
+use crate::run::enter::{self, Outcome};
+use crate::store::exception::ExnRef;
+use crate::store::group::{StoreGroup, StoreId};
+use crate::store::handle::cells;
+use crate::store::handle::{Entry, Func};
+use crate::store::references::ExternRef;
+
+/// A function whose type the compiler knows: `Params` and `Results` are `()`, a
+/// [`WasmTy`], or a tuple of up to 16 of them.
+pub struct TypedFunc<Params, Results> {
+    func: Func,
+    store: StoreId,
+    /// Invariant: of that store and of the type that `Params` and `Results` say.
+    entry: Entry,
+    ty: PhantomData<fn(Params) -> Results>,
+}
+
+impl<Params, Results> TypedFunc<Params, Results> {
+    pub(crate) fn new(func: Func, store: StoreId, entry: Entry) -> Self {
+        Self { func, store, entry, ty: PhantomData }
+    }
+
+    /// The same function without its type.
+    pub fn func(&self) -> &Func {
+        &self.func
+    }
+}
+
+impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
+    /// Calls the function. Allocates nothing.
+    ///
+    /// # Errors
+    /// If the function, or a reference among the parameters, is of another store;
+    /// else whatever ends the call: a [`Trap`](crate::Trap), or the error of a
+    /// host function.
+    ///
+    /// # Panics
+    /// If a host function panics, with its payload.
+    #[inline]
+    pub fn call(&self, mut store: impl AsContextMut, params: Params) -> Result<Results> {
+        let mut store = store.as_context_mut();
+        store.0.inner.check(self.store, "function")?;
+        let store = store.as_ptr();
+        match &self.entry {
+            // SAFETY: the store is borrowed; the entry is its own and of this
+            // type, so the cells are enough and hold what the type says.
+            Entry::Guest(target) => unsafe {
+                let cells = cells(target);
+                params.write(cells, Owner::of_ordinal(&*store, target.ordinal))?;
+                match enter::call(store, target)? {
+                    Outcome::Finished => {}
+                    Outcome::Suspended => return Err(UsageError::Suspended.into()),
+                }
+                Ok(Results::read(cells, Owner::of_ordinal(&*store, target.ordinal)))
+            },
+            // SAFETY: the store is borrowed; the function is in its list and of this type, and
+            // no list of values is longer than the buffer.
+            Entry::Host(index) => unsafe {
+                let mut buffer = [Cell::default(); VALUES_MAX];
+                let cells = buffer.as_mut_ptr();
+                params.write(cells, Owner::of_ordinal(&*store, 0))?;
+                let function = (*store).host_function_ptr(*index);
+                let _deadline = (*store).begin_host_call()?;
+                ((*function).call)(store, cells, 0)?;
+                Ok(Results::read(cells, Owner::of_ordinal(&*store, 0)))
+            },
+        }
+    }
+}
+
+impl<Params, Results> Clone for TypedFunc<Params, Results> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Params, Results> Copy for TypedFunc<Params, Results> {}
+
+impl<Params, Results> std::fmt::Debug for TypedFunc<Params, Results> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TypedFunc").field("func", &self.func).finish_non_exhaustive()
+    }
+}
+
+/// Rust types that are WebAssembly values: `i32`, `u32`, `i64`, `u64`, `f32`,
+/// `f64`, `u128` (a vector, little endian), `Option<Func>`, `Option<ExternRef>`
+/// and `Option<ExnRef>`.
+///
+/// # Safety
+/// `write` and `read` use the cell that they are given as `Cell` says for
+/// `TYPE`, and `write` writes all of it. The trait is not to be implemented outside this crate.
+pub unsafe trait WasmTy: Copy + 'static {
+    #[doc(hidden)]
+    const TYPE: ValType;
+
+    /// # Safety
+    /// The cell can be written.
+    #[doc(hidden)]
+    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()>;
+
+    /// # Safety
+    /// The cell holds a value of type `TYPE`, in a place that belongs to `owner`.
+    #[doc(hidden)]
+    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self;
+}
+
+/// At most this many values are in a tuple.
+const VALUES_MAX: usize = 16;
+
+/// Lists of WebAssembly values: `()`, a [`WasmTy`], or a tuple of up to 16 of
+/// them.
+///
+/// # Safety
+/// As for [`WasmTy`]; there are at most 16 types.
+pub unsafe trait WasmValues: Copy + 'static {
+    #[doc(hidden)]
+    const TYPES: &'static [ValType];
+
+    /// # Safety
+    /// There is a cell for each of `TYPES` that can be written.
+    #[doc(hidden)]
+    unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()>;
+
+    /// # Safety
+    /// There is a cell for each of `TYPES`, with a value of that type, in a place
+    /// that belongs to `owner`.
+    #[doc(hidden)]
+    unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self;
+}
+
+/// Whom the place belongs to that a value is in: found out only for references.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Owner<'a> {
+    store: &'a StoreGroup,
+    base: usize,
+    ordinal: u32,
+}
+
+impl<'a> Owner<'a> {
+    /// # Safety
+    /// `base` is that of an instance of the store, or 0.
+    #[inline]
+    pub(crate) unsafe fn of_base(store: &'a StoreGroup, base: usize) -> Self {
+        Self { store, base, ordinal: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn of_ordinal(store: &'a StoreGroup, ordinal: u32) -> Self {
+        Self { store, base: 0, ordinal }
+    }
+
+    fn ordinal(&self) -> u32 {
+        match self.base {
+            0 => self.ordinal,
+            // SAFETY: by the contract of `of_base` it is that of an instance of the store.
+            base => unsafe { self.store.ordinal_of(base) },
+        }
+    }
+}
+
+macro_rules! wasm_ty {
+    ($($ty:ty, $wasm:ident, $value:ident => $to:expr, $low:ident => $from:expr;)*) => {$(
+        // SAFETY: the value is in the first 8 bytes, zero-extended.
+        unsafe impl WasmTy for $ty {
+            const TYPE: ValType = ValType::$wasm;
+
+            #[inline]
+            unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
+                let $value = self;
+                // SAFETY: by the contract of `WasmTy::write` the cell can be written.
+                unsafe { cell.write(Cell::from_u64($to)) };
+                Ok(())
+            }
+
+            #[inline]
+            unsafe fn read(cell: *const Cell, _: Owner<'_>) -> Self {
+                // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
+                let $low = unsafe { (*cell).low };
+                $from
+            }
+        }
+    )*};
+}
+
+wasm_ty! {
+    i32, I32, value => u64::from(value as u32), low => low as i32;
+    u32, I32, value => u64::from(value), low => low as u32;
+    i64, I64, value => value as u64, low => low as i64;
+    u64, I64, value => value, low => low;
+    f32, F32, value => u64::from(value.to_bits()), low => f32::from_bits(low as u32);
+    f64, F64, value => value.to_bits(), low => f64::from_bits(low);
+}
+
+// SAFETY: a vector takes the whole cell.
+unsafe impl WasmTy for u128 {
+    const TYPE: ValType = ValType::V128;
+
+    #[inline]
+    unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
+        unsafe { cell.write(Cell::from_u128(self)) };
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn read(cell: *const Cell, _: Owner<'_>) -> Self {
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
+        unsafe { cell.read() }.u128()
+    }
+}
+
+// SAFETY: a reference takes the first 8 bytes.
+unsafe impl WasmTy for Option<Func> {
+    const TYPE: ValType = ValType::FUNCREF;
+
+    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+        let reference = match self {
+            Some(function) => function.reference(owner.store)?.relative(owner.ordinal()),
+            None => FuncRef::NULL,
+        };
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
+        unsafe { cell.write(Cell::from_u64(reference.0)) };
+        Ok(())
+    }
+
+    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
+        let reference = FuncRef(unsafe { (*cell).low });
+        Func::from_reference(owner.store, reference.absolute(owner.ordinal()))
+    }
+}
+
+// SAFETY: a reference takes the first 8 bytes.
+unsafe impl WasmTy for Option<ExternRef> {
+    const TYPE: ValType = ValType::EXTERNREF;
+
+    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+        let handle = match self {
+            Some(reference) => reference.handle(owner.store)?,
+            None => 0,
+        };
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
+        unsafe { cell.write(Cell::from_u64(handle)) };
+        Ok(())
+    }
+
+    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
+        ExternRef::from_handle(owner.store, unsafe { (*cell).low })
+    }
+}
+
+// SAFETY: a reference takes the first 8 bytes.
+unsafe impl WasmTy for Option<ExnRef> {
+    const TYPE: ValType = ValType::EXNREF;
+
+    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+        let reference = match self {
+            Some(reference) => reference.reference(owner.store)?.relative(owner.ordinal()),
+            None => ExceptionRef::NULL,
+        };
+        // SAFETY: by the contract of `WasmTy::write` the cell can be written.
+        unsafe { cell.write(Cell::from_u64(reference.0)) };
+        Ok(())
+    }
+
+    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+        // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
+        let reference = ExceptionRef(unsafe { (*cell).low });
+        ExnRef::from_reference(owner.store, reference.absolute(owner.ordinal()))
+    }
+}
+
+// SAFETY: one value, one cell.
+unsafe impl<A: WasmTy> WasmValues for A {
+    const TYPES: &'static [ValType] = &[A::TYPE];
+
+    #[inline]
+    unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()> {
+        // SAFETY: by the contract of `WasmValues::write` there is a cell for each.
+        unsafe { WasmTy::write(self, cells, owner) }
+    }
+
+    #[inline]
+    unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self {
+        // SAFETY: by the contract of `WasmValues::read` there is a cell for each.
+        unsafe { <A as WasmTy>::read(cells, owner) }
+    }
+}
+
+macro_rules! wasm_values {
+    ($($value:ident)*) => {
+        // SAFETY: a cell for each value, in order.
+        #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
+        #[allow(unused_variables, unused_mut, unused_assignments, reason = "without values")]
+        #[allow(clippy::unused_unit, reason = "without values")]
+        unsafe impl<$($value: WasmTy),*> WasmValues for ($($value,)*) {
+            const TYPES: &'static [ValType] = &[$($value::TYPE),*];
+
+            #[inline]
+            unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()> {
+                let ($($value,)*) = self;
+                let mut cell = cells;
+                $(
+                    // SAFETY: by the contract of `WasmValues::write` there is a cell for each.
+                    unsafe {
+                        WasmTy::write($value, cell, owner)?;
+                        cell = cell.add(1);
+                    }
+                )*
+                Ok(())
+            }
+
+            #[inline]
+            unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self {
+                let mut cell = cells;
+                $(
+                    // SAFETY: by the contract of `WasmValues::read` there is a cell for each.
+                    let $value = unsafe {
+                        let value = <$value as WasmTy>::read(cell, owner);
+                        cell = cell.add(1);
+                        value
+                    };
+                )*
+                ($($value,)*)
+            }
+        }
+    };
+}
+
+wasm_values!();
+wasm_values!(A);
+wasm_values!(A B);
+wasm_values!(A B C);
+wasm_values!(A B C D);
+wasm_values!(A B C D E);
+wasm_values!(A B C D E F);
+wasm_values!(A B C D E F G);
+wasm_values!(A B C D E F G H);
+wasm_values!(A B C D E F G H I);
+wasm_values!(A B C D E F G H I J);
+wasm_values!(A B C D E F G H I J K);
+wasm_values!(A B C D E F G H I J K L);
+wasm_values!(A B C D E F G H I J K L M);
+wasm_values!(A B C D E F G H I J K L M N);
+wasm_values!(A B C D E F G H I J K L M N O);
+wasm_values!(A B C D E F G H I J K L M N O P);

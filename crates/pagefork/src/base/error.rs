@@ -1,0 +1,406 @@
+//! Everything that can go wrong, by kinds.
+
+use std::fmt;
+use std::io;
+
+use pagefork_layout::text::OneLine;
+use pagefork_pages::PagesError;
+
+/// The error that all of them convert into.
+mod chain;
+/// How errors are made and extended.
+mod context;
+
+pub use self::chain::{Error, Result};
+pub use self::context::{Context, macros};
+
+/// What part of the world an [`Error`] is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A module was refused: [`CompileError`](crate::CompileError), [`TextError`] for its
+    /// text, or [`CodeImageError`](crate::CodeImageError) for what was compiled before.
+    Compile,
+    /// Imports do not match: [`LinkError`].
+    Link,
+    /// The guest trapped: [`Trap`](crate::Trap).
+    Trap,
+    /// A guest threw an exception that nobody caught: [`Exception`](crate::Exception).
+    Exception,
+    /// The embedder's own: what a host function returned, or any error that is none of
+    /// the others.
+    Host,
+    /// A limit of the store was met: [`LimitError`].
+    Limit,
+    /// The operating system refused something: [`PagesError`] or [`SystemError`].
+    System,
+    /// The embedder used a value or handle where it does not fit: [`UsageError`] or
+    /// [`MemoryAccessError`](crate::MemoryAccessError).
+    Usage,
+}
+
+/// Why imports could not be satisfied, or names not defined.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Nothing is defined by that name.
+    #[error(
+        "unknown import: {:?} {:?} is not defined; a {expected} is needed{}",
+        OneLine(.module), OneLine(.name), DidYouMean(.similar)
+    )]
+    UnknownImport {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
+        /// What it must be.
+        expected: String,
+        /// Both names of what is defined and has nearly these names, if something is.
+        similar: Option<(String, String)>,
+    },
+    /// What is given for an import is of another type.
+    #[error(
+        "incompatible import type for {:?} {:?}: expected {expected}, found {found}",
+        OneLine(.module), OneLine(.name)
+    )]
+    IncompatibleImport {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
+        /// What it must be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// The list of imports is too long or too short.
+    #[error("the module has {expected} imports, {found} are given")]
+    ImportCount {
+        /// Imports of the module.
+        expected: usize,
+        /// Imports given.
+        found: usize,
+    },
+    /// A function was called that nothing defines; see
+    /// [`Linker::define_unknown_imports_as_traps`](crate::Linker::define_unknown_imports_as_traps).
+    #[error(
+        "the imported function {:?} {:?} was called, but nothing defines it",
+        OneLine(.module), OneLine(.name)
+    )]
+    UndefinedFunction {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
+    },
+    /// A module is neither a command nor a reactor; see
+    /// [`Linker::module`](crate::Linker::module).
+    #[error("the module is neither a command nor a reactor: {0}")]
+    ProgramKind(String),
+    /// The name is defined, and shadowing is not allowed.
+    #[error(
+        "{:?} {:?} is already defined; `allow_shadowing` permits to replace it",
+        OneLine(.module), OneLine(.name)
+    )]
+    AlreadyDefined {
+        /// First name.
+        module: String,
+        /// Second name.
+        name: String,
+    },
+}
+
+/// A name that was perhaps meant.
+struct DidYouMean<'a>(&'a Option<(String, String)>);
+
+impl fmt::Display for DidYouMean<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some((module, name)) => {
+                write!(f, "; did you mean {:?} {:?}?", OneLine(module), OneLine(name))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The text format of a module is malformed: where and why.
+#[cfg(feature = "wat")]
+#[derive(Debug, thiserror::Error)]
+#[error("malformed text of a module: {}", escape_lines(.0))]
+pub struct TextError(wat::Error);
+
+#[cfg(feature = "wat")]
+impl TextError {
+    pub(crate) fn new(error: wat::Error) -> Self {
+        Self(error)
+    }
+}
+
+/// The message, which quotes the text, line by line.
+#[cfg(feature = "wat")]
+fn escape_lines(error: &wat::Error) -> String {
+    let message = error.to_string();
+    let lines: Vec<String> = message.lines().map(|line| OneLine(line).to_string()).collect();
+    lines.join("\n")
+}
+
+/// Which limit was met, and whose it is.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what}: {requested} would exceed {source_of_limit} {limit}")]
+pub struct LimitError {
+    /// What is limited, with its unit.
+    pub what: &'static str,
+    /// How much there would be.
+    pub requested: u64,
+    /// How much there may be.
+    pub limit: u64,
+    /// What says so.
+    pub source_of_limit: LimitSource,
+}
+
+/// What says how much there may be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum LimitSource {
+    /// [`Store::set_limits`](crate::Store::set_limits).
+    Store,
+    /// The type of the memory or table, which has a maximum.
+    Declared,
+    /// The room that a slot has for it: see
+    /// [`Config::table_elements`](crate::Config::table_elements) and
+    /// [`Config::memory64_size`](crate::Config::memory64_size).
+    Slot,
+    /// The type of what it is numbered by.
+    Index,
+}
+
+impl fmt::Display for LimitSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Store => "the store's limit of",
+            Self::Declared => "the maximum of its own type,",
+            Self::Slot => "the room of its slot (`Config` sets it), which is",
+            Self::Index => "what its index type can number, which is",
+        })
+    }
+}
+
+impl LimitError {
+    /// What [`StoreLimits::memory_total`](crate::StoreLimits::memory_total) limits.
+    pub const MEMORY_TOTAL: &'static str = "bytes of all memories";
+}
+
+/// How the embedder used something where it does not fit.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsageError {
+    /// A reference to a host value from before its store was reset.
+    #[error("the reference is from before its store was reset, and means nothing any more")]
+    ReferenceGivenUp,
+    /// A store whose reset has failed was used.
+    #[error("the store's last reset has failed: reset it again, or drop it")]
+    ResetIncomplete,
+    /// A module is to be spawned some of whose imports belong to a store.
+    #[error(
+        "{:?} {:?} belongs to a store, and a spawned instance has one of its own: \
+         instantiate the module in that store, or define a host function in the linker",
+        OneLine(.module), OneLine(.name)
+    )]
+    ImportOfStore {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
+    },
+    /// A snapshot does not fit the store.
+    #[error("the snapshot does not fit the store: {0}")]
+    WrongSnapshot(&'static str),
+    /// A store cannot be captured as it is.
+    #[error("cannot take a snapshot: {0}")]
+    NoSnapshot(&'static str),
+    /// A handle of one store was used with another.
+    #[error("a {what} of one store was used with another store")]
+    WrongStore {
+        /// What kind of handle.
+        what: &'static str,
+    },
+    /// An object of one engine was used with another.
+    #[error("a {what} of one engine was used with another engine")]
+    WrongEngine {
+        /// What kind of object.
+        what: &'static str,
+    },
+    /// A function was called with too few or too many values.
+    #[error("expected {expected} {what}, got {found}")]
+    ValueCount {
+        /// Parameters or results.
+        what: &'static str,
+        /// How many there must be.
+        expected: usize,
+        /// How many there were.
+        found: usize,
+    },
+    /// A value of another type than needed.
+    #[error("type mismatch: {what} is {found}, expected {expected}")]
+    TypeMismatch {
+        /// Which value.
+        what: String,
+        /// Type that it must have.
+        expected: String,
+        /// Type that it has.
+        found: String,
+    },
+    /// A host function that was made with a list of types, as by
+    /// [`Func::new`](crate::Func::new), has not set one of its results, or to a value of
+    /// another type.
+    #[error("result {index} of a host function of type {ty} is {found}, expected {expected}")]
+    HostResult {
+        /// The function's type.
+        ty: String,
+        /// Which result, from 0.
+        index: usize,
+        /// Type that it must have.
+        expected: String,
+        /// Type that it has, or `unset`.
+        found: String,
+    },
+    /// A write to an immutable global.
+    #[error("the global is immutable")]
+    ImmutableGlobal,
+    /// A range that is not all within a table.
+    #[error("elements {start}..{end} lie outside a table of {length}")]
+    OutsideTable {
+        /// First element.
+        start: u64,
+        /// Element after the last.
+        end: u64,
+        /// Length of the table, in elements.
+        length: u64,
+    },
+    /// A type that cannot exist.
+    #[error("no such type: {0}")]
+    InvalidType(String),
+    /// Nothing is exported by that name, or something of another kind.
+    #[error("there is no exported {kind} {:?}", OneLine(.name))]
+    NoExport {
+        /// What kind of export was wanted.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The store's guest is suspended, and must be resumed first.
+    #[error("the store's guest is suspended: resume it first")]
+    Suspended,
+    /// A timeout was set or an interrupt handle asked for, and the engine's code cannot be
+    /// interrupted.
+    #[error(
+        "the engine's code cannot be interrupted, so no time limit would hold: leave \
+         `Config::interruption` on"
+    )]
+    NotInterruptible,
+    /// Fuel was set or asked for, and the engine does not meter.
+    #[error("the engine does not meter fuel: switch it on with `Config::fuel`")]
+    NotMetered,
+    /// There is no suspended guest.
+    #[error("the store has no suspended guest")]
+    NotSuspended,
+    /// Host functions run between the guest's frames.
+    #[error("the guest cannot be suspended: it was called by a host function that it called")]
+    Nested,
+    /// The call was not one that can be suspended.
+    #[error("the guest cannot be suspended: it was not called to be")]
+    NotSuspendable,
+    /// The target of a move already has instances.
+    #[error("the store that a guest moves to must be empty")]
+    TargetNotEmpty,
+    /// A stack that is not what compiled code leaves.
+    #[error("the suspended guest's chain of frames is broken: {0}")]
+    BrokenFrames(&'static str),
+}
+
+/// What the operating system or the machine refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SystemError {
+    /// Memory for code could not be mapped.
+    #[error("cannot map {size} bytes of code: {source}")]
+    CodeMemory {
+        /// Bytes wanted.
+        size: usize,
+        /// Why.
+        source: PagesError,
+    },
+    /// This thread cannot have a stack for signal handlers.
+    #[error("cannot give this thread a signal stack: {0}")]
+    SignalStack(#[source] io::Error),
+    /// Where this thread's stack lies cannot be found out.
+    #[error("cannot find out where this thread's stack lies: {0}")]
+    StackUnknown(#[source] io::Error),
+    /// Signal handlers could not be installed.
+    #[error("cannot install signal handlers: {0}")]
+    SignalHandler(#[source] io::Error),
+    /// The thread is about to end: destructors of its locals run.
+    #[error("guests cannot be called while their thread ends")]
+    ThreadEnds,
+    /// Pages are not 4 KiB.
+    #[error("pages of {0} bytes are not supported, only of 4096")]
+    PageSize(u64),
+    /// The processor checks return addresses.
+    #[error(
+        "this process runs with hardware shadow stacks, which switching stacks would violate: \
+         start it with GLIBC_TUNABLES=glibc.cpu.hwcaps=-SHSTK"
+    )]
+    ShadowStack,
+    /// A thread could not be started.
+    #[error("cannot start the thread that watches timeouts: {0}")]
+    Watchdog(#[source] io::Error),
+    /// A code image that nobody has said to trust.
+    #[error(
+        "{path:?} is machine code, which no sandbox holds, and not marked as executable: if you \
+         trust where it comes from, use `chmod +x`"
+    )]
+    NotExecutable {
+        /// Which file.
+        path: std::path::PathBuf,
+    },
+    /// A file could not be written.
+    #[error("cannot write {path:?}: {source}")]
+    WriteFile {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What a profiler wants to know could not be written.
+    #[error(
+        "cannot write {path:?} for the profiler: {source}; it must be a place that this user may \
+         write, and for a jitdump execute: JITDUMPDIR names its directory"
+    )]
+    Profile {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file could not be read.
+    #[error("cannot read {path:?}: {source}")]
+    File {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// An access beyond the end of a memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{length} bytes at {offset} lie outside a memory of {size} bytes")]
+pub struct MemoryAccessError {
+    /// Where the access began.
+    pub offset: u64,
+    /// How many bytes it was of.
+    pub length: u64,
+    /// Bytes of the memory.
+    pub size: u64,
+}

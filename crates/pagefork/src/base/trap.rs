@@ -1,0 +1,59 @@
+use std::fmt;
+
+pub use pagefork_layout::trap::TrapCode;
+
+use crate::base::frames::WasmBacktrace;
+
+/// The guest trapped: why, and in which of its frames.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store, Trap, TrapCode};
+///
+/// let engine = Engine::default();
+/// let text = r#"(module (func $divide (export "divide") (param i32 i32) (result i32)
+///     (i32.div_s (local.get 0) (local.get 1))))"#;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &Module::new(&engine, text)?, &[])?;
+/// let divide = instance.get_typed_func::<(i32, i32), i32>(&mut store, "divide")?;
+/// let error = divide.call(&mut store, (1, 0)).unwrap_err();
+/// let trap = error.downcast_ref::<Trap>().expect("it is a trap");
+/// assert_eq!(trap.code(), TrapCode::IntegerDivisionByZero);
+/// assert_eq!(trap.backtrace().frames()[0].function_name(), Some("divide"));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Trap {
+    code: TrapCode,
+    backtrace: WasmBacktrace,
+}
+
+impl Trap {
+    pub(crate) fn new(code: TrapCode, backtrace: WasmBacktrace) -> Self {
+        Self { code, backtrace }
+    }
+
+    /// A trap that a host function raises itself, or that no frame is known of.
+    pub fn without_backtrace(code: TrapCode) -> Self {
+        Self { code, backtrace: WasmBacktrace::default() }
+    }
+
+    /// Why the guest trapped.
+    pub fn code(&self) -> TrapCode {
+        self.code
+    }
+
+    /// The guest's frames, innermost first.
+    pub fn backtrace(&self) -> &WasmBacktrace {
+        &self.backtrace
+    }
+}
+
+impl fmt::Display for Trap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "wasm trap: {}", self.code)
+    }
+}
+
+impl std::error::Error for Trap {}

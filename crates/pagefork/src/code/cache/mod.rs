@@ -1,0 +1,259 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagefork_compiler::CompiledModule;
+use pagefork_compiler::file::{self, CodeImageError, CodeKey};
+use pagefork_pages::{FileProblem, PagesError};
+
+use self::directory::{Directory, Found};
+use crate::base::error::{Error, Result};
+use crate::code::code_file;
+use crate::code::engine::Engine;
+use crate::code::module::Module;
+
+/// The directory of a cache, and how entries come into it.
+mod directory;
+#[cfg_attr(
+    not(debug_assertions),
+    expect(dead_code, unreachable_pub, reason = "only tests name steps")
+)]
+/// The steps of writing an entry, which tests can make fail.
+mod steps;
+
+#[cfg(debug_assertions)]
+pub use steps::{Step, on_step};
+
+/// Bytes that a cache holds by default.
+const SIZE_LIMIT: u64 = 1 << 30;
+
+/// A directory of compiled modules: what one process has compiled, later ones
+/// map. Give it to an engine with [`Config::cache`](crate::Config::cache). Cheap
+/// to clone: clones are the same cache.
+///
+/// Entries are found by a hash of the module, the compiler's version, its options
+/// and the processor's level. Each is verified every time it is loaded, and
+/// belongs to this user or root and can be written by nobody else. Nothing that
+/// goes wrong with a cache is an error: modules are compiled then as without it,
+/// and [`Cache::stats`] tells.
+#[derive(Clone)]
+pub struct Cache(Arc<Shared>);
+
+struct Shared {
+    path: PathBuf,
+    directory: Result<Directory, CacheRefusal>,
+    size_limit: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    written: AtomicU64,
+    damaged: AtomicU64,
+    errors: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+/// What a cache has done since it was made, in this process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Modules that were loaded and not compiled.
+    pub hits: u64,
+    /// Modules that were compiled.
+    pub misses: u64,
+    /// Entries that were written.
+    pub written: u64,
+    /// Entries that were not trusted, because they were damaged, or somebody
+    /// else's, or no files. They are removed.
+    pub damaged: u64,
+    /// What else went wrong: a full disk, a missing permission.
+    pub errors: u64,
+    /// What last went wrong, damaged entries included.
+    pub last_error: Option<String>,
+    /// Why the directory is not used at all.
+    pub refused: Option<CacheRefusal>,
+}
+
+/// Why a directory is not used as a cache.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheRefusal {
+    /// There is no default directory.
+    #[error("neither XDG_CACHE_HOME nor HOME is set to an absolute path")]
+    NoHome,
+    /// Somebody else owns it, or can write it.
+    #[error("the directory {path:?} is not private: {problem}")]
+    NotPrivate {
+        /// Which directory.
+        path: PathBuf,
+        /// Who else can write it.
+        problem: FileProblem,
+    },
+    /// It cannot be made or opened.
+    #[error("the directory {path:?} cannot be used: {message}")]
+    Unusable {
+        /// Which directory.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+}
+
+impl Cache {
+    /// The cache in this directory, which is made if it is not there, for this
+    /// user alone.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        let path = directory.into();
+        let directory = Directory::open(&path);
+        Self::with(path, directory)
+    }
+
+    /// The cache in `$XDG_CACHE_HOME/pagefork` or, without that variable, in
+    /// `~/.cache/pagefork`.
+    pub fn in_default_directory() -> Self {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from);
+        let absolute = |name| variable(name).filter(|path| path.is_absolute());
+        let home = || absolute("HOME").map(|home| home.join(".cache"));
+        match absolute("XDG_CACHE_HOME").or_else(home) {
+            Some(caches) => Self::new(caches.join("pagefork")),
+            None => Self::with(PathBuf::new(), Err(CacheRefusal::NoHome)),
+        }
+    }
+
+    fn with(path: PathBuf, directory: Result<Directory, CacheRefusal>) -> Self {
+        Self(Arc::new(Shared {
+            path,
+            directory,
+            size_limit: SIZE_LIMIT.into(),
+            hits: 0.into(),
+            misses: 0.into(),
+            written: 0.into(),
+            damaged: 0.into(),
+            errors: 0.into(),
+            last_error: Mutex::default(),
+        }))
+    }
+
+    /// Sets how many bytes the entries may take together: 1 GiB by default. Those
+    /// that were not used for longest make room for new ones, except while modules
+    /// made from them live.
+    pub fn set_size_limit(&self, bytes: u64) {
+        self.0.size_limit.store(bytes, Relaxed);
+    }
+
+    /// Its directory; empty if there is no default directory.
+    pub fn directory(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> CacheStats {
+        let shared = &*self.0;
+        CacheStats {
+            hits: shared.hits.load(Relaxed),
+            misses: shared.misses.load(Relaxed),
+            written: shared.written.load(Relaxed),
+            damaged: shared.damaged.load(Relaxed),
+            errors: shared.errors.load(Relaxed),
+            last_error: self.last_error().clone(),
+            refused: shared.directory.as_ref().err().cloned(),
+        }
+    }
+
+    /// The module with these bytes, from the cache if it is there.
+    pub(crate) fn module(&self, engine: &Engine, bytes: &[u8]) -> Result<Module> {
+        let options = &engine.config().compile;
+        let key = CodeKey::new(bytes, options)?;
+        if let Some(module) = self.load(engine, key) {
+            self.0.hits.fetch_add(1, Relaxed);
+            return Ok(module);
+        }
+        let compiled = engine.compile(bytes)?;
+        self.0.misses.fetch_add(1, Relaxed);
+        self.store(engine, &compiled, key);
+        // What other processes will map is what this one runs.
+        match self.load(engine, key) {
+            Some(module) => Ok(module),
+            None if engine.config().cache_round_trip => {
+                Err(Error::msg(format!("not to be had from the cache: {:?}", self.stats())))
+            }
+            None => Module::from_compiled(engine, compiled, key),
+        }
+    }
+
+    fn load(&self, engine: &Engine, key: CodeKey) -> Option<Module> {
+        let directory = self.0.directory.as_ref().ok()?;
+        let (name, failed) = (key.to_string(), |error: &dyn fmt::Display| self.failed(error));
+        let entry = match directory.find(&name) {
+            Ok(Found::Entry(entry)) => entry,
+            Ok(Found::Nothing) => return None,
+            Ok(Found::Strange(problem)) => {
+                self.damaged(directory, &name, &problem);
+                return None;
+            }
+            Err(error) => return failed(&error),
+        };
+        // SAFETY: nobody writes to an entry: it got its name when it was complete, and the
+        // directory, which is private by `Directory::open`, is the cache's alone.
+        let loaded = unsafe { code_file::load(engine, &entry, Some(key), true) };
+        match loaded {
+            Ok(module) => {
+                directory.used(&entry);
+                Some(module)
+            }
+            Err(error) if error.is::<CodeImageError>() => {
+                // Unless another process has replaced it already.
+                if directory.is_entry(&name, &entry) {
+                    self.damaged(directory, &name, &error);
+                }
+                None
+            }
+            Err(error) => failed(&error),
+        }
+    }
+
+    fn store(&self, engine: &Engine, module: &CompiledModule, key: CodeKey) {
+        let Ok(directory) = &self.0.directory else { return };
+        let text = &module.code.text;
+        let head = file::head(module, text, &engine.config().compile, key);
+        let limit = self.0.size_limit.load(Relaxed);
+        match directory.add(&key.to_string(), &[&head, text], limit) {
+            Ok(true) => drop(self.0.written.fetch_add(1, Relaxed)),
+            Ok(false) => {}
+            Err(error) => drop(self.failed::<()>(&error)),
+        }
+    }
+
+    fn damaged(&self, directory: &Directory, name: &str, problem: &dyn fmt::Display) {
+        self.0.damaged.fetch_add(1, Relaxed);
+        *self.last_error() = Some(format!("entry {name}: {problem:#}"));
+        if let Err(error) = directory.remove(name) {
+            self.failed::<()>(&error);
+        }
+    }
+
+    fn failed<T>(&self, error: &dyn fmt::Display) -> Option<T> {
+        self.0.errors.fetch_add(1, Relaxed);
+        *self.last_error() = Some(format!("{error:#}"));
+        None
+    }
+
+    fn last_error(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.0.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cache").field(&self.0.path).finish()
+    }
+}
+
+impl CacheRefusal {
+    fn new(path: &Path, error: &PagesError) -> Self {
+        let path = path.to_owned();
+        match error {
+            PagesError::FileRefused(problem) => Self::NotPrivate { path, problem: *problem },
+            other => Self::Unusable { path, message: other.to_string() },
+        }
+    }
+}

@@ -1,0 +1,130 @@
+use std::sync::Arc;
+
+use pagefork_compiler::{Bounds, CompileError, CompiledModule};
+use pagefork_layout::page::PAGE_SIZE;
+use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
+
+use crate::base::error::{Result, SystemError};
+use crate::code::config::Config;
+use crate::code::pool::Parked;
+use crate::code::types::{TypeUses, Types};
+
+/// What modules are compiled with and stores belong to. Cheap to clone: clones
+/// are the same engine.
+///
+/// In a process that was forked an engine and the stores of the thread that forked go on to
+/// work, time limits included, provided that no other thread was in a call of this crate at
+/// that moment: what it had locked stays locked there.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Config, Engine};
+///
+/// let engine = Engine::new(Config::new().stack_size(256 << 10).wasm_simd(false))?;
+/// assert!(Engine::same(&engine, &engine.clone()));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    config: Config,
+    types: Arc<Types>,
+    strategies: Strategies,
+    budget: Budget,
+    pool: Pool<Parked>,
+}
+
+impl Engine {
+    /// An engine with this configuration.
+    ///
+    /// # Errors
+    /// If the machine or process lacks what is needed, or strategies do not go together.
+    pub(crate) fn with_config(config: &Config) -> Result<Self> {
+        // SAFETY: asks for a number.
+        let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        if page_size != PAGE_SIZE {
+            return Err(SystemError::PageSize(page_size).into());
+        }
+        if has_shadow_stack() {
+            return Err(SystemError::ShadowStack.into());
+        }
+        config.profile.open()?;
+        let strategies = config.strategies.check()?;
+        let (budget, pool) = (config.budget(), Pool::new(config.pool));
+        let (mut config, types) = (config.clone(), Arc::default());
+        config.compile.bounds = match config.strategies.code {
+            CodeBounds::Guards => Bounds::Guards,
+            CodeBounds::Explicit => Bounds::Explicit,
+            CodeBounds::Both => Bounds::Both,
+        };
+        Ok(Self(Arc::new(Shared { config, types, strategies, budget, pool })))
+    }
+
+    /// # Errors
+    /// If the parts do not go together, or not with this engine's code.
+    pub(crate) fn check_strategies(&self, config: StrategyConfig) -> Result<Strategies> {
+        let code = self.0.config.strategies.code;
+        Ok(StrategyConfig { code, ..config }.check()?)
+    }
+
+    pub(crate) fn default_strategies(&self) -> &Strategies {
+        &self.0.strategies
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    pub(crate) fn pool(&self) -> &Pool<Parked> {
+        &self.0.pool
+    }
+
+    /// The engine's configuration.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// Whether both are the same engine.
+    pub fn same(a: &Self, b: &Self) -> bool {
+        Arc::ptr_eq(&a.0, &b.0)
+    }
+
+    /// Compiles a module from its binary format, and shows how far that is where
+    /// somebody looks.
+    pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
+        let Config { compile, progress, .. } = self.config();
+        match progress {
+            None => pagefork_compiler::compile(bytes, compile),
+            Some(progress) => pagefork_compiler::compile_with_progress(bytes, compile, progress),
+        }
+    }
+
+    /// For what uses function types of this engine.
+    pub(crate) fn type_uses(&self) -> TypeUses {
+        TypeUses::new(&self.0.types)
+    }
+
+    /// How many function types are known, of all that lives: for tests.
+    #[doc(hidden)]
+    pub fn type_count(&self) -> usize {
+        self.0.types.count()
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}
+
+/// Whether the processor checks this thread's returns against a second stack.
+fn has_shadow_stack() -> bool {
+    const ARCH_SHSTK_STATUS: libc::c_long = 0x5005;
+    const SHADOW_STACK: u64 = 1;
+    let mut status = 0u64;
+    // SAFETY: writes the status word, or fails where the kernel knows nothing.
+    let failed = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SHSTK_STATUS, &mut status) };
+    failed == 0 && status & SHADOW_STACK != 0
+}

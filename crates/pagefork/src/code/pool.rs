@@ -1,0 +1,233 @@
+//! What is kept for the next instance: slots of modules, and whole stores of what is
+//! [spawned](crate::InstancePre::spawn).
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pagefork_pages::{
+    Key, LocalPool, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies,
+};
+
+use crate::code::engine::Engine;
+
+/// What an engine's pool keeps.
+pub(crate) enum Parked {
+    /// The slot of a module's instance, reset.
+    Slot(Box<Slot>),
+    /// A store whose instances are reset.
+    Store(ParkedStore),
+}
+
+impl Park for Parked {
+    fn resident(&self) -> u64 {
+        match self {
+            Self::Slot(slot) => slot.resident(),
+            Self::Store(store) => store.get().resident(),
+        }
+    }
+
+    fn written(&self) -> u64 {
+        match self {
+            Self::Slot(slot) => slot.written(),
+            Self::Store(store) => store.get().written(),
+        }
+    }
+
+    fn discard(&mut self) -> Result<(), PagesError> {
+        match self {
+            Self::Slot(slot) => slot.discard(),
+            Self::Store(store) => store.get_mut().discard(),
+        }
+    }
+}
+
+/// A store as the pool sees it: slots that wait for the next instance.
+pub(crate) trait ParkedSlots {
+    /// Bytes that the slots keep in memory.
+    fn resident(&self) -> u64;
+
+    /// Bytes that were written since the image was mapped.
+    fn written(&self) -> u64;
+
+    /// Gives the memory of the slots back.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn discard(&mut self) -> Result<(), PagesError>;
+
+    /// Whether the place where the store is parked is still open.
+    fn is_wanted(&self) -> bool;
+}
+
+/// A store without the embedder's data.
+pub(crate) struct ParkedStore {
+    /// Invariant: from a box, and this value's alone.
+    store: NonNull<dyn ParkedSlots>,
+}
+
+// SAFETY: by the contract of `new` the store is this value's alone, and can be used from any
+// thread.
+unsafe impl Send for ParkedStore {}
+
+impl ParkedStore {
+    /// # Safety
+    /// `store` is from a box that is the caller's alone, and can be used and dropped on any
+    /// thread.
+    pub(crate) unsafe fn new(store: NonNull<dyn ParkedSlots>) -> Self {
+        Self { store }
+    }
+
+    /// The box's pointer, which is the caller's from now on.
+    pub(crate) fn into_inner(self) -> NonNull<dyn ParkedSlots> {
+        let store = self.store;
+        std::mem::forget(self);
+        store
+    }
+
+    fn get(&self) -> &dyn ParkedSlots {
+        // SAFETY: by the invariant of `store` it is valid.
+        unsafe { self.store.as_ref() }
+    }
+
+    fn get_mut(&mut self) -> &mut dyn ParkedSlots {
+        // SAFETY: by the invariant of `store` it is valid and nobody else's.
+        unsafe { self.store.as_mut() }
+    }
+}
+
+impl Drop for ParkedStore {
+    fn drop(&mut self) {
+        // SAFETY: by the invariant of `store` it is from a box.
+        drop(unsafe { Box::from_raw(self.store.as_ptr()) });
+    }
+}
+
+/// Parks a store, or drops it if nobody will come for it. Whatever the store holds, its
+/// engine included, may be gone afterwards.
+pub(crate) fn park((pool, key): (LocalPool<Parked>, Key), store: ParkedStore) {
+    pool.put(key, Parked::Store(store), |parked| match parked {
+        // Whoever closes the place then looks for what is parked: this comes before.
+        Parked::Store(store) => store.get().is_wanted(),
+        Parked::Slot(_) => true,
+    });
+}
+
+/// Where a spawned store is parked: with others of the same `InstancePre`.
+#[derive(Clone, Debug)]
+pub(crate) struct Home(pub(crate) Arc<Place>);
+
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) key: Key,
+    /// Tells owners of slots apart; no two places of a process have the same.
+    pub(crate) number: u64,
+    /// Whether somebody will come for what is parked.
+    open: AtomicBool,
+}
+
+impl Home {
+    pub(crate) fn new(pool: &Pool<Parked>) -> Self {
+        let (key, number) = (pool.add_key(), next_number());
+        Self(Arc::new(Place { key, number, open: AtomicBool::new(true) }))
+    }
+
+    /// Where this thread parks a store that is at home here.
+    pub(crate) fn local(&self, pool: &Pool<Parked>) -> (LocalPool<Parked>, Key) {
+        (pool.local(), self.0.key)
+    }
+
+    /// Whether stores that are parked here will be taken again.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.open.load(Ordering::SeqCst)
+    }
+
+    /// Drops what is parked, now and later.
+    pub(crate) fn close(&self, pool: &Pool<Parked>) {
+        self.0.open.store(false, Ordering::SeqCst);
+        pool.remove_key(self.0.key);
+    }
+}
+
+/// Where slots of one spawn plan are parked. What is parked goes with it.
+pub(crate) struct SlotHome {
+    pool: Pool<Parked>,
+    key: Key,
+    number: u64,
+}
+
+impl SlotHome {
+    pub(crate) fn new(engine: &Engine) -> Self {
+        let pool = engine.pool().clone();
+        Self { key: pool.add_key(), number: next_number(), pool }
+    }
+
+    pub(crate) fn take(&self) -> Option<Slot> {
+        match self.pool.take(self.key) {
+            Some(Parked::Slot(slot)) => Some(*slot),
+            _ => None,
+        }
+    }
+
+    /// Resets and parks a slot, or drops it.
+    pub(crate) fn park(&self, mut slot: Slot) {
+        if self.pool.keeps_nothing() || slot.reset().is_err() {
+            return;
+        }
+        self.pool.put(self.key, Parked::Slot(Box::new(slot)));
+    }
+
+    /// Whose bytes may be on the stack of a slot of this plan.
+    pub(crate) fn owner(&self) -> pagefork_pages::Owner {
+        owner(self.number, 0)
+    }
+}
+
+impl Drop for SlotHome {
+    fn drop(&mut self) {
+        self.pool.remove_key(self.key);
+    }
+}
+
+/// Whose bytes may be on the stack of a slot.
+pub(crate) fn owner(number: u64, tenant: u64) -> pagefork_pages::Owner {
+    pagefork_pages::Owner(u128::from(number) << 64 | u128::from(tenant))
+}
+
+fn next_number() -> u64 {
+    use std::sync::atomic::AtomicU64;
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Engine {
+    /// What the engine keeps for later instances, and how often that was of use.
+    pub fn pool_counters(&self) -> PoolCounters {
+        self.pool().counters()
+    }
+
+    /// Changes how much the engine keeps for later instances; what is beyond it now is
+    /// given back.
+    pub fn set_pool(&self, config: PoolConfig) {
+        self.pool().set_config(config);
+    }
+
+    /// Gives the address space back of slots that have been idle for longer than this.
+    /// Returns how many instances and stores that were.
+    pub fn trim_pool(&self, idle: Duration) -> usize {
+        self.pool().trim(idle)
+    }
+
+    /// Gives the address space back of all slots that are not in use. Returns how many
+    /// instances and stores that were.
+    pub fn purge_pool(&self) -> usize {
+        self.pool().purge()
+    }
+
+    /// The strategies of slots where nothing else is said: what this machine can do of
+    /// them, and why.
+    pub fn strategies(&self) -> &Strategies {
+        self.default_strategies()
+    }
+}

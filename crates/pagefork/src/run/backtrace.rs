@@ -1,0 +1,90 @@
+//! Capturing backtraces: frames are walked by their frame pointers.
+
+use std::sync::Arc;
+
+use pagefork_layout::code::CodeKind;
+
+use crate::base::frames::{Frame, WasmBacktrace};
+use crate::run::enter;
+use crate::store::frame::EntryFrame;
+use crate::store::group::StoreGroup;
+
+impl WasmBacktrace {
+    /// The frames of these instructions, then those from the frame pointer `frame`
+    /// up, and on in the entries around this one.
+    ///
+    /// # Safety
+    /// `frame` is a frame pointer of a guest of `store` that does not run now, or
+    /// 0, and `entry` its innermost entry frame, or 0.
+    pub(crate) unsafe fn capture(
+        store: &StoreGroup,
+        instructions: &[usize],
+        frame: usize,
+        entry: usize,
+    ) -> Self {
+        let mut trace = Self::default();
+        for pc in instructions {
+            trace.add(store, *pc);
+        }
+        let (mut frame, mut entry) = (frame, entry);
+        loop {
+            while frame != 0 {
+                // SAFETY: frame pointers are kept in every frame: the caller's,
+                // then the return address.
+                let (next, return_address) =
+                    unsafe { *std::ptr::with_exposed_provenance::<(usize, usize)>(frame) };
+                // A call's instruction ends where its return address begins.
+                trace.add_call(store, return_address);
+                frame = next;
+            }
+            if entry == 0 {
+                return trace;
+            }
+            // SAFETY: entries that have not been left are intact, as the caller
+            // promises of the innermost, and each leads to the one around it.
+            let around = unsafe { &*std::ptr::with_exposed_provenance::<EntryFrame>(entry) };
+            if around.outer_host_sp == 0 {
+                return trace;
+            }
+            frame = around.outer_guest_sp;
+            entry = around.outer_host_sp;
+        }
+    }
+
+    /// Adds the frame of the call that returns to this address.
+    fn add_call(&mut self, store: &StoreGroup, return_address: usize) {
+        self.add_at(store, return_address - 1, 1);
+    }
+
+    /// Adds the frame of the instruction at `pc`.
+    fn add(&mut self, store: &StoreGroup, pc: usize) {
+        self.add_at(store, pc, 0);
+    }
+
+    /// Adds the frame of the instruction at `pc`, whose source is noted `ahead`
+    /// bytes behind it.
+    fn add_at(&mut self, store: &StoreGroup, pc: usize, ahead: u32) {
+        let Some((instance, offset)) = store.code_at(pc) else {
+            debug_assert!(pc == 0 || enter::thunks().contains(pc), "unknown code in a frame");
+            return;
+        };
+        let module = &instance.module;
+        let Some(range) = module.code().range_at(offset) else { return };
+        let (CodeKind::Function(function) | CodeKind::Comparing(function)) = range.kind else {
+            return;
+        };
+        if function < module.info().imported_functions {
+            return;
+        }
+        let ordinal = store.ordinal_of_instance(instance);
+        let latest = self.frames().last().filter(|latest| latest.instance == ordinal);
+        let latest = latest.map(|latest| Arc::clone(&latest.source));
+        self.push(|| Frame {
+            source: latest.unwrap_or_else(|| Arc::new(module.clone())),
+            instance: ordinal,
+            function,
+            offset: offset - range.start,
+            noted: (range.start, offset + ahead),
+        });
+    }
+}

@@ -1,0 +1,392 @@
+//! Entering and leaving the guest. The instructions are in [`x86_64`]; here is
+//! what calls them, and what they call on the host stack.
+//!
+//! # Safety
+//!
+//! While a guest runs, its store is borrowed by whoever entered: the assembly and
+//! the functions below reach it through `Activation::store`, a raw pointer made
+//! from that borrow, which is not used until the entry returns.
+
+mod x86_64;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::{ptr, slice};
+
+use pagefork_layout::link::Service;
+use pagefork_layout::state::save::{self, Suspension};
+
+use crate::base::cell::Cell;
+use crate::base::error::{Error, ErrorKind};
+use crate::base::frames::WasmBacktrace;
+use crate::base::trap::{Trap, TrapCode};
+use crate::run::throw::Thrown;
+use crate::run::{services, throw};
+use crate::store::activation::{Activation, Parked};
+use crate::store::frame::Target;
+use crate::store::frame::Thunks;
+use crate::store::group::StoreGroup;
+use crate::store::thread;
+
+/// What host code answers the thunk that called it.
+const CONTINUE: u32 = 0;
+const LEAVE: u32 = 1;
+const SUSPEND: u32 = 2;
+const CATCH: u32 = 3;
+
+/// How an entry ended.
+const FINISHED: u32 = 0;
+const LEFT: u32 = 1;
+const SUSPENDED: u32 = 2;
+
+#[expect(improper_ctypes, reason = "the assembly looks at the C part of the activation alone")]
+unsafe extern "C" {
+    static pagefork_thunks_start: u8;
+    static pagefork_thunks_end: u8;
+    fn pagefork_enter(
+        activation: *mut Activation,
+        base: usize,
+        stack: usize,
+        entry: usize,
+        code: usize,
+    ) -> u32;
+    fn pagefork_resume(
+        activation: *mut Activation,
+        base: usize,
+        frame: usize,
+        save_area: usize,
+    ) -> u32;
+    fn pagefork_host_call();
+    fn pagefork_interrupt();
+    fn pagefork_trap();
+    fn pagefork_trapped();
+    fn pagefork_memory_move();
+    fn pagefork_memory_set();
+}
+
+/// Where the thunks are.
+pub(crate) fn thunks() -> Thunks {
+    Thunks {
+        start: &raw const pagefork_thunks_start as usize,
+        end: &raw const pagefork_thunks_end as usize,
+        host_call: pagefork_host_call as *const () as usize,
+        interrupt: pagefork_interrupt as *const () as usize,
+        trap: pagefork_trap as *const () as usize,
+        trapped: pagefork_trapped as *const () as usize,
+        memory_move: pagefork_memory_move as *const () as usize,
+        memory_set: pagefork_memory_set as *const () as usize,
+    }
+}
+
+/// How the guest was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The function returned; its results are in cells.
+    Finished,
+    /// The guest is suspended.
+    Suspended,
+}
+
+/// Calls a guest function whose arguments are in its instance's cells.
+///
+/// # Errors
+/// Whatever makes the guest leave: a trap, or the error of a host function.
+///
+/// # Panics
+/// With the payload of a host function that panicked.
+///
+/// # Safety
+/// - `store` points to the store, exclusively borrowed by the caller, with the
+///   provenance of the whole store (embedder's data included).
+/// - `target` is a function of an instance of that store, and its arguments are
+///   of its type.
+#[inline]
+pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Outcome, Error> {
+    // SAFETY: by the first clause of this function the store is borrowed for us; the borrows
+    // made here end before the guest is entered.
+    unsafe {
+        // First of all: the arguments are written already.
+        (*store).note_writer();
+        thread::check_stack()?;
+        let attention = (*store).activation.attention || (*store).interrupts.is_noted();
+        let _deadline = if attention { (*store).prepare_entry()? } else { None };
+        enter(store, target)
+    }
+}
+
+/// # Safety
+/// As [`call`].
+#[inline]
+unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<Outcome, Error> {
+    // SAFETY: by the contract of `call` the store is borrowed for us.
+    let activation = unsafe { &raw mut (*store).activation };
+    // SAFETY: by the contract of `call` the store is borrowed for us; the guest's stack is free below GUEST_SP while host code
+    // runs, and unused if nobody is in the guest.
+    let outcome = unsafe {
+        (*activation).store = store;
+        let stack = if (*activation).is_active() {
+            (*activation).guest_sp & !15
+        } else {
+            (*activation).stack_top = target.stack_top;
+            (*activation).stack_owner = target.ordinal;
+            target.stack_top
+        };
+        let outer = thread::set_current(activation);
+        let outcome = pagefork_enter(activation, target.base, stack, target.entry, target.code);
+        thread::set_current(outer);
+        outcome
+    };
+    match outcome {
+        FINISHED => Ok(Outcome::Finished),
+        // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
+        _ => unsafe { left(activation, outcome) },
+    }
+}
+
+/// Continues the suspended guest of a store.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Safety
+/// - As [`call`], and no guest of the store is entered.
+/// - The guest is suspended in `base`'s save area, with its frames on the stack
+///   below `activation.stack_top`.
+pub(crate) unsafe fn resume(
+    store: *mut StoreGroup,
+    base: usize,
+    frame: usize,
+    save_area: usize,
+) -> Result<Outcome, Error> {
+    // SAFETY: by this function's contract the store is borrowed for us, and the frames are
+    // where the save area says.
+    unsafe {
+        (*store).note_writer();
+        thread::check_stack()?;
+        let activation = &raw mut (*store).activation;
+        (*activation).store = store;
+        let outer = thread::set_current(activation);
+        let outcome = pagefork_resume(activation, base, frame, save_area);
+        thread::set_current(outer);
+        match outcome {
+            FINISHED => Ok(Outcome::Finished),
+            _ => left(activation, outcome),
+        }
+    }
+}
+
+/// # Safety
+/// The activation's store is borrowed by the caller.
+#[cold]
+unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<Outcome, Error> {
+    if outcome == SUSPENDED {
+        return Ok(Outcome::Suspended);
+    }
+    // SAFETY: by this function's contract the store is borrowed for us.
+    let parked = unsafe { (*activation).parked.take() };
+    match parked.expect("who leaves the guest parks the reason") {
+        Parked::Trap(code, backtrace) => Err(Trap::new(code, backtrace).into()),
+        Parked::Error(error) => Err(error),
+        Parked::Panic(payload) => resume_unwind(payload),
+    }
+}
+
+/// What host code answers: in eax, and in rdx where the registers are to be
+/// saved if the guest is suspended, or the [`Landing`] if it catches.
+#[repr(C)]
+struct Answer {
+    verdict: u64,
+    place: *mut u8,
+}
+
+impl Answer {
+    const CONTINUE: Self = Self { verdict: CONTINUE as u64, place: ptr::null_mut() };
+
+    /// # Safety
+    /// The activation's store is valid.
+    #[cold]
+    unsafe fn leave(activation: *mut Activation, reason: Parked) -> Self {
+        // SAFETY: by this function's contract the store is valid.
+        unsafe { (*activation).parked = Some(reason) };
+        Self { verdict: LEAVE.into(), place: ptr::null_mut() }
+    }
+
+    /// # Safety
+    /// The activation's store is valid, and the guest is about to be left; no more `results`
+    /// than it has cells.
+    #[cold]
+    unsafe fn suspend(
+        store: *mut StoreGroup,
+        base: usize,
+        kind: Suspension,
+        results: &[Cell],
+    ) -> Self {
+        // SAFETY: by this function's contract the store is valid.
+        let save_area = unsafe { (*store).note_suspension(base, kind) };
+        let saved = save_area.wrapping_add(save::CELLS as usize).cast();
+        // SAFETY: the save area has room for all cells, which lie elsewhere.
+        unsafe { results.as_ptr().copy_to_nonoverlapping(saved, results.len()) };
+        Self { verdict: SUSPEND.into(), place: save_area }
+    }
+
+    /// What becomes of the guest that an exception comes to.
+    ///
+    /// # Safety
+    /// The activation's store is valid, and its guest waits in a host call.
+    #[cold]
+    unsafe fn thrown(activation: *mut Activation, thrown: Thrown) -> Self {
+        // SAFETY: by this function's contract the store is valid.
+        unsafe {
+            match thrown {
+                Thrown::Caught(landing) => {
+                    (*activation).landing = landing;
+                    let place = (&raw mut (*activation).landing).cast();
+                    Self { verdict: CATCH.into(), place }
+                }
+                Thrown::Uncaught(exception) => {
+                    let mut error = Error::from(exception);
+                    error.set_backtrace(|| backtrace(activation));
+                    Self::leave(activation, Parked::Error(error))
+                }
+                Thrown::Trap(code) => Self::leave(activation, trapped(activation, code)),
+            }
+        }
+    }
+}
+
+/// Runs a host function or a service, on the host stack.
+///
+/// # Safety
+/// Called by the thunk alone: the activation's store is valid, and `cells` has
+/// the arguments of the function `index`.
+unsafe extern "C" fn on_host_call(
+    activation: *mut Activation,
+    index: u32,
+    cells: *mut Cell,
+) -> Answer {
+    // SAFETY: the activation belongs to the running store, whose entry keeps it
+    // borrowed through this pointer.
+    unsafe {
+        let store = (*activation).store;
+        let base = (*activation).guest_base;
+        if index >= Service::MemoryGrow as u32 {
+            if let Some(service @ (Service::Throw | Service::Rethrow)) = Service::from_index(index)
+            {
+                let caller = (*store).ordinal_of(base);
+                let thrown = throw::throw(&*activation, &mut *store, caller, service, cells);
+                return Answer::thrown(activation, thrown);
+            }
+            return match services::call(&mut *store, base, index, cells) {
+                Ok(()) => Answer::CONTINUE,
+                Err(code) => Answer::leave(activation, trapped(activation, code)),
+            };
+        }
+        let function = (*store).host_function_ptr(index);
+        // A panic must not cross the guest's frames, which no unwinder knows.
+        let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
+        match result {
+            // Whatever the host function made of it: the guest must not go on.
+            Ok(Ok(())) if (*store).is_broken() => {
+                let code = TrapCode::MemoryOutOfBounds;
+                Answer::leave(activation, trapped(activation, code))
+            }
+            Ok(Ok(())) if (*store).interrupts.is_noted() => {
+                Answer::leave(activation, trapped(activation, TrapCode::Interrupt))
+            }
+            Ok(Ok(()))
+                if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
+            {
+                match (*store).may_suspend() {
+                    true => {
+                        let function = &*function;
+                        let results = slice::from_raw_parts(cells, function.ty.results.len());
+                        Answer::suspend(store, base, Suspension::HostCall, results)
+                    }
+                    false => Answer::CONTINUE,
+                }
+            }
+            Ok(Ok(())) => Answer::CONTINUE,
+            Ok(Err(error))
+                if error.kind() == ErrorKind::Exception && (*store).interrupts.is_noted() =>
+            {
+                // A handler would let the guest go on.
+                Answer::leave(activation, trapped(activation, TrapCode::Interrupt))
+            }
+            Ok(Err(error)) => match throw::throw_error(&*activation, &mut *store, error) {
+                Ok(thrown) => {
+                    // Asked for on the way back from a call that does not return.
+                    (*activation).suspend_requested = false;
+                    Answer::thrown(activation, thrown)
+                }
+                Err(mut error) => {
+                    error.set_backtrace(|| backtrace(activation));
+                    Answer::leave(activation, Parked::Error(error))
+                }
+            },
+            Err(payload) => Answer::leave(activation, Parked::Panic(payload)),
+        }
+    }
+}
+
+/// Decides what happens at an interruption point.
+///
+/// # Safety
+/// Called by the thunk alone: the activation's store is valid.
+unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> Answer {
+    // SAFETY: as in `on_host_call`.
+    unsafe {
+        let store = (*activation).store;
+        if (*store).interrupts.is_noted() {
+            let backtrace = WasmBacktrace::capture(&*store, &[], frame, (*activation).host_sp);
+            return Answer::leave(activation, Parked::Trap(TrapCode::Interrupt, backtrace));
+        }
+        if (*activation).suspend_countdown > 0 && (*store).may_suspend() {
+            let base = (*activation).guest_base;
+            return Answer::suspend(store, base, Suspension::Interrupt, &[]);
+        }
+        Answer::CONTINUE
+    }
+}
+
+/// Parks a trap; the thunk leaves the guest then.
+///
+/// # Safety
+/// Called by the thunks alone: the activation's store is valid, `frame` is a
+/// frame pointer of its guest, and `pc` the instruction that trapped, or 0 if
+/// `frame` is that of a thunk that was called to trap; `caller` is a return
+/// address that no frame holds yet, or 0.
+unsafe extern "C" fn on_trap(
+    activation: *mut Activation,
+    code: u32,
+    frame: usize,
+    pc: usize,
+    caller: usize,
+) {
+    let code = TrapCode::from_number(code as u8).expect("compiled code traps with known codes");
+    // SAFETY: as in `on_host_call`.
+    unsafe {
+        let store = &*(*activation).store;
+        // A call's instruction ends where its return address begins.
+        let instructions = [pc, caller.saturating_sub(1)];
+        let backtrace = WasmBacktrace::capture(store, &instructions, frame, (*activation).host_sp);
+        (*activation).parked = Some(Parked::Trap(code, backtrace));
+    }
+}
+
+/// # Safety
+/// Host code runs that the guest called.
+unsafe fn trapped(activation: *mut Activation, code: TrapCode) -> Parked {
+    // SAFETY: by this function's contract a host call runs that the guest made.
+    Parked::Trap(code, unsafe { backtrace(activation) })
+}
+
+/// The frames above a host call.
+///
+/// # Safety
+/// Host code runs that the guest called.
+unsafe fn backtrace(activation: *mut Activation) -> WasmBacktrace {
+    // SAFETY: during a host call GUEST_SP is the frame pointer of the thunk.
+    unsafe {
+        let store = &*(*activation).store;
+        WasmBacktrace::capture(store, &[], (*activation).guest_sp, (*activation).host_sp)
+    }
+}

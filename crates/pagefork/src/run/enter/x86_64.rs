@@ -1,0 +1,602 @@
+//! Every instruction that runs between host and guest.
+//!
+//! Register roles while a guest runs: r15 is the base of the running instance;
+//! rbp links the frames, down to the zero that `enter` starts with; rsp is in
+//! the stack zone. Everything else is the guest's own. Given the base, the
+//! activation is two loads away: `[base - 8]` is the offset of the link zone,
+//! whose first word is the address of the activation.
+//!
+//! An entry leaves this on the host stack, and `HOST_SP` points at it until the
+//! entry is left. Host code that the guest calls runs right below.
+//!
+//! ```text
+//!   HOST_SP + 88   return address into the host
+//!   HOST_SP + 80   rbp                              \
+//!   HOST_SP + 72   rbx                               | what System V makes a
+//!   HOST_SP + 64   r12                               | callee save
+//!   HOST_SP + 56   r13                               |
+//!   HOST_SP + 48   r14                               |
+//!   HOST_SP + 40   r15                              /
+//!   HOST_SP + 32   unused, keeps the stack aligned
+//!   HOST_SP + 24   GUEST_BASE                       \
+//!   HOST_SP + 16   GUEST_SP                          | of the activation around
+//!   HOST_SP +  8   HOST_SP                          /  this one, zero if none
+//!   HOST_SP +  0   address of the activation
+//! ```
+//!
+//! To an unwinder all code that runs on the host stack while a guest is entered
+//! looks as if `enter` had called it: so it crosses from a host function to the
+//! embedder, and leaves the guest's frames out.
+
+use std::arch::global_asm;
+use std::mem::offset_of;
+
+use pagefork_layout::link;
+use pagefork_layout::state::{self, save};
+
+use crate::store::frame::Landing;
+
+use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
+
+// What the frame chain of a guest suspended at an interruption point begins
+// with: the frame pointer, then below it all other registers.
+//
+//   rbp +   8   return address into the guest
+//   rbp +   0   rbp of the guest
+//   rbp -   8   unused, keeps the block aligned
+//   rbp - 112   rax rcx rdx rbx rsi rdi r8 .. r14, 8 bytes each
+//   rbp - 368   xmm0 .. xmm15, 16 bytes each: guest code uses no more of them
+const INTERRUPT_BLOCK: u32 = 368;
+
+/// Clears what a call may change, so that a guest finds nothing of the host in
+/// registers: at an interruption point all of them become bytes of its pages.
+macro_rules! clear_scratch_registers {
+    () => {
+        "xor eax, eax
+         xor edx, edx
+         xor esi, esi
+         xor r8d, r8d
+         xor r9d, r9d
+         xor r10d, r10d
+         xor r11d, r11d
+         xorps xmm0, xmm0
+         xorps xmm1, xmm1
+         xorps xmm2, xmm2
+         xorps xmm3, xmm3
+         xorps xmm4, xmm4
+         xorps xmm5, xmm5
+         xorps xmm6, xmm6
+         xorps xmm7, xmm7
+         xorps xmm8, xmm8
+         xorps xmm9, xmm9
+         xorps xmm10, xmm10
+         xorps xmm11, xmm11
+         xorps xmm12, xmm12
+         xorps xmm13, xmm13
+         xorps xmm14, xmm14
+         xorps xmm15, xmm15"
+    };
+}
+
+/// Lets guests call a function of the C library that keeps nothing: on the host's stack,
+/// whose depth is the library's affair, and with its arguments in registers. What it
+/// leaves there are host addresses, which are cleared; vectors hold the guest's own bytes.
+macro_rules! library_thunk {
+    ($name:literal, $function:literal) => {
+        concat!(
+            ".globl ",
+            $name,
+            "\n",
+            ".hidden ",
+            $name,
+            "\n",
+            ".type ",
+            $name,
+            ",@function\n",
+            $name,
+            ":\n",
+            ".cfi_startproc\n",
+            "push rbp\n",
+            ".cfi_def_cfa_offset 16\n",
+            ".cfi_offset rbp, -16\n",
+            "mov rbp, rsp\n",
+            ".cfi_def_cfa_register rbp\n",
+            "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]\n",
+            "mov rax, [r15 + rax + {ACTIVATION}]\n",
+            "mov rsp, [rax + {HOST_SP}]\n",
+            "call {",
+            $function,
+            "}\n",
+            "mov rsp, rbp\n",
+            "pop rbp\n",
+            ".cfi_def_cfa rsp, 8\n",
+            "xor eax, eax\n",
+            "xor ecx, ecx\n",
+            "xor edx, edx\n",
+            "xor esi, esi\n",
+            "xor edi, edi\n",
+            "xor r8d, r8d\n",
+            "xor r9d, r9d\n",
+            "xor r10d, r10d\n",
+            "xor r11d, r11d\n",
+            "ret\n",
+            ".cfi_endproc\n",
+            ".size ",
+            $name,
+            ", . - ",
+            $name,
+        )
+    };
+}
+
+/// Where the innermost entry frame is, while a guest runs, to an unwinder: CFA =
+/// `*(*(r15 + sign_extend32(*(r15 - 8))) + HOST_SP) + 96`. In bytes: breg15 -8,
+/// deref_size 4, const1u 32, shl, const1u 32, shra, breg15 0, plus, deref, deref,
+/// plus_uconst 96.
+macro_rules! cfa_through_base {
+    () => {
+        ".cfi_escape 0x0f, 17, 0x7f, 0x78, 0x94, 4, 0x08, 32, 0x24, 0x08, 32, 0x26, 0x7f, 0, 0x22, \
+         0x06, 0x06, 0x23, 96"
+    };
+}
+
+global_asm!(
+    ".pushsection .text.pagefork_thunks,\"ax\",@progbits",
+    ".p2align 4",
+    ".globl pagefork_thunks_start",
+    ".hidden pagefork_thunks_start",
+    "pagefork_thunks_start:",
+
+    // -- enter -------------------------------------------------------------
+    // Calls a function of the guest.
+    //   rdi  the activation          rcx  the entry stub to call
+    //   rsi  base of the instance    r8   what the entry stub calls
+    //   rdx  guest stack pointer, aligned to 16
+    // Returns how the guest was left in eax.
+    ".globl pagefork_enter",
+    ".hidden pagefork_enter",
+    ".type pagefork_enter,@function",
+    "pagefork_enter:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "push rbx",
+    ".cfi_def_cfa_offset 24",
+    ".cfi_offset rbx, -24",
+    "push r12",
+    ".cfi_def_cfa_offset 32",
+    ".cfi_offset r12, -32",
+    "push r13",
+    ".cfi_def_cfa_offset 40",
+    ".cfi_offset r13, -40",
+    "push r14",
+    ".cfi_def_cfa_offset 48",
+    ".cfi_offset r14, -48",
+    "push r15",
+    ".cfi_def_cfa_offset 56",
+    ".cfi_offset r15, -56",
+    "sub rsp, 8",
+    "push qword ptr [rdi + {GUEST_BASE}]",
+    "push qword ptr [rdi + {GUEST_SP}]",
+    "push qword ptr [rdi + {HOST_SP}]",
+    "push rdi",
+    ".cfi_def_cfa_offset 96",
+    "mov [rdi + {HOST_SP}], rsp",
+    "mov r15, rsi",
+    "mov rsp, rdx",
+    // From here the frame is found through the base.
+    ".cfi_remember_state",
+    cfa_through_base!(),
+    "mov rdi, r8",
+    // The guest begins its chain of frames, and sees no register of the host.
+    "xor ebx, ebx",
+    "xor ebp, ebp",
+    "xor r12d, r12d",
+    "xor r13d, r13d",
+    "xor r14d, r14d",
+    clear_scratch_registers!(),
+    "call rcx",
+    // The guest is done; its results are in cells, and rax is the activation.
+    "mov rsp, [rax + {HOST_SP}]",
+    "mov eax, {FINISHED}",
+    ".cfi_restore_state",
+
+    // -- leave -------------------------------------------------------------
+    // Returns from the innermost entry.
+    //   rsp  its entry frame         eax  how the guest was left
+    ".Lpagefork_leave:",
+    "pop rdi",
+    "pop qword ptr [rdi + {HOST_SP}]",
+    "pop qword ptr [rdi + {GUEST_SP}]",
+    "pop qword ptr [rdi + {GUEST_BASE}]",
+    ".cfi_def_cfa_offset 64",
+    "add rsp, 8",
+    ".cfi_def_cfa_offset 56",
+    "pop r15",
+    ".cfi_def_cfa_offset 48",
+    "pop r14",
+    ".cfi_def_cfa_offset 40",
+    "pop r13",
+    ".cfi_def_cfa_offset 32",
+    "pop r12",
+    ".cfi_def_cfa_offset 24",
+    "pop rbx",
+    ".cfi_def_cfa_offset 16",
+    "pop rbp",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+    ".size pagefork_enter, . - pagefork_enter",
+
+    // -- host_call ---------------------------------------------------------
+    // Called by the guest, System V: calls a host function or service.
+    //   edi  its index               r15  base of the caller
+    //   rsi  its cells
+    //
+    //   guest stack at the call:  | .. | return |         rsp -> return
+    //   while the host runs:      | .. | return | rbp |   GUEST_SP = rbp -> rbp
+    ".globl pagefork_host_call",
+    ".hidden pagefork_host_call",
+    ".type pagefork_host_call,@function",
+    "pagefork_host_call:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]",
+    "mov rax, [r15 + rax + {ACTIVATION}]",
+    "mov [rax + {GUEST_SP}], rsp",
+    "mov [rax + {GUEST_BASE}], r15",
+    "mov rdx, rsi",
+    "mov esi, edi",
+    "mov rdi, rax",
+    "mov rsp, [rax + {HOST_SP}]",
+    ".cfi_remember_state",
+    ".cfi_def_cfa rsp, 96",
+    ".cfi_offset rbp, -16",
+    ".cfi_offset rbx, -24",
+    ".cfi_offset r12, -32",
+    ".cfi_offset r13, -40",
+    ".cfi_offset r14, -48",
+    ".cfi_offset r15, -56",
+    // Host code keeps rbx, rbp and r12 to r15 as System V wants: so they are the
+    // guest's afterwards, rbp is still its stack pointer, and r15 its base.
+    "call {on_host_call}",
+    "cmp eax, {CONTINUE}",
+    "jne 2f",
+    ".cfi_restore_state",
+    ".Lpagefork_host_call_return:",
+    clear_scratch_registers!(),
+    "xor ecx, ecx",
+    "xor edi, edi",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    "2:",
+    ".cfi_def_cfa rsp, 96",
+    ".cfi_offset rbp, -16",
+    ".cfi_offset rbx, -24",
+    ".cfi_offset r12, -32",
+    ".cfi_offset r13, -40",
+    ".cfi_offset r14, -48",
+    ".cfi_offset r15, -56",
+    "cmp eax, {CATCH}",
+    "je .Lpagefork_catch",
+    "cmp eax, {SUSPEND}",
+    "mov eax, {LEFT}",
+    "jne .Lpagefork_leave",
+    // Suspend: rdx is the save area. Of the registers only those that the guest
+    // expects back are saved; the stack pointer becomes a distance.
+    "mov rdi, [rsp]",
+    "mov rcx, [rdi + {STACK_TOP}]",
+    "sub rcx, rbp",
+    "mov [rdx + {SAVE_SP}], rcx",
+    "mov [rdx + {SAVE_FP}], rcx",
+    "mov [rdx + {SAVE_REGISTERS}], rbx",
+    "mov [rdx + {SAVE_REGISTERS} + 8], r12",
+    "mov [rdx + {SAVE_REGISTERS} + 16], r13",
+    "mov [rdx + {SAVE_REGISTERS} + 24], r14",
+    "mov dword ptr [rdx + {SAVE_KIND}], {IN_HOST_CALL}",
+    "mov eax, {SUSPENDED}",
+    "jmp .Lpagefork_leave",
+
+    // Catch: rdx is the landing. The frames below it are over, and what their
+    // functions had in registers is nobody's. The address of the landing pad is
+    // left where a return address would be.
+    ".Lpagefork_catch:",
+    cfa_through_base!(),
+    "mov rcx, rdx",
+    clear_scratch_registers!(),
+    "xor ebx, ebx",
+    "xor edi, edi",
+    "xor r12d, r12d",
+    "xor r13d, r13d",
+    "xor r14d, r14d",
+    "mov rsp, [rcx + {LANDING_SP}]",
+    "mov rbp, [rcx + {LANDING_FP}]",
+    "mov rax, [rcx + {LANDING_PC}]",
+    "mov [rsp - 8], rax",
+    "mov rax, [rcx + {LANDING_EXCEPTION}]",
+    "xor ecx, ecx",
+    "jmp qword ptr [rsp - 8]",
+    ".cfi_endproc",
+    ".size pagefork_host_call, . - pagefork_host_call",
+
+    // -- interrupt ---------------------------------------------------------
+    // Called by the guest at an interruption point; preserves every register.
+    //   r15  base of the caller
+    ".globl pagefork_interrupt",
+    ".hidden pagefork_interrupt",
+    ".type pagefork_interrupt,@function",
+    "pagefork_interrupt:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "sub rsp, {INTERRUPT_BLOCK}",
+    "movups [rsp + 0x00], xmm0",
+    "movups [rsp + 0x10], xmm1",
+    "movups [rsp + 0x20], xmm2",
+    "movups [rsp + 0x30], xmm3",
+    "movups [rsp + 0x40], xmm4",
+    "movups [rsp + 0x50], xmm5",
+    "movups [rsp + 0x60], xmm6",
+    "movups [rsp + 0x70], xmm7",
+    "movups [rsp + 0x80], xmm8",
+    "movups [rsp + 0x90], xmm9",
+    "movups [rsp + 0xa0], xmm10",
+    "movups [rsp + 0xb0], xmm11",
+    "movups [rsp + 0xc0], xmm12",
+    "movups [rsp + 0xd0], xmm13",
+    "movups [rsp + 0xe0], xmm14",
+    "movups [rsp + 0xf0], xmm15",
+    "mov [rsp + 0x100], rax",
+    "mov [rsp + 0x108], rcx",
+    "mov [rsp + 0x110], rdx",
+    "mov [rsp + 0x118], rbx",
+    "mov [rsp + 0x120], rsi",
+    "mov [rsp + 0x128], rdi",
+    "mov [rsp + 0x130], r8",
+    "mov [rsp + 0x138], r9",
+    "mov [rsp + 0x140], r10",
+    "mov [rsp + 0x148], r11",
+    "mov [rsp + 0x150], r12",
+    "mov [rsp + 0x158], r13",
+    "mov [rsp + 0x160], r14",
+    // A suspended guest is compared and copied: no stale bytes in its frames.
+    "mov qword ptr [rsp + 0x168], 0",
+    "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]",
+    "mov rdi, [r15 + rax + {ACTIVATION}]",
+    "mov [rdi + {GUEST_SP}], rsp",
+    "mov [rdi + {GUEST_BASE}], r15",
+    "mov rsi, rbp",
+    "mov rsp, [rdi + {HOST_SP}]",
+    ".cfi_remember_state",
+    ".cfi_def_cfa rsp, 96",
+    ".cfi_offset rbp, -16",
+    ".cfi_offset rbx, -24",
+    ".cfi_offset r12, -32",
+    ".cfi_offset r13, -40",
+    ".cfi_offset r14, -48",
+    ".cfi_offset r15, -56",
+    "call {on_interrupt}",
+    "cmp eax, {CONTINUE}",
+    "jne 3f",
+    ".cfi_restore_state",
+    // rbp is the frame pointer of this thunk's frame, in whatever slot.
+    ".Lpagefork_interrupt_return:",
+    "lea rsp, [rbp - {INTERRUPT_BLOCK}]",
+    "movups xmm0, [rsp + 0x00]",
+    "movups xmm1, [rsp + 0x10]",
+    "movups xmm2, [rsp + 0x20]",
+    "movups xmm3, [rsp + 0x30]",
+    "movups xmm4, [rsp + 0x40]",
+    "movups xmm5, [rsp + 0x50]",
+    "movups xmm6, [rsp + 0x60]",
+    "movups xmm7, [rsp + 0x70]",
+    "movups xmm8, [rsp + 0x80]",
+    "movups xmm9, [rsp + 0x90]",
+    "movups xmm10, [rsp + 0xa0]",
+    "movups xmm11, [rsp + 0xb0]",
+    "movups xmm12, [rsp + 0xc0]",
+    "movups xmm13, [rsp + 0xd0]",
+    "movups xmm14, [rsp + 0xe0]",
+    "movups xmm15, [rsp + 0xf0]",
+    "mov rax, [rsp + 0x100]",
+    "mov rcx, [rsp + 0x108]",
+    "mov rdx, [rsp + 0x110]",
+    "mov rbx, [rsp + 0x118]",
+    "mov rsi, [rsp + 0x120]",
+    "mov rdi, [rsp + 0x128]",
+    "mov r8, [rsp + 0x130]",
+    "mov r9, [rsp + 0x138]",
+    "mov r10, [rsp + 0x140]",
+    "mov r11, [rsp + 0x148]",
+    "mov r12, [rsp + 0x150]",
+    "mov r13, [rsp + 0x158]",
+    "mov r14, [rsp + 0x160]",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    "3:",
+    ".cfi_def_cfa rsp, 96",
+    ".cfi_offset rbp, -16",
+    ".cfi_offset rbx, -24",
+    ".cfi_offset r12, -32",
+    ".cfi_offset r13, -40",
+    ".cfi_offset r14, -48",
+    ".cfi_offset r15, -56",
+    "cmp eax, {SUSPEND}",
+    "mov eax, {LEFT}",
+    "jne .Lpagefork_leave",
+    // Suspend: every register lies in the block, so only the place is saved.
+    "mov rdi, [rsp]",
+    "mov rcx, [rdi + {STACK_TOP}]",
+    "sub rcx, rbp",
+    "mov [rdx + {SAVE_FP}], rcx",
+    "add rcx, {INTERRUPT_BLOCK}",
+    "mov [rdx + {SAVE_SP}], rcx",
+    "mov dword ptr [rdx + {SAVE_KIND}], {AT_INTERRUPT}",
+    "mov eax, {SUSPENDED}",
+    "jmp .Lpagefork_leave",
+    ".cfi_endproc",
+    ".size pagefork_interrupt, . - pagefork_interrupt",
+
+    // -- trap --------------------------------------------------------------
+    // Called by the guest to trap, System V; does not return.
+    //   edi  the trap code           r15  base of the caller
+    ".globl pagefork_trap",
+    ".hidden pagefork_trap",
+    ".type pagefork_trap,@function",
+    "pagefork_trap:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]",
+    "mov rax, [r15 + rax + {ACTIVATION}]",
+    "mov esi, edi",
+    "mov rdi, rax",
+    "mov rdx, rbp",
+    "xor ecx, ecx",
+    "xor r8d, r8d",
+    "mov rsp, [rdi + {HOST_SP}]",
+    ".cfi_endproc",
+    ".size pagefork_trap, . - pagefork_trap",
+
+    // -- trapped -----------------------------------------------------------
+    // Where the signal handler sends a guest that trapped.
+    //   rdi  the activation          rdx  frame pointer of the guest
+    //   esi  the trap code           rcx  address of the instruction, or 0
+    //   rsp  the entry frame         r8   return address on top of the stack, if
+    //                                     that instruction is a function's first
+    ".globl pagefork_trapped",
+    ".hidden pagefork_trapped",
+    ".type pagefork_trapped,@function",
+    "pagefork_trapped:",
+    ".cfi_startproc",
+    ".cfi_def_cfa rsp, 96",
+    ".cfi_offset rbp, -16",
+    ".cfi_offset rbx, -24",
+    ".cfi_offset r12, -32",
+    ".cfi_offset r13, -40",
+    ".cfi_offset r14, -48",
+    ".cfi_offset r15, -56",
+    "call {on_trap}",
+    "mov eax, {LEFT}",
+    "jmp .Lpagefork_leave",
+    ".cfi_endproc",
+    ".size pagefork_trapped, . - pagefork_trapped",
+
+    // -- memory_move, memory_set -------------------------------------------
+    // Called by the guest, System V: `memmove` and `memset` on ranges that are
+    // accessible.
+    //   rdi  where to                r15  base of the caller
+    //   rsi  where from, or the byte
+    //   rdx  how many bytes
+    library_thunk!("pagefork_memory_move", "memmove"),
+    library_thunk!("pagefork_memory_set", "memset"),
+
+    // -- resume ------------------------------------------------------------
+    // Goes on with a suspended guest; returns as `enter` does.
+    //   rdi  the activation          rdx  guest frame pointer to go on from
+    //   rsi  base of the instance    rcx  the save area
+    ".globl pagefork_resume",
+    ".hidden pagefork_resume",
+    ".type pagefork_resume,@function",
+    "pagefork_resume:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "push rbx",
+    ".cfi_def_cfa_offset 24",
+    ".cfi_offset rbx, -24",
+    "push r12",
+    ".cfi_def_cfa_offset 32",
+    ".cfi_offset r12, -32",
+    "push r13",
+    ".cfi_def_cfa_offset 40",
+    ".cfi_offset r13, -40",
+    "push r14",
+    ".cfi_def_cfa_offset 48",
+    ".cfi_offset r14, -48",
+    "push r15",
+    ".cfi_def_cfa_offset 56",
+    ".cfi_offset r15, -56",
+    "sub rsp, 8",
+    "push qword ptr [rdi + {GUEST_BASE}]",
+    "push qword ptr [rdi + {GUEST_SP}]",
+    "push qword ptr [rdi + {HOST_SP}]",
+    "push rdi",
+    ".cfi_def_cfa_offset 96",
+    "mov [rdi + {HOST_SP}], rsp",
+    "mov r15, rsi",
+    "mov rbp, rdx",
+    "mov eax, [rcx + {SAVE_KIND}]",
+    "mov rbx, [rcx + {SAVE_REGISTERS}]",
+    "mov r12, [rcx + {SAVE_REGISTERS} + 8]",
+    "mov r13, [rcx + {SAVE_REGISTERS} + 16]",
+    "mov r14, [rcx + {SAVE_REGISTERS} + 24]",
+    // The save area is all zero unless its instance is suspended.
+    "xor edx, edx",
+    "mov [rcx + {SAVE_KIND}], rdx",
+    "mov [rcx + {SAVE_SP}], rdx",
+    "mov [rcx + {SAVE_FP}], rdx",
+    "mov [rcx + {SAVE_REGISTERS}], rdx",
+    "mov [rcx + {SAVE_REGISTERS} + 8], rdx",
+    "mov [rcx + {SAVE_REGISTERS} + 16], rdx",
+    "mov [rcx + {SAVE_REGISTERS} + 24], rdx",
+    "cmp eax, {AT_INTERRUPT}",
+    "je .Lpagefork_interrupt_return",
+    "jmp .Lpagefork_host_call_return",
+    ".cfi_endproc",
+    ".size pagefork_resume, . - pagefork_resume",
+
+    ".globl pagefork_thunks_end",
+    ".hidden pagefork_thunks_end",
+    "pagefork_thunks_end:",
+    ".popsection",
+
+    HOST_SP = const link::activation::HOST_SP,
+    GUEST_SP = const link::activation::GUEST_SP,
+    GUEST_BASE = const link::activation::GUEST_BASE,
+    STACK_TOP = const link::activation::STACK_TOP,
+    ACTIVATION = const link::ACTIVATION,
+    LINK_OFFSET = const state::LINK_OFFSET,
+    SAVE_KIND = const save::KIND,
+    SAVE_SP = const save::SP,
+    SAVE_FP = const save::FP,
+    SAVE_REGISTERS = const save::REGISTERS,
+    IN_HOST_CALL = const save::Suspension::HostCall as u64,
+    AT_INTERRUPT = const save::Suspension::Interrupt as u64,
+    INTERRUPT_BLOCK = const INTERRUPT_BLOCK,
+    LANDING_SP = const offset_of!(Landing, sp),
+    LANDING_FP = const offset_of!(Landing, fp),
+    LANDING_PC = const offset_of!(Landing, pc),
+    LANDING_EXCEPTION = const offset_of!(Landing, exception),
+    CATCH = const CATCH,
+    CONTINUE = const CONTINUE,
+    SUSPEND = const SUSPEND,
+    FINISHED = const FINISHED,
+    LEFT = const LEFT,
+    SUSPENDED = const SUSPENDED,
+    on_host_call = sym super::on_host_call,
+    on_interrupt = sym super::on_interrupt,
+    on_trap = sym super::on_trap,
+    memmove = sym libc::memmove,
+    memset = sym libc::memset,
+);
+
+// The unwind expression of `enter` is written with these two as zero.
+const _: () = assert!(link::ACTIVATION == 0 && link::activation::HOST_SP == 0);
+const _: () = assert!(state::LINK_OFFSET == -8);

@@ -1,0 +1,307 @@
+//! Making instances, in the order that the specification gives: imports are
+//! matched, the slot is mapped from its image, segments for imported tables and
+//! memories are applied, the start function runs.
+
+use std::sync::Arc;
+
+use pagefork_compiler::SpawnStep;
+use pagefork_layout::module::{ModuleInfo, SegmentMode, ValType};
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+use pagefork_pages::{Slot, Strategies};
+
+use crate::base::cell::Cell;
+use crate::base::error::{LimitError, LimitSource, Result, UsageError};
+use crate::base::trap::{Trap, TrapCode};
+use crate::code::engine::Engine;
+use crate::code::module::{Module, SpawnPlan};
+use crate::code::pool::{self, SlotHome};
+use crate::run::enter::{self, Outcome};
+use crate::run::poison;
+use crate::store::group::StoreGroup;
+use crate::store::group::{Entity, Imports};
+use crate::store::handle::{Entry, Func};
+use crate::store::limits::{self, Usage};
+
+/// Makes an instance with imports that are known to be right, in a slot with these
+/// strategies, or the engine's, and starts it. Returns its ordinal.
+///
+/// # Safety
+/// `store` is exclusively the caller's, with the provenance of the whole store.
+pub(crate) unsafe fn instantiate(
+    store: *mut StoreGroup,
+    module: &Module,
+    imports: Imports,
+    strategies: Option<&Strategies>,
+) -> Result<u32> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
+    let inner = unsafe { &mut *store };
+    inner.check_usable()?;
+    let ordinal = spawn(inner, module, imports, strategies)?;
+    let plan = Arc::clone(&inner.instance(ordinal).plan);
+    let mut known_outside = false;
+    if let Err(code) = apply_steps(inner, ordinal, &plan.steps, &mut known_outside) {
+        if !known_outside {
+            remove_latest(inner);
+        }
+        return Err(Trap::without_backtrace(code).into());
+    }
+    if let Some(start) = module.info().start {
+        // SAFETY: by this function's contract the store is ours. From here on the instance stays, whatever
+        // happens: what it runs can make its functions known.
+        unsafe { call_start(store, ordinal, start)? };
+    }
+    Ok(ordinal)
+}
+
+/// Takes the slot of a store that was parked over for a tenant, and audits it if that is
+/// wanted: before anybody has a handle, as at any reset. Who has one that interrupts may
+/// write to the link zone at any time.
+///
+/// # Errors
+/// If the system refuses something.
+pub(crate) fn take_over_parked(store: &mut StoreGroup, tenant: u64) -> Result<()> {
+    if store.engine.config().scribble {
+        poison::scribble_and_reset(&mut store.instances[0].slot)?;
+    }
+    let number = store.home_number().unwrap_or(0);
+    let owner = pool::owner(number, tenant);
+    store.instances[0].slot.hand_to(owner);
+    // Also of slots that are added.
+    store.owner = Some(owner);
+    Ok(())
+}
+
+/// Starts the one instance of a store that was parked.
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn start_again(store: *mut StoreGroup) -> Result<()> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
+    let inner = unsafe { &mut *store };
+    inner.write_link(1);
+    // SAFETY: by this function's contract, which is the same.
+    unsafe { start(store, 1) }
+}
+
+/// Does what is left to do for an instance whose slot is as its image.
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn start(store: *mut StoreGroup, ordinal: u32) -> Result<()> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
+    // is entered.
+    let inner = unsafe { &mut *store };
+    let instance = inner.instance(ordinal);
+    let start = instance.module.info().start;
+    if !instance.plan.steps.is_empty() {
+        let plan = Arc::clone(&instance.plan);
+        apply_steps(inner, ordinal, &plan.steps, &mut false).map_err(Trap::without_backtrace)?;
+    }
+    match start {
+        // SAFETY: by this function's contract, which is the same.
+        Some(start) => unsafe { call_start(store, ordinal, start) },
+        None => Ok(()),
+    }
+}
+
+/// What a module imports that imports `count` host functions, the first of a store.
+pub(crate) fn host_imports(count: usize) -> Imports {
+    let functions = (0..count as u32).map(|index| FuncRef::new(HOST_ORDINAL, index)).collect();
+    Imports { functions, ..Imports::default() }
+}
+
+/// # Errors
+/// If the module is of another engine than the store.
+pub(crate) fn check_engine(store: &StoreGroup, module: &Module) -> Result<()> {
+    match Engine::same(&store.engine, module.engine()) {
+        true => Ok(()),
+        false => Err(UsageError::WrongEngine { what: "module" }.into()),
+    }
+}
+
+/// Makes an instance of a module without imports, steps or start function.
+///
+/// # Errors
+/// If a limit is met or the system refuses address space.
+pub(crate) fn spawn_alone(store: &mut StoreGroup, module: &Module) -> Result<u32> {
+    spawn(store, module, Imports::default(), None)
+}
+
+/// Maps the slot and makes the instance part of the store.
+fn spawn(
+    store: &mut StoreGroup,
+    module: &Module,
+    imports: Imports,
+    strategies: Option<&Strategies>,
+) -> Result<u32> {
+    if store.is_broken() {
+        return Err(UsageError::ResetIncomplete.into());
+    }
+    let usage = add(store.usage, own_usage(module.info()));
+    usage.check(&store.limits)?;
+    let plan = module.spawn_plan(|global| {
+        let entity = imports.globals[global as usize];
+        let ty = store.global_type(entity).content;
+        (!ty.is_ref()).then(|| store.global_cell(entity).u128())
+    })?;
+    check_sizes(store, module, &plan, store.memory_total_if_limited())?;
+    let own_way = || store.engine.default_strategies();
+    let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(SlotHome::take);
+    let mut slot = match parked {
+        Some(slot) => slot,
+        None => {
+            let strategies = strategies.unwrap_or_else(own_way);
+            let (layout, budget) = (module.layout(), store.engine.budget());
+            Slot::within(layout, &plan.image, &plan.memory_sizes, strategies, budget)?
+        }
+    };
+    if store.engine.config().scribble {
+        poison::scribble_and_reset(&mut slot)?;
+    }
+    slot.hand_to(store.owner.unwrap_or_else(|| plan.owner()));
+    let ordinal = store.add_instance(module.clone(), slot, imports, plan);
+    store.instance_mut(ordinal).own_strategies = strategies.is_some();
+    store.usage = usage;
+    Ok(ordinal)
+}
+
+/// # Errors
+/// If the tables or memories that an instance starts with are beyond the store's limits,
+/// where other memories have so many bytes together, or beyond what its slot has room for.
+fn check_sizes(
+    store: &StoreGroup,
+    module: &Module,
+    plan: &SpawnPlan,
+    mut memory_total: u64,
+) -> Result<()> {
+    let (info, layout, limits) = (module.info(), module.layout(), &store.limits);
+    let tables = &info.tables[info.imported_tables as usize..];
+    for (table, capacity) in tables.iter().zip(&layout.table_capacities) {
+        limits::check("elements of a table", table.minimum, limits.table_elements)?;
+        let what = "elements of a table";
+        limits::check_of(LimitSource::Slot, what, table.minimum, *capacity)?;
+    }
+    for (size, entity) in plan.memory_sizes.iter().zip(&layout.memories) {
+        limits::check("bytes of a memory", size.initial, limits.memory_size)?;
+        let what = "bytes of a memory";
+        limits::check_of(LimitSource::Slot, what, size.initial, entity.reservation)?;
+        memory_total = memory_total.saturating_add(size.initial);
+    }
+    Ok(limits::check(LimitError::MEMORY_TOTAL, memory_total, limits.memory_total)?)
+}
+
+/// # Errors
+/// If the one instance that a store has, or none, starts with more than the store's limits.
+pub(crate) fn check_limits(store: &StoreGroup) -> Result<()> {
+    store.usage.check(&store.limits)?;
+    let mut instances = store.instances.iter();
+    instances.try_for_each(|instance| check_sizes(store, &instance.module, &instance.plan, 0))
+}
+
+pub(crate) fn own_usage(info: &ModuleInfo) -> Usage {
+    Usage {
+        instances: 1,
+        memories: info.memories.len() as u64 - u64::from(info.imported_memories),
+        tables: info.tables.len() as u64 - u64::from(info.imported_tables),
+    }
+}
+
+fn add(a: Usage, b: Usage) -> Usage {
+    Usage {
+        instances: a.instances + b.instances,
+        memories: a.memories + b.memories,
+        tables: a.tables + b.tables,
+    }
+}
+
+fn remove_latest(store: &mut StoreGroup) {
+    let latest = store.instances.last().expect("it was just made");
+    let own = own_usage(latest.module.info());
+    let usage = store.usage;
+    store.usage = Usage {
+        instances: usage.instances - own.instances,
+        memories: usage.memories - own.memories,
+        tables: usage.tables - own.tables,
+    };
+    store.remove_latest_instance();
+}
+
+/// Does what concerns other instances. `known_outside` is set once another
+/// instance may refer to this one.
+fn apply_steps(
+    store: &mut StoreGroup,
+    ordinal: u32,
+    steps: &[SpawnStep],
+    known_outside: &mut bool,
+) -> Result<(), TrapCode> {
+    if !steps.is_empty() {
+        store.note_writer();
+    }
+    for step in steps {
+        let module = store.instance(ordinal).module.clone();
+        let info = module.info();
+        match *step {
+            SpawnStep::Global { global } => {
+                let own_index = global - info.imported_globals;
+                let entity = Entity { ordinal, own_index };
+                let ty = info.globals[global as usize].content;
+                let word = store.constant(ordinal, &info.global_inits[own_index as usize], ty);
+                store.set_global_word(entity, word);
+            }
+            SpawnStep::Table { table } => {
+                let entity = store.table(ordinal, table);
+                let ty = info.tables[table as usize];
+                let init = info.table_inits[entity.own_index as usize].as_ref();
+                let init = init.expect("the step is about an initial value");
+                let word = store.constant(ordinal, init, ValType::Ref(ty.element));
+                store.table_fill(ordinal, entity, 0, word, ty.minimum)?;
+            }
+            SpawnStep::Elements { segment, offset } => {
+                let elements = &info.elements[segment as usize];
+                let SegmentMode::Active { target, .. } = &elements.mode else {
+                    unreachable!("only active segments are applied at spawn")
+                };
+                let table = store.table(ordinal, *target);
+                let count = elements.items.len() as u64;
+                store.table_init(ordinal, table, elements, offset, 0, count)?;
+                *known_outside |= table.ordinal != ordinal
+                    && ValType::Ref(elements.element).has_owner()
+                    && count > 0;
+            }
+            SpawnStep::Data { segment, offset } => {
+                let data = &info.data[segment as usize];
+                let SegmentMode::Active { target, .. } = &data.mode else {
+                    unreachable!("only active segments are applied at spawn")
+                };
+                let memory = store.memory(ordinal, *target);
+                store.memory_init(memory, &data.bytes, offset, 0, data.bytes.len() as u64)?;
+            }
+            SpawnStep::Trap(code) => return Err(code),
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`instantiate`].
+unsafe fn call_start(store: *mut StoreGroup, ordinal: u32, start: u32) -> Result<()> {
+    // SAFETY: by this function's contract the store is ours.
+    let inner = unsafe { &*store };
+    let definition = inner.function(ordinal, start);
+    let function = Func::from_reference(inner, definition).expect("a definition is not null");
+    match function.entry(inner) {
+        // SAFETY: a start function takes no arguments.
+        Entry::Guest(target) => match unsafe { enter::call(store, &target)? } {
+            Outcome::Finished => Ok(()),
+            Outcome::Suspended => Err(UsageError::Suspended.into()),
+        },
+        Entry::Host(index) => {
+            let (host, base) = (inner.host_function_ptr(index), inner.instance(ordinal).base());
+            let mut no_cells: [Cell; 0] = [];
+            // SAFETY: it takes no arguments and has no results.
+            unsafe { ((*host).call)(store, no_cells.as_mut_ptr(), base) }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What the runtime does for guests: operations on whole ranges, growth, and
+//! indirect calls across instances. Each checks all of its bounds, in 64 bits,
+//! then lets the guest pay for what it does, and only then writes anything: a
+//! length means nothing before it is checked, and costs nothing.
+
+use pagefork_layout::link::Service;
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+use pagefork_layout::trap::TrapCode;
+
+use crate::base::cell::Cell;
+use crate::store::group::StoreGroup;
+
+/// What growth answers that is not possible: -1, as 64 bits and in its lower 32.
+const NO_GROWTH: u64 = u64::MAX;
+
+/// Bytes that are written or copied for a unit of fuel.
+const BYTES_PER_UNIT: u64 = 16;
+
+/// Elements that are written or copied for a unit of fuel.
+const ELEMENTS_PER_UNIT: u64 = 2;
+
+/// Carries out the service `index` for the instance with this base.
+///
+/// # Errors
+/// The guest traps.
+///
+/// # Safety
+/// The base is that of an instance of the store, and `cells` has the arguments of
+/// the service, as compiled code of that instance puts them.
+pub(crate) unsafe fn call(
+    store: &mut StoreGroup,
+    base: usize,
+    index: u32,
+    cells: *mut Cell,
+) -> Result<(), TrapCode> {
+    let service = Service::from_index(index).expect("compiled code calls known services");
+    // SAFETY: by this function's contract `base` is that of an instance of the store.
+    let caller = unsafe { store.ordinal_of(base) };
+    // SAFETY: each service reads as many cells as it has arguments.
+    let argument = |i: usize| unsafe { (*cells.add(i)).low };
+    let number = |i: usize| argument(i) as u32;
+    let answer = |value: u64| {
+        // SAFETY: the first argument's cell takes the result.
+        unsafe { cells.write(Cell::from_u64(value)) };
+    };
+    match service {
+        Service::MemoryGrow => {
+            let memory = store.memory(caller, number(0));
+            let old = store.grow_memory(memory, argument(1));
+            if store.is_broken() {
+                return Err(TrapCode::MemoryOutOfBounds);
+            }
+            answer(old.unwrap_or(NO_GROWTH));
+        }
+        Service::MemoryFill => {
+            let memory = store.memory(caller, number(0));
+            let (destination, length) = (argument(1), argument(3));
+            store.memory_range(memory, destination, length)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.memory_fill(memory, destination, argument(2) as u8, length)?;
+        }
+        Service::MemoryCopy => {
+            let to = store.memory(caller, number(0));
+            let from = store.memory(caller, number(1));
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            store.memory_range(from, source, length)?;
+            store.memory_range(to, destination, length)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.memory_copy((to, from), destination, source, length)?;
+        }
+        Service::MemoryInit => {
+            let memory = store.memory(caller, number(0));
+            let segment = number(1);
+            let module = store.instance(caller).module.clone();
+            let bytes = match is_dropped(store, caller, Segment::Data(segment)) {
+                true => &[],
+                false => &*module.info().data[segment as usize].bytes,
+            };
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            store.memory_range(memory, destination, length)?;
+            check_segment(bytes, source, length).ok_or(TrapCode::MemoryOutOfBounds)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.memory_init(memory, bytes, destination, source, length)?;
+        }
+        Service::DataDrop => drop_segment(store, caller, Segment::Data(number(0))),
+        Service::TableGrow => {
+            let table = store.table(caller, number(0));
+            let old = store.table_grow(caller, table, argument(2), argument(1));
+            if old.is_ok() {
+                store.pay_fuel(argument(2) / ELEMENTS_PER_UNIT)?;
+            }
+            answer(old.unwrap_or(NO_GROWTH));
+        }
+        Service::TableFill => {
+            let table = store.table(caller, number(0));
+            let (start, length) = (argument(1), argument(3));
+            store.check_elements(table, start, length)?;
+            store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
+            store.table_fill(caller, table, start, argument(2), length)?;
+        }
+        Service::TableCopy => {
+            let to = store.table(caller, number(0));
+            let from = store.table(caller, number(1));
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            store.check_elements(from, source, length)?;
+            store.check_elements(to, destination, length)?;
+            store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
+            store.table_copy((to, from), destination, source, length)?;
+        }
+        Service::TableInit => {
+            let table = store.table(caller, number(0));
+            let segment = number(1);
+            let module = store.instance(caller).module.clone();
+            let elements = &module.info().elements[segment as usize];
+            let (destination, source, length) = (argument(2), argument(3), argument(4));
+            if is_dropped(store, caller, Segment::Element(segment)) {
+                // As if it were empty.
+                let fits = destination <= store.table_length(table) && source == 0 && length == 0;
+                return if fits { Ok(()) } else { Err(TrapCode::TableOutOfBounds) };
+            }
+            store.check_elements(table, destination, length)?;
+            check_segment(&elements.items, source, length).ok_or(TrapCode::TableOutOfBounds)?;
+            store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
+            store.table_init(caller, table, elements, destination, source, length)?;
+        }
+        Service::ElementDrop => drop_segment(store, caller, Segment::Element(number(0))),
+        Service::Resolve => {
+            let function = FuncRef(argument(0)).absolute(caller);
+            if function.is_null() {
+                return Err(TrapCode::IndirectCallToNull);
+            }
+            let expected = store.instance(caller).module.type_id(number(1));
+            let definition = store.definition(function);
+            debug_assert!(
+                definition.ordinal() == HOST_ORDINAL || definition.ordinal() < store.next_ordinal()
+            );
+            if store.function_type(definition).1 != expected {
+                return Err(TrapCode::BadSignature);
+            }
+            store.set_resolved(definition);
+        }
+        Service::Throw | Service::Rethrow => unreachable!("guests do not come back from them"),
+        // SAFETY: by this function's contract the cells are the caller's, with the arguments.
+        Service::Catch => unsafe { store.catch(caller, cells) },
+    }
+    Ok(())
+}
+
+/// `None` if a segment has no such range.
+fn check_segment<T>(segment: &[T], start: u64, length: u64) -> Option<()> {
+    let end = start.checked_add(length)?;
+    (end <= segment.len() as u64).then_some(())
+}
+
+#[derive(Clone, Copy)]
+enum Segment {
+    Element(u32),
+    Data(u32),
+}
+
+fn dropped_byte(store: &StoreGroup, ordinal: u32, segment: Segment) -> *mut u8 {
+    let instance = store.instance(ordinal);
+    let (info, parts) = (instance.module.info(), &instance.module.layout().state_parts);
+    let offset = match segment {
+        Segment::Element(index) => parts.dropped_element(index),
+        Segment::Data(index) => parts.dropped_data(info, index),
+    };
+    instance.at(offset.into())
+}
+
+fn is_dropped(store: &StoreGroup, ordinal: u32, segment: Segment) -> bool {
+    // SAFETY: the byte is in the state zone.
+    unsafe { dropped_byte(store, ordinal, segment).read() != 0 }
+}
+
+fn drop_segment(store: &mut StoreGroup, ordinal: u32, segment: Segment) {
+    // SAFETY: the byte is in the state zone.
+    unsafe { dropped_byte(store, ordinal, segment).write(1) };
+}

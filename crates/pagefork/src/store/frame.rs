@@ -1,0 +1,80 @@
+//! What entering and leaving a guest passes between host code and assembly.
+
+use std::mem::offset_of;
+
+use pagefork_layout::link::activation as contract;
+
+use crate::store::activation::Activation;
+
+/// What an entry leaves on the host stack, at `HOST_SP`.
+#[repr(C)]
+pub(crate) struct EntryFrame {
+    pub(crate) activation: *mut Activation,
+    /// The activation around this one: its `host_sp`, zero if there is none.
+    pub(crate) outer_host_sp: usize,
+    pub(crate) outer_guest_sp: usize,
+    pub(crate) outer_guest_base: usize,
+    unused: usize,
+    /// r15, r14, r13, r12, rbx, rbp, return address.
+    saved: [usize; 7],
+}
+
+const _: () = {
+    assert!(size_of::<EntryFrame>() == 96);
+    assert!(offset_of!(EntryFrame, outer_host_sp) == 8);
+    assert!(offset_of!(EntryFrame, outer_guest_sp) == 16);
+    assert!(offset_of!(EntryFrame, outer_guest_base) == 24);
+    assert!(contract::HOST_SP == 0);
+};
+
+/// Addresses of the thunks.
+pub(crate) struct Thunks {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) host_call: usize,
+    pub(crate) interrupt: usize,
+    pub(crate) trap: usize,
+    /// Where the signal handler continues a guest that trapped.
+    pub(crate) trapped: usize,
+    pub(crate) memory_move: usize,
+    pub(crate) memory_set: usize,
+}
+
+impl Thunks {
+    /// Whether the instruction at `pc` is one of theirs.
+    pub(crate) fn contains(&self, pc: usize) -> bool {
+        (self.start..self.end).contains(&pc)
+    }
+
+    /// Those that guests call.
+    pub(crate) fn called_by_guests(&self) -> [usize; 5] {
+        [self.host_call, self.interrupt, self.trap, self.memory_move, self.memory_set]
+    }
+}
+
+/// A function to enter: addresses that are valid as long as the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) base: usize,
+    pub(crate) ordinal: u32,
+    pub(crate) stack_top: usize,
+    /// Where the instance's cells are.
+    pub(crate) cells: usize,
+    /// The entry stub of the function's type.
+    pub(crate) entry: usize,
+    /// The function's code.
+    pub(crate) code: usize,
+}
+
+/// Where a guest goes on that catches an exception: what the assembly reads.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C)]
+pub(crate) struct Landing {
+    /// Stack pointer and frame pointer of the function that catches.
+    pub(crate) sp: usize,
+    pub(crate) fp: usize,
+    /// Address of its landing pad.
+    pub(crate) pc: usize,
+    /// The exception, an absolute reference.
+    pub(crate) exception: u64,
+}

@@ -1,0 +1,128 @@
+//! Functions and tags as a store knows them: what handles of the embedder name.
+
+use pagefork_layout::module::FuncType;
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+
+use crate::base::cell::Cell;
+use crate::base::error::Result;
+use crate::store::frame::Target;
+use crate::store::group::{Entity, StoreGroup, StoreId};
+use crate::store::value::Val;
+
+/// A function of a store: a guest's, or the host's.
+#[derive(Clone, Copy, Debug)]
+pub struct Func {
+    pub(crate) store: StoreId,
+    /// Invariant: absolute, and of a definition of that store, not of an import.
+    pub(crate) definition: FuncRef,
+}
+
+impl Func {
+    /// How the function is called.
+    pub(crate) fn entry(&self, store: &StoreGroup) -> Entry {
+        match (self.definition.ordinal(), self.definition.index()) {
+            (HOST_ORDINAL, Some(index)) => Entry::Host(index),
+            _ => Entry::Guest(store.target(self.definition)),
+        }
+    }
+
+    /// # Errors
+    /// If the function is of another store.
+    pub(crate) fn reference(&self, store: &StoreGroup) -> Result<FuncRef> {
+        store.check(self.store, "function")?;
+        Ok(self.definition)
+    }
+
+    /// What an absolute reference means; `None` for null.
+    pub(crate) fn from_reference(store: &StoreGroup, reference: FuncRef) -> Option<Self> {
+        let definition = store.definition(reference);
+        (!definition.is_null()).then_some(Self { store: store.id, definition })
+    }
+}
+
+/// How a function is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Entry {
+    /// By entering a guest.
+    Guest(Target),
+    /// A host function, by its index in the store.
+    Host(u32),
+}
+
+/// Where the arguments and results of an entry are.
+pub(crate) fn cells(target: &Target) -> *mut Cell {
+    std::ptr::with_exposed_provenance_mut(target.cells)
+}
+
+/// # Safety
+/// `cells` has a cell for each of `values`, which can be written.
+pub(crate) unsafe fn write_values(
+    store: &StoreGroup,
+    values: &[Val],
+    cells: *mut Cell,
+    owner: u32,
+) -> Result<()> {
+    for (i, value) in values.iter().enumerate() {
+        let cell = value.to_cell(store, owner)?;
+        // SAFETY: by this function's contract there is a cell for each of `values`.
+        unsafe { cells.add(i).write(cell) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `cells` has a cell for each result of `function`, with a value of its type, in a place
+/// that belongs to `owner`.
+pub(crate) unsafe fn read_results(
+    store: &StoreGroup,
+    function: FuncRef,
+    results: &mut [Val],
+    cells: *mut Cell,
+    owner: u32,
+) {
+    let (ty, _) = store.function_type(function);
+    for (i, (result, ty)) in results.iter_mut().zip(&ty.results).enumerate() {
+        // SAFETY: by this function's contract there is a cell for each result of the type.
+        let cell = unsafe { cells.add(i).read() };
+        *result = Val::from_cell(cell, *ty, store, owner);
+    }
+}
+
+/// A tag of a store: what tells exceptions apart, and what they carry. Two are
+/// equal if they are the same tag.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, FuncType, Store, Tag, ValType};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let ty = FuncType { params: [ValType::I32].into(), results: [].into() };
+/// let tag = Tag::new(&mut store, ty.clone())?;
+/// assert_eq!(tag.ty(&store), ty);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tag {
+    pub(crate) store: StoreId,
+    pub(crate) entity: Entity,
+}
+
+impl Tag {
+    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
+        Self { store: store.id, entity }
+    }
+
+    /// # Errors
+    /// If the tag is of another store.
+    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
+        store.check(self.store, "tag").map(|()| self.entity)
+    }
+}
+
+impl StoreGroup {
+    pub(crate) fn tag_type(&self, entity: Entity) -> &FuncType {
+        let module = &self.instance(entity.ordinal).module;
+        module.tag_type(module.info().imported_tags + entity.own_index)
+    }
+}

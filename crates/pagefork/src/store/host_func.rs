@@ -1,0 +1,28 @@
+//! Functions of the host, as a store keeps and calls them.
+
+use std::sync::Arc;
+
+use pagefork_layout::module::FuncType;
+
+use crate::base::cell::Cell;
+use crate::base::error::Result;
+use crate::code::types::{TypeId, TypeUses};
+use crate::store::group::StoreGroup;
+
+/// A function of the host, ready to be called with cells.
+pub struct HostFunc {
+    pub(crate) ty: Arc<FuncType>,
+    pub(crate) type_id: TypeId,
+    pub(crate) call: Box<Call>,
+    pub(crate) _uses: TypeUses,
+}
+
+/// What calls a host function.
+///
+/// # Safety
+/// To be called with a store whose data are of the type that the function was
+/// made for, exclusively the caller's, the pointer with the provenance of the
+/// whole; with as many cells as it has parameters and as it has results, which
+/// hold its arguments; and with the base of the calling instance of this store,
+/// or 0. It replaces the arguments by the results.
+pub(crate) type Call = dyn Fn(*mut StoreGroup, *mut Cell, usize) -> Result<()> + Send + Sync;

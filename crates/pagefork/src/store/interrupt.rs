@@ -1,0 +1,381 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crate::base::error::SystemError;
+use crate::store::thread;
+
+/// Interrupts whatever guest runs in a store, from any thread. Cheap to clone.
+///
+/// The guest traps with [`TrapCode::Interrupt`](crate::TrapCode) at its next
+/// function entry or loop iteration; a host function that runs is not disturbed
+/// unless it [asks](crate::Caller::interruption), but the guest traps where it returns.
+/// So does every guest around, up to the embedder's call. An interrupt that comes while
+/// no guest runs is forgotten when the next call begins, and one that comes after the
+/// store was dropped does nothing.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store, Trap, TrapCode};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (func (export "spin") (loop (br 0))))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let spin = instance.get_typed_func::<(), ()>(&mut store, "spin")?;
+///
+/// let handle = store.interrupt_handle()?;
+/// // An interrupt that comes before the call is forgotten, so it is sent until it works.
+/// let (done, stop) = std::sync::mpsc::channel::<()>();
+/// let watchdog = std::thread::spawn(move || {
+///     while stop.recv_timeout(std::time::Duration::from_millis(1)).is_err() {
+///         handle.interrupt();
+///     }
+/// });
+/// let error = spin.call(&mut store, ()).unwrap_err();
+/// done.send(()).expect("the watchdog listens");
+/// watchdog.join().expect("it ends");
+/// assert_eq!(error.downcast_ref::<Trap>().expect("a trap").code(), TrapCode::Interrupt);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct InterruptHandle {
+    interrupts: Arc<Interrupts>,
+}
+
+impl InterruptHandle {
+    pub(crate) fn new(interrupts: &Arc<Interrupts>) -> Self {
+        Self { interrupts: Arc::clone(interrupts) }
+    }
+
+    /// Interrupts the call that runs now.
+    pub fn interrupt(&self) {
+        self.interrupts.request();
+    }
+}
+
+/// Tells host code that waits or works for long whether the guest that called it is to be
+/// stopped, by a timeout or an [`InterruptHandle`]. It traps where the host code returns.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use pagefork::{Caller, Engine, Func, Instance, Module, Store, Trap, TrapCode};
+///
+/// let engine = Engine::default();
+/// let text = r#"(module (import "" "wait" (func)) (func $start (call 0)) (start $start))"#;
+/// let module = Module::new(&engine, text)?;
+/// let mut store = Store::new(&engine, ());
+/// let wait = Func::wrap(&mut store, |caller: Caller<'_, ()>| {
+///     while !caller.interruption().is_requested() {
+///         std::thread::sleep(Duration::from_millis(1));
+///     }
+/// });
+/// store.set_timeout(Some(Duration::from_millis(5)))?;
+/// let error = Instance::new(&mut store, &module, &[wait.into()]).unwrap_err();
+/// assert_eq!(error.downcast_ref::<Trap>().expect("a trap").code(), TrapCode::Interrupt);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interruption<'a> {
+    interrupts: Option<&'a Arc<Interrupts>>,
+}
+
+impl<'a> Interruption<'a> {
+    /// Nothing can ask for the guest.
+    pub const NEVER: Self = Self { interrupts: None };
+
+    pub(crate) fn of(interrupts: &'a Arc<Interrupts>) -> Self {
+        Self { interrupts: Some(interrupts) }
+    }
+
+    /// Whether the guest is to be stopped. Costs a load from memory, and stays true until
+    /// the embedder's call has ended.
+    #[inline]
+    pub fn is_requested(&self) -> bool {
+        self.interrupts.is_some_and(|interrupts| interrupts.is_noted())
+    }
+
+    /// Whether that is or can become so while the store is borrowed: the call has a
+    /// timeout, or somebody has an [`InterruptHandle`]. Otherwise there is no need to ask.
+    pub fn is_possible(&self) -> bool {
+        self.is_requested()
+            || self.interrupts.is_some_and(|interrupts| Arc::strong_count(interrupts) > 1)
+    }
+}
+
+/// The interrupt words of a store's slots, and whether an interrupt is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupts {
+    /// Whether anything was requested since the last time it was cleared: what
+    /// entries and returns from host functions look at without taking the lock.
+    noted: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Addresses of the interrupt words. Invariant: each is in a mapped slot;
+    /// the store empties the list before it unmaps.
+    words: Vec<usize>,
+    requested: bool,
+    /// Whether every interruption point is to call the host, interrupt or not.
+    every_point: bool,
+}
+
+impl State {
+    fn show(&self) {
+        let value = u32::from(self.requested || self.every_point);
+        for word in &self.words {
+            let word = std::ptr::with_exposed_provenance_mut::<u32>(*word);
+            // SAFETY: listed words are in mapped slots, aligned, and otherwise
+            // only read, by guests.
+            unsafe { AtomicU32::from_ptr(word) }.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Interrupts {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self) {
+        let mut state = self.state();
+        state.requested = true;
+        self.noted.store(true, Ordering::Relaxed);
+        state.show();
+    }
+
+    /// Whether an interrupt is wanted. It is until the next call of the embedder's begins,
+    /// so that nothing between the guest's frames can swallow it.
+    #[inline]
+    pub(crate) fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Relaxed)
+    }
+
+    /// Forgets a request that came too late for the call that it was meant for.
+    pub(crate) fn clear(&self) {
+        if self.is_noted() {
+            let mut state = self.state();
+            self.noted.store(false, Ordering::Relaxed);
+            state.requested = false;
+            state.show();
+        }
+    }
+
+    /// Writes the words again, after slots have been reset.
+    pub(crate) fn show_again(&self) {
+        self.state().show();
+    }
+
+    /// Makes every interruption point call the host, or only those after a
+    /// request.
+    pub(crate) fn set_every_point(&self, every_point: bool) {
+        let mut state = self.state();
+        state.every_point = every_point;
+        state.show();
+    }
+
+    /// Adds the interrupt word of a slot.
+    ///
+    /// # Safety
+    /// `word` is in a slot that stays mapped until the word is removed.
+    pub(crate) unsafe fn add(&self, word: usize) {
+        let mut state = self.state();
+        state.words.push(word);
+        state.show();
+    }
+
+    /// Lists these words instead of those that are.
+    ///
+    /// # Safety
+    /// As of [`Interrupts::add`].
+    pub(crate) unsafe fn list(&self, words: impl Iterator<Item = usize>) {
+        let mut state = self.state();
+        state.words.clear();
+        state.words.extend(words);
+        state.show();
+    }
+
+    pub(crate) fn remove(&self, word: usize) {
+        self.state().words.retain(|known| *known != word);
+    }
+
+    /// Forgets all words: their slots are about to go.
+    pub(crate) fn detach(&self) {
+        self.state().words.clear();
+    }
+}
+
+/// Interrupts a store's guest once a time has passed, unless dropped before.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    key: (Instant, u64),
+}
+
+impl Deadline {
+    /// # Errors
+    /// If the thread that watches the time cannot be started.
+    pub(crate) fn after(
+        timeout: Duration,
+        interrupts: &Arc<Interrupts>,
+    ) -> Result<Option<Self>, SystemError> {
+        // A time that far away never comes.
+        let Some(at) = Instant::now().checked_add(timeout) else { return Ok(None) };
+        let mut watchdog = Watchdog::get();
+        watchdog.run()?;
+        watchdog.count += 1;
+        let key = (at, watchdog.count);
+        let watched = Watched { interrupts: Arc::clone(interrupts), thread: thread::number() };
+        watchdog.deadlines.insert(key, watched);
+        if watchdog.deadlines.first_key_value().is_some_and(|(first, _)| *first == key) {
+            watchdog.wake();
+        }
+        Ok(Some(Self { key }))
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        // Interrupts are requested under this lock: none comes after it.
+        Watchdog::get().deadlines.remove(&self.key);
+    }
+}
+
+/// What the one thread of the process knows that waits for deadlines.
+struct Watchdog {
+    deadlines: BTreeMap<(Instant, u64), Watched>,
+    /// How many deadlines there have been: tells equal times apart.
+    count: u64,
+    /// The thread, and the process that has it.
+    thread: Option<(u64, Thread)>,
+}
+
+struct Watched {
+    interrupts: Arc<Interrupts>,
+    /// The thread whose call it is.
+    thread: u64,
+}
+
+static WATCHDOG: Mutex<Watchdog> =
+    Mutex::new(Watchdog { deadlines: BTreeMap::new(), count: 0, thread: None });
+
+impl Watchdog {
+    fn get() -> MutexGuard<'static, Self> {
+        // Nothing in here panics half-way.
+        WATCHDOG.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees that this process has the thread: one that was forked does not have that of its
+    /// parent.
+    fn run(&mut self) -> Result<(), SystemError> {
+        let process = pagefork_pages::this_process();
+        if self.thread.as_ref().is_some_and(|(of, _)| *of == process) {
+            return Ok(());
+        }
+        watch_forks();
+        let thread = std::thread::Builder::new().name("pagefork-timeouts".to_owned());
+        let thread = thread.spawn(watch).map_err(SystemError::Watchdog)?;
+        self.thread = Some((process, thread.thread().clone()));
+        Ok(())
+    }
+
+    fn wake(&self) {
+        if let Some((_, thread)) = &self.thread {
+            thread.unpark();
+        }
+    }
+
+    /// Requests the interrupts whose time has come; returns the time until the next one.
+    fn look(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        while let Some(first) = self.deadlines.first_entry() {
+            if first.key().0 > now {
+                return Some(first.key().0 - now);
+            }
+            first.remove().interrupts.request();
+        }
+        None
+    }
+}
+
+/// Waits for deadlines.
+fn watch() {
+    loop {
+        let working = pagefork_pages::working();
+        let wait = Watchdog::get().look();
+        drop(working);
+        match wait {
+            Some(time) => std::thread::park_timeout(time),
+            None => std::thread::park(),
+        }
+    }
+}
+
+/// Has calls that are under way when a host function forks go on with their time limits in the
+/// forked process too. Those of other threads do not go on there.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    extern "C" fn forked() {
+        let thread = thread::number();
+        // Held by a thread that is gone, if that was in a call: see `Engine`.
+        if let Ok(mut watchdog) = WATCHDOG.try_lock() {
+            watchdog.deadlines.retain(|_, watched| watched.thread == thread);
+            if !watchdog.deadlines.is_empty() {
+                // If it cannot be started, the next call says so.
+                let _ = watchdog.run();
+            }
+        }
+    }
+    WATCHED.call_once(|| {
+        // SAFETY: the handler runs on the one thread of a process that the C library has just
+        // made whole again, allocator included; it waits for no lock.
+        let watched = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        assert_eq!(watched, 0, "a handler of forks takes a few bytes");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_show_requests_only_while_they_are_listed() {
+        let word = Box::new(AtomicU32::new(0));
+        let interrupts = Arc::new(Interrupts::default());
+        // SAFETY: the box outlives the registration.
+        unsafe { interrupts.add((&raw const *word).expose_provenance()) };
+        let handle = InterruptHandle::new(&interrupts);
+        handle.interrupt();
+        assert_eq!(word.load(Ordering::Relaxed), 1);
+        assert!(interrupts.is_noted() && Interruption::of(&interrupts).is_requested());
+        interrupts.clear();
+        assert!(!interrupts.is_noted() && !Interruption::default().is_requested());
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        interrupts.detach();
+        handle.interrupt();
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_deadline_that_was_dropped_in_time_interrupts_nothing() {
+        let (kept, dropped) = (Arc::new(Interrupts::default()), Arc::new(Interrupts::default()));
+        let time = Duration::from_millis(30);
+        let cancelled = Deadline::after(time, &dropped).unwrap();
+        let waiting = Deadline::after(time, &kept).unwrap();
+        drop(cancelled);
+        let start = Instant::now();
+        while !kept.is_noted() {
+            assert!(start.elapsed() < Duration::from_secs(20), "no interrupt came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(start.elapsed() >= Duration::from_millis(20) && !dropped.is_noted());
+        drop(waiting);
+    }
+}

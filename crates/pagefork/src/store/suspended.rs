@@ -1,0 +1,71 @@
+//! What a store remembers of a suspended guest, and of the store that it is a copy of.
+
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+use pagefork_layout::state::save::Suspension;
+
+use crate::base::error::{Result, UsageError};
+use crate::store::group::{Entity, StoreGroup, StoreId};
+
+/// What the host keeps about a suspended guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Suspended {
+    /// The instance whose save area holds the registers.
+    pub(crate) ordinal: u32,
+    /// The instance in whose slot the stack lies.
+    pub(crate) stack_owner: u32,
+    pub(crate) kind: Suspension,
+    /// The function that the embedder called.
+    pub(crate) function: FuncRef,
+}
+
+impl Suspended {
+    pub(crate) fn new(ordinal: u32, stack_owner: u32, kind: Suspension) -> Self {
+        Self { ordinal, stack_owner, kind, function: FuncRef::NULL }
+    }
+}
+
+/// What a store is a [copy](copy_to) of. As long as both stores have their identities,
+/// the first instances and host functions are the same in both: only later ones are ever
+/// taken back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copied {
+    pub(crate) source: StoreId,
+    /// How many instances were copied.
+    pub(crate) instances: u32,
+    /// How many host functions were copied.
+    pub(crate) host_functions: u32,
+}
+
+impl Copied {
+    /// # Errors
+    /// If the stores are not a copy and what it is of.
+    pub(crate) fn check(source: &StoreGroup, target: &StoreGroup) -> Result<Self> {
+        let copied = target.copied.filter(|copied| copied.source == source.id);
+        copied.ok_or_else(|| UsageError::WrongStore { what: "copy" }.into())
+    }
+
+    /// # Errors
+    /// If the instance was made after the copy.
+    pub(crate) fn instance(self, ordinal: u32) -> Result<u32> {
+        match ordinal <= self.instances {
+            true => Ok(ordinal),
+            false => Err(UsageError::WrongStore { what: "instance" }.into()),
+        }
+    }
+
+    /// # Errors
+    /// If the place is of an instance that was made after the copy.
+    pub(crate) fn entity(self, entity: Entity) -> Result<Entity> {
+        self.instance(entity.ordinal).map(|ordinal| Entity { ordinal, ..entity })
+    }
+
+    /// # Errors
+    /// If the function was defined after the copy.
+    pub(crate) fn function(self, function: FuncRef) -> Result<FuncRef> {
+        match (function.ordinal(), function.index()) {
+            (HOST_ORDINAL, Some(index)) if index < self.host_functions => Ok(function),
+            (HOST_ORDINAL, _) => Err(UsageError::WrongStore { what: "function" }.into()),
+            (ordinal, _) => self.instance(ordinal).map(|_| function),
+        }
+    }
+}

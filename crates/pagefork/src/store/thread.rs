@@ -1,0 +1,245 @@
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::base::error::{Error, SystemError};
+use crate::base::trap::{Trap, TrapCode};
+use crate::store::activation::Activation;
+
+/// Bytes of the host's stack that must be left when a guest is entered: room for
+/// what host functions call.
+const HOST_STACK_RESERVE: usize = 128 << 10;
+
+/// Bytes of the stack that signal handlers run on, without its guard.
+const SIGNAL_STACK_SIZE: usize = 128 << 10;
+
+/// Bytes of guard below it.
+const SIGNAL_STACK_GUARD: usize = 4096;
+
+/// What this thread needs in order to enter guests, and which one it runs.
+struct Thread {
+    /// Guests are entered freely while the host's stack pointer is above this.
+    /// The largest number until the thread has its signal stack, so that one
+    /// comparison finds out both.
+    stack_limit: Cell<usize>,
+    /// Lowest and highest address of the thread's stack, once known.
+    stack: Cell<(usize, usize)>,
+    /// The activation that runs, or null.
+    current: Cell<*const Activation>,
+    /// Tells this thread from all others; 0 until somebody asks.
+    number: Cell<u64>,
+}
+
+thread_local! {
+    // Without a destructor and constant: access is an addition, also from a
+    // signal handler.
+    static THREAD: Thread = const {
+        Thread {
+            stack_limit: Cell::new(usize::MAX),
+            stack: Cell::new((0, 0)),
+            current: Cell::new(ptr::null()),
+            number: Cell::new(0),
+        }
+    };
+    static SIGNAL_STACK: RefCell<Option<SignalStack>> = const { RefCell::new(None) };
+}
+
+/// Makes sure that this thread can enter a guest: that it has a signal stack,
+/// and room left on its own.
+///
+/// # Errors
+/// The trap `StackOverflow` if the host's stack is nearly used up; a system
+/// error if no signal stack can be had.
+#[inline]
+pub(crate) fn check_stack() -> Result<(), Error> {
+    let marker = 0u8;
+    let stack_pointer = &raw const marker as usize;
+    if THREAD.with(|thread| stack_pointer > thread.stack_limit.get()) {
+        return Ok(());
+    }
+    check_stack_slowly(stack_pointer)
+}
+
+#[cold]
+fn check_stack_slowly(stack_pointer: usize) -> Result<(), Error> {
+    if THREAD.with(|thread| thread.stack_limit.get() == usize::MAX) {
+        prepare()?;
+    }
+    let (limit, (low, high)) = THREAD.with(|thread| (thread.stack_limit.get(), thread.stack.get()));
+    // On a stack that is not the thread's (a coroutine's), nothing is known.
+    let known = (low..high).contains(&stack_pointer);
+    if known && stack_pointer <= limit {
+        return Err(Trap::without_backtrace(TrapCode::StackOverflow).into());
+    }
+    Ok(())
+}
+
+/// The number of this thread: never 0, and no other thread's.
+#[inline]
+pub(crate) fn number() -> u64 {
+    match THREAD.with(|thread| thread.number.get()) {
+        0 => number_anew(),
+        number => number,
+    }
+}
+
+#[cold]
+fn number_anew() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    THREAD.with(|thread| thread.number.set(number));
+    number
+}
+
+/// The activation that this thread runs, or null. Async-signal-safe on threads
+/// that entered a guest before.
+pub(crate) fn current() -> *const Activation {
+    THREAD.with(|thread| thread.current.get())
+}
+
+/// Says which activation runs from now on; returns the one before.
+#[inline]
+pub(crate) fn set_current(activation: *const Activation) -> *const Activation {
+    THREAD.with(|thread| thread.current.replace(activation))
+}
+
+fn prepare() -> Result<(), Error> {
+    let prepared = SIGNAL_STACK.try_with(|own| {
+        let mut own = own.borrow_mut();
+        if own.is_none() {
+            *own = Some(SignalStack::install()?);
+        }
+        Ok::<(), SystemError>(())
+    });
+    // At the end of a thread, its destructors have taken the signal stack away.
+    prepared.unwrap_or(Err(SystemError::ThreadEnds))?;
+    let (low, high) = stack_of_this_thread()?;
+    let reserve = HOST_STACK_RESERVE.min((high - low) / 4);
+    THREAD.with(|thread| {
+        thread.stack.set((low, high));
+        thread.stack_limit.set(low + reserve);
+    });
+    Ok(())
+}
+
+fn stack_of_this_thread() -> Result<(usize, usize), SystemError> {
+    // SAFETY: the attributes are initialised by the first call, and destroyed
+    // once if it succeeded.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        let code = libc::pthread_getattr_np(libc::pthread_self(), &mut attributes);
+        if code != 0 {
+            return Err(SystemError::StackUnknown(std::io::Error::from_raw_os_error(code)));
+        }
+        let (mut low, mut size) = (ptr::null_mut(), 0);
+        let code = libc::pthread_attr_getstack(&attributes, &mut low, &mut size);
+        libc::pthread_attr_destroy(&mut attributes);
+        match code {
+            0 => Ok((low as usize, low as usize + size)),
+            code => Err(SystemError::StackUnknown(std::io::Error::from_raw_os_error(code))),
+        }
+    }
+}
+
+/// The stack that this thread's signal handlers run on: a stack overflow leaves
+/// no room on the one that overflowed.
+struct SignalStack {
+    /// Start of the mapping: the guard.
+    start: *mut libc::c_void,
+}
+
+impl SignalStack {
+    const MAPPED: usize = SIGNAL_STACK_GUARD + SIGNAL_STACK_SIZE;
+
+    fn install() -> Result<Self, SystemError> {
+        let failed = || SystemError::SignalStack(std::io::Error::last_os_error());
+        // SAFETY: a fresh mapping; the stack registered is its upper part, which
+        // lives until the destructor has taken it back.
+        unsafe {
+            let start = libc::mmap(
+                ptr::null_mut(),
+                Self::MAPPED,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if start == libc::MAP_FAILED {
+                return Err(failed());
+            }
+            // Whatever fails from here, the destructor unmaps.
+            let own = Self { start };
+            if libc::mprotect(start, SIGNAL_STACK_GUARD, libc::PROT_NONE) != 0 {
+                return Err(failed());
+            }
+            let stack =
+                libc::stack_t { ss_sp: own.stack(), ss_flags: 0, ss_size: SIGNAL_STACK_SIZE };
+            if libc::sigaltstack(&stack, ptr::null_mut()) != 0 {
+                return Err(failed());
+            }
+            Ok(own)
+        }
+    }
+
+    fn stack(&self) -> *mut libc::c_void {
+        self.start.wrapping_byte_add(SIGNAL_STACK_GUARD)
+    }
+}
+
+impl Drop for SignalStack {
+    fn drop(&mut self) {
+        THREAD.with(|thread| thread.stack_limit.set(usize::MAX));
+        // SAFETY: the mapping is ours, and no handler runs on it: this is the
+        // thread that it belongs to. Another stack registered since stays.
+        unsafe {
+            let mut registered = std::mem::zeroed::<libc::stack_t>();
+            libc::sigaltstack(ptr::null(), &mut registered);
+            if registered.ss_sp == self.stack() && registered.ss_flags & libc::SS_DISABLE == 0 {
+                registered.ss_flags = libc::SS_DISABLE;
+                libc::sigaltstack(&registered, ptr::null_mut());
+            }
+            libc::munmap(self.start, Self::MAPPED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registered() -> libc::stack_t {
+        // SAFETY: only reads what is registered.
+        unsafe {
+            let mut stack = std::mem::zeroed();
+            assert_eq!(libc::sigaltstack(ptr::null(), &mut stack), 0);
+            stack
+        }
+    }
+
+    #[test]
+    fn a_thread_that_enters_gets_one_signal_stack() {
+        std::thread::spawn(|| {
+            check_stack().unwrap();
+            let first = registered();
+            assert_eq!(first.ss_size, SIGNAL_STACK_SIZE);
+            check_stack().unwrap();
+            assert_eq!(registered().ss_sp, first.ss_sp);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn little_host_stack_is_a_stack_overflow() {
+        fn descend(depth: usize) -> Result<(), Error> {
+            let frame = std::hint::black_box([0u8; 4096]);
+            check_stack()?;
+            let result = if depth == 0 { Ok(()) } else { descend(depth - 1) };
+            std::hint::black_box(frame);
+            result
+        }
+        let thread = std::thread::Builder::new().stack_size(1 << 20);
+        let result = thread.spawn(|| descend(1_000).map_err(|error| error.to_string())).unwrap();
+        assert!(result.join().unwrap().unwrap_err().contains("call stack exhausted"));
+    }
+}

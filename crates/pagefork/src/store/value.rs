@@ -1,0 +1,208 @@
+use pagefork_layout::exception::ExceptionRef;
+use pagefork_layout::module::{HeapType, RefType, ValType};
+use pagefork_layout::reference::FuncRef;
+
+use crate::base::cell::Cell;
+use crate::base::error::{Result, UsageError};
+use crate::store::exception::ExnRef;
+use crate::store::group::StoreGroup;
+use crate::store::handle::Func;
+use crate::store::references::ExternRef;
+
+/// A WebAssembly value. Floats are kept as their bits, so that no NaN changes.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Val {
+    /// 32-bit integer.
+    I32(i32),
+    /// 64-bit integer.
+    I64(i64),
+    /// 32-bit float: its bits.
+    F32(u32),
+    /// 64-bit float: its bits.
+    F64(u64),
+    /// 128-bit vector, little endian.
+    V128(u128),
+    /// Reference to a function, or null.
+    FuncRef(Option<Func>),
+    /// Reference to a host value, or null.
+    ExternRef(Option<ExternRef>),
+    /// Reference to an exception, or null.
+    ExnRef(Option<ExnRef>),
+}
+
+impl Val {
+    /// The value's type; of a reference, the largest one of its kind.
+    pub const fn ty(&self) -> ValType {
+        match self {
+            Self::I32(_) => ValType::I32,
+            Self::I64(_) => ValType::I64,
+            Self::F32(_) => ValType::F32,
+            Self::F64(_) => ValType::F64,
+            Self::V128(_) => ValType::V128,
+            Self::FuncRef(_) => ValType::FUNCREF,
+            Self::ExternRef(_) => ValType::EXTERNREF,
+            Self::ExnRef(_) => ValType::EXNREF,
+        }
+    }
+
+    /// Zero, or null, of type `ty`; `None` for references that cannot be null.
+    pub const fn default_for(ty: ValType) -> Option<Self> {
+        Some(match ty {
+            ValType::I32 => Self::I32(0),
+            ValType::I64 => Self::I64(0),
+            ValType::F32 => Self::F32(0),
+            ValType::F64 => Self::F64(0),
+            ValType::V128 => Self::V128(0),
+            ValType::Ref(RefType { nullable: false, .. }) => return None,
+            ValType::Ref(ty) => Self::null(ty.heap),
+        })
+    }
+
+    /// The null of this kind of reference.
+    pub(crate) const fn null(heap: HeapType) -> Self {
+        match heap.top() {
+            HeapType::Extern => Self::ExternRef(None),
+            HeapType::Exn => Self::ExnRef(None),
+            _ => Self::FuncRef(None),
+        }
+    }
+
+    /// The value, if it is an `i32`.
+    pub const fn i32(&self) -> Option<i32> {
+        if let Self::I32(value) = self { Some(*value) } else { None }
+    }
+
+    /// The value, if it is an `i64`.
+    pub const fn i64(&self) -> Option<i64> {
+        if let Self::I64(value) = self { Some(*value) } else { None }
+    }
+
+    /// The value, if it is an `f32`.
+    pub const fn f32(&self) -> Option<f32> {
+        if let Self::F32(bits) = self { Some(f32::from_bits(*bits)) } else { None }
+    }
+
+    /// The value, if it is an `f64`.
+    pub const fn f64(&self) -> Option<f64> {
+        if let Self::F64(bits) = self { Some(f64::from_bits(*bits)) } else { None }
+    }
+
+    /// The value, if it is a `v128`.
+    pub const fn v128(&self) -> Option<u128> {
+        if let Self::V128(bits) = self { Some(*bits) } else { None }
+    }
+
+    /// The reference, if the value is a `funcref`.
+    pub const fn funcref(&self) -> Option<Option<&Func>> {
+        if let Self::FuncRef(function) = self { Some(function.as_ref()) } else { None }
+    }
+
+    /// The reference, if the value is an `externref`.
+    pub const fn externref(&self) -> Option<Option<&ExternRef>> {
+        if let Self::ExternRef(reference) = self { Some(reference.as_ref()) } else { None }
+    }
+
+    /// The reference, if the value is an `exnref`.
+    pub const fn exnref(&self) -> Option<Option<&ExnRef>> {
+        if let Self::ExnRef(reference) = self { Some(reference.as_ref()) } else { None }
+    }
+
+    /// The value as it lies in a place of `store` that belongs to the instance
+    /// `owner`.
+    pub(crate) fn to_cell(self, store: &StoreGroup, owner: u32) -> Result<Cell> {
+        Ok(match self {
+            Self::I32(value) => Cell::from_u64(value as u32 as u64),
+            Self::I64(value) => Cell::from_u64(value as u64),
+            Self::F32(bits) => Cell::from_u64(bits.into()),
+            Self::F64(bits) => Cell::from_u64(bits),
+            Self::V128(bits) => Cell::from_u128(bits),
+            Self::FuncRef(None) | Self::ExternRef(None) | Self::ExnRef(None) => Cell::default(),
+            Self::FuncRef(Some(function)) => {
+                Cell::from_u64(function.reference(store)?.relative(owner).0)
+            }
+            Self::ExternRef(Some(reference)) => Cell::from_u64(reference.handle(store)?),
+            Self::ExnRef(Some(reference)) => {
+                Cell::from_u64(reference.reference(store)?.relative(owner).0)
+            }
+        })
+    }
+
+    /// What a cell means as a value of type `ty`, in a place of `store` that
+    /// belongs to the instance `owner`.
+    pub(crate) fn from_cell(cell: Cell, ty: ValType, store: &StoreGroup, owner: u32) -> Self {
+        match ty {
+            ValType::I32 => Self::I32(cell.low as i32),
+            ValType::I64 => Self::I64(cell.low as i64),
+            ValType::F32 => Self::F32(cell.low as u32),
+            ValType::F64 => Self::F64(cell.low),
+            ValType::V128 => Self::V128(cell.u128()),
+            ValType::Ref(ty) => match ty.heap.top() {
+                HeapType::Extern => Self::ExternRef(ExternRef::from_handle(store, cell.low)),
+                HeapType::Exn => {
+                    let reference = ExceptionRef(cell.low).absolute(owner);
+                    Self::ExnRef(ExnRef::from_reference(store, reference))
+                }
+                _ => Self::FuncRef(Func::from_reference(store, FuncRef(cell.low).absolute(owner))),
+            },
+        }
+    }
+
+    /// # Errors
+    /// If the value is not of type `ty`, or of another store; `what` says which
+    /// value it is.
+    pub(crate) fn check_type(
+        &self,
+        store: &StoreGroup,
+        ty: ValType,
+        what: impl Fn() -> String,
+    ) -> Result<()> {
+        let own = match self {
+            Self::FuncRef(Some(function)) => {
+                let (_, id) = store.function_type(function.reference(store)?);
+                ValType::Ref(RefType { nullable: false, heap: HeapType::Concrete(id.0) })
+            }
+            Self::FuncRef(None) => ValType::Ref(RefType { nullable: true, heap: HeapType::NoFunc }),
+            Self::ExternRef(Some(_)) => {
+                ValType::Ref(RefType { nullable: false, heap: HeapType::Extern })
+            }
+            Self::ExternRef(None) => {
+                ValType::Ref(RefType { nullable: true, heap: HeapType::NoExtern })
+            }
+            Self::ExnRef(Some(_)) => ValType::Ref(RefType { nullable: false, heap: HeapType::Exn }),
+            Self::ExnRef(None) => ValType::Ref(RefType { nullable: true, heap: HeapType::NoExn }),
+            number => number.ty(),
+        };
+        if own.is_subtype(ty) {
+            return Ok(());
+        }
+        let (expected, found) = (ty.to_string(), self.ty().to_string());
+        Err(UsageError::TypeMismatch { what: what(), expected, found }.into())
+    }
+}
+
+macro_rules! from_primitives {
+    ($($ty:ty: $value:ident => $val:expr;)*) => {$(
+        impl From<$ty> for Val {
+            fn from($value: $ty) -> Self {
+                $val
+            }
+        }
+    )*};
+}
+
+from_primitives! {
+    i32: value => Val::I32(value);
+    u32: value => Val::I32(value as i32);
+    i64: value => Val::I64(value);
+    u64: value => Val::I64(value as i64);
+    f32: value => Val::F32(value.to_bits());
+    f64: value => Val::F64(value.to_bits());
+    u128: value => Val::V128(value);
+    Func: value => Val::FuncRef(Some(value));
+    Option<Func>: value => Val::FuncRef(value);
+    ExternRef: value => Val::ExternRef(Some(value));
+    Option<ExternRef>: value => Val::ExternRef(value);
+    ExnRef: value => Val::ExnRef(Some(value));
+    Option<ExnRef>: value => Val::ExnRef(value);
+}
