@@ -1,15 +1,16 @@
-//! `cargo run --release --features peer -- [--small] [--into FILE] [--plots DIRECTORY] [NAME...]`: runs
-//! the benchmarks whose names are given, or all, prints a table of each, and leaves
-//! all samples in `results` of Cargo's target directory. With `--into`, a table
-//! also replaces what a document has between `<!-- bench NAME -->` and
-//! `<!-- bench end -->`; drawings are left beside the samples, or where `--plots` says.
+//! `cargo run --release --features peer -- [--small] [--record] [--plots DIRECTORY] [NAME...]`:
+//! runs the benchmarks whose names are given, or all, prints a table of each, and leaves
+//! all samples in `results` of Cargo's target directory. With `--record`, a table
+//! also replaces what `RESULTS.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
+//! and the samples are kept in `samples/DATE/NAME.tsv` beside it. Drawings are left beside the
+//! samples, or where `--plots` says.
 //!
 //! `--spin PAGES BEFORE REQUESTS [cold]` repeats one spawn for a profiler, see
 //! [`pagefork_bench::spawn::spin`]; `--part` is what a benchmark starts by itself.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use pagefork_bench::ALL;
 use pagefork_bench::measure::Size;
@@ -18,13 +19,13 @@ use pagefork_bench::report::Report;
 fn main() -> ExitCode {
     let mut size = Size::Large;
     let mut names = Vec::new();
-    let mut document = None;
+    let mut record = false;
     let mut plots = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--small" => size = Size::Small,
-            "--into" => document = arguments.next().map(PathBuf::from),
+            "--record" => record = true,
             "--part" => {
                 let arguments: Vec<String> = arguments.collect();
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -61,10 +62,8 @@ fn main() -> ExitCode {
         if all || names.iter().any(|wanted| wanted == name) {
             let report = run(size);
             println!("## {name}\n\n{}", report.text);
-            if let Some(document) = &document
-                && let Err(error) = write_into(document, name, &report.text)
-            {
-                eprintln!("{}: {error}", document.display());
+            if record && let Err(error) = write_record(name, &report) {
+                eprintln!("the results of {name} are not recorded: {error}");
             }
             if let Err(error) = keep(name, &report, plots.as_deref()) {
                 eprintln!("the samples of {name} are not kept: {error}");
@@ -72,6 +71,16 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Puts a table into `RESULTS.md`, and its samples beside it.
+fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    write_into(&directory.join("RESULTS.md"), name, &report.text)?;
+    let date = Command::new("date").args(["--utc", "+%F"]).output()?.stdout;
+    let directory = directory.join("samples").join(String::from_utf8_lossy(&date).trim());
+    std::fs::create_dir_all(&directory)?;
+    std::fs::write(directory.join(name).with_extension("tsv"), &report.samples)
 }
 
 /// Replaces what the document has for this benchmark, if it has anything.

@@ -68,7 +68,7 @@ fn bench(host: &host::Host, arguments: &[&str]) -> Result {
     let mut rest = arguments.iter();
     while let Some(&argument) = rest.next() {
         match argument {
-            "--into" | "--plots" => {
+            "--plots" => {
                 options.push(argument);
                 options.extend(rest.next());
             }
