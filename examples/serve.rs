@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use pagefork::{Engine, InstancePre, Linker, Module, StoreLimits};
-use pagefork_serve::{Config, Failure, FailureKind, Handler, Request, ResponseWriter, Server};
+use pagefork_serve::{
+    Failure, FailureKind, Handler, Request, ResponseWriter, Server, ServerConfig,
+};
 
 /// Gets the path of a request at 1024, and turns it round where it lies.
 const GUEST: &str = r#"(module
@@ -59,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::default();
     let pre = Linker::new(&engine).instantiate_pre(&Module::new(&engine, GUEST)?)?;
     // Port 0: the system chooses one.
-    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let mut config = ServerConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.timeout = Duration::from_millis(500);
     config.log(Box::new(std::io::sink()));
     let server = Server::start(config, Reverser(pre))?;

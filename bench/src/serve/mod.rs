@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use pagefork_serve::{
-    Config, Failure, Handler, Program, ProgramOptions, Request, ResponseWriter, Server,
+    Failure, Handler, Program, ProgramOptions, Request, ResponseWriter, Server, ServerConfig,
 };
 use pagefork_wasi::WasiCtxBuilder;
 
@@ -227,7 +227,7 @@ pub fn part(backend: &str, guest: &str, length: usize) {
 }
 
 fn server(backend: &str, guest: &str, length: usize) -> Server {
-    let mut config = Config::new("127.0.0.1:0".parse().expect("an address"));
+    let mut config = ServerConfig::new("127.0.0.1:0".parse().expect("an address"));
     config.timeout = Duration::from_secs(30);
     let guest = Guest::find(guest);
     let started = match backend {

@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     for (name, file) in &arguments.preloads {
         let module = loader.load(file)?;
         complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
-        if let Err(error) = preload(&mut linker, name, &mut store, &module) {
+        if let Err(error) = linker.module(&mut store, name, &module) {
             return outcome(arguments, file, &store, &error);
         }
     }
@@ -51,19 +51,6 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
         Err(error) => outcome(arguments, file, &store, &error),
     }
-}
-
-/// Instantiates a library, sets it up, and offers what it exports to others.
-fn preload(
-    linker: &mut Linker<WasiCtx>,
-    name: &str,
-    store: &mut Store<WasiCtx>,
-    module: &Module,
-) -> Result<(), Error> {
-    let instance = linker.instantiate(&mut *store, module)?;
-    pagefork_wasi::initialize(&mut *store, &instance)?;
-    linker.instance(store, name, instance)?;
-    Ok(())
 }
 
 fn config(arguments: &RunArguments) -> Config {

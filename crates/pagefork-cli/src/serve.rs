@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pagefork::{Config, Store};
 use pagefork_serve::cgi::VariableOptions;
 use pagefork_serve::{
-    AccessFormat, LogHandle, Output, Program, ProgramOptions, Server, Severity, Signals,
+    AccessFormat, LogHandle, LogOutput, Program, ProgramOptions, Server, Severity, Signals,
     StopHandle, record,
 };
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
@@ -108,8 +108,8 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-fn config(arguments: &ServeArguments) -> Result<pagefork_serve::Config, String> {
-    let mut config = pagefork_serve::Config::new(arguments.addr);
+fn config(arguments: &ServeArguments) -> Result<pagefork_serve::ServerConfig, String> {
+    let mut config = pagefork_serve::ServerConfig::new(arguments.addr);
     config.admin = arguments.admin;
     config.connections_max = arguments.connections;
     config.concurrency = arguments.concurrency;
@@ -134,11 +134,11 @@ fn config(arguments: &ServeArguments) -> Result<pagefork_serve::Config, String> 
     Ok(config)
 }
 
-fn output(what: &str, path: &Path) -> Result<Output, String> {
+fn output(what: &str, path: &Path) -> Result<LogOutput, String> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdout()).into());
     }
-    Output::file(path).map_err(|error| {
+    LogOutput::file(path).map_err(|error| {
         format!(
             "cannot write the {what} {}: {error}; give a file in a directory that may be \
              written to, or `-` for standard output",

@@ -132,3 +132,22 @@ fn other_modules_are_loaded_before_the_program() {
     let traps = file("preload_traps.wat", "(module (func $f unreachable) (start $f))");
     assert_fails(&format!("--preload a={traps} --invoke run {program}"), 134, &["unreachable"]);
 }
+
+/// As in wasmtime: a command is done after one call, so the next one gets an instance of its own.
+#[test]
+fn each_call_of_a_preloaded_command_gets_a_fresh_instance() {
+    let command = file(
+        "preload_command.wat",
+        r#"(module (global $count (mut i32) (i32.const 0)) (func (export "_start"))
+            (func (export "next") (result i32)
+                (global.set $count (i32.add (global.get $count) (i32.const 1)))
+                (global.get $count)))"#,
+    );
+    let program = file(
+        "preload_command_user.wat",
+        r#"(module (import "command" "next" (func $next (result i32)))
+            (func (export "run") (result i32) (drop (call $next)) (call $next)))"#,
+    );
+    let ended = pagefork(&format!("--preload command={command} --invoke run {program}"));
+    assert_eq!((ended.code, &*ended.stdout, &*ended.stderr), (0, "1\n", ""));
+}

@@ -13,22 +13,24 @@
 
 #![forbid(unsafe_code)]
 
-/// What answers requests, and what is known of one while it is answered.
+/// What answers requests, and what is known about a request while it is answered.
 mod handler;
-/// What requests are called, the logs, the metrics and the status page.
+/// Ids of requests, logs, metrics and the status page.
 mod observe;
-/// The threads that connections are served on and handlers run on.
+/// The threads that drive event loops and run handlers.
 mod threads;
-/// From a connection to a request, and from a response to the connection.
+/// From a connection to a request, and from a response back to the connection.
 mod http;
 /// CGI/1.1, and CGI programs in WebAssembly.
 pub mod cgi;
 
-pub use crate::http::config::Config;
+pub use crate::http::config::ServerConfig;
 pub use crate::http::server::{LogHandle, Server, StartError, Starting, StopHandle, Summary};
 pub use crate::http::signals::Signals;
-pub use cgi::program::{Program, ProgramError, ProgramOptions};
-pub use handler::failure::{Failure, FailureKind, GivenUp};
-pub use handler::{BodyReader, GiveUpGuard, Handler, Phase, PoolGauges, Request, ResponseWriter};
+pub use cgi::program::{CgiProgramError, Program, ProgramOptions};
+pub use handler::failure::{Failure, FailureKind, GivenUp, Severity};
+pub use handler::request::{BodyReader, Request};
+pub use handler::response::{GiveUpGuard, ResponseWriter};
+pub use handler::{Handler, Phase, PoolGauges};
 pub use observe::descriptors::raise_descriptor_limit;
-pub use observe::log::{AccessFormat, Output, Severity, record};
+pub use observe::log::{AccessFormat, LogOutput, record};

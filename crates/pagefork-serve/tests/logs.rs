@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::handlers::hello;
 use common::{By, Log, PLAIN, Served, knows, serve, serve_program, until, writes};
 use http::{HeaderMap, StatusCode};
-use pagefork_serve::{AccessFormat, Failure, FailureKind, Output, Request, ResponseWriter};
+use pagefork_serve::{AccessFormat, Failure, FailureKind, LogOutput, Request, ResponseWriter};
 
 /// The records about a request.
 fn records(server: &Served, id: &str) -> Vec<String> {
@@ -240,8 +240,8 @@ fn reopened_logs_go_on_in_new_files() {
     }
     let fails = |_: Request, _: &ResponseWriter| Err(Failure::new(FailureKind::Trap, "fails"));
     let server = serve(By(fails), |config| {
-        config.log(Output::file(&log).unwrap());
-        config.access_log(AccessFormat::Common, Output::file(&access).unwrap());
+        config.log(LogOutput::file(&log).unwrap());
+        config.access_log(AccessFormat::Common, LogOutput::file(&access).unwrap());
     });
     let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
     for (id, times) in [("first", 1), ("second", 2)] {

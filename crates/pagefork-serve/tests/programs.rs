@@ -10,7 +10,7 @@ use common::{
     try_program, until, writes,
 };
 use pagefork_serve::cgi::VariableOptions;
-use pagefork_serve::{ProgramError, ProgramOptions};
+use pagefork_serve::{CgiProgramError, ProgramOptions};
 use pagefork_wasi::WasiCtxBuilder;
 
 #[test]
@@ -407,7 +407,7 @@ fn memory_is_limited() {
     }
     let tiny = ProgramOptions { memory_max: 65536, ..limited };
     let error = try_program(writes(PLAIN, ""), &WasiCtxBuilder::new(), tiny).unwrap_err();
-    assert!(matches!(error, ProgramError::Memory { limit: 65536, .. }), "{error}");
+    assert!(matches!(error, CgiProgramError::Memory { limit: 65536, .. }), "{error}");
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn memories_share_a_limit() {
         assert_eq!(server.get("/").body, [1, 8, 255, 255, 255]);
     }
     let error = try_program(both(9, ""), &WasiCtxBuilder::new(), limited).unwrap_err();
-    assert!(matches!(error, ProgramError::Memory { size, .. } if size == 17 << 16), "{error}");
+    assert!(matches!(error, CgiProgramError::Memory { size, .. } if size == 17 << 16), "{error}");
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn what_is_no_program_is_refused() {
     };
     let error = refused("(module (func (export \"run\")))");
     assert!(error.to_string().contains("no function `_start`"), "{error}");
-    assert!(matches!(error, ProgramError::NoStart));
+    assert!(matches!(error, CgiProgramError::NoStart));
     let error = refused("(module (func $s unreachable) (start $s) (func (export \"_start\")))");
     assert!(error.to_string().contains("cannot be started"), "{error}");
 }

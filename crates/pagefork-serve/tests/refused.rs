@@ -173,6 +173,18 @@ fn a_client_of_http2_that_falls_silent_is_not_refused() {
     assert_eq!(server.log.text(), "");
 }
 
+/// Its connection takes a descriptor and a place until it has read the answer and closed.
+#[test]
+fn a_refused_client_counts_as_a_connection_until_it_has_gone() {
+    let server = serve(By(hello), |_| {});
+    let mut client = server.connect();
+    client.send("nonsense\r\n\r\n");
+    assert_eq!(client.answer().status, 400);
+    assert_eq!(server.metric("pagefork_connections"), 1.0);
+    drop(client);
+    server.wait_for_metric("pagefork_connections", 0.0);
+}
+
 #[test]
 fn a_client_that_leaves_within_a_head_is_not_refused() {
     let server = serve(By(hello), |_| {});
@@ -211,7 +223,7 @@ fn heads_of_http2_beyond_the_limit_are_answered_with_an_id() {
 
 #[test]
 fn the_admin_address_says_whether_requests_are_answered() {
-    let mut config = pagefork_serve::Config::new(([127, 0, 0, 1], 0).into());
+    let mut config = pagefork_serve::ServerConfig::new(([127, 0, 0, 1], 0).into());
     config.admin = Some(config.address);
     let starting = pagefork_serve::Server::prepare(config).unwrap();
     let admin = starting.admin_address().unwrap();

@@ -8,8 +8,9 @@ use pagefork_wasi::Permissions;
 /// What a program finds around it.
 #[derive(Args)]
 pub(crate) struct EnvironmentArguments {
-    /// Let the program see the directory HOST of this machine as GUEST; with `:ro` for reading only
-    #[arg(long = "dir", value_name = "HOST[::GUEST[:ro]]", value_parser = directory)]
+    /// Let the program see the directory HOST of this machine as GUEST; `:ro` is for reading only,
+    /// and a GUEST with a colon in its last part needs `:ro` or `:rw`
+    #[arg(long = "dir", value_name = "HOST[::GUEST[:ro|:rw]]", value_parser = directory)]
     pub(crate) directories: Vec<DirectoryArgument>,
 
     /// Set an environment variable; without a value, pass this process's own
@@ -76,9 +77,16 @@ fn directory(text: &str) -> Result<DirectoryArgument, String> {
     // A colon in HOST alone is part of its name.
     let (host, guest, permissions) = match text.split_once("::") {
         None => (text, text, Permissions::ReadWrite),
-        Some((host, guest)) => match guest.strip_suffix(":ro") {
-            None => (host, guest, Permissions::ReadWrite),
-            Some(guest) => (host, guest, Permissions::ReadOnly),
+        Some((host, guest)) => match guest.rsplit_once(':') {
+            Some((guest, "ro")) => (host, guest, Permissions::ReadOnly),
+            Some((guest, "rw")) => (host, guest, Permissions::ReadWrite),
+            Some((_, word)) if !word.contains('/') => {
+                return Err(format!(
+                    "`{word}` is neither `ro` nor `rw`; if the name ends so, give the directory \
+                     as {text}:rw"
+                ));
+            }
+            _ => (host, guest, Permissions::ReadWrite),
         },
     };
     if host.is_empty() || guest.is_empty() {

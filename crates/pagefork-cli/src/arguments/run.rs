@@ -11,7 +11,8 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) environment: EnvironmentArguments,
 
-    /// Instantiate the module FILE first, and offer its exports as those of a module NAME
+    /// Offer the exports of the module FILE as those of a module NAME: a library is instantiated
+    /// once, a command anew for each call
     #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
     pub(crate) preloads: Vec<(String, PathBuf)>,
 
@@ -104,7 +105,7 @@ mod tests {
             );
             assert_eq!(run.unknown_imports, UnknownImports::Refuse);
         }
-        let run = run("pagefork --dir . --dir /srv::/data --dir a:ro --dir /a::/b:ro --preload env=lib=1.wasm --env A=b=c --timeout 2m \
+        let run = run("pagefork --dir . --dir /srv::/data --dir a:ro --dir /a::/b:ro --dir a::b:RO:rw --dir a::b:c/d --preload env=lib=1.wasm --env A=b=c --timeout 2m \
                        --unknown-imports trap --profile jitdump a.wasm")
         .expect("a line");
         let directory = |host: &str, guest: &str, permissions| {
@@ -116,6 +117,8 @@ mod tests {
         assert_eq!(run.environment.directories[1], directory("/srv", "/data", all));
         assert_eq!(run.environment.directories[2], directory("a:ro", "a:ro", all));
         assert_eq!(run.environment.directories[3], directory("/a", "/b", Permissions::ReadOnly));
+        assert_eq!(run.environment.directories[4], directory("a", "b:RO", all));
+        assert_eq!(run.environment.directories[5], directory("a", "b:c/d", all));
         assert_eq!(run.preloads, [("env".to_owned(), "lib=1.wasm".into())]);
         assert_eq!(run.environment.variables, [("A".to_owned(), "b=c".to_owned())]);
         assert_eq!(run.timeout, Some(Duration::from_secs(120)));
@@ -130,6 +133,10 @@ mod tests {
             ("pagefork --timeout 5 a.wasm", "500ms, 10s, 2m"),
             ("pagefork --timeout 99999999999999999999s a.wasm", "no time"),
             ("pagefork --dir ::/x a.wasm", "HOST::GUEST"),
+            ("pagefork --dir a::/b:RO a.wasm", "`RO` is neither `ro` nor `rw`"),
+            ("pagefork --dir a::/b:readonly a.wasm", "a::/b:readonly:rw"),
+            ("pagefork --dir a::/b: a.wasm", "`` is neither"),
+            ("pagefork --dir a:::ro a.wasm", "HOST::GUEST"),
             ("pagefork --preload x a.wasm", "NAME=FILE"),
             ("pagefork --env =x a.wasm", "needs a name"),
             ("pagefork --frob a.wasm", "--frob"),

@@ -2,9 +2,8 @@ use std::mem;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use crate::handler::ResponseWriter;
 use crate::handler::failure::{Failure, FailureKind, GivenUp};
-use crate::http::front::number;
+use crate::handler::response::{ResponseWriter, number};
 
 /// Bytes that the head of a program's response may have.
 const HEAD_MAX: usize = 64 * 1024;
@@ -17,11 +16,11 @@ const FIELDS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct CgiOutput {
     response: ResponseWriter,
-    state: State,
+    state: OutputStage,
 }
 
 #[derive(Debug)]
-enum State {
+enum OutputStage {
     /// What has come of the head.
     Head(Vec<u8>),
     Body,
@@ -40,7 +39,7 @@ pub struct Redirect {
 impl CgiOutput {
     /// What a program writes is answered to `response`.
     pub fn new(response: ResponseWriter) -> CgiOutput {
-        CgiOutput { response, state: State::Head(Vec::new()) }
+        CgiOutput { response, state: OutputStage::Head(Vec::new()) }
     }
 
     /// Takes what the program wrote. What is malformed is remembered for
@@ -51,15 +50,15 @@ impl CgiOutput {
     /// If the request was given up.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), GivenUp> {
         match &mut self.state {
-            State::Body => self.response.write(bytes),
-            State::Bad(_) => Ok(()),
-            State::Redirect(_) => {
+            OutputStage::Body => self.response.write(bytes),
+            OutputStage::Bad(_) => Ok(()),
+            OutputStage::Redirect(_) => {
                 if !bytes.is_empty() {
                     self.state = bad("a redirect to a path of this server has no body");
                 }
                 Ok(())
             }
-            State::Head(head) => {
+            OutputStage::Head(head) => {
                 // What came before cannot hold the end, but for its last bytes.
                 let from = head.len().saturating_sub(3);
                 // However much is written, no more is copied than a head may have.
@@ -88,15 +87,15 @@ impl CgiOutput {
     ///
     /// If it wrote none, or a malformed one.
     pub fn end(&mut self) -> Result<Option<Redirect>, Failure> {
-        match mem::replace(&mut self.state, State::Body) {
-            State::Body => Ok(None),
-            State::Redirect(redirect) => Ok(Some(redirect)),
-            State::Bad(failure) => Err(failure),
-            State::Head(head) if head.is_empty() => {
+        match mem::replace(&mut self.state, OutputStage::Body) {
+            OutputStage::Body => Ok(None),
+            OutputStage::Redirect(redirect) => Ok(Some(redirect)),
+            OutputStage::Bad(failure) => Err(failure),
+            OutputStage::Head(head) if head.is_empty() => {
                 Err(Failure::new(FailureKind::NoResponse, "it wrote nothing to standard output"))
             }
-            State::Head(head) => Err(match parse(&head) {
-                Err(State::Bad(failure)) => failure,
+            OutputStage::Head(head) => Err(match parse(&head) {
+                Err(OutputStage::Bad(failure)) => failure,
                 _ => Failure::new(
                     FailureKind::NoResponse,
                     "the head of its response ends without an empty line",
@@ -107,7 +106,7 @@ impl CgiOutput {
 
     /// Whether the head is complete.
     pub fn has_begun(&self) -> bool {
-        matches!(self.state, State::Body)
+        matches!(self.state, OutputStage::Body)
     }
 
     fn begin(&mut self, head: &[u8]) -> Result<(), GivenUp> {
@@ -115,15 +114,15 @@ impl CgiOutput {
             Err(state) => state,
             Ok((status, headers)) => {
                 self.response.start(status, headers);
-                State::Body
+                OutputStage::Body
             }
         };
         Ok(())
     }
 }
 
-fn bad(why: &str) -> State {
-    State::Bad(Failure::new(FailureKind::BadResponse, why))
+fn bad(why: &str) -> OutputStage {
+    OutputStage::Bad(Failure::new(FailureKind::BadResponse, why))
 }
 
 /// Where the head ends that begins here: after its empty line. Looked for from
@@ -145,7 +144,7 @@ fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Reads a head; what is no response of its own is the state that follows.
-fn parse(head: &[u8]) -> Result<(StatusCode, HeaderMap), State> {
+fn parse(head: &[u8]) -> Result<(StatusCode, HeaderMap), OutputStage> {
     let (mut status, mut location, mut typed) = (None, None, false);
     let mut headers = HeaderMap::with_capacity(8);
     let mut count = 0;
@@ -194,14 +193,14 @@ fn parse(head: &[u8]) -> Result<(StatusCode, HeaderMap), State> {
     let local = location.as_bytes().starts_with(b"/") && !location.as_bytes().starts_with(b"//");
     if local && status.is_none() && count == 1 {
         let target = location.to_str().map_err(|_| bad("its `Location` is no path"))?;
-        return Err(State::Redirect(Redirect { target: target.to_owned() }));
+        return Err(OutputStage::Redirect(Redirect { target: target.to_owned() }));
     }
     headers.insert(header::LOCATION, location);
     Ok((status.unwrap_or(StatusCode::FOUND), headers))
 }
 
 /// A line of a head.
-fn field(line: &[u8], first: bool) -> Result<(HeaderName, HeaderValue), State> {
+fn field(line: &[u8], first: bool) -> Result<(HeaderName, HeaderValue), OutputStage> {
     let shown = || {
         let start = &line[..line.len().min(80)];
         String::from_utf8_lossy(start).escape_debug().to_string()
@@ -224,7 +223,7 @@ fn field(line: &[u8], first: bool) -> Result<(HeaderName, HeaderValue), State> {
 }
 
 /// Three digits, and perhaps words.
-fn status_code(value: &HeaderValue) -> Result<StatusCode, State> {
+fn status_code(value: &HeaderValue) -> Result<StatusCode, OutputStage> {
     let text = value.as_bytes();
     let digits = text.get(..3).filter(|_| matches!(text.get(3), None | Some(b' ')));
     let code = digits.and_then(|digits| StatusCode::from_bytes(digits).ok());
@@ -276,7 +275,7 @@ mod tests {
 
     fn failure(head: &str) -> String {
         match parse(head.as_bytes()) {
-            Err(State::Bad(failure)) => failure.detail().to_owned(),
+            Err(OutputStage::Bad(failure)) => failure.detail().to_owned(),
             other => panic!("{head:?} is {other:?}"),
         }
     }
@@ -293,7 +292,7 @@ mod tests {
         assert_eq!(status("Location: //other/b\n\n"), 302);
         assert!(matches!(
             parse(b"Location: /b?c\n\n"),
-            Err(State::Redirect(Redirect { target })) if target == "/b?c"
+            Err(OutputStage::Redirect(Redirect { target })) if target == "/b?c"
         ));
     }
 

@@ -17,9 +17,10 @@ use pagefork_wasi::{
 };
 
 use crate::cgi::{self, CgiOutput, Redirect, VariableOptions};
-use crate::handler::failure::{Failure, FailureKind};
-use crate::handler::{BodyReader, Handler, Phase, PoolGauges, Request, ResponseWriter};
-use crate::observe::log::Severity;
+use crate::handler::failure::{Failure, FailureKind, Severity};
+use crate::handler::request::{BodyReader, Request};
+use crate::handler::response::ResponseWriter;
+use crate::handler::{Handler, Phase, PoolGauges};
 
 /// Redirects of a request within the program, one after the other.
 const REDIRECTS_MAX: usize = 10;
@@ -30,7 +31,7 @@ const LINE_MAX: usize = 4096;
 /// Bytes of standard error that one call takes: between calls, a program can be stopped.
 const TAKEN_MAX: usize = 1 << 20;
 
-/// Lines of standard error of one request that reach the log.
+/// StderrLines of standard error of one request that reach the log.
 const LINES_MAX: usize = 1000;
 
 /// What a program is and may do.
@@ -54,7 +55,7 @@ impl Default for ProgramOptions {
 /// A program that cannot serve.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProgramError {
+pub enum CgiProgramError {
     /// It does not begin anywhere.
     #[error(
         "the module exports no function `_start`, so it is no program; build it as a WASI \
@@ -82,7 +83,7 @@ fn is_of_a_run(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Trap | ErrorKind::Exception | ErrorKind::Host)
 }
 
-impl ProgramError {
+impl CgiProgramError {
     fn from_spawning(error: Error) -> Self {
         match error.downcast_ref() {
             Some(&LimitError {
@@ -120,22 +121,22 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`ProgramError`]: the program is instantiated once to find out.
+    /// [`CgiProgramError`]: the program is instantiated once to find out.
     pub fn new(
         linker: &Linker<WasiCtx>,
         module: &Module,
         template: WasiTemplate,
         options: ProgramOptions,
-    ) -> Result<Program, ProgramError> {
-        let pre = linker.instantiate_pre(module).map_err(ProgramError::Instantiate)?;
+    ) -> Result<Program, CgiProgramError> {
+        let pre = linker.instantiate_pre(module).map_err(CgiProgramError::Instantiate)?;
         let program = Program { pre, template, options, live: AtomicU64::new(0) };
         let streams = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
         let environment = program.template.environment();
         let context = program.template.context(environment, streams.0, streams.1, streams.2);
         let spawned = program.pre.spawn_limited(0, context, program.limits(), drop);
-        let (mut store, instance) = spawned.map_err(ProgramError::from_spawning)?;
+        let (mut store, instance) = spawned.map_err(CgiProgramError::from_spawning)?;
         if instance.get_typed_func::<(), ()>(&mut store, "_start").is_err() {
-            return Err(ProgramError::NoStart);
+            return Err(CgiProgramError::NoStart);
         }
         drop(store);
         Ok(program)
@@ -153,7 +154,7 @@ impl Program {
         response: &ResponseWriter,
     ) -> Result<Option<Redirect>, Failure> {
         let begun = Instant::now();
-        let output = Arc::new(Output(Mutex::new(CgiOutput::new(response.clone()))));
+        let output = Arc::new(CgiStdout(Mutex::new(CgiOutput::new(response.clone()))));
         let context = self.context(request, response, &output)?;
         let _live = Live::new(&self.live);
         let mut guard = None;
@@ -191,7 +192,7 @@ impl Program {
         called: Result<(), Error>,
         request: &Request,
         response: &ResponseWriter,
-        output: &Output,
+        output: &CgiStdout,
     ) -> Result<Option<Redirect>, Failure> {
         let Err(error) = called else { return output.lock().end() };
         match error.downcast_ref::<Exit>() {
@@ -220,17 +221,17 @@ impl Program {
         &self,
         request: &Request,
         response: &ResponseWriter,
-        output: &Arc<Output>,
+        output: &Arc<CgiStdout>,
     ) -> Result<WasiCtx, Failure> {
         let mut environment = self.template.environment();
         self.set_variables(request, &mut environment)?;
         // Also when a body was left by whoever redirected the request.
         let stdin = match request.body_size {
             Some(0) => StdinKind::Null,
-            _ => StdinKind::Source(Arc::new(Body(request.body.clone()))),
+            _ => StdinKind::Source(Arc::new(RequestStdin(request.body.clone()))),
         };
         let stdout = OutputKind::Sink(Arc::clone(output) as Arc<dyn OutputSink>);
-        let stderr = OutputKind::Sink(Arc::new(Lines::new(request, response)));
+        let stderr = OutputKind::Sink(Arc::new(StderrLines::new(request, response)));
         let mut context = self.template.context(environment, stdin, stdout, stderr);
         let watched = response.clone();
         context.set_interrupt_check(move || watched.is_given_up());
@@ -320,9 +321,9 @@ fn redirected(mut request: Request, redirect: &Redirect) -> Result<Request, Fail
 
 /// The body of a request as standard input.
 #[derive(Debug)]
-struct Body(BodyReader);
+struct RequestStdin(BodyReader);
 
-impl InputSource for Body {
+impl InputSource for RequestStdin {
     fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         self.0.try_read(into).map_err(|_| Errno::Io)
     }
@@ -335,15 +336,15 @@ impl InputSource for Body {
 
 /// Standard output.
 #[derive(Debug)]
-struct Output(Mutex<CgiOutput>);
+struct CgiStdout(Mutex<CgiOutput>);
 
-impl Output {
+impl CgiStdout {
     fn lock(&self) -> MutexGuard<'_, CgiOutput> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl OutputSink for Output {
+impl OutputSink for CgiStdout {
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut output = self.lock();
         let mut written = 0;
@@ -357,25 +358,25 @@ impl OutputSink for Output {
 
 /// Standard error, as lines of the server's log.
 #[derive(Debug)]
-struct Lines {
+struct StderrLines {
     id: http::HeaderValue,
     response: ResponseWriter,
-    state: Mutex<LinesState>,
+    state: Mutex<StderrState>,
 }
 
 #[derive(Debug, Default)]
-struct LinesState {
+struct StderrState {
     line: Vec<u8>,
     count: usize,
 }
 
-impl Lines {
-    fn new(request: &Request, response: &ResponseWriter) -> Lines {
+impl StderrLines {
+    fn new(request: &Request, response: &ResponseWriter) -> StderrLines {
         let (id, response) = (request.id.clone(), response.clone());
-        Lines { id, response, state: Mutex::default() }
+        StderrLines { id, response, state: Mutex::default() }
     }
 
-    fn write_line(&self, state: &mut LinesState) {
+    fn write_line(&self, state: &mut StderrState) {
         state.count += 1;
         if state.count <= LINES_MAX {
             let text = String::from_utf8_lossy(&state.line);
@@ -388,7 +389,7 @@ impl Lines {
     }
 }
 
-impl OutputSink for Lines {
+impl OutputSink for StderrLines {
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = 0;
@@ -405,7 +406,7 @@ impl OutputSink for Lines {
     }
 }
 
-impl Drop for Lines {
+impl Drop for StderrLines {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut state = std::mem::take(state);

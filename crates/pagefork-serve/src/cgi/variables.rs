@@ -3,8 +3,8 @@ use std::net::SocketAddr;
 
 use http::{HeaderMap, HeaderName, Method, Uri, Version, header};
 
-use crate::handler::Request;
 use crate::handler::failure::{Failure, FailureKind};
+use crate::handler::request::Request;
 
 /// What programs are told beyond what they always are.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +46,7 @@ pub fn variables(
     let uri = head.uri.path_and_query().map_or(path, |uri| uri.as_str());
     one("REQUEST_URI", uri.as_bytes())?;
 
-    let mut text = Text::default();
+    let mut text = TextBuffer::default();
     one("SERVER_NAME", text.server_name(&head.uri, &head.headers, request.local))?;
     one("SERVER_ADDR", text.show(request.local.ip()))?;
     one("SERVER_PORT", text.show(request.local.port()))?;
@@ -175,9 +175,9 @@ fn decoded(path: &str) -> Result<Vec<u8>, Failure> {
 
 /// Room for numbers and addresses as text.
 #[derive(Default)]
-struct Text(String);
+struct TextBuffer(String);
 
-impl Text {
+impl TextBuffer {
     fn show(&mut self, value: impl std::fmt::Display) -> &[u8] {
         self.0.clear();
         // Writing to memory does not fail.

@@ -1,5 +1,4 @@
-//! One request on its way: what the connection's task and the handler's thread
-//! share about it.
+//! One request, while it is answered: what the connection's task and the handler's thread share.
 //!
 //! ```text
 //! connection's task                                        handler's thread
@@ -8,6 +7,9 @@
 //!   response body          <-- output, bounded   <-- ResponseWriter::write
 //!   guardian: time limit   --> cancelled         --> the interrupt, and every wait ends
 //! ```
+//!
+//! An exchange is cancelled before its handler ends or not at all, so a response that looks
+//! whole is whole.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,41 +17,77 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::handler::Head;
-use crate::handler::failure::{Cancelled, Failure};
-use crate::http::front::Front;
+use crate::handler::Phase;
+use crate::handler::failure::{Cancelled, Failure, FailureKind, Severity};
 
-/// Bytes of output from which on it is sent without waiting for more.
+/// Output is sent without waiting for more from this size on, in bytes.
 const OUTPUT_FLUSH: usize = 32 * 1024;
 
-/// Bytes of output that are kept before the handler has to wait.
+/// Bytes of unread response from which on the handler waits for its client.
 const OUTPUT_MAX: usize = 256 * 1024;
 
-/// Bytes of a request's body that are kept before its client has to wait.
+/// Bytes of unread request body from which on the client waits for the handler.
 const INPUT_MAX: usize = 128 * 1024;
 
-/// As many bytes each part of it costs besides: a chunk can be of one.
+/// What each part of a body costs besides its bytes: a chunk can be of one byte.
 const PART_SIZE: usize = 64;
 
+/// What an exchange needs of the server around it.
+pub(crate) trait ExchangeHost: Send + Sync {
+    /// Counts and logs that the request failed.
+    fn report(&self, id: &HeaderValue, kind: FailureKind, detail: &str);
+
+    /// Notes how long a request waited for its handler.
+    fn record_wait(&self, time: Duration);
+
+    /// Notes how long a phase of the handler took.
+    fn record(&self, phase: Phase, time: Duration);
+
+    /// Writes a record about the request to the log.
+    fn log(&self, severity: Severity, id: &HeaderValue, text: &str);
+
+    /// Whether requests under way are to be interrupted.
+    fn is_stopping_now(&self) -> bool;
+
+    /// The calling handler's client is to see what was written: its connection may be of the
+    /// event loop that this thread has left.
+    fn detach(&self);
+
+    /// The calling handler begins to wait for its client.
+    fn block(&self);
+
+    /// The handler goes on.
+    fn unblock(&self);
+}
+
+/// The head of a response.
+#[derive(Debug)]
+pub(crate) struct ResponseHead {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+}
+
 pub(crate) struct Exchange {
-    front: Arc<Front>,
+    host: Arc<dyn ExchangeHost>,
     id: HeaderValue,
-    state: Mutex<State>,
-    /// Told whenever a handler's thread that waits may go on.
+    submitted: Instant,
+    state: Mutex<ExchangeState>,
+    /// Notified whenever a handler's thread that waits may go on.
     changed: Condvar,
 }
 
-struct State {
+#[derive(Default)]
+struct ExchangeState {
     input: VecDeque<Bytes>,
     input_size: usize,
     input_ended: bool,
     pump: Option<Waker>,
 
-    head: Option<Head>,
+    head: Option<ResponseHead>,
     head_was_taken: bool,
-    /// Without a body in its response, what is written goes nowhere.
+    /// Without a body in its response, what is written is dropped.
     bodiless: bool,
     output: Vec<u8>,
     /// Bytes of the body that the connection has taken of a response that streams.
@@ -58,16 +96,15 @@ struct State {
     is_left: bool,
     /// Whether it was counted and logged that the request failed.
     is_reported: bool,
-    /// Whether what is written is to be sent at once, and not when there is more.
+    /// Whether output is sent at once, without waiting for more.
     eager: bool,
     connection: Option<Waker>,
-    /// Whether the connection's own thread handles the request, so that nobody waits
-    /// for the response before that thread comes back.
-    own: bool,
+    /// Whether the thread that drives the connection's event loop handles the request: then
+    /// the response cannot be taken before that thread comes back.
+    is_inline: bool,
     /// How many threads of the handler wait.
     waiting: usize,
 
-    submitted: Instant,
     started: Option<Instant>,
     finished: Option<Result<(), Failure>>,
     cancelled: Option<Cancelled>,
@@ -79,28 +116,28 @@ struct State {
     blocked: Duration,
 }
 
-/// What a connection's task learns of a response first.
-pub(crate) enum Answer {
+/// The beginning of a response, as the connection's task gets it.
+pub(crate) enum ResponseStart {
     /// All of it.
-    Whole(Head, Vec<u8>),
+    Whole(ResponseHead, Vec<u8>),
     /// Its head; the rest comes by [`Exchange::poll_output`].
-    Streaming(Head),
+    Streaming(ResponseHead),
     /// There is none.
     Failed(Failure),
 }
 
-/// How far a request is that has no answer.
-pub(crate) enum Progress {
+/// How far a request without a response is.
+pub(crate) enum HandlerProgress {
     /// It has waited this long for its handler.
     Queued(Duration),
-    /// Its handler has begun; patience lasts this much longer.
+    /// Its handler has begun, and its deadline is this far away.
     Begun(Duration),
-    /// Its handler takes long.
-    Long,
+    /// Its handler has exceeded the deadline.
+    Late,
 }
 
-/// What a guardian is to do.
-pub(crate) enum Watch {
+/// What a guardian does next.
+pub(crate) enum GuardianStep {
     Done,
     /// Look again after this time.
     Again(Duration),
@@ -108,61 +145,31 @@ pub(crate) enum Watch {
 
 impl Exchange {
     pub(crate) fn new(
-        front: &Arc<Front>,
+        host: Arc<dyn ExchangeHost>,
         id: HeaderValue,
         bodiless: bool,
         submitted: Instant,
     ) -> Arc<Exchange> {
-        Arc::new(Exchange {
-            front: Arc::clone(front),
-            id,
-            changed: Condvar::new(),
-            state: Mutex::new(State {
-                input: VecDeque::new(),
-                input_size: 0,
-                input_ended: false,
-                pump: None,
-                head: None,
-                head_was_taken: false,
-                bodiless,
-                output: Vec::new(),
-                sent: 0,
-                is_left: false,
-                is_reported: false,
-                eager: false,
-                connection: None,
-                own: false,
-                waiting: 0,
-                submitted,
-                started: None,
-                finished: None,
-                cancelled: None,
-                interrupt: None,
-                guardian: None,
-                guarded: false,
-                blocked_since: None,
-                blocked: Duration::ZERO,
-            }),
-        })
+        let state = Mutex::new(ExchangeState { bodiless, ..ExchangeState::default() });
+        Arc::new(Exchange { host, id, submitted, state, changed: Condvar::new() })
     }
 
-    pub(crate) fn front(&self) -> &Arc<Front> {
-        &self.front
+    pub(crate) fn host(&self) -> &dyn ExchangeHost {
+        &*self.host
     }
 
-    /// Why the request has no complete response of its handler's, as far as is known.
+    /// Why the request has no complete response, as far as is known.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.lock().failure()
     }
 
-    /// Counts and logs that the request failed. Whichever side notices it first does so; the
-    /// other is ignored.
+    /// Counts and logs that the request failed. Of several reports the first counts.
     pub(crate) fn report(&self, failure: &Failure) {
         let mut state = self.lock();
         if std::mem::replace(&mut state.is_reported, true) {
             return;
         }
-        let taken = state.taken();
+        let taken = state.taken(self.submitted);
         let stopped = state.cancelled.is_some();
         let what = match (failure.detail(), state.started) {
             ("", Some(_)) if stopped => format!("stopped after {taken:.1?}"),
@@ -176,30 +183,30 @@ impl Exchange {
         drop(state);
         let parts = [&*broke, &*what];
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        self.front.report(&self.id, failure.kind(), &parts.join(": "));
+        self.host.report(&self.id, failure.kind(), &parts.join(": "));
     }
 
     /// Nothing that holds the lock panics half-way.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ExchangeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// For the connection's tasks.
 impl Exchange {
-    /// Appends to the request's body, whatever its size is.
+    /// Appends to the request's body, even if there is no room for it.
     pub(crate) fn push_input(&self, bytes: Bytes) {
         let mut state = self.lock();
         state.input_size += bytes.len();
         state.input.push_back(bytes);
-        self.tell(state);
+        self.notify(state, []);
     }
 
     /// Ends the request's body.
     pub(crate) fn end_input(&self) {
         let mut state = self.lock();
         state.input_ended = true;
-        self.tell(state);
+        self.notify(state, []);
     }
 
     /// The size of a body that is complete.
@@ -222,20 +229,23 @@ impl Exchange {
         Poll::Pending
     }
 
-    pub(crate) fn poll_answer(&self, context: &mut Context<'_>) -> Poll<Answer> {
+    pub(crate) fn poll_start(&self, context: &mut Context<'_>) -> Poll<ResponseStart> {
         let mut state = self.lock();
         // A request is not given up any more once its handler has ended, so that what
         // was given up is not whole.
         if let Some(cancelled) = state.cancelled {
-            return Poll::Ready(Answer::Failed(cancelled.into()));
+            return Poll::Ready(ResponseStart::Failed(cancelled.into()));
         }
         match &state.finished {
-            Some(Err(failure)) => return Poll::Ready(Answer::Failed(failure.clone())),
+            Some(Err(failure)) => return Poll::Ready(ResponseStart::Failed(failure.clone())),
             Some(Ok(())) => {
                 let output = std::mem::take(&mut state.output);
                 return Poll::Ready(match state.take_head() {
-                    Some(head) => Answer::Whole(head, output),
-                    None => Answer::Failed(Failure::no_response()),
+                    Some(head) => ResponseStart::Whole(head, output),
+                    None => ResponseStart::Failed(Failure::new(
+                        FailureKind::NoResponse,
+                        "it wrote no head of a response",
+                    )),
                 });
             }
             None => {}
@@ -243,13 +253,13 @@ impl Exchange {
         let flush = state.eager || state.output.len() >= OUTPUT_FLUSH;
         if flush && let Some(head) = state.take_head() {
             state.eager = true;
-            return Poll::Ready(Answer::Streaming(head));
+            return Poll::Ready(ResponseStart::Streaming(head));
         }
         state.connection = Some(context.waker().clone());
         Poll::Pending
     }
 
-    /// Output after [`Answer::Streaming`]; `None` at its end.
+    /// Output after [`ResponseStart::Streaming`]; `None` at its end.
     pub(crate) fn poll_output(
         &self,
         context: &mut Context<'_>,
@@ -264,7 +274,7 @@ impl Exchange {
                 if state.count_blocked() {
                     state.blocked_since = Some(Instant::now());
                 }
-                self.tell(state);
+                self.notify(state, []);
             }
             return Poll::Ready(Some(Ok(output.into())));
         }
@@ -287,53 +297,55 @@ impl Exchange {
         state.output.clear();
         // The connection will not learn of one that there is already.
         let failure = state.failure();
-        self.tell(state);
+        self.notify(state, []);
         if let Some(failure) = failure {
             self.report(&failure);
         }
     }
 
-    /// Has the handler's thread look again whether it may go on.
-    fn tell(&self, state: MutexGuard<'_, State>) {
+    /// Wakes tasks, and the handler's threads: they look again whether they may go on.
+    fn notify<const N: usize>(
+        &self,
+        state: MutexGuard<'_, ExchangeState>,
+        tasks: [Option<Waker>; N],
+    ) {
         let waiting = state.waiting;
-        drop(state);
+        wake(state, tasks);
         if waiting > 0 {
             self.changed.notify_all();
         }
     }
 
-    /// Notes that the connection's own thread will handle the request: until
-    /// [`Exchange::disown`] is called nobody need be woken or look after it.
-    pub(crate) fn own(&self) {
-        self.lock().own = true;
+    /// The thread that drives the connection's event loop will handle the request: until
+    /// [`Exchange::detach`] the connection's task need not be woken.
+    pub(crate) fn run_inline(&self) {
+        self.lock().is_inline = true;
     }
 
-    /// Notes that the connection's task may run from now on, and wakes it.
-    pub(crate) fn disown(&self) {
+    /// A thread drives the connection's event loop again: wakes the connection's task.
+    pub(crate) fn detach(&self) {
         let mut state = self.lock();
-        state.own = false;
+        state.is_inline = false;
         let waker = state.connection.take();
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        wake(state, [waker]);
     }
 
-    /// Whether the connection's own thread will handle the request, or does.
-    pub(crate) fn is_own(&self) -> bool {
-        self.lock().own
+    pub(crate) fn is_inline(&self) -> bool {
+        self.lock().is_inline
     }
 
-    /// Has what is written sent without waiting for more, if the handler began at
-    /// least this long ago.
-    pub(crate) fn lose_patience(&self, patience: Duration) -> Progress {
+    /// Says how far the handler is. If it began at least `patience` ago, output is sent
+    /// without waiting for more from now on.
+    pub(crate) fn check_deadline(&self, patience: Duration) -> HandlerProgress {
         let mut state = self.lock();
         let Some(started) = state.started else {
-            return Progress::Queued(state.submitted.elapsed());
+            return HandlerProgress::Queued(self.submitted.elapsed());
         };
         match patience.checked_sub(started.elapsed()) {
-            Some(left) if !left.is_zero() => Progress::Begun(left),
+            Some(left) if !left.is_zero() => HandlerProgress::Begun(left),
             _ => {
                 state.eager = true;
-                Progress::Long
+                HandlerProgress::Late
             }
         }
     }
@@ -359,8 +371,7 @@ impl Exchange {
             interrupt();
         }
         let wakers = [state.connection.take(), state.pump.take(), state.guardian.take()];
-        self.tell(state);
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        self.notify(state, wakers);
         true
     }
 
@@ -371,7 +382,7 @@ impl Exchange {
         context: &mut Context<'_>,
         time_max: Duration,
         client_max: Duration,
-    ) -> Watch {
+    ) -> GuardianStep {
         /// An interrupt can come just before the call that it is meant for, which
         /// then forgets it; so it is repeated.
         const REPEAT: Duration = Duration::from_millis(10);
@@ -381,36 +392,36 @@ impl Exchange {
         let mut state = self.lock();
         state.guardian = Some(context.waker().clone());
         if state.finished.is_some() {
-            return Watch::Done;
+            return GuardianStep::Done;
         }
         if state.cancelled.is_some() {
             return match &state.interrupt {
                 Some(interrupt) => {
                     interrupt();
-                    Watch::Again(REPEAT)
+                    GuardianStep::Again(REPEAT)
                 }
-                // Nobody has begun, and nobody will.
-                None if state.started.is_none() => Watch::Done,
-                None => Watch::Again(REPEAT),
+                // No handler has begun, and none will.
+                None if state.started.is_none() => GuardianStep::Done,
+                None => GuardianStep::Again(REPEAT),
             };
         }
-        let taken = state.taken();
+        let taken = state.taken(self.submitted);
         let (started, left) = (state.started.is_some(), time_max.saturating_sub(taken));
         // Of HTTP/2 a client can take nothing for as long as it likes.
         let stalled = state.output.len() >= OUTPUT_MAX
             && state.blocked_since.is_some_and(|since| since.elapsed() >= client_max);
         drop(state);
-        if self.front.is_stopping_now() {
+        if self.host.is_stopping_now() {
             self.cancel(Cancelled::Stopping);
-            Watch::Again(REPEAT)
+            GuardianStep::Again(REPEAT)
         } else if stalled {
             self.cancel(Cancelled::ClientGone);
-            Watch::Again(REPEAT)
+            GuardianStep::Again(REPEAT)
         } else if left.is_zero() {
             self.cancel(if started { Cancelled::Timeout } else { Cancelled::QueueTimeout });
-            Watch::Again(REPEAT)
+            GuardianStep::Again(REPEAT)
         } else {
-            Watch::Again(left.min(LONGEST))
+            GuardianStep::Again(left.min(LONGEST))
         }
     }
 }
@@ -424,7 +435,7 @@ impl Exchange {
         let now = Instant::now();
         state.started = Some(now);
         match state.cancelled {
-            None => Some(now.saturating_duration_since(state.submitted)),
+            None => Some(now.saturating_duration_since(self.submitted)),
             Some(_) => None,
         }
     }
@@ -433,7 +444,7 @@ impl Exchange {
     /// its client.
     pub(crate) fn finish(&self, result: Result<(), Failure>) -> Duration {
         let mut state = self.lock();
-        let taken = state.taken();
+        let taken = state.taken(self.submitted);
         state.finished = Some(result);
         // The connection may be late to notice it, or not look any more.
         let looks = state.cancelled.is_none() && !state.is_left;
@@ -443,10 +454,9 @@ impl Exchange {
         state.input_ended = true;
         let blocked = state.count_blocked();
         let wakers = [state.connection_waker(), state.pump.take(), state.guardian.take()];
-        self.tell(state);
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        self.notify(state, wakers);
         if blocked {
-            self.front.workers().unblock();
+            self.host.unblock();
         }
         if let Some(failure) = failure {
             self.report(&failure);
@@ -491,17 +501,14 @@ impl Exchange {
         state.input_size -= count;
         let pump = if was_full { state.pump.take() } else { None };
         let ended = state.input_ended;
-        drop(state);
-        if let Some(pump) = pump {
-            pump.wake();
-        }
+        wake(state, [pump]);
         Ok((count > 0 || ended || into.is_empty()).then_some(count))
     }
 
     /// Waits until [`Exchange::try_read`] would find something, for at most
     /// `timeout`; says how much, and whether the end is among it.
     pub(crate) fn wait_for_input(&self, timeout: Option<Duration>) -> Option<(usize, bool)> {
-        let nothing = |state: &State| {
+        let nothing = |state: &ExchangeState| {
             state.input_size == 0 && !state.input_ended && state.cancelled.is_none()
         };
         let state = self.wait_while(timeout, nothing);
@@ -511,16 +518,13 @@ impl Exchange {
 
     /// Sets the head of the response. What was set before is replaced, if it was
     /// not sent yet.
-    pub(crate) fn set_head(&self, head: Head) {
+    pub(crate) fn set_head(&self, head: ResponseHead) {
         let mut state = self.lock();
         if !state.head_was_taken {
             state.head = Some(head);
         }
         let waker = if state.eager { state.connection_waker() } else { None };
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(state, [waker]);
     }
 
     /// Appends to the response's body. Waits while the client is slow.
@@ -531,7 +535,7 @@ impl Exchange {
     }
 
     fn write_part(&self, bytes: &[u8]) -> Result<(), Cancelled> {
-        let full = |state: &State| {
+        let full = |state: &ExchangeState| {
             let goes_on = state.finished.is_none() && state.cancelled.is_none();
             goes_on && state.output.len() >= OUTPUT_MAX
         };
@@ -549,10 +553,7 @@ impl Exchange {
         state.output.extend_from_slice(bytes);
         let flush = state.eager || state.output.len() >= OUTPUT_FLUSH;
         let waker = if flush { state.connection_waker() } else { None };
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(state, [waker]);
         Ok(())
     }
 
@@ -564,8 +565,7 @@ impl Exchange {
         let waker = if ready { state.connection_waker() } else { None };
         drop(state);
         if ready {
-            // The connection of a request that had to wait may be of the lane too.
-            self.front.workers().leave_lane();
+            self.host.detach();
         }
         if let Some(waker) = waker {
             waker.wake();
@@ -577,8 +577,8 @@ impl Exchange {
     fn wait_while(
         &self,
         timeout: Option<Duration>,
-        busy: impl Fn(&State) -> bool,
-    ) -> MutexGuard<'_, State> {
+        busy: impl Fn(&ExchangeState) -> bool,
+    ) -> MutexGuard<'_, ExchangeState> {
         let mut state = self.lock();
         if !busy(&state) || timeout == Some(Duration::ZERO) {
             return state;
@@ -592,15 +592,11 @@ impl Exchange {
             state.blocked_since = Some(Instant::now());
         }
         let waker = state.connection_waker();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        let workers = self.front.workers();
+        wake(state, [waker]);
         if first {
-            workers.block();
+            self.host.block();
         } else {
-            workers.leave_lane();
+            self.host.detach();
         }
         let state = self.lock();
         let mut state = match timeout {
@@ -616,14 +612,20 @@ impl Exchange {
         state.waiting -= 1;
         if state.waiting == 0 && state.count_blocked() {
             drop(state);
-            workers.unblock();
+            self.host.unblock();
             state = self.lock();
         }
         state
     }
 }
 
-impl State {
+/// Wakes tasks once the lock is free.
+fn wake<const N: usize>(state: MutexGuard<'_, ExchangeState>, tasks: [Option<Waker>; N]) {
+    drop(state);
+    tasks.into_iter().flatten().for_each(Waker::wake);
+}
+
+impl ExchangeState {
     fn failure(&self) -> Option<Failure> {
         match (&self.finished, self.cancelled) {
             (_, Some(cancelled)) => Some(cancelled.into()),
@@ -646,10 +648,10 @@ impl State {
 
     /// What wakes the connection's task, if it can do something then.
     fn connection_waker(&mut self) -> Option<Waker> {
-        if self.own { None } else { self.connection.take() }
+        if self.is_inline { None } else { self.connection.take() }
     }
 
-    fn take_head(&mut self) -> Option<Head> {
+    fn take_head(&mut self) -> Option<ResponseHead> {
         let head = self.head.take();
         self.head_was_taken |= head.is_some();
         head
@@ -657,9 +659,9 @@ impl State {
 
     /// How long the handler has taken, without what it waited for its client; or
     /// how long it has been waited for.
-    fn taken(&self) -> Duration {
+    fn taken(&self, submitted: Instant) -> Duration {
         match self.started {
-            None => self.submitted.elapsed(),
+            None => submitted.elapsed(),
             Some(started) => {
                 let blocked = self.blocked_since.map(|since| since.elapsed());
                 started.elapsed().saturating_sub(self.blocked + blocked.unwrap_or_default())
@@ -669,16 +671,29 @@ impl State {
 }
 
 #[cfg(test)]
-impl Exchange {
-    /// Of a front end whose handler does nothing.
-    pub(crate) fn of_test() -> Arc<Exchange> {
-        Exchange::new(&Front::of_test(), HeaderValue::from_static("test"), false, Instant::now())
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Exchange {
+        /// Of a host that does nothing.
+        pub(crate) fn of_test() -> Arc<Exchange> {
+            struct Idle;
+            impl ExchangeHost for Idle {
+                fn report(&self, _: &HeaderValue, _: FailureKind, _: &str) {}
+                fn record_wait(&self, _: Duration) {}
+                fn record(&self, _: Phase, _: Duration) {}
+                fn log(&self, _: Severity, _: &HeaderValue, _: &str) {}
+                fn is_stopping_now(&self) -> bool {
+                    false
+                }
+                fn detach(&self) {}
+                fn block(&self) {}
+                fn unblock(&self) {}
+            }
+            Exchange::new(Arc::new(Idle), HeaderValue::from_static("test"), false, Instant::now())
+        }
+    }
+
     /// How many parts of this size are kept for a handler that reads none.
     fn fill(exchange: &Exchange, size: usize) -> usize {
         let mut context = Context::from_waker(Waker::noop());

@@ -1,14 +1,22 @@
-//! Requests that are not answered by their handler.
+//! Failures: why a request has no complete response from its handler.
 
 use http::StatusCode;
 
-use crate::observe::log::Severity;
-
-/// Why a request has no response of its handler's.
+/// Why a request has no complete response from its handler.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{Failure, FailureKind};
+///
+/// let failure = Failure::new(FailureKind::BadResponse, "it announced 5 bytes and wrote 3");
+/// // The client is told the kind, the log is told the detail.
+/// assert_eq!(failure.kind().status(), 502);
+/// assert_eq!(failure.detail(), "it announced 5 bytes and wrote 3");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Failure {
     kind: FailureKind,
-    /// What the log is told and the client is not.
     detail: String,
 }
 
@@ -17,17 +25,17 @@ pub struct Failure {
 pub enum FailureKind {
     /// The handler's program trapped, or the handler panicked.
     Trap,
-    /// It took too long.
+    /// The handler took too long.
     Timeout,
-    /// It ended without a response.
+    /// The handler ended without a response.
     NoResponse,
-    /// What it answered is malformed.
+    /// The handler's response is malformed.
     BadResponse,
-    /// It could not be started.
+    /// The handler could not be started.
     Spawn,
     /// Too many requests are waiting.
     QueueFull,
-    /// The request waited too long for others to end.
+    /// The request waited too long for other requests to end.
     QueueTimeout,
     /// The request's body is larger than is allowed.
     BodyTooLarge,
@@ -39,7 +47,7 @@ pub enum FailureKind {
     HeadTooLarge,
     /// The request is malformed.
     BadRequest,
-    /// Nothing here does what the request asks for.
+    /// The server does not implement what the request asks for.
     NotImplemented,
     /// The client went away.
     ClientGone,
@@ -47,125 +55,99 @@ pub enum FailureKind {
     Stopping,
 }
 
+/// How much a record of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Something is wrong here: with the program, the server or the machine.
+    Error,
+    /// The server enforces a limit, or something may be wrong.
+    Warning,
+    /// All is well, or something is wrong with a client.
+    Info,
+}
+
+/// Of each kind: its name in metrics, the status and the text that clients get, and how much it
+/// matters to the people who run the server.
+const KINDS: [(FailureKind, &str, u16, Severity, &str); 15] = {
+    use FailureKind::*;
+    use Severity::{Error, Info, Warning};
+    [
+        (Trap, "trap", 500, Error, "The program failed."),
+        (Timeout, "timeout", 504, Error, "The program took too long."),
+        (NoResponse, "no_response", 502, Error, "The program ended without a response."),
+        (BadResponse, "bad_response", 502, Error, "The program gave a malformed response."),
+        (Spawn, "spawn", 500, Error, "The program could not be started."),
+        (QueueFull, "queue_full", 503, Warning, "Too many requests are waiting. Try again."),
+        (QueueTimeout, "queue_timeout", 503, Warning, "Too many requests are waiting. Try again."),
+        (BodyTooLarge, "body_too_large", 413, Info, "The request's body is too large."),
+        (BodyTimeout, "body_timeout", 408, Info, "The request's body took too long to arrive."),
+        (HeadTimeout, "head_timeout", 408, Info, "The request's head took too long to arrive."),
+        (HeadTooLarge, "head_too_large", 431, Info, "The request's head is too large."),
+        (BadRequest, "bad_request", 400, Info, "The request is malformed."),
+        (NotImplemented, "not_implemented", 501, Info, "This server does not do that."),
+        (ClientGone, "client_gone", 400, Info, "The connection was lost."),
+        (Stopping, "stopping", 503, Warning, "The server is stopping. Try again."),
+    ]
+};
+
 impl FailureKind {
     /// All of them.
-    pub const ALL: [FailureKind; 15] = [
-        Self::Trap,
-        Self::Timeout,
-        Self::NoResponse,
-        Self::BadResponse,
-        Self::Spawn,
-        Self::QueueFull,
-        Self::QueueTimeout,
-        Self::BodyTooLarge,
-        Self::BodyTimeout,
-        Self::HeadTimeout,
-        Self::HeadTooLarge,
-        Self::BadRequest,
-        Self::NotImplemented,
-        Self::ClientGone,
-        Self::Stopping,
-    ];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Trap => "trap",
-            Self::Timeout => "timeout",
-            Self::NoResponse => "no_response",
-            Self::BadResponse => "bad_response",
-            Self::Spawn => "spawn",
-            Self::QueueFull => "queue_full",
-            Self::QueueTimeout => "queue_timeout",
-            Self::BodyTooLarge => "body_too_large",
-            Self::BodyTimeout => "body_timeout",
-            Self::HeadTimeout => "head_timeout",
-            Self::HeadTooLarge => "head_too_large",
-            Self::BadRequest => "bad_request",
-            Self::NotImplemented => "not_implemented",
-            Self::ClientGone => "client_gone",
-            Self::Stopping => "stopping",
+    pub const ALL: [FailureKind; KINDS.len()] = {
+        let mut all = [Self::Trap; KINDS.len()];
+        let mut index = 0;
+        while index < all.len() {
+            all[index] = KINDS[index].0;
+            assert!(all[index] as usize == index, "a kind's row is at its number");
+            index += 1;
         }
+        all
+    };
+
+    /// The name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        KINDS[self as usize].1
     }
 
     /// The status of the response that says so.
     pub fn status(self) -> StatusCode {
-        match self {
-            Self::Trap | Self::Spawn => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::NoResponse | Self::BadResponse => StatusCode::BAD_GATEWAY,
-            Self::QueueFull | Self::QueueTimeout | Self::Stopping => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTimeout | Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::BadRequest | Self::ClientGone => StatusCode::BAD_REQUEST,
-            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
-        }
+        StatusCode::from_u16(KINDS[self as usize].2).expect("the table has three digits")
+    }
+
+    pub(crate) fn severity(self) -> Severity {
+        KINDS[self as usize].3
     }
 
     /// What the client is told.
     pub fn message(self) -> &'static str {
-        match self {
-            Self::Trap => "The program failed.",
-            Self::Timeout => "The program took too long.",
-            Self::NoResponse => "The program ended without a response.",
-            Self::BadResponse => "The program gave a malformed response.",
-            Self::Spawn => "The program could not be started.",
-            Self::QueueFull | Self::QueueTimeout => "Too many requests are waiting. Try again.",
-            Self::BodyTooLarge => "The request's body is too large.",
-            Self::BodyTimeout => "The request's body took too long to arrive.",
-            Self::HeadTimeout => "The request's head took too long to arrive.",
-            Self::HeadTooLarge => "The request's head is too large.",
-            Self::BadRequest => "The request is malformed.",
-            Self::NotImplemented => "This server does not do that.",
-            Self::ClientGone => "The connection was lost.",
-            Self::Stopping => "The server is stopping. Try again.",
-        }
+        KINDS[self as usize].4
     }
+}
 
-    /// How much it matters to who runs the server.
-    pub(crate) fn severity(self) -> Severity {
+impl Severity {
+    /// The word in a record.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Trap | Self::Timeout | Self::NoResponse | Self::BadResponse | Self::Spawn => {
-                Severity::Error
-            }
-            Self::QueueFull | Self::QueueTimeout | Self::Stopping => Severity::Warning,
-            Self::BodyTooLarge
-            | Self::BodyTimeout
-            | Self::HeadTimeout
-            | Self::HeadTooLarge
-            | Self::BadRequest
-            | Self::NotImplemented
-            | Self::ClientGone => Severity::Info,
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
         }
-    }
-
-    /// Whether trying again later may help.
-    pub(crate) fn is_passing(self) -> bool {
-        matches!(self, Self::QueueFull | Self::QueueTimeout | Self::Stopping)
     }
 }
 
 impl Failure {
-    /// A failure, and what the log is to say of it.
+    /// A failure, and what the log says about it.
     pub fn new(kind: FailureKind, detail: impl Into<String>) -> Failure {
         Failure { kind, detail: detail.into() }
     }
 
-    /// What kind it is of.
+    /// Its kind, which decides what the client is told.
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// What the log is to say of it; may be empty.
+    /// What the log says about it and the client is not told; may be empty.
     pub fn detail(&self) -> &str {
         &self.detail
-    }
-
-    pub(crate) fn no_response() -> Failure {
-        Failure::new(FailureKind::NoResponse, "it wrote no head of a response")
     }
 }
 

@@ -1,27 +1,53 @@
-//! What answers requests, and what it is given for that.
+//! Handlers: what answers requests, and what is known about a request while it is answered.
 
-/// Requests that are not answered by their handler.
+/// Why a request has no complete response from its handler.
 pub(crate) mod failure;
-/// One request on its way, between a connection's task and a handler's thread.
+/// One request, between a connection's task and a handler's thread.
 pub(crate) mod exchange;
+/// What a handler reads.
+pub(crate) mod request;
+/// What a handler writes.
+pub(crate) mod response;
 
-use std::fmt;
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
-
-use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode};
-
-use crate::handler::exchange::Exchange;
-use crate::handler::failure::{Failure, GivenUp};
-use crate::observe::log::Severity;
+use crate::handler::failure::Failure;
+use crate::handler::request::Request;
+use crate::handler::response::ResponseWriter;
 
 /// Answers requests, one a call, on a thread that it may block.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::{Read, Write};
+///
+/// use http::{HeaderMap, StatusCode};
+/// use pagefork_serve::{Failure, Handler, Request, ResponseWriter, Server, ServerConfig};
+///
+/// struct Greeter;
+///
+/// impl Handler for Greeter {
+///     fn handle(&self, request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+///         response.start(StatusCode::OK, HeaderMap::new());
+///         let text = format!("hello, {}", &request.head.uri.path()[1..]);
+///         // A write fails when the client has gone: there is nothing left to do then.
+///         let _ = response.write(text.as_bytes());
+///         Ok(())
+///     }
+/// }
+///
+/// let server = Server::start(ServerConfig::new(([127, 0, 0, 1], 0).into()), Greeter)?;
+/// let mut client = std::net::TcpStream::connect(server.address())?;
+/// client.write_all(b"GET /world HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+/// let mut answer = String::new();
+/// client.read_to_string(&mut answer)?;
+/// assert!(answer.ends_with("\r\n\r\nhello, world"));
+/// server.stop_handle().stop();
+/// assert_eq!(server.wait().requests, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Handler: Send + Sync + 'static {
-    /// Answers a request. The response ends when this returns; if it fails
-    /// before any of the response was sent, the client gets one that says so.
+    /// Answers a request. The response ends when this returns. If it fails before any of the
+    /// response was sent, the client gets one that says so.
     ///
     /// # Errors
     ///
@@ -54,148 +80,11 @@ pub struct PoolGauges {
     pub trimmed: u64,
 }
 
-/// A request.
-#[derive(Debug)]
-pub struct Request {
-    /// Method, target, version and header fields.
-    pub head: Parts,
-    /// Its body.
-    pub body: BodyReader,
-    /// Size of the body, where that is known: announced by the client, or since
-    /// all of it is here.
-    pub body_size: Option<u64>,
-    /// What the request is called in logs and in its response.
-    pub id: HeaderValue,
-    /// Who sent it.
-    pub remote: SocketAddr,
-    /// The address that it was sent to.
-    pub local: SocketAddr,
-}
-
-/// The body of a request, as its client sends it.
-#[derive(Clone)]
-pub struct BodyReader(pub(crate) Arc<Exchange>);
-
-impl BodyReader {
-    /// Reads without waiting: 0 at the end, `None` if there is nothing yet.
-    ///
-    /// # Errors
-    ///
-    /// If the request was given up.
-    pub fn try_read(&self, into: &mut [u8]) -> Result<Option<usize>, GivenUp> {
-        self.0.try_read(into).map_err(GivenUp)
-    }
-
-    /// Waits until [`BodyReader::try_read`] would find something or fail, for at
-    /// most `timeout`. Gives how many bytes there are, and whether nothing comes
-    /// after them; `None` if there still is nothing.
-    pub fn wait(&self, timeout: Option<Duration>) -> Option<(usize, bool)> {
-        self.0.wait_for_input(timeout)
-    }
-}
-
-impl io::Read for BodyReader {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if let Some(count) = self.try_read(into).map_err(io::Error::other)? {
-                return Ok(count);
-            }
-            self.wait(None);
-        }
-    }
-}
-
-impl fmt::Debug for BodyReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BodyReader")
-    }
-}
-
-/// The head of a response.
-#[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-}
-
-/// What a handler measures for the front end's metrics.
+/// What a handler measures for the server's metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Making a fresh instance.
     Spawn,
     /// Running it.
     Run,
-}
-
-/// Where the response goes. Clones write to the same.
-#[derive(Clone)]
-pub struct ResponseWriter(pub(crate) Arc<Exchange>);
-
-impl ResponseWriter {
-    /// Sets status and header fields, before any of the body is written. They
-    /// are sent with the first part of the body, or a little later.
-    ///
-    /// A `Content-Length` is checked against what is written. Fields about the
-    /// connection must not be among them.
-    pub fn start(&self, status: StatusCode, headers: HeaderMap) {
-        self.0.set_head(Head { status, headers });
-    }
-
-    /// Appends to the body. Waits while the client reads more slowly.
-    ///
-    /// # Errors
-    ///
-    /// If the request was given up.
-    pub fn write(&self, bytes: &[u8]) -> Result<(), GivenUp> {
-        self.0.write(bytes).map_err(GivenUp)
-    }
-
-    /// Has what was written sent without waiting for more.
-    pub fn flush(&self) {
-        self.0.flush();
-    }
-
-    /// Whether the request was given up: nobody waits for the response any more.
-    pub fn is_given_up(&self) -> bool {
-        self.0.cancelled().is_some()
-    }
-
-    /// Has `interrupt` called when the request is given up, and again until the
-    /// handler returns or the guard is dropped: it may come before what it is to
-    /// interrupt has begun.
-    pub fn on_give_up(&self, interrupt: impl Fn() + Send + 'static) -> GiveUpGuard<'_> {
-        self.0.set_interrupt(Some(Box::new(interrupt)));
-        GiveUpGuard(self)
-    }
-
-    /// Tells the metrics how long something took.
-    pub fn record(&self, phase: Phase, time: Duration) {
-        let metrics = &self.0.front().metrics;
-        match phase {
-            Phase::Spawn => metrics.spawn.observe(time),
-            Phase::Run => metrics.run.observe(time),
-        }
-    }
-
-    /// Writes a record to the server's log, with the request's id before it.
-    pub fn log(&self, severity: Severity, id: &HeaderValue, text: &str) {
-        self.0.front().log.request(severity, id, text);
-    }
-}
-
-impl fmt::Debug for ResponseWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ResponseWriter")
-    }
-}
-
-/// While it lives, giving the request up calls what was given to
-/// [`ResponseWriter::on_give_up`].
-#[derive(Debug)]
-pub struct GiveUpGuard<'a>(&'a ResponseWriter);
-
-impl Drop for GiveUpGuard<'_> {
-    fn drop(&mut self) {
-        self.0.0.set_interrupt(None);
-    }
 }

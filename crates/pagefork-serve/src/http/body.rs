@@ -1,4 +1,4 @@
-//! Bodies of responses, and what is noted when they end.
+//! Bodies of responses, and the record of each request when its response ends.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,18 +11,20 @@ use http::request::Parts;
 use http::{HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::handler::failure::{Failure, FailureKind};
-use crate::http::front::{Front, UnderWay};
-use crate::http::talk::Turn;
-use crate::observe::log::{Access, Outcome};
+use crate::handler::exchange::Exchange;
+use crate::handler::failure::{Cancelled, Failure, FailureKind};
+use crate::http::connection_state::RequestTurn;
+use crate::http::front::Front;
+use crate::observe::log::{Access, RequestOutcome};
+use crate::observe::telemetry::Telemetry;
 
 /// The body of a response.
 pub(crate) struct ResponseBody {
-    kind: Kind,
+    content: BodyContent,
     ending: Ending,
 }
 
-enum Kind {
+enum BodyContent {
     /// All of it.
     Whole(Bytes),
     Streaming {
@@ -33,6 +35,37 @@ enum Kind {
     Done,
 }
 
+/// A request that has a handler, or will have one. Dropped before its response is complete, it is
+/// given up.
+pub(crate) struct UnderWay {
+    front: Arc<Front>,
+    /// `None` once the response is complete.
+    exchange: Option<Arc<Exchange>>,
+}
+
+impl UnderWay {
+    pub(crate) fn new(front: &Arc<Front>, exchange: &Arc<Exchange>) -> UnderWay {
+        UnderWay { front: Arc::clone(front), exchange: Some(Arc::clone(exchange)) }
+    }
+
+    /// The response is complete, or there is none.
+    pub(crate) fn disarm(mut self) {
+        self.exchange = None;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Some(exchange) = self.exchange.take() else { return };
+        if exchange.cancel(Cancelled::ClientGone) {
+            self.front.guard(&exchange);
+        }
+        // Also if the handler had ended: its response was not taken.
+        let failure = exchange.failure();
+        exchange.report(&failure.unwrap_or_else(|| Cancelled::ClientGone.into()));
+    }
+}
+
 /// A response that breaks off: its connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the response broke off: {}", .0.kind().message())]
@@ -40,7 +73,7 @@ pub(crate) struct BrokenOff(Failure);
 
 impl ResponseBody {
     pub(crate) fn whole(bytes: Bytes, ending: Ending) -> ResponseBody {
-        ResponseBody { kind: Kind::Whole(bytes), ending }
+        ResponseBody { content: BodyContent::Whole(bytes), ending }
     }
 
     pub(crate) fn streaming(
@@ -48,11 +81,14 @@ impl ResponseBody {
         promised: Option<u64>,
         ending: Ending,
     ) -> ResponseBody {
-        ResponseBody { kind: Kind::Streaming { under_way, promised }, ending }
+        ResponseBody { content: BodyContent::Streaming { under_way, promised }, ending }
     }
 
     fn fail(&mut self, failure: Failure) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        if let Kind::Streaming { under_way: UnderWay(Some(exchange)), .. } = &self.kind {
+        if let BodyContent::Streaming {
+            under_way: UnderWay { exchange: Some(exchange), .. }, ..
+        } = &self.content
+        {
             exchange.report(&failure);
         }
         self.ending.broke_off(failure.kind());
@@ -60,9 +96,11 @@ impl ResponseBody {
         Poll::Ready(Some(Err(BrokenOff(failure))))
     }
 
-    /// All that there is was given to the HTTP library.
+    /// The HTTP library has all of the body.
     fn done(&mut self) {
-        if let Kind::Streaming { under_way, .. } = std::mem::replace(&mut self.kind, Kind::Done) {
+        if let BodyContent::Streaming { under_way, .. } =
+            std::mem::replace(&mut self.content, BodyContent::Done)
+        {
             under_way.disarm();
         }
     }
@@ -70,14 +108,14 @@ impl ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        match &self.kind {
-            Kind::Done => {}
-            Kind::Whole(bytes) if bytes.is_empty() => {}
-            Kind::Whole(_) => self.ending.was_not_taken(),
-            Kind::Streaming { under_way, .. } => {
-                let failure = under_way.0.as_ref().and_then(|exchange| exchange.failure());
+        match &self.content {
+            BodyContent::Done => {}
+            BodyContent::Whole(bytes) if bytes.is_empty() => {}
+            BodyContent::Whole(_) => self.ending.was_not_taken(),
+            BodyContent::Streaming { under_way, .. } => {
+                let failure = under_way.exchange.as_ref().and_then(|exchange| exchange.failure());
                 let kind = failure.map_or(FailureKind::ClientGone, |failure| failure.kind());
-                self.ending.outcome = Outcome::Broken(kind);
+                self.ending.outcome = RequestOutcome::Broken(kind);
             }
         }
     }
@@ -92,17 +130,17 @@ impl Body for ResponseBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         let this = &mut *self;
-        let (under_way, promised) = match &mut this.kind {
-            Kind::Done => return Poll::Ready(None),
-            Kind::Whole(bytes) => {
+        let (under_way, promised) = match &mut this.content {
+            BodyContent::Done => return Poll::Ready(None),
+            BodyContent::Whole(bytes) => {
                 let bytes = std::mem::take(bytes);
-                this.kind = Kind::Done;
+                this.content = BodyContent::Done;
                 this.ending.sent += bytes.len() as u64;
                 return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
             }
-            Kind::Streaming { under_way, promised } => (under_way, promised),
+            BodyContent::Streaming { under_way, promised } => (under_way, promised),
         };
-        let Some(exchange) = &under_way.0 else { return Poll::Ready(None) };
+        let Some(exchange) = &under_way.exchange else { return Poll::Ready(None) };
         match exchange.poll_output(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(None) => {
@@ -127,7 +165,7 @@ impl Body for ResponseBody {
                 let complete = *promised == Some(0);
                 this.ending.sent += size;
                 if complete {
-                    // Nobody asks for the end. The handler may still be at work.
+                    // The library does not ask for the end. The handler may still be at work.
                     exchange.discard_output();
                     this.done();
                 }
@@ -137,41 +175,40 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.kind {
-            Kind::Whole(bytes) => bytes.is_empty(),
-            Kind::Streaming { .. } => false,
-            Kind::Done => true,
+        match &self.content {
+            BodyContent::Whole(bytes) => bytes.is_empty(),
+            BodyContent::Streaming { .. } => false,
+            BodyContent::Done => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.kind {
-            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Streaming { promised: Some(left), .. } => SizeHint::with_exact(*left),
-            Kind::Streaming { promised: None, .. } => SizeHint::default(),
-            Kind::Done => SizeHint::with_exact(0),
+        match &self.content {
+            BodyContent::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodyContent::Streaming { promised: Some(left), .. } => SizeHint::with_exact(*left),
+            BodyContent::Streaming { promised: None, .. } => SizeHint::default(),
+            BodyContent::Done => SizeHint::with_exact(0),
         }
     }
 }
 
-/// Notes when it is dropped what became of a request: in the metrics, and in the
-/// access log.
+/// Records the outcome of a request in the metrics and in the access log when it is dropped.
 pub(crate) struct Ending {
-    front: Arc<Front>,
-    line: Option<Box<Line>>,
+    telemetry: Arc<Telemetry>,
+    line: Option<Box<AccessLine>>,
     begun: Instant,
     /// 0 if there was no response.
     status: u16,
     sent: u64,
     id: HeaderValue,
-    outcome: Outcome,
-    /// Whether a body has no other end than its connection's, as in HTTP/1.0.
+    outcome: RequestOutcome,
+    /// Whether a body ends with its connection, as in HTTP/1.0.
     ends_with_connection: bool,
-    turn: Turn,
+    turn: RequestTurn,
 }
 
-/// What only the access log is told.
-struct Line {
+/// The part of a request that only the access log needs.
+struct AccessLine {
     method: Method,
     uri: Uri,
     version: Version,
@@ -180,69 +217,79 @@ struct Line {
 
 impl Ending {
     pub(crate) fn new(
-        front: &Arc<Front>,
+        telemetry: &Arc<Telemetry>,
         head: &Parts,
         id: &HeaderValue,
         remote: SocketAddr,
         begun: Instant,
-        turn: Turn,
+        turn: RequestTurn,
     ) -> Ending {
-        front.metrics.in_flight.add(1);
-        let line = front.access.is_some().then(|| {
+        telemetry.metrics.in_flight.add(1);
+        let line = telemetry.access.is_some().then(|| {
             let Parts { method, uri, version, .. } = head;
             let (method, uri) = (method.clone(), uri.clone());
-            Box::new(Line { method, uri, version: *version, remote })
+            Box::new(AccessLine { method, uri, version: *version, remote })
         });
         let id = id.clone();
         let ends_with_connection = head.version == Version::HTTP_10;
-        let front = Arc::clone(front);
-        // As long as there is no response.
-        let outcome = Outcome::Broken(FailureKind::ClientGone);
-        Ending { front, line, begun, status: 0, sent: 0, id, outcome, ends_with_connection, turn }
+        let telemetry = Arc::clone(telemetry);
+        // Until there is a response.
+        let outcome = RequestOutcome::Broken(FailureKind::ClientGone);
+        Ending {
+            telemetry,
+            line,
+            begun,
+            status: 0,
+            sent: 0,
+            id,
+            outcome,
+            ends_with_connection,
+            turn,
+        }
     }
 
-    /// There is a response, of the handler's.
+    /// There is a response from the handler.
     pub(crate) fn status(mut self, status: StatusCode) -> Ending {
         self.status = status.as_u16();
-        self.outcome = Outcome::Complete;
+        self.outcome = RequestOutcome::Complete;
         self
     }
 
     /// There is a response that says why there is no other.
     pub(crate) fn refused(mut self, kind: FailureKind) -> Ending {
         self.status = kind.status().as_u16();
-        self.outcome = Outcome::Refused(kind);
+        self.outcome = RequestOutcome::Refused(kind);
         self
     }
 
     fn broke_off(&mut self, kind: FailureKind) {
         if self.ends_with_connection {
-            self.turn.break_off();
+            self.turn.reset_on_close();
         }
-        self.outcome = Outcome::Broken(kind);
+        self.outcome = RequestOutcome::Broken(kind);
     }
 
     /// The HTTP library has dropped a response that was complete.
     fn was_not_taken(&mut self) {
         let kind = FailureKind::ClientGone;
-        if self.outcome == Outcome::Complete {
-            self.front.report(&self.id, kind, "it was gone before it was sent the response");
+        if self.outcome == RequestOutcome::Complete {
+            self.telemetry.report(&self.id, kind, "it was gone before it was sent the response");
         }
-        self.outcome = Outcome::Broken(kind);
+        self.outcome = RequestOutcome::Broken(kind);
     }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        /// What others note for clients that went away.
+        /// The status that other servers log for clients that went away.
         const CLIENT_GONE: u16 = 499;
 
-        let (metrics, time) = (&self.front.metrics, self.begun.elapsed());
+        let (metrics, time) = (&self.telemetry.metrics, self.begun.elapsed());
         metrics.in_flight.add(-1);
         metrics.sent.add(self.sent);
         metrics.request.observe(time);
         metrics.count_status(self.status);
-        if let (Some(access), Some(line)) = (&self.front.access, &self.line) {
+        if let (Some(access), Some(line)) = (&self.telemetry.access, &self.line) {
             access.write(&Access {
                 remote: &line.remote.ip().to_string(),
                 request: Some((&line.method, &line.uri, line.version)),

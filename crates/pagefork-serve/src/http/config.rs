@@ -1,13 +1,26 @@
-//! What a server is told before it starts.
+//! The configuration of a server.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::observe::log::{AccessFormat, Output};
+use crate::observe::log::{AccessFormat, LogOutput};
 
-/// Where a server listens, and what it holds requests to.
-pub struct Config {
+/// Where a server listens, and the limits of requests.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use pagefork_serve::ServerConfig;
+///
+/// let mut config = ServerConfig::new(([127, 0, 0, 1], 8080).into());
+/// config.admin = Some(([127, 0, 0, 1], 9090).into());
+/// config.timeout = Duration::from_secs(5);
+/// config.body_max = 1 << 20;
+/// ```
+pub struct ServerConfig {
     /// The address to listen at; with port 0 the system chooses one.
     pub address: SocketAddr,
     /// The address of the status page and the metrics, if there are to be any.
@@ -28,8 +41,8 @@ pub struct Config {
     /// How long a client may pause: while it sends a head or a body, and while it
     /// receives.
     pub client_timeout: Duration,
-    /// How long the beginning of a response may wait for more of it, so that both
-    /// are sent together; and a request for processors that others use.
+    /// How long the beginning of a response may wait for more of it, so that both are sent
+    /// together. A handler that takes this long is slow: other requests do not wait for it.
     pub patience: Duration,
     /// Bytes that a request's body may have.
     pub body_max: u64,
@@ -39,22 +52,22 @@ pub struct Config {
     pub fields_max: usize,
     /// How long requests may go on once the server was told to stop.
     pub grace: Duration,
-    /// Whether the `X-Request-Id` that a client sends is its request's id, if it has at most
+    /// Whether a request keeps the `X-Request-Id` that it brings as its id, if that has at most
     /// 128 letters, digits and `-_.:+/=@`. For servers behind a proxy that sets the field.
     pub keep_request_ids: bool,
-    /// What the status page calls that which is served.
+    /// The name of the program on the status page.
     pub name: String,
-    log: Option<Output>,
-    access_log: Option<(AccessFormat, Output)>,
+    pub(super) log: Option<LogOutput>,
+    pub(super) access_log: Option<(AccessFormat, LogOutput)>,
 }
 
-impl Config {
+impl ServerConfig {
     /// The defaults: at most 64 requests at once and 1024 that wait, of 16 MiB
     /// each; 30 seconds for each of the times, 10 to stop. The log goes to
     /// standard error, and there is no access log.
-    pub fn new(address: SocketAddr) -> Config {
+    pub fn new(address: SocketAddr) -> ServerConfig {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Config {
+        ServerConfig {
             address,
             admin: None,
             connection_threads: processors,
@@ -78,28 +91,24 @@ impl Config {
 
     /// Sets where the log goes: failures with their causes, and what programs
     /// write to standard error.
-    pub fn log(&mut self, output: impl Into<Output>) -> &mut Config {
+    pub fn log(&mut self, output: impl Into<LogOutput>) -> &mut ServerConfig {
         self.log = Some(output.into());
         self
     }
 
     /// Sets where the access log goes. It is written a few times a second.
-    pub fn access_log(&mut self, format: AccessFormat, output: impl Into<Output>) -> &mut Config {
+    pub fn access_log(
+        &mut self,
+        format: AccessFormat,
+        output: impl Into<LogOutput>,
+    ) -> &mut ServerConfig {
         self.access_log = Some((format, output.into()));
         self
     }
-
-    pub(crate) fn take_log(&mut self) -> Output {
-        self.log.take().unwrap_or_else(|| Box::new(std::io::stderr()).into())
-    }
-
-    pub(crate) fn take_access_log(&mut self) -> Option<(AccessFormat, Output)> {
-        self.access_log.take()
-    }
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("ServerConfig").field("address", &self.address).finish_non_exhaustive()
     }
 }

@@ -12,40 +12,41 @@ use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::handler::failure::FailureKind;
-use crate::http::server::{Shared, Stage};
+use crate::http::answer::answer;
+use crate::http::connection_state::{ConnectionPlace, ConnectionState};
+use crate::http::front::{Front, Stage};
 use crate::http::stream::TimeoutStream;
-use crate::http::talk::Talk;
 
-/// How long nothing is accepted after that has failed.
+/// After a failure the next connection is accepted this much later.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long it is not said again that nothing can be accepted.
+/// A failure to accept is logged this often at most.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 pub(crate) struct Connection {
     stream: TcpStream,
     remote: SocketAddr,
-    /// Its place among those that there may be.
-    permit: OwnedSemaphorePermit,
+    place: ConnectionPlace,
 }
 
-/// Accepts connections and deals them out.
+/// Accepts connections and deals them out to event loops.
 pub(crate) async fn accept(
-    shared: &Shared,
+    front: &Front,
     listener: TcpListener,
-    shares: &[mpsc::UnboundedSender<Connection>],
-    free: &Arc<Semaphore>,
+    event_loops: &[mpsc::UnboundedSender<Connection>],
 ) {
+    let places = front.config.connections_max.clamp(1, Semaphore::MAX_PERMITS);
+    let free = Arc::new(Semaphore::new(places));
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return shared.front.log.error(&format!("cannot accept: {error}")),
+        Err(error) => return front.telemetry.log.error(&format!("cannot accept: {error}")),
     };
     let mut said: Option<Instant> = None;
-    for share in shares.iter().cycle() {
-        let Ok(permit) = Arc::clone(free).acquire_owned().await else { return };
+    for event_loop in event_loops.iter().cycle() {
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
         let (stream, remote) = loop {
             match listener.accept().await {
                 Ok(accepted) => break accepted,
@@ -54,30 +55,29 @@ pub(crate) async fn accept(
                     if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
                         said = Some(Instant::now());
                         let text = format!("cannot accept connections for now: {error}");
-                        shared.front.log.error(&text);
+                        front.telemetry.log.error(&text);
                     }
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }
         };
         let Ok(stream) = stream.into_std() else { continue };
-        let _ = share.send(Connection { stream, remote, permit });
+        let place = ConnectionPlace::take(&front.telemetry, permit);
+        let _ = event_loop.send(Connection { stream, remote, place });
     }
 }
 
-pub(crate) async fn serve_connection(shared: Arc<Shared>, connection: Connection) {
-    let Connection { stream, remote, permit } = connection;
-    let (front, config) = (&shared.front, &shared.config);
+/// Serves a connection until it ends.
+pub(crate) async fn serve_connection(front: Arc<Front>, connection: Connection) {
+    let Connection { stream, remote, place } = connection;
+    let config = &front.config;
     let _ = stream.set_nodelay(true);
     let Ok(local) = stream.local_addr() else { return };
     let Ok(stream) = tokio::net::TcpStream::from_std(stream) else { return };
-    front.metrics.connections.add(1);
-    front.metrics.connections_total.add(1);
-
-    let talk = Talk::new(permit);
+    let connection = ConnectionState::new(place);
     let service = service_fn(|request: http::Request<Incoming>| {
-        let turn = talk.begin(!request.body().is_end_stream());
-        let answer = Arc::clone(front).answer(request, remote, local, turn);
+        let turn = connection.begin(!request.body().is_end_stream());
+        let answer = answer(Arc::clone(&front), request, remote, local, turn);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -96,12 +96,9 @@ pub(crate) async fn serve_connection(shared: Arc<Shared>, connection: Connection
         .max_header_list_size(head_max)
         .keep_alive_interval(config.client_timeout)
         .keep_alive_timeout(config.client_timeout);
-    let impatient = TimeoutStream::new(stream, config.client_timeout, Arc::clone(&talk));
+    let impatient = TimeoutStream::new(stream, config.client_timeout, Arc::clone(&connection));
     let mut serving = pin!(builder.serve_connection(TokioIo::new(impatient), service));
-    let mut stage = shared.stage.clone();
-    let mut stopping = pin!(async move {
-        let _ = stage.wait_for(|stage| *stage >= Stage::Stopping).await;
-    });
+    let mut stopping = pin!(front.wait_for(Stage::Stopping));
     let mut told = false;
     let served = poll_fn(|context| {
         if !told && stopping.as_mut().poll(context).is_ready() {
@@ -111,28 +108,27 @@ pub(crate) async fn serve_connection(shared: Arc<Shared>, connection: Connection
         serving.as_mut().poll(context)
     })
     .await;
-    if let Some((kind, detail)) = refusal(&talk, served.err()) {
-        talk.set_last_words(front.refuse(kind, &detail, remote));
+    if let Some((kind, detail)) = refusal(&connection, served.err()) {
+        connection.set_last_words(front.refuse(kind, &detail, remote));
     }
-    front.metrics.connections.add(-1);
 }
 
-/// What was wrong with a request that never reached the front end. What is wrong with a
-/// connection otherwise is its client's affair.
+/// Why the HTTP library refused a request, if it did. Any other error of a connection concerns
+/// its client alone.
 fn refusal(
-    talk: &Talk,
+    connection: &ConnectionState,
     error: Option<Box<dyn std::error::Error + Send + Sync>>,
 ) -> Option<(FailureKind, String)> {
     let error = error.as_ref().and_then(|error| error.downcast_ref::<hyper::Error>());
     let detail = error.map_or(String::new(), |error| error.to_string());
     let too_large =
         [StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, StatusCode::URI_TOO_LONG].map(Some);
-    let kind = match (talk.refused(), error) {
+    let kind = match (connection.refused(), error) {
         (status, _) if too_large.contains(&status) => FailureKind::HeadTooLarge,
         (Some(_), _) => FailureKind::BadRequest,
         (None, Some(error)) if error.is_parse_too_large() => FailureKind::HeadTooLarge,
         (None, Some(error)) if error.is_parse() => FailureKind::BadRequest,
-        (None, Some(error)) if error.is_timeout() && talk.is_head_begun() => {
+        (None, Some(error)) if error.is_timeout() && connection.is_head_begun() => {
             FailureKind::HeadTimeout
         }
         _ => return None,

@@ -1,20 +1,22 @@
-//! HTTP: accepting connections, parsing requests, sending responses, stopping.
+//! HTTP: from a connection to a request, and from a response back to the connection.
 
-/// What a server is told before it starts.
+/// The configuration of a server.
 pub(crate) mod config;
-/// Listening, and stopping.
-pub(crate) mod server;
-/// Accepting connections, and serving each.
-mod connections;
-/// What the two ends of a connection tell each other past the HTTP library.
-mod talk;
+/// The state that all connections share.
+mod front;
+/// What a connection's service and its byte stream tell each other.
+mod connection_state;
 /// The byte stream of a connection.
 mod stream;
-/// From a request to its handler and back.
-pub(crate) mod front;
 /// The bodies of requests.
 mod pump;
-/// Bodies of responses, and what is noted when they end.
+/// The bodies of responses, and the record of each request.
 mod body;
-/// Signals that end the server or reopen its logs.
+/// From a request to its handler, and from there to the response.
+mod answer;
+/// Accepting connections, and serving each.
+mod connections;
+/// Starting, listening and stopping.
+pub(crate) mod server;
+/// Signals that stop the server or reopen its logs.
 pub(crate) mod signals;

@@ -1,3 +1,5 @@
+//! Takes the body of a request from its connection.
+
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -9,14 +11,13 @@ use hyper::body::Incoming;
 
 use crate::handler::exchange::Exchange;
 use crate::handler::failure::Cancelled;
+use crate::http::connection_state::BodyEnd;
 use crate::http::front::Front;
-use crate::http::talk::BodyEnd;
 
-/// So many bytes of a body that comes slowly buy its client another second: as many as
-/// Apache's `mod_reqtimeout` asks for. Otherwise one byte now and then holds a handler.
+/// A client gets another second for each of this many bytes of its body, as many as Apache's
+/// `mod_reqtimeout` asks for. Otherwise one byte now and then would hold a handler.
 const BODY_RATE_MIN: u64 = 500;
 
-/// Takes the body of a request from its connection.
 pub(super) struct Pump {
     pub(super) front: Arc<Front>,
     pub(super) body: Incoming,
@@ -25,7 +26,7 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Takes what there is, as long as there is room for it. Ready at its end.
+    /// Takes the bytes that are there, while there is room for them. Ready at the body's end.
     pub(super) fn poll(&mut self, exchange: &Exchange, context: &mut Context<'_>) -> Poll<()> {
         loop {
             match exchange.poll_input_room(context) {
@@ -49,11 +50,11 @@ impl Pump {
             if self.body.is_end_stream() {
                 self.body_end.reached();
             }
-            // What is no data are trailers, for which CGI has no place.
+            // Frames without data are trailers, for which CGI has no place.
             let Ok(data) = frame.into_data() else { continue };
             self.received += data.len() as u64;
-            self.front.metrics.received.add(data.len() as u64);
-            if self.received > self.front.limits.body_max {
+            self.front.telemetry.metrics.received.add(data.len() as u64);
+            if self.received > self.front.config.body_max {
                 exchange.cancel(Cancelled::BodyTooLarge);
                 return Poll::Ready(());
             }
@@ -61,12 +62,13 @@ impl Pump {
         }
     }
 
-    /// Takes the rest, unless the client pauses for too long, or once and again.
+    /// Takes the rest of the body. Cancels the request if the client pauses for too long, or for
+    /// too long in all.
     pub(super) async fn run(mut self, exchange: Arc<Exchange>) {
-        let time_max = self.front.limits.client_timeout;
+        let time_max = self.front.config.client_timeout;
         let mut stalled = pin!(tokio::time::sleep(time_max));
         let (mut before, mut full) = (self.received, false);
-        // For the client in all, and until when it may pause.
+        // How long the client has kept the handler waiting, and until when it may pause.
         let (mut waited, mut last) = (Duration::ZERO, tokio::time::Instant::now());
         let mut pause_end = last + time_max;
         poll_fn(|context| {

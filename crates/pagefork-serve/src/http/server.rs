@@ -1,29 +1,29 @@
-//! Listening, and stopping.
+//! Servers: starting, listening and stopping.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::handler::Handler;
-use crate::http::config::Config;
+use crate::http::config::ServerConfig;
 use crate::http::connections::{Connection, accept, serve_connection};
-use crate::http::front::Front;
-use crate::observe::admin;
+use crate::http::front::{Front, Stage, reach};
+use crate::observe::admin::{self, AdminPages};
 use crate::threads::event_loop::EventLoop;
 
-/// How long the last responses have to leave once requests were ended.
+/// The last responses have this long to leave once requests were interrupted.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// How often the access log is written.
+/// The access log is written this often.
 const FLUSH: Duration = Duration::from_millis(200);
+
+/// While a server stops, it looks this often whether all connections have ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -57,14 +57,13 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A server that runs.
+/// A server that runs. [`Handler`] has an example.
 #[derive(Debug)]
 pub struct Server {
     local: SocketAddr,
     admin: Option<SocketAddr>,
-    stop: StopHandle,
-    logs: LogHandle,
-    /// The one that accepts.
+    front: Arc<Front>,
+    /// The thread that accepts.
     main: JoinHandle<Summary>,
 }
 
@@ -73,7 +72,7 @@ pub struct Server {
 pub struct Summary {
     /// Requests that were answered.
     pub requests: u64,
-    /// Requests that did not end when they were told to.
+    /// Requests that did not end when they were interrupted.
     pub left: u64,
 }
 
@@ -81,49 +80,28 @@ pub struct Summary {
 #[derive(Clone, Debug)]
 pub struct StopHandle(watch::Sender<Stage>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
-    Serving,
-    Stopping,
-    StoppingNow,
-}
-
 impl StopHandle {
-    /// Has no further requests accepted, and the ones under way finished; those
-    /// that take longer than the grace period are interrupted.
+    /// Accepts no further requests, and lets those under way finish; those that take longer
+    /// than the grace period are interrupted.
     pub fn stop(&self) {
-        self.reach(Stage::Stopping);
+        reach(&self.0, Stage::Stopping);
     }
 
-    /// Interrupts what is under way.
+    /// Interrupts requests under way.
     pub fn stop_now(&self) {
-        self.reach(Stage::StoppingNow);
-    }
-
-    fn reach(&self, stage: Stage) {
-        self.0.send_if_modified(|now| {
-            let later = stage > *now;
-            *now = stage.max(*now);
-            later
-        });
+        reach(&self.0, Stage::StoppingNow);
     }
 }
 
 /// Reopens a server's logs, from any thread.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LogHandle(Arc<Front>);
 
 impl LogHandle {
-    /// Goes on with the logs that are files in those that have their names now: after their
-    /// files were renamed, in new ones.
+    /// Opens the logs that are files again by their names: after their files were renamed, the
+    /// logs go on in new ones.
     pub fn reopen(&self) {
-        self.0.reopen_logs();
-    }
-}
-
-impl fmt::Debug for LogHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LogHandle")
+        self.0.telemetry.reopen_logs();
     }
 }
 
@@ -131,17 +109,16 @@ impl fmt::Debug for LogHandle {
 ///
 /// Dropped, it ends.
 pub struct Starting {
-    shared: Arc<Shared>,
+    front: Arc<Front>,
     admin: Option<SocketAddr>,
-    stop: StopHandle,
-    begin: oneshot::Sender<Begin>,
+    begin: oneshot::Sender<Listening>,
     main: JoinHandle<Summary>,
 }
 
 /// What is there once requests can be answered.
-struct Begin {
+struct Listening {
     listener: TcpListener,
-    shares: Vec<Share>,
+    loops: Vec<ConnectionLoop>,
 }
 
 impl fmt::Debug for Starting {
@@ -156,39 +133,38 @@ impl Starting {
         self.admin
     }
 
-    /// What stops the server.
+    /// Stops the server.
     pub fn stop_handle(&self) -> StopHandle {
-        self.stop.clone()
+        StopHandle(self.front.stage.clone())
     }
 
-    /// What reopens the server's logs.
+    /// Reopens the server's logs.
     pub fn log_handle(&self) -> LogHandle {
-        LogHandle(Arc::clone(&self.shared.front))
+        LogHandle(Arc::clone(&self.front))
     }
 
-    /// Listens, and has requests answered by `handler` from then on.
+    /// Listens, and answers requests by `handler` from then on.
     ///
     /// # Errors
     ///
     /// [`StartError`].
     pub fn serve(self, handler: impl Handler) -> Result<Server, StartError> {
-        let Starting { shared, admin, stop, begin, main } = self;
-        let (listener, local) = listen(shared.config.address)?;
-        shared.front.set_handler(Box::new(handler));
-        let mut shares = Vec::new();
-        for _ in 0..shared.config.connection_threads.max(1) {
-            shares.push(Share::new(&shared)?);
+        let Starting { front, admin, begin, main } = self;
+        let (listener, local) = listen(front.config.address)?;
+        front.set_handler(Arc::new(handler));
+        let mut loops = Vec::new();
+        for _ in 0..front.config.connection_threads.max(1) {
+            loops.push(ConnectionLoop::new(&front)?);
         }
-        let lanes = shares.iter().map(|share| Arc::clone(&share.lane)).collect();
-        if let Err(error) = shared.front.workers().start(lanes) {
-            shared.end(shares);
+        let event_loops = loops.iter().map(|own| Arc::clone(&own.event_loop)).collect();
+        if let Err(error) = front.workers.drive_all(event_loops) {
+            end(&front, loops);
             return Err(StartError::Runtime(error));
         }
-        let logs = LogHandle(Arc::clone(&shared.front));
-        if let Err(Begin { shares, .. }) = begin.send(Begin { listener, shares }) {
-            shared.end(shares);
+        if let Err(Listening { loops, .. }) = begin.send(Listening { listener, loops }) {
+            end(&front, loops);
         }
-        Ok(Server { local, admin, stop, logs, main })
+        Ok(Server { local, admin, front, main })
     }
 }
 
@@ -202,49 +178,67 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> 
 }
 
 impl Server {
-    /// Answers at the admin address from then on, if there is one: so that it can be seen what
-    /// is going on while the handler is being made, which may take long.
+    /// Answers at the admin address from then on, if there is one: so that people can see the
+    /// server's state while the handler is being made, which may take long.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn prepare(mut config: Config) -> Result<Starting, StartError> {
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    ///
+    /// use pagefork_serve::{Server, ServerConfig};
+    ///
+    /// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+    /// config.admin = Some(([127, 0, 0, 1], 0).into());
+    /// let starting = Server::prepare(config)?;
+    /// let admin = starting.admin_address().expect("it was asked for");
+    /// let mut client = std::net::TcpStream::connect(admin)?;
+    /// client.write_all(b"GET /readyz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+    /// let mut answer = String::new();
+    /// client.read_to_string(&mut answer)?;
+    /// assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("starting\n"));
+    /// // Then make a handler, and call `starting.serve(handler)`.
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prepare(config: ServerConfig) -> Result<Starting, StartError> {
         let admin = config.admin.map(listen).transpose()?;
         let address = admin.as_ref().map(|(_, local)| *local);
-        let front = Front::new(&mut config);
-        let stop = StopHandle(watch::Sender::new(Stage::Serving));
-        let shared = Arc::new(Shared { front, config, stage: stop.0.subscribe() });
         let runtime = runtime()?;
-        shared.front.set_runtime(runtime.handle().clone());
-        let (begin, begun) = oneshot::channel::<Begin>();
+        let front = Front::new(config, runtime.handle().clone());
+        let (begin, begun) = oneshot::channel::<Listening>();
         let thread = std::thread::Builder::new().name("pagefork-accept".to_owned());
-        let (shared_there, stopper) = (Arc::clone(&shared), stop.clone());
-        let main = thread
-            .spawn(move || {
-                let shared = shared_there;
-                let watching = admin.map(|(listener, _)| {
-                    let (front, name) = (Arc::clone(&shared.front), shared.config.name.clone());
-                    runtime.spawn(admin::serve(front, name, listener))
-                });
-                let shares = runtime.block_on(async {
-                    let Begin { listener, shares } = begun.await.ok()?;
-                    serve(&shared, listener, &shares, &stopper).await;
-                    Some(shares)
-                });
-                watching.iter().for_each(tokio::task::JoinHandle::abort);
-                runtime.shutdown_background();
-                shared.end(shares.unwrap_or_default())
-            })
-            .map_err(StartError::Runtime)?;
-        Ok(Starting { shared, admin: address, stop, begin, main })
+        let served = Arc::clone(&front);
+        let main = thread.spawn(move || {
+            let front = served;
+            let pages = admin.map(|(listener, _)| {
+                let (telemetry, status) = (Arc::clone(&front.telemetry), Arc::clone(&front));
+                let status = Box::new(move || status.status());
+                let pages = AdminPages { telemetry, name: front.config.name.clone(), status };
+                runtime.spawn(admin::serve(pages, listener))
+            });
+            let loops = runtime.block_on(async {
+                let Listening { listener, loops } = begun.await.ok()?;
+                serve(&front, listener, &loops).await;
+                Some(loops)
+            });
+            pages.iter().for_each(tokio::task::JoinHandle::abort);
+            runtime.shutdown_background();
+            end(&front, loops.unwrap_or_default())
+        });
+        let main = main.map_err(StartError::Runtime)?;
+        Ok(Starting { front, admin: address, begin, main })
     }
 
-    /// Listens, and answers requests from then on.
+    /// Listens, and answers requests by `handler` from then on.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(config: Config, handler: impl Handler) -> Result<Server, StartError> {
+    pub fn start(config: ServerConfig, handler: impl Handler) -> Result<Server, StartError> {
         Server::prepare(config)?.serve(handler)
     }
 
@@ -258,14 +252,14 @@ impl Server {
         self.admin
     }
 
-    /// What stops the server.
+    /// Stops the server.
     pub fn stop_handle(&self) -> StopHandle {
-        self.stop.clone()
+        StopHandle(self.front.stage.clone())
     }
 
-    /// What reopens the server's logs.
+    /// Reopens the server's logs.
     pub fn log_handle(&self) -> LogHandle {
-        self.logs.clone()
+        LogHandle(Arc::clone(&self.front))
     }
 
     /// Waits until the server has stopped.
@@ -277,56 +271,45 @@ impl Server {
     }
 }
 
-pub(crate) struct Shared {
-    pub(crate) front: Arc<Front>,
-    pub(crate) config: Config,
-    pub(crate) stage: watch::Receiver<Stage>,
-}
-
-impl Shared {
-    /// Says what there was, when everything else has ended.
-    fn end(&self, shares: Vec<Share>) -> Summary {
-        let front = &self.front;
-        for Share { streams, lane } in shares {
-            drop(streams);
-            // Who has left it may not come back.
-            let _ = front.workers().take_over(&lane);
-            lane.wait(LAST_WORDS);
-        }
-        front.workers().close();
-        if let Some(access) = &front.access {
-            access.flush();
-        }
-        let requests = front.metrics.statuses().map(|(_, count)| count).sum();
-        let (busy, queued) = front.workers().busy_and_queued();
-        Summary { requests, left: (busy + queued) as u64 }
+/// Ends the threads and logs of a server, when everything else has ended.
+fn end(front: &Front, loops: Vec<ConnectionLoop>) -> Summary {
+    for ConnectionLoop { streams, event_loop } in loops {
+        drop(streams);
+        // The thread that has left it may not come back.
+        let _ = front.workers.take_over(&event_loop);
+        event_loop.wait(LAST_WORDS);
     }
+    front.workers.close();
+    front.telemetry.flush();
+    let requests = front.telemetry.metrics.statuses().map(|(_, count)| count).sum();
+    let (busy, queued) = front.workers.busy_and_queued();
+    Summary { requests, left: (busy + queued) as u64 }
 }
 
-/// A share of the connections, and where to send more.
-struct Share {
+/// An event loop, and the channel by which it gets connections.
+struct ConnectionLoop {
     streams: mpsc::UnboundedSender<Connection>,
-    lane: Arc<EventLoop>,
+    event_loop: Arc<EventLoop>,
 }
 
-impl Share {
-    fn new(shared: &Arc<Shared>) -> Result<Share, StartError> {
+impl ConnectionLoop {
+    fn new(front: &Arc<Front>) -> Result<ConnectionLoop, StartError> {
         let (streams, mut accepted) = mpsc::unbounded_channel::<Connection>();
-        let (runtime, shared) = (runtime()?, Arc::clone(shared));
+        let (runtime, front) = (runtime()?, Arc::clone(front));
         let handle = runtime.handle().clone();
-        let lane = EventLoop::new(runtime);
-        let closing = Arc::downgrade(&lane);
+        let event_loop = EventLoop::new(runtime);
+        let closing = Arc::downgrade(&event_loop);
         handle.spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Some(connection) = accepted.recv().await {
-                connections.spawn(serve_connection(Arc::clone(&shared), connection));
+                connections.spawn(serve_connection(Arc::clone(&front), connection));
                 while connections.try_join_next().is_some() {}
             }
-            if let Some(lane) = closing.upgrade() {
-                lane.close();
+            if let Some(event_loop) = closing.upgrade() {
+                event_loop.close();
             }
         });
-        Ok(Share { streams, lane })
+        Ok(ConnectionLoop { streams, event_loop })
     }
 }
 
@@ -336,53 +319,36 @@ fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
 }
 
 /// Accepts connections, and returns when the server has stopped.
-async fn serve(shared: &Arc<Shared>, listener: TcpListener, shares: &[Share], stop: &StopHandle) {
-    let places = shared.config.connections_max.clamp(1, Semaphore::MAX_PERMITS);
-    let free = Arc::new(Semaphore::new(places));
+async fn serve(front: &Arc<Front>, listener: TcpListener, loops: &[ConnectionLoop]) {
     let accepting = tokio::spawn({
-        let (shared, free) = (Arc::clone(shared), Arc::clone(&free));
-        let streams: Vec<_> = shares.iter().map(|share| share.streams.clone()).collect();
-        async move { accept(&shared, listener, &streams, &free).await }
+        let front = Arc::clone(front);
+        let streams: Vec<_> = loops.iter().map(|own| own.streams.clone()).collect();
+        async move { accept(&front, listener, &streams).await }
     });
     let flushing = tokio::spawn({
-        let shared = Arc::clone(shared);
+        let front = Arc::clone(front);
         async move {
-            while let Some(access) = &shared.front.access {
+            loop {
                 tokio::time::sleep(FLUSH).await;
-                access.flush();
+                front.telemetry.flush();
             }
         }
     });
-
-    let mut stage = shared.stage.clone();
-    let _ = stage.wait_for(|stage| *stage >= Stage::Stopping).await;
+    front.wait_for(Stage::Stopping).await;
     accepting.abort();
-    shared.front.stop();
-    let all = u32::try_from(places).unwrap_or(u32::MAX);
-    let all_closed = |within: Duration| {
-        let free = Arc::clone(&free);
-        async move { tokio::time::timeout(within, free.acquire_many(all)).await.is_ok() }
-    };
-    let now = async { stage.wait_for(|stage| *stage >= Stage::StoppingNow).await.is_ok() };
-    if !either(all_closed(shared.config.grace), now).await {
-        stop.stop_now();
-    }
-    shared.front.stop_now();
-    let deadline = Instant::now() + LAST_WORDS;
-    all_closed(LAST_WORDS).await;
+    let connections = &front.telemetry.metrics.connections;
+    wait(front.config.grace, || connections.get() == 0 || front.is_at(Stage::StoppingNow)).await;
+    reach(&front.stage, Stage::StoppingNow);
     // Handlers whose clients are gone may still be on their way out.
-    while shared.front.workers().busy_and_queued() != (0, 0) && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let has_ended = || connections.get() == 0 && front.workers.busy_and_queued() == (0, 0);
+    wait(LAST_WORDS, has_ended).await;
     flushing.abort();
 }
 
-/// What the first of two futures says that is done.
-async fn either(a: impl Future<Output = bool>, b: impl Future<Output = bool>) -> bool {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|context| match a.as_mut().poll(context) {
-        Poll::Pending => b.as_mut().poll(context).map(|_| false),
-        ready => ready,
-    })
-    .await
+/// Waits until something is done, for at most this long.
+async fn wait(time_max: Duration, is_done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_done() && begun.elapsed() < time_max {
+        tokio::time::sleep(LOOK).await;
+    }
 }

@@ -6,10 +6,22 @@ use std::io;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// SIGTERM, SIGINT and SIGHUP, waited for.
+/// Waits for SIGTERM, SIGINT and SIGHUP.
 ///
-/// Made before the process has other threads: they are blocked in the calling
+/// To be made before the process has other threads: the signals are blocked in the calling
 /// thread and in those that it starts from then on.
+///
+/// # Examples
+///
+/// ```no_run
+/// # let stop_handle: pagefork_serve::StopHandle = todo();
+/// # fn todo() -> pagefork_serve::StopHandle { std::process::abort() }
+/// let signals = pagefork_serve::Signals::block()?;
+/// // Then start a server.
+/// while signals.wait()? == "SIGHUP" {}
+/// stop_handle.stop();
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
@@ -28,7 +40,7 @@ impl Signals {
         Ok(Signals(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// Waits for one of them; gives its name, such as `SIGHUP`.
+    /// Waits for a signal; gives its name, such as `SIGHUP`.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Connections whose clients do not take what they are sent, or do not say what they speak;
-//! those whose responses break off, and those whose requests the HTTP library refuses.
+//! The byte stream of a connection: with timeouts that the HTTP library does not have, and
+//! without its answers to malformed heads.
 
 use std::future::Future;
 use std::io;
@@ -13,29 +13,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::http::talk::Talk;
+use crate::http::connection_state::ConnectionState;
 
-/// What a connection of HTTP/2 begins with.
+/// The first bytes of a connection of HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection on which a write that waits for too long is an error, and so is a read
-/// that begins it: whoever speaks a protocol looks after reads once it is known which.
+/// A connection on which a write that waits for too long is an error, and so is a read before
+/// the protocol is known: after that, the HTTP library has timeouts for reads.
 pub(crate) struct TimeoutStream {
     /// There until it is dropped.
     stream: Option<TcpStream>,
     time_max: Duration,
+    /// The timeout of the write that waits.
     waiting: Option<Pin<Box<Sleep>>>,
-    /// Until it is known what the client speaks.
-    greeting: Option<ProtocolSniff>,
+    /// Until the protocol is known.
+    sniff: Option<ProtocolSniff>,
     speaks_http2: bool,
-    talk: Arc<Talk>,
-    /// How many requests there were when everything had been sent that there was to send.
-    /// What is written before there are more, nobody but the HTTP library has said.
+    connection: Arc<ConnectionState>,
+    /// How many requests there were at the last flush, if the library had all their responses.
+    /// Bytes that are written before there are more requests are the library's own answer.
     quiet: Option<u64>,
 }
 
+/// Tells HTTP/2 from HTTP/1 by the first bytes.
 struct ProtocolSniff {
-    /// So much of [`PREFACE`] has come, and nothing else.
+    /// How many bytes of [`PREFACE`] have come, and nothing else.
     received: usize,
     /// Whether all of it has come.
     is_preface: bool,
@@ -43,8 +45,8 @@ struct ProtocolSniff {
 }
 
 impl ProtocolSniff {
-    /// Whether it is unknown still what the client speaks.
-    fn goes_on(&mut self, bytes: &[u8]) -> bool {
+    /// Whether the protocol is still unknown.
+    fn is_undecided(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.received..];
         self.received += bytes.len();
         self.is_preface = bytes.starts_with(rest);
@@ -53,16 +55,20 @@ impl ProtocolSniff {
 }
 
 impl TimeoutStream {
-    pub(crate) fn new(stream: TcpStream, time_max: Duration, talk: Arc<Talk>) -> TimeoutStream {
+    pub(crate) fn new(
+        stream: TcpStream,
+        time_max: Duration,
+        connection: Arc<ConnectionState>,
+    ) -> TimeoutStream {
         let end = Box::pin(tokio::time::sleep(time_max));
-        let greeting = Some(ProtocolSniff { received: 0, is_preface: false, end });
+        let sniff = Some(ProtocolSniff { received: 0, is_preface: false, end });
         TimeoutStream {
             stream: Some(stream),
             time_max,
             waiting: None,
-            greeting,
+            sniff,
             speaks_http2: false,
-            talk,
+            connection,
             quiet: Some(0),
         }
     }
@@ -73,24 +79,25 @@ impl TimeoutStream {
 
     /// Whether no request is under way, and no part of a response.
     fn is_quiet(&self) -> bool {
-        self.quiet.is_some() && self.quiet == self.talk.quiet()
+        self.quiet.is_some() && self.quiet == self.connection.quiet()
     }
 
-    /// Keeps the HTTP library's own answer to a malformed head back. In HTTP/2 it writes
-    /// what it likes.
+    /// Whether bytes are the HTTP library's own answer to a malformed head, which is not sent.
+    /// In HTTP/2 there is none.
     fn is_refusal(&mut self, bytes: &[u8]) -> bool {
-        if self.talk.refused().is_some() {
+        if self.connection.refused().is_some() {
             return true;
         }
-        if self.greeting.is_some() || self.speaks_http2 || !self.is_quiet() {
+        if self.sniff.is_some() || self.speaks_http2 || !self.is_quiet() {
             return false;
         }
         let status = bytes.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5));
         let status = status.and_then(|status| StatusCode::from_bytes(status).ok());
-        status.inspect(|status| self.talk.refuse(*status)).is_some()
+        status.inspect(|status| self.connection.refuse(*status)).is_some()
     }
 
-    fn watch<R>(
+    /// Adds the timeout to a write.
+    fn time_out<R>(
         &mut self,
         context: &mut Context<'_>,
         polled: Poll<io::Result<R>>,
@@ -111,10 +118,10 @@ impl TimeoutStream {
 impl Drop for TimeoutStream {
     fn drop(&mut self) {
         let Some(stream) = self.stream.take() else { return };
-        if self.talk.is_broken() {
+        if self.connection.resets_on_close() {
             let _ = stream.set_zero_linger();
         }
-        self.talk.end(stream);
+        self.connection.end(stream);
     }
 }
 
@@ -127,20 +134,20 @@ impl AsyncRead for TimeoutStream {
         let before = into.filled().len();
         let polled = self.stream().poll_read(context, into);
         let received = &into.filled()[before..];
-        if let Some(greeting) = &mut self.greeting {
+        if let Some(sniff) = &mut self.sniff {
             if polled.is_pending() {
-                let ended = greeting.end.as_mut().poll(context);
+                let ended = sniff.end.as_mut().poll(context);
                 return ended.map(|()| Err(io::ErrorKind::TimedOut.into()));
             }
-            if !greeting.goes_on(received) {
-                self.speaks_http2 = greeting.is_preface;
-                self.greeting = None;
+            if !sniff.is_undecided(received) {
+                self.speaks_http2 = sniff.is_preface;
+                self.sniff = None;
             }
         }
-        // Empty lines before a head are no part of it. In HTTP/2 what comes is frames, not heads.
+        // Empty lines before a head are no part of it. In HTTP/2 bytes are frames, not heads.
         let is_of_head = received.iter().any(|byte| !b"\r\n".contains(byte));
-        if is_of_head && self.greeting.is_none() && !self.speaks_http2 && self.is_quiet() {
-            self.talk.note_head();
+        if is_of_head && self.sniff.is_none() && !self.speaks_http2 && self.is_quiet() {
+            self.connection.note_head();
         }
         polled
     }
@@ -156,7 +163,7 @@ impl AsyncWrite for TimeoutStream {
             return Poll::Ready(Ok(bytes.len()));
         }
         let polled = self.stream().poll_write(context, bytes);
-        self.watch(context, polled)
+        self.time_out(context, polled)
     }
 
     fn poll_write_vectored(
@@ -168,7 +175,7 @@ impl AsyncWrite for TimeoutStream {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
         let polled = self.stream().poll_write_vectored(context, slices);
-        self.watch(context, polled)
+        self.time_out(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -176,13 +183,13 @@ impl AsyncWrite for TimeoutStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The library does so when it has written all that it had.
-        self.quiet = self.talk.quiet();
+        // The library flushes when it has written all that it had.
+        self.quiet = self.connection.quiet();
         self.stream().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.talk.refused().is_some() {
+        if self.connection.refused().is_some() {
             // The last words are still to be sent.
             return Poll::Ready(Ok(()));
         }
@@ -194,15 +201,15 @@ impl AsyncWrite for TimeoutStream {
 mod tests {
     use super::*;
 
-    /// Whether it is unknown what a client speaks that has sent these parts.
+    /// Whether the protocol is unknown of a client that has sent these parts.
     fn is_unknown(parts: &[&[u8]]) -> bool {
         let end = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let mut greeting = ProtocolSniff { received: 0, is_preface: false, end };
-        parts.iter().all(|part| greeting.goes_on(part))
+        let mut sniff = ProtocolSniff { received: 0, is_preface: false, end };
+        parts.iter().all(|part| sniff.is_undecided(part))
     }
 
     #[test]
-    fn a_greeting_ends_when_it_is_known_what_is_spoken() {
+    fn a_sniff_ends_when_the_protocol_is_known() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _entered = runtime.enter();
         for count in 0..PREFACE.len() {

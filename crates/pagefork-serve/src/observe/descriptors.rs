@@ -1,18 +1,31 @@
+//! The limit of descriptors, and descriptors that are kept for the admin address.
+
 use std::fs::File;
 use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::io::{Errno, dup3};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that are kept for the admin address.
 const RESERVED: usize = 8;
 
-/// Lets the process have as many descriptors as it may: raises the soft limit to the hard one.
-/// Each connection takes one. Gives the limit from then on, `None` if there is none.
+/// Raises the soft limit of descriptors to the hard one: each connection takes one. Gives the
+/// new limit, `None` if there is none.
 ///
 /// # Errors
 ///
 /// If the system refuses it; everything works with the limit as it was.
+///
+/// # Examples
+///
+/// ```
+/// let limit = pagefork_serve::raise_descriptor_limit()?;
+/// assert!(limit.is_none_or(|limit| limit > 0));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -21,37 +34,93 @@ pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
-/// Descriptors that are kept open for nothing, so that the admin address can have their places
-/// when connections and programs have used up all others.
-pub(crate) struct Reserve(Mutex<Vec<File>>);
+/// Descriptors that stay open for nothing. The admin address takes their places when connections
+/// and programs have used up all others, and gives them back without ever freeing them.
+pub(crate) struct DescriptorReserve {
+    /// A file that holds a place; itself none of the places.
+    null: Option<File>,
+    kept: Mutex<Vec<OwnedFd>>,
+}
 
-impl Reserve {
-    pub(crate) fn new() -> Reserve {
-        let reserve = Reserve(Mutex::default());
+impl DescriptorReserve {
+    pub(crate) fn new() -> DescriptorReserve {
+        let null = File::open("/dev/null").ok();
+        let reserve = DescriptorReserve { null, kept: Mutex::default() };
         reserve.refill();
         reserve
     }
 
-    /// Takes as many descriptors as there are to be, or as there can be now.
+    /// Takes descriptors until the reserve is full or there are no more.
     pub(crate) fn refill(&self) {
         let mut kept = self.kept();
         while kept.len() < RESERVED
-            && let Ok(file) = File::open("/dev/null")
+            && let Some(Ok(copy)) = self.null.as_ref().map(File::try_clone)
         {
-            kept.push(file);
+            kept.push(copy.into());
         }
     }
 
-    /// Gives one back if `error` says that there are no others.
+    /// Frees a descriptor if `error` says that there are no others.
     pub(crate) fn helps(&self, error: &io::Error) -> bool {
-        let [none, none_at_all] = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
-        let is_meant = [none, none_at_all]
-            .iter()
-            .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
-        is_meant && self.kept().pop().is_some()
+        let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+        exhausted.contains(&error.raw_os_error()) && self.kept().pop().is_some()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<File>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Closes a connection, and keeps its descriptor if the reserve is not full: another thread
+    /// could open a file between closing the one and opening another.
+    pub(crate) fn take_back(&self, stream: TcpStream) {
+        let mut kept = self.kept();
+        let mut descriptor = OwnedFd::from(stream);
+        if kept.len() < RESERVED
+            && let Some(null) = &self.null
+            && dup3(null, &mut descriptor, rustix::io::DupFlags::CLOEXEC).is_ok()
+        {
+            kept.push(descriptor);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_comes_back_is_never_free_for_others() {
+        let reserve = DescriptorReserve::new();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (watched, stop) = (AtomicI32::new(-1), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let thief = scope.spawn(|| {
+                let mut caught = false;
+                while !stop.load(Ordering::SeqCst) {
+                    let number = File::open("/dev/null").unwrap().as_raw_fd();
+                    caught |= number == watched.load(Ordering::SeqCst);
+                }
+                caught
+            });
+            for _ in 0..3000 {
+                let exhausted = io::Error::from(Errno::MFILE);
+                assert!(reserve.helps(&exhausted));
+                let mut client = TcpStream::connect(address).unwrap();
+                let stream = listener.accept().unwrap().0;
+                watched.store(stream.as_raw_fd(), Ordering::SeqCst);
+                reserve.take_back(stream);
+                assert_eq!(reserve.kept().len(), RESERVED);
+                assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "the connection is closed");
+                watched.store(-1, Ordering::SeqCst);
+            }
+            stop.store(true, Ordering::SeqCst);
+            assert!(!thief.join().unwrap());
+        });
     }
 }

@@ -1,21 +1,30 @@
+//! The last failures, and what was counted in the last minutes, for the status page.
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use crate::handler::failure::FailureKind;
 use crate::observe::metrics::{Buckets, Metrics};
 
 /// How often a sample is taken.
 pub(crate) const STEP: Duration = Duration::from_secs(2);
 
 /// Samples that are kept: those of five minutes.
-const COUNT_MAX: usize = 150;
+const SAMPLES_MAX: usize = 150;
 
-/// What was counted in the last minutes, step by step, for the status page.
+/// Failures that are kept.
+const FAILURES_MAX: usize = 20;
+
+/// Characters of a failure's text that are kept.
+const TEXT_MAX: usize = 300;
+
+/// What was counted in the last minutes, step by step.
 #[derive(Debug, Default)]
-pub(crate) struct History(Mutex<State>);
+pub(crate) struct History(Mutex<HistoryState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct HistoryState {
     samples: VecDeque<Sample>,
     /// When the last sample was taken, and what had been counted then.
     last: Option<(Instant, Totals)>,
@@ -61,17 +70,45 @@ impl History {
                 most_ns: times.quantile(99),
                 resident_bytes,
             };
-            if state.samples.len() == COUNT_MAX {
+            if state.samples.len() == SAMPLES_MAX {
                 state.samples.pop_front();
             }
             state.samples.push_back(sample);
         }
     }
 
-    /// The last one last.
+    /// The samples in the order of time.
     pub(crate) fn samples(&self) -> Vec<Sample> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.samples.iter().copied().collect()
+    }
+}
+
+/// The last failures, the latest first.
+#[derive(Debug, Default)]
+pub(crate) struct FailureHistory(Mutex<VecDeque<RecentFailure>>);
+
+#[derive(Clone, Debug)]
+pub(crate) struct RecentFailure {
+    pub(crate) when: SystemTime,
+    pub(crate) kind: FailureKind,
+    pub(crate) id: String,
+    /// What the log says of it, cut.
+    pub(crate) text: String,
+}
+
+impl FailureHistory {
+    pub(crate) fn add(&self, kind: FailureKind, id: String, text: &str) {
+        let text = text.chars().take(TEXT_MAX).collect();
+        let failure = RecentFailure { when: SystemTime::now(), kind, id, text };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.truncate(FAILURES_MAX - 1);
+        all.push_front(failure);
+    }
+
+    pub(crate) fn all(&self) -> Vec<RecentFailure> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().cloned().collect()
     }
 }
 
@@ -89,7 +126,7 @@ mod tests {
             metrics.count_status(200);
             metrics.request.observe(Duration::from_nanos(ns));
         }
-        metrics.count_failure(crate::handler::failure::FailureKind::Trap);
+        metrics.count_failure(FailureKind::Trap);
         history.add(&metrics, 2, begun + Duration::from_secs(1));
         history.add(&metrics, 3, begun + Duration::from_secs(3));
         let first = Sample {
@@ -112,6 +149,17 @@ mod tests {
         for step in 0..1000 {
             history.add(&metrics, 3, begun + Duration::from_secs(4 + step));
         }
-        assert_eq!(history.samples().len(), COUNT_MAX);
+        assert_eq!(history.samples().len(), SAMPLES_MAX);
+    }
+
+    #[test]
+    fn the_last_failures_are_kept_and_cut() {
+        let failures = FailureHistory::default();
+        for number in 0..100 {
+            failures.add(FailureKind::Trap, number.to_string(), &"\u{e4}".repeat(1000));
+        }
+        let all = failures.all();
+        assert_eq!((all.len(), &*all[0].id, &*all[19].id), (20, "99", "80"));
+        assert_eq!(all[0].text.chars().count(), TEXT_MAX);
     }
 }

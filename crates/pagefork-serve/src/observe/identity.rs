@@ -1,18 +1,18 @@
-//! What requests are called.
+//! The ids of requests: unpredictable, or brought by the request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The field that carries it.
+/// The field that carries the id.
 pub(crate) const FIELD: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Bytes that an identity from outside may have.
+/// Bytes that an id from outside may have.
 const SIZE_MAX: usize = 128;
 
-/// Gives requests names: unpredictable ones, or the ones they bring.
+/// Gives each request its id.
 pub(crate) struct Identities {
-    /// Whether those that requests bring are kept.
+    /// Whether ids that requests bring are kept.
     keep: bool,
     seed: u64,
     count: AtomicU64,
@@ -21,14 +21,14 @@ pub(crate) struct Identities {
 impl Identities {
     pub(crate) fn new(keep: bool) -> Identities {
         let mut seed = [0; 8];
-        // Without randomness they are still different from each other.
+        // Without randomness ids still differ from each other.
         if rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).is_err() {
             seed = u64::from(std::process::id()).to_le_bytes();
         }
         Identities { keep, seed: u64::from_le_bytes(seed), count: AtomicU64::new(0) }
     }
 
-    /// The identity that a request brings, if it is kept and harmless, or else a new one.
+    /// The id that a request brings, if it is kept and harmless, or else a new one.
     pub(crate) fn of(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(FIELD) {
             Some(brought) if self.keep && is_fit(brought.as_bytes()) => brought.clone(),
@@ -52,7 +52,7 @@ impl Identities {
     }
 }
 
-/// What can go into logs and other programs' variables without harm.
+/// Whether a text can go into logs and into other programs' variables without harm.
 fn is_fit(text: &[u8]) -> bool {
     let fit = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:+/=@".contains(byte);
     !text.is_empty() && text.len() <= SIZE_MAX && text.iter().all(fit)

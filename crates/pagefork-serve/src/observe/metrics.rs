@@ -1,28 +1,27 @@
-//! Counters, and how times are distributed.
+//! Counters, and histograms of times.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::handler::failure::FailureKind;
 
-/// What the server counts. All of it is read while it changes: sums need not fit
-/// each other exactly.
+/// All counts of a server. They are read while they change, so sums need not agree exactly.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// Connections that are open.
     pub(crate) connections: Gauge,
     /// Connections there have been.
-    pub(crate) connections_total: Counter,
-    /// Requests that have been begun and not been answered completely.
+    pub(crate) connections_total: EventCount,
+    /// Requests that have begun and whose responses have not ended.
     pub(crate) in_flight: Gauge,
     /// Responses by the first digit of their status, from 1 on.
-    statuses: [Counter; 5],
+    statuses: [EventCount; 5],
     /// Failures by kind, as in [`FailureKind::ALL`].
-    failures: [Counter; FailureKind::ALL.len()],
+    failures: [EventCount; FailureKind::ALL.len()],
     /// Bytes of bodies.
-    pub(crate) received: Counter,
+    pub(crate) received: EventCount,
     /// Bytes of bodies.
-    pub(crate) sent: Counter,
+    pub(crate) sent: EventCount,
     /// From a request's head to its last byte.
     pub(crate) request: Histogram,
     /// How long requests waited for a thread.
@@ -48,18 +47,21 @@ impl Metrics {
 
     /// Each first digit of statuses, and how many there were.
     pub(crate) fn statuses(&self) -> impl Iterator<Item = (usize, u64)> {
-        (1..).zip(self.statuses.iter().map(Counter::get))
+        (1..).zip(self.statuses.iter().map(EventCount::get))
     }
 
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        FailureKind::ALL.iter().map(|kind| kind.name()).zip(self.failures.iter().map(Counter::get))
+        FailureKind::ALL
+            .iter()
+            .map(|kind| kind.name())
+            .zip(self.failures.iter().map(EventCount::get))
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct EventCount(AtomicU64);
 
-impl Counter {
+impl EventCount {
     pub(crate) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }

@@ -1,3 +1,5 @@
+//! Event loops: each a runtime with some of the connections, driven by one thread at a time.
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,58 +10,58 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use crate::handler::exchange::Exchange;
-use crate::threads::workers::{Job, Workers};
+use crate::threads::job::Job;
 
 /// A runtime, and the connections that were dealt to it.
 pub(crate) struct EventLoop {
-    /// Here while nobody leads the lane.
+    /// Here while no thread drives the loop.
     runtime: Mutex<Option<Box<Runtime>>>,
-    /// How often a thread began to lead it, and left it: odd while one leads.
+    /// How often a thread began to drive the loop, and left it: odd while one drives it.
     turns: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<EventLoopState>,
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// What its leader is to handle next.
+struct EventLoopState {
+    /// What its driver handles next.
     job: Option<Box<Job>>,
-    /// The request of one of its own connections that its leader handles.
+    /// The request of one of its own connections that its driver handles.
     own: Option<Arc<Exchange>>,
-    /// Wakes its leader.
-    leader: Option<Waker>,
+    /// Wakes its driver.
+    waker: Option<Waker>,
     /// Whether there will be no more connections.
     closed: bool,
     ended: bool,
 }
 
-/// Who has this leads the lane.
-pub(crate) struct Leader {
-    lane: Arc<EventLoop>,
+/// The right to drive an event loop: one exists at a time.
+pub(crate) struct Driver {
+    event_loop: Arc<EventLoop>,
     /// There until it is dropped.
     runtime: Option<Box<Runtime>>,
 }
 
 thread_local! {
-    /// The lane that the thread leads, or has left to handle a request.
-    static LANE: RefCell<Option<Arc<EventLoop>>> = const { RefCell::new(None) };
-    /// Whether it leads it.
-    static LEADS: Cell<bool> = const { Cell::new(false) };
+    /// The event loop that the thread drives, or has left to handle a request.
+    static EVENT_LOOP: RefCell<Option<Arc<EventLoop>>> = const { RefCell::new(None) };
+    /// Whether it drives it.
+    static DRIVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The lane that the thread leads.
-pub(crate) fn led_here() -> Option<Arc<EventLoop>> {
-    if LEADS.get() { LANE.with_borrow(Clone::clone) } else { None }
+/// The event loop that the thread drives.
+pub(crate) fn driven_here() -> Option<Arc<EventLoop>> {
+    if DRIVES.get() { EVENT_LOOP.with_borrow(Clone::clone) } else { None }
 }
 
-/// The lane that the thread has left to handle a request; says so once.
+/// The event loop that the thread has left to handle a request; says so once.
 pub(crate) fn left_here() -> Option<Arc<EventLoop>> {
-    if LEADS.get() { None } else { LANE.take() }
+    if DRIVES.get() { None } else { EVENT_LOOP.take() }
 }
 
-/// To be said when the thread will not come back to the lane that it has left.
+/// The thread will not come back to the event loop that it has left.
 pub(crate) fn forget() {
-    LANE.set(None);
+    EVENT_LOOP.set(None);
 }
 
 impl EventLoop {
@@ -72,112 +74,113 @@ impl EventLoop {
         })
     }
 
-    /// Begins to lead, if nobody does.
-    pub(crate) fn leader(self: &Arc<Self>) -> Option<Leader> {
+    /// Begins to drive the loop, if no thread does.
+    pub(crate) fn driver(self: &Arc<Self>) -> Option<Driver> {
         let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         self.turns.fetch_add(1, Ordering::SeqCst);
-        Some(Leader { lane: Arc::clone(self), runtime: Some(runtime) })
+        Some(Driver { event_loop: Arc::clone(self), runtime: Some(runtime) })
     }
 
-    /// A number that changes when somebody begins to lead the lane or leaves it: odd
-    /// while somebody leads.
+    /// A number that changes when a thread begins to drive the loop or leaves it: odd while one
+    /// drives it.
     pub(crate) fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }
 
-    /// Has its leader handle a request, perhaps of one of its own connections.
+    /// Gives its driver a request to handle inline, perhaps of one of its own connections.
     pub(crate) fn give(&self, job: Box<Job>, is_own: bool) {
         let mut state = self.state();
-        debug_assert!(state.job.is_none(), "a lane that is open has no request");
+        debug_assert!(state.job.is_none(), "an event loop that is open has no request");
         if is_own {
-            job.exchange.own();
+            job.exchange.run_inline();
             state.own = Some(Arc::clone(&job.exchange));
         }
         state.job = Some(job);
-        let leader = state.leader.take();
-        drop(state);
-        leader.into_iter().for_each(Waker::wake);
+        EventLoop::wake(state);
     }
 
-    /// Ends the lane as soon as its leader has nothing to handle.
+    /// Ends the loop as soon as its driver has nothing to handle.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        let leader = state.leader.take();
-        drop(state);
-        leader.into_iter().for_each(Waker::wake);
+        EventLoop::wake(state);
     }
 
-    /// Waits until the lane has ended, for at most this long.
+    fn wake(mut state: MutexGuard<'_, EventLoopState>) {
+        let driver = state.waker.take();
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits until the loop has ended, for at most this long.
     pub(crate) fn wait(&self, time_max: Duration) {
         let state = self.state();
         drop(self.ended.wait_timeout_while(state, time_max, |state| !state.ended));
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, EventLoopState> {
         // Nothing that holds the lock panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Leader {
-    pub(crate) fn lane(&self) -> &Arc<EventLoop> {
-        &self.lane
+impl Driver {
+    pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
+        &self.event_loop
     }
 
-    /// Serves the connections until there is a request that this thread is to handle;
-    /// `None` once the lane is closed.
-    pub(crate) fn serve(&self, workers: &Arc<Workers>) -> Option<Box<Job>> {
-        LANE.set(Some(Arc::clone(&self.lane)));
-        LEADS.set(true);
+    /// Serves the connections until there is a request for this thread: one that was given, or
+    /// one that `next` has. `next` is told whether the loop is closed, and ends it with `None`.
+    pub(crate) fn serve(
+        &self,
+        mut next: impl FnMut(bool) -> Poll<Option<Box<Job>>>,
+    ) -> Option<Box<Job>> {
+        EVENT_LOOP.set(Some(Arc::clone(&self.event_loop)));
+        DRIVES.set(true);
         let mut connections_first = true;
         let runtime = self.runtime.as_ref().expect("it is not dropped");
-        let next = runtime.block_on(poll_fn(|context| {
-            let mut state = self.lane.state();
-            // The response to the request before, and what else there is.
+        let job = runtime.block_on(poll_fn(|context| {
+            let mut state = self.event_loop.state();
+            // First the response to the request before, and whatever else is ready.
             if std::mem::take(&mut connections_first) {
                 let own = state.own.take();
                 drop(state);
-                own.inspect(|exchange| exchange.disown());
+                own.inspect(|exchange| exchange.detach());
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
             if let Some(job) = state.job.take() {
                 return Poll::Ready(Some(job));
             }
-            state.leader = Some(context.waker().clone());
+            state.waker = Some(context.waker().clone());
             let closed = state.closed;
             drop(state);
-            match workers.take(&self.lane) {
-                Ok(Some(job)) => Poll::Ready(Some(job)),
-                Ok(None) if closed && workers.shut(&self.lane) => Poll::Ready(None),
-                _ => Poll::Pending,
-            }
+            next(closed)
         }));
-        LEADS.set(false);
-        next
+        DRIVES.set(false);
+        job
     }
 
-    /// Lets others lead.
+    /// Lets other threads drive the loop.
     pub(crate) fn leave(self) -> Arc<EventLoop> {
-        Arc::clone(&self.lane)
+        Arc::clone(&self.event_loop)
     }
 
-    /// Ends the lane, and its connections.
+    /// Ends the loop, and its connections.
     pub(crate) fn end(mut self) {
         let runtime = self.runtime.take().expect("it is not dropped");
         runtime.shutdown_background();
-        self.lane.state().ended = true;
-        self.lane.ended.notify_all();
+        self.event_loop.state().ended = true;
+        self.event_loop.ended.notify_all();
         forget();
     }
 }
 
-impl Drop for Leader {
+impl Drop for Driver {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            self.lane.turns.fetch_add(1, Ordering::SeqCst);
-            let mut free = self.lane.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+            self.event_loop.turns.fetch_add(1, Ordering::SeqCst);
+            let mut free = self.event_loop.runtime.lock().unwrap_or_else(PoisonError::into_inner);
             *free = Some(runtime);
         }
     }

@@ -1,10 +1,23 @@
-//! The threads that connections are served on and handlers run on.
+//! The threads that drive event loops and run handlers.
+//!
+//! ```text
+//! accept --> event loop --> parse --> schedule --> handler --> response
+//!            (driven by one thread       |
+//!             at a time)                 +- inline: by the thread that drives the loop
+//!                                        +- detached: by a thread that drives none
+//! ```
+//!
+//! [`schedule`] has the rule which of the two it is, and [`workers`] carries it out.
 
-/// Whether a handler takes long by itself.
+/// A request with its handler.
+pub(crate) mod job;
+/// The processor time of a thread.
 mod usage;
-/// A share of the connections, and the thread that serves it.
+/// Which thread handles a request, and when.
+pub(crate) mod schedule;
+/// Some of the connections, and the thread that serves them.
 pub(crate) mod event_loop;
-/// A thread that sees when an event loop has no leader for too long.
+/// A thread that notices event loops without a driver.
 mod monitor;
-/// Which thread handles a request.
+/// The threads themselves.
 pub(crate) mod workers;

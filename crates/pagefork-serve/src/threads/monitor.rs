@@ -1,3 +1,5 @@
+//! The monitor: a thread that notices event loops without a driver.
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
@@ -5,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::threads::event_loop::EventLoop;
 
-/// Between two looks.
+/// Shortest time between two looks.
 const INTERVAL_MIN: Duration = Duration::from_micros(100);
 
-/// Sleeps while lanes have leaders.
+/// Sleeps while all event loops have drivers.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
     awake: AtomicBool,
@@ -17,7 +19,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// To be said after a lane was left.
+    /// To be called after a driver has left its event loop.
     pub(crate) fn wake(&self) {
         if !self.awake.load(Ordering::SeqCst) && !self.awake.swap(true, Ordering::SeqCst) {
             self.thread.get().inspect(|thread| thread.unpark());
@@ -29,35 +31,34 @@ impl Monitor {
         self.thread.get().inspect(|thread| thread.unpark());
     }
 
-    /// Says which thread is to be woken. Comes before any lane is led.
+    /// Names the thread that runs the monitor, before any event loop is driven.
     pub(crate) fn set_thread(&self, thread: Thread) {
         let _ = self.thread.set(thread);
     }
 
-    /// What the thread does: has lanes taken over that were without a leader at two looks
-    /// and in between. While none is ever left, it does nothing.
+    /// Calls `take_over` for event loops that were without a driver at two looks and in between.
     pub(crate) fn run(
         &self,
-        lanes: &[Arc<EventLoop>],
+        event_loops: &[Arc<EventLoop>],
         interval: Duration,
         take_over: impl Fn(&Arc<EventLoop>),
     ) {
-        let mut seen: Vec<u64> = lanes.iter().map(|lane| lane.turns()).collect();
+        let mut seen: Vec<u64> = event_loops.iter().map(|event_loop| event_loop.turns()).collect();
         while !self.closed.load(Ordering::SeqCst) {
             if !self.awake.load(Ordering::SeqCst) {
                 std::thread::park();
                 continue;
             }
             self.sleep(interval.max(INTERVAL_MIN));
-            // What is left from here on wakes it again.
+            // A driver that leaves from here on wakes the monitor again.
             self.awake.store(false, Ordering::SeqCst);
-            for (lane, seen) in lanes.iter().zip(&mut seen) {
-                let turns = lane.turns();
-                let is_led = turns % 2 == 1;
-                if !is_led && turns == *seen {
-                    take_over(lane);
+            for (event_loop, seen) in event_loops.iter().zip(&mut seen) {
+                let turns = event_loop.turns();
+                let is_driven = turns % 2 == 1;
+                if !is_driven && turns == *seen {
+                    take_over(event_loop);
                 }
-                if !is_led || turns != *seen {
+                if !is_driven || turns != *seen {
                     self.awake.store(true, Ordering::SeqCst);
                 }
                 *seen = turns;
@@ -65,7 +66,7 @@ impl Monitor {
         }
     }
 
-    /// Waits this long, or until it is closed.
+    /// Waits this long, or until the monitor is closed.
     fn sleep(&self, time: Duration) {
         let begun = Instant::now();
         while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())

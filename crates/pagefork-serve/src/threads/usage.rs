@@ -1,30 +1,32 @@
+//! The processor time of a thread: tells slow handlers from those that lost the processor.
+
 use std::ffi::c_long;
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a thread has had of processors so far.
+/// The processor time of a thread so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ThreadUsage {
     time: Duration,
-    /// How often it was taken away from one.
+    /// How often the kernel gave its processor to another thread.
     lost: c_long,
 }
 
 impl ThreadUsage {
-    pub(crate) fn by_this_thread() -> ThreadUsage {
+    pub(crate) fn of_this_thread() -> ThreadUsage {
         ThreadUsage {
-            // Not what `getrusage` says: that is as old as the last tick, 4 ms at times.
+            // Not from `getrusage`, whose value is as old as the last tick: up to 4 ms.
             time: clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default(),
-            // Without a figure, whatever has taken long did so by itself.
+            // Without a count the thread never lost its processor, so any long time is its own.
             lost: getrusage(UsageWho::RUSAGE_THREAD)
                 .map_or(0, |usage| usage.involuntary_context_switches()),
         }
     }
 
-    /// Whether what the thread has done since then, and what took so long or longer, would
-    /// have done so on a processor of its own: it has computed, or waited, for as long.
+    /// Whether the work since `before`, which took at least `long`, would have taken as long on a
+    /// processor of its own: the thread computed for as long, or it never lost its processor.
     pub(crate) fn is_long(self, before: ThreadUsage, long: Duration) -> bool {
         self.lost == before.lost || self.time.saturating_sub(before.time) >= long
     }
@@ -47,13 +49,13 @@ mod tests {
 
     #[test]
     fn what_a_thread_computes_is_seen_at_once() {
-        let start = ThreadUsage::by_this_thread();
+        let start = ThreadUsage::of_this_thread();
         let mut last = start;
         let mut large = 0;
         for _ in 0..100 {
             let mut now = last;
             while now.time == last.time {
-                now = ThreadUsage::by_this_thread();
+                now = ThreadUsage::of_this_thread();
             }
             // A host may take its time now and then, but a tick is as long always.
             large += usize::from(now.time - last.time > Duration::from_micros(500));

@@ -6,12 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use pagefork_serve::{Config, Failure, Handler, Request, ResponseWriter};
+use pagefork_serve::{Failure, Handler, Request, ResponseWriter, ServerConfig};
 
 use super::{By, PATIENCE, Served};
 
 /// With all connections on one thread, so that they get into each other's way if they can.
-pub(crate) fn serve(handler: impl Handler, change: impl FnOnce(&mut Config)) -> Served {
+pub(crate) fn serve(handler: impl Handler, change: impl FnOnce(&mut ServerConfig)) -> Served {
     super::serve(handler, |config| {
         config.connection_threads = 1;
         change(config);
@@ -85,7 +85,7 @@ pub(crate) fn flood(request: Request, response: &ResponseWriter) -> Result<(), F
 }
 
 /// One handler at a time, and no lookout that helps.
-pub(crate) fn one_at_a_time(config: &mut Config) {
+pub(crate) fn one_at_a_time(config: &mut ServerConfig) {
     config.concurrency = 1;
     config.patience = Duration::MAX / 2;
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use pagefork::{Engine, Linker, Module};
 use pagefork_serve::{
-    Config, Failure, Handler, Program, ProgramOptions, Request, ResponseWriter, Server, Summary,
+    Failure, Handler, Program, ProgramOptions, Request, ResponseWriter, Server, ServerConfig,
+    Summary,
 };
 use pagefork_wasi::WasiCtxBuilder;
 
@@ -49,8 +50,8 @@ pub(crate) struct Served {
 }
 
 /// Serves a handler, as `change` says.
-pub(crate) fn serve(handler: impl Handler, change: impl FnOnce(&mut Config)) -> Served {
-    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+pub(crate) fn serve(handler: impl Handler, change: impl FnOnce(&mut ServerConfig)) -> Served {
+    let mut config = ServerConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.admin = Some(config.address);
     config.grace = PATIENCE;
     config.keep_request_ids = true;
@@ -64,7 +65,10 @@ pub(crate) fn serve(handler: impl Handler, change: impl FnOnce(&mut Config)) -> 
 }
 
 /// Serves a program in text or binary.
-pub(crate) fn serve_program(module: impl AsRef<[u8]>, change: impl FnOnce(&mut Config)) -> Served {
+pub(crate) fn serve_program(
+    module: impl AsRef<[u8]>,
+    change: impl FnOnce(&mut ServerConfig),
+) -> Served {
     serve(program(module, &WasiCtxBuilder::new(), ProgramOptions::default()), change)
 }
 
@@ -80,7 +84,7 @@ pub(crate) fn try_program(
     module: impl AsRef<[u8]>,
     world: &WasiCtxBuilder,
     options: ProgramOptions,
-) -> Result<Program, pagefork_serve::ProgramError> {
+) -> Result<Program, pagefork_serve::CgiProgramError> {
     let engine = Engine::default();
     let module = Module::new(&engine, module).unwrap();
     let mut linker = Linker::new(&engine);

@@ -1,25 +1,28 @@
+//! The data of the status page, as an object in JSON.
+
 use std::fmt::Write;
 
-use crate::http::front::Front;
-use crate::observe::history::Sample;
+use crate::handler::PoolGauges;
+use crate::observe::admin::{AdminPages, ServerStatus, resident_bytes};
+use crate::observe::history::{RecentFailure, Sample};
 use crate::observe::metrics::Histogram;
-use crate::observe::recent::RecentFailure;
+use crate::observe::telemetry::Telemetry;
 
 /// What the status page draws, as an object in JSON. Times are in nanoseconds.
-pub(super) fn status(front: &Front, name: &str) -> String {
-    let metrics = &front.metrics;
-    let (busy, queued) = front.workers().busy_and_queued();
+pub(super) fn status(pages: &AdminPages) -> String {
+    let (telemetry, metrics) = (&pages.telemetry, &pages.telemetry.metrics);
+    let ServerStatus { stage, busy, queued, pool } = (pages.status)();
     let mut text = String::with_capacity(4096);
     // Writing to memory does not fail.
-    let _ =
-        write!(text, "{{\"name\":{},\"version\":\"{}\"", quoted(name), env!("CARGO_PKG_VERSION"));
-    let _ = write!(text, ",\"stage\":\"{}\"", front.stage());
-    let _ = write!(text, ",\"uptime_ms\":{}", front.begun.elapsed().as_millis());
-    let _ = write!(text, ",\"resident_bytes\":{}", super::resident_bytes());
     let _ = write!(
         text,
-        ",\"in_flight\":{},\"busy\":{busy},\"queued\":{queued},\"connections\":{},\
+        "{{\"name\":{},\"version\":\"{}\",\"stage\":\"{stage}\",\"uptime_ms\":{},\
+         \"resident_bytes\":{},\"in_flight\":{},\"busy\":{busy},\"queued\":{queued},\"connections\":{},\
          \"received\":{},\"sent\":{}",
+        quoted(&pages.name),
+        env!("CARGO_PKG_VERSION"),
+        telemetry.begun.elapsed().as_millis(),
+        resident_bytes(),
         metrics.in_flight.get(),
         metrics.connections.get(),
         metrics.received.get(),
@@ -29,8 +32,8 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     let _ = write!(text, ",\"statuses\":{}", counts(statuses));
     let failures = metrics.failures().map(|(kind, count)| (kind.to_owned(), count));
     let _ = write!(text, ",\"failures\":{}", counts(failures));
-    let _ = write!(text, ",\"recent\":[{}]", recent(front));
-    let _ = write!(text, ",\"history\":[{}]", history(front));
+    let _ = write!(text, ",\"recent\":[{}]", recent(telemetry));
+    let _ = write!(text, ",\"history\":[{}]", history(telemetry));
     for (name, histogram) in [
         ("request", &metrics.request),
         ("wait", &metrics.wait),
@@ -39,20 +42,15 @@ pub(super) fn status(front: &Front, name: &str) -> String {
     ] {
         let _ = write!(text, ",\"{name}\":{}", distribution(histogram));
     }
-    match front.handler().and_then(|handler| handler.pool()) {
+    match pool {
         None => text.push_str(",\"pool\":null"),
-        Some(pool) => {
+        Some(PoolGauges { live, parked, resident_bytes, dirty_pages, warm, cold, trimmed }) => {
             let _ = write!(
                 text,
-                ",\"pool\":{{\"live\":{},\"parked\":{},\"resident_bytes\":{},\"dirty_pages\":{},\
-                 \"warm\":{},\"cold\":{},\"trimmed\":{}}}",
-                pool.live,
-                pool.parked,
-                pool.resident_bytes,
-                pool.dirty_pages.map_or("null".to_owned(), |pages| pages.to_string()),
-                pool.warm,
-                pool.cold,
-                pool.trimmed
+                ",\"pool\":{{\"live\":{live},\"parked\":{parked},\
+                 \"resident_bytes\":{resident_bytes},\"dirty_pages\":{},\"warm\":{warm},\
+                 \"cold\":{cold},\"trimmed\":{trimmed}}}",
+                or_null(dirty_pages)
             );
         }
     }
@@ -62,18 +60,17 @@ pub(super) fn status(front: &Front, name: &str) -> String {
 
 /// The last minutes, a list a step: its milliseconds, requests, failures, the times that half
 /// and 99 of 100 requests took at most, and the memory at its end.
-fn history(front: &Front) -> String {
-    let time = |ns: Option<u64>| ns.map_or("null".to_owned(), |ns| ns.to_string());
+fn history(telemetry: &Telemetry) -> String {
     let list = |sample: Sample| {
         let Sample { ms, requests, failures, half_ns, most_ns, resident_bytes } = sample;
-        let (half, most) = (time(half_ns), time(most_ns));
+        let (half, most) = (or_null(half_ns), or_null(most_ns));
         format!("[{ms},{requests},{failures},{half},{most},{resident_bytes}]")
     };
-    front.history.samples().into_iter().map(list).collect::<Vec<_>>().join(",")
+    telemetry.history.samples().into_iter().map(list).collect::<Vec<_>>().join(",")
 }
 
-/// The last failures, the last one first.
-fn recent(front: &Front) -> String {
+/// The last failures, the latest first.
+fn recent(telemetry: &Telemetry) -> String {
     let object = |failure: RecentFailure| {
         let ago = failure.when.elapsed().unwrap_or_default();
         format!(
@@ -84,7 +81,7 @@ fn recent(front: &Front) -> String {
             quoted(&failure.text)
         )
     };
-    front.recent.all().into_iter().map(object).collect::<Vec<_>>().join(",")
+    telemetry.failures.all().into_iter().map(object).collect::<Vec<_>>().join(",")
 }
 
 fn counts(pairs: impl Iterator<Item = (String, u64)>) -> String {
@@ -94,14 +91,13 @@ fn counts(pairs: impl Iterator<Item = (String, u64)>) -> String {
 
 /// The buckets, each by where it ends, `null` for the last.
 fn distribution(histogram: &Histogram) -> String {
-    let buckets: Vec<_> = histogram
-        .buckets()
-        .map(|(end, count)| match end {
-            Some(end) => format!("[{end},{count}]"),
-            None => format!("[null,{count}]"),
-        })
-        .collect();
+    let buckets: Vec<_> =
+        histogram.buckets().map(|(end, count)| format!("[{},{count}]", or_null(end))).collect();
     format!("{{\"sum\":{},\"buckets\":[{}]}}", histogram.sum_ns(), buckets.join(","))
+}
+
+fn or_null(number: Option<u64>) -> String {
+    number.map_or("null".to_owned(), |number| number.to_string())
 }
 
 /// A string of JSON.

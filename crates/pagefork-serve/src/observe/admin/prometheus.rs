@@ -1,13 +1,15 @@
+//! All metrics in Prometheus's text format.
+
 use std::fmt::{Display, Write};
 
-use crate::http::front::Front;
+use crate::observe::admin::{AdminPages, ServerStatus, resident_bytes};
 use crate::observe::metrics::Histogram;
 
 /// Everything that is counted, in Prometheus's text format.
-pub(super) fn metrics(front: &Front) -> String {
-    let mut text = Text(String::with_capacity(16 * 1024));
-    let metrics = &front.metrics;
-    let (busy, queued) = front.workers().busy_and_queued();
+pub(super) fn metrics(pages: &AdminPages) -> String {
+    let mut text = PrometheusText(String::with_capacity(16 * 1024));
+    let (telemetry, metrics) = (&pages.telemetry, &pages.telemetry.metrics);
+    let ServerStatus { busy, queued, pool, .. } = (pages.status)();
     text.family("requests_total", "counter", "Responses by the class of their status.");
     for (class, count) in metrics.statuses() {
         text.sample("requests_total", &format!("{{code=\"{class}xx\"}}"), count);
@@ -33,7 +35,7 @@ pub(super) fn metrics(front: &Front) -> String {
     text.histogram("wait_seconds", "How long requests waited to be handled.", &metrics.wait);
     text.histogram("spawn_seconds", "Making a fresh instance.", &metrics.spawn);
     text.histogram("run_seconds", "Running it.", &metrics.run);
-    if let Some(pool) = front.handler().and_then(|handler| handler.pool()) {
+    if let Some(pool) = pool {
         text.family("slots", "gauge", "Slots of the pool by what they do.");
         text.sample("slots", "{state=\"live\"}", pool.live);
         text.sample("slots", "{state=\"parked\"}", pool.parked);
@@ -46,15 +48,15 @@ pub(super) fn metrics(front: &Front) -> String {
         text.sample("spawns_total", "{slot=\"cold\"}", pool.cold);
         text.one("slots_trimmed_total", "counter", "Parked slots given back.", pool.trimmed);
     }
-    let uptime = front.begun.elapsed().as_secs_f64();
+    let uptime = telemetry.begun.elapsed().as_secs_f64();
     text.one("uptime_seconds", "gauge", "Since the server started.", uptime);
-    text.one("resident_bytes", "gauge", "Memory of the process.", super::resident_bytes());
+    text.one("resident_bytes", "gauge", "Memory of the process.", resident_bytes());
     text.0
 }
 
-struct Text(String);
+struct PrometheusText(String);
 
-impl Text {
+impl PrometheusText {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to memory does not fail.
         let _ = write!(self.0, "# HELP pagefork_{name} {help}\n# TYPE pagefork_{name} {kind}\n");

@@ -1,3 +1,5 @@
+//! The access log: a line for each request.
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -5,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Method, Uri, Version};
 
-use super::time::Clock;
-use super::{Health, Log, Output, Severity};
-use crate::handler::failure::FailureKind;
+use crate::handler::failure::{FailureKind, Severity};
+use crate::observe::log::time::Clock;
+use crate::observe::log::{Health, Log, LogOutput, obeys};
 
 /// Bytes of the access log that are kept before they are written.
 const BUFFER_MAX: usize = 32 * 1024;
@@ -15,7 +17,7 @@ const BUFFER_MAX: usize = 32 * 1024;
 /// Bytes that are kept while they cannot be written; further lines are lost.
 const KEPT_MAX: usize = 1024 * 1024;
 
-/// What a line of the access log looks like.
+/// The format of the access log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
     /// The Common Log Format, and at the end the seconds that the request took, its id, and
@@ -27,25 +29,24 @@ pub enum AccessFormat {
     Json,
 }
 
-/// The access log. Lines are written when there are many, and when
-/// [`AccessLog::flush`] is called from time to time.
+/// The access log. Lines are buffered; [`AccessLog::flush`] is called from time to time.
 pub(crate) struct AccessLog {
     format: AccessFormat,
     state: Mutex<AccessState>,
-    /// Where it is said that lines cannot be written.
+    /// Where a failure to write lines is reported.
     log: Arc<Log>,
 }
 
 struct AccessState {
     buffer: Vec<u8>,
-    output: Output,
+    output: LogOutput,
     clock: Clock,
     health: Health,
     /// Lines that are lost since the last one that was written.
     lost: u64,
 }
 
-/// What a line tells.
+/// The contents of a line.
 pub(crate) struct Access<'a> {
     pub(crate) remote: &'a str,
     /// Unknown of a request whose head is malformed.
@@ -54,12 +55,12 @@ pub(crate) struct Access<'a> {
     pub(crate) sent: u64,
     pub(crate) time: Duration,
     pub(crate) id: &'a HeaderValue,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: RequestOutcome,
 }
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// Its handler's response was complete.
     Complete,
     /// The response says that there is no other.
@@ -68,18 +69,18 @@ pub(crate) enum Outcome {
     Broken(FailureKind),
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for RequestOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Outcome::Complete => f.write_str("-"),
-            Outcome::Refused(kind) => f.write_str(kind.name()),
-            Outcome::Broken(kind) => write!(f, "broken:{}", kind.name()),
+            RequestOutcome::Complete => f.write_str("-"),
+            RequestOutcome::Refused(kind) => f.write_str(kind.name()),
+            RequestOutcome::Broken(kind) => write!(f, "broken:{}", kind.name()),
         }
     }
 }
 
 impl AccessLog {
-    pub(crate) fn new(format: AccessFormat, output: Output, log: Arc<Log>) -> AccessLog {
+    pub(crate) fn new(format: AccessFormat, output: LogOutput, log: Arc<Log>) -> AccessLog {
         let (buffer, clock, health) = (Vec::new(), Clock::default(), Health::default());
         let state = AccessState { buffer, output, clock, health, lost: 0 };
         AccessLog { format, state: Mutex::new(state), log }
@@ -103,7 +104,7 @@ impl AccessLog {
         self.flush_state(&mut self.lock());
     }
 
-    /// Goes on in the file that has the log's name now.
+    /// Opens the log's file again by its name.
     pub(crate) fn reopen(&self) {
         let mut state = self.lock();
         self.flush_state(&mut state);
@@ -169,9 +170,9 @@ impl AccessFormat {
                     )
                 });
                 let (failure, broken) = match outcome {
-                    Outcome::Complete => ("null".to_owned(), false),
-                    Outcome::Refused(kind) => (format!("\"{}\"", kind.name()), false),
-                    Outcome::Broken(kind) => (format!("\"{}\"", kind.name()), true),
+                    RequestOutcome::Complete => ("null".to_owned(), false),
+                    RequestOutcome::Refused(kind) => (format!("\"{}\"", kind.name()), false),
+                    RequestOutcome::Broken(kind) => (format!("\"{}\"", kind.name()), true),
                 };
                 writeln!(
                     buffer,
@@ -185,7 +186,8 @@ impl AccessFormat {
     }
 }
 
-/// A target as it was sent, without what would end a quoted string or what a terminal obeys.
+/// A target as it was sent, with characters escaped that would end a quoted string or that a
+/// terminal would obey.
 struct Escaped<'a>(&'a Uri);
 
 impl fmt::Display for Escaped<'_> {
@@ -194,7 +196,7 @@ impl fmt::Display for Escaped<'_> {
             Some(target) => target.as_str(),
             None => self.0.authority().map_or("*", |authority| authority.as_str()),
         };
-        let unfit = |c: char| c == '"' || c == '\\' || super::obeys(c);
+        let unfit = |c: char| c == '"' || c == '\\' || obeys(c);
         for part in target.split_inclusive(unfit) {
             let clean = part.strip_suffix(unfit).unwrap_or(part);
             f.write_str(clean)?;

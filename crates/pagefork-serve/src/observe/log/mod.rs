@@ -1,6 +1,6 @@
-//! The log, and the access log: a line a request.
+//! The log, and the access log with its line for each request.
 
-/// A line a request.
+/// The access log.
 mod access;
 /// Dates and times as text.
 pub(crate) mod time;
@@ -14,29 +14,43 @@ use std::time::SystemTime;
 
 use http::HeaderValue;
 
+use crate::handler::failure::Severity;
+
 pub use access::AccessFormat;
-pub(crate) use access::{Access, AccessLog, Outcome};
+pub(crate) use access::{Access, AccessLog, RequestOutcome};
 
 /// Bytes of a record's text; the rest is left out.
 const TEXT_MAX: usize = 8 * 1024;
 
-/// Where lines go.
-pub struct Output {
+/// Where the lines of a log go: a file, or any writer.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{AccessFormat, LogOutput, ServerConfig};
+///
+/// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+/// # let directory = std::env::temp_dir();
+/// config.log(LogOutput::file(directory.join("pagefork-doc.log"))?);
+/// config.access_log(AccessFormat::Json, Box::new(std::io::stdout()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct LogOutput {
     writer: Box<dyn Write + Send + Sync>,
-    /// Of a file, by which it is opened again.
+    /// The file's name, if there is one, to open it again.
     path: Option<PathBuf>,
 }
 
-impl Output {
-    /// The end of a file, which is made if there is none. A server that is told to reopen its
-    /// logs goes on in the file that has this name then.
+impl LogOutput {
+    /// Appends to a file, which is made if there is none. A server that reopens its logs
+    /// goes on in the file that has this name then.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened.
-    pub fn file(path: impl AsRef<Path>) -> io::Result<Output> {
+    pub fn file(path: impl AsRef<Path>) -> io::Result<LogOutput> {
         let path = path.as_ref();
-        Ok(Output { writer: Box::new(append(path)?), path: Some(path.to_owned()) })
+        Ok(LogOutput { writer: Box::new(append(path)?), path: Some(path.to_owned()) })
     }
 
     fn reopen(&mut self) -> io::Result<()> {
@@ -46,7 +60,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes bytes, and takes those away that were written.
+    /// Writes bytes, and removes those that were written.
     fn write_from(&mut self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         let result = loop {
@@ -65,9 +79,9 @@ impl Output {
     }
 }
 
-impl<W: Write + Send + Sync + 'static> From<Box<W>> for Output {
-    fn from(writer: Box<W>) -> Output {
-        Output { writer, path: None }
+impl<W: Write + Send + Sync + 'static> From<Box<W>> for LogOutput {
+    fn from(writer: Box<W>) -> LogOutput {
+        LogOutput { writer, path: None }
     }
 }
 
@@ -91,32 +105,10 @@ impl Health {
     }
 }
 
-/// How much a record matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// Something is wrong here: with the program, the server or the machine.
-    Error,
-    /// The server holds to a limit, or something may be wrong.
-    Warning,
-    /// All is well, or something is wrong with a client.
-    Info,
-}
-
-impl Severity {
-    /// The word in a record.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Info => "info",
-        }
-    }
-}
-
 /// A record of the log: one line with time, severity and text.
 ///
-/// What a terminal would obey is escaped, and so is the end of a line: a text of several lines
-/// becomes one, with ` | ` between them. Long texts are cut.
+/// Characters that a terminal would obey are escaped. A text of several lines becomes one line,
+/// with ` | ` between its parts. Long texts are cut.
 ///
 /// ```
 /// use pagefork_serve::{Severity, record};
@@ -155,31 +147,31 @@ fn obeys(c: char) -> bool {
 }
 
 /// The log of what goes wrong and of what programs write to standard error.
-pub(crate) struct Log(Mutex<State>);
+pub(crate) struct Log(Mutex<LogState>);
 
-struct State {
-    output: Output,
+struct LogState {
+    output: LogOutput,
     health: Health,
     /// Whether only the beginning of the last record could be written.
     is_torn: bool,
 }
 
 impl Log {
-    pub(crate) fn new(output: Output) -> Log {
-        Log(Mutex::new(State { output, health: Health::default(), is_torn: false }))
+    pub(crate) fn new(output: LogOutput) -> Log {
+        Log(Mutex::new(LogState { output, health: Health::default(), is_torn: false }))
     }
 
-    /// A record about a request.
+    /// Writes a record about a request.
     pub(crate) fn request(&self, severity: Severity, id: &HeaderValue, text: &str) {
         self.write(severity, &format!("[{}] {text}", String::from_utf8_lossy(id.as_bytes())));
     }
 
-    /// A record about the server.
+    /// Writes a record about a failure of the server itself.
     pub(crate) fn error(&self, text: &str) {
         self.write(Severity::Error, text);
     }
 
-    /// Goes on in the file that has the log's name now.
+    /// Opens the log's file again by its name.
     pub(crate) fn reopen(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let reopened = state.output.reopen();
@@ -192,7 +184,7 @@ impl Log {
     pub(crate) fn write(&self, severity: Severity, text: &str) {
         let mut line = record(severity, text);
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { output, health, is_torn } = &mut *state;
+        let LogState { output, health, is_torn } = &mut *state;
         if *is_torn {
             line.insert(0, '\n');
         }
@@ -202,7 +194,7 @@ impl Log {
         if bytes.len() < size {
             *is_torn = !bytes.is_empty();
         }
-        // Only of a file: what else is there is standard error itself.
+        // Only for a file: any other log is standard error itself.
         if health.note(&result)
             && output.path.is_some()
             && let Err(error) = result
@@ -278,7 +270,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut output = Output::from(Box::new(Full(0)));
+        let mut output = LogOutput::from(Box::new(Full(0)));
         let mut bytes = b"abcdefghij".to_vec();
         assert!(output.write_from(&mut bytes).is_err());
         assert_eq!(bytes, b"ghij");

@@ -1,9 +1,23 @@
-use std::time::{SystemTime, UNIX_EPOCH};
+//! Dates and times as text, in UTC.
 
-/// A moment with its milliseconds, in UTC.
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use httpdate::HttpDate;
+
+/// The last second that HTTP's dates can express: the end of the year 9999.
+const LAST_SECOND: u64 = 253_402_300_799;
+
+/// A moment with its milliseconds.
 pub(crate) fn precise(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("{}.{:03}Z", Date::new(since.as_secs()).iso(), since.subsec_millis())
+    let iso = iso(&http(now));
+    format!("{iso}.{:03}Z", since.subsec_millis())
+}
+
+/// A moment as a field of HTTP has it: `Mon, 28 Feb 2000 23:59:59 GMT`.
+pub(crate) fn http(now: SystemTime) -> String {
+    let second = second(now).min(LAST_SECOND);
+    HttpDate::from(UNIX_EPOCH + Duration::from_secs(second)).to_string()
 }
 
 /// The time as text, which changes once a second.
@@ -13,90 +27,43 @@ pub(crate) struct Clock {
     text: String,
 }
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
 impl Clock {
+    /// As the Common Log Format has it: `28/Feb/2000:23:59:59 +0000`.
     pub(crate) fn common(&mut self, now: SystemTime) -> &str {
         self.text(now, |date| {
-            let month = MONTHS[date.month as usize - 1];
-            let Date { year, day, hour, minute, second, .. } = date;
-            format!("{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000")
+            let (day, month, year, time) =
+                (&date[5..7], &date[8..11], &date[12..16], &date[17..25]);
+            format!("{day}/{month}/{year}:{time} +0000")
         })
     }
 
     pub(crate) fn iso(&mut self, now: SystemTime) -> &str {
-        self.text(now, |date| format!("{}Z", date.iso()))
+        self.text(now, |date| iso(date) + "Z")
     }
 
-    fn text(&mut self, now: SystemTime, format: impl FnOnce(Date) -> String) -> &str {
-        let second = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    fn text(&mut self, now: SystemTime, format: impl FnOnce(&str) -> String) -> &str {
+        let second = second(now);
         if second != self.second || self.text.is_empty() {
             self.second = second;
-            self.text = format(Date::new(second));
+            self.text = format(&http(now));
         }
         &self.text
     }
 }
 
-/// A moment as a field of HTTP has it.
-pub(crate) fn http(now: SystemTime) -> String {
-    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let weekday = WEEKDAYS[(seconds / 86_400 % 7) as usize];
-    let date = Date::new(seconds);
-    let month = MONTHS[date.month as usize - 1];
-    let Date { year, day, hour, minute, second, .. } = date;
-    format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+fn second(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Date {
-    year: u64,
-    month: u64,
-    day: u64,
-    hour: u64,
-    minute: u64,
-    second: u64,
-}
-
-impl Date {
-    fn iso(&self) -> String {
-        let Date { year, month, day, hour, minute, second } = self;
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
-    }
-
-    /// The date of a second since 1970, in the Gregorian calendar.
-    fn new(seconds: u64) -> Date {
-        const DAYS_OF_400_YEARS: u64 = 146_097;
-        let (days, rest) = (seconds / 86_400, seconds % 86_400);
-        let leap = |year: u64| {
-            year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-        };
-        let mut year = 1970 + days / DAYS_OF_400_YEARS * 400;
-        let mut day = days % DAYS_OF_400_YEARS;
-        while day >= 365 + u64::from(leap(year)) {
-            day -= 365 + u64::from(leap(year));
-            year += 1;
-        }
-        let february = 28 + u64::from(leap(year));
-        let mut month = 1;
-        for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-            if day < length {
-                break;
-            }
-            day -= length;
-            month += 1;
-        }
-        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-        Date { year, month, day: day + 1, hour, minute, second }
-    }
+/// A date of HTTP, all of whose parts have fixed places, in the order of ISO 8601.
+fn iso(date: &str) -> String {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let month = MONTHS.find(&date[8..11]).unwrap_or_default() / 3 + 1;
+    format!("{}-{month:02}-{}T{}", &date[12..16], &date[5..7], &date[17..25])
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -108,9 +75,14 @@ mod tests {
             (1_798_761_599, "2026-12-31T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
             (16_725_225_599, "2499-12-31T23:59:59Z"),
+            (LAST_SECOND + 10, "9999-12-31T23:59:59Z"),
         ] {
             let time = UNIX_EPOCH + Duration::from_secs(seconds);
             assert_eq!(Clock::default().iso(time), text);
+        }
+        for (month, day) in (1..=12).zip((0..).step_by(31)) {
+            let time = UNIX_EPOCH + Duration::from_secs(day * 86_400);
+            assert!(Clock::default().iso(time).starts_with(&format!("1970-{month:02}-")));
         }
         let time = UNIX_EPOCH + Duration::from_secs(951_782_400);
         assert_eq!(Clock::default().common(time), "29/Feb/2000:00:00:00 +0000");

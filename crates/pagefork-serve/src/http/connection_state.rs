@@ -1,3 +1,9 @@
+//! What a connection's service and its byte stream tell each other past the HTTP library.
+//!
+//! The library between them answers malformed heads itself, without an id and uncounted. The
+//! stream keeps such an answer back, and the connection ends with *last words* instead: an answer
+//! that has an id and is counted.
+
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,55 +14,74 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// How long a client has to take the last words and to close its side.
+use crate::observe::telemetry::Telemetry;
+
+/// A client has this long to take the last words and to close its side.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Bytes that are read of a client that was told its last words: a connection that is closed
-/// with unread bytes is reset, and the client may not see them then.
+/// Bytes that are read from a client after its last words. A connection that is closed with unread
+/// bytes is reset, and then the client may not see them.
 const UNREAD_MAX: usize = 1 << 20;
 
-/// What a connection's service knows and its stream wants to know, and the other way round.
-/// The HTTP library between them answers malformed heads itself; what the stream can tell
-/// from this is replaced by an answer that has an id and is counted.
-pub(crate) struct Talk {
+/// A place among the connections that may be open at once, and its count in the metrics. It lasts
+/// as long as the connection takes a descriptor.
+pub(crate) struct ConnectionPlace {
+    telemetry: Arc<Telemetry>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ConnectionPlace {
+    pub(crate) fn take(telemetry: &Arc<Telemetry>, permit: OwnedSemaphorePermit) -> Self {
+        telemetry.metrics.connections.add(1);
+        telemetry.metrics.connections_total.add(1);
+        ConnectionPlace { telemetry: Arc::clone(telemetry), _permit: permit }
+    }
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.telemetry.metrics.connections.add(-1);
+    }
+}
+
+pub(crate) struct ConnectionState {
     /// Requests that have reached the service.
     begun: AtomicU64,
     /// Those of them whose response the library does not have completely.
     open: AtomicU64,
-    /// Whether the connection is to end with a reset: where its end is that of a response too,
-    /// one that breaks off would look whole.
-    is_broken: AtomicBool,
+    /// Whether the connection ends with a reset. In HTTP/1.0 the end of the connection is the end
+    /// of the response, so a response that breaks off would look whole.
+    resets_on_close: AtomicBool,
     /// The status of the library's own answer; 0 if there is none.
     refused: AtomicU16,
-    /// Whether a head has begun to come that is not complete.
+    /// Whether part of a head has come.
     is_head_begun: AtomicBool,
-    /// Whether the last request has a body that is not known to have come completely: what comes
-    /// may be a part of it, even after the response.
+    /// Whether some of the last request's body may not have come. Bytes that come may be part of
+    /// it, even after the response.
     is_body_open: AtomicBool,
     last_words: Mutex<Vec<u8>>,
-    /// The connection's place among those that there may be.
-    _permit: OwnedSemaphorePermit,
+    _place: ConnectionPlace,
 }
 
 /// A request of a connection, until its response is complete.
-pub(crate) struct Turn(Arc<Talk>);
+pub(crate) struct RequestTurn(Arc<ConnectionState>);
 
-impl Turn {
-    /// What is to know when the request's body has come completely.
+impl RequestTurn {
+    /// To be told when the request's body has come completely.
     pub(crate) fn body(&self) -> BodyEnd {
         let number = self.0.begun.load(Ordering::Relaxed);
-        BodyEnd { talk: Arc::clone(&self.0), number }
+        BodyEnd { connection: Arc::clone(&self.0), number }
     }
 
-    /// Has the connection end with a reset.
-    pub(crate) fn break_off(&self) {
-        self.0.is_broken.store(true, Ordering::Relaxed);
+    /// Ends the connection with a reset.
+    pub(crate) fn reset_on_close(&self) {
+        self.0.resets_on_close.store(true, Ordering::Relaxed);
     }
 }
 
 /// The end of the body of the last request of a connection of HTTP/1.
 pub(crate) struct BodyEnd {
-    talk: Arc<Talk>,
+    connection: Arc<ConnectionState>,
     /// How many requests there were with this one.
     number: u64,
 }
@@ -64,43 +89,43 @@ pub(crate) struct BodyEnd {
 impl BodyEnd {
     /// The body has come completely.
     pub(crate) fn reached(&self) {
-        if self.talk.begun.load(Ordering::Relaxed) == self.number {
-            self.talk.is_body_open.store(false, Ordering::Relaxed);
+        if self.connection.begun.load(Ordering::Relaxed) == self.number {
+            self.connection.is_body_open.store(false, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Turn {
+impl Drop for RequestTurn {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 // A connection is served by one thread at a time, so no order between these is needed.
-impl Talk {
-    pub(crate) fn new(permit: OwnedSemaphorePermit) -> Arc<Talk> {
-        Arc::new(Talk {
+impl ConnectionState {
+    pub(crate) fn new(place: ConnectionPlace) -> Arc<ConnectionState> {
+        Arc::new(ConnectionState {
             begun: AtomicU64::new(0),
             open: AtomicU64::new(0),
-            is_broken: AtomicBool::new(false),
+            resets_on_close: AtomicBool::new(false),
             refused: AtomicU16::new(0),
             is_head_begun: AtomicBool::new(false),
             is_body_open: AtomicBool::new(false),
             last_words: Mutex::default(),
-            _permit: permit,
+            _place: place,
         })
     }
 
-    /// A request has reached the service, and perhaps a body is to follow it.
-    pub(crate) fn begin(self: &Arc<Self>, has_body: bool) -> Turn {
+    /// A request has reached the service, perhaps with a body.
+    pub(crate) fn begin(self: &Arc<Self>, has_body: bool) -> RequestTurn {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
         self.is_head_begun.store(false, Ordering::Relaxed);
         self.is_body_open.store(has_body, Ordering::Relaxed);
-        Turn(Arc::clone(self))
+        RequestTurn(Arc::clone(self))
     }
 
-    /// How many requests there were, if the library has all responses to them.
+    /// How many requests there were, if the library has all their responses.
     pub(crate) fn quiet(&self) -> Option<u64> {
         let open = self.open.load(Ordering::Relaxed);
         (open == 0).then(|| self.begun.load(Ordering::Relaxed))
@@ -126,8 +151,8 @@ impl Talk {
         StatusCode::from_u16(self.refused.load(Ordering::Relaxed)).ok()
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.is_broken.load(Ordering::Relaxed)
+    pub(crate) fn resets_on_close(&self) -> bool {
+        self.resets_on_close.load(Ordering::Relaxed)
     }
 
     /// Sets what the client is sent when the library is done with the connection.
@@ -143,10 +168,10 @@ impl Talk {
         if words.is_empty() {
             return;
         }
-        let talk = Arc::clone(self);
+        let connection = Arc::clone(self);
         runtime.spawn(async move {
             let _ = tokio::time::timeout(LAST_WORDS, say(stream, &words)).await;
-            drop(talk);
+            drop(connection);
         });
     }
 }

@@ -1,0 +1,88 @@
+//! A response as its handler writes it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use crate::handler::Phase;
+use crate::handler::exchange::{Exchange, ResponseHead};
+use crate::handler::failure::{GivenUp, Severity};
+
+/// Where a handler writes its response. Clones write to the same response.
+/// [`Handler`](crate::Handler) has an example.
+#[derive(Clone)]
+pub struct ResponseWriter(pub(crate) Arc<Exchange>);
+
+impl ResponseWriter {
+    /// Sets status and header fields, before any of the body is written. They
+    /// are sent with the first part of the body, or a little later.
+    ///
+    /// A `Content-Length` is checked against what is written. Fields about the
+    /// connection must not be among them.
+    pub fn start(&self, status: StatusCode, headers: HeaderMap) {
+        self.0.set_head(ResponseHead { status, headers });
+    }
+
+    /// Appends to the body. Waits while the client reads more slowly.
+    ///
+    /// # Errors
+    ///
+    /// If the request was given up.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), GivenUp> {
+        self.0.write(bytes).map_err(GivenUp)
+    }
+
+    /// Sends what was written without waiting for more.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    /// Whether the request was given up: the response is not sent any more.
+    pub fn is_given_up(&self) -> bool {
+        self.0.cancelled().is_some()
+    }
+
+    /// Calls `interrupt` when the request is given up, and again until the handler returns or
+    /// the guard is dropped: the first call may come before the work that it should interrupt
+    /// has begun.
+    pub fn on_give_up(&self, interrupt: impl Fn() + Send + 'static) -> GiveUpGuard<'_> {
+        self.0.set_interrupt(Some(Box::new(interrupt)));
+        GiveUpGuard(self)
+    }
+
+    /// Tells the metrics how long a phase took.
+    pub fn record(&self, phase: Phase, time: Duration) {
+        self.0.host().record(phase, time);
+    }
+
+    /// Writes a record to the server's log, with the request's id before it.
+    pub fn log(&self, severity: Severity, id: &HeaderValue, text: &str) {
+        self.0.host().log(severity, id, text);
+    }
+}
+
+impl fmt::Debug for ResponseWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ResponseWriter")
+    }
+}
+
+/// While it lives, giving the request up calls the closure that was given to
+/// [`ResponseWriter::on_give_up`].
+#[derive(Debug)]
+pub struct GiveUpGuard<'a>(&'a ResponseWriter);
+
+impl Drop for GiveUpGuard<'_> {
+    fn drop(&mut self) {
+        self.0.0.set_interrupt(None);
+    }
+}
+
+/// The number that a field holds.
+pub(crate) fn number(value: &HeaderValue) -> Option<u64> {
+    // `parse` would take a sign.
+    let digits = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    digits?.parse().ok()
+}
