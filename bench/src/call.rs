@@ -1,3 +1,5 @@
+//! Entering functions, and calling the host from them.
+
 use crate::measure::{Effort, Row, Size, Work, compare};
 
 /// The three calls of wasmtime PR 3319, and Wasm calling the host in a loop.

@@ -1,3 +1,5 @@
+//! From a module's bytes to code.
+
 use crate::engines;
 use crate::measure::{Effort, Row, Size, Work, compare};
 use crate::programs::fetched;

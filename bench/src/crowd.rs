@@ -1,3 +1,5 @@
+//! The same on many threads at a time.
+
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

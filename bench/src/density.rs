@@ -1,3 +1,5 @@
+//! Many live instances and modules.
+
 use std::process::Command;
 
 use pagefork::{Engine, PoolConfig};

@@ -1,3 +1,5 @@
+//! A large module's empty function called, and a mebibyte written, on many threads.
+
 use crate::crowd;
 use crate::grid::Grid;
 use crate::measure::Size;

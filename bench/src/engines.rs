@@ -1,3 +1,5 @@
+//! The two engines, set up alike.
+
 /// Pagefork, as its users would set it up.
 pub(crate) mod pagefork {
     use pagefork::{Config, Engine, Store};

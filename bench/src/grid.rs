@@ -1,3 +1,5 @@
+//! Tables with many columns, measured in turn.
+
 use crate::measure::{Effort, Unit, Work, time};
 
 /// A table of measurements: a line for each thing done, a column for each way to do

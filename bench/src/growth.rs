@@ -1,3 +1,5 @@
+//! Memories that grow, and are reset.
+
 use pagefork::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
 
 use crate::crowd;

@@ -1,3 +1,5 @@
+//! Loops of a few lines.
+
 use crate::measure::{Effort, Row, Size, Work, compare};
 
 /// A loop of a few lines: an export of a module.

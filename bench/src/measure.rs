@@ -1,3 +1,5 @@
+//! Samples, medians, and what is printed of them.
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// How long a benchmark runs.

@@ -1,3 +1,5 @@
+//! Drawings of tables.
+
 use std::fmt::Write;
 
 use crate::grid::{Grid, Line, percentile};

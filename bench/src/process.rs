@@ -1,3 +1,5 @@
+//! What those programs have for a host.
+
 /// What a program of the measured ones is to its host: arguments, input, output.
 /// A WASI with nothing in it but these; both engines run it, so that engines are
 /// compared and not their hosts.

@@ -1,3 +1,5 @@
+//! Programs that others wrote.
+
 use std::path::PathBuf;
 
 use crate::measure::{Effort, Row, Size, Work, compare};

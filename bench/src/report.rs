@@ -1,3 +1,5 @@
+//! What is shown and kept of a benchmark.
+
 use crate::grid::Grid;
 use crate::measure::{Row, raw, summary, table};
 use crate::plot;

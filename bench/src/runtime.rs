@@ -1,3 +1,5 @@
+//! How fast code is: kernels and programs.
+
 use crate::measure::{Row, Size};
 use crate::{kernels, programs};
 

@@ -1,3 +1,5 @@
+//! Modules that are spawned.
+
 use std::fmt::Write;
 
 /// What a request does in its instance: it reads eight bytes of each of some host

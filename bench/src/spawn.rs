@@ -1,3 +1,5 @@
+//! A new store with an instance, a call in it, and dropping both.
+
 use std::collections::VecDeque;
 
 use crate::grid::{Contestant, Grid, percentile};

@@ -1,3 +1,5 @@
+//! The comparison: one case, and many of them in processes of their own.
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;

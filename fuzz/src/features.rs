@@ -1,3 +1,5 @@
+//! The proposals that generated modules use.
+
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -1,3 +1,5 @@
+//! Modules from seeds.
+
 use std::panic::catch_unwind;
 
 use arbitrary::Unstructured;

@@ -1,3 +1,5 @@
+//! What a module imports and exports.
+
 use wasmparser::{
     ExternalKind, FuncType, GlobalType, MemoryType, Parser, Payload, TableType, TypeRef, ValType,
 };

@@ -4,27 +4,16 @@
 //! A case is made from a seed ([`generate`]), run in an engine ([`subject`]) that is
 //! Pagefork ([`ours`]) or wasmtime ([`peer`]), and what two runs saw is compared.
 
-/// The comparison: one case, and many of them in processes of their own.
 pub mod differential;
-/// The proposals that generated modules use.
 pub mod features;
-/// Modules from seeds.
 pub mod generate;
-/// What a module imports and exports.
 pub mod interface;
-/// Pagefork as such an engine.
 pub mod ours;
-/// Wasmtime as such an engine.
 pub mod peer;
-/// Numbers from seeds.
 pub mod random;
-/// Resets of slots, against a model.
 mod reset_slot;
-/// What the generator leaves out.
 mod rewrite;
-/// What a case does with an engine, and what it sees.
 pub mod subject;
-/// Values in the words of neither engine.
 pub mod value;
 
 use arbitrary::Unstructured;

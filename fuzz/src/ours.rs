@@ -1,3 +1,5 @@
+//! Pagefork as such an engine.
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+//! Numbers from seeds.
+
 /// A generator of pseudo-random numbers: equal seeds, equal numbers, on every
 /// machine and in every version, so that a seed names a case for good.
 ///

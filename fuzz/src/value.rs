@@ -1,3 +1,5 @@
+//! Values in the words of neither engine.
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use wasmparser::{AbstractHeapType, HeapType, RefType, ValType};

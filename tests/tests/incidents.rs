@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{frame_names, held, in_own_process, link, spawn, trap_code};
-use pagefork::suspend::{self, Progress, Suspension};
+use pagefork::suspend::{self, CallProgress, Suspension};
 use pagefork::{
     Caller, Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Instance, Memory,
     MemoryType, Module, PoolConfig, RefType, Store, Table, TableType, TrapCode, Val,
@@ -732,7 +732,7 @@ fn cve_2026_27195_a_half_run_call_can_be_dropped_in_each_state() {
                 let run = instance.get_func(&mut store, "run").unwrap();
                 let progress =
                     suspend::call(&mut store, &run, &[Val::I32(9)], Some(stop_at)).unwrap();
-                assert!(matches!(progress, Progress::Suspended));
+                assert!(matches!(progress, CallProgress::Suspended));
                 kinds.push(suspend::suspension(&store).unwrap());
                 drop(store);
                 // Given up, and then used again.

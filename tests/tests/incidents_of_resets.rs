@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{in_own_process, trap_code};
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{
     Caller, CodeBounds, Config, Engine, Error, ExternRef, Func, Global, GlobalType, GrowthKind,
     Instance, InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType, Module,
@@ -410,7 +410,7 @@ fn suspended(reset: ResetKind) -> (Store<()>, Instance) {
     });
     let run = instance.get_func(&mut store, "run").unwrap();
     let progress = suspend::call(&mut store, &run, &[], Some(2)).unwrap();
-    assert!(matches!(progress, Progress::Suspended), "{progress:?}");
+    assert!(matches!(progress, CallProgress::Suspended), "{progress:?}");
     (store, instance)
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use std::fmt::Write;
 
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{
     Caller, Engine, Extern, ExternRef, Func, Global, GlobalType, Instance, Memory, MemoryType,
     Module, RefType, Store, Table, TableType, Val,
@@ -399,7 +399,7 @@ fn a_moved_group_goes_on_as_the_original() {
         let function = owner.get_func(&mut group.store, "change_more").unwrap();
         let arguments = [Val::I32(3), group.reference.into()];
         let progress = suspend::call(&mut group.store, &function, &arguments, Some(stop_at));
-        assert!(matches!(progress, Ok(Progress::Suspended)), "{progress:?}");
+        assert!(matches!(progress, Ok(CallProgress::Suspended)), "{progress:?}");
 
         let mut copy = Store::new(modules[0].engine(), group.store.data().clone());
         suspend::copy_to(&group.store, &mut copy, true).unwrap();
@@ -409,7 +409,7 @@ fn a_moved_group_goes_on_as_the_original() {
         let mut copy = Group { store: copy, guests, reference: group.reference };
         for store in [&mut group.store, &mut copy.store] {
             let progress = suspend::resume(&mut *store, None);
-            assert!(matches!(progress, Ok(Progress::Finished(_))), "{progress:?}");
+            assert!(matches!(progress, Ok(CallProgress::Finished(_))), "{progress:?}");
         }
         assert_same(&group.observe(), &copy.observe());
         assert_eq!(group.store.data().calls, copy.store.data().calls);

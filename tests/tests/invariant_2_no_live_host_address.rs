@@ -6,7 +6,7 @@
 mod guests;
 mod oracle;
 
-use pagefork::suspend::{self, Progress};
+use pagefork::suspend::{self, CallProgress};
 use pagefork::{
     Caller, CodeBounds, Config, Engine, ExternRef, GrowthKind, Linker, Module, Result, Store,
     StrategyConfig, Val,
@@ -62,7 +62,7 @@ impl Guest for Synthetic {
         store
     }
 
-    fn call(&self, store: &mut Store<i64>, stop_at: Option<u64>) -> Result<Progress> {
+    fn call(&self, store: &mut Store<i64>, stop_at: Option<u64>) -> Result<CallProgress> {
         let main = suspend::instance(&*store, 2);
         let run = main.get_func(&mut *store, "run").unwrap();
         let held = ExternRef::new(&mut *store, "held")?;
@@ -207,7 +207,7 @@ fn live_addresses_are_seen() {
         let instance = linker.instantiate(&mut store, module).unwrap();
         let function = instance.get_func(&mut store, function).unwrap();
         let progress = suspend::call(&mut store, &function, &[], None).unwrap();
-        assert!(matches!(progress, Progress::Suspended));
+        assert!(matches!(progress, CallProgress::Suspended));
         store
     };
     let compared = |function| compare(&suspended(&module, function), &suspended(&other, function));
@@ -222,7 +222,7 @@ fn live_addresses_are_seen() {
     // This one looks like a stale word, and is found when it is used.
     let stale = compared("on_the_stack").unwrap();
     let mut moved = shift(&mut suspended(&module, "on_the_stack"), &stale).unwrap();
-    let Progress::Finished(results) = suspend::resume(&mut moved, None).unwrap() else {
+    let CallProgress::Finished(results) = suspend::resume(&mut moved, None).unwrap() else {
         panic!("suspended again")
     };
     let Val::I64(value) = results[0] else { panic!("not an i64") };

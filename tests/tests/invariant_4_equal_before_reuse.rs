@@ -4,14 +4,13 @@
 
 mod common;
 
-/// What signal handlers leave on the stack.
 #[path = "invariant_4/signals.rs"]
 mod signals;
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{
     Caller, CodeBounds, Config, Engine, ExternRef, GrowthKind, Instance, InstancePre, Linker,
     Module, PoolConfig, ResetKind, Store, StrategyConfig, Val,
@@ -192,7 +191,7 @@ const MUTATIONS: [(&str, Mutation); 15] = [
         let pauses = instance.get_func(&mut *store, "pauses").unwrap();
         let at = i32(round * 4096 % 100_000);
         let progress = suspend::call(&mut *store, &pauses, &[at], Some(1)).unwrap();
-        assert!(matches!(progress, Progress::Suspended), "{progress:?}");
+        assert!(matches!(progress, CallProgress::Suspended), "{progress:?}");
         std::thread::scope(|scope| {
             scope.spawn(|| suspend::resume(&mut *store, Some(1)).unwrap());
         });

@@ -6,19 +6,14 @@ mod common;
 #[path = "common/accesses.rs"]
 mod accesses;
 
-/// Accesses at all the extremes trap, and nothing else does.
 #[path = "invariant_5/bounds.rs"]
 mod bounds;
-/// The same for further memories and memories of 64 bits, own and imported.
 #[path = "invariant_5/memories.rs"]
 mod memories;
-/// A stack that is used up is a trap.
 #[path = "invariant_5/stack.rs"]
 mod stack;
-/// Faults of the host, and of guests outside their group, are no traps.
 #[path = "invariant_5/faults.rs"]
 mod faults;
-/// Handlers of the embedder get what is theirs.
 #[path = "invariant_5/signals.rs"]
 mod signals;
 

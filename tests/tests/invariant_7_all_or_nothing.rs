@@ -7,7 +7,7 @@ mod common;
 use std::fmt::Debug;
 
 use common::{Held, held, in_own_process, trap_code};
-use pagefork::suspend::{self, Progress};
+use pagefork::suspend::{self, CallProgress};
 use pagefork::{
     Config, Engine, Error, ErrorKind, Extern, ExternRef, Func, Global, GlobalType, Instance,
     LimitError, Linker, Memory, MemoryType, Module, PagesError, PoolConfig, RefType, Store,
@@ -228,7 +228,7 @@ fn a_move_that_fails_leaves_the_target_empty_and_the_source_suspended() {
         let run = instance.get_func(&mut source, "run").unwrap();
         // The first point is the function's entry, the second the host call.
         let progress = suspend::call(&mut source, &run, &[], Some(2));
-        assert!(matches!(progress, Ok(Progress::Suspended)), "{progress:?}");
+        assert!(matches!(progress, Ok(CallProgress::Suspended)), "{progress:?}");
 
         let copy = |source: &mut Store<()>| -> Result<Store<()>, Error> {
             let mut target = Store::new(source.engine(), ());
@@ -248,7 +248,7 @@ fn a_move_that_fails_leaves_the_target_empty_and_the_source_suspended() {
         let target = copy(&mut source).unwrap();
         for mut store in [source, target] {
             match suspend::resume(&mut store, None) {
-                Ok(Progress::Finished(results)) => assert_eq!(results[0].i32(), Some(9)),
+                Ok(CallProgress::Finished(results)) => assert_eq!(results[0].i32(), Some(9)),
                 other => panic!("{other:?}"),
             }
         }

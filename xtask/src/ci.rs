@@ -1,3 +1,5 @@
+//! The steps of continuous integration.
+
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};

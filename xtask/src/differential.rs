@@ -1,3 +1,5 @@
+//! Random modules, run here and in the peer, which must agree.
+
 use crate::host::{self, Host};
 use crate::{Result, guests};
 

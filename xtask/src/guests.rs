@@ -1,3 +1,6 @@
+//! Programs of others, fetched from package registries and verified, and those built from
+//! `guest/`.
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,3 +1,5 @@
+//! The machine: paths, files of the checkout, and commands.
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;

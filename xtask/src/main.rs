@@ -2,21 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-/// `ci`: every check in order, with its time.
 mod ci;
-/// `differential`: random modules, here and in wasmtime.
 mod differential;
-/// `guests`: third-party guests, fetched and verified; own guests, rebuilt.
 mod guests;
-/// Where things are, and how other programs are run.
 mod host;
-/// `sabotage`: patches that break an invariant must make its test fail.
 mod sabotage;
-/// `soak`: tests that take longer than CI does.
 mod soak;
-/// SHA-256, for pinned downloads and built files.
 mod sha256;
-/// `tidy`: what the repository promises about its own files.
 mod tidy;
 
 use std::process::ExitCode;

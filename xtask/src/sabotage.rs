@@ -1,3 +1,5 @@
+//! Sabotage patches: each breaks an invariant on purpose, and a test must notice.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;

@@ -1,3 +1,5 @@
+//! SHA-256, to verify what is fetched.
+
 /// The SHA-256 digest of `bytes`, in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     digest(bytes).iter().map(|word| format!("{word:08x}")).collect()

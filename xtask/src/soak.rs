@@ -1,3 +1,5 @@
+//! Tests that take longer than continuous integration may.
+
 use crate::Result;
 use crate::host::{self, Host};
 

@@ -1,8 +1,7 @@
-/// Names in documents.
+//! Rules that every file of the project keeps.
+
 mod documents;
-/// The order of folders, and names of types.
 mod layers;
-/// What a crate needs to be published.
 mod packages;
 
 use std::collections::{BTreeMap, BTreeSet};

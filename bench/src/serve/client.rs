@@ -1,3 +1,5 @@
+//! Clients in closed loops.
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Barrier;

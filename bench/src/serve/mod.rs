@@ -17,9 +17,7 @@ use crate::measure::{Size, Unit};
 use crate::programs::fetched;
 use crate::report::Report;
 
-/// Clients in closed loops.
 mod client;
-/// The same program in wasmtime.
 #[cfg(feature = "peer-wasi")]
 mod peer;
 

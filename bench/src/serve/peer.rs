@@ -1,3 +1,5 @@
+//! The same program in wasmtime.
+
 use std::time::Duration;
 
 use pagefork_serve::cgi::{self, CgiOutput, VariableOptions};

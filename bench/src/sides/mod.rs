@@ -6,9 +6,7 @@ use ::pagefork::{PoolConfig, PoolCounters, ResetKind};
 use crate::grid::Contestant;
 use crate::shapes::Pages;
 
-/// Pagefork.
 pub(crate) mod pagefork;
-/// Wasmtime.
 #[cfg(feature = "peer")]
 pub(crate) mod wasmtime;
 

@@ -1,3 +1,5 @@
+//! Pagefork.
+
 use pagefork::{
     Cache, Config, Engine, ExternType, Instance, InstancePre, Linker, Module as Compiled,
     ResetKind, Store, StrategyConfig, Val, ValType,

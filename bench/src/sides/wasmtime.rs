@@ -1,3 +1,5 @@
+//! Wasmtime.
+
 use wasmtime::{
     Cache, CacheConfig, Config, Enabled, Engine, ExternType, InstanceAllocationStrategy,
     InstancePre, Linker, Module as Compiled, ModuleExport, Mutability, PoolingAllocationConfig,

@@ -1,3 +1,5 @@
+//! The limit of what is read and kept of debug information.
+
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::Unreadable;
@@ -18,12 +20,12 @@ const KEPT_MAX: u64 = 64 << 20;
 
 /// How much of a module's debug information is still read, and kept, by all who ask
 /// for as long as the module lives.
-pub(super) struct Budget {
+pub(super) struct ReadBudget {
     steps: AtomicI64,
     kept: AtomicI64,
 }
 
-impl Budget {
+impl ReadBudget {
     /// For debug information of `size` bytes.
     pub(super) fn new(size: u64) -> Self {
         let steps = size.saturating_mul(STEPS_PER_BYTE).saturating_add(SMALL);
@@ -66,13 +68,13 @@ mod tests {
 
     #[test]
     fn what_is_exhausted_stays_so() {
-        let budget = Budget::new(0);
+        let budget = ReadBudget::new(0);
         assert!(budget.read(SMALL as usize).is_ok() && !budget.is_exhausted());
         assert!(budget.read(1).is_err() && budget.is_exhausted());
         assert!(budget.read(usize::MAX).is_err() && budget.read(0).is_err());
         assert!(budget.keep(SMALL as usize).is_ok());
         for size in [1, u64::MAX] {
-            assert!(Budget::new(size).keep(KEPT_MAX as usize + 1).is_err());
+            assert!(ReadBudget::new(size).keep(KEPT_MAX as usize + 1).is_err());
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Function names of Rust and C++ as the source has them.
+
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 

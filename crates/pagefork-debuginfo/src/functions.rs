@@ -1,7 +1,9 @@
+//! Functions of a compilation unit, and what is inlined into them.
+
 use gimli::{AttributeValue, EntriesRaw, UnitRef};
 
-use super::budget::Budget;
-use super::lines::Place;
+use super::budget::ReadBudget;
+use super::lines::LinePlace;
 use super::ranges::{self, Extent, RangeAttributes};
 use super::{Dwarf, Slice, Unreadable};
 
@@ -17,11 +19,11 @@ const NESTING_MAX: usize = 256;
 pub(super) struct Functions {
     functions: Box<[Extent<u32>]>,
     /// By function, then by level, then by address.
-    inlined: Box<[(Key, Inlined)]>,
+    inlined: Box<[(FunctionKey, Inlined)]>,
 }
 
 /// The function that something is inlined into, how deep, and where it begins.
-type Key = (u32, u8, u32);
+type FunctionKey = (u32, u8, u32);
 
 /// Something inlined: up to which address, the entry that says what, and from where it
 /// was called.
@@ -29,18 +31,18 @@ type Key = (u32, u8, u32);
 pub(super) struct Inlined {
     end: u32,
     pub(super) entry: u32,
-    pub(super) call: Place,
+    pub(super) call: LinePlace,
 }
 
 /// A function at an address, and what is inlined there, the outermost first. Entries
 /// are offsets in the unit.
-pub(super) struct Found {
+pub(super) struct FoundFunction {
     pub(super) entry: u32,
     pub(super) inlined: Vec<Inlined>,
 }
 
 /// An entry that encloses the next one.
-struct Open {
+struct OpenFunction {
     depth: isize,
     function: u32,
     /// Levels of inlined functions around its children.
@@ -52,12 +54,12 @@ impl Functions {
     pub(super) fn read(
         dwarf: &Dwarf<'_>,
         unit: &gimli::Unit<Slice<'_>>,
-        budget: &Budget,
+        budget: &ReadBudget,
     ) -> Result<Self, Unreadable> {
         let unit = UnitRef::new(dwarf, unit);
         budget.read(unit.header.unit_length())?;
-        let (mut functions, mut inlined) = (Vec::new(), Vec::<(Key, Inlined)>::new());
-        let mut open: Vec<Open> = Vec::new();
+        let (mut functions, mut inlined) = (Vec::new(), Vec::<(FunctionKey, Inlined)>::new());
+        let mut open: Vec<OpenFunction> = Vec::new();
         let mut entries = unit.entries_raw(None)?;
         while !entries.is_empty() {
             let (entry, depth) = (entries.next_offset().0 as u32, entries.next_depth());
@@ -76,21 +78,21 @@ impl Functions {
                         functions.push(Extent { begin: range.start, end: range.end, of: entry });
                         Ok(())
                     })?;
-                    open.push(Open { depth, function: entry, level: 0 });
+                    open.push(OpenFunction { depth, function: entry, level: 0 });
                 }
                 gimli::DW_TAG_inlined_subroutine
-                    if let Some(&Open { function, level, .. }) = open.last()
+                    if let Some(&OpenFunction { function, level, .. }) = open.last()
                         && usize::from(level) < INLINED_MAX =>
                 {
                     let (ranges, call) = read_attributes(&mut entries, attributes)?;
                     ranges.read(unit, budget, |range| {
-                        budget.keep(size_of::<(Key, Inlined)>())?;
+                        budget.keep(size_of::<(FunctionKey, Inlined)>())?;
                         let end = range.end;
                         inlined
                             .push(((function, level, range.start), Inlined { end, entry, call }));
                         Ok(())
                     })?;
-                    open.push(Open { depth, function, level: level + 1 });
+                    open.push(OpenFunction { depth, function, level: level + 1 });
                 }
                 _ => entries.skip_attributes(attributes)?,
             }
@@ -104,7 +106,7 @@ impl Functions {
     }
 
     /// The function with the code at an address.
-    pub(super) fn find(&self, address: u32) -> Option<Found> {
+    pub(super) fn find(&self, address: u32) -> Option<FoundFunction> {
         let entry = ranges::at(&self.functions, address).next()?;
         let mut inlined = Vec::new();
         for level in 0..INLINED_MAX as u8 {
@@ -118,7 +120,7 @@ impl Functions {
             }
             inlined.push(found);
         }
-        Some(Found { entry, inlined })
+        Some(FoundFunction { entry, inlined })
     }
 }
 
@@ -126,9 +128,9 @@ impl Functions {
 fn read_attributes<'a>(
     entries: &mut EntriesRaw<'_, Slice<'a>>,
     attributes: &[gimli::AttributeSpecification],
-) -> Result<(RangeAttributes<'a>, Place), Unreadable> {
+) -> Result<(RangeAttributes<'a>, LinePlace), Unreadable> {
     let mut ranges = RangeAttributes::default();
-    let mut call = Place::default();
+    let mut call = LinePlace::default();
     for attribute in attributes {
         let attribute = entries.read_attribute(*attribute)?;
         ranges.note(&attribute);

@@ -4,24 +4,17 @@
 //! A module's author writes that information, and whoever gets a backtrace reads it,
 //! so reading it is bounded, whatever it says: no recursion, so no depth of nesting
 //! overflows a stack; every part of it is read once and put into tables that look-ups
-//! search; and all that is read and kept is charged to a [`Budget`], which grows with
+//! search; and all that is read and kept is charged to a [`ReadBudget`], which grows with
 //! its size. What is beyond has no lines, and backtraces say so.
 
 #![forbid(unsafe_code)]
 
-/// Names as the source has them.
 mod demangle;
-/// How much is read and kept.
 mod budget;
-/// Functions, and what is inlined into them.
 mod functions;
-/// Lines of code.
 mod lines;
-/// Ranges of addresses.
 mod ranges;
-/// Strings.
 mod strings;
-/// Compilation units.
 mod units;
 
 use std::fmt;
@@ -33,7 +26,7 @@ use gimli::{EndianSlice, LittleEndian};
 use pagefork_layout::code::DebugInfo;
 use pagefork_layout::text::OneLine;
 
-use self::budget::Budget;
+use self::budget::ReadBudget;
 use self::strings::Names;
 use self::units::Units;
 
@@ -82,7 +75,7 @@ impl From<gimli::Error> for Unreadable {
 /// What is known of the debug information of a module.
 pub struct Sources {
     units: Units,
-    budget: Budget,
+    budget: ReadBudget,
 }
 
 impl Sources {
@@ -92,7 +85,7 @@ impl Sources {
         if size == 0 {
             return None;
         }
-        let budget = Budget::new(size as u64);
+        let budget = ReadBudget::new(size as u64);
         Some(Self { units: Units::read(&dwarf(debug), &budget), budget })
     }
 
@@ -123,7 +116,7 @@ impl Sources {
         let mut names = Names::new(&self.units, &dwarf, &self.budget);
         let mut place = row.unwrap_or_default();
         let mut locations = Vec::new();
-        let mut add = |place: lines::Place, function: Option<String>| {
+        let mut add = |place: lines::LinePlace, function: Option<String>| {
             let file = tables.lines.file(place.file).map(str::to_owned);
             let line = (place.line > 0).then_some(place.line);
             let column = line.and((place.column > 0).then_some(place.column));

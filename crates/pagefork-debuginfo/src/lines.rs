@@ -1,6 +1,8 @@
+//! Lines of source code by address.
+
 use gimli::{ColumnType, Reader};
 
-use super::budget::Budget;
+use super::budget::ReadBudget;
 use super::ranges::{self, Extent};
 use super::units::Unit;
 use super::{Dwarf, Slice, Unreadable, strings};
@@ -14,25 +16,25 @@ const HEADER_MAX: usize = 1 << 20;
 #[derive(Default)]
 pub(super) struct Lines {
     files: Box<[Box<str>]>,
-    rows: Box<[Row]>,
+    rows: Box<[LineRow]>,
     /// Of each sequence, its first row, and the row after its last.
     sequences: Box<[Extent<(u32, u32)>]>,
 }
 
-struct Row {
+struct LineRow {
     address: u32,
-    place: Place,
+    place: LinePlace,
 }
 
 /// A place in source code: lines and columns from 1, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LinePlace {
     pub(super) file: u32,
     pub(super) line: u32,
     pub(super) column: u32,
 }
 
-impl Default for Place {
+impl Default for LinePlace {
     /// Nowhere: no list of files is as long.
     fn default() -> Self {
         Self { file: u32::MAX, line: 0, column: 0 }
@@ -44,21 +46,21 @@ impl Lines {
     pub(super) fn read(
         dwarf: &Dwarf<'_>,
         unit: &Unit,
-        budget: &Budget,
+        budget: &ReadBudget,
     ) -> Result<Self, Unreadable> {
         let start = unit.lines.ok_or(Unreadable)?;
         budget.read(program_size(dwarf, start)?)?;
         let program = dwarf.debug_line.program(start, unit.address_size, None, None)?;
         let files = files(dwarf, unit, program.header(), budget)?;
 
-        let (mut rows, mut sequences) = (Vec::<Row>::new(), Vec::new());
+        let (mut rows, mut sequences) = (Vec::<LineRow>::new(), Vec::new());
         let mut first = 0;
         let mut program = program.rows();
         while let Some((_, row)) = program.next_row()? {
             budget.read(1)?;
             let Ok(address) = u32::try_from(row.address()) else { break };
             if row.end_sequence() {
-                if let Some(begin) = rows.get(first).map(|row: &Row| row.address)
+                if let Some(begin) = rows.get(first).map(|row: &LineRow| row.address)
                     && 0 < begin
                     && begin < address
                 {
@@ -72,7 +74,7 @@ impl Lines {
                 continue;
             }
             let number = |number: u64| u32::try_from(number).unwrap_or(0);
-            let place = Place {
+            let place = LinePlace {
                 file: u32::try_from(row.file_index()).unwrap_or(u32::MAX),
                 line: row.line().map_or(0, |line| number(line.get())),
                 column: match row.column() {
@@ -84,8 +86,8 @@ impl Lines {
                 Some(last) if last.address == address => last.place = place,
                 Some(last) if last.place == place => {}
                 _ => {
-                    budget.keep(size_of::<Row>())?;
-                    rows.push(Row { address, place });
+                    budget.keep(size_of::<LineRow>())?;
+                    rows.push(LineRow { address, place });
                 }
             }
         }
@@ -95,7 +97,7 @@ impl Lines {
     }
 
     /// Where the code at an address comes from.
-    pub(super) fn find(&self, address: u32) -> Option<Place> {
+    pub(super) fn find(&self, address: u32) -> Option<LinePlace> {
         let (first, end) = ranges::at(&self.sequences, address).next()?;
         let rows = &self.rows[first as usize..end as usize];
         let next = rows.partition_point(|row| row.address <= address);
@@ -136,7 +138,7 @@ fn files(
     dwarf: &Dwarf<'_>,
     unit: &Unit,
     header: &gimli::LineProgramHeader<Slice<'_>>,
-    budget: &Budget,
+    budget: &ReadBudget,
 ) -> Result<Box<[Box<str>]>, Unreadable> {
     let mut files: Vec<Box<str>> = Vec::new();
     // Up to version 4 there is no file 0.

@@ -1,8 +1,10 @@
+//! Ranges of addresses.
+
 use std::ops::Range;
 
 use gimli::{AttributeValue, UnitRef};
 
-use super::budget::Budget;
+use super::budget::ReadBudget;
 use super::{Slice, Unreadable};
 
 /// At most this many ranges that begin before an address are looked at for one that
@@ -42,7 +44,7 @@ impl<'a> RangeAttributes<'a> {
     pub(super) fn read(
         &self,
         unit: UnitRef<'_, Slice<'a>>,
-        budget: &Budget,
+        budget: &ReadBudget,
         mut each: impl FnMut(Range<u32>) -> Result<(), Unreadable>,
     ) -> Result<(), Unreadable> {
         let mut add = |begin: u64, end: u64| {

@@ -1,6 +1,8 @@
+//! Names and strings in debug information.
+
 use gimli::{AttributeValue, EntriesRaw, Reader, Section, UnitOffset};
 
-use super::budget::Budget;
+use super::budget::ReadBudget;
 use super::units::{Unit, Units};
 use super::{Dwarf, Slice};
 use crate::demangle::{self, demangle};
@@ -52,13 +54,13 @@ fn from<'a>(section: &Slice<'a>, offset: usize) -> Option<Slice<'a>> {
 pub(super) struct Names<'a, 'd> {
     units: &'a Units,
     dwarf: &'a Dwarf<'d>,
-    budget: &'a Budget,
+    budget: &'a ReadBudget,
     read: usize,
     demangled: usize,
 }
 
 impl<'a, 'd> Names<'a, 'd> {
-    pub(super) fn new(units: &'a Units, dwarf: &'a Dwarf<'d>, budget: &'a Budget) -> Self {
+    pub(super) fn new(units: &'a Units, dwarf: &'a Dwarf<'d>, budget: &'a ReadBudget) -> Self {
         Self { units, dwarf, budget, read: 0, demangled: 0 }
     }
 

@@ -1,3 +1,5 @@
+//! Compilation units, and the addresses that they cover.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -7,7 +9,7 @@ use gimli::{
     Section, UnitHeader, UnitRef,
 };
 
-use super::budget::Budget;
+use super::budget::ReadBudget;
 use super::functions::Functions;
 use super::lines::Lines;
 use super::ranges::{self, Extent, RangeAttributes};
@@ -56,7 +58,7 @@ pub(super) struct Tables {
 
 impl Units {
     /// Finds out where units are, and which code they are about.
-    pub(super) fn read(dwarf: &Dwarf<'_>, budget: &Budget) -> Self {
+    pub(super) fn read(dwarf: &Dwarf<'_>, budget: &ReadBudget) -> Self {
         let mut units = Self::default();
         let mut headers = dwarf.units();
         // What follows a unit that makes no sense cannot be found.
@@ -76,7 +78,11 @@ impl Units {
         units
     }
 
-    fn add(&mut self, header: &UnitHeader<Slice<'_>>, budget: &Budget) -> Result<(), Unreadable> {
+    fn add(
+        &mut self,
+        header: &UnitHeader<Slice<'_>>,
+        budget: &ReadBudget,
+    ) -> Result<(), Unreadable> {
         budget.read(header.size_of_header())?;
         budget.keep(size_of::<Unit>())?;
         let encoding = header.encoding();
@@ -110,7 +116,7 @@ impl Units {
         index: usize,
         dwarf: &Dwarf<'_>,
         last: &mut Option<(usize, Arc<Abbreviations>)>,
-        budget: &Budget,
+        budget: &ReadBudget,
     ) -> Result<(), Unreadable> {
         let at = self.units[index].abbreviations;
         let abbreviations = match last {
@@ -174,7 +180,7 @@ impl Units {
     }
 
     /// What is in a unit, read when it is first asked for.
-    pub(super) fn tables(&self, index: usize, dwarf: &Dwarf<'_>, budget: &Budget) -> &Tables {
+    pub(super) fn tables(&self, index: usize, dwarf: &Dwarf<'_>, budget: &ReadBudget) -> &Tables {
         let unit = &self.units[index];
         unit.tables.get_or_init(|| {
             let lines = Lines::read(dwarf, unit, budget).unwrap_or_default();
@@ -189,7 +195,7 @@ impl Units {
         &self,
         unit: &Unit,
         dwarf: &Dwarf<'d>,
-        budget: &Budget,
+        budget: &ReadBudget,
     ) -> Result<gimli::Unit<Slice<'d>>, Unreadable> {
         let at = unit.abbreviations;
         let mut known = self.abbreviations.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +222,7 @@ impl Units {
         &self,
         at: usize,
         dwarf: &Dwarf<'_>,
-        budget: &Budget,
+        budget: &ReadBudget,
     ) -> Result<Abbreviations, Unreadable> {
         let size = self.abbreviations_size(at, dwarf);
         budget.read(size)?;

@@ -8,11 +8,8 @@
 
 #![forbid(unsafe_code)]
 
-/// The runner: directives in, a report out.
 mod runner;
-/// The module `spectest` that scripts import from.
 mod spectest;
-/// Script constants as values, and values against expected patterns.
 mod value;
 
-pub use runner::{Failure, Report, ScriptError, WastRunner, World};
+pub use runner::{Report, ScriptError, ScriptFailure, WastRunner, World};

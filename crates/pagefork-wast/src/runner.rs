@@ -1,3 +1,5 @@
+//! The runner: directives in, a report out.
+
 use std::collections::HashMap;
 
 use pagefork::{
@@ -15,7 +17,7 @@ pub struct WastRunner {
     world: World,
     /// Module definitions by their names; the latest one also under none.
     definitions: HashMap<Option<String>, Module>,
-    call: Box<Call>,
+    call: Box<ScriptCall>,
     /// Names whose latest instance could not be made, and the line of its module.
     missing: HashMap<Option<String>, usize>,
     /// The line of a refused module that the present directive is about.
@@ -33,7 +35,7 @@ pub struct World {
 }
 
 /// How functions of a world are called, with arguments of their types.
-type Call = dyn FnMut(&mut World, &Func, &[Val]) -> Result<Vec<Val>, Error>;
+type ScriptCall = dyn FnMut(&mut World, &Func, &[Val]) -> Result<Vec<Val>, Error>;
 
 /// What running a script came to.
 #[derive(Clone, Debug, Default)]
@@ -41,13 +43,13 @@ pub struct Report {
     /// How many directives passed.
     pub passed: usize,
     /// Those that did not, in the order of the script.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<ScriptFailure>,
 }
 
 /// A directive that did not pass.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{file}:{line}: {message}")]
-pub struct Failure {
+pub struct ScriptFailure {
     /// The script's name.
     pub file: String,
     /// The directive's line, from 1.
@@ -131,7 +133,7 @@ impl WastRunner {
                 Ok(()) => report.passed += 1,
                 Err(message) => {
                     let (file, about) = (file.to_owned(), self.about);
-                    report.failures.push(Failure { file, line, message, about });
+                    report.failures.push(ScriptFailure { file, line, message, about });
                 }
             }
         }

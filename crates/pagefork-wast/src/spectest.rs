@@ -1,3 +1,5 @@
+//! The module `spectest` that scripts import from.
+
 use pagefork::{
     Error, Func, FuncType, Global, GlobalType, Linker, Memory, MemoryType, RefType, Store, Table,
     TableType, Val, ValType,

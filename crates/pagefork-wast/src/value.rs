@@ -1,3 +1,5 @@
+//! Script constants as values, and values against expected patterns.
+
 use pagefork::{ExternRef, Store, Val};
 use wast::WastArg;
 use wast::WastRet;

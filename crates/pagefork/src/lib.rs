@@ -29,15 +29,10 @@ compile_error!("pagefork runs guests on Linux on x86-64 only");
 
 // Layers, each of which uses only those below it.
 
-/// What an embedder touches.
 mod api;
-/// What happens.
 mod run;
-/// What a store is.
 mod store;
-/// What is compiled.
 mod code;
-/// What everything stands on.
 mod base;
 
 pub use crate::api::func::Caller;

@@ -1,7 +1,7 @@
 //! Exceptions lie in guests' pages: how much room they take, when it is free
 //! again, and that they move with the guest.
 
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{
     Caller, Config, Engine, ErrorKind, Exception, ExnRef, Func, FuncType, Global, GlobalType,
     Instance, Linker, Module, RefType, Result, Store, Table, TableType, Tag, Trap, TrapCode, Val,
@@ -253,18 +253,18 @@ fn a_guest_moved_at_any_point_catches_where_it_is() -> Result<()> {
         let (mut store, instance) = wanderer(&engine, &modules)?;
         let run = instance.get_func(&mut store, "run").unwrap();
         let mut progress = suspend::call(&mut store, &run, &params, Some(point))?;
-        if let Progress::Finished(_) = progress {
+        if let CallProgress::Finished(_) = progress {
             break;
         }
         // Elsewhere at this point, and at each fifth from here.
-        while let Progress::Suspended = progress {
+        while let CallProgress::Suspended = progress {
             let mut target = Store::new(&engine, *store.data());
             suspend::copy_to(&store, &mut target, true)?;
             store.close();
             store = target;
             progress = suspend::resume(&mut store, Some(5))?;
         }
-        let Progress::Finished(values) = progress else { unreachable!() };
+        let CallProgress::Finished(values) = progress else { unreachable!() };
         assert_eq!(values[0].i32(), expected[0].i32(), "point {point}");
         assert!(zones(&store) == expected_zones, "point {point}");
     }

@@ -1,7 +1,7 @@
 //! Several memories, and memories and tables that are indexed by 64 bits, seen
 //! by the embedder.
 
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{
     Config, Engine, ErrorKind, Extern, ExternType, Func, Instance, LimitError, LinkError, Memory,
     MemoryType, Module, RefType, Result, Store, StoreLimits, Table, TableType, Trap, TrapCode, Val,
@@ -295,7 +295,7 @@ fn a_moved_guest_has_all_its_memories() -> Result<()> {
         let guest = Instance::new(&mut source, &module, &[host.into()])?;
         let run = guest.get_func(&mut source, "run").unwrap();
         let progress = suspend::call(&mut source, &run, &[], Some(stop_at))?;
-        let Progress::Suspended = progress else {
+        let CallProgress::Suspended = progress else {
             assert!(stop_at > 1, "it can be suspended");
             return Ok(());
         };
@@ -307,7 +307,7 @@ fn a_moved_guest_has_all_its_memories() -> Result<()> {
             assert!(suspend::zone_bytes(&target, 1, Zone::Memory(own)).1 == bytes);
         }
         drop(source);
-        let Progress::Finished(results) = suspend::resume(&mut target, None)? else {
+        let CallProgress::Finished(results) = suspend::resume(&mut target, None)? else {
             panic!("it runs to its end");
         };
         let expected = i64::from(b's') + 1 + 2 + 3 + 4;

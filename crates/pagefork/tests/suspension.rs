@@ -1,7 +1,7 @@
 //! A guest can be suspended at any host call or interruption point, is nothing
 //! but pages then, and goes on as if nothing had happened, wherever it lies.
 
-use pagefork::suspend::{self, FrameWordKind, Progress, Suspension, Zone};
+use pagefork::suspend::{self, CallProgress, FrameWordKind, Suspension, Zone};
 use pagefork::{
     Caller, Engine, Func, Instance, Linker, Module, Result, Store, Trap, TrapCode, UsageError, Val,
 };
@@ -106,11 +106,11 @@ fn count_points(engine: &Engine, modules: &(Module, Module)) -> Result<u64> {
     let run = instance.get_func(&mut store, "run").unwrap();
     let mut count = 0;
     let mut progress = suspend::call(&mut store, &run, &PARAM, Some(1))?;
-    while let Progress::Suspended = progress {
+    while let CallProgress::Suspended = progress {
         count += 1;
         progress = suspend::resume(&mut store, Some(1))?;
     }
-    let Progress::Finished(values) = progress else { unreachable!() };
+    let CallProgress::Finished(values) = progress else { unreachable!() };
     assert_eq!(shown(&values), undisturbed(engine, modules)?.0);
     Ok(count)
 }
@@ -133,7 +133,7 @@ fn a_guest_moved_at_any_point_ends_as_the_undisturbed_one() -> Result<()> {
         let (mut store, instance) = start(&engine, &modules)?;
         let run = instance.get_func(&mut store, "run").unwrap();
         let progress = suspend::call(&mut store, &run, &PARAM, Some(point))?;
-        assert!(matches!(progress, Progress::Suspended));
+        assert!(matches!(progress, CallProgress::Suspended));
         match suspend::suspension(&store) {
             Some(Suspension::HostCall) => host_calls += 1,
             _ => interrupts += 1,
@@ -148,11 +148,11 @@ fn a_guest_moved_at_any_point_ends_as_the_undisturbed_one() -> Result<()> {
         drop(store);
         // Twice, the second time a few points later.
         let mut store = target;
-        if let Progress::Suspended = suspend::resume(&mut store, Some(point % 7 + 1))? {
+        if let CallProgress::Suspended = suspend::resume(&mut store, Some(point % 7 + 1))? {
             let mut target = Store::new(&engine, *store.data());
             suspend::copy_to(&store, &mut target, true)?;
             store.close();
-            let Progress::Finished(values) = suspend::resume(&mut target, None)? else {
+            let CallProgress::Finished(values) = suspend::resume(&mut target, None)? else {
                 panic!("suspended again")
             };
             assert_eq!(shown(&values), expected.0, "point {point}");
@@ -258,7 +258,7 @@ fn a_suspended_store_refuses_other_calls_until_it_goes_on() -> Result<()> {
         let error = run.call(&mut store, &PARAM, &mut results).unwrap_err();
         assert_eq!(error.downcast_ref(), Some(&UsageError::Suspended));
     }
-    let Progress::Finished(values) = suspend::resume(&mut store, None)? else { panic!() };
+    let CallProgress::Finished(values) = suspend::resume(&mut store, None)? else { panic!() };
     assert_eq!(shown(&values), undisturbed(&engine, &modules)?.0);
     run.call(&mut store, &PARAM, &mut results)?;
 
@@ -291,10 +291,10 @@ fn a_host_function_can_ask_unless_it_is_nested() -> Result<()> {
     });
     let instance = Instance::new(&mut store, &module, &[ask.into()])?;
     let run = instance.get_func(&mut store, "run").unwrap();
-    let Progress::Suspended = suspend::call(&mut store, &run, &[Val::I32(4)], None)? else {
+    let CallProgress::Suspended = suspend::call(&mut store, &run, &[Val::I32(4)], None)? else {
         panic!("not suspended")
     };
-    let Progress::Finished(values) = suspend::resume(&mut store, None)? else { panic!() };
+    let CallProgress::Finished(values) = suspend::resume(&mut store, None)? else { panic!() };
     assert_eq!(values[0].i32(), Some(41));
     let error = suspend::call(&mut store, &run, &[Val::I32(0)], None).unwrap_err();
     assert_eq!(error.downcast_ref(), Some(&UsageError::Nested));
@@ -337,7 +337,7 @@ fn a_suspended_guest_belongs_to_no_thread() -> Result<()> {
     let (mut store, instance) = start(&engine, &modules)?;
     let run = instance.get_func(&mut store, "run").unwrap();
     let mut progress = suspend::call(&mut store, &run, &PARAM, Some(10))?;
-    while let Progress::Suspended = progress {
+    while let CallProgress::Suspended = progress {
         (store, progress) = std::thread::spawn(move || {
             let progress = suspend::resume(&mut store, Some(10))?;
             Ok::<_, pagefork::Error>((store, progress))
@@ -345,7 +345,7 @@ fn a_suspended_guest_belongs_to_no_thread() -> Result<()> {
         .join()
         .unwrap()?;
     }
-    let Progress::Finished(values) = progress else { unreachable!() };
+    let CallProgress::Finished(values) = progress else { unreachable!() };
     assert_eq!(shown(&values), expected);
     Ok(())
 }

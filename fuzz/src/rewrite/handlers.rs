@@ -1,3 +1,5 @@
+//! Handlers of exceptions, and what throws them.
+
 use wasm_encoder::reencode::{Reencode, RoundtripReencoder};
 use wasm_encoder::{BlockType, Catch, Function, Instruction, RefType, ValType};
 use wasmparser::FuncType;

@@ -3,11 +3,8 @@
 //! and typed function references, which it only makes together with the types of
 //! garbage collection.
 
-/// Handlers of exceptions, and what throws them.
 mod handlers;
-/// Operators by their types.
 mod operations;
-/// What makes intermediate values visible.
 mod probes;
 
 use wasm_encoder::reencode::{Error, Reencode, RoundtripReencoder, utils};

@@ -1,3 +1,5 @@
+//! Operators by their types.
+
 use wasm_encoder::Instruction;
 
 /// A type that operations take and leave: its number among the locals of probes.

@@ -1,3 +1,5 @@
+//! What makes intermediate values visible.
+
 use wasm_encoder::{Function, Instruction, ValType};
 use wasmparser::{FuncValidator, Operator, ValidatorResources};
 

@@ -1,3 +1,5 @@
+//! Graphviz, a library of C functions.
+
 use std::collections::BTreeMap;
 
 use pagefork::{Engine, Linker, Memory, Module, Store, TypedFunc};

@@ -1,8 +1,6 @@
 //! Running guests as a shell would, and what to do when one is not there.
 
-/// Graphviz, a library of C functions.
 pub(crate) mod graphviz;
-/// Ruby, a reactor with an interface of its own.
 pub(crate) mod ruby;
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+//! Ruby, a reactor with an interface of its own.
+
 use std::path::Path;
 
 use pagefork::{Caller, Instance, Linker, Memory, Module, Store, WasmValues};

@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Range;
 use std::thread;
 
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{Result, Store, Val};
 use pagefork_layout::link;
 
@@ -25,7 +25,7 @@ pub trait Guest: Sync {
     fn start(&self, which: usize) -> Store<Self::Data>;
 
     /// Calls the guest, up to a point, see [`suspend::call`].
-    fn call(&self, store: &mut Store<Self::Data>, stop_at: Option<u64>) -> Result<Progress>;
+    fn call(&self, store: &mut Store<Self::Data>, stop_at: Option<u64>) -> Result<CallProgress>;
 
     /// What a run that ended did to the world outside.
     fn seen(&self, store: &Store<Self::Data>) -> String;
@@ -335,7 +335,7 @@ impl<T: Default + Send + 'static> Pair<T> {
     /// # Panics
     /// If they differ.
     #[track_caller]
-    pub fn step(&mut self, step: impl Fn(&mut Store<T>) -> Result<Progress> + Sync) -> Step {
+    pub fn step(&mut self, step: impl Fn(&mut Store<T>) -> Result<CallProgress> + Sync) -> Step {
         let [a, b] = &mut self.stores;
         let (a, b) = thread::scope(|scope| {
             let b = scope.spawn(|| step(b));
@@ -344,7 +344,7 @@ impl<T: Default + Send + 'static> Pair<T> {
         let stale = compare(&self.stores[0], &self.stores[1])
             .unwrap_or_else(|message| panic!("after {}: {message}", self.counts));
         match (a, b) {
-            (Ok(Progress::Suspended), Ok(Progress::Suspended)) => {
+            (Ok(CallProgress::Suspended), Ok(CallProgress::Suspended)) => {
                 self.counts.add(&stale);
                 Step::Suspended(stale)
             }
@@ -386,15 +386,17 @@ impl<T: Default + Send + 'static> Pair<T> {
 }
 
 /// How a run ended, in words that do not depend on the store.
-pub fn outcome(result: &Result<Progress>) -> String {
+pub fn outcome(result: &Result<CallProgress>) -> String {
     let number = |value: &Val| match value {
         Val::FuncRef(function) => format!("funcref {}", function.is_some()),
         Val::ExternRef(value) => format!("externref {}", value.is_some()),
         number => format!("{number:?}"),
     };
     match result {
-        Ok(Progress::Suspended) => "suspended".to_owned(),
-        Ok(Progress::Finished(values)) => values.iter().map(number).collect::<Vec<_>>().join(", "),
+        Ok(CallProgress::Suspended) => "suspended".to_owned(),
+        Ok(CallProgress::Finished(values)) => {
+            values.iter().map(number).collect::<Vec<_>>().join(", ")
+        }
         Err(error) => format!("{error}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Real programs as guests of the oracle: whatever they ask the host for is the
 //! same in every run.
 
-use pagefork::suspend::{self, Progress};
+use pagefork::suspend::{self, CallProgress};
 use pagefork::{Caller, Linker, Module, Result, Store};
 use pagefork_wasi::{OutputKind, StdinKind, WasiCtx, WasiCtxBuilder};
 
@@ -56,7 +56,7 @@ impl Guest for Program {
         store
     }
 
-    fn call(&self, store: &mut Store<Host>, stop_at: Option<u64>) -> Result<Progress> {
+    fn call(&self, store: &mut Store<Host>, stop_at: Option<u64>) -> Result<CallProgress> {
         let instance = suspend::instance(&*store, 1);
         let start = instance.get_func(&mut *store, "_start").expect("a command");
         suspend::call(store, &start, &[], stop_at)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use pagefork::suspend::{self, Progress, Zone};
+use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{Config, Engine, Error, Func, Result, Store, UsageError, Val};
 use pagefork_wast::{Report, WastRunner, World};
 use wast::lexer::Lexer;
@@ -43,7 +43,7 @@ pub fn run(file: &str, script: &str) -> (Report, Counts, Vec<String>) {
     let (count_here, count_there) = (Arc::clone(&moves), Arc::clone(&moves));
 
     let there = move || {
-        let meet = move |world: &mut World, progress: &Result<Progress>| {
+        let meet = move |world: &mut World, progress: &Result<CallProgress>| {
             let engine = world.store.engine().clone();
             let store = std::mem::replace(&mut world.store, Store::new(&engine, ()));
             to_here.send((store, outcome(progress))).expect("the other runner waits");
@@ -54,14 +54,14 @@ pub fn run(file: &str, script: &str) -> (Report, Counts, Vec<String>) {
         run_meeting(file, script, count_there, meet)
     };
     let here = move || {
-        let meet = move |world: &mut World, progress: &Result<Progress>| {
+        let meet = move |world: &mut World, progress: &Result<CallProgress>| {
             let (store, there) = from_there.recv().expect("the other runner comes");
             let here = outcome(progress);
             let compared = match here == there {
                 true => compare(&world.store, &store),
                 false => Err(format!("one is {here}, the other {there}")),
             };
-            let suspended = matches!(progress, Ok(Progress::Suspended));
+            let suspended = matches!(progress, Ok(CallProgress::Suspended));
             let stale = compared.as_ref().cloned().unwrap_or_default();
             found.send((suspended, compared)).expect("somebody looks afterwards");
             to_there.send((store, stale.clone())).expect("the other runner waits");
@@ -93,7 +93,7 @@ fn run_meeting(
     file: &str,
     script: &str,
     moves: Arc<AtomicU64>,
-    meet: impl FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord> + 'static,
+    meet: impl FnMut(&mut World, &Result<CallProgress>) -> Vec<StaleWord> + 'static,
 ) -> Report {
     // Room for tables to grow is compared and copied, too: here it is not large.
     let mut config = Config::new();
@@ -114,7 +114,7 @@ struct Calls<F> {
     moves: Arc<AtomicU64>,
 }
 
-impl<F: FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord>> Calls<F> {
+impl<F: FnMut(&mut World, &Result<CallProgress>) -> Vec<StaleWord>> Calls<F> {
     /// Calls a function, and suspends it: at the first points of the call, then at
     /// fewer and fewer. Its world moves each time, unless it is large: scripts
     /// never drop an instance, and all of them move together.
@@ -131,9 +131,9 @@ impl<F: FnMut(&mut World, &Result<Progress>) -> Vec<StaleWord>> Calls<F> {
         for suspensions in 1.. {
             let stale = (self.meet)(world, &progress);
             match progress {
-                Ok(Progress::Finished(results)) => return Ok(results),
+                Ok(CallProgress::Finished(results)) => return Ok(results),
                 Err(error) => return Err(error),
-                Ok(Progress::Suspended) => {}
+                Ok(CallProgress::Suspended) => {}
             }
             self.credit += CREDIT;
             if self.credit >= size(&world.store) {

@@ -1,3 +1,5 @@
+//! Names in documents: what they name exists.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

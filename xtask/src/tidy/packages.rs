@@ -1,3 +1,5 @@
+//! What a crate needs to be published.
+
 use std::path::Path;
 
 use super::Files;

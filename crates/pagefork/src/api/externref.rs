@@ -1,3 +1,5 @@
+//! References to host values as embedders make and read them.
+
 use std::any::Any;
 use std::sync::Arc;
 

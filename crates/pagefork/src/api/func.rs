@@ -1,3 +1,5 @@
+//! Functions as embedders make and call them, and what host functions know of their caller.
+
 use pagefork_layout::module::FuncType;
 
 use crate::api::host_func::IntoFunc;
@@ -7,9 +9,9 @@ use crate::api::typed::{TypedFunc, WasmValues};
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
 use crate::code::engine::Engine;
-use crate::run::enter::{self, Outcome};
+use crate::run::enter::{self, CallOutcome};
 use crate::store::group::StoreGroup;
-use crate::store::handle::Entry;
+use crate::store::handle::Callee;
 use crate::store::handle::Func;
 use crate::store::handle::cells;
 use crate::store::handle::read_results;
@@ -90,7 +92,7 @@ impl Func {
             param.check_type(inner, *ty, || format!("parameter {i}"))?;
         }
         match self.entry(inner) {
-            Entry::Guest(target) => {
+            Callee::Guest(target) => {
                 let cells = cells(&target);
                 // SAFETY: the link zone has cells for each function with an entry stub; the
                 // parameters are as many as the type has.
@@ -98,15 +100,15 @@ impl Func {
                 // SAFETY: the target is this store's, and its arguments, checked
                 // above, are in its cells.
                 match unsafe { enter::call(store.as_ptr(), &target)? } {
-                    Outcome::Finished => {}
-                    Outcome::Suspended => return Err(UsageError::Suspended.into()),
+                    CallOutcome::Finished => {}
+                    CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
                 }
                 // SAFETY: the function has finished, so its results are in its cells.
                 unsafe {
                     read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
                 }
             }
-            Entry::Host(index) => {
+            Callee::Host(index) => {
                 let mut buffer = vec![Cell::default(); ty.params.len().max(ty.results.len())];
                 let cells = buffer.as_mut_ptr();
                 // SAFETY: the buffer has a cell for each parameter.

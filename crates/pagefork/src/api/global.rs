@@ -1,3 +1,5 @@
+//! Globals as embedders make, read and write them.
+
 use pagefork_layout::module::{ConstExpr, Export, GlobalType, Item, ModuleInfo};
 
 use crate::api::store::{AsContext, AsContextMut};

@@ -1,20 +1,25 @@
+//! Closures as host functions.
+
 use std::error::Error as StdError;
 use std::sync::Arc;
 
 use pagefork_layout::module::{FuncType, ValType};
 
 use crate::api::func::Caller;
-use crate::api::typed::{Owner, WasmTy, WasmValues};
+use crate::api::typed::{CellOwner, WasmTy, WasmValues};
 use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::code::engine::Engine;
 use crate::store::group::StoreGroup;
-use crate::store::host_func::Call;
+use crate::store::host_func::HostCall;
 use crate::store::host_func::HostFunc;
 use crate::store::value::Val;
 
 impl HostFunc {
-    fn typed<Params: WasmValues, Results: WasmValues>(engine: &Engine, call: Box<Call>) -> Self {
+    fn typed<Params: WasmValues, Results: WasmValues>(
+        engine: &Engine,
+        call: Box<HostCall>,
+    ) -> Self {
         let ty = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
         let mut uses = engine.type_uses();
         let (type_id, ty) = uses.add_shared(ty);
@@ -30,7 +35,7 @@ impl HostFunc {
         let (type_id, ty) = uses.add_shared(ty);
         let types = Arc::clone(&ty);
         let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-            // SAFETY: `Call` says that store, cells and base are of one store and function type.
+            // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
             unsafe {
                 let owner = (*store).ordinal_of(base);
                 // A function that this one calls takes another buffer.
@@ -130,15 +135,15 @@ macro_rules! into_func {
         {
             fn into_host_func(self, engine: &Engine) -> HostFunc {
                 let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-                    // SAFETY: `Call` says that store, cells and base are of one store and function type.
+                    // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
                     unsafe {
                         let mut cell = cells;
                         $(
-                            let $arg = $arg::read(cell, Owner::of_base(&*store, base));
+                            let $arg = $arg::read(cell, CellOwner::of_base(&*store, base));
                             cell = cell.add(1);
                         )*
                         let results = self($($arg),*).into_result()?;
-                        results.write(cells, Owner::of_base(&*store, base))
+                        results.write(cells, CellOwner::of_base(&*store, base))
                     }
                 };
                 HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
@@ -156,16 +161,16 @@ macro_rules! into_func {
         {
             fn into_host_func(self, engine: &Engine) -> HostFunc {
                 let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-                    // SAFETY: `Call` says that store, cells and base are of one store and function type.
+                    // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
                     unsafe {
                         let mut cell = cells;
                         $(
-                            let $arg = $arg::read(cell, Owner::of_base(&*store, base));
+                            let $arg = $arg::read(cell, CellOwner::of_base(&*store, base));
                             cell = cell.add(1);
                         )*
                         let caller = Caller::<T>::new(store, base);
                         let results = self(caller, $($arg),*).into_result()?;
-                        results.write(cells, Owner::of_base(&*store, base))
+                        results.write(cells, CellOwner::of_base(&*store, base))
                     }
                 };
                 HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))

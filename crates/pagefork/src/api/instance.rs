@@ -1,3 +1,5 @@
+//! Instances and their exports.
+
 use pagefork_layout::module::{ExternType, Item};
 use pagefork_layout::text::OneLine;
 use pagefork_pages::Choice;

@@ -1,3 +1,5 @@
+//! Linkers: definitions by name, for the imports of modules.
+
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;

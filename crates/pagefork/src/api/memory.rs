@@ -1,3 +1,5 @@
+//! Linear memories as embedders make, read and write them.
+
 use std::marker::PhantomData;
 use std::ptr;
 

@@ -1,3 +1,5 @@
+//! Modules with their imports resolved, and instances in stores of their own.
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -39,11 +41,11 @@ use crate::store::limits::StoreLimits;
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 pub struct InstancePre<T> {
-    shared: Arc<Shared>,
+    shared: Arc<PreInner>,
     data: Invariant<T>,
 }
 
-struct Shared {
+struct PreInner {
     module: Module,
     imports: Vec<Definition>,
     /// The imports, if all are host functions.
@@ -53,7 +55,7 @@ struct Shared {
     home: Home,
 }
 
-impl Drop for Shared {
+impl Drop for PreInner {
     fn drop(&mut self) {
         self.home.close(self.module.engine().pool());
     }
@@ -73,7 +75,7 @@ impl<T: 'static> InstancePre<T> {
             })
             .collect();
         let home = Home::new(module.engine().pool());
-        let shared = Shared { module, imports, host_functions, strategies, home };
+        let shared = PreInner { module, imports, host_functions, strategies, home };
         Self { shared: Arc::new(shared), data: PhantomData }
     }
 
@@ -89,7 +91,7 @@ impl<T: 'static> InstancePre<T> {
     /// together, or not with the engine's code.
     pub fn with_strategies(&self, config: StrategyConfig) -> Result<Self> {
         let strategies = self.module().engine().check_strategies(config)?;
-        let Shared { module, imports, .. } = &*self.shared;
+        let PreInner { module, imports, .. } = &*self.shared;
         Ok(Self::with(module.clone(), imports.clone(), Some(strategies)))
     }
 

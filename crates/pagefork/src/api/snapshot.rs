@@ -1,3 +1,5 @@
+//! Snapshots of stores between calls.
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,9 +44,9 @@ use crate::store::limits;
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Snapshot(Arc<Inner>);
+pub struct Snapshot(Arc<SnapshotInner>);
 
-struct Inner {
+struct SnapshotInner {
     instances: Vec<InstanceSnapshot>,
     /// The host functions that tables and globals refer to, each with its number in the
     /// store, which is all that a reference says of it.
@@ -111,12 +113,12 @@ impl Snapshot {
         let function = |index: u32| (index, Arc::clone(&store.host_functions()[index as usize]));
         let host_functions = host_functions.into_iter().map(function).collect();
         let home = store.home_number();
-        Ok(Self(Arc::new(Inner { instances, host_functions, store: store.id, home })))
+        Ok(Self(Arc::new(SnapshotInner { instances, host_functions, store: store.id, home })))
     }
 
     fn check(&self, store: &StoreGroup) -> Result<()> {
         let wrong = |why| Err(UsageError::WrongSnapshot(why).into());
-        let Inner { instances, host_functions, store: id, home } = &*self.0;
+        let SnapshotInner { instances, host_functions, store: id, home } = &*self.0;
         let same = |(own, other): (&crate::store::group::InstanceData, &InstanceSnapshot)| {
             Module::same(&own.module, &other.module)
         };

@@ -1,3 +1,5 @@
+//! Stores with the embedder's data, and how they are borrowed.
+
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

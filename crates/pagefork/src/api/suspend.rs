@@ -32,7 +32,7 @@ use crate::api::table::Table;
 use crate::base::error::{Result, UsageError};
 use crate::code::engine::Engine;
 use crate::code::module::Module;
-use crate::run::enter::{self, Outcome};
+use crate::run::enter::{self, CallOutcome};
 use crate::run::suspend::Suspendable;
 use crate::run::suspend::chain;
 use crate::run::suspend::copy_stack;
@@ -47,13 +47,13 @@ use crate::store::handle::Tag;
 use crate::store::handle::cells;
 use crate::store::handle::read_results;
 use crate::store::handle::write_values;
-use crate::store::handle::{Entry, Func};
+use crate::store::handle::{Callee, Func};
 use crate::store::suspended::Copied;
 use crate::store::value::Val;
 
 /// How far a call got.
 #[derive(Clone, Debug)]
-pub enum Progress {
+pub enum CallProgress {
     /// The function returned these values.
     Finished(Vec<Val>),
     /// The guest is suspended.
@@ -72,11 +72,11 @@ pub fn call(
     function: &Func,
     params: &[Val],
     stop_at: Option<u64>,
-) -> Result<Progress> {
+) -> Result<CallProgress> {
     let mut store = store.as_context_mut();
     let inner = &store.0.inner;
     let definition = function.reference(inner)?;
-    let Entry::Guest(target) = function.entry(inner) else {
+    let Callee::Guest(target) = function.entry(inner) else {
         return Err(UsageError::NotSuspendable.into());
     };
     if inner.suspended.is_some() {
@@ -112,7 +112,7 @@ pub fn call(
 ///
 /// # Errors
 /// If there is none, or a guest of the store runs; else as [`Func::call`].
-pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Progress> {
+pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<CallProgress> {
     let mut store = store.as_context_mut();
     let inner = &mut store.0.inner;
     if inner.activation.is_active() {
@@ -497,16 +497,16 @@ pub fn linker_in_copy<T: 'static>(
 unsafe fn progress(
     store: *mut StoreGroup,
     function: FuncRef,
-    outcome: Result<Outcome>,
-) -> Result<Progress> {
+    outcome: Result<CallOutcome>,
+) -> Result<CallProgress> {
     // SAFETY: by this function's contract the store is borrowed, and its guest was left.
     let inner = unsafe { &mut *store };
     match outcome? {
-        Outcome::Suspended => {
+        CallOutcome::Suspended => {
             inner.suspended.as_mut().expect("it was just noted").function = function;
-            Ok(Progress::Suspended)
+            Ok(CallProgress::Suspended)
         }
-        Outcome::Finished => {
+        CallOutcome::Finished => {
             let target = inner.target(function);
             let count = inner.function_type(function).0.results.len();
             let mut results = vec![Val::I32(0); count];
@@ -515,7 +515,7 @@ unsafe fn progress(
                 let cells = cells(&target);
                 read_results(inner, function, &mut results, cells, target.ordinal);
             }
-            Ok(Progress::Finished(results))
+            Ok(CallProgress::Finished(results))
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Tables as embedders make, read and write them.
+
 use pagefork_layout::module::{Export, Item, ModuleInfo, TableType, ValType};
 
 use crate::api::store::{AsContext, AsContextMut};

@@ -1,3 +1,5 @@
+//! Tags of exceptions as embedders make them.
+
 use pagefork_layout::module::{Export, FuncType, Item, ModuleInfo};
 
 use crate::api::store::{AsContext, AsContextMut};

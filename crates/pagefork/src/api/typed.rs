@@ -1,3 +1,5 @@
+//! Functions whose type the Rust compiler knows.
+
 use std::marker::PhantomData;
 
 use pagefork_layout::exception::ExceptionRef;
@@ -7,11 +9,11 @@ use pagefork_layout::reference::FuncRef;
 use crate::api::store::AsContextMut;
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
-use crate::run::enter::{self, Outcome};
+use crate::run::enter::{self, CallOutcome};
 use crate::store::exception::ExnRef;
 use crate::store::group::{StoreGroup, StoreId};
 use crate::store::handle::cells;
-use crate::store::handle::{Entry, Func};
+use crate::store::handle::{Callee, Func};
 use crate::store::references::ExternRef;
 
 /// A function whose type the compiler knows: `Params` and `Results` are `()`, a
@@ -20,12 +22,12 @@ pub struct TypedFunc<Params, Results> {
     func: Func,
     store: StoreId,
     /// Invariant: of that store and of the type that `Params` and `Results` say.
-    entry: Entry,
+    entry: Callee,
     ty: PhantomData<fn(Params) -> Results>,
 }
 
 impl<Params, Results> TypedFunc<Params, Results> {
-    pub(crate) fn new(func: Func, store: StoreId, entry: Entry) -> Self {
+    pub(crate) fn new(func: Func, store: StoreId, entry: Callee) -> Self {
         Self { func, store, entry, ty: PhantomData }
     }
 
@@ -53,25 +55,25 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
         match &self.entry {
             // SAFETY: the store is borrowed; the entry is its own and of this
             // type, so the cells are enough and hold what the type says.
-            Entry::Guest(target) => unsafe {
+            Callee::Guest(target) => unsafe {
                 let cells = cells(target);
-                params.write(cells, Owner::of_ordinal(&*store, target.ordinal))?;
+                params.write(cells, CellOwner::of_ordinal(&*store, target.ordinal))?;
                 match enter::call(store, target)? {
-                    Outcome::Finished => {}
-                    Outcome::Suspended => return Err(UsageError::Suspended.into()),
+                    CallOutcome::Finished => {}
+                    CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
                 }
-                Ok(Results::read(cells, Owner::of_ordinal(&*store, target.ordinal)))
+                Ok(Results::read(cells, CellOwner::of_ordinal(&*store, target.ordinal)))
             },
             // SAFETY: the store is borrowed; the function is in its list and of this type, and
             // no list of values is longer than the buffer.
-            Entry::Host(index) => unsafe {
+            Callee::Host(index) => unsafe {
                 let mut buffer = [Cell::default(); VALUES_MAX];
                 let cells = buffer.as_mut_ptr();
-                params.write(cells, Owner::of_ordinal(&*store, 0))?;
+                params.write(cells, CellOwner::of_ordinal(&*store, 0))?;
                 let function = (*store).host_function_ptr(*index);
                 let _deadline = (*store).begin_host_call()?;
                 ((*function).call)(store, cells, 0)?;
-                Ok(Results::read(cells, Owner::of_ordinal(&*store, 0)))
+                Ok(Results::read(cells, CellOwner::of_ordinal(&*store, 0)))
             },
         }
     }
@@ -105,12 +107,12 @@ pub unsafe trait WasmTy: Copy + 'static {
     /// # Safety
     /// The cell can be written.
     #[doc(hidden)]
-    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()>;
+    unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()>;
 
     /// # Safety
     /// The cell holds a value of type `TYPE`, in a place that belongs to `owner`.
     #[doc(hidden)]
-    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self;
+    unsafe fn read(cell: *const Cell, owner: CellOwner<'_>) -> Self;
 }
 
 /// At most this many values are in a tuple.
@@ -128,25 +130,25 @@ pub unsafe trait WasmValues: Copy + 'static {
     /// # Safety
     /// There is a cell for each of `TYPES` that can be written.
     #[doc(hidden)]
-    unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()>;
+    unsafe fn write(self, cells: *mut Cell, owner: CellOwner<'_>) -> Result<()>;
 
     /// # Safety
     /// There is a cell for each of `TYPES`, with a value of that type, in a place
     /// that belongs to `owner`.
     #[doc(hidden)]
-    unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self;
+    unsafe fn read(cells: *const Cell, owner: CellOwner<'_>) -> Self;
 }
 
 /// Whom the place belongs to that a value is in: found out only for references.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
-pub struct Owner<'a> {
+pub struct CellOwner<'a> {
     store: &'a StoreGroup,
     base: usize,
     ordinal: u32,
 }
 
-impl<'a> Owner<'a> {
+impl<'a> CellOwner<'a> {
     /// # Safety
     /// `base` is that of an instance of the store, or 0.
     #[inline]
@@ -175,7 +177,7 @@ macro_rules! wasm_ty {
             const TYPE: ValType = ValType::$wasm;
 
             #[inline]
-            unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
+            unsafe fn write(self, cell: *mut Cell, _: CellOwner<'_>) -> Result<()> {
                 let $value = self;
                 // SAFETY: by the contract of `WasmTy::write` the cell can be written.
                 unsafe { cell.write(Cell::from_u64($to)) };
@@ -183,7 +185,7 @@ macro_rules! wasm_ty {
             }
 
             #[inline]
-            unsafe fn read(cell: *const Cell, _: Owner<'_>) -> Self {
+            unsafe fn read(cell: *const Cell, _: CellOwner<'_>) -> Self {
                 // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
                 let $low = unsafe { (*cell).low };
                 $from
@@ -206,14 +208,14 @@ unsafe impl WasmTy for u128 {
     const TYPE: ValType = ValType::V128;
 
     #[inline]
-    unsafe fn write(self, cell: *mut Cell, _: Owner<'_>) -> Result<()> {
+    unsafe fn write(self, cell: *mut Cell, _: CellOwner<'_>) -> Result<()> {
         // SAFETY: by the contract of `WasmTy::write` the cell can be written.
         unsafe { cell.write(Cell::from_u128(self)) };
         Ok(())
     }
 
     #[inline]
-    unsafe fn read(cell: *const Cell, _: Owner<'_>) -> Self {
+    unsafe fn read(cell: *const Cell, _: CellOwner<'_>) -> Self {
         // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         unsafe { cell.read() }.u128()
     }
@@ -223,7 +225,7 @@ unsafe impl WasmTy for u128 {
 unsafe impl WasmTy for Option<Func> {
     const TYPE: ValType = ValType::FUNCREF;
 
-    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+    unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         let reference = match self {
             Some(function) => function.reference(owner.store)?.relative(owner.ordinal()),
             None => FuncRef::NULL,
@@ -233,7 +235,7 @@ unsafe impl WasmTy for Option<Func> {
         Ok(())
     }
 
-    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+    unsafe fn read(cell: *const Cell, owner: CellOwner<'_>) -> Self {
         // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         let reference = FuncRef(unsafe { (*cell).low });
         Func::from_reference(owner.store, reference.absolute(owner.ordinal()))
@@ -244,7 +246,7 @@ unsafe impl WasmTy for Option<Func> {
 unsafe impl WasmTy for Option<ExternRef> {
     const TYPE: ValType = ValType::EXTERNREF;
 
-    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+    unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         let handle = match self {
             Some(reference) => reference.handle(owner.store)?,
             None => 0,
@@ -254,7 +256,7 @@ unsafe impl WasmTy for Option<ExternRef> {
         Ok(())
     }
 
-    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+    unsafe fn read(cell: *const Cell, owner: CellOwner<'_>) -> Self {
         // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         ExternRef::from_handle(owner.store, unsafe { (*cell).low })
     }
@@ -264,7 +266,7 @@ unsafe impl WasmTy for Option<ExternRef> {
 unsafe impl WasmTy for Option<ExnRef> {
     const TYPE: ValType = ValType::EXNREF;
 
-    unsafe fn write(self, cell: *mut Cell, owner: Owner<'_>) -> Result<()> {
+    unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         let reference = match self {
             Some(reference) => reference.reference(owner.store)?.relative(owner.ordinal()),
             None => ExceptionRef::NULL,
@@ -274,7 +276,7 @@ unsafe impl WasmTy for Option<ExnRef> {
         Ok(())
     }
 
-    unsafe fn read(cell: *const Cell, owner: Owner<'_>) -> Self {
+    unsafe fn read(cell: *const Cell, owner: CellOwner<'_>) -> Self {
         // SAFETY: by the contract of `WasmTy::read` the cell holds such a value.
         let reference = ExceptionRef(unsafe { (*cell).low });
         ExnRef::from_reference(owner.store, reference.absolute(owner.ordinal()))
@@ -286,13 +288,13 @@ unsafe impl<A: WasmTy> WasmValues for A {
     const TYPES: &'static [ValType] = &[A::TYPE];
 
     #[inline]
-    unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()> {
+    unsafe fn write(self, cells: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         // SAFETY: by the contract of `WasmValues::write` there is a cell for each.
         unsafe { WasmTy::write(self, cells, owner) }
     }
 
     #[inline]
-    unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self {
+    unsafe fn read(cells: *const Cell, owner: CellOwner<'_>) -> Self {
         // SAFETY: by the contract of `WasmValues::read` there is a cell for each.
         unsafe { <A as WasmTy>::read(cells, owner) }
     }
@@ -308,7 +310,7 @@ macro_rules! wasm_values {
             const TYPES: &'static [ValType] = &[$($value::TYPE),*];
 
             #[inline]
-            unsafe fn write(self, cells: *mut Cell, owner: Owner<'_>) -> Result<()> {
+            unsafe fn write(self, cells: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
                 let ($($value,)*) = self;
                 let mut cell = cells;
                 $(
@@ -322,7 +324,7 @@ macro_rules! wasm_values {
             }
 
             #[inline]
-            unsafe fn read(cells: *const Cell, owner: Owner<'_>) -> Self {
+            unsafe fn read(cells: *const Cell, owner: CellOwner<'_>) -> Self {
                 let mut cell = cells;
                 $(
                     // SAFETY: by the contract of `WasmValues::read` there is a cell for each.

@@ -6,9 +6,7 @@ use std::io;
 use pagefork_layout::text::OneLine;
 use pagefork_pages::PagesError;
 
-/// The error that all of them convert into.
 mod chain;
-/// How errors are made and extended.
 mod context;
 
 pub use self::chain::{Error, Result};

@@ -1,3 +1,5 @@
+//! The known name that is most like a misspelt one.
+
 /// Names are compared as far as this, in bytes: no module makes an error cost much.
 const LENGTH_MAX: usize = 64;
 

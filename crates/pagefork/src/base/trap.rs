@@ -1,3 +1,5 @@
+//! Traps: why a guest stopped, and where.
+
 use std::fmt;
 
 pub use pagefork_layout::trap::TrapCode;

@@ -1,3 +1,5 @@
+//! Compiled modules in files.
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::fd::AsFd;

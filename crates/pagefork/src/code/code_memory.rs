@@ -1,3 +1,5 @@
+//! The machine code of a module, mapped.
+
 use std::borrow::Cow;
 use std::os::fd::BorrowedFd;
 
@@ -13,11 +15,11 @@ pub(crate) struct CodeMemory {
     start: usize,
     /// Bytes of code.
     code: usize,
-    place: Place,
+    place: CodePlace,
 }
 
 #[derive(Debug)]
-enum Place {
+enum CodePlace {
     /// A copy, in pages beside those of other modules, and a copy of what lies behind
     /// the code.
     Copied(CodePages, Box<[u8]>),
@@ -35,7 +37,7 @@ impl CodeMemory {
         let failed = |source| SystemError::CodeMemory { size: code.len(), source };
         let pages = CodePages::new(code).map_err(failed)?;
         let start = pages.start().expose_provenance();
-        Ok(Self { start, code: code.len(), place: Place::Copied(pages, rest.into()) })
+        Ok(Self { start, code: code.len(), place: CodePlace::Copied(pages, rest.into()) })
     }
 
     /// Whether code may be mapped from one more file: each takes maps of its own.
@@ -65,7 +67,7 @@ impl CodeMemory {
         // SAFETY: by this function's contract the file has these bytes, and they never change.
         let mapped = unsafe { CodeFile::map(file, offset, size, code) }.map_err(failed)?;
         let start = mapped.start().expose_provenance();
-        Ok(Self { start, code, place: Place::Mapped(mapped) })
+        Ok(Self { start, code, place: CodePlace::Mapped(mapped) })
     }
 
     /// Address of the first byte.
@@ -76,25 +78,25 @@ impl CodeMemory {
     /// The code.
     pub(crate) fn text(&self) -> &[u8] {
         match &self.place {
-            Place::Copied(pages, _) => pages.bytes(),
-            Place::Mapped(file) => &file.bytes()[..self.code],
+            CodePlace::Copied(pages, _) => pages.bytes(),
+            CodePlace::Mapped(file) => &file.bytes()[..self.code],
         }
     }
 
     /// What lies behind the code, and is not executable.
     pub(crate) fn behind(&self) -> &[u8] {
         match &self.place {
-            Place::Copied(_, rest) => rest,
-            Place::Mapped(file) => &file.bytes()[self.code..],
+            CodePlace::Copied(_, rest) => rest,
+            CodePlace::Mapped(file) => &file.bytes()[self.code..],
         }
     }
 
     /// The code, and what lies behind it.
     pub(crate) fn whole(&self) -> Cow<'_, [u8]> {
         match &self.place {
-            Place::Copied(pages, rest) if rest.is_empty() => pages.bytes().into(),
-            Place::Copied(pages, rest) => [pages.bytes(), rest].concat().into(),
-            Place::Mapped(file) => file.bytes().into(),
+            CodePlace::Copied(pages, rest) if rest.is_empty() => pages.bytes().into(),
+            CodePlace::Copied(pages, rest) => [pages.bytes(), rest].concat().into(),
+            CodePlace::Mapped(file) => file.bytes().into(),
         }
     }
 

@@ -1,3 +1,5 @@
+//! The configuration of engines.
+
 use std::sync::Arc;
 use std::time::Duration;
 

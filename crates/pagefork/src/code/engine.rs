@@ -1,3 +1,5 @@
+//! Engines: what modules are compiled with and stores belong to.
+
 use std::sync::Arc;
 
 use pagefork_compiler::{Bounds, CompileError, CompiledModule};
@@ -26,9 +28,9 @@ use crate::code::types::{TypeUses, Types};
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Engine(Arc<Shared>);
+pub struct Engine(Arc<EngineInner>);
 
-struct Shared {
+struct EngineInner {
     config: Config,
     types: Arc<Types>,
     strategies: Strategies,
@@ -59,7 +61,7 @@ impl Engine {
             CodeBounds::Explicit => Bounds::Explicit,
             CodeBounds::Both => Bounds::Both,
         };
-        Ok(Self(Arc::new(Shared { config, types, strategies, budget, pool })))
+        Ok(Self(Arc::new(EngineInner { config, types, strategies, budget, pool })))
     }
 
     /// # Errors

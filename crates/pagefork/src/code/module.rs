@@ -1,3 +1,5 @@
+//! Compiled modules, and how their instances start.
+
 use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -44,9 +46,9 @@ const PLANS_MAX: usize = 64;
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Module(Arc<Inner>);
+pub struct Module(Arc<ModuleInner>);
 
-struct Inner {
+struct ModuleInner {
     compiled: Arc<Compiled>,
     memory: CodeMemory,
     debug: OnceLock<Option<DebugInfo>>,
@@ -247,7 +249,7 @@ impl Module {
             plans: Mutex::default(),
             module,
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(ModuleInner {
             compiled: Arc::new(compiled),
             memory,
             debug: OnceLock::new(),
@@ -281,7 +283,7 @@ impl Module {
         let compiled = Arc::clone(&self.0.compiled);
         let memory = CodeMemory::new(&self.whole_text(), self.code().debug.start as usize)?;
         self.engine().config().profile.register(&memory, self.code(), self.info());
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(ModuleInner {
             compiled,
             memory,
             debug: OnceLock::new(),

@@ -59,9 +59,12 @@ impl Profile {
     }
 
     /// Writes to this process's file, which is made first where there is none.
-    fn write(self, write: impl FnOnce(&mut Writer) -> io::Result<()>) -> Result<(), SystemError> {
-        static PERF_MAP: Mutex<Option<Writer>> = Mutex::new(None);
-        static JIT_DUMP: Mutex<Option<Writer>> = Mutex::new(None);
+    fn write(
+        self,
+        write: impl FnOnce(&mut ProfileWriter) -> io::Result<()>,
+    ) -> Result<(), SystemError> {
+        static PERF_MAP: Mutex<Option<ProfileWriter>> = Mutex::new(None);
+        static JIT_DUMP: Mutex<Option<ProfileWriter>> = Mutex::new(None);
         let writer = match self {
             Self::None => return Ok(()),
             Self::PerfMap => &PERF_MAP,
@@ -77,7 +80,7 @@ impl Profile {
         let failed = |source| SystemError::Profile { path: path(), source };
         // The child of a fork has a file of its own.
         if writer.as_ref().is_none_or(|writer| writer.process != process) {
-            *writer = Some(Writer::new(self, &path(), process).map_err(failed)?);
+            *writer = Some(ProfileWriter::new(self, &path(), process).map_err(failed)?);
         }
         write(writer.as_mut().expect("made above")).map_err(failed)
     }
@@ -128,7 +131,7 @@ fn pieces<'a>(
 }
 
 /// The file of a process.
-struct Writer {
+struct ProfileWriter {
     process: u32,
     file: File,
     /// Whether it ends within something: then nothing can follow.
@@ -137,7 +140,7 @@ struct Writer {
     next_index: Option<u64>,
 }
 
-impl Writer {
+impl ProfileWriter {
     fn new(profile: Profile, path: &Path, process: u32) -> io::Result<Self> {
         // A file of an earlier process of this number is no use to anybody. Made
         // anew it is ours, whatever others put into a shared directory.
@@ -272,7 +275,7 @@ mod tests {
         // What an earlier process left, even a link, is replaced.
         std::os::unix::fs::symlink("/nowhere/else", &path).unwrap();
         let start = now();
-        let mut writer = Writer::new(Profile::JitDump, &path, 7).unwrap();
+        let mut writer = ProfileWriter::new(Profile::JitDump, &path, 7).unwrap();
         let pieces = [
             Piece { address: 0x1000, bytes: &[1, 2, 3], name: "first".to_owned() },
             Piece { address: 0x1010, bytes: &[4; 20], name: String::new() },
@@ -312,7 +315,7 @@ mod tests {
     fn a_perf_map_is_a_line_a_piece() {
         let directory = directory("perfmap");
         let path = directory.join("perf-7.map");
-        let mut writer = Writer::new(Profile::PerfMap, &path, 7).unwrap();
+        let mut writer = ProfileWriter::new(Profile::PerfMap, &path, 7).unwrap();
         let name = OneLine("a b\nc").to_string();
         writer.pieces(&[Piece { address: 0xabc0, bytes: &[0; 17], name }]).unwrap();
         writer.pieces(&[Piece { address: 1, bytes: &[0], name: "é".to_owned() }]).unwrap();
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn a_directory_that_is_not_there_is_an_error() {
         let path = Path::new("/nowhere/jit-7.dump");
-        let error = Writer::new(Profile::JitDump, path, 7).err().unwrap();
+        let error = ProfileWriter::new(Profile::JitDump, path, 7).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert_eq!(jit_dump_path(None, 7), Path::new("./jit-7.dump"));
         assert_eq!(jit_dump_path(Some("".into()), 7), Path::new("./jit-7.dump"));

@@ -1,3 +1,5 @@
+//! The function types of an engine, numbered, and freed when the last use goes.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,13 +24,13 @@ pub(crate) struct Types(Mutex<Registry>);
 #[derive(Default)]
 struct Registry {
     numbers: HashMap<Arc<FuncType>, u32>,
-    entries: HashMap<u32, Entry>,
+    entries: HashMap<u32, TypeEntry>,
     /// A number that is free again is not given away soon: embedders may still have a
     /// type with it.
     next: u32,
 }
 
-struct Entry {
+struct TypeEntry {
     ty: Arc<FuncType>,
     users: u64,
     /// Other types that it names, which live as long.
@@ -61,7 +63,7 @@ impl Registry {
         let (number, ty) = (self.next, Arc::new(ty.clone()));
         self.next = self.next.wrapping_add(1);
         self.numbers.insert(Arc::clone(&ty), number);
-        self.entries.insert(number, Entry { ty, users: 1, parts });
+        self.entries.insert(number, TypeEntry { ty, users: 1, parts });
         number
     }
 

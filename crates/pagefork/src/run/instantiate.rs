@@ -15,11 +15,11 @@ use crate::base::trap::{Trap, TrapCode};
 use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::{self, SlotHome};
-use crate::run::enter::{self, Outcome};
+use crate::run::enter::{self, CallOutcome};
 use crate::run::poison;
 use crate::store::group::StoreGroup;
 use crate::store::group::{Entity, Imports};
-use crate::store::handle::{Entry, Func};
+use crate::store::handle::{Callee, Func};
 use crate::store::limits::{self, Usage};
 
 /// Makes an instance with imports that are known to be right, in a slot with these
@@ -293,11 +293,11 @@ unsafe fn call_start(store: *mut StoreGroup, ordinal: u32, start: u32) -> Result
     let function = Func::from_reference(inner, definition).expect("a definition is not null");
     match function.entry(inner) {
         // SAFETY: a start function takes no arguments.
-        Entry::Guest(target) => match unsafe { enter::call(store, &target)? } {
-            Outcome::Finished => Ok(()),
-            Outcome::Suspended => Err(UsageError::Suspended.into()),
+        Callee::Guest(target) => match unsafe { enter::call(store, &target)? } {
+            CallOutcome::Finished => Ok(()),
+            CallOutcome::Suspended => Err(UsageError::Suspended.into()),
         },
-        Entry::Host(index) => {
+        Callee::Host(index) => {
             let (host, base) = (inner.host_function_ptr(index), inner.instance(ordinal).base());
             let mut no_cells: [Cell; 0] = [];
             // SAFETY: it takes no arguments and has no results.

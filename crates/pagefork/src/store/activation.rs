@@ -1,3 +1,5 @@
+//! What compiled code, assembly and the signal handler read of a store.
+
 use std::any::Any;
 use std::mem::offset_of;
 use std::ptr;
@@ -48,7 +50,7 @@ pub(crate) struct Activation {
     /// leaves it alone.
     pub(crate) changing: AtomicBool,
     /// Why the guest was left, until the embedder is told.
-    pub(crate) parked: Option<Parked>,
+    pub(crate) parked: Option<LeaveReason>,
     /// Counts down to the suspension of the guest; 0: never.
     pub(crate) suspend_countdown: u64,
     /// Whether the host function that runs now asked for the suspension of its
@@ -64,7 +66,7 @@ pub(crate) struct Activation {
 }
 
 /// What is carried over guest frames to the embedder.
-pub(crate) enum Parked {
+pub(crate) enum LeaveReason {
     /// The guest trapped.
     Trap(TrapCode, WasmBacktrace),
     /// A host function failed.

@@ -25,7 +25,7 @@ use crate::store::group::{Entity, InstanceData};
 ///
 /// Invariant: `start` is that of the zone of a mapped slot, `units` its size.
 #[derive(Clone, Copy)]
-pub(crate) struct Zone {
+pub(crate) struct ExceptionZone {
     start: *mut u8,
     units: u32,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Zone {
 /// The head of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub(crate) struct Head {
+pub(crate) struct BlockHead {
     pub(crate) units: u16,
     pub(crate) stamp: u16,
     pub(crate) flags: u32,
@@ -43,16 +43,16 @@ pub(crate) struct Head {
 
 const _: () = {
     use std::mem::offset_of;
-    assert!(size_of::<Head>() as u64 == UNIT * block::HEAD_UNITS as u64);
-    assert!(offset_of!(Head, units) == block::UNITS as usize);
-    assert!(offset_of!(Head, stamp) == block::STAMP as usize);
-    assert!(offset_of!(Head, flags) == block::FLAGS as usize);
-    assert!(offset_of!(Head, tag.ordinal) == block::TAG_ORDINAL as usize);
-    assert!(offset_of!(Head, tag.own_index) == block::TAG_INDEX as usize);
+    assert!(size_of::<BlockHead>() as u64 == UNIT * block::HEAD_UNITS as u64);
+    assert!(offset_of!(BlockHead, units) == block::UNITS as usize);
+    assert!(offset_of!(BlockHead, stamp) == block::STAMP as usize);
+    assert!(offset_of!(BlockHead, flags) == block::FLAGS as usize);
+    assert!(offset_of!(BlockHead, tag.ordinal) == block::TAG_ORDINAL as usize);
+    assert!(offset_of!(BlockHead, tag.own_index) == block::TAG_INDEX as usize);
     assert!(size_of::<Cell>() as u64 == UNIT);
 };
 
-impl Head {
+impl BlockHead {
     fn free(units: u32) -> Self {
         let tag = Entity { ordinal: 0, own_index: 0 };
         Self { units: units as u16, stamp: 0, flags: 0, tag }
@@ -63,7 +63,7 @@ impl Head {
     }
 }
 
-impl Zone {
+impl ExceptionZone {
     fn of(instance: &InstanceData) -> Self {
         let range = &instance.module.layout().exceptions;
         let start = instance.slot.start().wrapping_add(range.start as usize);
@@ -95,16 +95,16 @@ impl Zone {
         self.start.wrapping_add((u64::from(unit) * UNIT) as usize)
     }
 
-    fn head(self, unit: u32) -> Head {
+    fn head(self, unit: u32) -> BlockHead {
         // SAFETY: a unit is in the zone.
-        let head = unsafe { self.place(unit).cast::<Head>().read() };
+        let head = unsafe { self.place(unit).cast::<BlockHead>().read() };
         assert!(head.units > 0, "a block of an exceptions zone has units");
         head
     }
 
-    fn set_head(self, unit: u32, head: Head) {
+    fn set_head(self, unit: u32, head: BlockHead) {
         // SAFETY: a unit is in the zone.
-        unsafe { self.place(unit).cast::<Head>().write(head) };
+        unsafe { self.place(unit).cast::<BlockHead>().write(head) };
     }
 
     /// Adds flags to a block's.
@@ -120,7 +120,7 @@ impl Zone {
     }
 
     /// Every block: its first unit and its head.
-    fn blocks(self) -> impl Iterator<Item = (u32, Head)> {
+    fn blocks(self) -> impl Iterator<Item = (u32, BlockHead)> {
         let (mut unit, end) = (zone::UNITS, self.end());
         std::iter::from_fn(move || {
             let at = (unit < end).then_some(unit)?;
@@ -131,7 +131,7 @@ impl Zone {
     }
 
     /// The exception that a reference with this stamp and unit names.
-    pub(crate) fn exception(self, reference: ExceptionRef) -> Head {
+    pub(crate) fn exception(self, reference: ExceptionRef) -> BlockHead {
         let head = self.head(reference.unit().into());
         assert!(head.stamp == reference.stamp(), "an exception that is in use was freed");
         head
@@ -151,7 +151,7 @@ impl Zone {
         // SAFETY: the header is in the zone.
         let stamp = unsafe { self.word(zone::STAMP).read() } % u32::from(u16::MAX) + 1;
         self.set_word(zone::STAMP, stamp);
-        let head = Head { units: units as u16, stamp: stamp as u16, flags: 0, tag };
+        let head = BlockHead { units: units as u16, stamp: stamp as u16, flags: 0, tag };
         self.set_head(unit, head);
         Some((unit as u16, stamp as u16))
     }
@@ -165,10 +165,10 @@ impl Zone {
                 while unit + size < end && self.head(unit + size).is_free() {
                     size += u32::from(self.head(unit + size).units);
                 }
-                self.set_head(unit, Head::free(size));
+                self.set_head(unit, BlockHead::free(size));
                 if size >= units {
                     if size > units {
-                        self.set_head(unit + units, Head::free(size - units));
+                        self.set_head(unit + units, BlockHead::free(size - units));
                     }
                     self.set_word(zone::CURSOR, unit + units);
                     return Some(unit);
@@ -190,7 +190,7 @@ impl Zone {
                 self.set_word(zone::CURSOR, zone::UNITS);
             }
         } else {
-            self.set_head(unit, Head::free(units));
+            self.set_head(unit, BlockHead::free(units));
         }
     }
 
@@ -199,7 +199,7 @@ impl Zone {
         let mut end = zone::UNITS;
         for (unit, head) in self.blocks() {
             if !marks.marked.contains(unit) {
-                self.set_head(unit, Head::free(head.units.into()));
+                self.set_head(unit, BlockHead::free(head.units.into()));
             } else {
                 end = unit + u32::from(head.units);
             }
@@ -211,9 +211,9 @@ impl Zone {
 
 /// A set of units.
 #[derive(Default)]
-struct Units(Vec<u64>);
+struct BlockUnits(Vec<u64>);
 
-impl Units {
+impl BlockUnits {
     fn contains(&self, unit: u32) -> bool {
         self.0.get(unit as usize / 64).is_some_and(|word| word >> (unit % 64) & 1 == 1)
     }
@@ -232,11 +232,11 @@ impl Units {
 
 /// What is known about a zone while it is searched for what is in use.
 struct Marks {
-    zone: Zone,
+    zone: ExceptionZone,
     /// Where exceptions begin.
-    exceptions: Units,
+    exceptions: BlockUnits,
     /// Those that are in use.
-    marked: Units,
+    marked: BlockUnits,
 }
 
 /// The search for what is in use.
@@ -251,8 +251,8 @@ impl Collection {
     fn new(store: &StoreGroup) -> Self {
         let mut collection = Self { zones: Vec::new(), found: Vec::new() };
         for (instance, ordinal) in store.instances.iter().zip(1..) {
-            let zone = Zone::of(instance);
-            let (mut exceptions, mut marked) = (Units::default(), Units::default());
+            let zone = ExceptionZone::of(instance);
+            let (mut exceptions, mut marked) = (BlockUnits::default(), BlockUnits::default());
             if zone.units > 0 {
                 for (unit, head) in zone.blocks().filter(|(_, head)| !head.is_free()) {
                     exceptions.insert(unit);
@@ -343,8 +343,8 @@ impl Collection {
 
 impl StoreGroup {
     /// The zone in which the exceptions of the instance `ordinal` lie.
-    pub(crate) fn exceptions(&self, ordinal: u32) -> Zone {
-        Zone::of(self.instance(ordinal))
+    pub(crate) fn exceptions(&self, ordinal: u32) -> ExceptionZone {
+        ExceptionZone::of(self.instance(ordinal))
     }
 
     /// Makes an exception with room for `values`, which it is about to carry, in the
@@ -405,9 +405,9 @@ mod tests {
     const TAG: Entity = Entity { ordinal: 0, own_index: 3 };
 
     /// A zone of `units` units.
-    fn zone(memory: &mut Vec<Cell>, units: u32) -> Zone {
+    fn zone(memory: &mut Vec<Cell>, units: u32) -> ExceptionZone {
         memory.resize(units as usize, Cell::default());
-        Zone { start: memory.as_mut_ptr().cast(), units }
+        ExceptionZone { start: memory.as_mut_ptr().cast(), units }
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(zone.allocate(4, TAG), Some((3, 9)));
         assert_eq!(zone.allocate(0, TAG), Some((8, 10)));
         assert_eq!(zone.allocate(0, TAG), None);
-        assert_eq!(zone.head(3), Head { units: 5, stamp: 9, flags: 0, tag: TAG });
+        assert_eq!(zone.head(3), BlockHead { units: 5, stamp: 9, flags: 0, tag: TAG });
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::store::group::StoreGroup;
 pub struct HostFunc {
     pub(crate) ty: Arc<FuncType>,
     pub(crate) type_id: TypeId,
-    pub(crate) call: Box<Call>,
+    pub(crate) call: Box<HostCall>,
     pub(crate) _uses: TypeUses,
 }
 
@@ -25,4 +25,4 @@ pub struct HostFunc {
 /// whole; with as many cells as it has parameters and as it has results, which
 /// hold its arguments; and with the base of the calling instance of this store,
 /// or 0. It replaces the arguments by the results.
-pub(crate) type Call = dyn Fn(*mut StoreGroup, *mut Cell, usize) -> Result<()> + Send + Sync;
+pub(crate) type HostCall = dyn Fn(*mut StoreGroup, *mut Cell, usize) -> Result<()> + Send + Sync;

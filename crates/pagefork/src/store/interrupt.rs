@@ -1,3 +1,5 @@
+//! Interrupts from other threads, and timeouts.
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -114,11 +116,11 @@ pub(crate) struct Interrupts {
     /// Whether anything was requested since the last time it was cleared: what
     /// entries and returns from host functions look at without taking the lock.
     noted: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<InterruptState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InterruptState {
     /// Addresses of the interrupt words. Invariant: each is in a mapped slot;
     /// the store empties the list before it unmaps.
     words: Vec<usize>,
@@ -127,7 +129,7 @@ struct State {
     every_point: bool,
 }
 
-impl State {
+impl InterruptState {
     fn show(&self) {
         let value = u32::from(self.requested || self.every_point);
         for word in &self.words {
@@ -140,7 +142,7 @@ impl State {
 }
 
 impl Interrupts {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InterruptState> {
         // Nothing in here panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,3 +1,5 @@
+//! How much a store may use.
+
 use crate::base::error::{LimitError, LimitSource};
 
 /// How much a store may use. Nothing is limited unless it is said here, apart

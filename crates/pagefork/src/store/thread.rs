@@ -1,3 +1,5 @@
+//! What a thread needs to enter guests: a signal stack, and the end of its own stack.
+
 use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +19,7 @@ const SIGNAL_STACK_SIZE: usize = 128 << 10;
 const SIGNAL_STACK_GUARD: usize = 4096;
 
 /// What this thread needs in order to enter guests, and which one it runs.
-struct Thread {
+struct ThreadState {
     /// Guests are entered freely while the host's stack pointer is above this.
     /// The largest number until the thread has its signal stack, so that one
     /// comparison finds out both.
@@ -33,8 +35,8 @@ struct Thread {
 thread_local! {
     // Without a destructor and constant: access is an addition, also from a
     // signal handler.
-    static THREAD: Thread = const {
-        Thread {
+    static THREAD: ThreadState = const {
+        ThreadState {
             stack_limit: Cell::new(usize::MAX),
             stack: Cell::new((0, 0)),
             current: Cell::new(ptr::null()),

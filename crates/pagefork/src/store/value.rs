@@ -1,3 +1,5 @@
+//! WebAssembly values, and the cells that hold them.
+
 use pagefork_layout::exception::ExceptionRef;
 use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::reference::FuncRef;

@@ -1,3 +1,5 @@
+//! Code images in files of the user's own.
+
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};

@@ -3,16 +3,11 @@
 
 #![cfg(debug_assertions)]
 
-/// Directories, modules and child processes.
 mod support;
 
-/// Code images in files of the user's own.
 mod files;
-/// Several processes, and processes that die.
 mod processes;
-/// Full disks, read-only directories, and the limit of its size.
 mod space;
-/// Entries and directories that are not to be trusted.
 mod trust;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

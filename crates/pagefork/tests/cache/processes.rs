@@ -1,3 +1,5 @@
+//! Several processes, and processes that die.
+
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;

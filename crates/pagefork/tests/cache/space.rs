@@ -1,3 +1,5 @@
+//! Full disks, read-only directories, and the limit of its size.
+
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;

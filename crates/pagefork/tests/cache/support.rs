@@ -1,3 +1,5 @@
+//! Directories, modules and child processes.
+
 use std::ffi::{CString, OsStr};
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;

@@ -1,3 +1,5 @@
+//! Entries and directories that are not to be trusted.
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};

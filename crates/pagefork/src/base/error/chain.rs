@@ -52,9 +52,9 @@ type Boxed = Box<dyn StdError + Send + Sync>;
 /// assert_eq!(error.kind(), ErrorKind::Host);
 /// assert_eq!(Error::from(UsageError::Suspended).kind(), ErrorKind::Usage);
 /// ```
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorInner>);
 
-struct Inner {
+struct ErrorInner {
     kind: ErrorKind,
     /// The cause, within a [`Contextual`] for each context, the latest outermost.
     error: Boxed,
@@ -73,7 +73,7 @@ trait Note: fmt::Display + Any + Send + Sync {}
 impl<C: fmt::Display + Any + Send + Sync> Note for C {}
 
 /// An error that is a message and nothing else.
-struct Message<M>(M);
+struct MessageError<M>(M);
 
 /// An [`Error`] as an error for those who take boxed ones. Never seen outside but through
 /// the standard trait.
@@ -88,7 +88,7 @@ impl Error {
 
     /// An error that is a message and nothing else.
     pub fn msg(message: impl fmt::Display + Send + Sync + 'static) -> Self {
-        Self::of_kind(ErrorKind::Host, Box::new(Message(message)))
+        Self::of_kind(ErrorKind::Host, Box::new(MessageError(message)))
     }
 
     /// As [`Error::new`]. An [`Error`] that was boxed becomes what it was.
@@ -98,22 +98,22 @@ impl Error {
             Err(cause) => {
                 let trap = cause.downcast_ref::<Trap>().map(|trap| trap.backtrace());
                 let backtrace = trap.filter(|backtrace| !backtrace.frames().is_empty()).cloned();
-                Self(Box::new(Inner { kind: kind(&*cause), error: cause, backtrace }))
+                Self(Box::new(ErrorInner { kind: kind(&*cause), error: cause, backtrace }))
             }
         }
     }
 
     fn of_kind(kind: ErrorKind, error: Boxed) -> Self {
-        Self(Box::new(Inner { kind, error, backtrace: None }))
+        Self(Box::new(ErrorInner { kind, error, backtrace: None }))
     }
 
     /// The same error, saying also what was being done. A context that is an error can be
     /// [downcast](Error::downcast_ref), too.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display + Send + Sync + 'static) -> Self {
-        let Inner { kind, error, backtrace } = *self.0;
+        let ErrorInner { kind, error, backtrace } = *self.0;
         let error = Box::new(Contextual { context: Box::new(doing), error });
-        Self(Box::new(Inner { kind, error, backtrace }))
+        Self(Box::new(ErrorInner { kind, error, backtrace }))
     }
 
     /// The same error, whose text begins with what it is about: unlike other contexts this
@@ -189,8 +189,8 @@ impl Error {
     /// # Errors
     /// This error, if neither is.
     pub fn downcast<E: StdError + Send + Sync + 'static>(self) -> Result<E> {
-        let Inner { kind, error, backtrace } = *self.0;
-        take(error).map_err(|error| Self(Box::new(Inner { kind, error, backtrace })))
+        let ErrorInner { kind, error, backtrace } = *self.0;
+        take(error).map_err(|error| Self(Box::new(ErrorInner { kind, error, backtrace })))
     }
 }
 
@@ -330,19 +330,19 @@ impl StdError for Contextual {
     }
 }
 
-impl<M: fmt::Display> fmt::Display for Message<M> {
+impl<M: fmt::Display> fmt::Display for MessageError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
 }
 
-impl<M: fmt::Display> fmt::Debug for Message<M> {
+impl<M: fmt::Display> fmt::Debug for MessageError<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
 }
 
-impl<M: fmt::Display> StdError for Message<M> {}
+impl<M: fmt::Display> StdError for MessageError<M> {}
 
 #[cfg(test)]
 mod tests {

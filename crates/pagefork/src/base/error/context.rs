@@ -1,3 +1,5 @@
+//! Context for errors, and macros that make errors from messages.
+
 use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,3 +1,6 @@
+//! The directory of a cache: entries by name, written whole or not at all, and the oldest
+//! removed first.
+
 use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
@@ -33,7 +36,7 @@ const RECOUNT_AFTER: u64 = 256;
 
 /// A directory that is private. Whatever becomes of its path, this is about the
 /// directory that was opened.
-pub(super) struct Directory {
+pub(super) struct CacheDirectory {
     fd: OwnedFd,
     /// Bytes that all entries take, as far as known; `u64::MAX` before they were
     /// counted.
@@ -45,7 +48,7 @@ pub(super) struct Directory {
 }
 
 /// What there is by the name of an entry.
-pub(super) enum Found {
+pub(super) enum FoundEntry {
     /// A file that only this user and root can write; whether it is a good entry
     /// is to be seen. While the file or a map of it exists, so does the entry.
     Entry(File),
@@ -55,7 +58,7 @@ pub(super) enum Found {
     Strange(String),
 }
 
-impl Directory {
+impl CacheDirectory {
     /// Opens a directory, and makes it and those above it first where needed.
     pub(super) fn open(path: &Path) -> Result<Self, CacheRefusal> {
         let unusable = |error: &dyn fmt::Display| CacheRefusal::Unusable {
@@ -82,30 +85,30 @@ impl Directory {
     ///
     /// # Errors
     /// If the system fails.
-    pub(super) fn find(&self, name: &str) -> io::Result<Found> {
+    pub(super) fn find(&self, name: &str) -> io::Result<FoundEntry> {
         let file = match self.open_entry(name) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(Found::Nothing),
-            Err(Errno::LOOP) => return Ok(Found::Strange("it is a symbolic link".to_owned())),
+            Err(Errno::NOENT) => return Ok(FoundEntry::Nothing),
+            Err(Errno::LOOP) => return Ok(FoundEntry::Strange("it is a symbolic link".to_owned())),
             Err(error @ (Errno::ACCESS | Errno::NXIO | Errno::IO)) => {
-                return Ok(Found::Strange(error.to_string()));
+                return Ok(FoundEntry::Strange(error.to_string()));
             }
             Err(error) => return Err(error.into()),
         };
         let stat = fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(Found::Strange(FileProblem::NotRegular.to_string()));
+            return Ok(FoundEntry::Strange(FileProblem::NotRegular.to_string()));
         }
         match check_writers(file.as_fd()) {
             Ok(()) => {}
             Err(PagesError::FileRefused(problem)) => {
-                return Ok(Found::Strange(problem.to_string()));
+                return Ok(FoundEntry::Strange(problem.to_string()));
             }
             Err(error) => return Err(io::Error::other(error)),
         }
         // Lasts until neither a descriptor nor a map of this open file is left.
         let _ = fs::flock(&file, FlockOperation::NonBlockingLockShared);
-        Ok(Found::Entry(File::from(file)))
+        Ok(FoundEntry::Entry(File::from(file)))
     }
 
     /// Whether this file is still the entry of that name.
@@ -223,13 +226,13 @@ impl Directory {
 /// even if the process dies; with one, it is removed when dropped, or by others
 /// who find its lock free.
 struct Unfinished<'a> {
-    directory: &'a Directory,
+    directory: &'a CacheDirectory,
     file: File,
     name: Option<String>,
 }
 
 impl<'a> Unfinished<'a> {
-    fn new(directory: &'a Directory) -> io::Result<Self> {
+    fn new(directory: &'a CacheDirectory) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let nameless = steps::done(Step::Begun).and_then(|()| {
             Ok(fs::openat(&directory.fd, ".", flags | OFlags::TMPFILE, ENTRY_MODE)?)

@@ -1,3 +1,5 @@
+//! A cache of compiled modules on disk, shared by processes.
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,19 +9,17 @@ use pagefork_compiler::CompiledModule;
 use pagefork_compiler::file::{self, CodeImageError, CodeKey};
 use pagefork_pages::{FileProblem, PagesError};
 
-use self::directory::{Directory, Found};
+use self::directory::{CacheDirectory, FoundEntry};
 use crate::base::error::{Error, Result};
 use crate::code::code_file;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
 
-/// The directory of a cache, and how entries come into it.
 mod directory;
 #[cfg_attr(
     not(debug_assertions),
     expect(dead_code, unreachable_pub, reason = "only tests name steps")
 )]
-/// The steps of writing an entry, which tests can make fail.
 mod steps;
 
 #[cfg(debug_assertions)]
@@ -38,11 +38,11 @@ const SIZE_LIMIT: u64 = 1 << 30;
 /// goes wrong with a cache is an error: modules are compiled then as without it,
 /// and [`Cache::stats`] tells.
 #[derive(Clone)]
-pub struct Cache(Arc<Shared>);
+pub struct Cache(Arc<CacheInner>);
 
-struct Shared {
+struct CacheInner {
     path: PathBuf,
-    directory: Result<Directory, CacheRefusal>,
+    directory: Result<CacheDirectory, CacheRefusal>,
     size_limit: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
@@ -103,7 +103,7 @@ impl Cache {
     /// user alone.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         let path = directory.into();
-        let directory = Directory::open(&path);
+        let directory = CacheDirectory::open(&path);
         Self::with(path, directory)
     }
 
@@ -119,8 +119,8 @@ impl Cache {
         }
     }
 
-    fn with(path: PathBuf, directory: Result<Directory, CacheRefusal>) -> Self {
-        Self(Arc::new(Shared {
+    fn with(path: PathBuf, directory: Result<CacheDirectory, CacheRefusal>) -> Self {
+        Self(Arc::new(CacheInner {
             path,
             directory,
             size_limit: SIZE_LIMIT.into(),
@@ -184,16 +184,16 @@ impl Cache {
         let directory = self.0.directory.as_ref().ok()?;
         let (name, failed) = (key.to_string(), |error: &dyn fmt::Display| self.failed(error));
         let entry = match directory.find(&name) {
-            Ok(Found::Entry(entry)) => entry,
-            Ok(Found::Nothing) => return None,
-            Ok(Found::Strange(problem)) => {
+            Ok(FoundEntry::Entry(entry)) => entry,
+            Ok(FoundEntry::Nothing) => return None,
+            Ok(FoundEntry::Strange(problem)) => {
                 self.damaged(directory, &name, &problem);
                 return None;
             }
             Err(error) => return failed(&error),
         };
         // SAFETY: nobody writes to an entry: it got its name when it was complete, and the
-        // directory, which is private by `Directory::open`, is the cache's alone.
+        // directory, which is private by `CacheDirectory::open`, is the cache's alone.
         let loaded = unsafe { code_file::load(engine, &entry, Some(key), true) };
         match loaded {
             Ok(module) => {
@@ -223,7 +223,7 @@ impl Cache {
         }
     }
 
-    fn damaged(&self, directory: &Directory, name: &str, problem: &dyn fmt::Display) {
+    fn damaged(&self, directory: &CacheDirectory, name: &str, problem: &dyn fmt::Display) {
         self.0.damaged.fetch_add(1, Relaxed);
         *self.last_error() = Some(format!("entry {name}: {problem:#}"));
         if let Err(error) = directory.remove(name) {

@@ -1,3 +1,5 @@
+//! The steps of writing a cache entry, which tests make fail one by one.
+
 use std::io;
 
 /// What was just done for an entry.

@@ -21,7 +21,7 @@ use crate::base::frames::WasmBacktrace;
 use crate::base::trap::{Trap, TrapCode};
 use crate::run::throw::Thrown;
 use crate::run::{services, throw};
-use crate::store::activation::{Activation, Parked};
+use crate::store::activation::{Activation, LeaveReason};
 use crate::store::frame::Target;
 use crate::store::frame::Thunks;
 use crate::store::group::StoreGroup;
@@ -79,7 +79,7 @@ pub(crate) fn thunks() -> Thunks {
 
 /// How the guest was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// The function returned; its results are in cells.
     Finished,
     /// The guest is suspended.
@@ -100,7 +100,7 @@ pub(crate) enum Outcome {
 /// - `target` is a function of an instance of that store, and its arguments are
 ///   of its type.
 #[inline]
-pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Outcome, Error> {
+pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<CallOutcome, Error> {
     // SAFETY: by the first clause of this function the store is borrowed for us; the borrows
     // made here end before the guest is entered.
     unsafe {
@@ -116,7 +116,7 @@ pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Out
 /// # Safety
 /// As [`call`].
 #[inline]
-unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<Outcome, Error> {
+unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<CallOutcome, Error> {
     // SAFETY: by the contract of `call` the store is borrowed for us.
     let activation = unsafe { &raw mut (*store).activation };
     // SAFETY: by the contract of `call` the store is borrowed for us; the guest's stack is free below GUEST_SP while host code
@@ -136,7 +136,7 @@ unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<Outcome, Erro
         outcome
     };
     match outcome {
-        FINISHED => Ok(Outcome::Finished),
+        FINISHED => Ok(CallOutcome::Finished),
         // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
         _ => unsafe { left(activation, outcome) },
     }
@@ -156,7 +156,7 @@ pub(crate) unsafe fn resume(
     base: usize,
     frame: usize,
     save_area: usize,
-) -> Result<Outcome, Error> {
+) -> Result<CallOutcome, Error> {
     // SAFETY: by this function's contract the store is borrowed for us, and the frames are
     // where the save area says.
     unsafe {
@@ -168,7 +168,7 @@ pub(crate) unsafe fn resume(
         let outcome = pagefork_resume(activation, base, frame, save_area);
         thread::set_current(outer);
         match outcome {
-            FINISHED => Ok(Outcome::Finished),
+            FINISHED => Ok(CallOutcome::Finished),
             _ => left(activation, outcome),
         }
     }
@@ -177,34 +177,34 @@ pub(crate) unsafe fn resume(
 /// # Safety
 /// The activation's store is borrowed by the caller.
 #[cold]
-unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<Outcome, Error> {
+unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<CallOutcome, Error> {
     if outcome == SUSPENDED {
-        return Ok(Outcome::Suspended);
+        return Ok(CallOutcome::Suspended);
     }
     // SAFETY: by this function's contract the store is borrowed for us.
     let parked = unsafe { (*activation).parked.take() };
     match parked.expect("who leaves the guest parks the reason") {
-        Parked::Trap(code, backtrace) => Err(Trap::new(code, backtrace).into()),
-        Parked::Error(error) => Err(error),
-        Parked::Panic(payload) => resume_unwind(payload),
+        LeaveReason::Trap(code, backtrace) => Err(Trap::new(code, backtrace).into()),
+        LeaveReason::Error(error) => Err(error),
+        LeaveReason::Panic(payload) => resume_unwind(payload),
     }
 }
 
 /// What host code answers: in eax, and in rdx where the registers are to be
 /// saved if the guest is suspended, or the [`Landing`] if it catches.
 #[repr(C)]
-struct Answer {
+struct HostAnswer {
     verdict: u64,
     place: *mut u8,
 }
 
-impl Answer {
+impl HostAnswer {
     const CONTINUE: Self = Self { verdict: CONTINUE as u64, place: ptr::null_mut() };
 
     /// # Safety
     /// The activation's store is valid.
     #[cold]
-    unsafe fn leave(activation: *mut Activation, reason: Parked) -> Self {
+    unsafe fn leave(activation: *mut Activation, reason: LeaveReason) -> Self {
         // SAFETY: by this function's contract the store is valid.
         unsafe { (*activation).parked = Some(reason) };
         Self { verdict: LEAVE.into(), place: ptr::null_mut() }
@@ -245,7 +245,7 @@ impl Answer {
                 Thrown::Uncaught(exception) => {
                     let mut error = Error::from(exception);
                     error.set_backtrace(|| backtrace(activation));
-                    Self::leave(activation, Parked::Error(error))
+                    Self::leave(activation, LeaveReason::Error(error))
                 }
                 Thrown::Trap(code) => Self::leave(activation, trapped(activation, code)),
             }
@@ -262,7 +262,7 @@ unsafe extern "C" fn on_host_call(
     activation: *mut Activation,
     index: u32,
     cells: *mut Cell,
-) -> Answer {
+) -> HostAnswer {
     // SAFETY: the activation belongs to the running store, whose entry keeps it
     // borrowed through this pointer.
     unsafe {
@@ -273,11 +273,11 @@ unsafe extern "C" fn on_host_call(
             {
                 let caller = (*store).ordinal_of(base);
                 let thrown = throw::throw(&*activation, &mut *store, caller, service, cells);
-                return Answer::thrown(activation, thrown);
+                return HostAnswer::thrown(activation, thrown);
             }
             return match services::call(&mut *store, base, index, cells) {
-                Ok(()) => Answer::CONTINUE,
-                Err(code) => Answer::leave(activation, trapped(activation, code)),
+                Ok(()) => HostAnswer::CONTINUE,
+                Err(code) => HostAnswer::leave(activation, trapped(activation, code)),
             };
         }
         let function = (*store).host_function_ptr(index);
@@ -287,10 +287,10 @@ unsafe extern "C" fn on_host_call(
             // Whatever the host function made of it: the guest must not go on.
             Ok(Ok(())) if (*store).is_broken() => {
                 let code = TrapCode::MemoryOutOfBounds;
-                Answer::leave(activation, trapped(activation, code))
+                HostAnswer::leave(activation, trapped(activation, code))
             }
             Ok(Ok(())) if (*store).interrupts.is_noted() => {
-                Answer::leave(activation, trapped(activation, TrapCode::Interrupt))
+                HostAnswer::leave(activation, trapped(activation, TrapCode::Interrupt))
             }
             Ok(Ok(()))
                 if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
@@ -299,30 +299,30 @@ unsafe extern "C" fn on_host_call(
                     true => {
                         let function = &*function;
                         let results = slice::from_raw_parts(cells, function.ty.results.len());
-                        Answer::suspend(store, base, Suspension::HostCall, results)
+                        HostAnswer::suspend(store, base, Suspension::HostCall, results)
                     }
-                    false => Answer::CONTINUE,
+                    false => HostAnswer::CONTINUE,
                 }
             }
-            Ok(Ok(())) => Answer::CONTINUE,
+            Ok(Ok(())) => HostAnswer::CONTINUE,
             Ok(Err(error))
                 if error.kind() == ErrorKind::Exception && (*store).interrupts.is_noted() =>
             {
                 // A handler would let the guest go on.
-                Answer::leave(activation, trapped(activation, TrapCode::Interrupt))
+                HostAnswer::leave(activation, trapped(activation, TrapCode::Interrupt))
             }
             Ok(Err(error)) => match throw::throw_error(&*activation, &mut *store, error) {
                 Ok(thrown) => {
                     // Asked for on the way back from a call that does not return.
                     (*activation).suspend_requested = false;
-                    Answer::thrown(activation, thrown)
+                    HostAnswer::thrown(activation, thrown)
                 }
                 Err(mut error) => {
                     error.set_backtrace(|| backtrace(activation));
-                    Answer::leave(activation, Parked::Error(error))
+                    HostAnswer::leave(activation, LeaveReason::Error(error))
                 }
             },
-            Err(payload) => Answer::leave(activation, Parked::Panic(payload)),
+            Err(payload) => HostAnswer::leave(activation, LeaveReason::Panic(payload)),
         }
     }
 }
@@ -331,19 +331,22 @@ unsafe extern "C" fn on_host_call(
 ///
 /// # Safety
 /// Called by the thunk alone: the activation's store is valid.
-unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> Answer {
+unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> HostAnswer {
     // SAFETY: as in `on_host_call`.
     unsafe {
         let store = (*activation).store;
         if (*store).interrupts.is_noted() {
             let backtrace = WasmBacktrace::capture(&*store, &[], frame, (*activation).host_sp);
-            return Answer::leave(activation, Parked::Trap(TrapCode::Interrupt, backtrace));
+            return HostAnswer::leave(
+                activation,
+                LeaveReason::Trap(TrapCode::Interrupt, backtrace),
+            );
         }
         if (*activation).suspend_countdown > 0 && (*store).may_suspend() {
             let base = (*activation).guest_base;
-            return Answer::suspend(store, base, Suspension::Interrupt, &[]);
+            return HostAnswer::suspend(store, base, Suspension::Interrupt, &[]);
         }
-        Answer::CONTINUE
+        HostAnswer::CONTINUE
     }
 }
 
@@ -368,15 +371,15 @@ unsafe extern "C" fn on_trap(
         // A call's instruction ends where its return address begins.
         let instructions = [pc, caller.saturating_sub(1)];
         let backtrace = WasmBacktrace::capture(store, &instructions, frame, (*activation).host_sp);
-        (*activation).parked = Some(Parked::Trap(code, backtrace));
+        (*activation).parked = Some(LeaveReason::Trap(code, backtrace));
     }
 }
 
 /// # Safety
 /// Host code runs that the guest called.
-unsafe fn trapped(activation: *mut Activation, code: TrapCode) -> Parked {
+unsafe fn trapped(activation: *mut Activation, code: TrapCode) -> LeaveReason {
     // SAFETY: by this function's contract a host call runs that the guest made.
-    Parked::Trap(code, unsafe { backtrace(activation) })
+    LeaveReason::Trap(code, unsafe { backtrace(activation) })
 }
 
 /// The frames above a host call.
