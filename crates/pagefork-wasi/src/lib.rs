@@ -44,51 +44,24 @@
 
 #![forbid(unsafe_code)]
 
-/// Numbers and layouts of the interface.
-mod abi;
-/// The guest's memory, checked.
-mod guest_memory;
-/// State and its builder.
-mod ctx;
-/// Arguments and variables, packed.
-mod strings;
-/// How calls wait, and what ends their waits.
-mod waiting;
-/// Reading and writing what other processes use too.
-mod shared;
-/// Where the standard streams lead.
-mod stdio;
-/// The descriptor table.
-mod descriptor;
-/// Functions on descriptors and paths.
-mod fs;
-/// Clocks.
-mod clock;
-/// Random numbers.
-mod random;
-/// Waiting.
-mod poll;
-/// Arguments, environment, exit.
-mod process;
-/// Sockets that were passed in.
-mod sock;
-/// Sockets that were passed to this process.
-mod listen_fds;
-/// The functions as imports of a module.
+mod base;
+mod state;
+mod calls;
 mod link;
-/// Commands and reactors.
-mod program;
-pub use abi::{
-    Dirent, Errno, Event, EventType, FdFlags, FdStat, FileStat, FileType, FstFlags, IOVEC_SIZE,
-    LookupFlags, OFlags, RiFlags, Rights, SUBSCRIPTION_SIZE, SdFlags, SubclockFlags,
-};
-pub use ctx::{BuildError, Permissions, Unsaveable, WasiCtx, WasiCtxBuilder, WasiTemplate};
-pub use descriptor::{Description, OpenMode, Origin};
-pub use guest_memory::{Buffer, GuestMemory};
-pub use link::{NoMemory, add_to_linker};
-pub use process::Exit;
-pub use program::{ProgramError, ProgramKind, initialize};
-pub use stdio::{
+
+pub use base::abi::{FdFlags, FileType, Rights};
+pub use base::errno::Errno;
+pub use base::guest_memory::{Buffer, GuestMemory};
+pub use calls::process::Exit;
+pub use link::linker::{NoMemory, add_to_linker};
+pub use link::program::{InitializeError, ProgramKind, initialize};
+pub use state::build_error::BuildError;
+pub use state::builder::{WasiCtxBuilder, WasiTemplate};
+pub use state::ctx::{Unsaveable, WasiCtx};
+pub use state::descriptor::{Description, DescriptorOrigin};
+pub use state::grants::Permissions;
+pub use state::path::OpenMode;
+pub use state::stdio::{
     InputPipe, InputReader, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,
 };
-pub use strings::Environment;
+pub use state::strings::Environment;

@@ -1,7 +1,7 @@
 //! Commands and reactors: what is called by itself, and what is not.
 
 use pagefork::{Engine, Instance, Linker, Module, Store};
-use pagefork_wasi::{Exit, ProgramError, ProgramKind, WasiCtx, add_to_linker, initialize};
+use pagefork_wasi::{Exit, InitializeError, ProgramKind, WasiCtx, add_to_linker, initialize};
 
 fn instantiate(wat: &str) -> (Store<WasiCtx>, Instance) {
     let engine = Engine::default();
@@ -62,7 +62,7 @@ fn a_module_with_both_is_refused_before_anything_is_called() {
         r#"(export "_start" (func $start)) (export "_initialize" (func $initialize))"#,
     ));
     let error = initialize(&mut store, &instance).unwrap_err();
-    assert_eq!(error.downcast_ref(), Some(&ProgramError::Both));
+    assert_eq!(error.downcast_ref(), Some(&InitializeError::Both));
     assert_eq!(calls(&mut store, &instance), 0);
 }
 
@@ -76,7 +76,7 @@ fn what_is_no_beginning_is_refused_by_name() {
     ] {
         let (mut store, instance) = instantiate(&counting(export));
         let error = initialize(&mut store, &instance).unwrap_err();
-        assert_eq!(error.downcast_ref(), Some(&ProgramError::NotAFunction { name }), "{export}");
+        assert_eq!(error.downcast_ref(), Some(&InitializeError::NotAFunction { name }), "{export}");
         assert!(error.to_string().contains(name), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-use pagefork_wasi::Errno;
+use pagefork_wasi::{Errno, Permissions, WasiCtx};
 
 use crate::harness::*;
 
@@ -225,5 +225,31 @@ fn preopened_directories_tell_their_names() {
     for fd in [0, sub, 99] {
         assert_eq!(prestat(&mut guest, fd), Err(Errno::Badf));
         assert_eq!(name(&mut guest, fd, 99), Err(Errno::Badf));
+    }
+}
+
+/// The host has fewer descriptors than guests could open.
+#[test]
+fn a_guest_has_at_most_as_many_descriptors_as_the_embedder_allows() {
+    let dir = TempDir::new();
+    dir.write("file", "text");
+    let mut builder = WasiCtx::builder();
+    builder.preopened_dir(dir.path(), "/dir", Permissions::ReadWrite).unwrap();
+    for (set, max) in [(None, 1024), (Some(6), 6)] {
+        if let Some(count) = set {
+            builder.descriptors_max(count);
+        }
+        let mut guest = Guest::new(&builder);
+        for fd in 4..max {
+            assert_eq!(guest.open(DIR, "file", reading()), Ok(fd));
+        }
+        let truncating = Open { flags: CREAT | TRUNC, ..writing() };
+        assert_eq!(guest.open(DIR, "file", truncating), Err(Errno::Mfile));
+        assert_eq!(dir.read("file"), "text", "a call that fails changes nothing");
+        // Another number is no way around the limit.
+        assert_eq!(guest.renumber(4, max), Err(Errno::Badf));
+        guest.renumber(5, 4).unwrap();
+        assert_eq!(guest.open(DIR, "file", reading()), Ok(5));
+        assert_eq!(guest.open(DIR, "file", reading()), Err(Errno::Mfile));
     }
 }

@@ -7,8 +7,8 @@ fn directories_start_with_every_right() {
     let dir = TempDir::new();
     let mut guest = Guest::with_dir(&dir);
     let stat = guest.fdstat(DIR).unwrap();
-    assert_eq!(stat.base, Rights::DIRECTORY.0);
-    assert_eq!(stat.inheriting, (Rights::DIRECTORY | Rights::FILE).0);
+    assert_eq!(stat.base, Rights::DIRECTORY.bits());
+    assert_eq!(stat.inheriting, (Rights::DIRECTORY | Rights::FILE).bits());
     assert_eq!(stat.filetype, 3);
 }
 
@@ -17,21 +17,21 @@ fn files_get_what_means_something_as_they_are_opened() {
     let dir = TempDir::new();
     let mut guest = Guest::with_dir(&dir);
     let fd = guest.open(DIR, "file", creating()).unwrap();
-    assert_eq!(guest.fdstat(fd).unwrap().base, Rights::FILE.0);
+    assert_eq!(guest.fdstat(fd).unwrap().base, Rights::FILE.bits());
     let changing = Rights::MUTATE_FILE;
-    let read_only = Rights::FILE.without(changing);
+    let read_only = Rights::FILE.difference(changing);
     for (rights, base) in [
         (READ, read_only),
         (READ | SEEK, read_only),
-        (0, read_only.without(Rights::FD_READ)),
-        (WRITE, Rights::FILE.without(Rights::FD_READ)),
+        (0, read_only.difference(Rights::FD_READ)),
+        (WRITE, Rights::FILE.difference(Rights::FD_READ)),
         (READ | WRITE, Rights::FILE),
-        (Rights::FD_ALLOCATE.0, Rights::FILE.without(Rights::FD_READ | Rights::FD_WRITE)),
+        (Rights::FD_ALLOCATE.bits(), Rights::FILE.difference(Rights::FD_READ | Rights::FD_WRITE)),
     ] {
         let open = Open { rights, inheriting: 0, ..reading() };
         let fd = guest.open(DIR, "file", open).unwrap();
         let stat = guest.fdstat(fd).unwrap();
-        assert_eq!((stat.base, stat.inheriting), (base.0, 0), "{rights:#x}");
+        assert_eq!((stat.base, stat.inheriting), (base.bits(), 0), "{rights:#x}");
         assert_eq!(guest.read(fd, 1).is_ok(), rights & READ != 0, "{rights:#x}");
         assert_eq!(guest.write(fd, b"").is_ok(), rights & WRITE != 0, "{rights:#x}");
     }
@@ -127,7 +127,7 @@ fn every_path_operation_needs_its_right() {
     let inheriting = guest.fdstat(DIR).unwrap().inheriting;
     let mut without = |right: Rights, f: &mut dyn FnMut(&mut Guest, u32) -> Result<(), Errno>| {
         let fd = guest.open(DIR, ".", directory()).unwrap();
-        guest.set_rights(fd, all.without(right).0, inheriting).unwrap();
+        guest.set_rights(fd, all.difference(right).bits(), inheriting).unwrap();
         assert_eq!(f(&mut guest, fd), lacking, "without {right:?}");
         guest.close(fd).unwrap();
     };
@@ -178,10 +178,13 @@ fn what_a_directory_cannot_pass_on_its_files_do_not_get() {
     dir.write("sub/file", "text");
     let mut guest = Guest::with_dir(&dir);
     let base = guest.fdstat(DIR).unwrap().base;
-    guest.set_rights(DIR, base, READ | SEEK | Rights::DIRECTORY.0).unwrap();
+    guest.set_rights(DIR, base, READ | SEEK | Rights::DIRECTORY.bits()).unwrap();
     assert_eq!(guest.open(DIR, "file", writing()), Err(Errno::Notcapable));
     let fd = guest.open(DIR, "file", reading()).unwrap();
-    assert_eq!(guest.fdstat(fd).unwrap().base, READ | SEEK | Rights::DIRECTORY.0 & Rights::FILE.0);
+    assert_eq!(
+        guest.fdstat(fd).unwrap().base,
+        READ | SEEK | Rights::DIRECTORY.bits() & Rights::FILE.bits()
+    );
     // Nor do the files of its directories.
     let sub = guest.open(DIR, "sub", directory()).unwrap();
     assert_eq!(guest.open(sub, "file", writing()), Err(Errno::Notcapable));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagefork_wasi::{BuildError, Errno, Origin, Permissions, Rights, WasiCtx};
+use pagefork_wasi::{BuildError, DescriptorOrigin, Errno, Permissions, Rights, WasiCtx};
 
 use crate::harness::*;
 
@@ -50,16 +50,16 @@ fn sockets_come_first_in_their_order_and_hide_no_directory() {
     builder.preopened_dir(dir.path(), "/second", Permissions::ReadWrite).unwrap();
     builder.preopened_socket(client).unwrap();
     let mut guest = Guest::new(&builder);
-    let origins: Vec<Origin> =
+    let origins: Vec<DescriptorOrigin> =
         guest.ctx.descriptors().skip(3).map(|(_, found)| found.origin.clone()).collect();
     assert_eq!(
         origins,
         [
-            Origin::Listener { index: 0 },
-            Origin::Listener { index: 1 },
-            Origin::Connection { index: 2 },
-            Origin::Preopen { index: 0 },
-            Origin::Preopen { index: 1 },
+            DescriptorOrigin::Listener { index: 0 },
+            DescriptorOrigin::Listener { index: 1 },
+            DescriptorOrigin::Connection { index: 2 },
+            DescriptorOrigin::Preopen { index: 0 },
+            DescriptorOrigin::Preopen { index: 1 },
         ]
     );
     // As C libraries look for directories: until the first bad descriptor,
@@ -83,16 +83,16 @@ fn sockets_come_first_in_their_order_and_hide_no_directory() {
 fn sockets_have_the_rights_of_sockets() {
     let (mut guest, address) = listening();
     let stat = guest.fdstat(SOCKET).unwrap();
-    assert_eq!((stat.base, stat.inheriting), (Rights::LISTENER.0, Rights::CONNECTION.0));
+    assert_eq!((stat.base, stat.inheriting), (Rights::LISTENER.bits(), Rights::CONNECTION.bits()));
     let _client = TcpStream::connect(address).unwrap();
     let fd = guest.accept(SOCKET, 0).unwrap();
     let stat = guest.fdstat(fd).unwrap();
-    assert_eq!((stat.base, stat.inheriting), (Rights::CONNECTION.0, 0));
+    assert_eq!((stat.base, stat.inheriting), (Rights::CONNECTION.bits(), 0));
     // What a listener cannot pass on, its connections do not get.
-    guest.set_rights(SOCKET, Rights::LISTENER.0, Rights::FD_READ.0).unwrap();
+    guest.set_rights(SOCKET, Rights::LISTENER.bits(), Rights::FD_READ.bits()).unwrap();
     let _client = TcpStream::connect(address).unwrap();
     let fd = guest.accept(SOCKET, 0).unwrap();
-    assert_eq!(guest.fdstat(fd).unwrap().base, Rights::FD_READ.0);
+    assert_eq!(guest.fdstat(fd).unwrap().base, Rights::FD_READ.bits());
     assert_eq!(guest.write(fd, b"x"), Err(Errno::Badf));
 }
 
@@ -121,6 +121,23 @@ fn accepting_and_receiving_wait() {
     assert_eq!(guest.read(fd, 99).unwrap(), b"hello");
     drop(client.join().unwrap());
     assert_eq!(guest.read(fd, 99).unwrap(), b"");
+}
+
+#[test]
+fn a_connection_for_which_there_is_no_descriptor_is_not_lost() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut builder = WasiCtx::builder();
+    builder.preopened_socket(listener).unwrap().descriptors_max(5);
+    let mut guest = Guest::new(&builder);
+    let _first = TcpStream::connect(address).unwrap();
+    let mut second = TcpStream::connect(address).unwrap();
+    second.write_all(b"second").unwrap();
+    assert_eq!(guest.accept(SOCKET, 0), Ok(4));
+    assert_eq!(guest.accept(SOCKET, 0), Err(Errno::Mfile));
+    guest.close(4).unwrap();
+    assert_eq!(guest.accept(SOCKET, 0), Ok(4));
+    assert_eq!(guest.read(4, 99).unwrap(), b"second");
 }
 
 #[test]
@@ -306,7 +323,7 @@ fn connections_are_refused_by_name_when_a_state_is_to_be_saved() {
     let mut client = TcpStream::connect(address).unwrap();
     let fd = guest.accept(SOCKET, 0).unwrap();
     let error = guest.ctx.check_saveable().unwrap_err();
-    assert_eq!((error.fd, &error.origin), (fd, &Origin::Accepted { listener: 0 }));
+    assert_eq!((error.fd, &error.origin), (fd, &DescriptorOrigin::Accepted { listener: 0 }));
     assert!(error.to_string().starts_with("descriptor 4 is a connection"), "{error}");
     assert_eq!(guest.ctx.reopen(fd), Err(Errno::Notrecoverable));
     // The old handle stays.
@@ -317,5 +334,5 @@ fn connections_are_refused_by_name_when_a_state_is_to_be_saved() {
 
     let (guest, _peer) = connected();
     let error = guest.ctx.check_saveable().unwrap_err();
-    assert_eq!((error.fd, &error.origin), (3, &Origin::Connection { index: 0 }));
+    assert_eq!((error.fd, &error.origin), (3, &DescriptorOrigin::Connection { index: 0 }));
 }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use pagefork_wasi::{Errno, FdFlags, Origin, Permissions, Rights, StdinKind, WasiCtx};
+use pagefork_wasi::{DescriptorOrigin, Errno, FdFlags, Permissions, Rights, StdinKind, WasiCtx};
 
 use crate::harness::*;
 
@@ -18,10 +18,10 @@ fn descriptions_tell_how_a_descriptor_came_to_be() {
     let descriptions: Vec<_> = guest.ctx.descriptors().collect();
     let numbers: Vec<u32> = descriptions.iter().map(|(fd, _)| *fd).collect();
     assert_eq!(numbers, [0, 1, 2, DIR, a, file]);
-    assert_eq!(descriptions[0].1.origin, Origin::Stdin);
-    assert_eq!(descriptions[3].1.origin, Origin::Preopen { index: 0 });
+    assert_eq!(descriptions[0].1.origin, DescriptorOrigin::Stdin);
+    assert_eq!(descriptions[3].1.origin, DescriptorOrigin::Preopen { index: 0 });
     let description = descriptions[5].1;
-    let Origin::Opened { preopen, path, mode } = &description.origin else {
+    let DescriptorOrigin::Opened { preopen, path, mode } = &description.origin else {
         panic!("opened by the guest: {description:?}")
     };
     assert_eq!((*preopen, path.as_path()), (0, Path::new("a/b/file")));

@@ -3,7 +3,8 @@
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::ctx::{BuildError, WasiCtxBuilder};
+use crate::state::build_error::BuildError;
+use crate::state::builder::WasiCtxBuilder;
 
 /// The first of the descriptors.
 const FIRST: i32 = 3;

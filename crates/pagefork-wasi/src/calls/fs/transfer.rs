@@ -1,37 +1,38 @@
 //! Reading and writing.
 //!
-//! Files are read and written at an offset that is kept in the descriptor's
-//! description, so the host's own offset is no state.
+//! Files are read and written at the offset that stands in the descriptor's description, so
+//! that the host's own offset is not part of the state.
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 
 use cap_std::fs::File;
 use rustix::event::PollFlags;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno as Host, ReadWriteFlags, retry_on_intr};
 
-use super::fd::is_host_offset;
-use crate::abi::{Errno, FdFlags, Rights};
-use crate::ctx::WasiCtx;
-use crate::descriptor::Handle;
-use crate::guest_memory::{Buffer, GuestMemory};
-use crate::sock::{Socket, receive, send};
-use crate::stdio::Output;
-use crate::waiting::Watch;
+use super::check_offset;
+use crate::base::abi::{FdFlags, Rights};
+use crate::base::errno::Errno;
+use crate::base::guest_memory::{Buffer, GuestMemory};
+use crate::base::waiting::{PART_SIZE, StopCheck, write_parts};
+use crate::state::ctx::WasiCtx;
+use crate::state::descriptor::Handle;
+use crate::state::inherited::HOST_OFFSET;
+use crate::state::socket::{Socket, receive, send};
 
 impl WasiCtx {
     /// `fd_read`: reads into buffers and writes how many bytes.
     ///
-    /// Streams fill one buffer a call, because a second host read could block
-    /// though there is data to return.
+    /// A call on a stream fills one buffer, because a second host read could block although
+    /// there is data to return.
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], also for a directory and for what is not open for
-    /// reading (of a write: writing), [`Errno::Notcapable`],
-    /// [`Errno::Fault`], [`Errno::Again`] for streams in non-blocking mode,
-    /// [`Errno::Intr`] if the guest is to be stopped or the embedder's check asks for it
-    /// (see [`WasiCtx::set_interrupt_check`]), and host errors.
+    /// [`Errno::Badf`], also for a directory and for a file that is not open for reading (for
+    /// a write: writing), [`Errno::Notcapable`], [`Errno::Fault`], [`Errno::Again`] for streams
+    /// in non-blocking mode, [`Errno::Intr`] if the guest must stop or the embedder's check
+    /// asks for it (see [`WasiCtx::set_interrupt_check`]), and host errors.
     pub fn fd_read(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -46,20 +47,20 @@ impl WasiCtx {
         }
         descriptor.require(Rights::FD_READ)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
-        let blocking = descriptor.blocking(watch);
+        let stop = self.interrupt.and(memory.interruption());
+        let blocking = descriptor.blocking(stop);
         let description = &mut descriptor.description;
         let size = match (&descriptor.handle, buffers.first()) {
             (_, None) => 0,
             (Handle::File(file), Some(_)) => {
-                let size = read_at(file, memory, &buffers, description.offset, watch)?;
+                let size = read_at(file, memory, &buffers, description.offset, stop)?;
                 description.offset += size as u64;
                 size
             }
             (Handle::Stream(file), Some(&first)) => {
-                let first = Buffer { size: first.size.min(PART_SIZE), ..first };
+                let first = Buffer { size: first.size.min(PART_SIZE as u32), ..first };
                 let host = file.as_fd();
-                // A FIFO that nobody has opened for writing yet is not at its end.
+                // A FIFO is not at its end before a writer has opened it.
                 blocking.wait_for(host, PollFlags::IN)?;
                 memory.fill(first, |into| {
                     blocking.until_ready(host, PollFlags::IN, || rustix::io::read(host, &mut *into))
@@ -70,13 +71,13 @@ impl WasiCtx {
             }
             (Handle::Socket(Socket::Listener(_)), Some(_)) => return Err(Errno::Notconn),
             (Handle::Stdin, Some(&first)) => {
-                let (stdin, offset) = (&self.config.stdin, &mut description.offset);
-                // Many programs ask for more than there is, and most for an end.
-                let most = stdin.at_hand(*offset).map_or(u64::MAX, |size| size.max(1));
+                let (stdin, offset) = (&self.grants.stdin, &mut description.offset);
+                // Many programs ask for more than there is, and a small buffer is cheaper.
+                let most = stdin.available(*offset).map_or(PART_SIZE as u64, |size| size.max(1));
                 let first = Buffer { size: u64::from(first.size).min(most) as u32, ..first };
                 memory.fill(first, |into| stdin.read(into, offset, blocking))?
             }
-            (Handle::Stdout | Handle::Stderr | Handle::Directory { .. }, Some(_)) => {
+            (Handle::Output(_) | Handle::Directory { .. }, Some(_)) => {
                 return Err(Errno::Badf);
             }
         };
@@ -100,8 +101,8 @@ impl WasiCtx {
     ) -> Result<(), Errno> {
         let file = self.table.get(fd)?.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
-        let size = read_at(file, memory, &buffers, offset, watch)?;
+        let stop = self.interrupt.and(memory.interruption());
+        let size = read_at(file, memory, &buffers, offset, stop)?;
         memory.write_size(result, size)
     }
 
@@ -125,18 +126,18 @@ impl WasiCtx {
         descriptor.require(Rights::FD_WRITE)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let mut slices = memory.io_slices(&buffers)?;
-        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
-        let blocking = descriptor.blocking(watch);
+        let stop = self.interrupt.and(memory.interruption());
+        let blocking = descriptor.blocking(stop);
         let description = &mut descriptor.description;
         let size = match &descriptor.handle {
             _ if slices.is_empty() => 0,
             Handle::File(file) => {
                 let size = if description.flags.contains(FdFlags::APPEND) {
-                    let (size, end) = append(file, &mut slices, watch)?;
+                    let (size, end) = append(file, &mut slices, stop)?;
                     description.offset = end;
                     size
                 } else {
-                    let size = write_at(file, &mut slices, description.offset, watch)?;
+                    let size = write_at(file, &mut slices, description.offset, stop)?;
                     description.offset += size as u64;
                     size
                 };
@@ -149,8 +150,9 @@ impl WasiCtx {
                 send(socket.as_fd(), &mut slices, blocking)?
             }
             Handle::Socket(Socket::Listener(_)) => return Err(Errno::Notconn),
-            Handle::Stdout => self.config.stdout.write(Output::Stdout, &mut slices, blocking)?,
-            Handle::Stderr => self.config.stderr.write(Output::Stderr, &mut slices, blocking)?,
+            Handle::Output(stream) => {
+                self.grants.output(*stream).write(*stream, &mut slices, blocking)?
+            }
             Handle::Stdin | Handle::Directory { .. } => return Err(Errno::Badf),
         };
         memory.write_size(result, size)
@@ -175,39 +177,33 @@ impl WasiCtx {
         let descriptor = self.table.get(fd)?;
         let file = descriptor.file_with(Rights::FD_WRITE | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
+        let stop = self.interrupt.and(memory.interruption());
         let (flags, mut slices) = (descriptor.description.flags, memory.io_slices(&buffers)?);
         let size = if flags.contains(FdFlags::APPEND) {
-            append(file, &mut slices, watch)?.0
+            append(file, &mut slices, stop)?.0
         } else {
-            write_at(file, &mut slices, offset, watch)?
+            write_at(file, &mut slices, offset, stop)?
         };
         sync_as_flags_ask(file, flags)?;
         memory.write_size(result, size)
     }
 }
 
-/// Size of what is read or written between two looks whether the guest is to be stopped,
-/// bytes.
-const PART_SIZE: u32 = 16 << 20;
-
-/// Reads into the buffers, one after the other, up to the end of the file. An
-/// error after the first bytes is left for the next call to meet again.
+/// Reads into the buffers, one after the other, up to the end of the file. An error after the
+/// first bytes is not reported: the next call finds it again.
 fn read_at(
     file: &File,
     memory: &mut GuestMemory<'_>,
     buffers: &[Buffer],
     offset: u64,
-    watch: Watch<'_>,
+    stop: StopCheck<'_>,
 ) -> Result<usize, Errno> {
-    if !is_host_offset(offset) {
-        return Err(Errno::Inval);
-    }
+    check_offset(offset)?;
     let mut total = 0;
     for buffer in buffers.iter().flat_map(parts) {
         let at = offset.saturating_add(total as u64);
         let read = |into: &mut [u8]| {
-            watch.check()?;
+            stop.check()?;
             Ok(retry_on_intr(|| rustix::io::pread(file, &mut *into, at))?)
         };
         match memory.fill(buffer, read) {
@@ -224,87 +220,54 @@ fn read_at(
     Ok(total)
 }
 
-/// A buffer in parts that are not too large.
+/// A buffer in parts of at most [`PART_SIZE`].
 fn parts(buffer: &Buffer) -> impl Iterator<Item = Buffer> {
+    const SIZE: u32 = PART_SIZE as u32;
     let Buffer { address, size } = *buffer;
     (0..size)
-        .step_by(PART_SIZE as usize)
-        .map(move |start| Buffer { address: address + start, size: (size - start).min(PART_SIZE) })
+        .step_by(PART_SIZE)
+        .map(move |start| Buffer { address: address + start, size: (size - start).min(SIZE) })
 }
 
 fn write_at(
     file: &File,
     slices: &mut [IoSlice<'_>],
     offset: u64,
-    watch: Watch<'_>,
+    stop: StopCheck<'_>,
 ) -> Result<usize, Errno> {
-    if !is_host_offset(offset) {
-        return Err(Errno::Inval);
-    }
-    write_parts(slices, watch, |slices, total| {
-        rustix::io::pwritev(file, slices, offset.saturating_add(total as u64))
+    check_offset(offset)?;
+    write_parts(slices, |part, total| {
+        stop.check()?;
+        let at = offset.saturating_add(total as u64);
+        Ok(retry_on_intr(|| rustix::io::pwritev(file, part, at))?)
     })
 }
 
-/// Writes the slices in parts that are not too large, by a call that also gets how much was
-/// written before. An error after the first bytes is left for the next call to meet again.
-fn write_parts(
-    mut slices: &mut [IoSlice<'_>],
-    watch: Watch<'_>,
-    mut write: impl FnMut(&[IoSlice<'_>], usize) -> rustix::io::Result<usize>,
-) -> Result<usize, Errno> {
-    let part_size = PART_SIZE as usize;
-    let mut total = 0;
-    while let Some(first) = slices.first() {
-        let mut room = part_size;
-        let fits = |slice: &&IoSlice<'_>| {
-            let fits = slice.len() <= room;
-            room = room.saturating_sub(slice.len());
-            fits
-        };
-        let written = watch.check().and_then(|()| {
-            Ok(match slices.iter().take_while(fits).count() {
-                0 => retry_on_intr(|| write(&[IoSlice::new(&first[..part_size])], total))?,
-                count => retry_on_intr(|| write(&slices[..count], total))?,
-            })
-        });
-        match written {
-            Ok(0) => break,
-            Ok(size) => {
-                total += size;
-                IoSlice::advance_slices(&mut slices, size);
-            }
-            Err(_) if total > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(total)
-}
-
-/// Writes at the end of the file, in one step even if others append to it unless it is more
-/// than [`PART_SIZE`], and returns the size written and the offset after it.
+/// Writes at the end of the file, and returns the size written and the offset after it. Each
+/// part is appended in one step, even if other processes append to the file.
 ///
-/// The host's file is not in append mode: whether the guest's is can change.
+/// The host's file is not in append mode, because the guest can change the mode of its own.
 fn append(
     file: &File,
     slices: &mut [IoSlice<'_>],
-    watch: Watch<'_>,
+    stop: StopCheck<'_>,
 ) -> Result<(usize, u64), Errno> {
-    // -1: use, and move, the host's own offset. That tells where the end was.
-    const HOST_OFFSET: u64 = u64::MAX;
-    let flags = ReadWriteFlags::APPEND;
-    let size = write_parts(slices, watch, |slices, _| {
-        match rustix::io::pwritev2(file, slices, HOST_OFFSET, flags) {
+    let append_part = |part: &[IoSlice<'_>]| {
+        // The host's own offset then tells where the end was.
+        match rustix::io::pwritev2(file, part, HOST_OFFSET, ReadWriteFlags::APPEND) {
             Err(Host::OPNOTSUPP | Host::NOSYS) => {
-                use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
                 let mode = fcntl_getfl(file)?;
                 fcntl_setfl(file, mode | OFlags::APPEND)?;
-                let size = rustix::io::writev(file, slices);
+                let size = rustix::io::writev(file, part);
                 fcntl_setfl(file, mode)?;
                 size
             }
             size => size,
         }
+    };
+    let size = write_parts(slices, |part, _| {
+        stop.check()?;
+        Ok(retry_on_intr(|| append_part(part))?)
     })?;
     Ok((size, rustix::fs::tell(file)?))
 }

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use pagefork::{Interruption, LocalMemory};
 
-use crate::abi::{Errno, IOVEC_SIZE};
+use crate::base::abi::IOVEC_SIZE;
+use crate::base::errno::Errno;
 
 /// Size of the longest path that the host takes, bytes, its NUL included.
 const PATH_SIZE_MAX: u32 = 4096;
@@ -128,6 +129,19 @@ impl<'a> GuestMemory<'a> {
     /// [`Errno::Fault`] if out of bounds; then nothing was written.
     pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result<(), Errno> {
         self.memory.write(address as usize, bytes).map_err(|_| Errno::Fault)
+    }
+
+    /// Copies 64-bit words to an address, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`] if out of bounds; then nothing was written.
+    pub(crate) fn write_words<const N: usize>(
+        &mut self,
+        address: u32,
+        words: [u64; N],
+    ) -> Result<(), Errno> {
+        self.write_bytes(address, words.map(u64::to_le_bytes).as_flattened())
     }
 
     /// Reads a byte.

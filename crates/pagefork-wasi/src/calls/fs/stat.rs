@@ -5,13 +5,13 @@ use std::path::Path;
 use cap_std::fs::{Dir, File};
 use rustix::fs::{AtFlags, OFlags as HostFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
-use super::path::{Place, locate};
-use crate::abi::{Errno, FileStat, FileType, FstFlags, LookupFlags, Rights};
-use crate::ctx::WasiCtx;
-use crate::descriptor::{Handle, OpenMode, open_beneath};
-use crate::guest_memory::GuestMemory;
-
-const NANOSECONDS: u64 = 1_000_000_000;
+use crate::base::abi::{self, FileType, LookupFlags, Rights, TimeFlags};
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::calls::clock::nanoseconds;
+use crate::state::ctx::WasiCtx;
+use crate::state::descriptor::Handle;
+use crate::state::path::{LastComponent, OpenMode, locate, open_beneath};
 
 impl WasiCtx {
     /// `fd_filestat_get`: writes the attributes of an open file. Of a standard
@@ -29,21 +29,11 @@ impl WasiCtx {
     ) -> Result<(), Errno> {
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::FD_FILESTAT_GET)?;
-        let stat = match &descriptor.handle {
-            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Socket(_) => FileStat {
-                device: 0,
-                inode: 0,
-                filetype: descriptor.description.filetype,
-                link_count: 0,
-                size: 0,
-                accessed_ns: 0,
-                modified_ns: 0,
-                changed_ns: 0,
-            },
-            Handle::File(file) | Handle::Stream(file) => file_stat(&rustix::fs::fstat(file)?),
-            Handle::Directory { dir, .. } => file_stat(&rustix::fs::fstat(dir)?),
+        let stat = match descriptor.opened() {
+            Some(file) => file_stat(&rustix::fs::fstat(file)?),
+            None => [0, 0, descriptor.description.filetype as u64, 0, 0, 0, 0, 0],
         };
-        memory.write_bytes(result, &stat.to_bytes())
+        memory.write_words(result, stat)
     }
 
     /// `fd_filestat_set_times`: sets the timestamps of an open file.
@@ -63,15 +53,13 @@ impl WasiCtx {
         let times = timestamps(accessed_ns, modified_ns, flags)?;
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::FD_FILESTAT_SET_TIMES)?;
-        self.config.require_writable(&descriptor.description)?;
+        descriptor.description.require_writable(&self.grants)?;
         match &descriptor.handle {
-            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Socket(_) => {
-                Err(Errno::Inval)
-            }
-            Handle::File(file) | Handle::Stream(file) => Ok(rustix::fs::futimens(file, &times)?),
+            // A handle for lookup alone (O_PATH) has times only as a path.
             Handle::Directory { dir, .. } => {
                 Ok(rustix::fs::utimensat(dir, c".", &times, AtFlags::empty())?)
             }
+            _ => Ok(rustix::fs::futimens(descriptor.opened().ok_or(Errno::Inval)?, &times)?),
         }
     }
 
@@ -89,17 +77,17 @@ impl WasiCtx {
         path_size: u32,
         result: u32,
     ) -> Result<(), Errno> {
-        memory.check(result, FileStat::SIZE)?;
-        let flags = LookupFlags::from_guest(flags)?;
+        memory.check_array(result, abi::FILESTAT_WORDS, 8)?;
+        let flags = abi::flags(flags)?;
         let path = memory.path(path, path_size)?;
         let (_, dir) = self.directory(fd, Rights::PATH_FILESTAT_GET)?;
         let stat = match find(dir, &path, flags)? {
-            Found::Itself(file) => rustix::fs::fstat(file)?,
-            Found::In(place) => {
-                rustix::fs::statat(place.dir(), &place.name, AtFlags::SYMLINK_NOFOLLOW)?
+            StatTarget::Opened(file) => rustix::fs::fstat(file)?,
+            StatTarget::Name(last) => {
+                rustix::fs::statat(last.dir(), &last.name, AtFlags::SYMLINK_NOFOLLOW)?
             }
         };
-        memory.write_bytes(result, &file_stat(&stat).to_bytes())
+        memory.write_words(result, file_stat(&stat))
     }
 
     /// `path_filestat_set_times`: sets the timestamps of a file.
@@ -108,7 +96,6 @@ impl WasiCtx {
     ///
     /// As [`WasiCtx::path_create_directory`], and [`Errno::Inval`] for unknown
     /// or contradictory flags.
-    #[allow(clippy::too_many_arguments)]
     pub fn path_filestat_set_times(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -120,74 +107,74 @@ impl WasiCtx {
         modified_ns: u64,
         flags: u32,
     ) -> Result<(), Errno> {
-        let lookup_flags = LookupFlags::from_guest(lookup_flags)?;
+        let lookup_flags = abi::flags(lookup_flags)?;
         let times = timestamps(accessed_ns, modified_ns, flags)?;
         let path = memory.path(path, path_size)?;
         let dir = self.directory_to_change(fd, Rights::PATH_FILESTAT_SET_TIMES)?;
         match find(dir, &path, lookup_flags)? {
-            Found::Itself(file) => {
+            StatTarget::Opened(file) => {
                 rustix::fs::utimensat(&file, c"", &times, AtFlags::EMPTY_PATH)?;
             }
-            Found::In(place) => {
+            StatTarget::Name(last) => {
                 let flags = AtFlags::SYMLINK_NOFOLLOW;
-                rustix::fs::utimensat(place.dir(), &place.name, &times, flags)?;
+                rustix::fs::utimensat(last.dir(), &last.name, &times, flags)?;
             }
         }
         Ok(())
     }
 }
 
-/// A file whose attributes are meant.
-enum Found<'a> {
-    /// A handle to nothing but its attributes.
-    Itself(File),
-    /// A name that may be that of a symbolic link, which is meant itself.
-    In(Place<'a>),
+/// The file whose attributes a path asks for.
+enum StatTarget<'a> {
+    /// An open file, for its attributes alone.
+    Opened(File),
+    /// A name. If it is a symbolic link, the link itself is meant.
+    Name(LastComponent<'a>),
 }
 
-fn find<'a>(dir: &'a Dir, path: &Path, flags: LookupFlags) -> Result<Found<'a>, Errno> {
-    let place = locate(dir, path)?;
+fn find<'a>(dir: &'a Dir, path: &Path, flags: LookupFlags) -> Result<StatTarget<'a>, Errno> {
+    let last = locate(dir, path)?;
     // A trailing slash asks for the directory behind a link.
-    if !flags.contains(LookupFlags::SYMLINK_FOLLOW) && !place.trailing_slash {
-        return Ok(Found::In(place));
+    if !flags.contains(LookupFlags::SYMLINK_FOLLOW) && !last.trailing_slash {
+        return Ok(StatTarget::Name(last));
     }
-    // A handle that needs no permission to read or write the file.
+    // Opening with O_PATH needs no permission to read or write the file.
     let mode = OpenMode { read: true, write: false, directory: false, follow: true };
-    Ok(Found::Itself(open_beneath(dir, path, mode, HostFlags::PATH)?))
+    Ok(StatTarget::Opened(open_beneath(dir, path, mode, HostFlags::PATH)?))
 }
 
-fn file_stat(stat: &Stat) -> FileStat {
-    // Times before 1970 cannot be said, and become 1970.
-    let time = |seconds: i64, fraction: u64| {
-        let seconds = u64::try_from(seconds).ok();
-        seconds.map_or(0, |s| s.saturating_mul(NANOSECONDS).saturating_add(fraction))
+/// The words of a `filestat`. Times before 1970 become 1970.
+fn file_stat(stat: &Stat) -> [u64; abi::FILESTAT_WORDS as usize] {
+    let time = |seconds, nanos: u64| {
+        nanoseconds(Timespec { tv_sec: seconds, tv_nsec: nanos.cast_signed() })
     };
-    FileStat {
-        device: stat.st_dev,
-        inode: stat.st_ino,
-        filetype: FileType::from(rustix::fs::FileType::from_raw_mode(stat.st_mode)),
-        link_count: stat.st_nlink,
-        size: u64::try_from(stat.st_size).unwrap_or(0),
-        accessed_ns: time(stat.st_atime, stat.st_atime_nsec),
-        modified_ns: time(stat.st_mtime, stat.st_mtime_nsec),
-        changed_ns: time(stat.st_ctime, stat.st_ctime_nsec),
-    }
+    [
+        stat.st_dev,
+        stat.st_ino,
+        FileType::from(stat) as u64,
+        stat.st_nlink,
+        u64::try_from(stat.st_size).unwrap_or(0),
+        time(stat.st_atime, stat.st_atime_nsec),
+        time(stat.st_mtime, stat.st_mtime_nsec),
+        time(stat.st_ctime, stat.st_ctime_nsec),
+    ]
 }
 
 fn timestamps(accessed_ns: u64, modified_ns: u64, flags: u32) -> Result<Timestamps, Errno> {
-    let flags = FstFlags::from_guest(flags)?;
+    const SECOND: u64 = 1_000_000_000;
+    let flags: TimeFlags = abi::flags(flags)?;
     let time = |set, now, value: u64| match (flags.contains(set), flags.contains(now)) {
         (true, true) => Err(Errno::Inval),
         (true, false) => Ok(Timespec {
             // At most 2^64 / 10^9 seconds, so both fit.
-            tv_sec: (value / NANOSECONDS).cast_signed(),
-            tv_nsec: (value % NANOSECONDS).cast_signed(),
+            tv_sec: (value / SECOND).cast_signed(),
+            tv_nsec: (value % SECOND).cast_signed(),
         }),
         (false, true) => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }),
         (false, false) => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
     };
     Ok(Timestamps {
-        last_access: time(FstFlags::ATIM, FstFlags::ATIM_NOW, accessed_ns)?,
-        last_modification: time(FstFlags::MTIM, FstFlags::MTIM_NOW, modified_ns)?,
+        last_access: time(TimeFlags::ATIM, TimeFlags::ATIM_NOW, accessed_ns)?,
+        last_modification: time(TimeFlags::MTIM, TimeFlags::MTIM_NOW, modified_ns)?,
     })
 }

@@ -1,7 +1,7 @@
 //! Arguments and variables as the guest will have them: one after the other,
 //! NUL-terminated.
 
-use crate::ctx::BuildError;
+use crate::state::build_error::BuildError;
 
 /// Environment variables of a guest, packed: a few allocations however many
 /// there are.

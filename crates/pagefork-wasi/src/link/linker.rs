@@ -1,11 +1,10 @@
-//! The functions as imports of a module: all that this crate knows of the
-//! engine.
+//! The functions as imports of a module.
 
 use pagefork::{Caller, Error, Extern, Linker};
 
-use crate::abi::Errno;
-use crate::ctx::WasiCtx;
-use crate::guest_memory::GuestMemory;
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::state::ctx::WasiCtx;
 
 /// Name of the module that the functions are imported from.
 const MODULE: &str = "wasi_snapshot_preview1";

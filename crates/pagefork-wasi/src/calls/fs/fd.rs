@@ -1,15 +1,18 @@
-//! Functions on a descriptor that move no data: flags, rights, offset, size.
+//! Functions on a descriptor that transfer no data: flags, rights, offset, size.
 
 use std::num::NonZeroU64;
 
+use rustix::fd::AsFd;
 use rustix::fs::{Advice, FallocateFlags, Mode, OFlags as HostFlags, SeekFrom};
 use rustix::io::retry_on_intr;
 
-use crate::abi::{Errno, FdFlags, FdStat, Rights};
-use crate::ctx::WasiCtx;
-use crate::descriptor::{Handle, Origin};
-use crate::guest_memory::GuestMemory;
-use crate::sock::socket_flags;
+use super::check_offset;
+use crate::base::abi::{self, Rights};
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::calls::sock::socket_flags;
+use crate::state::ctx::WasiCtx;
+use crate::state::descriptor::{Description, DescriptorOrigin, Handle};
 
 impl WasiCtx {
     /// `fd_advise`: says how a range of a file will be used.
@@ -36,9 +39,8 @@ impl WasiCtx {
             5 => Advice::NoReuse,
             _ => return Err(Errno::Inval),
         };
-        if !is_host_offset(offset) || !is_host_offset(size) {
-            return Err(Errno::Inval);
-        }
+        check_offset(offset)?;
+        check_offset(size)?;
         Ok(rustix::fs::fadvise(file, offset, NonZeroU64::new(size), advice)?)
     }
 
@@ -58,7 +60,9 @@ impl WasiCtx {
         size: u64,
     ) -> Result<(), Errno> {
         let file = self.table.get(fd)?.file_with(Rights::FD_ALLOCATE)?;
-        if size == 0 || !is_host_offset(offset) || !is_host_offset(size) {
+        check_offset(offset)?;
+        check_offset(size)?;
+        if size == 0 {
             return Err(Errno::Inval);
         }
         Ok(retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, size))?)
@@ -103,14 +107,10 @@ impl WasiCtx {
         fd: u32,
         result: u32,
     ) -> Result<(), Errno> {
-        let description = &self.table.get(fd)?.description;
-        let stat = FdStat {
-            filetype: description.filetype,
-            flags: description.flags,
-            rights_base: description.rights_base,
-            rights_inheriting: description.rights_inheriting,
-        };
-        memory.write_bytes(result, &stat.to_bytes())
+        let Description { filetype, flags, rights_base, rights_inheriting, .. } =
+            self.table.get(fd)?.description;
+        let stat = abi::fdstat(filetype, flags, rights_base, rights_inheriting);
+        memory.write_words(result, stat)
     }
 
     /// `fd_fdstat_set_flags`: replaces the flags. A socket has only
@@ -130,7 +130,7 @@ impl WasiCtx {
         descriptor.require(Rights::FD_FDSTAT_SET_FLAGS)?;
         descriptor.description.flags = match descriptor.handle {
             Handle::Socket(_) => socket_flags(flags)?,
-            _ => FdFlags::from_guest(flags)?,
+            _ => abi::flags(flags)?,
         };
         Ok(())
     }
@@ -148,7 +148,8 @@ impl WasiCtx {
         inheriting: u64,
     ) -> Result<(), Errno> {
         let description = &mut self.table.get_mut(fd)?.description;
-        let (base, inheriting) = (Rights(base), Rights(inheriting));
+        let (base, inheriting) =
+            (Rights::from_bits_retain(base), Rights::from_bits_retain(inheriting));
         if !description.rights_base.contains(base)
             || !description.rights_inheriting.contains(inheriting)
         {
@@ -179,9 +180,7 @@ impl WasiCtx {
             Errno::Notcapable if !descriptor.description.is_for_writing() => Errno::Inval,
             error => error,
         })?;
-        if !is_host_offset(size) {
-            return Err(Errno::Inval);
-        }
+        check_offset(size)?;
         Ok(retry_on_intr(|| rustix::fs::ftruncate(file, size))?)
     }
 
@@ -275,8 +274,8 @@ impl WasiCtx {
             2 => rustix::fs::seek(file, SeekFrom::End(0))?,
             _ => return Err(Errno::Inval),
         };
-        let offset = start.checked_add_signed(delta).filter(|&offset| is_host_offset(offset));
-        let offset = offset.ok_or(Errno::Inval)?;
+        let offset = start.checked_add_signed(delta).ok_or(Errno::Inval)?;
+        check_offset(offset)?;
         descriptor.description.offset = offset;
         memory.write_u64(result, offset)
     }
@@ -306,8 +305,12 @@ impl WasiCtx {
         const DIRECTORY: u8 = 0;
         const SOCKET: u8 = 1;
         match self.table.get(fd)?.description.origin {
-            Origin::Preopen { index } => Ok((DIRECTORY, &self.config.preopen(index)?.guest_path)),
-            Origin::Listener { .. } | Origin::Connection { .. } => Ok((SOCKET, "")),
+            DescriptorOrigin::Preopen { index } => {
+                Ok((DIRECTORY, &self.grants.preopen(index)?.guest_path))
+            }
+            DescriptorOrigin::Listener { .. } | DescriptorOrigin::Connection { .. } => {
+                Ok((SOCKET, ""))
+            }
             _ => Err(Errno::Badf),
         }
     }
@@ -318,13 +321,10 @@ impl WasiCtx {
         right: Rights,
         host_sync: impl Fn(rustix::fd::BorrowedFd<'_>) -> rustix::io::Result<()>,
     ) -> Result<(), Errno> {
-        use rustix::fd::AsFd;
         let descriptor = self.table.get(fd)?;
         descriptor.require(right)?;
         match &descriptor.handle {
-            Handle::Stdin | Handle::Stdout | Handle::Stderr | Handle::Socket(_) => {
-                Err(Errno::Inval)
-            }
+            Handle::Stdin | Handle::Output(_) | Handle::Socket(_) => Err(Errno::Inval),
             Handle::File(file) | Handle::Stream(file) => {
                 Ok(retry_on_intr(|| host_sync(file.as_fd()))?)
             }
@@ -336,9 +336,4 @@ impl WasiCtx {
             }
         }
     }
-}
-
-/// Whether the host, whose offsets are signed, can have this offset or size.
-pub(super) fn is_host_offset(offset: u64) -> bool {
-    i64::try_from(offset).is_ok()
 }

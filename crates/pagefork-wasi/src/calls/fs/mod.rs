@@ -1,23 +1,18 @@
 //! Functions on descriptors and on paths.
 
-/// The table itself: flags, rights, offsets, sizes.
 mod fd;
-/// Opening.
 mod open;
-/// Names: creating, renaming, linking and removing them.
-pub(crate) mod path;
-/// Listing directories.
-pub(crate) mod readdir;
-/// Attributes and timestamps.
+mod path;
+mod readdir;
 mod stat;
-/// Reading and writing.
 mod transfer;
 
 use cap_std::fs::Dir;
 
-use crate::abi::{Errno, Rights};
-use crate::ctx::WasiCtx;
-use crate::descriptor::{Descriptor, Handle};
+use crate::base::abi::Rights;
+use crate::base::errno::Errno;
+use crate::state::ctx::WasiCtx;
+use crate::state::descriptor::{Descriptor, Handle};
 
 impl WasiCtx {
     /// A directory that has these rights.
@@ -35,7 +30,12 @@ impl WasiCtx {
     /// A directory that has these rights and whose contents may be changed.
     fn directory_to_change(&self, fd: u32, rights: Rights) -> Result<&Dir, Errno> {
         let (descriptor, dir) = self.directory(fd, rights)?;
-        self.config.require_writable(&descriptor.description)?;
+        descriptor.description.require_writable(&self.grants)?;
         Ok(dir)
     }
+}
+
+/// Checks that the host, whose offsets are signed, can have this offset or size.
+fn check_offset(offset: u64) -> Result<(), Errno> {
+    i64::try_from(offset).map(drop).map_err(|_| Errno::Inval)
 }

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{IoSlice, IsTerminal};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::abi::{Errno, FileType};
-use crate::shared;
-use crate::waiting::Blocking;
+use crate::base::abi::FileType;
+use crate::base::errno::Errno;
+use crate::base::waiting::Blocking;
+use crate::state::inherited;
 
 /// Where a guest's standard input comes from.
 #[derive(Clone, Debug, Default)]
@@ -59,14 +60,14 @@ impl StdinKind {
 
     pub(crate) fn filetype(&self) -> FileType {
         match self {
-            StdinKind::Inherit => host_filetype(std::io::stdin().as_fd()),
+            StdinKind::Inherit => host_filetype(rustix::stdio::stdin()),
             _ => FileType::Unknown,
         }
     }
 
     /// How many bytes a read would find at once, if that is known. `offset` is as for
     /// [`Self::read`].
-    pub(crate) fn at_hand(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn available(&self, offset: u64) -> Option<u64> {
         let available =
             |source: &dyn InputSource| Some(source.wait(Some(Duration::ZERO))?.available);
         match self {
@@ -88,7 +89,7 @@ impl StdinKind {
     ) -> Result<usize, Errno> {
         match self {
             StdinKind::Null => Ok(0),
-            StdinKind::Inherit => shared::read(std::io::stdin().as_fd(), into, blocking),
+            StdinKind::Inherit => inherited::read(rustix::stdio::stdin(), into, blocking),
             StdinKind::Bytes(bytes) => {
                 let rest = unread(bytes, *offset);
                 let count = rest.len().min(into.len());
@@ -149,9 +150,9 @@ impl OutputKind {
         (pipe.clone(), OutputKind::Pipe(pipe))
     }
 
-    pub(crate) fn filetype(&self, output: Output) -> FileType {
+    pub(crate) fn filetype(&self, stream: OutputStream) -> FileType {
         match self {
-            OutputKind::Inherit => output.with_host(host_filetype),
+            OutputKind::Inherit => host_filetype(stream.host()),
             _ => FileType::Unknown,
         }
     }
@@ -159,32 +160,32 @@ impl OutputKind {
     /// Writes the slices, or the first part of them.
     pub(crate) fn write(
         &self,
-        output: Output,
+        stream: OutputStream,
         slices: &mut [IoSlice<'_>],
         blocking: Blocking<'_>,
     ) -> Result<usize, Errno> {
         match self {
             OutputKind::Null => Ok(slices.iter().map(|slice| slice.len()).sum()),
-            OutputKind::Inherit => output.with_host(|host| shared::write(host, slices, blocking)),
+            OutputKind::Inherit => inherited::write(stream.host(), slices, blocking),
             OutputKind::Pipe(pipe) => pipe.write(slices),
             OutputKind::Sink(sink) => sink.write(slices),
         }
     }
 }
 
-/// Which of the two outputs is meant.
+/// One of the two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
-impl Output {
-    /// Calls `f` with the descriptor of this process.
-    pub(crate) fn with_host<R>(self, f: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+impl OutputStream {
+    /// The descriptor of this process.
+    pub(crate) fn host(self) -> BorrowedFd<'static> {
         match self {
-            Output::Stdout => f(std::io::stdout().as_fd()),
-            Output::Stderr => f(std::io::stderr().as_fd()),
+            OutputStream::Stdout => rustix::stdio::stdout(),
+            OutputStream::Stderr => rustix::stdio::stderr(),
         }
     }
 }
@@ -344,32 +345,35 @@ pub(crate) fn unread(bytes: &[u8], offset: u64) -> &[u8] {
 /// Only a terminal is told apart, because guests ask for nothing else of a
 /// standard stream, and what else it is is the host's affair.
 fn host_filetype(host: BorrowedFd<'_>) -> FileType {
-    use std::io::IsTerminal;
     if host.is_terminal() { FileType::CharacterDevice } else { FileType::Unknown }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::waiting::Watch;
+    use crate::base::waiting::InterruptCheck;
+    use pagefork::Interruption;
 
-    const ALWAYS: Blocking<'_> = Blocking::Until(Watch::NONE);
+    fn blocking(waits: bool) -> Blocking<'static> {
+        let check: &InterruptCheck = Box::leak(Box::default());
+        Blocking { waits, stop: check.and(Interruption::NEVER) }
+    }
 
     #[test]
     fn an_input_pipe_ends_when_its_last_writer_is_dropped() {
         let (writer, kind) = StdinKind::pipe();
         let StdinKind::Pipe(reader) = kind else { panic!("not a pipe: {kind:?}") };
         let mut into = [0; 4];
-        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Err(Errno::Again));
+        assert_eq!(read_source(&reader, &mut into, blocking(false)), Err(Errno::Again));
         assert_eq!(reader.wait(Some(Duration::ZERO)), None);
         writer.write(b"abcdef");
-        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Ok(4));
+        assert_eq!(read_source(&reader, &mut into, blocking(false)), Ok(4));
         assert_eq!(&into, b"abcd");
         drop(writer.clone());
-        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Ok(2));
-        assert_eq!(read_source(&reader, &mut into, Blocking::Never), Err(Errno::Again));
+        assert_eq!(read_source(&reader, &mut into, blocking(false)), Ok(2));
+        assert_eq!(read_source(&reader, &mut into, blocking(false)), Err(Errno::Again));
         drop(writer);
-        assert_eq!(read_source(&reader, &mut into, ALWAYS), Ok(0));
+        assert_eq!(read_source(&reader, &mut into, blocking(true)), Ok(0));
         assert_eq!(reader.wait(None), Some(Readable { available: 0, hangup: true }));
     }
 
@@ -378,7 +382,7 @@ mod tests {
         let (writer, kind) = StdinKind::pipe();
         let reading = std::thread::spawn(move || {
             let mut into = [0; 4];
-            let count = kind.read(&mut into, &mut 0, ALWAYS).unwrap();
+            let count = kind.read(&mut into, &mut 0, blocking(true)).unwrap();
             into[..count].to_vec()
         });
         std::thread::sleep(Duration::from_millis(20));
@@ -406,8 +410,8 @@ mod tests {
     fn a_source_is_waited_for() {
         let kind = StdinKind::Source(Arc::new(Hesitant::default()));
         let mut into = [0; 4];
-        assert_eq!(kind.read(&mut into, &mut 0, Blocking::Never), Err(Errno::Again));
-        assert_eq!(kind.read(&mut into, &mut 0, ALWAYS), Ok(1));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(false)), Err(Errno::Again));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(true)), Ok(1));
         assert_eq!(into[0], b'x');
     }
 
@@ -423,7 +427,10 @@ mod tests {
     #[test]
     fn a_sink_says_how_much_it_takes() {
         let kind = OutputKind::Sink(Arc::new(OneByte));
-        assert_eq!(kind.write(Output::Stdout, &mut [IoSlice::new(b"abc")], ALWAYS), Ok(1));
+        assert_eq!(
+            kind.write(OutputStream::Stdout, &mut [IoSlice::new(b"abc")], blocking(true)),
+            Ok(1)
+        );
     }
 
     #[test]
@@ -431,10 +438,13 @@ mod tests {
         let pipe = OutputPipe::new(5);
         let kind = OutputKind::Pipe(pipe.clone());
         let mut slices = [IoSlice::new(b"abc"), IoSlice::new(b"def")];
-        assert_eq!(kind.write(Output::Stdout, &mut slices, ALWAYS), Ok(5));
-        assert_eq!(kind.write(Output::Stdout, &mut slices, ALWAYS), Err(Errno::Nospc));
+        assert_eq!(kind.write(OutputStream::Stdout, &mut slices, blocking(true)), Ok(5));
+        assert_eq!(
+            kind.write(OutputStream::Stdout, &mut slices, blocking(true)),
+            Err(Errno::Nospc)
+        );
         assert_eq!(pipe.take(), b"abcde");
         assert_eq!(pipe.contents(), b"");
-        assert_eq!(kind.write(Output::Stdout, &mut slices, ALWAYS), Ok(5));
+        assert_eq!(kind.write(OutputStream::Stdout, &mut slices, blocking(true)), Ok(5));
     }
 }

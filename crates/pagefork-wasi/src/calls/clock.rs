@@ -1,10 +1,10 @@
-//! Clocks: always those of the host at this moment, so there is no state.
+//! Clocks of the host, so that there is no state.
 
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 
-use crate::abi::Errno;
-use crate::ctx::WasiCtx;
-use crate::guest_memory::GuestMemory;
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::state::ctx::WasiCtx;
 
 impl WasiCtx {
     /// `clock_res_get`: writes the resolution of a clock, nanoseconds.
@@ -21,12 +21,11 @@ impl WasiCtx {
         memory.write_u64(result, nanoseconds(clock_getres(host_clock(clock)?)))
     }
 
-    /// `clock_time_get`: writes the time of a clock, nanoseconds. The
-    /// precision that a guest is content with is not needed.
+    /// `clock_time_get`: writes the time of a clock, nanoseconds. The precision that the guest
+    /// asks for is ignored.
     ///
-    /// Both CPU clocks are that of the thread which runs the guest: a guest
-    /// has one thread, and what the rest of the process does is no guest's
-    /// business.
+    /// Both CPU clocks are that of the thread that runs the guest. A guest has one thread, and
+    /// should not learn what the rest of the process does.
     ///
     /// # Errors
     ///
@@ -56,8 +55,8 @@ fn host_clock(clock: u32) -> Result<ClockId, Errno> {
     }
 }
 
-/// A time before 1970 becomes 1970; the end of the scale is in 2554.
-fn nanoseconds(time: Timespec) -> u64 {
+/// Nanoseconds since 1970, from 1970 to 2554.
+pub(crate) fn nanoseconds(time: Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let fraction = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(fraction)

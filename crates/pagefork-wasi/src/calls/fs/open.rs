@@ -1,15 +1,17 @@
 //! Opening files and directories.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cap_std::fs::{Dir, File};
 use rustix::fs::OFlags as HostFlags;
 
-use crate::abi::{Errno, FdFlags, FileType, LookupFlags, OFlags, Rights};
-use crate::ctx::WasiCtx;
-use crate::descriptor::{Description, Descriptor, OpenMode, Origin, handle_of, join, open_beneath};
-use crate::guest_memory::GuestMemory;
-use crate::waiting::{Blocking, Watch};
+use crate::base::abi::{self, FdFlags, FileType, LookupFlags, OpenFlags, Rights};
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::base::waiting::{Blocking, CHECK_INTERVAL};
+use crate::state::ctx::WasiCtx;
+use crate::state::descriptor::{Description, Descriptor, DescriptorOrigin, Handle};
+use crate::state::path::{OpenMode, join, open_beneath};
 
 impl WasiCtx {
     /// `path_open`: opens a file or directory and writes its descriptor, the
@@ -27,7 +29,6 @@ impl WasiCtx {
     /// leads out of the directory or something would change in one for reading
     /// only, [`Errno::Isdir`] for a directory to be written, [`Errno::Inval`]
     /// for unknown flags or contradictory ones, and host errors.
-    #[allow(clippy::too_many_arguments)]
     pub fn path_open(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -42,14 +43,14 @@ impl WasiCtx {
         result: u32,
     ) -> Result<(), Errno> {
         memory.check(result, 4)?;
-        let lookup_flags = LookupFlags::from_guest(lookup_flags)?;
-        let open_flags = OFlags::from_guest(open_flags)?;
-        let flags = FdFlags::from_guest(fd_flags)?;
+        let lookup_flags: LookupFlags = abi::flags(lookup_flags)?;
+        let open_flags: OpenFlags = abi::flags(open_flags)?;
+        let flags: FdFlags = abi::flags(fd_flags)?;
         let path = memory.path(path, path_size)?;
-        let request = Request {
+        let request = OpenRequest {
             open_flags,
-            rights_base: Rights(rights_base),
-            rights_inheriting: Rights(rights_inheriting),
+            rights_base: Rights::from_bits_retain(rights_base),
+            rights_inheriting: Rights::from_bits_retain(rights_inheriting),
         };
 
         let (parent, dir) = self.directory(fd, request.rights_needed()?)?;
@@ -58,24 +59,26 @@ impl WasiCtx {
             return Err(Errno::Notcapable);
         }
         if request.changes() {
-            self.config.require_writable(parent)?;
+            parent.require_writable(&self.grants)?;
         }
         let mode = OpenMode {
             read: request.rights_base.intersects(Rights::FD_READ | Rights::FD_READDIR),
             write: request.access().intersects(Rights::MUTATE_FILE),
-            directory: open_flags.contains(OFlags::DIRECTORY),
+            directory: open_flags.contains(OpenFlags::DIRECTORY),
             follow: lookup_flags.contains(LookupFlags::SYMLINK_FOLLOW),
         };
-        let watch = Watch::new(memory.interruption(), self.interrupt.as_ref());
-        let blocking = Blocking::new(flags.contains(FdFlags::NONBLOCK), watch);
+        // Before a file is created or truncated.
+        self.table.lowest_free()?;
+        let stop = self.interrupt.and(memory.interruption());
+        let blocking = Blocking { waits: !flags.contains(FdFlags::NONBLOCK), stop };
         let file = open_when_ready(dir, &path, mode, request.host_flags(), blocking)?;
-        let (handle, filetype) = handle_of(file)?;
+        let (handle, filetype) = Handle::of_file(file)?;
 
         let (rights_base, rights_inheriting) = request.granted(parent, filetype);
         let mode = OpenMode { directory: filetype == FileType::Directory, ..mode };
         let origin = child_origin(&parent.origin, &path, mode)?;
-        let description =
-            Description { origin, filetype, flags, rights_base, rights_inheriting, offset: 0 };
+        let description = Description::new(origin, filetype, rights_base, rights_inheriting);
+        let description = Description { flags, ..description };
         let opened = self.table.insert(Descriptor { description, handle })?;
         memory.write_u32(result, opened)
     }
@@ -99,10 +102,10 @@ fn open_when_ready(
         Err(Errno::Nxio) => leads_to_fifo(dir, path, mode)?,
         _ => false,
     };
-    if waits && matches!(blocking, Blocking::Until(_)) {
+    if waits && blocking.waits {
         blocking.wait_until(|_| {
             // No system call waits for either.
-            std::thread::sleep(Watch::INTERVAL);
+            std::thread::sleep(CHECK_INTERVAL);
             opened = open_beneath(dir, path, mode, flags);
             Ok(!matches!(opened, Err(Errno::Again | Errno::Nxio)))
         })?;
@@ -114,22 +117,22 @@ fn leads_to_fifo(dir: &Dir, path: &Path, mode: OpenMode) -> Result<bool, Errno> 
     // For lookup alone there is no access.
     let mode = OpenMode { read: true, write: false, ..mode };
     let found = open_beneath(dir, path, mode, HostFlags::PATH)?;
-    let filetype = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
-    Ok(filetype == rustix::fs::FileType::Fifo)
+    let mode = rustix::fs::fstat(&found)?.st_mode;
+    Ok(rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Fifo)
 }
 
 /// What a guest asks of an open.
-struct Request {
-    open_flags: OFlags,
+struct OpenRequest {
+    open_flags: OpenFlags,
     rights_base: Rights,
     rights_inheriting: Rights,
 }
 
-impl Request {
+impl OpenRequest {
     /// Rights that the directory must have.
     fn rights_needed(&self) -> Result<Rights, Errno> {
-        let creating = OFlags::CREAT | OFlags::EXCL | OFlags::TRUNC;
-        if self.open_flags.contains(OFlags::DIRECTORY) {
+        let creating = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::TRUNC;
+        if self.open_flags.contains(OpenFlags::DIRECTORY) {
             if self.open_flags.intersects(creating) {
                 return Err(Errno::Inval);
             }
@@ -138,11 +141,11 @@ impl Request {
             }
         }
         let mut rights = Rights::PATH_OPEN;
-        if self.open_flags.contains(OFlags::CREAT) {
-            rights = rights | Rights::PATH_CREATE_FILE;
+        if self.open_flags.contains(OpenFlags::CREAT) {
+            rights |= Rights::PATH_CREATE_FILE;
         }
-        if self.open_flags.contains(OFlags::TRUNC) {
-            rights = rights | Rights::PATH_FILESTAT_SET_SIZE;
+        if self.open_flags.contains(OpenFlags::TRUNC) {
+            rights |= Rights::PATH_FILESTAT_SET_SIZE;
         }
         Ok(rights)
     }
@@ -151,8 +154,8 @@ impl Request {
     /// change its size mean nothing for a directory.
     fn access(&self) -> Rights {
         let access = self.rights_base & (Rights::FD_READ | Rights::MUTATE_FILE);
-        if self.open_flags.contains(OFlags::DIRECTORY) {
-            access.without(Rights::MUTATE_FILE)
+        if self.open_flags.contains(OpenFlags::DIRECTORY) {
+            access.difference(Rights::MUTATE_FILE)
         } else {
             access
         }
@@ -160,19 +163,19 @@ impl Request {
 
     fn changes(&self) -> bool {
         self.access().intersects(Rights::MUTATE_FILE)
-            || self.open_flags.intersects(OFlags::CREAT | OFlags::TRUNC)
+            || self.open_flags.intersects(OpenFlags::CREAT | OpenFlags::TRUNC)
     }
 
     fn host_flags(&self) -> HostFlags {
         let mut host = HostFlags::empty();
-        if self.open_flags.contains(OFlags::CREAT) {
+        if self.open_flags.contains(OpenFlags::CREAT) {
             host |= HostFlags::CREATE;
             // Without the other, it means nothing to Linux.
-            if self.open_flags.contains(OFlags::EXCL) {
+            if self.open_flags.contains(OpenFlags::EXCL) {
                 host |= HostFlags::EXCL;
             }
         }
-        if self.open_flags.contains(OFlags::TRUNC) {
+        if self.open_flags.contains(OpenFlags::TRUNC) {
             host |= HostFlags::TRUNC;
         }
         host
@@ -189,29 +192,27 @@ impl Request {
         let mut base = passed_on & meaningful;
         let asked = self.access();
         if !asked.contains(Rights::FD_READ) {
-            base = base.without(Rights::FD_READ);
+            base = base.difference(Rights::FD_READ);
         }
         if !asked.intersects(Rights::MUTATE_FILE) {
-            base = base.without(Rights::MUTATE_FILE);
+            base = base.difference(Rights::MUTATE_FILE);
         } else if !asked.contains(Rights::FD_WRITE) {
-            base = base.without(Rights::FD_WRITE);
+            base = base.difference(Rights::FD_WRITE);
         }
         (base, self.rights_inheriting & passed_on)
     }
 }
 
-/// How to reach a file from its preopened directory, given how to reach the
-/// directory through which it was opened.
-fn child_origin(parent: &Origin, path: &Path, mode: OpenMode) -> Result<Origin, Errno> {
+/// Where a file comes from that was opened through the directory `parent`.
+fn child_origin(
+    parent: &DescriptorOrigin,
+    path: &Path,
+    mode: OpenMode,
+) -> Result<DescriptorOrigin, Errno> {
     let (preopen, parent) = match parent {
-        Origin::Preopen { index } => (*index, PathBuf::new()),
-        Origin::Opened { preopen, path, .. } => (*preopen, path.clone()),
-        Origin::Stdin
-        | Origin::Stdout
-        | Origin::Stderr
-        | Origin::Listener { .. }
-        | Origin::Connection { .. }
-        | Origin::Accepted { .. } => return Err(Errno::Notdir),
+        DescriptorOrigin::Preopen { index } => (*index, Path::new("")),
+        DescriptorOrigin::Opened { preopen, path, .. } => (*preopen, path.as_path()),
+        _ => return Err(Errno::Notdir),
     };
-    Ok(Origin::Opened { preopen, path: join(&parent, path), mode })
+    Ok(DescriptorOrigin::Opened { preopen, path: join(parent, path), mode })
 }

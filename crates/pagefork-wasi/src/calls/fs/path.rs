@@ -6,17 +6,13 @@
 //! trailing slash never reaches that call, since with one the kernel would
 //! follow a link; what POSIX demands of it is checked here.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-
-use cap_std::fs::Dir;
 use rustix::fs::{AtFlags, Mode};
 
-use crate::abi::{Errno, FileType, LookupFlags, Rights};
-use crate::ctx::WasiCtx;
-use crate::guest_memory::GuestMemory;
+use crate::base::abi::{self, LookupFlags, Rights};
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::state::ctx::WasiCtx;
+use crate::state::path::{LastComponent, locate};
 
 impl WasiCtx {
     /// `path_create_directory`: makes a directory.
@@ -33,8 +29,8 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
     ) -> Result<(), Errno> {
-        let place = self.place(memory, fd, (path, path_size), Rights::PATH_CREATE_DIRECTORY)?;
-        Ok(rustix::fs::mkdirat(place.dir(), &place.name, Mode::from_raw_mode(0o777))?)
+        let last = self.locate(memory, fd, (path, path_size), Rights::PATH_CREATE_DIRECTORY)?;
+        Ok(rustix::fs::mkdirat(last.dir(), &last.name, Mode::from_raw_mode(0o777))?)
     }
 
     /// `path_remove_directory`: removes an empty directory.
@@ -49,8 +45,8 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
     ) -> Result<(), Errno> {
-        let place = self.place(memory, fd, (path, path_size), Rights::PATH_REMOVE_DIRECTORY)?;
-        Ok(rustix::fs::unlinkat(place.dir(), &place.name, AtFlags::REMOVEDIR)?)
+        let last = self.locate(memory, fd, (path, path_size), Rights::PATH_REMOVE_DIRECTORY)?;
+        Ok(rustix::fs::unlinkat(last.dir(), &last.name, AtFlags::REMOVEDIR)?)
     }
 
     /// `path_unlink_file`: removes a name that is not a directory's.
@@ -65,11 +61,11 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
     ) -> Result<(), Errno> {
-        let place = self.place(memory, fd, (path, path_size), Rights::PATH_UNLINK_FILE)?;
-        if place.trailing_slash {
-            place.require_directory()?;
+        let last = self.locate(memory, fd, (path, path_size), Rights::PATH_UNLINK_FILE)?;
+        if last.trailing_slash {
+            last.require_directory()?;
         }
-        Ok(rustix::fs::unlinkat(place.dir(), &place.name, AtFlags::empty())?)
+        Ok(rustix::fs::unlinkat(last.dir(), &last.name, AtFlags::empty())?)
     }
 
     /// `path_rename`: gives a file another name, maybe in another directory.
@@ -78,7 +74,6 @@ impl WasiCtx {
     ///
     /// As [`WasiCtx::path_create_directory`], and [`Errno::Xdev`] across file
     /// systems.
-    #[allow(clippy::too_many_arguments)]
     pub fn path_rename(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -90,8 +85,8 @@ impl WasiCtx {
         new_path_size: u32,
     ) -> Result<(), Errno> {
         let (old_path, new_path) = ((old_path, old_path_size), (new_path, new_path_size));
-        let old = self.place(memory, old_fd, old_path, Rights::PATH_RENAME_SOURCE)?;
-        let new = self.place(memory, new_fd, new_path, Rights::PATH_RENAME_TARGET)?;
+        let old = self.locate(memory, old_fd, old_path, Rights::PATH_RENAME_SOURCE)?;
+        let new = self.locate(memory, new_fd, new_path, Rights::PATH_RENAME_TARGET)?;
         if old.trailing_slash || new.trailing_slash {
             old.require_directory()?;
         }
@@ -103,7 +98,6 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_rename`].
-    #[allow(clippy::too_many_arguments)]
     pub fn path_link(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -115,7 +109,7 @@ impl WasiCtx {
         new_path: u32,
         new_path_size: u32,
     ) -> Result<(), Errno> {
-        let flags = LookupFlags::from_guest(old_flags)?;
+        let flags = abi::flags::<LookupFlags>(old_flags)?;
         let mut old_path = memory.path(old_path, old_path_size)?;
         let old_dir = self.directory_to_change(old_fd, Rights::PATH_LINK_SOURCE)?;
         if flags.contains(LookupFlags::SYMLINK_FOLLOW) {
@@ -124,13 +118,11 @@ impl WasiCtx {
         }
         let old = locate(old_dir, &old_path)?;
         let new_path = (new_path, new_path_size);
-        let new = self.place(memory, new_fd, new_path, Rights::PATH_LINK_TARGET)?;
+        let new = self.locate(memory, new_fd, new_path, Rights::PATH_LINK_TARGET)?;
         if old.trailing_slash {
             old.require_directory()?;
         }
-        if new.trailing_slash {
-            new.require_absent()?;
-        }
+        new.require_no_slash()?;
         Ok(rustix::fs::linkat(old.dir(), &old.name, new.dir(), &new.name, AtFlags::empty())?)
     }
 
@@ -150,14 +142,12 @@ impl WasiCtx {
         path_size: u32,
     ) -> Result<(), Errno> {
         let target = memory.path(target, target_size)?;
-        let place = self.place(memory, fd, (path, path_size), Rights::PATH_SYMLINK)?;
+        let last = self.locate(memory, fd, (path, path_size), Rights::PATH_SYMLINK)?;
         if target.has_root() {
             return Err(Errno::Perm);
         }
-        if place.trailing_slash {
-            place.require_absent()?;
-        }
-        Ok(rustix::fs::symlinkat(&target, place.dir(), &place.name)?)
+        last.require_no_slash()?;
+        Ok(rustix::fs::symlinkat(&target, last.dir(), &last.name)?)
     }
 
     /// `path_readlink`: writes the target of a symbolic link, cut off at
@@ -168,7 +158,6 @@ impl WasiCtx {
     /// As [`WasiCtx::path_create_directory`]; [`Errno::Inval`] if it is no
     /// link, and [`Errno::Perm`] if its target is absolute, which would
     /// tell of the host.
-    #[allow(clippy::too_many_arguments)]
     pub fn path_readlink(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -183,13 +172,13 @@ impl WasiCtx {
         memory.check(buffer, buffer_size as usize)?;
         let path = memory.path(path, path_size)?;
         let (_, dir) = self.directory(fd, Rights::PATH_READLINK)?;
-        let place = locate(dir, &path)?;
-        if place.trailing_slash {
+        let last = locate(dir, &path)?;
+        if last.trailing_slash {
             // The slash follows the link, and what is behind it is none.
             let behind = dir.metadata(&path)?;
             return Err(if behind.is_dir() { Errno::Inval } else { Errno::Notdir });
         }
-        let target = rustix::fs::readlinkat(place.dir(), &place.name, Vec::new())?;
+        let target = rustix::fs::readlinkat(last.dir(), &last.name, Vec::new())?;
         let target = target.to_bytes();
         if target.first() == Some(&b'/') {
             return Err(Errno::Perm);
@@ -201,95 +190,14 @@ impl WasiCtx {
 
     /// The name that a path in memory (address and size) leads to, below a
     /// directory that has this right and whose contents may be changed.
-    fn place(
+    fn locate(
         &self,
         memory: &GuestMemory<'_>,
         fd: u32,
         (path, path_size): (u32, u32),
         right: Rights,
-    ) -> Result<Place<'_>, Errno> {
+    ) -> Result<LastComponent<'_>, Errno> {
         let path = memory.path(path, path_size)?;
         locate(self.directory_to_change(fd, right)?, &path)
-    }
-}
-
-/// A name in a directory.
-#[derive(Debug)]
-pub(crate) struct Place<'a> {
-    parent: Parent<'a>,
-    /// A single component, never `..`.
-    pub(crate) name: OsString,
-    /// Whether the path ended in a slash: then it names a directory.
-    pub(crate) trailing_slash: bool,
-}
-
-#[derive(Debug)]
-enum Parent<'a> {
-    Given(&'a Dir),
-    Opened(Dir),
-}
-
-/// Resolves a path as far as its last component.
-///
-/// # Errors
-///
-/// [`Errno::Perm`] if it is absolute or leads out of `dir`, and host
-/// errors from the directories on the way.
-pub(crate) fn locate<'a>(dir: &'a Dir, path: &Path) -> Result<Place<'a>, Errno> {
-    let bytes = path.as_os_str().as_bytes();
-    let Some(end) = bytes.iter().rposition(|&byte| byte != b'/').map(|last| last + 1) else {
-        return Err(if bytes.is_empty() { Errno::Noent } else { Errno::Perm });
-    };
-    let trailing_slash = end < bytes.len();
-    let path = &bytes[..end];
-    let (parent, name) = match path.iter().rposition(|&byte| byte == b'/') {
-        Some(slash) => (&path[..=slash], &path[slash + 1..]),
-        None => (&b""[..], path),
-    };
-    // `..` names a directory that only a walk through it can tell to be within.
-    let (parent, name) = if name == b".." { (path, &b"."[..]) } else { (parent, name) };
-    let parent = if parent.is_empty() {
-        Parent::Given(dir)
-    } else {
-        Parent::Opened(dir.open_dir(OsStr::from_bytes(parent))?)
-    };
-    Ok(Place { parent, name: OsStr::from_bytes(name).to_owned(), trailing_slash })
-}
-
-impl Place<'_> {
-    /// The directory that holds the name.
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        match &self.parent {
-            Parent::Given(dir) => dir.as_fd(),
-            Parent::Opened(dir) => dir.as_fd(),
-        }
-    }
-
-    /// Whether it is that directory itself.
-    pub(crate) fn is_current(&self) -> bool {
-        self.name == "."
-    }
-
-    fn filetype(&self) -> Result<FileType, Errno> {
-        let stat = rustix::fs::statat(self.dir(), &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode).into())
-    }
-
-    /// What a trailing slash asks of a name that exists.
-    fn require_directory(&self) -> Result<(), Errno> {
-        match self.filetype()? {
-            FileType::Directory => Ok(()),
-            _ => Err(Errno::Notdir),
-        }
-    }
-
-    /// What becomes of a name with a trailing slash where something other
-    /// than a directory is to be made: always an error.
-    fn require_absent(&self) -> Result<(), Errno> {
-        match self.filetype() {
-            Ok(FileType::Directory) => Err(Errno::Exist),
-            Ok(_) => Err(Errno::Notdir),
-            Err(error) => Err(error),
-        }
     }
 }

@@ -23,7 +23,7 @@ pub enum ProgramKind {
 /// A module that is neither a command nor a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProgramError {
+pub enum InitializeError {
     /// It would be both.
     #[error(
         "the module exports both `_start` and `_initialize`, so that it is neither a program nor \
@@ -45,7 +45,7 @@ pub enum ProgramError {
 ///
 /// # Errors
 ///
-/// [`ProgramError`], and what `_initialize` fails with: a trap, or
+/// [`InitializeError`], and what `_initialize` fails with: a trap, or
 /// [`Exit`](crate::Exit).
 ///
 /// # Panics
@@ -78,11 +78,11 @@ pub fn initialize(mut store: impl AsContextMut, instance: &Instance) -> Result<P
         None => Ok(false),
         Some(_) => match instance.get_typed_func::<(), ()>(&mut store, name) {
             Ok(_) => Ok(true),
-            Err(_) => Err(Error::new(ProgramError::NotAFunction { name })),
+            Err(_) => Err(Error::new(InitializeError::NotAFunction { name })),
         },
     };
     match (exports("_start")?, exports("_initialize")?) {
-        (true, true) => Err(Error::new(ProgramError::Both)),
+        (true, true) => Err(Error::new(InitializeError::Both)),
         (true, false) => Ok(ProgramKind::Command),
         (false, initialize) => {
             if initialize {

@@ -1,11 +1,11 @@
-//! Arguments, environment, and the end.
+//! Arguments, environment, and the end of a guest.
 
 use std::fmt;
 
-use crate::abi::Errno;
-use crate::ctx::WasiCtx;
-use crate::guest_memory::GuestMemory;
-use crate::strings::Strings;
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::state::ctx::WasiCtx;
+use crate::state::strings::Strings;
 
 /// A guest called `proc_exit`: the error that ends it, with its exit code.
 ///
@@ -34,7 +34,7 @@ impl WasiCtx {
         count: u32,
         size: u32,
     ) -> Result<(), Errno> {
-        write_sizes(memory, &self.config.args, count, size)
+        write_sizes(memory, &self.grants.shared.args, count, size)
     }
 
     /// `args_get`: writes the arguments, NUL-terminated, and an array of their
@@ -49,7 +49,7 @@ impl WasiCtx {
         addresses: u32,
         buffer: u32,
     ) -> Result<(), Errno> {
-        write_strings(memory, &self.config.args, addresses, buffer)
+        write_strings(memory, &self.grants.shared.args, addresses, buffer)
     }
 
     /// `environ_sizes_get`: as [`WasiCtx::args_sizes_get`], for variables as
@@ -64,7 +64,7 @@ impl WasiCtx {
         count: u32,
         size: u32,
     ) -> Result<(), Errno> {
-        write_sizes(memory, &self.config.variables.0, count, size)
+        write_sizes(memory, &self.grants.variables.0, count, size)
     }
 
     /// `environ_get`: as [`WasiCtx::args_get`], for variables as `name=value`.
@@ -78,7 +78,7 @@ impl WasiCtx {
         addresses: u32,
         buffer: u32,
     ) -> Result<(), Errno> {
-        write_strings(memory, &self.config.variables.0, addresses, buffer)
+        write_strings(memory, &self.grants.variables.0, addresses, buffer)
     }
 
     /// `proc_exit`: what ends the guest.

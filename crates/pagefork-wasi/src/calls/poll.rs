@@ -1,0 +1,316 @@
+//! Waiting for clocks and descriptors.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno as Host;
+use rustix::time::ClockId;
+
+use super::clock::now_ns;
+use crate::base::abi::{self, EVENT_SIZE, EventType, Rights, SUBSCRIPTION_SIZE};
+use crate::base::errno::Errno;
+use crate::base::guest_memory::GuestMemory;
+use crate::base::waiting::{StopCheck, timespec};
+use crate::state::ctx::WasiCtx;
+use crate::state::descriptor::{Descriptor, Handle};
+use crate::state::socket::Socket;
+use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
+
+/// Largest count of subscriptions in one call. No serious program passes more.
+const SUBSCRIPTIONS_MAX: u32 = 1 << 16;
+
+/// How long to sleep between two looks at an input pipe while host descriptors are waited for
+/// too. No system call waits for both.
+const PIPE_LOOK: Duration = Duration::from_millis(5);
+
+impl WasiCtx {
+    /// `poll_oneoff`: waits until at least one subscription has an event, and writes all
+    /// events that there are and their count.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Inval`] for no or too many subscriptions and for malformed ones,
+    /// [`Errno::Fault`], [`Errno::Intr`] if the guest must stop or the embedder's check asks
+    /// for it (see [`WasiCtx::set_interrupt_check`]). An error of one subscription's
+    /// descriptor or clock stands in its event.
+    pub fn poll_oneoff(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        subscriptions: u32,
+        events: u32,
+        count: u32,
+        result: u32,
+    ) -> Result<(), Errno> {
+        if count == 0 || count > SUBSCRIPTIONS_MAX {
+            return Err(Errno::Inval);
+        }
+        memory.check(result, 4)?;
+        memory.check_array(subscriptions, count, SUBSCRIPTION_SIZE)?;
+        memory.check_array(events, count, EVENT_SIZE)?;
+        // In bounds, hence below 4 GiB: the whole array was checked.
+        let subscriptions = (0..count)
+            .map(|index| Subscription::read(memory, subscriptions + index * SUBSCRIPTION_SIZE))
+            .collect::<Result<Vec<_>, _>>()?;
+
+        let stop = self.interrupt.and(memory.interruption());
+        let happened = self.wait(&subscriptions, stop)?;
+
+        for (index, event) in (0..count).zip(&happened) {
+            memory.write_words(events + index * EVENT_SIZE, *event)?;
+        }
+        memory.write_size(result, happened.len())
+    }
+
+    /// Waits until at least one subscription has an event. Returns the events as they lie in
+    /// memory.
+    fn wait(
+        &self,
+        subscriptions: &[Subscription],
+        stop: StopCheck<'_>,
+    ) -> Result<Vec<[u64; 4]>, Errno> {
+        let subjects: Vec<Subject<'_>> = subscriptions
+            .iter()
+            .map(|subscription| self.subject(subscription.wish).unwrap_or_else(Subject::Failed))
+            .collect();
+        loop {
+            let mut hosts = poll_hosts(&subjects, Some(Duration::ZERO))?.into_iter();
+            let happened: Vec<_> = subscriptions
+                .iter()
+                .zip(&subjects)
+                .filter_map(|(subscription, subject)| {
+                    subject.result(&mut hosts).map(|result| subscription.event(result))
+                })
+                .collect();
+            if !happened.is_empty() {
+                return Ok(happened);
+            }
+            stop.check()?;
+            block(&subjects, stop.interval())?;
+        }
+    }
+
+    fn subject(&self, wish: Wish) -> Result<Subject<'_>, Errno> {
+        match wish {
+            Wish::Time(deadline) => Ok(Subject::Time(deadline)),
+            Wish::BadClock => Err(Errno::Notsup),
+            Wish::Read(fd) => self.subject_to_read(self.pollable(fd, Rights::FD_READ)?),
+            Wish::Write(fd) => Ok(self.subject_to_write(self.pollable(fd, Rights::FD_WRITE)?)),
+        }
+    }
+
+    fn subject_to_read<'a>(&'a self, descriptor: &'a Descriptor) -> Result<Subject<'a>, Errno> {
+        let offset = descriptor.description.offset;
+        Ok(match &descriptor.handle {
+            Handle::Stdin => match &self.grants.stdin {
+                StdinKind::Null => Subject::Ready(0),
+                StdinKind::Inherit => Subject::Host(rustix::stdio::stdin(), PollFlags::IN),
+                StdinKind::Bytes(bytes) => Subject::Ready(unread(bytes, offset).len() as u64),
+                StdinKind::Pipe(reader) => Subject::Pipe(reader),
+                StdinKind::Source(source) => Subject::Pipe(&**source),
+            },
+            Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::IN),
+            Handle::Socket(socket) => {
+                Subject::Host(socket.as_fd(), PollFlags::IN | PollFlags::RDHUP)
+            }
+            Handle::File(file) => Subject::Ready(file.metadata()?.len().saturating_sub(offset)),
+            Handle::Output(_) | Handle::Directory { .. } => Subject::Ready(0),
+        })
+    }
+
+    fn subject_to_write<'a>(&'a self, descriptor: &'a Descriptor) -> Subject<'a> {
+        match &descriptor.handle {
+            Handle::Output(stream) => match self.grants.output(*stream) {
+                OutputKind::Inherit => Subject::Host(stream.host(), PollFlags::OUT),
+                OutputKind::Null | OutputKind::Pipe(_) | OutputKind::Sink(_) => Subject::Ready(0),
+            },
+            Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::OUT),
+            Handle::Socket(socket) => Subject::Host(socket.as_fd(), PollFlags::OUT),
+            Handle::Stdin | Handle::File(_) | Handle::Directory { .. } => Subject::Ready(0),
+        }
+    }
+
+    fn pollable(&self, fd: u32, direction: Rights) -> Result<&Descriptor, Errno> {
+        let descriptor = self.table.get(fd)?;
+        descriptor.require(Rights::POLL_FD_READWRITE)?;
+        descriptor.require(match &descriptor.handle {
+            Handle::Directory { .. } => Rights::empty(),
+            // To read from a listener is to accept.
+            Handle::Socket(Socket::Listener(_)) if direction == Rights::FD_READ => {
+                Rights::SOCK_ACCEPT
+            }
+            _ => direction,
+        })?;
+        Ok(descriptor)
+    }
+}
+
+/// What a guest asked for.
+#[derive(Debug)]
+struct Subscription {
+    userdata: u64,
+    wish: Wish,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Time(ClockDeadline),
+    /// A clock that cannot be waited for.
+    BadClock,
+    Read(u32),
+    Write(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ClockDeadline {
+    clock: ClockId,
+    time_ns: u64,
+}
+
+impl ClockDeadline {
+    fn remaining(self) -> Duration {
+        Duration::from_nanos(self.time_ns.saturating_sub(now_ns(self.clock)))
+    }
+}
+
+impl Subscription {
+    fn read(memory: &GuestMemory<'_>, address: u32) -> Result<Subscription, Errno> {
+        const ABSTIME: u16 = 1;
+        let userdata = memory.read_u64(address)?;
+        let wish = match memory.read_u8(address + 8)? {
+            0 => {
+                let clock = memory.read_u32(address + 16)?;
+                let timeout_ns = memory.read_u64(address + 24)?;
+                match memory.read_u16(address + 40)? {
+                    flags @ (0 | ABSTIME) => Wish::time(clock, timeout_ns, flags == ABSTIME),
+                    _ => return Err(Errno::Inval),
+                }
+            }
+            1 => Wish::Read(memory.read_u32(address + 16)?),
+            2 => Wish::Write(memory.read_u32(address + 16)?),
+            _ => return Err(Errno::Inval),
+        };
+        Ok(Subscription { userdata, wish })
+    }
+
+    fn event(&self, result: PollResult) -> [u64; 4] {
+        let event_type = match self.wish {
+            Wish::Time(_) | Wish::BadClock => EventType::Clock,
+            Wish::Read(_) => EventType::FdRead,
+            Wish::Write(_) => EventType::FdWrite,
+        };
+        let Readable { available, hangup } =
+            result.unwrap_or(Readable { available: 0, hangup: false });
+        abi::event(self.userdata, event_type, result.err(), available, hangup)
+    }
+}
+
+impl Wish {
+    fn time(clock: u32, timeout_ns: u64, absolute: bool) -> Wish {
+        let clock = match clock {
+            0 => ClockId::Realtime,
+            1 => ClockId::Monotonic,
+            _ => return Wish::BadClock,
+        };
+        Wish::Time(if absolute {
+            ClockDeadline { clock, time_ns: timeout_ns }
+        } else {
+            // A duration must not change when the wall clock is set.
+            let clock = ClockId::Monotonic;
+            ClockDeadline { clock, time_ns: now_ns(clock).saturating_add(timeout_ns) }
+        })
+    }
+}
+
+/// What to report of a subscription, or what is wrong with it.
+type PollResult = Result<Readable, Errno>;
+
+/// What is waited for, resolved.
+#[derive(Debug)]
+enum Subject<'a> {
+    /// Ready from the start, with a number of bytes available.
+    Ready(u64),
+    Failed(Errno),
+    Time(ClockDeadline),
+    Pipe(&'a dyn InputSource),
+    Host(BorrowedFd<'a>, PollFlags),
+}
+
+impl<'a> Subject<'a> {
+    fn host(&self) -> Option<(BorrowedFd<'a>, PollFlags)> {
+        match self {
+            Subject::Host(host, flags) => Some((*host, *flags)),
+            _ => None,
+        }
+    }
+
+    /// What there is to report now. `hosts` yields the results of the host's descriptors, in
+    /// order.
+    fn result(&self, hosts: &mut impl Iterator<Item = Option<PollResult>>) -> Option<PollResult> {
+        let ready = |available| Ok(Readable { available, hangup: false });
+        match self {
+            Subject::Ready(available) => Some(ready(*available)),
+            Subject::Failed(error) => Some(Err(*error)),
+            Subject::Time(deadline) => deadline.remaining().is_zero().then(|| ready(0)),
+            Subject::Pipe(reader) => reader.wait(Some(Duration::ZERO)).map(Ok),
+            Subject::Host(..) => hosts.next().flatten(),
+        }
+    }
+}
+
+/// Sleeps until a subject may have changed, at most for `longest`.
+fn block(subjects: &[Subject<'_>], longest: Option<Duration>) -> Result<(), Errno> {
+    let remaining = |subject: &Subject<'_>| match subject {
+        Subject::Time(deadline) => Some(deadline.remaining()),
+        _ => None,
+    };
+    let timeout = subjects.iter().filter_map(remaining).chain(longest).min();
+    let pipe = subjects.iter().find_map(|subject| match subject {
+        Subject::Pipe(reader) => Some(reader),
+        _ => None,
+    });
+    let has_host = subjects.iter().any(|subject| subject.host().is_some());
+    match pipe {
+        Some(reader) if !has_host => drop(reader.wait(timeout)),
+        Some(_) => drop(poll_hosts(subjects, timeout.into_iter().chain([PIPE_LOOK]).min())?),
+        None => drop(poll_hosts(subjects, timeout)?),
+    }
+    Ok(())
+}
+
+/// Waits for the host's descriptors among the subjects, and returns in their order what there
+/// is to report of each. `None` waits for ever.
+fn poll_hosts(
+    subjects: &[Subject<'_>],
+    timeout: Option<Duration>,
+) -> Result<Vec<Option<PollResult>>, Errno> {
+    let hosts: Vec<_> = subjects.iter().filter_map(Subject::host).collect();
+    if hosts.is_empty() && timeout == Some(Duration::ZERO) {
+        return Ok(Vec::new());
+    }
+    let mut fds: Vec<PollFd<'_>> =
+        hosts.iter().map(|(host, flags)| PollFd::from_borrowed_fd(*host, *flags)).collect();
+    let timeout = timeout.map(timespec);
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => {}
+        // The caller looks again, and computes how much time is left.
+        Err(Host::INTR) => return Ok(vec![None; fds.len()]),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(fds.iter().zip(hosts).map(|(fd, (host, _))| poll_result(fd.revents(), host)).collect())
+}
+
+fn poll_result(found: PollFlags, host: BorrowedFd<'_>) -> Option<PollResult> {
+    if found.contains(PollFlags::NVAL) {
+        return Some(Err(Errno::Badf));
+    }
+    if found.is_empty() {
+        return None;
+    }
+    let readable = found.contains(PollFlags::IN);
+    let available = if readable { rustix::io::ioctl_fionread(host).unwrap_or(0) } else { 0 };
+    // The peer of a socket may have closed one direction only. The data that it sent before
+    // can still be read.
+    let hangup = found.intersects(PollFlags::HUP | PollFlags::RDHUP);
+    Some(Ok(Readable { available, hangup }))
+}

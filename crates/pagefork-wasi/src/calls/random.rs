@@ -1,0 +1,39 @@
+//! Random numbers from the kernel, so that copies of a guest share no state.
+
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::base::errno::Errno;
+use crate::base::guest_memory::{Buffer, GuestMemory};
+use crate::state::ctx::WasiCtx;
+
+/// Bytes that are made between two checks whether the guest must stop.
+const PART_SIZE: usize = 1 << 20;
+
+impl WasiCtx {
+    /// `random_get`: fills a buffer with random bytes, which can serve as keys.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Fault`]; then nothing was written. [`Errno::Intr`] if the guest must stop.
+    pub fn random_get(
+        &mut self,
+        memory: &mut GuestMemory<'_>,
+        buffer: u32,
+        size: u32,
+    ) -> Result<(), Errno> {
+        let stop = self.interrupt.and(memory.interruption());
+        memory.fill(Buffer { address: buffer, size }, |into| {
+            let mut rest = &mut *into;
+            while !rest.is_empty() {
+                let part = rest.len().min(PART_SIZE);
+                let filled =
+                    retry_on_intr(|| getrandom(&mut rest[..part], GetRandomFlags::empty()))?;
+                rest = &mut rest[filled..];
+                stop.check()?;
+            }
+            Ok(into.len())
+        })?;
+        Ok(())
+    }
+}

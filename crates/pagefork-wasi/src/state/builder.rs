@@ -1,0 +1,380 @@
+//! How an embedder builds the state of a guest.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use cap_std::ambient_authority;
+use cap_std::fs::Dir;
+
+use crate::state::build_error::BuildError;
+use crate::state::ctx::WasiCtx;
+use crate::state::grants::{Grants, Permissions, Preopen, SharedGrants};
+use crate::state::socket::Socket;
+use crate::state::stdio::{OutputKind, StdinKind};
+use crate::state::strings::{Environment, Strings};
+
+/// Builds a [`WasiCtx`]. By default, a guest gets no arguments, no environment, no directory,
+/// no socket and empty input, and its output is discarded.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{OutputKind, Permissions, StdinKind, WasiCtx};
+///
+/// let (output, stdout) = OutputKind::pipe();
+/// let mut builder = WasiCtx::builder();
+/// builder.args(["count", "--lines"]).env("LANG", "C");
+/// builder.stdin(StdinKind::bytes("one\ntwo\n")).stdout(stdout);
+/// builder.preopened_dir(std::env::temp_dir(), "/tmp", Permissions::ReadWrite)?;
+/// let ctx = builder.build()?;
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
+#[derive(Debug)]
+pub struct WasiCtxBuilder {
+    args: Vec<Vec<u8>>,
+    variables: Vec<(Vec<u8>, Vec<u8>)>,
+    preopens: Vec<Preopen>,
+    sockets: Vec<Socket>,
+    descriptors_max: u32,
+    stdin: StdinKind,
+    stdout: OutputKind,
+    stderr: OutputKind,
+}
+
+impl Default for WasiCtxBuilder {
+    fn default() -> Self {
+        WasiCtxBuilder {
+            args: Vec::new(),
+            variables: Vec::new(),
+            preopens: Vec::new(),
+            sockets: Vec::new(),
+            descriptors_max: 1024,
+            stdin: StdinKind::default(),
+            stdout: OutputKind::default(),
+            stderr: OutputKind::default(),
+        }
+    }
+}
+
+impl WasiCtx {
+    /// A builder that grants nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().arg("greet").build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn builder() -> WasiCtxBuilder {
+        WasiCtxBuilder::new()
+    }
+}
+
+impl WasiCtxBuilder {
+    /// A builder that grants nothing, as [`WasiCtx::builder`] returns.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends an argument. The first is, by custom, the program's name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().arg("sort").arg("-n").build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Appends arguments.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().args(["sort", "-n"]).build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn args(&mut self, args: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> &mut Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets an environment variable. A later value of the same name replaces an earlier one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().env("LANG", "C").env("HOME", "/").build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn env(&mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> &mut Self {
+        let (name, value) = (name.into(), value.into());
+        match self.variables.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => *old = value,
+            None => self.variables.push((name, value)),
+        }
+        self
+    }
+
+    /// Passes on every environment variable of this process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().inherit_env().build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn inherit_env(&mut self) -> &mut Self {
+        for (name, value) in std::env::vars_os() {
+            self.env(name.into_vec(), value.into_vec());
+        }
+        self
+    }
+
+    /// Uses the three standard streams of this process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().inherit_stdio().build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn inherit_stdio(&mut self) -> &mut Self {
+        self.stdin(StdinKind::Inherit).stdout(OutputKind::Inherit).stderr(OutputKind::Inherit)
+    }
+
+    /// Sets where standard input comes from.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{StdinKind, WasiCtx};
+    ///
+    /// let ctx = WasiCtx::builder().stdin(StdinKind::bytes("3\n1\n2\n")).build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn stdin(&mut self, kind: StdinKind) -> &mut Self {
+        self.stdin = kind;
+        self
+    }
+
+    /// Sets where standard output goes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{OutputKind, WasiCtx};
+    ///
+    /// let (output, stdout) = OutputKind::pipe();
+    /// let ctx = WasiCtx::builder().stdout(stdout).build()?;
+    /// assert!(output.contents().is_empty());
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn stdout(&mut self, kind: OutputKind) -> &mut Self {
+        self.stdout = kind;
+        self
+    }
+
+    /// Sets where standard error goes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{OutputKind, WasiCtx};
+    ///
+    /// let ctx = WasiCtx::builder().stderr(OutputKind::Inherit).build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn stderr(&mut self, kind: OutputKind) -> &mut Self {
+        self.stderr = kind;
+        self
+    }
+
+    /// Limits the descriptors that the guest can have open at one time: the numbers that
+    /// `path_open` and `sock_accept` return are below `count`, else they fail with
+    /// [`Errno::Mfile`](crate::Errno::Mfile). The default is 1024.
+    ///
+    /// The standard streams, sockets and directories that the guest is given count too, but
+    /// the guest gets them even if they are more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().descriptors_max(64).build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn descriptors_max(&mut self, count: u32) -> &mut Self {
+        self.descriptors_max = count;
+        self
+    }
+
+    /// Gives the guest a directory of the host under a name of its own.
+    ///
+    /// Directories get the descriptors 3, 4, ... in the order of these calls, or those that
+    /// follow the sockets.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Preopen`] if the directory cannot be opened, [`BuildError::GuestPath`] if
+    /// the name is empty or contains a NUL.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Permissions, WasiCtx};
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// builder.preopened_dir("/usr", "/data", Permissions::ReadOnly)?;
+    /// assert!(builder.preopened_dir("/no/such", "/more", Permissions::ReadOnly).is_err());
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn preopened_dir(
+        &mut self,
+        host_path: impl AsRef<Path>,
+        guest_path: impl Into<String>,
+        permissions: Permissions,
+    ) -> Result<&mut Self, BuildError> {
+        let (host_path, guest_path) = (host_path.as_ref().to_owned(), guest_path.into());
+        if guest_path.is_empty() || guest_path.contains('\0') {
+            return Err(BuildError::GuestPath { guest_path });
+        }
+        match Dir::open_ambient_dir(&host_path, ambient_authority()) {
+            Ok(dir) => {
+                let dir = Arc::new(dir);
+                self.preopens.push(Preopen { host_path, guest_path, permissions, dir });
+                Ok(self)
+            }
+            Err(source) => Err(BuildError::Preopen { host_path, guest_path, source }),
+        }
+    }
+
+    /// Gives the guest a socket: a [`TcpListener`](std::net::TcpListener) or
+    /// [`UnixListener`](std::os::unix::net::UnixListener) on which it can accept, or a
+    /// connected [`TcpStream`](std::net::TcpStream) or
+    /// [`UnixStream`](std::os::unix::net::UnixStream).
+    ///
+    /// Sockets get the descriptors 3, 4, ... in the order of these calls, before the
+    /// directories. A guest that was made for `LISTEN_FDS` looks for them there. The socket is
+    /// put into non-blocking mode, for all processes that share it. Whether the guest blocks
+    /// is a flag of its own descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Socket`] if it carries no byte stream.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let mut builder = pagefork_wasi::WasiCtx::builder();
+    /// builder.preopened_socket(listener)?.env("LISTEN_FDS", "1");
+    /// let ctx = builder.build()?;
+    /// assert!(ctx.descriptors().any(|(fd, _)| fd == 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn preopened_socket(
+        &mut self,
+        socket: impl Into<OwnedFd>,
+    ) -> Result<&mut Self, BuildError> {
+        let index = self.sockets.len();
+        let socket = Socket::new(socket.into());
+        self.sockets.push(socket.map_err(|source| BuildError::Socket { index, source })?);
+        Ok(self)
+    }
+
+    /// Builds the state. The builder keeps its settings and can build another.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError::Argument`] and [`BuildError::Variable`] for a string that cannot be a C
+    /// string.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let mut builder = pagefork_wasi::WasiCtx::builder();
+    /// let (one, other) = (builder.build()?, builder.build()?);
+    /// assert!(builder.arg("\0").build().is_err());
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn build(&self) -> Result<WasiCtx, BuildError> {
+        let WasiTemplate { shared, variables } = self.template()?;
+        let (stdin, stdout) = (self.stdin.clone(), self.stdout.clone());
+        let stderr = self.stderr.clone();
+        Ok(WasiCtx::new(Grants { shared, variables, stdin, stdout, stderr }))
+    }
+
+    /// The part that many states share: all but the standard streams, and an environment to
+    /// begin with. A state made from it costs a few allocations.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtxBuilder::build`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiTemplate`].
+    pub fn template(&self) -> Result<WasiTemplate, BuildError> {
+        let mut args = Strings::default();
+        for (index, arg) in self.args.iter().enumerate() {
+            if arg.contains(&0) {
+                return Err(BuildError::Argument { index });
+            }
+            args.push(arg);
+        }
+        let mut variables = Environment::new();
+        for (name, value) in &self.variables {
+            variables.push(name, value)?;
+        }
+        let (preopens, sockets) = (self.preopens.clone(), self.sockets.clone());
+        let descriptors_max = self.descriptors_max;
+        let shared = Arc::new(SharedGrants { args, preopens, sockets, descriptors_max });
+        Ok(WasiTemplate { shared, variables })
+    }
+}
+
+/// The part that many [`WasiCtx`] share, made by [`WasiCtxBuilder::template`].
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{OutputKind, StdinKind, WasiCtx};
+///
+/// let template = WasiCtx::builder().arg("greet").template()?;
+/// for user in ["Ada", "Grace"] {
+///     let mut environment = template.environment();
+///     environment.push(b"USER", user.as_bytes())?;
+///     let (output, stdout) = OutputKind::pipe();
+///     let ctx = template.context(environment, StdinKind::Null, stdout, OutputKind::Null);
+/// }
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WasiTemplate {
+    shared: Arc<SharedGrants>,
+    variables: Environment,
+}
+
+impl WasiTemplate {
+    /// The variables that were set in the builder. More can be appended.
+    pub fn environment(&self) -> Environment {
+        self.variables.clone()
+    }
+
+    /// A state with this environment and these standard streams.
+    pub fn context(
+        &self,
+        environment: Environment,
+        stdin: StdinKind,
+        stdout: OutputKind,
+        stderr: OutputKind,
+    ) -> WasiCtx {
+        let shared = Arc::clone(&self.shared);
+        WasiCtx::new(Grants { shared, variables: environment, stdin, stdout, stderr })
+    }
+}

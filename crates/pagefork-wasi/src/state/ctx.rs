@@ -1,0 +1,198 @@
+//! The WASI state of one guest.
+
+use std::path::Path;
+
+use crate::base::errno::Errno;
+use crate::base::waiting::InterruptCheck;
+use crate::state::descriptor::{Description, DescriptorOrigin};
+use crate::state::grants::{Grants, Permissions};
+use crate::state::table::DescriptorTable;
+
+/// A state that cannot be saved, because of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "descriptor {fd} is a connection ({origin:?}), whose state is in the kernel and at the peer; \
+     the guest must close it before its state is saved"
+)]
+pub struct Unsaveable {
+    /// The descriptor.
+    pub fd: u32,
+    /// Where it comes from.
+    pub origin: DescriptorOrigin,
+}
+
+/// The WASI state of one guest.
+///
+/// It consists of what the embedder granted, which never changes, and of the open
+/// descriptors. A descriptor is plain data and a handle that can be opened from it again.
+/// Clocks and random numbers have no state.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module, Store};
+/// use pagefork_wasi::{OutputKind, WasiCtx};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (import "wasi_snapshot_preview1" "fd_write"
+///         (func $write (param i32 i32 i32 i32) (result i32)))
+///     (memory (export "memory") 1)
+///     (data (i32.const 8) "\10\00\00\00\02\00\00\00hi")
+///     (func (export "_start")
+///         (drop (call $write (i32.const 1) (i32.const 8) (i32.const 1) (i32.const 0)))))"#)?;
+/// let (output, stdout) = OutputKind::pipe();
+///
+/// let mut linker = Linker::new(&engine);
+/// pagefork_wasi::add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+/// let mut store = Store::new(&engine, WasiCtx::builder().stdout(stdout).build()?);
+/// let instance = linker.instantiate(&mut store, &module)?;
+/// instance.get_typed_func::<(), ()>(&mut store, "_start")?.call(&mut store, ())?;
+///
+/// assert_eq!(output.take(), b"hi");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct WasiCtx {
+    pub(crate) grants: Grants,
+    pub(crate) table: DescriptorTable,
+    /// Belongs to the embedder, so it stays at a reset.
+    pub(crate) interrupt: InterruptCheck,
+}
+
+impl WasiCtx {
+    pub(crate) fn new(grants: Grants) -> Self {
+        let table = DescriptorTable::new(&grants);
+        WasiCtx { grants, table, interrupt: InterruptCheck::default() }
+    }
+
+    /// Returns to the state at the start: descriptors that the guest opened are closed, and
+    /// those that it closed are open again.
+    ///
+    /// Effects outside the guest stay: changes of files, output, and input already taken from
+    /// the process or from an [`InputPipe`](crate::InputPipe). Input from bytes in memory
+    /// begins anew.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let mut ctx = pagefork_wasi::WasiCtx::builder().build()?;
+    /// ctx.fd_close(&mut pagefork_wasi::GuestMemory::new(&mut [][..]), 1)?;
+    /// assert_eq!(ctx.descriptors().count(), 2);
+    /// ctx.reset();
+    /// assert_eq!(ctx.descriptors().count(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reset(&mut self) {
+        self.table = DescriptorTable::new(&self.grants);
+    }
+
+    /// Sets a function that is called every 20 milliseconds while the guest waits. Once it
+    /// returns `true`, the guest's call fails with [`Errno::Intr`]. It stays set over
+    /// [`WasiCtx::reset`].
+    ///
+    /// Interrupts and timeouts of the guest's store need no such function: they end its waits
+    /// and make it trap. This function is for other reasons of the embedder to end a wait,
+    /// after which the guest goes on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Errno, GuestMemory, StdinKind, WasiCtx};
+    ///
+    /// let (_input, stdin) = StdinKind::pipe();
+    /// let mut ctx = WasiCtx::builder().stdin(stdin).build()?;
+    /// ctx.set_interrupt_check(|| true);
+    ///
+    /// // An iovec at 0: one byte at 16. Nothing was written into the input.
+    /// let mut bytes = [0; 24];
+    /// (bytes[0], bytes[4]) = (16, 1);
+    /// let read = ctx.fd_read(&mut GuestMemory::new(&mut bytes[..]), 0, 0, 1, 8);
+    /// assert_eq!(read, Err(Errno::Intr));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_interrupt_check(&mut self, interrupted: impl Fn() -> bool + Send + Sync + 'static) {
+        self.interrupt = InterruptCheck::new(interrupted);
+    }
+
+    /// Every open descriptor, by number, as plain data.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{DescriptorOrigin, WasiCtx};
+    ///
+    /// let ctx = WasiCtx::builder().build()?;
+    /// let (fd, stdin) = ctx.descriptors().next().unwrap();
+    /// assert_eq!((fd, &stdin.origin), (0, &DescriptorOrigin::Stdin));
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn descriptors(&self) -> impl Iterator<Item = (u32, &Description)> {
+        self.table.iter().map(|(fd, descriptor)| (fd, &descriptor.description))
+    }
+
+    /// Opens a descriptor's handle again from its description, in place of the old one.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::Badf`] if `fd` is not open, [`Errno::Stale`] if the path now leads to a file
+    /// of another type, [`Errno::Notrecoverable`] for a connection that the guest accepted,
+    /// and the errors of opening the path. Then the old handle stays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let mut ctx = pagefork_wasi::WasiCtx::builder().build()?;
+    /// ctx.reopen(1)?;
+    /// assert_eq!(ctx.reopen(3), Err(pagefork_wasi::Errno::Badf));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reopen(&mut self, fd: u32) -> Result<(), Errno> {
+        let descriptor = self.table.get_mut(fd)?;
+        descriptor.handle = descriptor.description.reopen(&self.grants)?;
+        Ok(())
+    }
+
+    /// Checks that the state can be saved: that the descriptors, as plain data, are all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsaveable`] names the first descriptor for which they are not: a connection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let (socket, _peer) = std::os::unix::net::UnixStream::pair()?;
+    /// let mut builder = pagefork_wasi::WasiCtx::builder();
+    /// assert!(builder.build()?.check_saveable().is_ok());
+    /// let ctx = builder.preopened_socket(socket)?.build()?;
+    /// assert_eq!(ctx.check_saveable().unwrap_err().fd, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check_saveable(&self) -> Result<(), Unsaveable> {
+        match self.descriptors().find(|(_, description)| !description.is_saveable()) {
+            Some((fd, description)) => Err(Unsaveable { fd, origin: description.origin.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The directories that the guest was given: host path, guest path, permissions. Their
+    /// order is that of the index in [`DescriptorOrigin::Preopen`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Permissions, WasiCtx};
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// let ctx = builder.preopened_dir("/usr", "/data", Permissions::ReadOnly)?.build()?;
+    /// let (host_path, guest_path, _) = ctx.preopens().next().unwrap();
+    /// assert_eq!((host_path.to_str(), guest_path), (Some("/usr"), "/data"));
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn preopens(&self) -> impl Iterator<Item = (&Path, &str, Permissions)> {
+        self.grants.shared.preopens.iter().map(|preopen| {
+            (preopen.host_path.as_path(), preopen.guest_path.as_str(), preopen.permissions)
+        })
+    }
+}

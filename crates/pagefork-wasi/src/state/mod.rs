@@ -1,0 +1,15 @@
+//! The state of a guest: what the embedder granted, and the descriptors that are open.
+
+pub(crate) mod build_error;
+pub(crate) mod strings;
+pub(crate) mod inherited;
+pub(crate) mod stdio;
+pub(crate) mod socket;
+pub(crate) mod path;
+pub(crate) mod listing;
+pub(crate) mod grants;
+pub(crate) mod descriptor;
+pub(crate) mod table;
+pub(crate) mod ctx;
+pub(crate) mod builder;
+mod listen_fds;
