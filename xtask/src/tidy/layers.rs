@@ -7,7 +7,10 @@ use super::Files;
 
 /// For each crate its folders, from the top down. A file may name what is in its own folder and
 /// in those that stand after it.
-const LAYERS: &[(&str, &[&str])] = &[("crates/pagefork", &["api", "run", "store", "code", "base"])];
+const LAYERS: &[(&str, &[&str])] = &[
+    ("crates/pagefork", &["api", "run", "store", "code", "base"]),
+    ("crates/pagefork-wasi", &["link", "calls", "state", "base"]),
+];
 
 /// Names that every crate has of its own.
 const COMMON_NAMES: &[&str] = &["Error", "Result"];
