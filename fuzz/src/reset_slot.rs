@@ -13,7 +13,7 @@ use arbitrary::{Result, Unstructured};
 use pagefork_pages::inject::{fail_from, fail_nth};
 use pagefork_pages::{
     CodeBounds, GrowthKind, Image, MemorySize, MemoryZone, Owner, PagesError, ResetKind, Slot,
-    SlotConfig, Strategies, StrategyConfig, View,
+    SlotConfig, Strategies, StrategyConfig, ExternalWriter,
 };
 
 const PAGE: u64 = 4096;
@@ -290,11 +290,11 @@ impl Actor {
             // As the contract of slots asks.
             match u.int_in_range(0..=3)? {
                 0 => {
-                    self.slot.note_view(View::ForGood);
+                    self.slot.note_external_writer(ExternalWriter::ForGood);
                     self.viewed_for_good = true;
                 }
                 1 => return Ok(self.enter_elsewhere(change)),
-                _ => self.slot.note_view(View::UntilReset),
+                _ => self.slot.note_external_writer(ExternalWriter::UntilReset),
             }
         }
         Ok(self.here_or(elsewhere, move |actor| actor.apply(&change)))
@@ -356,13 +356,13 @@ impl Actor {
             }
             Change::Kernel { at, bytes } => {
                 // No fault of this thread shows that.
-                self.slot.note_view(View::UntilReset);
+                self.slot.note_external_writer(ExternalWriter::UntilReset);
                 kernel_writes(&self.slot, *at, bytes);
                 self.model.write(*at, bytes);
             }
             Change::Advise { range, advice } => {
                 if *advice == libc::MADV_POPULATE_WRITE {
-                    self.slot.note_view(View::UntilReset);
+                    self.slot.note_external_writer(ExternalWriter::UntilReset);
                 }
                 advise(&self.slot, range, *advice);
             }

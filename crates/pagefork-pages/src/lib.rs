@@ -65,6 +65,6 @@ pub use crate::slot::Slot;
 pub use crate::strategy::config::{
     Choice, Reason, ResetKind, STACK_KEPT_MAX, Strategies, StrategyConfig,
 };
-pub use crate::strategy::reset::ResetReport;
+pub use crate::strategy::report::ResetReport;
 pub use crate::strategy::stack::Owner;
-pub use crate::strategy::writers::View;
+pub use crate::strategy::writers::ExternalWriter;

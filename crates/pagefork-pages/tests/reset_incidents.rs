@@ -16,7 +16,7 @@ use matrix::*;
 use pagefork_layout::module::MemoryType;
 use pagefork_pages::{
     CodeBounds, GrowthKind, Image, MemorySize, Owner, PagesError, ResetKind, Slot, SlotConfig,
-    Strategies, StrategyConfig, View,
+    Strategies, StrategyConfig, ExternalWriter,
 };
 
 /// A slot whose memory has no byte is guarded like any other.
@@ -219,13 +219,13 @@ fn host_system_calls_into_guest_pages_are_undone() {
         };
         for (number, how) in (0..).zip([read_into, copy_into, populate]) {
             calm(&mut slot);
-            slot.note_view(View::UntilReset);
+            slot.note_external_writer(ExternalWriter::UntilReset);
             how(&slot, case.memory(0) + MIB + number * 9 * PAGE);
             slot.reset_for(OWNER).unwrap();
             case.assert_fresh(&slot, &strategies, &format!("{kind}, way {number}"));
         }
         calm(&mut slot);
-        slot.note_view(View::UntilReset);
+        slot.note_external_writer(ExternalWriter::UntilReset);
         let place = case.memory(0) + 3 * MIB;
         let writes = || copy_into(&slot, place);
         std::thread::scope(|scope| scope.spawn(writes).join().unwrap());
@@ -500,7 +500,7 @@ fn a_discard_that_fails_at_locked_pages_leaves_a_slot_as_before_or_not_whole() {
         let mut slot = case.spawn(&strategies);
         slot.enter();
         write(&slot, case.memory(0) + PAGE, &[0xaa; 3]);
-        slot.note_view(View::UntilReset);
+        slot.note_external_writer(ExternalWriter::UntilReset);
         let locked = slot.memory(0).wrapping_add(8 * PAGE as usize).cast();
         // SAFETY: this keeps the contents of pages.
         assert_eq!(unsafe { libc::mlock(locked, PAGE as usize) }, 0);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use common::*;
 use matrix::*;
-use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig, View};
+use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig, ExternalWriter};
 
 /// What is done to a slot between two resets.
 const MUTATIONS: [(&str, fn(&Case, &mut Slot, &mut Random)); 9] = [
@@ -163,7 +163,7 @@ fn everything(case: &Case, slot: &mut Slot, random: &mut Random) {
 
 /// A view of the host, used elsewhere, as its contract says.
 fn another_thread(case: &Case, slot: &mut Slot, random: &mut Random) {
-    slot.note_view(View::UntilReset);
+    slot.note_external_writer(ExternalWriter::UntilReset);
     let slot: &mut Slot = slot;
     std::thread::scope(|scope| {
         let writes = move || {

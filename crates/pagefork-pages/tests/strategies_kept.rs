@@ -13,7 +13,7 @@ use std::cell::Cell;
 use common::*;
 use matrix::*;
 use pagefork_pages::{
-    Budget, GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig, View, procmaps,
+    Budget, GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig, ExternalWriter, procmaps,
 };
 
 /// Counts what the current thread allocates.
@@ -228,9 +228,9 @@ fn resident_scans_whenever_something_else_could_have_written() {
 
     is_quiet(&mut slot);
     slot.enter();
-    slot.note_view(View::UntilReset);
+    slot.note_external_writer(ExternalWriter::UntilReset);
     scans(&mut slot, "a view");
-    slot.note_view(View::ForGood);
+    slot.note_external_writer(ExternalWriter::ForGood);
     for _ in 0..10 {
         dirty(&case, &mut slot, 4);
         scans(&mut slot, "a view for good");
@@ -503,7 +503,7 @@ fn at_most_the_budget_stays_resident() {
                 dirty(&case, &mut slot, pages);
                 slot.reset_for(OWNER).unwrap();
                 case.assert_fresh(&slot, &strategies, "budget");
-                slot.note_view(View::UntilReset);
+                slot.note_external_writer(ExternalWriter::UntilReset);
                 let private = slot.reset_for(OWNER).unwrap().private.unwrap();
                 assert!(private <= resident_max / PAGE, "{kind}: {private} of {resident_max}");
             }
@@ -717,7 +717,7 @@ fn auto_counts_faults_once_nothing_is_new_and_goes_back_when_that_does_not_pay()
         slot.reset_for(OWNER).unwrap();
     }
     for _ in 0..16 {
-        slot.note_view(View::UntilReset);
+        slot.note_external_writer(ExternalWriter::UntilReset);
         dirty(&case, &mut slot, 5);
         slot.reset_for(OWNER).unwrap();
     }

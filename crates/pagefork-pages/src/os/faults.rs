@@ -10,13 +10,13 @@ use crate::os::sys;
 /// that the kernel takes for it may be counted too, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Faults {
-    pub(crate) thread: Thread,
-    count: Count,
+    pub(crate) thread: ThreadId,
+    count: FaultCount,
 }
 
 /// Numbers that differ if there was a fault in between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Count {
+enum FaultCount {
     /// Bytes that the kernel has written into a ring, one record a fault.
     Ring(u64),
     /// Faults without and with input.
@@ -26,14 +26,14 @@ enum Count {
 /// A thread, never mistaken for a later one, nor for the same thread in a forked
 /// process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Thread {
+pub(crate) struct ThreadId {
     number: u64,
     process: u64,
 }
 
 /// What a thread counts its faults by.
 #[derive(Debug)]
-enum Counter {
+enum FaultCounter {
     /// Nobody has asked.
     Unknown,
     /// Memory that the kernel writes.
@@ -43,9 +43,9 @@ enum Counter {
 }
 
 #[derive(Debug)]
-struct OfThread {
-    thread: Thread,
-    counter: Counter,
+struct ThreadFaults {
+    thread: ThreadId,
+    counter: FaultCounter,
     /// How often nobody knew the counter who would have liked to.
     missed: u32,
 }
@@ -61,12 +61,12 @@ const FAULT_MIN: u32 = 800;
 const FAULT_MAX: u32 = 6000;
 
 thread_local! {
-    static OF_THREAD: RefCell<OfThread> = const {
-        RefCell::new(OfThread::new(Thread::NONE))
+    static OF_THREAD: RefCell<ThreadFaults> = const {
+        RefCell::new(ThreadFaults::new(ThreadId::NONE))
     };
 }
 
-impl Thread {
+impl ThreadId {
     const NONE: Self = Self { number: 0, process: 0 };
 
     pub(crate) fn current() -> Self {
@@ -84,22 +84,22 @@ impl Thread {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let thread = Self { number: NEXT.fetch_add(1, Ordering::Relaxed), process };
         // At the end of a thread it gets a number each time: it is never known again.
-        let _ = OF_THREAD.try_with(|own| own.replace(OfThread::new(thread)));
+        let _ = OF_THREAD.try_with(|own| own.replace(ThreadFaults::new(thread)));
         thread
     }
 }
 
-impl OfThread {
-    const fn new(thread: Thread) -> Self {
-        Self { thread, counter: Counter::Unknown, missed: 0 }
+impl ThreadFaults {
+    const fn new(thread: ThreadId) -> Self {
+        Self { thread, counter: FaultCounter::Unknown, missed: 0 }
     }
 
-    fn count_in_memory(&mut self) -> Option<Count> {
-        if let Counter::Unknown = self.counter {
-            self.counter = FaultRing::new().map_or(Counter::Usage, Counter::Ring);
+    fn count_in_memory(&mut self) -> Option<FaultCount> {
+        if let FaultCounter::Unknown = self.counter {
+            self.counter = FaultRing::new().map_or(FaultCounter::Usage, FaultCounter::Ring);
         }
         match &self.counter {
-            Counter::Ring(ring) => Some(Count::Ring(ring.written())),
+            FaultCounter::Ring(ring) => Some(FaultCount::Ring(ring.written())),
             _ => None,
         }
     }
@@ -107,11 +107,11 @@ impl OfThread {
 
 impl Faults {
     /// If that takes no system call, or is asked for often.
-    pub(crate) fn at_hand() -> Option<Self> {
-        let thread = Thread::current();
+    pub(crate) fn try_now() -> Option<Self> {
+        let thread = ThreadId::current();
         let count = OF_THREAD.try_with(|own| {
             let own = &mut *own.borrow_mut();
-            if let Counter::Unknown = own.counter {
+            if let FaultCounter::Unknown = own.counter {
                 own.missed += 1;
                 if own.missed <= MISSED_MAX {
                     return None;
@@ -125,11 +125,12 @@ impl Faults {
     /// Copies the addresses of all faults that the current thread has taken since `self`, if
     /// there is room for them and they are known; says how many.
     pub(crate) fn addresses_since(self, into: &mut Addresses) -> Option<usize> {
-        let (Count::Ring(before), true) = (self.count, self.thread == Thread::current()) else {
+        let (FaultCount::Ring(before), true) = (self.count, self.thread == ThreadId::current())
+        else {
             return None;
         };
         let count = OF_THREAD.try_with(|own| match &own.borrow().counter {
-            Counter::Ring(ring) => ring.since(before, into),
+            FaultCounter::Ring(ring) => ring.since(before, into),
             _ => None,
         });
         count.ok()?
@@ -138,13 +139,13 @@ impl Faults {
     /// # Errors
     /// If faults cannot be counted.
     pub(crate) fn now() -> Result<Self, PagesError> {
-        let thread = Thread::current();
+        let thread = ThreadId::current();
         let count = OF_THREAD.try_with(|own| own.borrow_mut().count_in_memory());
         let count = match count {
             Ok(Some(count)) => count,
             _ => {
                 let (minor, major) = sys::count_faults()?;
-                Count::Usage(minor, major)
+                FaultCount::Usage(minor, major)
             }
         };
         Ok(Self { thread, count })
@@ -160,13 +161,13 @@ pub(crate) fn fault_ns() -> u32 {
 
 /// Whether the current thread counts its page faults without a system call.
 pub fn counts_faults_in_memory() -> bool {
-    matches!(Faults::now(), Ok(Faults { count: Count::Ring(_), .. }))
+    matches!(Faults::now(), Ok(Faults { count: FaultCount::Ring(_), .. }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::writers::Run;
+    use crate::strategy::writers::Writers;
 
     /// Touches so many fresh pages; says where they were.
     fn touch(pages: usize) -> usize {
@@ -200,13 +201,13 @@ mod tests {
     #[test]
     fn the_counts_of_another_thread_mean_nothing() {
         let here = Faults::now().unwrap();
-        let there = std::thread::spawn(Thread::current).join().unwrap();
+        let there = std::thread::spawn(ThreadId::current).join().unwrap();
         assert_ne!(there, here.thread);
         let before = Faults { thread: there, ..here };
-        let mut run = Run::default();
-        run.enter();
-        assert!(run.shows_in_faults(here, here));
-        assert!(!run.shows_in_faults(before, here));
+        let mut writers = Writers::default();
+        writers.enter();
+        assert!(writers.show_in_faults(here, here));
+        assert!(!writers.show_in_faults(before, here));
         assert!(before.addresses_since(&mut [0; _]).is_none());
     }
 
@@ -234,9 +235,9 @@ mod tests {
     #[test]
     fn a_thread_that_asks_often_gets_a_counter() {
         std::thread::spawn(|| {
-            let first = Faults::at_hand();
+            let first = Faults::try_now();
             let later: Vec<bool> =
-                (0..2 * MISSED_MAX).map(|_| Faults::at_hand().is_some()).collect();
+                (0..2 * MISSED_MAX).map(|_| Faults::try_now().is_some()).collect();
             assert!(first.is_none());
             assert_eq!(later.contains(&true), counts_faults_in_memory());
             assert!(later.is_sorted(), "once it has one, it has");

@@ -8,10 +8,10 @@ use pagefork_layout::page::PAGE_SIZE;
 /// Pages that slots which share it may keep private between runs, all together. Clones are
 /// the same budget. Stacks and link zones, some pages a slot, are not of it.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Pages>);
+pub struct Budget(Arc<BudgetPages>);
 
 #[derive(Debug)]
-struct Pages {
+struct BudgetPages {
     /// Set when it is first asked for, if not before.
     max: OnceLock<u64>,
     /// Invariant: the sum of all shares. It may be more than `max` for a moment, when several
@@ -22,7 +22,7 @@ struct Pages {
 impl Budget {
     /// A budget of so many bytes.
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Pages { max: (bytes / PAGE_SIZE).into(), used: AtomicU64::new(0) }))
+        Self(Arc::new(BudgetPages { max: (bytes / PAGE_SIZE).into(), used: AtomicU64::new(0) }))
     }
 
     /// Bytes that slots may keep together.
@@ -40,11 +40,11 @@ impl Default for Budget {
     /// A quarter of this machine's memory, or of what the process's control group may have if
     /// that is less.
     fn default() -> Self {
-        Self(Arc::new(Pages { max: OnceLock::new(), used: AtomicU64::new(0) }))
+        Self(Arc::new(BudgetPages { max: OnceLock::new(), used: AtomicU64::new(0) }))
     }
 }
 
-impl Pages {
+impl BudgetPages {
     fn max(&self) -> u64 {
         *self.max.get_or_init(|| crate::os::limits::memory() / 4 / PAGE_SIZE)
     }
@@ -52,12 +52,12 @@ impl Pages {
 
 /// What one slot has of a budget.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct BudgetShare {
     budget: Budget,
     pages: u64,
 }
 
-impl Share {
+impl BudgetShare {
     pub(crate) fn new(budget: Budget) -> Self {
         Self { budget, pages: 0 }
     }
@@ -83,7 +83,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.0.used.fetch_sub(self.pages, Relaxed);
     }
@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn shares_are_never_more_than_the_budget_and_come_back() {
         let budget = Budget::new(100 * PAGE_SIZE);
-        let mut shares: Vec<Share> = (0..4).map(|_| Share::new(budget.clone())).collect();
+        let mut shares: Vec<BudgetShare> =
+            (0..4).map(|_| BudgetShare::new(budget.clone())).collect();
         let granted: u64 = shares.iter_mut().map(|share| share.resize(40)).sum();
         assert!((80..=100).contains(&granted), "{granted}");
         assert!(budget.used() <= budget.max());
@@ -114,7 +115,7 @@ mod tests {
         let budget = Budget::new(1000 * PAGE_SIZE);
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
-                let mut share = Share::new(budget.clone());
+                let mut share = BudgetShare::new(budget.clone());
                 scope.spawn(move || {
                     for round in 0..10_000 {
                         share.resize((round * 7 + thread * 31) % 600);

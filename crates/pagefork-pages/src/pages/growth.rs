@@ -61,12 +61,12 @@ const RUNNING_MAX: Duration = Duration::from_millis(10);
 /// How far a memory has been grown by the last runs, in bytes, and whether that much is to
 /// stay accessible.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct HighWater {
     kept: u64,
     /// How many runs in a row have had less, and the most that one of them had.
     short: u32,
     most: u64,
-    phase: Phase,
+    phase: GrowthPhase,
     /// When the last run ended that had grown the memory.
     ended: Option<Instant>,
     /// The time that runs may take for which it is kept.
@@ -74,7 +74,7 @@ pub(crate) struct Reach {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum GrowthPhase {
     Always,
     /// The memory is shrunk, and that is compared with the time of a run.
     Measuring {
@@ -89,14 +89,15 @@ enum Phase {
     },
 }
 
-impl Phase {
+impl GrowthPhase {
     const FIRST: Self =
         Self::Measuring { runs: 0, shrinking: Duration::ZERO, running: Duration::ZERO };
 }
 
-impl Reach {
+impl HighWater {
     pub(crate) fn new(growth: GrowthKind) -> Self {
-        let phase = if growth == GrowthKind::Auto { Phase::FIRST } else { Phase::Always };
+        let phase =
+            if growth == GrowthKind::Auto { GrowthPhase::FIRST } else { GrowthPhase::Always };
         Self { kept: 0, short: 0, most: 0, phase, ended: None, running_max: Duration::ZERO }
     }
 
@@ -113,7 +114,7 @@ impl Reach {
             // It may have waited in between: then there is no hurry.
             self.note_running((ended - before).min(RUNNING_MAX));
         }
-        if let Phase::Measuring { .. } = self.phase {
+        if let GrowthPhase::Measuring { .. } = self.phase {
             (self.kept, self.short, self.most) = (0, 0, 0);
             return;
         }
@@ -126,18 +127,22 @@ impl Reach {
 
     fn note_running(&mut self, time: Duration) {
         match &mut self.phase {
-            Phase::Always => (),
-            Phase::Measuring { runs, shrinking, running } if *runs < RUNS => *running += time,
-            Phase::Measuring { shrinking, running, .. } => {
+            GrowthPhase::Always => (),
+            GrowthPhase::Measuring { runs, shrinking, running } if *runs < RUNS => *running += time,
+            GrowthPhase::Measuring { shrinking, running, .. } => {
                 self.running_max = *shrinking * COMPARING / RUNS;
                 let keeps = *running < *shrinking * COMPARING;
-                self.phase = if keeps { Phase::Keeping { runs: 0, long: 0 } } else { Phase::FIRST };
+                self.phase = if keeps {
+                    GrowthPhase::Keeping { runs: 0, long: 0 }
+                } else {
+                    GrowthPhase::FIRST
+                };
             }
-            Phase::Keeping { runs, long } => {
+            GrowthPhase::Keeping { runs, long } => {
                 *runs += 1;
                 *long = if time > self.running_max { *long + 1 } else { 0 };
                 if *runs == KEPT_RUNS || *long == RUNS {
-                    self.phase = Phase::FIRST;
+                    self.phase = GrowthPhase::FIRST;
                 }
             }
         }
@@ -145,7 +150,7 @@ impl Reach {
 
     /// Says how long it took to shrink the memory after a run.
     pub(crate) fn note_shrinking(&mut self, time: Duration) {
-        if let Phase::Measuring { runs, shrinking, .. } = &mut self.phase {
+        if let GrowthPhase::Measuring { runs, shrinking, .. } = &mut self.phase {
             *runs += 1;
             *shrinking += time.min(SHRINKING_MAX);
         }
@@ -158,10 +163,10 @@ mod tests {
 
     #[test]
     fn what_one_of_a_few_runs_needs_stays_and_what_none_needs_goes() {
-        let mut reach = Reach::new(GrowthKind::Kept);
+        let mut high_water = HighWater::new(GrowthKind::Kept);
         let mut kept = |size| {
-            reach.note(size, None);
-            reach.kept()
+            high_water.note(size, None);
+            high_water.kept()
         };
         assert_eq!([kept(3), kept(9), kept(3), kept(9)], [3, 9, 9, 9]);
         for _ in 1..RUNS {
@@ -175,14 +180,14 @@ mod tests {
     }
 
     /// How many of so many runs, of this time each, leave memory accessible.
-    fn kept_of(reach: &mut Reach, count: u32, running: u64, shrinking: u64) -> u32 {
-        let mut at = reach.ended.unwrap_or_else(Instant::now);
+    fn kept_of(high_water: &mut HighWater, count: u32, running: u64, shrinking: u64) -> u32 {
+        let mut at = high_water.ended.unwrap_or_else(Instant::now);
         let mut kept = 0;
         for _ in 0..count {
             at += Duration::from_micros(running);
-            reach.note(5, Some(at));
-            match reach.kept() {
-                0 => reach.note_shrinking(Duration::from_micros(shrinking)),
+            high_water.note(5, Some(at));
+            match high_water.kept() {
+                0 => high_water.note_shrinking(Duration::from_micros(shrinking)),
                 _ => kept += 1,
             }
         }
@@ -191,14 +196,14 @@ mod tests {
 
     #[test]
     fn memory_stays_accessible_where_shrinking_it_costs_more_than_comparing() {
-        let mut reach = Reach::new(GrowthKind::Auto);
-        assert_eq!(kept_of(&mut reach, 1000, 430, 8), 0, "alone");
-        let contended = kept_of(&mut reach, 10_000, 430, 34);
+        let mut high_water = HighWater::new(GrowthKind::Auto);
+        assert_eq!(kept_of(&mut high_water, 1000, 430, 8), 0, "alone");
+        let contended = kept_of(&mut high_water, 10_000, 430, 34);
         assert!(contended > 9_500, "{contended}");
         // Measured again sooner or later.
-        assert!(kept_of(&mut reach, 1000, 430, 8) <= KEPT_RUNS + RUNS);
-        assert_eq!(kept_of(&mut reach, 1000, 430, 8), 0);
-        assert!(kept_of(&mut reach, 100, 100, 8) > 80, "a short run");
-        assert!(kept_of(&mut reach, 100, 3000, 8) < RUNS * 2, "runs that become long");
+        assert!(kept_of(&mut high_water, 1000, 430, 8) <= KEPT_RUNS + RUNS);
+        assert_eq!(kept_of(&mut high_water, 1000, 430, 8), 0);
+        assert!(kept_of(&mut high_water, 100, 100, 8) > 80, "a short run");
+        assert!(kept_of(&mut high_water, 100, 3000, 8) < RUNS * 2, "runs that become long");
     }
 }

@@ -19,27 +19,27 @@ pub(crate) const BLOCKS: u32 = PAGE_SIZE as u32 / size_of::<Block>() as u32;
 /// # Safety
 /// `page` is one that is accessible, and nobody else uses it; `wanted` is another that
 /// can be read, and nobody writes it.
-pub(crate) unsafe fn mend(page: *mut u8, wanted: Option<*const u8>) -> u32 {
+pub(crate) unsafe fn restore_if_changed(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     if std::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2; the rest is this function's contract, too.
-        return unsafe { mend_wide(page, wanted) };
+        return unsafe { restore_wide(page, wanted) };
     }
     // SAFETY: by this function's contract, which is the same.
-    unsafe { mend_blocks(page, wanted) }
+    unsafe { restore_blocks(page, wanted) }
 }
 
 /// # Safety
-/// As of [`mend`].
+/// As of [`restore_if_changed`].
 #[target_feature(enable = "avx2")]
-unsafe fn mend_wide(page: *mut u8, wanted: Option<*const u8>) -> u32 {
-    // SAFETY: by the contract of `mend`, which is the same.
-    unsafe { mend_blocks(page, wanted) }
+unsafe fn restore_wide(page: *mut u8, wanted: Option<*const u8>) -> u32 {
+    // SAFETY: by the contract of `restore_if_changed`, which is the same.
+    unsafe { restore_blocks(page, wanted) }
 }
 
 /// # Safety
-/// As of [`mend`].
+/// As of [`restore_if_changed`].
 #[inline(always)]
-unsafe fn mend_blocks(page: *mut u8, wanted: Option<*const u8>) -> u32 {
+unsafe fn restore_blocks(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     let mut differing = 0;
     for index in 0..BLOCKS as usize {
         let block = page.cast::<Block>().wrapping_add(index);
@@ -65,7 +65,7 @@ unsafe fn mend_blocks(page: *mut u8, wanted: Option<*const u8>) -> u32 {
 /// Whether a page is not equal to `wanted`, or not zero.
 ///
 /// # Safety
-/// As of [`mend`].
+/// As of [`restore_if_changed`].
 pub(crate) unsafe fn differs(page: *const u8, wanted: Option<*const u8>) -> bool {
     const ZEROS: &[u8; PAGE_SIZE as usize] = &[0; _];
     let wanted = wanted.map_or(ZEROS, |wanted| {
@@ -89,13 +89,16 @@ mod tests {
 
     const ZEROS: Page = Page([0; SIZE]);
 
-    /// The page after it was mended, and the answer; by either way the same.
-    fn mended(page: Page, wanted: Option<&Page>) -> (Page, u32) {
+    /// The page after it was restored, and the answer; by either way the same.
+    fn restored(page: Page, wanted: Option<&Page>) -> (Page, u32) {
         let wanted = wanted.map(|wanted| wanted.0.as_ptr());
         let [mut one, mut other] = [page; 2];
         // SAFETY: they are pages that nobody else uses.
         let answers = unsafe {
-            [mend(one.0.as_mut_ptr(), wanted), mend_blocks(other.0.as_mut_ptr(), wanted)]
+            [
+                restore_if_changed(one.0.as_mut_ptr(), wanted),
+                restore_blocks(other.0.as_mut_ptr(), wanted),
+            ]
         };
         assert_eq!((answers[0], one), (answers[1], other));
         (one, answers[0])
@@ -106,11 +109,11 @@ mod tests {
         let image = Page(std::array::from_fn(|i| i as u8 ^ (i >> 8) as u8));
         for wanted in [None, Some(&image)] {
             let image = *wanted.unwrap_or(&ZEROS);
-            assert_eq!(mended(image, wanted), (image, 0));
+            assert_eq!(restored(image, wanted), (image, 0));
             for at in 0..SIZE {
                 let mut page = image;
                 page.0[at] ^= 1 << (at % 8);
-                assert_eq!(mended(page, wanted), (image, 1), "{at}");
+                assert_eq!(restored(page, wanted), (image, 1), "{at}");
             }
         }
     }
@@ -120,7 +123,7 @@ mod tests {
         let mut page = ZEROS;
         for block in 0..BLOCKS as usize {
             page.0[block * size_of::<Block>() + block] = 1;
-            assert_eq!(mended(page, None), (ZEROS, block as u32 + 1));
+            assert_eq!(restored(page, None), (ZEROS, block as u32 + 1));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::os::error::{Feature, PagesError};
 use crate::os::features::HostFeatures;
 use crate::os::sys::PageKind;
 use crate::pages::bounds::SlotBounds;
-use crate::pages::growth::{GrowthKind, Reach};
+use crate::pages::growth::{GrowthKind, HighWater};
 use crate::pages::map_budget::MapShare;
 use crate::pages::restore;
 use crate::pages::spare::SlotSpace;
@@ -73,14 +73,27 @@ pub(crate) struct SlotPages {
     bounds: SlotBounds,
     /// One for each memory.
     memories: Vec<MemoryState>,
-    state: State,
-    /// Whether no page can become huge.
-    has_small_pages: bool,
+    condition: Condition,
+    huge_pages: HugePages,
 }
+
+/// Whether pages of a slot can be huge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HugePages {
+    Possible,
+    /// None forms any more, and some may be there until all pages are discarded.
+    Refused,
+    None,
+}
+
+/// Proof that no page of a slot is private, or that those that are will be replaced before
+/// the slot is used: only with it may be forgotten which pages are private.
+#[derive(Debug)]
+pub(crate) struct AllFresh(());
 
 /// Whether a slot can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum Condition {
     /// It can.
     Whole,
     /// A reset has failed half-way: first another has to succeed.
@@ -103,7 +116,7 @@ struct MemoryState {
     /// The size before the reset that is under way.
     before: u64,
     /// How far runs have grown it since it was filled.
-    reach: Reach,
+    high_water: HighWater,
 }
 
 impl SlotPages {
@@ -132,8 +145,8 @@ impl SlotPages {
             image: Arc::clone(image),
             sources,
             memories: sizes.iter().map(|size| MemoryState::fresh(size, setup.growth)).collect(),
-            state: State::Unfilled,
-            has_small_pages: false,
+            condition: Condition::Unfilled,
+            huge_pages: HugePages::Possible,
         };
         slot.fill()?;
         Ok(slot)
@@ -148,10 +161,10 @@ impl SlotPages {
         &mut self,
         image: &Arc<Image>,
         sizes: &[MemorySize],
-    ) -> Result<(), PagesError> {
+    ) -> Result<AllFresh, PagesError> {
         check_fit(&self.zones, image, sizes)?;
         let sources = sources(image, self.setup)?;
-        self.state = State::Unfilled;
+        self.condition = Condition::Unfilled;
         for index in 0..self.memories.len() {
             self.bounds.set_memory_size(index, 0);
         }
@@ -161,12 +174,13 @@ impl SlotPages {
         self.memories.clear();
         let growth = self.setup.growth;
         self.memories.extend(sizes.iter().map(|size| MemoryState::fresh(size, growth)));
-        self.fill()
+        self.fill()?;
+        Ok(AllFresh(()))
     }
 
     /// As [`Self::refill`], from the image that the slot has, with the sizes that
     /// it has.
-    pub(crate) fn refill_same(&mut self) -> Result<(), PagesError> {
+    pub(crate) fn refill_same(&mut self) -> Result<AllFresh, PagesError> {
         let image = Arc::clone(&self.image);
         let sizes: Vec<MemorySize> = self.memories.iter().map(|memory| memory.size).collect();
         self.refill(&image, &sizes)
@@ -186,11 +200,13 @@ impl SlotPages {
                 self.pages.map_private(range, file, file_offset)?;
             }
         }
-        self.has_small_pages = match setup.small_pages {
-            SmallPages::Unsure => false,
-            SmallPages::OfMaps => true,
+        self.huge_pages = match setup.small_pages {
+            SmallPages::OfMaps => HugePages::None,
             // Fresh maps have no advice.
-            SmallPages::Advised => self.pages.refuse_huge_pages(0..self.zones.size).is_ok(),
+            SmallPages::Advised if self.pages.refuse_huge_pages(0..self.zones.size).is_ok() => {
+                HugePages::None
+            }
+            _ => HugePages::Possible,
         };
         if setup.copies_image {
             for source in &self.sources {
@@ -201,7 +217,7 @@ impl SlotPages {
         for (index, memory) in self.memories.iter().enumerate() {
             self.bounds.set_memory_size(index, memory.size.initial);
         }
-        self.state = State::Whole;
+        self.condition = Condition::Whole;
         Ok(())
     }
 
@@ -241,18 +257,23 @@ impl SlotPages {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.state == State::Whole
+        self.condition == Condition::Whole
     }
 
     /// Whether no reset will do but by filling it.
     pub(crate) fn is_unfilled(&self) -> bool {
-        self.state == State::Unfilled
+        self.condition == Condition::Unfilled
+    }
+
+    /// The proof for a slot that is unfilled.
+    pub(crate) fn unfilled(&self) -> Option<AllFresh> {
+        self.is_unfilled().then_some(AllFresh(()))
     }
 
     /// Says that from here on the slot is neither as before nor as its image,
     /// until [`Self::finish`].
     pub(crate) fn begin(&mut self) {
-        self.state = State::Unfinished;
+        self.condition = Condition::Unfinished;
     }
 
     /// Says that every page is as the image, and memories have their initial sizes.
@@ -260,7 +281,7 @@ impl SlotPages {
         for memory in &mut self.memories {
             memory.dirty = memory.size.initial;
         }
-        self.state = State::Whole;
+        self.condition = Condition::Whole;
     }
 
     pub(crate) fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
@@ -276,7 +297,7 @@ impl SlotPages {
             if let Err(failure) = self.pages.commit(added.clone()) {
                 // It may have been done for some maps of several.
                 if self.pages.protect(added).is_err() {
-                    self.state = State::Unfilled;
+                    self.condition = Condition::Unfilled;
                 }
                 return Err(failure.into());
             }
@@ -304,27 +325,27 @@ impl SlotPages {
         let (size, accessible) = (self.bounds.memory_size(index), self.accessible(index));
         let initial = self.memories[index].size.initial;
         let start = self.zones.memories[index].start;
-        let reach = self.memories[index].reach;
+        let high_water = self.memories[index].high_water;
         self.memories[index].before = size;
         let measures = self.setup.growth == GrowthKind::Auto && size > initial;
         let begun = measures.then(Instant::now);
-        self.memories[index].reach.note(size, begun);
+        self.memories[index].high_water.note(size, begun);
         // From now on no handler may take the pages for accessible.
         self.bounds.set_memory_size(index, initial);
         let kept = self.accessible(index);
         self.pages.protect(start + kept..start + accessible).map_err(|failure| {
             // As above.
             if self.pages.commit(start + kept..start + accessible).is_err() {
-                self.state = State::Unfilled;
+                self.condition = Condition::Unfilled;
             }
             self.bounds.set_memory_size(index, size);
-            self.memories[index].reach = reach;
+            self.memories[index].high_water = high_water;
             PagesError::from(failure)
         })?;
         if let Some(begun) = begun
             && kept < accessible
         {
-            self.memories[index].reach.note_shrinking(begun.elapsed());
+            self.memories[index].high_water.note_shrinking(begun.elapsed());
         }
         Ok(())
     }
@@ -339,34 +360,33 @@ impl SlotPages {
             let end = kept.max(before);
             match self.pages.commit(start + kept..start + end) {
                 Ok(()) => self.bounds.set_memory_size(index, before),
-                Err(_) => self.state = State::Unfilled,
+                Err(_) => self.condition = Condition::Unfilled,
             }
         }
     }
 
     /// Whether no page can become huge, so that each becomes private by a fault of its own.
     pub(crate) fn has_small_pages(&self) -> bool {
-        self.has_small_pages
+        self.huge_pages == HugePages::None
     }
 
-    /// Keeps huge pages out from now on; those that there are stay until all pages are discarded,
-    /// so [`Self::note_small_pages`] is for then. Whether that could be done.
+    /// Keeps huge pages out from now on. Those that there are stay until all pages are
+    /// discarded. Whether that could be done.
     pub(crate) fn refuse_huge_pages(&mut self) -> bool {
         for memory in &mut self.memories {
             // A huge page around the end of a memory takes what is accessible beyond, too.
             memory.private = memory.size.maximum;
         }
-        self.pages.refuse_huge_pages(0..self.zones.size).is_ok()
+        let refused = self.pages.refuse_huge_pages(0..self.zones.size).is_ok();
+        if refused {
+            self.huge_pages = HugePages::Refused;
+        }
+        refused
     }
 
-    /// Says that all pages were discarded after huge pages were refused.
-    pub(crate) fn note_small_pages(&mut self) {
-        self.has_small_pages = true;
-    }
-
-    /// Whether that holds of a slot that has just been made for all pages: none is private yet.
+    /// Whether no page of a slot that has just been made is private, and none can become huge.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.has_small_pages && !self.setup.copies_image
+        self.has_small_pages() && !self.setup.copies_image
     }
 
     /// Throws away whatever has been written, in all zones.
@@ -375,7 +395,7 @@ impl SlotPages {
     /// [`PagesError::Unsupported`] where the kernel only pretends to discard;
     /// else the limit that was met. The slot has to be filled again then, unless nothing
     /// had been thrown away yet.
-    pub(crate) fn discard_all(&mut self) -> Result<(), PagesError> {
+    pub(crate) fn discard_all(&mut self) -> Result<AllFresh, PagesError> {
         if !HostFeatures::get()?.discard {
             return Err(PagesError::Unsupported {
                 feature: Feature::Discard,
@@ -389,25 +409,28 @@ impl SlotPages {
         let written = self.zones.stack.start..self.private_end();
         if let Err(failure) = self.pages.discard(written) {
             self.undo_shrinking(self.memories.len());
-            self.state = State::Unfilled;
+            self.condition = Condition::Unfilled;
             return Err(failure.into());
         }
         for memory in &mut self.memories {
             memory.private = memory.size.initial;
         }
+        if self.huge_pages == HugePages::Refused {
+            self.huge_pages = HugePages::None;
+        }
         self.finish();
-        Ok(())
+        Ok(AllFresh(()))
     }
 
-    /// Gives back the memory of a slot that is as its image. Whether it could be done.
-    pub(crate) fn discard_kept(&mut self) -> Result<bool, PagesError> {
+    /// Gives back the memory of a slot that is as its image, if that changes no contents.
+    pub(crate) fn discard_kept(&mut self) -> Result<Option<AllFresh>, PagesError> {
         // What was grown once is inaccessible now, and may be private still.
         let all = self.zones.stack.start..self.zones.size;
-        let can = self.can_discard(&all);
-        if can {
-            self.pages.discard(all)?;
+        if !self.can_discard(&all) {
+            return Ok(None);
         }
-        Ok(can)
+        self.pages.discard(all)?;
+        Ok(Some(AllFresh(())))
     }
 
     /// Slot offset up to which pages may have been written.
@@ -455,14 +478,14 @@ impl SlotPages {
 
     /// Bytes of a memory that are accessible whatever its size.
     fn always(&self, index: usize) -> u64 {
-        let MemoryState { size, reach, .. } = self.memories[index];
+        let MemoryState { size, high_water, .. } = self.memories[index];
         match self.setup.growth {
             GrowthKind::Mprotect => 0,
             GrowthKind::Checked { accessible: None } => size.maximum,
             GrowthKind::Checked { accessible: Some(bytes) } => {
                 round_down(bytes).min(size.maximum).max(size.initial)
             }
-            GrowthKind::Kept | GrowthKind::Auto => reach.kept(),
+            GrowthKind::Kept | GrowthKind::Auto => high_water.kept(),
         }
     }
 
@@ -514,11 +537,11 @@ impl SlotPages {
     ///
     /// # Safety
     /// As of [`Self::restore`].
-    pub(crate) unsafe fn mend(&self, page: u64) -> u32 {
+    pub(crate) unsafe fn restore_if_changed(&self, page: u64) -> u32 {
         let wanted = self.source(page).map(|source| source.place(page));
         // SAFETY: the caller says so of the page; the image's is never written, and
         // held by `self.image`.
-        unsafe { restore::mend(self.place(page), wanted) }
+        unsafe { restore::restore_if_changed(self.place(page), wanted) }
     }
 
     /// Whether a page is not as the image.
@@ -527,7 +550,7 @@ impl SlotPages {
     /// As of [`Self::restore`].
     pub(crate) unsafe fn differs(&self, page: u64) -> bool {
         let wanted = self.source(page).map(|source| source.place(page));
-        // SAFETY: as of `mend`.
+        // SAFETY: as of `restore_if_changed`.
         unsafe { restore::differs(self.place(page), wanted) }
     }
 
@@ -562,7 +585,13 @@ impl Source {
 impl MemoryState {
     fn fresh(&size: &MemorySize, growth: GrowthKind) -> Self {
         let MemorySize { initial, .. } = size;
-        Self { size, dirty: initial, private: initial, before: initial, reach: Reach::new(growth) }
+        Self {
+            size,
+            dirty: initial,
+            private: initial,
+            before: initial,
+            high_water: HighWater::new(growth),
+        }
     }
 }
 

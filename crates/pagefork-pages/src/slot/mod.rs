@@ -11,10 +11,10 @@ use crate::pages::slot_pages::{Setup, SlotPages};
 use crate::pages::zones::{MemorySize, SlotConfig};
 use crate::strategy::choose::Made;
 use crate::strategy::config::{Choice, Strategies};
-use crate::strategy::discard::Discard;
-use crate::strategy::reset::{ResetReport, Strategy, refill};
+use crate::strategy::report::ResetReport;
+use crate::strategy::reset::Strategy;
 use crate::strategy::stack::{Owner, Stack};
-use crate::strategy::writers::{Run, View};
+use crate::strategy::writers::{ExternalWriter, Writers};
 
 /// What tests do to slots and ask of them.
 mod audit;
@@ -41,9 +41,9 @@ mod audit;
 #[derive(Debug)]
 pub struct Slot {
     pages: SlotPages,
-    strategy: Box<dyn Strategy>,
+    strategy: Strategy,
     choice: Choice,
-    run: Run,
+    writers: Writers,
     stack: Stack,
     /// Bytes outside the stack that were private after the last reset.
     resident: u64,
@@ -73,9 +73,9 @@ impl Slot {
         zones.check();
         Ok(Self {
             pages: SlotPages::new(zones, Setup::PLAIN, image, sizes)?,
-            strategy: Box::new(Discard),
+            strategy: Strategy::Discard,
             choice: Choice::PLAIN,
-            run: Run::default(),
+            writers: Writers::default(),
             stack: Stack::default(),
             resident: 0,
             written: 0,
@@ -120,7 +120,15 @@ impl Slot {
         let stack = Stack::new(strategies, &zones);
         let pages = SlotPages::new(zones, setup, image, sizes)?;
         strategy.begin(&pages);
-        Ok(Self { pages, strategy, choice, run: Run::default(), stack, resident: 0, written: 0 })
+        Ok(Self {
+            pages,
+            strategy,
+            choice,
+            writers: Writers::default(),
+            stack,
+            resident: 0,
+            written: 0,
+        })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -211,16 +219,16 @@ impl Slot {
     /// `Resident` and `Auto` rely on it: a run that nobody announced is taken for one that may
     /// have written anything, but one that another thread adds to an announced one goes
     /// unnoticed. So whoever writes to the slot, since it was made, has to say so here or by
-    /// [`Slot::note_view`], except to the link zone. That is to be written before each run.
+    /// [`Slot::note_external_writer`], except to the link zone. That is to be written before each run.
     pub fn enter(&mut self) {
-        self.run.enter();
+        self.writers.enter();
     }
 
     /// Says that somebody has got means to write to the slot that no page fault of
     /// the thread that runs the code would show: another thread, another process,
     /// or the kernel, be it for this thread.
-    pub fn note_view(&mut self, view: View) {
-        self.run.note_view(view);
+    pub fn note_external_writer(&mut self, writer: ExternalWriter) {
+        self.writers.note_external(writer);
     }
 
     /// Returns every page to what [`Slot::new`] made: the image, zeros elsewhere,
@@ -234,14 +242,10 @@ impl Slot {
     /// as before, or not whole, and then can only be reset again or dropped:
     /// [`Slot::is_whole`].
     pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
-        let Self { pages, strategy, run, stack, .. } = self;
-        let report = if pages.is_unfilled() {
-            refill(pages, strategy.as_mut(), stack, None)
-        } else {
-            strategy.reset(pages, run, stack)
-        };
+        let Self { pages, strategy, writers, stack, .. } = self;
+        let report = strategy.reset(pages, writers, stack);
         if let Ok(report) = &report {
-            run.start_anew();
+            writers.note_reset();
             let private = report.private.unwrap_or(0) - report.discarded;
             self.resident = private * PAGE_SIZE;
             self.written = report.restored + report.discarded;
@@ -268,9 +272,11 @@ impl Slot {
     /// As of [`Slot::reset`].
     pub fn discard(&mut self) -> Result<(), PagesError> {
         let Self { pages, strategy, stack, .. } = self;
-        if pages.is_whole() && pages.discard_kept()? {
-            strategy.forget();
-            stack.forget();
+        if pages.is_whole()
+            && let Some(fresh) = pages.discard_kept()?
+        {
+            strategy.forget(&fresh);
+            stack.forget(&fresh);
             self.resident = 0;
         }
         Ok(())
@@ -313,9 +319,9 @@ impl Slot {
         owner: Owner,
     ) -> Result<ResetReport, PagesError> {
         let Self { pages, strategy, stack, .. } = self;
-        let report = refill(pages, strategy.as_mut(), stack, Some((image, sizes)))?;
+        let report = strategy.refill(pages, stack, Some((image, sizes)))?;
         (self.resident, self.written) = (0, 0);
-        self.run.start_anew();
+        self.writers.note_reset();
         self.hand_to(owner);
         Ok(report)
     }

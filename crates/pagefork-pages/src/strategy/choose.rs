@@ -1,31 +1,30 @@
+//! What of a configuration this machine can do.
+
 use std::sync::OnceLock;
 
-use super::auto::{Auto, Counting, SMALL_SLOT_MAX};
-use super::config::{Choice, Reason, ResetKind, Strategies};
-use super::copy::Copy;
-use super::dirty_set::Restorer;
-use super::discard::Discard;
-use super::remap::Remap;
-use super::reset::Strategy;
-use super::resident::Resident;
-use super::scan::Scan;
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
 use crate::os::pagemap::{Finder, Method};
 use crate::pages::budget::Budget;
 use crate::pages::slot_pages::{Setup, SmallPages};
 use crate::pages::zones::MemorySize;
+use crate::strategy::auto::{Auto, HugePagePolicy};
+use crate::strategy::config::{Choice, Reason, ResetKind, Strategies};
+use crate::strategy::dirty_set::DirtySet;
+use crate::strategy::reset::Strategy;
+use crate::strategy::search::Search;
+use crate::strategy::tuning::SMALL_SLOT_MAX;
 
 /// What a slot is made with.
 pub(crate) struct Made {
     pub(crate) setup: Setup,
-    pub(crate) strategy: Box<dyn Strategy>,
+    pub(crate) strategy: Strategy,
     pub(crate) choice: Choice,
 }
 
 impl Strategies {
-    /// What this machine can do of it, and why it is that: what a slot will say
-    /// that is made with it.
+    /// What this machine can do of it, and why: what [`Slot::strategy`](crate::Slot::strategy)
+    /// says of a slot that has just been made with it.
     ///
     /// # Errors
     /// As of [`HostFeatures::get`].
@@ -46,34 +45,31 @@ impl Strategies {
     ) -> Result<Made, PagesError> {
         let (choice, method) = self.choose(features);
         let config = self.config();
-        let restorer = || {
+        let search = |auto| {
             let method = method.expect("a strategy that searches is chosen only with a method");
-            Ok::<_, PagesError>(Restorer::new(Finder::new(method)?, config.resident_max, budget))
+            let dirty = DirtySet::new(Finder::new(method)?, config.resident_max, budget);
+            Ok::<_, PagesError>(Strategy::Search(Search::new(dirty, choice.used, auto).into()))
         };
         let small = sizes.iter().map(|size| size.initial).sum::<u64>() <= SMALL_SLOT_MAX;
-        let counting = match features.small_pages {
-            true if small => Counting::Always,
-            true => Counting::IfRunsAreSmall,
-            false => Counting::Never,
+        let huge_pages = match features.small_pages {
+            true if small => HugePagePolicy::Refused,
+            true => HugePagePolicy::RefusedIfRunsAreSmall,
+            false => HugePagePolicy::Allowed,
         };
-        let strategy: Box<dyn Strategy> = match choice.used {
-            ResetKind::Remap => Box::new(Remap),
-            ResetKind::Discard => Box::new(Discard),
-            ResetKind::Scan => Box::new(Scan(restorer()?)),
-            ResetKind::Resident => Box::new(Resident::new(restorer()?)),
-            ResetKind::Copy => {
-                // Where discarding does nothing, the page map proves nothing either.
-                let finds = method.is_some() && features.discard;
-                Box::new(Copy { restorer: if finds { Some(restorer()?) } else { None } })
-            }
-            ResetKind::Auto => Box::new(Auto::new(Resident::new(restorer()?), counting)),
+        let strategy = match choice.used {
+            ResetKind::Remap => Strategy::Remap,
+            ResetKind::Discard => Strategy::Discard,
+            // Where discarding does nothing, the page map proves nothing either.
+            ResetKind::Copy if method.is_none() || !features.discard => Strategy::Compare,
+            ResetKind::Scan | ResetKind::Resident | ResetKind::Copy => search(None)?,
+            ResetKind::Auto => search(Some(Auto::new(huge_pages)))?,
         };
         let setup = Setup {
             growth: config.growth,
             copies_image: choice.used == ResetKind::Copy,
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
-                ResetKind::Auto if counting != Counting::Always => SmallPages::Unsure,
+                ResetKind::Auto if huge_pages != HugePagePolicy::Refused => SmallPages::Unsure,
                 ResetKind::Auto | ResetKind::Resident if features.small_maps => SmallPages::OfMaps,
                 ResetKind::Auto | ResetKind::Resident => SmallPages::Advised,
                 _ => SmallPages::Unsure,

@@ -1,111 +1,99 @@
+//! The life of a page: which pages are private, which of them are kept, and which are evicted.
+
 use std::ops::Range;
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use super::config::ResetKind;
-use super::reset::ResetReport;
-use super::returns::{Costs, Gone, GonePage, Returns, page_number};
-use super::stack::Stack;
 use crate::os::error::PagesError;
 use crate::os::fault_ring::thread_time;
-use crate::os::faults;
+use crate::os::faults::fault_ns;
 use crate::os::pagemap::Finder;
 use crate::os::pagemap_scan::PageRegion;
-use crate::pages::budget::{Budget, Share};
-use crate::pages::restore::BLOCKS;
-use crate::pages::slot_pages::SlotPages;
+use crate::pages::budget::{Budget, BudgetShare};
+use crate::pages::slot_pages::{AllFresh, SlotPages};
+use crate::strategy::config::ResetKind;
+use crate::strategy::evicted::{Evicted, EvictedPage, page_number};
+use crate::strategy::report::ResetReport;
+use crate::strategy::returns::{PageCosts, ReturnTimes};
+use crate::strategy::stack::Stack;
+use crate::strategy::tuning::{
+    COPIES, DENSE, DISCARDS_MAX, DOUBT, KEEP_UNCHANGED, LOOK, LOOK_MAX, LOOK_MIN, LOOK_TIMED,
+    MANY_PAGES, WINDOW,
+};
 
 /// How private pages become known.
 mod find;
 
-/// Of a page that is known to be written only the blocks are restored that differ, unless
-/// there are so many of them: then all of it is restored the next times, without a look at
-/// what it is.
-const DENSE: u32 = BLOCKS / 2;
-const BLIND: u8 = 3;
-
-/// So many resets go by between two times that it is judged how long to keep pages, and
-/// between two times that looks are timed.
-const JUDGED: u64 = 16;
-const TIMED: u64 = 8;
-
-/// Of fewer pages the time of a look is not measured: they lie in the processor's caches.
-const TIMED_PAGES: usize = 64;
-
-/// What a look costs until it was measured, in nanoseconds.
-const LOOK: u32 = 150;
-const LOOK_MIN: u64 = 20;
-const LOOK_MAX: u64 = 2000;
-
-/// How often a page may be as the image that is perhaps not private.
-const PATIENCE: u8 = 128;
-
-/// A page that took a fault and has been as the image at so many looks was perhaps only read.
-const DOUBT: u8 = 3;
-
-/// At most so many calls a reset are spent on letting pages go, as long as that throws away
-/// no more than gaps between them, in which no page is kept.
-const DISCARDS_MAX: usize = 8;
-
-/// At so many new pages a run counts as large.
-const LARGE: u64 = 64;
-
-/// So many resets after a large run the next one is no exception.
-const SOON: u64 = 16;
-
-/// Finds private pages, restores them in place, and lets go those that only cost.
+/// All private pages of a slot outside the stack, and what resets do to them. The stack's are
+/// [`Stack`]'s matter.
 ///
-/// Between resets it knows every page outside the stack that is private (or has
-/// just been told by [`Restorer::forget`] that it knows nothing). The life of a page, as a
-/// reset sees it:
+/// A page is in one of three states:
+///
+/// - *clean*: not private, so it is as the image and costs nothing;
+/// - *kept*: private, in this set; as the image between a reset and the next run;
+/// - *evicted*: clean, and remembered for a while in [`Evicted`], so that its return is noticed.
+///
+/// Each reset takes each page through one line of this table. A *look* compares a page with the
+/// image; `keep` is what [`ReturnTimes`] say of it: for how many unchanged looks it pays to keep
+/// such a page.
 ///
 /// ```text
-///  it was             the run                    then it is      what that takes
-///  as the image       wrote it                   kept or gone    page fault, discarding or restoring
-///  kept               wrote it                   kept            comparing, writing what differs
-///  kept               left it as it was          kept            comparing
-///  kept, for long     left it as it was          gone            discarding
-///  kept               wrote it, without budget   gone            discarding
-///  gone               wrote it                   kept or gone    page fault, ...
+///  state     what the reset sees                            next state   cost
+///  clean     the run wrote it; keep > 0                     kept         page fault, look, restore
+///  clean     the run wrote it; keep = 0                     evicted      page fault, discard
+///  clean     the run only read it                           clean        page fault
+///  kept      changed                                        kept         look, restore
+///  kept      changed; keep = 0                              evicted      look, discard
+///  kept      unchanged, fewer than `keep` times in a row    kept         look
+///  kept      unchanged, `keep` times in a row               evicted      look, discard
+///  kept      beyond the budget, in swap space, new in an    evicted      discard
+///            exceptionally large run, or not restorable
+///  kept      inaccessible, as the memory shrank             kept         nothing
+///  kept      a scan finds it no longer private              clean        nothing
+///  kept      its discard fails                              kept         restore
+///  evicted   the run wrote it                               as if clean  as if clean
+///  any       all pages of the slot are fresh                clean        nothing
 /// ```
 ///
-/// Gone is as the image, and remembered for a while. For how long pages are kept that are not
-/// written, and whether at all, [`Returns`] says: of pages that were *hot*, written by two runs
-/// that follow on each other, and of others.
+/// A discard costs a call for up to [`DISCARDS_MAX`] ranges, and a page fault when the page is
+/// written again. A restore writes the blocks that differ.
+///
+/// Invariant: between resets every private page is in the set. So a page leaves it in three
+/// places only: a discard of the page has succeeded ([`DirtySet::evict`]), a scan did not find
+/// the accessible page (`merge`), or all pages are fresh, which takes a proof ([`AllFresh`]).
 #[derive(Debug)]
-pub(crate) struct Restorer {
+pub(crate) struct DirtySet {
     finder: Finder,
     /// Pages to keep at most, whatever the budget has.
     kept_max: u64,
-    share: Share,
+    share: BudgetShare,
     /// Ascending.
-    known: Vec<Known>,
-    gone: Gone,
+    pages: Vec<DirtyPage>,
+    evicted: Evicted,
     /// Of pages that are not hot, and of those that are.
-    returns: [Returns; 2],
+    returns: [ReturnTimes; 2],
     /// What a look costs, in nanoseconds.
     look: u32,
     /// Resets so far.
     resets: u64,
     /// Pages that the last search found and no earlier one.
     new: u64,
-    /// The reset after the last large run.
+    /// The number of the last reset after a large run.
     large_at: Option<u64>,
-    /// Whether a page was perhaps only read, and when that was last found out.
+    /// Whether a page was perhaps only read, and the reset that last scanned.
     doubts: bool,
-    doubted_at: u64,
+    scanned_at: u64,
     /// What [`Self::is_complete`] says.
     is_complete: bool,
-    // What follows is room that is kept between resets, so that they allocate
-    // nothing.
+    // Room that is kept between resets, so that they allocate nothing.
     regions: Vec<PageRegion>,
-    merged: Vec<Known>,
-    doomed: Vec<Range<u64>>,
+    merged: Vec<DirtyPage>,
+    to_discard: Vec<Range<u64>>,
 }
 
-/// What a search has just looked at.
+/// What a reset has searched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum Searched {
     Nothing,
     /// The stack alone.
     Stack,
@@ -113,69 +101,70 @@ pub(crate) enum Found {
     All,
 }
 
-/// A page that is private.
+/// A private page.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct DirtyPage {
     /// Slot offset.
     page: u64,
-    /// At so many looks running it was as the image.
-    equal: u8,
-    /// So many it may be, if not 0; else as [`Returns`] say.
-    patience: u8,
-    /// So many times more it is restored without a look.
-    blind: u8,
-    /// Whether it is found for the first time since it was as the image.
+    /// Looks in a row that found it unchanged.
+    unchanged: u8,
+    /// Unchanged looks until it is evicted, if not 0; else as [`ReturnTimes`] say.
+    keep: u8,
+    /// How often it will be copied without a look.
+    copies: u8,
+    /// Whether this reset is the first to see it since it was clean.
     is_new: bool,
     /// Whether it is private for certain: else it took a fault, which may have been to read.
     is_private: bool,
-    /// Whether it has differed from the image.
+    /// Whether it has been changed since it was clean.
     is_written: bool,
-    /// Whether the last two times that it was written were by runs that follow on each other.
+    /// Whether the last two runs that wrote it followed on each other.
     hot: bool,
-    fate: Fate,
+    action: Action,
 }
 
+/// What a reset does to a private page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
-    /// It is as the image and stays.
-    Stays,
-    /// As found by a search: in swap space, or written by a run that is an exception.
-    Unwanted,
-    /// It is as the image, and can go.
-    Goes,
-    /// It can go, and is as it was found.
-    GoesWritten,
+enum Action {
+    /// It is as the image, and is kept.
+    Keep,
+    /// It is to be evicted without a look: in swap space, beyond the budget, or of an
+    /// exceptional run.
+    EvictUnseen,
+    /// It is as the image, and is evicted.
+    Evict,
+    /// It is evicted, and not as the image until then.
+    EvictChanged,
     /// It has been discarded.
-    Gone,
+    Evicted,
 }
 
-impl Restorer {
+impl DirtySet {
     pub(crate) fn new(finder: Finder, resident_max: u64, budget: &Budget) -> Self {
         Self {
             finder,
             kept_max: resident_max / PAGE_SIZE,
-            share: Share::new(budget.clone()),
-            known: Vec::new(),
-            gone: Gone::default(),
-            returns: [Returns::UNKNOWN; 2],
+            share: BudgetShare::new(budget.clone()),
+            pages: Vec::new(),
+            evicted: Evicted::default(),
+            returns: [ReturnTimes::UNKNOWN; 2],
             look: LOOK,
             resets: 0,
             new: 0,
             large_at: None,
             doubts: false,
-            doubted_at: 0,
+            scanned_at: 0,
             is_complete: true,
             regions: Vec::new(),
             merged: Vec::new(),
-            doomed: Vec::new(),
+            to_discard: Vec::new(),
         }
     }
 
-    /// Says that pages have changed otherwise: nothing is known until the next
-    /// search.
-    pub(crate) fn forget(&mut self) {
-        self.known.clear();
-        self.gone.clear();
+    /// Forgets all pages, since they are fresh.
+    pub(crate) fn forget(&mut self, _: &AllFresh) {
+        self.pages.clear();
+        self.evicted.clear();
         self.share.resize(0);
     }
 
@@ -184,19 +173,18 @@ impl Restorer {
         self.returns[0].keep() == 0
     }
 
-    /// Has what comes weigh more than what was.
+    /// Has future returns weigh more than past ones.
     pub(crate) fn fade(&mut self) {
-        self.returns.iter_mut().for_each(Returns::fade);
-        self.returns.iter_mut().for_each(Returns::fade);
+        self.returns.iter_mut().for_each(|returns| returns.fade(4));
     }
 
-    /// Whether a search would pay that tells pages that were read from those that are private.
+    /// Whether a scan would pay, which tells pages that were only read from private ones.
     pub(crate) fn doubts(&self) -> bool {
-        self.doubts && self.resets >= self.doubted_at + JUDGED
+        self.doubts && self.resets >= self.scanned_at + u64::from(WINDOW)
     }
 
-    /// Makes every known page as the image, or discards it, and shrinks memories.
-    /// `found`: what was just searched; of the rest, earlier results still hold.
+    /// Makes every known page as the image or discards it, and shrinks memories. Of what was not
+    /// searched, earlier results still hold.
     ///
     /// # Errors
     /// The slot is not whole then.
@@ -205,31 +193,31 @@ impl Restorer {
         pages: &mut SlotPages,
         stack: &mut Stack,
         by: ResetKind,
-        found: Found,
+        searched: Searched,
     ) -> Result<ResetReport, PagesError> {
         pages.begin();
         self.resets += 1;
-        match found {
-            Found::Nothing => stack.leave_unseen(),
-            Found::Stack | Found::All => self.is_complete = self.reset_stack(pages, stack),
+        match searched {
+            Searched::Nothing => stack.leave_unseen(),
+            Searched::Stack | Searched::All => self.is_complete = self.reset_stack(pages, stack),
         }
-        if found == Found::All {
-            self.doubted_at = self.resets;
+        if searched == Searched::All {
+            self.scanned_at = self.resets;
         }
-        let private = self.known.len() as u64;
+        let private = self.pages.len() as u64;
         let restored = self.restore(pages);
-        if self.resets.is_multiple_of(JUDGED) {
-            let costs = Costs { look: self.look, fault: faults::fault_ns() };
+        if self.resets.is_multiple_of(WINDOW.into()) {
+            let costs = PageCosts { look: self.look, fault: fault_ns() };
             self.returns.iter_mut().for_each(|returns| returns.judge(costs, self.resets));
-            // Where few pages are kept, what was measured before is less and less to be believed.
+            // Without new measurements, old ones count less and less.
             self.look = (self.look * 7 + LOOK) / 8;
         }
-        let discarded = self.let_go(pages)?;
+        let discarded = self.evict(pages)?;
         pages.shrink_all()?;
         pages.finish();
         stack.reset(pages);
         let new = std::mem::take(&mut self.new);
-        let scanned = found == Found::All;
+        let scanned = searched == Searched::All;
         Ok(ResetReport { by, scanned, private: Some(private), new, restored, discarded })
     }
 
@@ -237,7 +225,7 @@ impl Restorer {
     /// few.
     ///
     /// # Errors
-    /// If it does not say; the slot is as before.
+    /// If the kernel does not tell; the slot is as before.
     pub(crate) fn look_at_stack(
         &mut self,
         pages: &mut SlotPages,
@@ -253,27 +241,27 @@ impl Restorer {
         self.is_complete
     }
 
-    /// Keeps the highest pages of the stack as they are and clears the others, as
-    /// the search has found them. Whether those are private no more.
+    /// Keeps the highest private pages of the stack as they are, and clears the others. Whether
+    /// the others are private no more.
     fn reset_stack(&self, pages: &mut SlotPages, stack: &mut Stack) -> bool {
-        stack.forget();
+        stack.relearn();
         let (kept_start, end) = (stack.kept_start(), stack.end());
         let mut deep = false;
         for region in self.regions.iter().take_while(|region| region.start < end) {
             deep |= region.start < kept_start;
-            for page in page_range(region.start.max(kept_start)..region.end.min(end)) {
+            for page in pages_in(region.start.max(kept_start)..region.end.min(end)) {
                 stack.keep(page);
             }
         }
-        // Whatever of it is private: it is small.
+        // The link zone is small, so it is kept whether it is private or not.
         stack.keep_link();
         let below = pages.zones().stack.start..kept_start;
         let goes = !deep || pages.can_discard(&below) && pages.discard(below).is_ok();
         if !goes {
             for region in self.regions.iter().take_while(|region| region.start < kept_start) {
-                for page in page_range(region.start..region.end.min(kept_start)) {
-                    // SAFETY: stacks are accessible, and during a reset nobody else
-                    // uses them; no image lies there.
+                for page in pages_in(region.start..region.end.min(kept_start)) {
+                    // SAFETY: stacks are accessible, and during a reset no other code uses
+                    // them; no image lies there.
                     unsafe { pages.restore(page) };
                 }
             }
@@ -281,173 +269,175 @@ impl Restorer {
         goes
     }
 
-    /// Restores known pages in place, or says that they go. Returns how many were
+    /// Restores known pages in place, or decides that they are evicted. Returns how many were
     /// restored.
     fn restore(&mut self, pages: &SlotPages) -> u64 {
-        self.discard_exceptions();
+        self.evict_exceptions();
         self.heed_budget();
         self.doubts = false;
-        let timed = self.resets.is_multiple_of(TIMED) && self.known.len() >= TIMED_PAGES;
+        // Fewer pages lie in the processor's caches, so they say nothing of the costs of others.
+        let timed = self.resets.is_multiple_of(LOOK_TIMED) && self.pages.len() as u64 >= MANY_PAGES;
         let start = timed.then(thread_time);
-        let (mut restored, mut looks) = (0, 0usize);
-        let (mut ranges, mut last_to_go) = (0, None);
-        let mut cover = Cover::new(pages.parts());
-        for known in &mut self.known {
-            let page = known.page;
-            let accessible = cover.contains(page);
-            let can_go = pages.can_discard(&(page..page + PAGE_SIZE));
-            let keep = match known.patience {
-                0 => self.returns[usize::from(known.hot)].keep(),
-                patience => patience,
+        let (mut restored, mut looks) = (0, 0);
+        let (mut ranges, mut last_evicted) = (0, None);
+        let mut cursor = RangeCursor::new(pages.parts());
+        for dirty in &mut self.pages {
+            let page = dirty.page;
+            let accessible = cursor.contains(page);
+            let can_discard = pages.can_discard(&(page..page + PAGE_SIZE));
+            let keep = match dirty.keep {
+                0 => self.returns[usize::from(dirty.hot)].keep(),
+                keep => keep,
             };
-            let unwanted = known.fate == Fate::Unwanted || !pages.can_restore(page);
-            let is_new = std::mem::take(&mut known.is_new);
-            if can_go && (unwanted || keep == 0 && known.is_private) {
-                known.fate = if accessible { Fate::GoesWritten } else { Fate::Goes };
+            let unseen = dirty.action == Action::EvictUnseen || !pages.can_restore(page);
+            let is_new = std::mem::take(&mut dirty.is_new);
+            if can_discard && (unseen || keep == 0 && dirty.is_private) {
+                dirty.action = if accessible { Action::EvictChanged } else { Action::Evict };
                 if !is_new {
                     // Whether the run wrote it was not looked at.
-                    let last = self.resets.saturating_sub(u64::from(known.equal) + 1);
-                    self.gone.remember(known.gone(last), self.resets);
+                    let last = self.resets.saturating_sub(u64::from(dirty.unchanged) + 1);
+                    self.evicted.remember(dirty.evicted(last), self.resets);
                     continue;
                 }
-            } else if can_go && keep == 0 && accessible && known.differs(pages) {
-                known.fate = Fate::GoesWritten;
+            } else if can_discard && keep == 0 && accessible && dirty.differs(pages) {
+                dirty.action = Action::EvictChanged;
             } else {
-                known.fate = Fate::Stays;
+                dirty.action = Action::Keep;
                 looks += 1;
-                // SAFETY: the page is accessible, during a reset nobody else uses it, and what
-                // cannot be restored goes. What is inaccessible was as the image when it became
-                // so.
-                if accessible && unsafe { known.restore(pages) } {
+                // SAFETY: the page is accessible, during a reset no other code uses it, and what
+                // cannot be restored is evicted. What is inaccessible was as the image when it
+                // became so.
+                if accessible && unsafe { dirty.restore(pages) } {
                     restored += 1;
-                    (known.is_private, known.is_written) = (true, true);
+                    (dirty.is_private, dirty.is_written) = (true, true);
                 } else {
-                    known.equal = known.equal.saturating_add(1);
-                    let keep = if known.is_private { keep.max(1) } else { PATIENCE };
-                    let beside = last_to_go == Some(page - PAGE_SIZE);
-                    if known.equal >= keep && can_go && (beside || ranges < DISCARDS_MAX) {
-                        ranges += usize::from(!beside);
-                        last_to_go = Some(page);
-                        known.fate = Fate::Goes;
-                        let last = self.resets.saturating_sub(u64::from(known.equal));
-                        self.gone.remember(known.gone(last), self.resets);
+                    dirty.unchanged = dirty.unchanged.saturating_add(1);
+                    let keep = if dirty.is_private { keep.max(1) } else { KEEP_UNCHANGED };
+                    let adjoins = last_evicted == Some(page - PAGE_SIZE);
+                    let cheap = adjoins || ranges < DISCARDS_MAX;
+                    if dirty.unchanged >= keep && can_discard && cheap {
+                        ranges += usize::from(!adjoins);
+                        last_evicted = Some(page);
+                        dirty.action = Action::Evict;
+                        let last = self.resets.saturating_sub(u64::from(dirty.unchanged));
+                        self.evicted.remember(dirty.evicted(last), self.resets);
                     }
-                    self.doubts |= known.equal >= DOUBT && !known.is_private;
+                    self.doubts |= dirty.unchanged >= DOUBT && !dirty.is_private;
                     continue;
                 }
             }
+            // The run wrote it.
             if !is_new {
-                let gap = u64::from(known.equal) + 1;
-                self.returns[usize::from(known.hot)].note_again(gap);
-                known.hot = gap == 1;
+                let gap = u64::from(dirty.unchanged) + 1;
+                self.returns[usize::from(dirty.hot)].note_again(gap);
+                dirty.hot = gap == 1;
             }
-            known.equal = 0;
-            self.returns[usize::from(known.hot)].note_written();
-            if known.fate != Fate::Stays {
-                known.is_written = true;
-                self.gone.remember(known.gone(self.resets), self.resets);
+            dirty.unchanged = 0;
+            self.returns[usize::from(dirty.hot)].note_written();
+            if dirty.action != Action::Keep {
+                dirty.is_written = true;
+                self.evicted.remember(dirty.evicted(self.resets), self.resets);
             }
         }
         if let Some(start) = start
-            && looks >= TIMED_PAGES
+            && looks >= MANY_PAGES
         {
-            let look = (thread_time() - start).as_nanos() as u64 / looks as u64;
-            // One that was disturbed must not count for much.
+            let look = (thread_time() - start).as_nanos() as u64 / looks;
+            // A measurement that was disturbed must not count for much.
             let look = look.clamp(LOOK_MIN, 2 * u64::from(self.look)).min(LOOK_MAX);
             self.look = ((u64::from(self.look) * 3 + look) / 4) as u32;
         }
         restored
     }
 
-    /// Says of what a large run has written that it goes, unless there was another one not long
-    /// ago. Of the first run in a slot nothing can be said.
-    fn discard_exceptions(&mut self) {
-        if self.new < LARGE {
+    /// Evicts what a large run has written, unless there was another large run in the last
+    /// window. Of the first run in a slot nothing is known.
+    fn evict_exceptions(&mut self) {
+        if self.new < MANY_PAGES {
             return;
         }
-        let was_large = self.large_at.is_some_and(|at| self.resets - at <= SOON);
+        let soon = |at: u64| self.resets - at <= u64::from(WINDOW);
+        let was_large = self.large_at.is_some_and(soon);
         self.large_at = Some(self.resets);
         if self.resets > 1 && !was_large {
-            let new = self.known.iter_mut().filter(|known| known.is_new);
-            new.for_each(|known| known.fate = Fate::Unwanted);
+            let new = self.pages.iter_mut().filter(|dirty| dirty.is_new);
+            new.for_each(|dirty| dirty.action = Action::EvictUnseen);
         }
     }
 
-    /// Says of what is beyond the budget that it goes: first of pages that were not written
-    /// by the last runs, then of others.
+    /// Evicts what is beyond the budget: first pages that the last runs did not write, then
+    /// others.
     fn heed_budget(&mut self) {
-        let count = self.known.len() as u64;
+        let count = self.pages.len() as u64;
         let kept = self.share.resize(count.min(self.kept_max));
         let mut beyond = count - kept;
         for of_last_runs in [false, true] {
-            for known in self.known.iter_mut().rev() {
+            for dirty in self.pages.iter_mut().rev() {
                 if beyond == 0 {
                     return;
                 }
-                if of_last_runs == (known.equal == 0) && known.fate == Fate::Stays {
-                    known.fate = Fate::Unwanted;
+                if of_last_runs == (dirty.unchanged == 0) && dirty.action == Action::Keep {
+                    dirty.action = Action::EvictUnseen;
                     beyond -= 1;
                 }
             }
         }
     }
 
-    /// Discards the pages that go; a page that does not is restored. Returns how
-    /// many pages are no longer private.
-    fn let_go(&mut self, pages: &mut SlotPages) -> Result<u64, PagesError> {
+    /// Discards the pages that are evicted; if that fails, a page is restored and kept. Returns
+    /// how many pages are no longer private.
+    fn evict(&mut self, pages: &mut SlotPages) -> Result<u64, PagesError> {
         let mut result = Ok(());
-        self.doomed.clear();
-        for known in &self.known {
-            if matches!(known.fate, Fate::Goes | Fate::GoesWritten) {
-                match self.doomed.last_mut() {
-                    Some(last) if last.end == known.page => last.end += PAGE_SIZE,
-                    _ => self.doomed.push(known.page..known.page + PAGE_SIZE),
+        self.to_discard.clear();
+        for dirty in &self.pages {
+            if matches!(dirty.action, Action::Evict | Action::EvictChanged) {
+                match self.to_discard.last_mut() {
+                    Some(last) if last.end == dirty.page => last.end += PAGE_SIZE,
+                    _ => self.to_discard.push(dirty.page..dirty.page + PAGE_SIZE),
                 }
             }
         }
-        if self.doomed.is_empty() {
+        if self.to_discard.is_empty() {
             return Ok(0);
         }
-        self.join(pages);
-        for range in &self.doomed {
+        self.join_ranges(pages);
+        for range in &self.to_discard {
             let discarded = pages.discard(range.clone());
-            let first = self.known.partition_point(|known| known.page < range.start);
-            let inside = self.known[first..].iter_mut().take_while(|known| known.page < range.end);
-            for known in inside {
+            let first = self.pages.partition_point(|dirty| dirty.page < range.start);
+            let inside = self.pages[first..].iter_mut().take_while(|dirty| dirty.page < range.end);
+            for dirty in inside {
                 let Err(failure) = &discarded else {
-                    known.fate = Fate::Gone;
+                    dirty.action = Action::Evicted;
                     continue;
                 };
-                // Nothing is lost by keeping it.
-                if known.fate == Fate::GoesWritten && pages.can_restore(known.page) {
-                    // SAFETY: written pages are accessible, and nobody else uses
-                    // them.
-                    unsafe { pages.restore(known.page) };
-                } else if known.fate == Fate::GoesWritten {
+                if dirty.action == Action::EvictChanged && pages.can_restore(dirty.page) {
+                    // SAFETY: changed pages are accessible, and no other code uses them.
+                    unsafe { pages.restore(dirty.page) };
+                } else if dirty.action == Action::EvictChanged {
                     result = Err(failure.clone());
                 }
-                known.fate = Fate::Stays;
+                dirty.action = Action::Keep;
             }
         }
-        let before = self.known.len();
-        self.known.retain(|known| known.fate != Fate::Gone);
-        result.map(|()| (before - self.known.len()) as u64)
+        let before = self.pages.len();
+        self.pages.retain(|dirty| dirty.action != Action::Evicted);
+        result.map(|()| (before - self.pages.len()) as u64)
     }
 
-    /// Makes few ranges of many, across ever wider gaps: pages in gaps are as the
-    /// image, and so they are when they are discarded.
-    fn join(&mut self, pages: &SlotPages) {
+    /// Makes few ranges of many, across ever wider gaps without kept pages. Pages in gaps are as
+    /// the image before and after they are discarded.
+    fn join_ranges(&mut self, pages: &SlotPages) {
         let mut gap_max = 4 * PAGE_SIZE;
-        let known = &self.known;
-        let stays = |gap: &Range<u64>| {
-            let first = known.partition_point(|known| known.page < gap.start);
-            known.get(first).is_some_and(|known| known.page < gap.end)
+        let known = &self.pages;
+        let keeps_some = |gap: &Range<u64>| {
+            let first = known.partition_point(|dirty| dirty.page < gap.start);
+            known.get(first).is_some_and(|dirty| dirty.page < gap.end)
         };
-        while self.doomed.len() > DISCARDS_MAX && gap_max < pages.zones().size {
-            self.doomed.dedup_by(|next, last| {
+        while self.to_discard.len() > DISCARDS_MAX && gap_max < pages.zones().size {
+            self.to_discard.dedup_by(|next, last| {
                 let gap = last.end..next.start;
                 let joins =
-                    gap.end - gap.start <= gap_max && pages.can_discard(&gap) && !stays(&gap);
+                    gap.end - gap.start <= gap_max && pages.can_discard(&gap) && !keeps_some(&gap);
                 if joins {
                     last.end = next.end;
                 }
@@ -458,64 +448,66 @@ impl Restorer {
     }
 }
 
-impl Known {
-    fn new(page: u64, fate: Fate, is_private: bool) -> Self {
+impl DirtyPage {
+    fn new(page: u64, action: Action, is_private: bool) -> Self {
         let (is_new, is_written, hot) = (true, false, false);
-        Self { page, equal: 0, patience: 0, blind: 0, is_new, is_private, is_written, hot, fate }
+        let (unchanged, keep, copies) = (0, 0, 0);
+        Self { page, unchanged, keep, copies, is_new, is_private, is_written, hot, action }
     }
 
-    /// What is remembered of it if it was last written before this reset.
-    fn gone(&self, reset: u64) -> GonePage {
-        let unwritten = (!self.is_written).then_some(self.equal);
-        GonePage { page: page_number(self.page), written: reset as u32, unwritten, hot: self.hot }
+    /// What is remembered of it if it was last written before the reset of this number.
+    fn evicted(&self, reset: u64) -> EvictedPage {
+        let unwritten = (!self.is_written).then_some(self.unchanged);
+        let (page, written) = (page_number(self.page), reset as u32);
+        EvictedPage { page, written, unwritten, hot: self.hot }
     }
 
     /// Whether the page, which is accessible, is not as the image.
     fn differs(&self, pages: &SlotPages) -> bool {
-        // SAFETY: the page is accessible, and during a reset nobody else uses it.
+        // SAFETY: the page is accessible, and during a reset no other code uses it.
         unsafe { pages.differs(self.page) }
     }
 
-    /// Makes the page as the image. Returns whether it was not, as far as it is known.
+    /// Makes the page as the image. Returns whether it was changed, as far as it is known.
     ///
     /// # Safety
     /// As of [`SlotPages::restore`].
     unsafe fn restore(&mut self, pages: &SlotPages) -> bool {
-        if self.blind > 0 {
-            self.blind -= 1;
+        if self.copies > 0 {
+            self.copies -= 1;
             // SAFETY: by this function's contract, which is that of `SlotPages::restore`.
             unsafe { pages.restore(self.page) };
             return true;
         }
         // SAFETY: by this function's contract, which is that of `SlotPages::restore`.
-        let differing = unsafe { pages.mend(self.page) };
+        let differing = unsafe { pages.restore_if_changed(self.page) };
         if differing >= DENSE {
-            self.blind = BLIND;
+            self.copies = COPIES;
         }
         differing > 0
     }
 }
 
-fn page_range(range: Range<u64>) -> impl Iterator<Item = u64> {
+fn pages_in(range: Range<u64>) -> impl Iterator<Item = u64> {
     range.step_by(PAGE_SIZE as usize)
 }
 
-/// Whether ascending places lie in one of ascending ranges.
-struct Cover<I> {
+/// Tells of ascending offsets whether they lie in one of ascending ranges.
+struct RangeCursor<I> {
     ranges: I,
     current: Option<Range<u64>>,
 }
 
-impl<I: Iterator<Item = Range<u64>>> Cover<I> {
+impl<I: Iterator<Item = Range<u64>>> RangeCursor<I> {
     fn new(mut ranges: I) -> Self {
         let current = ranges.next();
         Self { ranges, current }
     }
 
-    fn contains(&mut self, place: u64) -> bool {
+    fn contains(&mut self, offset: u64) -> bool {
         while let Some(range) = &self.current {
-            if place < range.end {
-                return range.start <= place;
+            if offset < range.end {
+                return range.start <= offset;
             }
             self.current = self.ranges.next();
         }

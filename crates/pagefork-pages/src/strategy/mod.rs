@@ -10,34 +10,33 @@
 //!  Auto       one of Scan, Resident, Discard
 //! ```
 //!
-//! Strategies that copy in place keep pages private, so a later run takes no fault
-//! on them; [`Restorer`] says which are kept. What a kernel lacks is replaced by
-//! what is nearest: [`Slot::strategy`](crate::Slot::strategy) tells what and why.
+//! Strategies that copy in place keep pages private, so a later run takes no fault on them;
+//! `dirty_set` says which are kept. What a kernel lacks is replaced by what is nearest:
+//! [`Slot::strategy`](crate::Slot::strategy) says what and why.
+
+// In layers: each imports only from those above it.
 
 /// What is asked for, and what was chosen.
 pub(crate) mod config;
-/// What every way to reset a slot has in common.
-pub(crate) mod reset;
-/// What a strategy may know about a run: who entered, who else can write.
+/// What a reset did.
+pub(crate) mod report;
+/// The numbers that strategies go by.
+mod tuning;
+/// Who could write to a slot since its last reset.
 pub(crate) mod writers;
-/// The pages of the stack that outlive a reset.
+/// What a slot keeps of its stack for the same owner.
 pub(crate) mod stack;
 /// For how long it pays to keep pages.
 mod returns;
-/// Private pages that are kept, restored and let go.
+/// Pages that were evicted, remembered for a while.
+mod evicted;
+/// The life of a page: which are private, kept, evicted.
 mod dirty_set;
-
-/// Chooses between others by what it sees.
+/// `Auto` chooses how written pages are found.
 mod auto;
-/// No copy-on-write: what differs from the image is copied.
-mod copy;
-/// The kernel throws written pages away.
-pub(crate) mod discard;
-/// Fresh maps each time.
-mod remap;
-/// Restores in place, and searches only if page faults were counted.
-mod resident;
-/// Restores in place what the kernel finds.
-mod scan;
-/// What of that this machine can do.
+/// Resets that find private pages and restore them in place.
+mod search;
+/// How one slot is reset.
+pub(crate) mod reset;
+/// What of a configuration this machine can do.
 pub(crate) mod choose;

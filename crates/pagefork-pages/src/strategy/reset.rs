@@ -1,90 +1,129 @@
-//! What every way to reset a slot has in common.
+//! How one slot is reset.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::image::Image;
 use crate::os::error::PagesError;
-use crate::pages::slot_pages::SlotPages;
+use crate::pages::slot_pages::{AllFresh, SlotPages};
 use crate::pages::zones::MemorySize;
 use crate::strategy::config::{Choice, ResetKind};
+use crate::strategy::report::ResetReport;
+use crate::strategy::search::Search;
 use crate::strategy::stack::Stack;
-use crate::strategy::writers::Run;
+use crate::strategy::writers::Writers;
 
-/// What a reset did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ResetReport {
-    /// How it was done.
-    pub by: ResetKind,
-    /// Whether the kernel was asked which pages are private.
-    pub scanned: bool,
-    /// Private pages there were outside the stack, where that is known.
-    pub private: Option<u64>,
-    /// Pages that no earlier run had made private.
-    pub new: u64,
-    /// Pages whose contents were put back in place.
-    pub restored: u64,
-    /// Private pages that were discarded, where that is known.
-    pub discarded: u64,
+use pagefork_layout::page::PAGE_SIZE;
+
+/// How one slot is reset. After a reset that fails, the slot is as before or not whole.
+#[derive(Debug)]
+pub(crate) enum Strategy {
+    /// New maps every time: the baseline of measurements, and the way out where a kernel only
+    /// pretends to discard.
+    Remap,
+    /// The kernel throws written pages away. Each page that a later run writes costs a fault
+    /// again.
+    Discard,
+    /// Every page that may have been written is compared with the image. It needs no help of
+    /// the kernel.
+    Compare,
+    /// Private pages are found and restored in place.
+    Search(Box<Search>),
 }
 
-impl ResetReport {
-    /// Of a strategy that looks at no page.
-    pub(super) fn blind(by: ResetKind) -> Self {
-        Self { by, scanned: false, private: None, new: 0, restored: 0, discarded: 0 }
+impl Strategy {
+    /// Says that the slot has just been made on the current thread, and nothing was written to
+    /// it since.
+    pub(crate) fn begin(&mut self, pages: &SlotPages) {
+        if let Self::Search(search) = self {
+            search.begin(pages);
+        }
     }
-}
 
-/// A way to make a slot equal to its image again.
-pub(crate) trait Strategy: fmt::Debug + Send + Sync {
-    /// Makes every page but kept ones of the stack as the image, and memories as
-    /// long as at first. After an error the slot is as before, or not whole.
-    fn reset(
+    /// Makes every page but kept ones of the stack as the image, and memories as long as at
+    /// first.
+    pub(crate) fn reset(
         &mut self,
         pages: &mut SlotPages,
-        run: &Run,
+        writers: &Writers,
         stack: &mut Stack,
-    ) -> Result<ResetReport, PagesError>;
-
-    /// Says that the slot has just been made on the current thread, and nothing written to it
-    /// since.
-    fn begin(&mut self, _: &SlotPages) {}
-
-    /// Has [`Stack`] know every page of the stack that is private, after a reset that left
-    /// it unseen: which strategies do that ask the kernel no other way.
-    ///
-    /// # Errors
-    /// If the kernel does not say; nothing has changed then.
-    fn look_at_stack(&mut self, _: &mut SlotPages, _: &mut Stack) -> Result<(), PagesError> {
-        Ok(())
+    ) -> Result<ResetReport, PagesError> {
+        if pages.is_unfilled() {
+            return self.refill(pages, stack, None);
+        }
+        match self {
+            Self::Remap => self.refill(pages, stack, None),
+            Self::Discard => {
+                stack.forget(&pages.discard_all()?);
+                Ok(ResetReport::blind(ResetKind::Discard))
+            }
+            Self::Compare => compare_all(pages, stack),
+            Self::Search(search) => search.reset(pages, writers, stack),
+        }
     }
 
-    /// Says that all pages are fresh: whatever was known of them is wrong.
-    fn forget(&mut self) {}
+    /// Fills a slot anew, from another image or its own.
+    pub(crate) fn refill(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+        from: Option<(&Arc<Image>, &[MemorySize])>,
+    ) -> Result<ResetReport, PagesError> {
+        let filled = match from {
+            Some((image, sizes)) => pages.refill(image, sizes),
+            None => pages.refill_same(),
+        };
+        // An error may come before pages were replaced, or after.
+        if let Some(fresh) = filled.as_ref().ok().or(pages.unfilled().as_ref()) {
+            self.forget(fresh);
+            stack.forget(fresh);
+        }
+        filled.map(|_| ResetReport::blind(ResetKind::Remap))
+    }
+
+    /// Has [`Stack`] know every private page of the stack, after a reset that did not look at
+    /// it.
+    ///
+    /// # Errors
+    /// If the kernel does not tell; nothing has changed then.
+    pub(crate) fn look_at_stack(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+    ) -> Result<(), PagesError> {
+        match self {
+            Self::Search(search) => search.look_at_stack(pages, stack),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets what is known of pages, which holds no more.
+    pub(crate) fn forget(&mut self, fresh: &AllFresh) {
+        if let Self::Search(search) = self {
+            search.forget(fresh);
+        }
+    }
 
     /// What it chose, if it chooses.
-    fn choice(&self) -> Option<Choice> {
-        None
+    pub(crate) fn choice(&self) -> Option<Choice> {
+        match self {
+            Self::Search(search) => search.choice(),
+            _ => None,
+        }
     }
 }
 
-/// Fills a slot anew, from another image or its own.
-pub(crate) fn refill(
-    pages: &mut SlotPages,
-    strategy: &mut dyn Strategy,
-    stack: &mut Stack,
-    from: Option<(&Arc<Image>, &[MemorySize])>,
-) -> Result<ResetReport, PagesError> {
-    let filled = match from {
-        Some((image, sizes)) => pages.refill(image, sizes),
-        None => pages.refill_same(),
-    };
-    // Also after an error, if pages may have gone. After another one those of a slot that is
-    // half reset are where they were.
-    if pages.is_unfilled() || filled.is_ok() {
-        strategy.forget();
-        stack.forget();
+fn compare_all(pages: &mut SlotPages, stack: &mut Stack) -> Result<ResetReport, PagesError> {
+    pages.begin();
+    let mut report = ResetReport::blind(ResetKind::Copy);
+    for part in pages.parts() {
+        for page in part.step_by(PAGE_SIZE as usize) {
+            // SAFETY: parts are accessible, during a reset no other code uses them, and the
+            // image was copied, so it can be read.
+            report.restored += u64::from(unsafe { pages.restore_if_changed(page) } > 0);
+        }
     }
-    filled.map(|()| ResetReport::blind(ResetKind::Remap))
+    pages.shrink_all()?;
+    pages.finish();
+    stack.relearn();
+    Ok(report)
 }

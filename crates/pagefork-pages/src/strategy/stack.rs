@@ -1,38 +1,40 @@
+//! What a slot keeps of its stack for the same owner.
+
 use std::ops::Range;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
-use super::config::Strategies;
-use crate::pages::slot_pages::SlotPages;
+use crate::pages::slot_pages::{AllFresh, SlotPages};
 use crate::pages::zones::SlotConfig;
+use crate::strategy::config::Strategies;
 
-/// Whose bytes a slot may show: a key that the embedder chooses, of the module, the
-/// image and the tenant.
+/// Whose bytes a slot may show: a key that the embedder derives from the module, the image and
+/// the tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner(pub u128);
 
-/// What outlives a reset, as long as the owner is the same: the highest pages of the
-/// stack, where each run starts, and the link zone, which guests cannot reach and whoever
-/// runs them writes anew.
+/// What outlives a reset, as long as the owner is the same: the highest pages of the stack,
+/// where each run starts, and the link zone, which guests cannot reach and which is written
+/// before each run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stack {
-    /// Slot offsets of all of its pages that it shares with no other zone.
+    /// Slot offsets of the pages that it shares with no other zone.
     zone: Range<u64>,
-    /// What it has of the link zone's first page, which is kept with that.
+    /// Its part of the link zone's first page, which is kept with the link zone.
     shared: Range<u64>,
-    /// Pages that may be kept, without that.
+    /// Number of pages that may be kept, besides that one.
     kept_max: u64,
     clear_always: bool,
-    /// Bit `i`: the page `i + 1` below the top may hold bytes. Invariant: between a
-    /// reset and the next run no other page of the stack does, unless it is unseen.
+    /// Bit `i`: the page `i + 1` below the top may hold bytes. Invariant: between a reset and
+    /// the next run no other page of the stack holds any, unless `unseen`.
     kept: u64,
-    /// Whether code has run since the kernel last said which pages are private. Where a signal
-    /// handler has no stack of its own, the kernel writes its frame onto this one, and what it
-    /// writes shows in no page fault of the thread.
+    /// Whether code has run since a search last showed which pages are private. A signal handler
+    /// without a stack of its own has its frame written onto this stack by the kernel, which
+    /// shows in no page fault of the thread.
     unseen: bool,
     /// Slot offsets of the pages of the link zone.
     link: Range<u64>,
-    /// Whether those may hold bytes.
+    /// Whether they may hold bytes.
     link_kept: bool,
     owner: Option<Owner>,
 }
@@ -45,7 +47,7 @@ impl Stack {
         let kept_max = config.stack_kept / PAGE_SIZE;
         Self {
             kept_max: if shared.is_empty() { kept_max } else { kept_max.saturating_sub(1) },
-            // Where none may be kept, what is shared must not show anything.
+            // If no page may be kept, the shared part must not keep anything either.
             clear_always: config.clear_stack || kept_max == 0,
             kept: 0,
             unseen: false,
@@ -57,14 +59,19 @@ impl Stack {
         }
     }
 
-    /// Says that all pages are fresh.
-    pub(crate) fn forget(&mut self) {
+    /// Forgets all pages, since they are fresh.
+    pub(crate) fn forget(&mut self, _: &AllFresh) {
+        self.relearn();
+    }
+
+    /// Forgets all pages, after each has been searched or restored.
+    pub(crate) fn relearn(&mut self) {
         self.kept = 0;
         self.unseen = false;
         self.link_kept = false;
     }
 
-    /// Says that code has run, and nobody has asked which pages are private.
+    /// Notes that code has run, and no search has shown which pages are private.
     pub(crate) fn leave_unseen(&mut self) {
         self.unseen = true;
     }
@@ -74,8 +81,7 @@ impl Stack {
         self.clear_always
     }
 
-    /// Whether the kernel has to be asked for private pages before the slot is handed to an
-    /// owner.
+    /// Whether private pages have to be searched before the slot is handed to an owner.
     pub(crate) fn hides_from(&self, owner: Owner) -> bool {
         self.unseen && self.owner != Some(owner)
     }
@@ -85,7 +91,7 @@ impl Stack {
         self.link.contains(&page)
     }
 
-    /// Says that the link zone holds bytes.
+    /// Notes that the link zone holds bytes.
     pub(crate) fn keep_link(&mut self) {
         self.link_kept = true;
     }
@@ -95,13 +101,13 @@ impl Stack {
         self.link_kept
     }
 
-    /// Pages that are kept.
+    /// Number of pages that are kept.
     pub(crate) fn kept_count(&self) -> u64 {
         let link = if self.link_kept { (self.link.end - self.link.start) / PAGE_SIZE } else { 0 };
         u64::from(self.kept.count_ones()) + link
     }
 
-    /// Slot offset where pages start that may be kept.
+    /// Slot offset of the first page that may be kept.
     pub(crate) fn kept_start(&self) -> u64 {
         self.zone.end.saturating_sub(self.kept_max * PAGE_SIZE).max(self.zone.start)
     }
@@ -116,7 +122,7 @@ impl Stack {
         self.zone.clone()
     }
 
-    /// Says that a page holds bytes and is kept.
+    /// Notes that a page holds bytes and is kept.
     pub(crate) fn keep(&mut self, page: u64) {
         debug_assert!((self.kept_start()..self.zone.end).contains(&page));
         self.kept |= 1 << ((self.zone.end - page) / PAGE_SIZE - 1);
@@ -134,7 +140,7 @@ impl Stack {
         assert!(pages.is_whole(), "only a whole slot is handed to an owner");
         if self.owner.replace(owner) != Some(owner) {
             self.clear(pages);
-            // It stays private, so a later run may write it unnoticed.
+            // It stays marked as kept: it is private, so a later run may write it without a fault.
             self.clear_link(self.link.clone(), pages);
         }
     }
@@ -142,8 +148,8 @@ impl Stack {
     /// Clears a part of the pages of the link zone.
     fn clear_link(&self, part: Range<u64>, pages: &SlotPages) {
         if self.link_kept {
-            // SAFETY: the link zone is always accessible, and between runs nobody
-            // uses it; no image lies there.
+            // SAFETY: the link zone is always accessible, and between runs no code uses it; no
+            // image lies there.
             unsafe { pages.clear(part) };
         }
     }
@@ -152,8 +158,8 @@ impl Stack {
     pub(crate) fn clear_all(&mut self, pages: &mut SlotPages) {
         let zone = self.zone();
         if !pages.can_discard(&zone) || pages.discard(zone.clone()).is_err() {
-            // SAFETY: stacks are always accessible, and between runs nobody uses them; no
-            // image lies there.
+            // SAFETY: stacks are always accessible, and between runs no code uses them; no image
+            // lies there.
             unsafe { pages.clear(zone) };
         }
         self.kept = 0;
@@ -164,8 +170,8 @@ impl Stack {
         let mut rest = self.kept;
         while rest != 0 {
             let page = self.zone.end - (u64::from(rest.trailing_zeros()) + 1) * PAGE_SIZE;
-            // SAFETY: stacks are always accessible, and between runs nobody uses
-            // them; no image lies there.
+            // SAFETY: stacks are always accessible, and between runs no code uses them; no image
+            // lies there.
             unsafe { pages.restore(page) };
             rest &= rest - 1;
         }

@@ -1,60 +1,63 @@
-use crate::os::faults::{Faults, Thread};
+//! What is known of who could write to a slot since its last reset.
 
-/// How long somebody can write to a slot who is not the code in it.
+use crate::os::faults::{Faults, ThreadId};
+
+/// How long something other than the code in a slot can write to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum View {
+pub enum ExternalWriter {
     /// At most until the next reset.
     UntilReset,
     /// For as long as the slot lives.
     ForGood,
 }
 
-/// What is known about who could write to a slot since its last reset.
+/// Who could write to a slot since its last reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Run {
-    entered: Entered,
-    viewed: bool,
-    viewed_for_good: bool,
+pub(crate) struct Writers {
+    entered: EnteredBy,
+    external: bool,
+    external_for_good: bool,
 }
 
+/// The threads that announced to run code in the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Entered {
-    /// So whoever wrote did not say so.
+enum EnteredBy {
+    /// If something was written, it was not announced.
     #[default]
-    Nobody,
-    One(Thread),
+    None,
+    One(ThreadId),
     Several,
 }
 
-impl Run {
+impl Writers {
     pub(crate) fn enter(&mut self) {
-        let thread = Thread::current();
+        let thread = ThreadId::current();
         self.entered = match self.entered {
-            Entered::Nobody => Entered::One(thread),
-            Entered::One(other) if other == thread => return,
-            _ => Entered::Several,
+            EnteredBy::None => EnteredBy::One(thread),
+            EnteredBy::One(other) if other == thread => return,
+            _ => EnteredBy::Several,
         };
     }
 
-    pub(crate) fn note_view(&mut self, view: View) {
-        match view {
-            View::UntilReset => self.viewed = true,
-            View::ForGood => self.viewed_for_good = true,
+    pub(crate) fn note_external(&mut self, writer: ExternalWriter) {
+        match writer {
+            ExternalWriter::UntilReset => self.external = true,
+            ExternalWriter::ForGood => self.external_for_good = true,
         }
     }
 
-    /// Says that the slot has been reset.
-    pub(crate) fn start_anew(&mut self) {
-        self.entered = Entered::Nobody;
-        self.viewed = false;
+    /// Notes that the slot has been reset.
+    pub(crate) fn note_reset(&mut self) {
+        self.entered = EnteredBy::None;
+        self.external = false;
     }
 
     /// Whether all that was written since `before` was written by the current thread's own
-    /// code: then only pages can have become private at which it has taken a fault since.
-    /// Needs that no page is huge.
-    pub(crate) fn shows_in_faults(&self, before: Faults, now: Faults) -> bool {
-        let alone = self.entered == Entered::One(now.thread) && before.thread == now.thread;
-        alone && !self.viewed && !self.viewed_for_good
+    /// code. Then a page can have become private only if the thread has taken a fault at it
+    /// since, provided that no page is huge.
+    pub(crate) fn show_in_faults(&self, before: Faults, now: Faults) -> bool {
+        let alone = self.entered == EnteredBy::One(now.thread) && before.thread == now.thread;
+        alone && !self.external && !self.external_for_good
     }
 }
 
@@ -63,24 +66,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_faults_of_a_thread_show_what_it_wrote_alone_announced_and_without_views() {
+    fn the_faults_of_a_thread_show_what_it_wrote_alone_announced_and_without_external_writers() {
         let now = Faults::now().unwrap();
-        let mut run = Run::default();
-        assert!(!run.shows_in_faults(now, now), "nobody has entered");
-        run.enter();
-        run.enter();
-        assert!(run.shows_in_faults(now, now));
-        let mut viewed = run;
-        viewed.note_view(View::UntilReset);
-        assert!(!viewed.shows_in_faults(now, now));
-        viewed.start_anew();
-        viewed.enter();
-        assert!(viewed.shows_in_faults(now, now));
-        viewed.note_view(View::ForGood);
-        viewed.start_anew();
-        viewed.enter();
-        assert!(!viewed.shows_in_faults(now, now));
-        std::thread::scope(|scope| scope.spawn(|| run.enter()).join().unwrap());
-        assert!(!run.shows_in_faults(now, now), "another thread has entered");
+        let mut writers = Writers::default();
+        assert!(!writers.show_in_faults(now, now), "no thread has entered");
+        writers.enter();
+        writers.enter();
+        assert!(writers.show_in_faults(now, now));
+        let mut external = writers;
+        external.note_external(ExternalWriter::UntilReset);
+        assert!(!external.show_in_faults(now, now));
+        external.note_reset();
+        external.enter();
+        assert!(external.show_in_faults(now, now));
+        external.note_external(ExternalWriter::ForGood);
+        external.note_reset();
+        external.enter();
+        assert!(!external.show_in_faults(now, now));
+        std::thread::scope(|scope| scope.spawn(|| writers.enter()).join().unwrap());
+        assert!(!writers.show_in_faults(now, now), "another thread has entered");
     }
 }

@@ -1,28 +1,25 @@
-//! How private pages become known.
+//! How private pages become known: by a search of the page map, or by page faults.
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
-use super::{Cover, Fate, Known, PATIENCE, Restorer};
+use super::{Action, DirtyPage, DirtySet, RangeCursor};
 use crate::os::error::PagesError;
 use crate::os::faults::Faults;
 use crate::os::pagemap::Method;
 use crate::os::pagemap_scan::SWAPPED;
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::stack::Stack;
+use crate::strategy::tuning::{AT_ONCE, KEEP_UNCHANGED};
 
-/// A page that returns within so many resets after it was let go was needed all the time:
-/// code reads it, or writes there what is there already.
-const AT_ONCE: u64 = 2;
-
-impl Restorer {
-    /// Looks for private pages, stack included. Changes no page: after an error the
-    /// slot is as before.
+impl DirtySet {
+    /// Searches the slot for private pages, stack included. It changes no page: after an error
+    /// the slot is as before.
     pub(crate) fn find(&mut self, pages: &SlotPages, stack: &Stack) -> Result<(), PagesError> {
         self.regions.clear();
         let start = pages.start() as u64;
         let stack_start = pages.zones().stack.start;
         match self.finder.method() {
-            // What is not mapped or not accessible costs a scan nothing.
+            // A scan skips what is not mapped or not accessible.
             Method::Scan { .. } => {
                 let addresses = start + stack_start..start + pages.dirty_end();
                 self.finder.find(addresses, &mut self.regions)?;
@@ -35,11 +32,11 @@ impl Restorer {
         }
         self.make_offsets(start);
         self.merge(pages, stack);
-        debug_assert!(self.known.is_sorted_by(|low, high| low.page < high.page));
+        debug_assert!(self.pages.is_sorted_by(|low, high| low.page < high.page));
         Ok(())
     }
 
-    /// As [`Self::find`], of the stack alone; what is known of other pages stays.
+    /// As [`Self::find`], in the stack alone; what is known of other pages stays.
     pub(crate) fn find_stack(
         &mut self,
         pages: &SlotPages,
@@ -52,7 +49,7 @@ impl Restorer {
         Ok(())
     }
 
-    /// Makes offsets in a slot that starts there of the addresses that were found.
+    /// Turns the addresses that were found into offsets in a slot.
     fn make_offsets(&mut self, start: u64) {
         for region in &mut self.regions {
             region.start -= start;
@@ -60,9 +57,8 @@ impl Restorer {
         }
     }
 
-    /// Adds the pages at which the current thread has taken a fault, and which may be private
-    /// now, to those that are known; `false` if it is not known which those are. Changes no
-    /// page.
+    /// Adds the pages at which the current thread has taken a fault, since they may be private
+    /// now. `false` if it is not known which those are. It changes no page.
     pub(crate) fn add(&mut self, pages: &SlotPages, stack: &mut Stack, since: Faults) -> bool {
         let mut addresses = [0; _];
         let Some(count) = since.addresses_since(&mut addresses) else { return false };
@@ -70,7 +66,7 @@ impl Restorer {
         for address in &addresses[..count] {
             let page = round_down(address.wrapping_sub(start));
             if !pages.parts().any(|part| part.contains(&page)) {
-                // It is in no zone, or was a trap.
+                // It is in no zone, or the access trapped.
             } else if stack.is_link(page) {
                 stack.keep_link();
             } else if page >= stack.end() {
@@ -81,81 +77,80 @@ impl Restorer {
                 return false;
             }
         }
-        self.doomed.clear();
-        self.doomed.reserve(self.known.len());
-        // Whoever runs code in the slot has written that first: if there was no fault, pages
-        // become private without, as those of locked memory do (`mlockall`).
+        self.to_discard.clear();
+        self.to_discard.reserve(self.pages.len());
+        // The link zone is written before each run. If that took no fault, pages become private
+        // without faults, as those of locked memory do (`mlockall`).
         stack.has_link()
     }
 
     fn add_page(&mut self, page: u64) {
-        if let Err(index) = self.known.binary_search_by_key(&page, |known| known.page) {
-            // It may have been read alone.
-            let known = self.new_page(page, Fate::Stays, false);
-            self.known.insert(index, known);
+        if let Err(index) = self.pages.binary_search_by_key(&page, |dirty| dirty.page) {
+            // The run may have only read it.
+            let dirty = self.new_page(page, Action::Keep, false);
+            self.pages.insert(index, dirty);
         }
     }
 
-    /// A page that no earlier run had made private, or that was let go since.
-    fn new_page(&mut self, page: u64, fate: Fate, is_private: bool) -> Known {
+    /// A page that no earlier run had made private, or that was evicted since.
+    fn new_page(&mut self, page: u64, action: Action, is_private: bool) -> DirtyPage {
         self.new += 1;
-        let mut known = Known::new(page, fate, is_private);
-        if let Some(before) = self.gone.take(page) {
+        let mut dirty = DirtyPage::new(page, action, is_private);
+        if let Some(before) = self.evicted.take(page) {
             let gap = u64::from((self.resets as u32 + 1).wrapping_sub(before.written));
             match before.unwritten {
-                Some(looks) if gap <= u64::from(looks) + AT_ONCE => known.patience = PATIENCE,
+                Some(looks) if gap <= u64::from(looks) + AT_ONCE => dirty.keep = KEEP_UNCHANGED,
                 Some(_) => (),
                 None => self.returns[usize::from(before.hot)].note_again(gap),
             }
-            known.hot = gap == 1;
+            dirty.hot = gap == 1;
         }
-        known
+        dirty
     }
 
-    /// Makes `known` what was found, with what was known of each page.
+    /// Makes the set what a search has found, with what was known of each page.
     fn merge(&mut self, pages: &SlotPages, stack: &Stack) {
         let stack_end = stack.end();
-        let mut cover = Cover::new(pages.parts());
+        let mut cursor = RangeCursor::new(pages.parts());
         let regions = std::mem::take(&mut self.regions);
         let mut merged = std::mem::take(&mut self.merged);
-        let known = std::mem::take(&mut self.known);
+        let known = std::mem::take(&mut self.pages);
         let mut old = known.iter().peekable();
         merged.clear();
         self.new = 0;
         for region in &regions {
             let swapped = region.categories & SWAPPED != 0;
-            let fate = if swapped { Fate::Unwanted } else { Fate::Stays };
+            let action = if swapped { Action::EvictUnseen } else { Action::Keep };
             for page in (region.start.max(stack_end)..region.end).step_by(PAGE_SIZE as usize) {
-                while let Some(&gone) = old.next_if(|known| known.page < page) {
-                    // A page that is not accessible may be out of sight, private
-                    // as it is.
-                    if !cover.contains(gone.page) {
-                        merged.push(gone);
+                while let Some(&before) = old.next_if(|dirty| dirty.page < page) {
+                    // Searches do not see inaccessible pages, which may be private.
+                    if !cursor.contains(before.page) {
+                        merged.push(before);
                     }
                 }
                 if stack.is_link(page) {
-                    // It is the owner's.
-                } else if let Some(&known) = old.next_if(|known| known.page == page) {
-                    // Faults may have shown it just now.
+                    // It is kept for the owner.
+                } else if let Some(&known) = old.next_if(|dirty| dirty.page == page) {
+                    // Faults of the same run may have shown it before.
                     self.new += u64::from(known.is_new);
-                    merged.push(Known { fate, is_private: true, ..known });
+                    merged.push(DirtyPage { action, is_private: true, ..known });
                 } else {
-                    merged.push(self.new_page(page, fate, true));
+                    merged.push(self.new_page(page, action, true));
                 }
             }
         }
         for &rest in old {
-            if !cover.contains(rest.page) {
+            if !cursor.contains(rest.page) {
                 merged.push(rest);
             }
         }
         self.regions = regions;
-        self.known = merged;
+        self.pages = merged;
         self.merged = known;
-        // Now rather than in a later reset, which would find the same or less.
+        // Allocate now rather than in a later reset, which would find the same or less.
         self.merged.clear();
-        self.merged.reserve(self.known.capacity());
-        self.doomed.clear();
-        self.doomed.reserve(self.known.len());
+        self.merged.reserve(self.pages.capacity());
+        self.to_discard.clear();
+        self.to_discard.reserve(self.pages.len());
     }
 }

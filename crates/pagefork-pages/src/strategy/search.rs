@@ -1,0 +1,129 @@
+//! Resets that find private pages and restore them in place.
+
+use crate::os::error::PagesError;
+use crate::os::faults::Faults;
+use crate::pages::slot_pages::{AllFresh, SlotPages};
+use crate::strategy::auto::Auto;
+use crate::strategy::config::{Choice, ResetKind};
+use crate::strategy::dirty_set::{DirtySet, Searched};
+use crate::strategy::report::ResetReport;
+use crate::strategy::stack::Stack;
+use crate::strategy::writers::Writers;
+
+/// Finds private pages and restores them: what is done to each, [`DirtySet`] says. They are
+/// found by a scan, or by the page faults that were counted since the last reset. If a run took
+/// no fault, no page can have become private; if it took few, they show which pages can have.
+/// Pages that are known to be private take no fault, so they are looked at in any case.
+#[derive(Debug)]
+pub(crate) struct Search {
+    dirty: DirtySet,
+    /// Counted when the slot was made, or at the last reset. Invariant: `dirty` knows every
+    /// page that was private then, and since then no page could become huge.
+    before: Option<Faults>,
+    /// `Scan`, `Resident` or `Copy`, unless `auto` chooses.
+    kind: ResetKind,
+    auto: Option<Auto>,
+}
+
+impl Search {
+    pub(crate) fn new(dirty: DirtySet, kind: ResetKind, auto: Option<Auto>) -> Self {
+        Self { dirty, before: None, kind, auto }
+    }
+
+    pub(super) fn begin(&mut self, pages: &SlotPages) {
+        if (self.kind == ResetKind::Resident || self.auto.is_some()) && pages.is_untouched() {
+            self.before = Faults::try_now();
+        }
+    }
+
+    pub(super) fn reset(
+        &mut self,
+        pages: &mut SlotPages,
+        writers: &Writers,
+        stack: &mut Stack,
+    ) -> Result<ResetReport, PagesError> {
+        let by = self.auto.as_ref().map_or(self.kind, Auto::mode);
+        let refused = self.auto.as_ref().is_some_and(|auto| auto.refuses_huge_pages(pages))
+            && pages.refuse_huge_pages();
+        let report = if refused || by == ResetKind::Discard {
+            let fresh = pages.discard_all()?;
+            self.forget(&fresh);
+            stack.forget(&fresh);
+            ResetReport::blind(ResetKind::Discard)
+        } else {
+            self.restore(pages, writers, stack, by)?
+        };
+        // A reset that fails changes no mode: what a discard leaves half-done, a discard
+        // completes.
+        if let Some(auto) = &mut self.auto {
+            auto.note(&report, pages, &mut self.dirty);
+        }
+        Ok(report)
+    }
+
+    fn restore(
+        &mut self,
+        pages: &mut SlotPages,
+        writers: &Writers,
+        stack: &mut Stack,
+        by: ResetKind,
+    ) -> Result<ResetReport, PagesError> {
+        // Also at the first reset by `Auto`: little is to be found in a slot that ran once.
+        let counts = by == ResetKind::Resident || self.before.is_some();
+        let now = if counts { Some(Faults::now()?) } else { None };
+        let searched = self.find(pages, writers, stack, now)?;
+        let shown_as = if counts { ResetKind::Resident } else { by };
+        let report = self.dirty.finish(pages, stack, shown_as, searched)?;
+        if by == ResetKind::Resident && pages.has_small_pages() && self.dirty.is_complete() {
+            self.before = now;
+        }
+        Ok(report)
+    }
+
+    /// Has `dirty` know every private page, by a scan if nothing else shows them.
+    fn find(
+        &mut self,
+        pages: &SlotPages,
+        writers: &Writers,
+        stack: &mut Stack,
+        now: Option<Faults>,
+    ) -> Result<Searched, PagesError> {
+        // If this fails, the next reset scans.
+        let shown = match (self.before.take(), now) {
+            (Some(before), Some(now)) if writers.show_in_faults(before, now) => {
+                before == now && stack.has_link() || self.dirty.add(pages, stack, before)
+            }
+            _ => false,
+        };
+        if !shown || self.dirty.doubts() {
+            self.dirty.find(pages, stack)?;
+            Ok(Searched::All)
+        } else if stack.is_cleared_always() {
+            self.dirty.find_stack(pages, stack)?;
+            Ok(Searched::Stack)
+        } else {
+            Ok(Searched::Nothing)
+        }
+    }
+
+    pub(super) fn look_at_stack(
+        &mut self,
+        pages: &mut SlotPages,
+        stack: &mut Stack,
+    ) -> Result<(), PagesError> {
+        self.dirty.look_at_stack(pages, stack)?;
+        if !self.dirty.is_complete() {
+            self.before = None;
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget(&mut self, fresh: &AllFresh) {
+        self.before = None;
+        self.dirty.forget(fresh);
+    }
+
+    pub(super) fn choice(&self) -> Option<Choice> {
+        self.auto.as_ref().map(Auto::choice)
+    }
+}
