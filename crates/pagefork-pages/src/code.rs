@@ -157,9 +157,9 @@ impl Drop for CodeFile {
 
 /// All regions of the process, and what of them is free. Addresses and sizes in
 /// bytes, of whole pages.
-struct Arena {
+struct CodeArena {
     /// By address.
-    regions: BTreeMap<usize, Region>,
+    regions: BTreeMap<usize, CodeRegion>,
     /// Sizes of what is free, by address. Invariant: none crosses from one region to
     /// another or adjoins another in the same region.
     free: BTreeMap<usize, usize>,
@@ -167,19 +167,19 @@ struct Arena {
     by_size: BTreeSet<(usize, usize)>,
 }
 
-struct Region {
+struct CodeRegion {
     pages: Reservation,
     size: usize,
     used: usize,
 }
 
-fn arena() -> MutexGuard<'static, Arena> {
-    static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
+fn arena() -> MutexGuard<'static, CodeArena> {
+    static ARENA: Mutex<CodeArena> = Mutex::new(CodeArena::new());
     // Nothing here panics with half of a change made.
     ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Arena {
+impl CodeArena {
     const fn new() -> Self {
         Self { regions: BTreeMap::new(), free: BTreeMap::new(), by_size: BTreeSet::new() }
     }
@@ -205,7 +205,7 @@ impl Arena {
         let size = length.max(REGION_SIZE);
         let pages = Reservation::new(size as u64, PAGE_SIZE)?;
         let start = pages.start();
-        self.regions.insert(start, Region { pages, size, used: 0 });
+        self.regions.insert(start, CodeRegion { pages, size, used: 0 });
         self.add_free(start, size);
         Ok((size, start))
     }
@@ -264,14 +264,14 @@ impl Arena {
     }
 }
 
-impl Region {
+impl CodeRegion {
     fn offsets(&self, range: Range<usize>) -> Range<u64> {
         let start = self.pages.start();
         (range.start - start) as u64..(range.end - start) as u64
     }
 }
 
-fn region_of(regions: &mut BTreeMap<usize, Region>, address: usize) -> &mut Region {
+fn region_of(regions: &mut BTreeMap<usize, CodeRegion>, address: usize) -> &mut CodeRegion {
     let below = regions.range_mut(..=address).next_back();
     below.expect("code lies in a region").1
 }

@@ -56,7 +56,7 @@ pub use crate::os::fork::{this_process, working};
 pub use crate::os::inject;
 pub use crate::os::limits::HostLimits;
 pub use crate::os::procmaps;
-pub use crate::pages::bounds::{Place, SlotBounds};
+pub use crate::pages::bounds::{FaultPlace, SlotBounds};
 pub use crate::pages::budget::Budget;
 pub use crate::pages::growth::{CodeBounds, GrowthKind};
 pub use crate::pages::zones::{MemorySize, MemoryZone, SlotConfig};

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use pagefork_layout::slot::{LOW_GUARD, MEMORY_GUARD, MEMORY_RESERVATION, PRE_GUARD, SLOT_ALIGN};
-use pagefork_pages::{Image, PagesError, Place, Slot, procmaps};
+use pagefork_pages::{FaultPlace, Image, PagesError, Slot, procmaps};
 
 /// CVE-2022-39392: a maximum of zero pages gave a map without the guard that
 /// compiled code relied on.
@@ -24,7 +24,7 @@ fn a_memory_with_a_maximum_of_zero_has_its_full_guard() {
     let bounds = slot.bounds();
     for offset in [0, 1, 0xffff_ffff, 0x1_0000_0000, 0x1_ffff_fffe, 0x1_ffff_fffe + 16] {
         assert!(!readable(base + offset));
-        assert_eq!(bounds.place(base + offset), Place::MemoryBeyond);
+        assert_eq!(bounds.place(base + offset), FaultPlace::MemoryBeyond);
     }
     assert!(matches!(slot.grow_memory(0, PAGE), Err(PagesError::MemorySize { .. })));
 }
@@ -77,19 +77,19 @@ fn places_at_every_boundary_of_a_real_slot() {
     let beyond = layout.base + MEMORY_RESERVATION + MEMORY_GUARD;
     let check = |end: u64| {
         let ranges = [
-            (0..layout.stack.start, Place::StackGuard),
-            (layout.stack.start..layout.base, Place::Other),
-            (layout.base..end, Place::MemoryWithin),
-            (end..beyond, Place::MemoryBeyond),
-            (beyond..layout.size, Place::Other),
+            (0..layout.stack.start, FaultPlace::StackGuard),
+            (layout.stack.start..layout.base, FaultPlace::Other),
+            (layout.base..end, FaultPlace::MemoryWithin),
+            (end..beyond, FaultPlace::MemoryBeyond),
+            (beyond..layout.size, FaultPlace::Other),
         ];
         for (range, place) in ranges {
             for offset in [range.start, range.start + 1, range.end - 2, range.end - 1] {
                 assert_eq!(bounds.place(start + offset as usize), place, "{offset:#x}");
             }
         }
-        assert_eq!(bounds.place(start - 1), Place::Other);
-        assert_eq!(bounds.place(start + layout.size as usize), Place::Other);
+        assert_eq!(bounds.place(start - 1), FaultPlace::Other);
+        assert_eq!(bounds.place(start + layout.size as usize), FaultPlace::Other);
     };
     check(layout.base + WASM_PAGE);
     slot.grow_memory(0, 4 * WASM_PAGE).unwrap();
@@ -230,7 +230,7 @@ fn a_slot_without_memory_has_none() {
     let slot = spawn(&layout, &image, 0, 0).unwrap();
     assert_as_image(&layout, &slot, 0);
     assert!(!accessible(&slot, layout.base));
-    assert_eq!(slot.bounds().place(slot.base().addr()), Place::Other);
+    assert_eq!(slot.bounds().place(slot.base().addr()), FaultPlace::Other);
     assert_eq!(slot.memory_count(), 0);
 }
 

@@ -15,8 +15,8 @@ use common::*;
 use matrix::*;
 use pagefork_layout::module::MemoryType;
 use pagefork_pages::{
-    CodeBounds, GrowthKind, Image, MemorySize, Owner, PagesError, ResetKind, Slot, SlotConfig,
-    Strategies, StrategyConfig, ExternalWriter,
+    CodeBounds, ExternalWriter, GrowthKind, Image, MemorySize, Owner, PagesError, ResetKind, Slot,
+    SlotConfig, Strategies, StrategyConfig,
 };
 
 /// A slot whose memory has no byte is guarded like any other.
@@ -334,7 +334,7 @@ fn huge_pages_made_between_resets_are_refused_or_noticed() {
     }
 }
 
-/// A slot that was written all over by [`Slot::scribble`] and reset is as its image,
+/// A slot that was written all over by [`Slot::poison`] and reset is as its image,
 /// as [`Slot::differs_from_image`] sees it, which also sees single bytes.
 #[test]
 fn wasmtime_1874_no_zone_is_forgotten() {
@@ -343,7 +343,7 @@ fn wasmtime_1874_no_zone_is_forgotten() {
             let what = format!("{}: {:?}", case.name, strategies.config());
             let mut slot = case.spawn(&strategies);
             for seed in 0..3 {
-                slot.scribble(seed).unwrap();
+                slot.poison(seed).unwrap();
                 slot.reset_for(OWNER).unwrap();
                 assert_eq!(slot.differs_from_image(), Ok(None), "{what}");
                 case.assert_fresh(&slot, &strategies, &what);

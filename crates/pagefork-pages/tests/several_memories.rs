@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::*;
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::slot::{MEMORY_GUARD, MEMORY_RESERVATION, MEMORY64_GUARD, SlotLayout};
-use pagefork_pages::{Image, MemorySize, PagesError, Place, SPAN_COUNT_MAX, Slot, procmaps};
+use pagefork_pages::{FaultPlace, Image, MemorySize, PagesError, SPAN_COUNT_MAX, Slot, procmaps};
 
 const SIZES: [MemorySize; 4] = [
     MemorySize { initial: WASM_PAGE, maximum: 8 * WASM_PAGE },
@@ -115,9 +115,9 @@ fn places_at_every_boundary_of_every_memory() {
             let first = start(&layout, index);
             let end = layout.base + place.end();
             let ranges = [
-                (behind..first, Place::Other),
-                (first..first + size, Place::MemoryWithin),
-                (first + size..end, Place::MemoryBeyond),
+                (behind..first, FaultPlace::Other),
+                (first..first + size, FaultPlace::MemoryWithin),
+                (first + size..end, FaultPlace::MemoryBeyond),
             ];
             for (range, expected) in ranges {
                 if range.is_empty() {
@@ -131,7 +131,7 @@ fn places_at_every_boundary_of_every_memory() {
             assert_eq!(bounds.memory_size(index), size);
             behind = end;
         }
-        assert_eq!(bounds.place(base + behind as usize), Place::Other);
+        assert_eq!(bounds.place(base + behind as usize), FaultPlace::Other);
     };
     check(&slot);
     for index in [2, 0, 3, 1] {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use common::*;
 use matrix::*;
-use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig, ExternalWriter};
+use pagefork_pages::{CodeBounds, ExternalWriter, GrowthKind, ResetKind, Slot, StrategyConfig};
 
 /// What is done to a slot between two resets.
 const MUTATIONS: [(&str, fn(&Case, &mut Slot, &mut Random)); 9] = [

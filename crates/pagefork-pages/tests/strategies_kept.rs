@@ -13,7 +13,8 @@ use std::cell::Cell;
 use common::*;
 use matrix::*;
 use pagefork_pages::{
-    Budget, GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig, ExternalWriter, procmaps,
+    Budget, ExternalWriter, GrowthKind, Image, Owner, Reason, ResetKind, Slot, StrategyConfig,
+    procmaps,
 };
 
 /// Counts what the current thread allocates.

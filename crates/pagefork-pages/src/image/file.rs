@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::image::arena::{ARENA_SIZE, Arena, Part};
+use crate::image::shared::{ARENA_SIZE, SharedFile, SharedPart};
 use crate::os::error::PagesError;
 use crate::os::memfd::{self, Write, seal, view};
 use crate::os::reservation::Reservation;
@@ -31,7 +31,7 @@ pub(crate) enum ImageFile {
     /// A sealed memfd of its own.
     Own(Own),
     /// A part of a memfd that images share.
-    Shared(Part),
+    Shared(SharedPart),
     /// A file that somebody else has made.
     Foreign(OwnedFd),
 }
@@ -50,13 +50,13 @@ impl ImageFile {
             LARGE_IMAGE..=SHARED_IMAGE_MAX => OWN_FILES_LARGE_MAX,
             _ => usize::MAX,
         };
-        if let Some(counted) = Counted::below(max) {
+        if let Some(counted) = OwnFileCount::below(max) {
             return Ok((Self::Own(Own::new(name, size, writes, counted)?), 0));
         }
-        if let Some((part, start)) = Arena::place(size, writes)? {
+        if let Some((part, start)) = SharedFile::place(size, writes)? {
             return Ok((Self::Shared(part), start));
         }
-        let counted = Counted::below(usize::MAX).expect("there are not so many descriptors");
+        let counted = OwnFileCount::below(usize::MAX).expect("there are not so many descriptors");
         Ok((Self::Own(Own::new(name, size, writes, counted)?), 0))
     }
 
@@ -89,7 +89,7 @@ pub(crate) struct Own {
     size: u64,
     /// All of it for reading, mapped when somebody first asks.
     view: OnceLock<Reservation>,
-    _counted: Counted,
+    _counted: OwnFileCount,
 }
 
 impl Own {
@@ -97,7 +97,7 @@ impl Own {
         name: &str,
         size: u64,
         writes: &[Write<'_>],
-        counted: Counted,
+        counted: OwnFileCount,
     ) -> Result<Self, PagesError> {
         // Asked first, because going beyond would also raise a signal.
         if let Some(limit) = getrlimit(Resource::Fsize).current
@@ -120,11 +120,11 @@ impl Own {
 }
 
 /// One of the images with a memfd of their own.
-struct Counted;
+struct OwnFileCount;
 
 static OWN_FILES: AtomicUsize = AtomicUsize::new(0);
 
-impl Counted {
+impl OwnFileCount {
     /// One more, if there are fewer than `max`.
     fn below(max: usize) -> Option<Self> {
         let one_more = |count: usize| (count < max).then_some(count + 1);
@@ -133,7 +133,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for OwnFileCount {
     fn drop(&mut self) {
         OWN_FILES.fetch_sub(1, Ordering::Relaxed);
     }

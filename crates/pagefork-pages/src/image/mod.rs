@@ -3,7 +3,7 @@
 /// The files that images lie in: one each, or many in one.
 pub(crate) mod file;
 /// A memfd that many images share.
-mod arena;
+mod shared;
 
 use std::fmt;
 use std::ops::Range;
@@ -166,7 +166,7 @@ impl Image {
         let needed = file_offset.saturating_add(extent.end - extent.start);
         check_file(file.as_fd(), file_offset, needed).map_err(|refusal| match refusal {
             Refusal::Problem(problem) => PagesError::FileRefused(problem),
-            Refusal::Failure(failure) => failure.into(),
+            Refusal::CallFailure(failure) => failure.into(),
         })?;
         if extent.is_empty() {
             return Ok(Arc::new(Self::of_parts(Vec::new(), Vec::new(), None)));
@@ -356,7 +356,7 @@ pub fn check_writers(file: BorrowedFd<'_>) -> Result<(), PagesError> {
 
 enum Refusal {
     Problem(FileProblem),
-    Failure(sys::Failure),
+    CallFailure(sys::CallFailure),
 }
 
 /// Whether a file can be an image that ends at its byte `needed`.
@@ -365,7 +365,7 @@ fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(),
     if !file_offset.is_multiple_of(PAGE_SIZE) {
         return problem(FileProblem::Unaligned { offset: file_offset });
     }
-    let stat = sys::stat_image(file).map_err(Refusal::Failure)?;
+    let stat = sys::stat_image(file).map_err(Refusal::CallFailure)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return problem(FileProblem::NotRegular);
     }

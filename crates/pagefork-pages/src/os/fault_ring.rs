@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::os::error::Call;
 use crate::os::fork::this_process;
-use crate::os::sys::{Failure, attempt_with};
+use crate::os::sys::{CallFailure, attempt_with};
 
 /// So many faults must show before they are relied on.
 const FAULTS_TRIED: usize = 2000;
@@ -58,7 +58,7 @@ impl FaultRing {
 
     /// The ring of the current thread, which alone may use it. The kernel refuses it where
     /// perf is forbidden, or if too much memory is locked.
-    pub(crate) fn new() -> Result<Self, Failure> {
+    pub(crate) fn new() -> Result<Self, CallFailure> {
         const SOFTWARE: u32 = 1;
         const PAGE_FAULTS: u64 = 2;
         const SAMPLE_ADDRESS: u64 = 1 << 3;

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::os::error::{Call, Feature, PagesError};
-use crate::os::sys::Failure;
+use crate::os::sys::CallFailure;
 
-impl From<Failure> for PagesError {
-    fn from(failure: Failure) -> Self {
+impl From<CallFailure> for PagesError {
+    fn from(failure: CallFailure) -> Self {
         explain(failure, HostLimits::read)
     }
 }
@@ -136,8 +136,8 @@ fn count_maps() -> io::Result<u64> {
 }
 
 /// The error that `failure` means; `facts` are asked for only if they matter.
-fn explain(failure: Failure, facts: impl FnOnce() -> HostLimits) -> PagesError {
-    let Failure { call, errno, requested } = failure;
+fn explain(failure: CallFailure, facts: impl FnOnce() -> HostLimits) -> PagesError {
+    let CallFailure { call, errno, requested } = failure;
     match (call, errno) {
         (_, Errno::MFILE) => {
             let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -216,7 +216,7 @@ mod tests {
     };
 
     fn explained(call: Call, errno: Errno, facts: HostLimits) -> PagesError {
-        explain(Failure { call, errno, requested: 8 << 30 }, || facts)
+        explain(CallFailure { call, errno, requested: 8 << 30 }, || facts)
     }
 
     #[test]
@@ -274,7 +274,9 @@ mod tests {
     #[test]
     fn other_errors_name_the_limit_or_the_feature() {
         let no_facts = |call, errno| {
-            explain(Failure { call, errno, requested: 1 }, || panic!("facts do not matter here"))
+            explain(CallFailure { call, errno, requested: 1 }, || {
+                panic!("facts do not matter here")
+            })
         };
         let nofile = no_facts(Call::CreateImage, Errno::MFILE);
         assert!(matches!(nofile, PagesError::TooManyDescriptors { .. }));

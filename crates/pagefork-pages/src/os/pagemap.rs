@@ -10,7 +10,7 @@ use pagefork_layout::page::PAGE_SIZE;
 use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
 use crate::os::pagemap_scan::{PageRegion, SWAPPED};
-use crate::os::sys::{self, Failure};
+use crate::os::sys::{self, CallFailure};
 
 /// How private pages are found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,7 +73,7 @@ impl Finder {
         addresses: Range<u64>,
         zeros: bool,
         regions: &mut Vec<PageRegion>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let pagemap = self.pagemap.file.as_fd();
         let mut at = addresses.start;
         while at < addresses.end {
@@ -86,14 +86,18 @@ impl Finder {
             if stopped <= at {
                 // A kernel that does not get on would keep us here for ever.
                 let errno = rustix::io::Errno::PROTO;
-                return Err(Failure { call: Call::Scan, errno, requested: 0 });
+                return Err(CallFailure { call: Call::Scan, errno, requested: 0 });
             }
             at = stopped;
         }
         Ok(())
     }
 
-    fn read(&self, addresses: Range<u64>, regions: &mut Vec<PageRegion>) -> Result<(), Failure> {
+    fn read(
+        &self,
+        addresses: Range<u64>,
+        regions: &mut Vec<PageRegion>,
+    ) -> Result<(), CallFailure> {
         const ENTRIES: usize = 512;
         const ENTRY: u64 = size_of::<u64>() as u64;
         let mut buffer = [0u8; ENTRIES * ENTRY as usize];
@@ -106,7 +110,7 @@ impl Finder {
             let (entries, _) = buffer[..length].as_chunks();
             if entries.is_empty() {
                 let errno = rustix::io::Errno::PROTO;
-                return Err(Failure { call: Call::ReadPagemap, errno, requested: 0 });
+                return Err(CallFailure { call: Call::ReadPagemap, errno, requested: 0 });
             }
             for &entry in entries {
                 if let Some(categories) = categories(u64::from_le_bytes(entry)) {

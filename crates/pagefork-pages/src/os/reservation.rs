@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::PagesError;
-use crate::os::sys::{self, Failure, PageKind};
+use crate::os::sys::{self, CallFailure, PageKind};
 
 /// Address space that belongs to us alone: what its methods do to pages, they do
 /// to nobody else's. Dropping it gives all of it back.
@@ -42,12 +42,12 @@ impl Reservation {
         Ok(wide)
     }
 
-    fn anywhere(kind: PageKind, size: u64) -> Result<Self, Failure> {
+    fn anywhere(kind: PageKind, size: u64) -> Result<Self, CallFailure> {
         Ok(Self { start: sys::reserve(size as usize, kind)?, length: size as usize, kind })
     }
 
     /// Gives back the first `head` bytes, and what lies behind `length` more.
-    fn trim(&mut self, head: usize, length: usize) -> Result<(), Failure> {
+    fn trim(&mut self, head: usize, length: usize) -> Result<(), CallFailure> {
         if head > 0 {
             // SAFETY: the head is ours by the type's invariant, and the caller has
             // nothing that points into it.
@@ -105,28 +105,28 @@ impl Reservation {
     }
 
     /// Gives back the first `size` bytes, not all; the rest starts behind them then.
-    pub(crate) fn release_head(&mut self, size: u64) -> Result<(), Failure> {
+    pub(crate) fn release_head(&mut self, size: u64) -> Result<(), CallFailure> {
         let (_, head) = self.place(0..size);
         assert!(head < self.length, "a reservation is not empty");
         self.trim(head, self.length - head)
     }
 
     /// Makes pages readable and writable.
-    pub(crate) fn commit(&mut self, range: Range<u64>) -> Result<(), Failure> {
+    pub(crate) fn commit(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: `place` keeps within what is ours by the type's invariant.
         if length > 0 { unsafe { sys::commit(address, length) } } else { Ok(()) }
     }
 
     /// Makes pages inaccessible.
-    pub(crate) fn protect(&mut self, range: Range<u64>) -> Result<(), Failure> {
+    pub(crate) fn protect(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::protect(address, length) } } else { Ok(()) }
     }
 
     /// Makes pages readable and executable, and not writable.
-    pub(crate) fn make_executable(&mut self, range: Range<u64>) -> Result<(), Failure> {
+    pub(crate) fn make_executable(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::make_executable(address, length) } } else { Ok(()) }
@@ -138,7 +138,7 @@ impl Reservation {
         range: Range<u64>,
         file: BorrowedFd<'_>,
         offset: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         if length == 0 {
             return Ok(());
@@ -148,14 +148,14 @@ impl Reservation {
     }
 
     /// Throws away what has been written to pages.
-    pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), Failure> {
+    pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::discard(address, length) } } else { Ok(()) }
     }
 
     /// Puts fresh, inaccessible pages in the place of used ones.
-    pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), Failure> {
+    pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::replace(address, length, self.kind) } } else { Ok(()) }
@@ -167,7 +167,7 @@ impl Reservation {
         range: Range<u64>,
         file: BorrowedFd<'_>,
         offset: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::map_view(address, length, file, offset) } } else { Ok(()) }
@@ -179,7 +179,7 @@ impl Reservation {
         range: Range<u64>,
         file: BorrowedFd<'_>,
         offset: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::map_window(address, length, file, offset) } } else { Ok(()) }
@@ -196,7 +196,7 @@ impl Reservation {
     }
 
     /// Keeps huge pages out of a range, if the kernel has any.
-    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<bool, Failure> {
+    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<bool, CallFailure> {
         let (address, length) = self.place(range);
         // SAFETY: as in `commit`.
         if length > 0 { unsafe { sys::refuse_huge_pages(address, length) } } else { Ok(true) }

@@ -1,6 +1,6 @@
 //! The system calls, in page verbs: the one place that knows flags. Each call
 //! is made at most once, except where a signal interrupts it, and reports its
-//! failure as a [`Failure`].
+//! failure as a [`CallFailure`].
 //!
 //! # Safety
 //!
@@ -23,7 +23,7 @@ use crate::os::pagemap_scan::{self, PageRegion};
 
 /// A system call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     pub(crate) call: Call,
     pub(crate) errno: Errno,
     /// Bytes it asked for, where that means something.
@@ -61,7 +61,7 @@ impl PageKind {
 }
 
 /// Reserves `length` bytes of address space: no access, no memory promised.
-pub(crate) fn reserve(length: usize, kind: PageKind) -> Result<usize, Failure> {
+pub(crate) fn reserve(length: usize, kind: PageKind) -> Result<usize, CallFailure> {
     // NORESERVE goes on to hold when parts are made writable, so slots count
     // for what they touch and not for what they could touch.
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | kind.flags();
@@ -76,7 +76,7 @@ pub(crate) fn reserve(length: usize, kind: PageKind) -> Result<usize, Failure> {
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn commit(address: usize, length: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn commit(address: usize, length: usize) -> Result<(), CallFailure> {
     // SAFETY: the caller owns the range.
     unsafe {
         change_access(Call::Commit, address, length, MprotectFlags::READ | MprotectFlags::WRITE)
@@ -87,7 +87,7 @@ pub(crate) unsafe fn commit(address: usize, length: usize) -> Result<(), Failure
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn protect(address: usize, length: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn protect(address: usize, length: usize) -> Result<(), CallFailure> {
     // SAFETY: the caller owns the range.
     unsafe { change_access(Call::Protect, address, length, MprotectFlags::empty()) }
 }
@@ -101,7 +101,7 @@ unsafe fn change_access(
     address: usize,
     length: usize,
     access: MprotectFlags,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     // SAFETY: the caller owns the range, of which this is a part.
     let change = |length| unsafe { rustix::mm::mprotect(at(address), length, access) };
     #[cfg(debug_assertions)]
@@ -116,7 +116,7 @@ unsafe fn change_access(
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn make_executable(address: usize, length: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn make_executable(address: usize, length: usize) -> Result<(), CallFailure> {
     let access = MprotectFlags::READ | MprotectFlags::EXEC;
     attempt_with(Call::MakeExecutable, length as u64, None, || {
         // SAFETY: the caller owns the range.
@@ -134,7 +134,7 @@ pub(crate) unsafe fn map_private(
     kind: PageKind,
     file: BorrowedFd<'_>,
     offset: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE | kind.flags();
     let place = attempt(Call::MapPrivate, length as u64, at(address), || {
         // SAFETY: the caller owns the range that the map replaces.
@@ -149,7 +149,7 @@ pub(crate) unsafe fn map_private(
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn discard(address: usize, length: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn discard(address: usize, length: usize) -> Result<(), CallFailure> {
     attempt(Call::Discard, 0, (), || {
         // SAFETY: the caller owns the range.
         unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxDontNeed) }
@@ -161,7 +161,11 @@ pub(crate) unsafe fn discard(address: usize, length: usize) -> Result<(), Failur
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn replace(address: usize, length: usize, kind: PageKind) -> Result<(), Failure> {
+pub(crate) unsafe fn replace(
+    address: usize,
+    length: usize,
+    kind: PageKind,
+) -> Result<(), CallFailure> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED | kind.flags();
     let place = attempt(Call::Replace, length as u64, at(address), || {
         // SAFETY: the caller owns the range that the map replaces.
@@ -180,7 +184,7 @@ pub(crate) unsafe fn map_view(
     length: usize,
     file: BorrowedFd<'_>,
     offset: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     // Private, because kernels before 6.7 refuse shared maps of sealed files.
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let place = attempt_with(Call::MapView, length as u64, None, || {
@@ -201,7 +205,7 @@ pub(crate) unsafe fn map_window(
     length: usize,
     file: BorrowedFd<'_>,
     offset: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
     let place = attempt_with(Call::MapWindow, length as u64, None, || {
         // SAFETY: the caller owns the range that the map replaces.
@@ -219,7 +223,7 @@ pub(crate) unsafe fn map_window(
 ///
 /// # Safety
 /// As the module says.
-pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<bool, Failure> {
+pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<bool, CallFailure> {
     attempt(Call::RefuseHugePages, 0, true, || {
         // SAFETY: the caller owns the range.
         match unsafe { rustix::mm::madvise(at(address), length, Advice::LinuxNoHugepage) } {
@@ -233,7 +237,7 @@ pub(crate) unsafe fn refuse_huge_pages(address: usize, length: usize) -> Result<
 ///
 /// # Safety
 /// As the module says; the caller owns the range no longer when this succeeds.
-pub(crate) unsafe fn release(address: usize, length: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn release(address: usize, length: usize) -> Result<(), CallFailure> {
     attempt(Call::Release, 0, (), || {
         // SAFETY: the caller owns the range.
         unsafe { rustix::mm::munmap(at(address), length) }
@@ -242,7 +246,7 @@ pub(crate) unsafe fn release(address: usize, length: usize) -> Result<(), Failur
 
 /// Makes an empty memfd that can be sealed. `executable` leaves out the flag
 /// that forbids running it, which kernels before 6.3 do not know.
-pub(crate) fn create_image(name: &str, executable: bool) -> Result<OwnedFd, Failure> {
+pub(crate) fn create_image(name: &str, executable: bool) -> Result<OwnedFd, CallFailure> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if !executable {
         flags |= MemfdFlags::NOEXEC_SEAL;
@@ -251,7 +255,7 @@ pub(crate) fn create_image(name: &str, executable: bool) -> Result<OwnedFd, Fail
 }
 
 /// Sets the length of a memfd; the bytes read as zero.
-pub(crate) fn resize_image(file: BorrowedFd<'_>, length: u64) -> Result<(), Failure> {
+pub(crate) fn resize_image(file: BorrowedFd<'_>, length: u64) -> Result<(), CallFailure> {
     attempt(Call::ResizeImage, length, (), || rustix::fs::ftruncate(file, length))
 }
 
@@ -260,7 +264,7 @@ pub(crate) fn write_image(
     file: BorrowedFd<'_>,
     mut bytes: &[u8],
     mut offset: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     while !bytes.is_empty() {
         let length = bytes.len();
         let written = attempt(Call::WriteImage, length as u64, length, || {
@@ -277,7 +281,7 @@ pub(crate) fn read_image(
     file: BorrowedFd<'_>,
     into: &mut [u8],
     offset: u64,
-) -> Result<usize, Failure> {
+) -> Result<usize, CallFailure> {
     let mut done = 0;
     while done < into.len() {
         let rest = &mut into[done..];
@@ -297,7 +301,7 @@ pub(crate) fn allocate_image(
     file: BorrowedFd<'_>,
     offset: u64,
     length: u64,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     attempt(Call::AllocateImage, length, (), || {
         let flags = FallocateFlags::empty();
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, offset, length))
@@ -305,18 +309,18 @@ pub(crate) fn allocate_image(
 }
 
 /// Adds seals to a memfd and returns those that it then has.
-pub(crate) fn seal_image(file: BorrowedFd<'_>, seals: SealFlags) -> Result<SealFlags, Failure> {
+pub(crate) fn seal_image(file: BorrowedFd<'_>, seals: SealFlags) -> Result<SealFlags, CallFailure> {
     attempt(Call::SealImage, 0, (), || rustix::fs::fcntl_add_seals(file, seals))?;
     attempt(Call::SealImage, 0, seals, || rustix::fs::fcntl_get_seals(file))
 }
 
 /// Attributes of a file.
-pub(crate) fn stat_image(file: BorrowedFd<'_>) -> Result<Stat, Failure> {
+pub(crate) fn stat_image(file: BorrowedFd<'_>) -> Result<Stat, CallFailure> {
     attempt_with(Call::StatImage, 0, None, || rustix::fs::fstat(file))
 }
 
 /// Opens the page map of this process.
-pub(crate) fn open_pagemap() -> Result<OwnedFd, Failure> {
+pub(crate) fn open_pagemap() -> Result<OwnedFd, CallFailure> {
     attempt_with(Call::OpenPagemap, 0, None, || {
         rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     })
@@ -329,7 +333,7 @@ pub(crate) fn scan_private(
     addresses: Range<u64>,
     zeros: bool,
     regions: &mut Vec<PageRegion>,
-) -> Result<u64, Failure> {
+) -> Result<u64, CallFailure> {
     attempt(Call::Scan, 0, addresses.end, || {
         pagemap_scan::scan_private(pagemap, addresses, zeros, &mut *regions)
     })
@@ -349,14 +353,14 @@ pub(crate) fn read_pagemap(
     pagemap: BorrowedFd<'_>,
     into: &mut [u8],
     offset: u64,
-) -> Result<usize, Failure> {
+) -> Result<usize, CallFailure> {
     attempt_with(Call::ReadPagemap, 0, None, || {
         rustix::io::retry_on_intr(|| rustix::io::pread(pagemap, &mut *into, offset))
     })
 }
 
 /// How many page faults the current thread has taken: without and with input.
-pub(crate) fn count_faults() -> Result<(i64, i64), Failure> {
+pub(crate) fn count_faults() -> Result<(i64, i64), CallFailure> {
     attempt_with(Call::CountFaults, 0, None, || {
         let mut usage = MaybeUninit::<libc::rusage>::uninit();
         // SAFETY: the call fills the structure, and says whether it did.
@@ -380,7 +384,7 @@ fn attempt<R>(
     requested: u64,
     pretended: R,
     make: impl FnOnce() -> Result<R, Errno>,
-) -> Result<R, Failure> {
+) -> Result<R, CallFailure> {
     attempt_with(call, requested, Some(pretended), make)
 }
 
@@ -390,7 +394,7 @@ pub(crate) fn attempt_with<R>(
     requested: u64,
     pretended: Option<R>,
     make: impl FnOnce() -> Result<R, Errno>,
-) -> Result<R, Failure> {
+) -> Result<R, CallFailure> {
     #[cfg(debug_assertions)]
     let make = || match (crate::os::inject::verdict(call), pretended) {
         (crate::os::inject::Injection::Fail(code), _) => Err(Errno::from_raw_os_error(code)),
@@ -399,5 +403,5 @@ pub(crate) fn attempt_with<R>(
     };
     #[cfg(not(debug_assertions))]
     let _ = pretended;
-    make().map_err(|errno| Failure { call, errno, requested })
+    make().map_err(|errno| CallFailure { call, errno, requested })
 }

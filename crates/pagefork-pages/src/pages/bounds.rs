@@ -27,7 +27,7 @@ struct MemoryBounds {
 
 /// What part of a slot an address lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
+pub enum FaultPlace {
     /// The guard below the stack: a fault there is a stack overflow.
     StackGuard,
     /// Reserved for a memory or its guard, at or beyond the accessible size.
@@ -58,17 +58,17 @@ impl SlotBounds {
     }
 
     /// What part of the slot `address` lies in. Async-signal-safe.
-    pub fn place(&self, address: usize) -> Place {
+    pub fn place(&self, address: usize) -> FaultPlace {
         if (self.start..self.stack).contains(&address) {
-            return Place::StackGuard;
+            return FaultPlace::StackGuard;
         }
         for memory in &*self.memories {
             if (memory.start..memory.end).contains(&address) {
                 let within = ((address - memory.start) as u64) < memory.size();
-                return if within { Place::MemoryWithin } else { Place::MemoryBeyond };
+                return if within { FaultPlace::MemoryWithin } else { FaultPlace::MemoryBeyond };
             }
         }
-        Place::Other
+        FaultPlace::Other
     }
 
     /// The addresses of the whole slot, guards included. Async-signal-safe.
@@ -113,24 +113,24 @@ mod tests {
         let at = 0x10_0000;
         let bounds = bounds(at, 0x2000);
         let expected = [
-            (at - 1, Place::Other),
-            (at, Place::StackGuard),
-            (at + 1, Place::StackGuard),
-            (at + 0xff, Place::StackGuard),
-            (at + 0x100, Place::Other),
-            (at + 0x101, Place::Other),
-            (at + 0xfff, Place::Other),
-            (at + 0x1000, Place::MemoryWithin),
-            (at + 0x1001, Place::MemoryWithin),
-            (at + 0x2fff, Place::MemoryWithin),
-            (at + 0x3000, Place::MemoryBeyond),
-            (at + 0x3001, Place::MemoryBeyond),
-            (at + 0x8fff, Place::MemoryBeyond),
-            (at + 0x9000, Place::Other),
-            (at + 0x9fff, Place::Other),
-            (at + 0xa000, Place::Other),
-            (0, Place::Other),
-            (usize::MAX, Place::Other),
+            (at - 1, FaultPlace::Other),
+            (at, FaultPlace::StackGuard),
+            (at + 1, FaultPlace::StackGuard),
+            (at + 0xff, FaultPlace::StackGuard),
+            (at + 0x100, FaultPlace::Other),
+            (at + 0x101, FaultPlace::Other),
+            (at + 0xfff, FaultPlace::Other),
+            (at + 0x1000, FaultPlace::MemoryWithin),
+            (at + 0x1001, FaultPlace::MemoryWithin),
+            (at + 0x2fff, FaultPlace::MemoryWithin),
+            (at + 0x3000, FaultPlace::MemoryBeyond),
+            (at + 0x3001, FaultPlace::MemoryBeyond),
+            (at + 0x8fff, FaultPlace::MemoryBeyond),
+            (at + 0x9000, FaultPlace::Other),
+            (at + 0x9fff, FaultPlace::Other),
+            (at + 0xa000, FaultPlace::Other),
+            (0, FaultPlace::Other),
+            (usize::MAX, FaultPlace::Other),
         ];
         for (address, place) in expected {
             assert_eq!(bounds.place(address), place, "{address:#x}");
@@ -139,10 +139,10 @@ mod tests {
 
     #[test]
     fn an_empty_memory_is_all_beyond_and_a_missing_one_nowhere() {
-        assert_eq!(bounds(0x10_0000, 0).place(0x10_1000), Place::MemoryBeyond);
+        assert_eq!(bounds(0x10_0000, 0).place(0x10_1000), FaultPlace::MemoryBeyond);
         let none = SlotBounds::new(0x1000..0x9000, 0x2000, []);
         for address in [0x3fff, 0x4000, 0x4001, 0x8fff] {
-            assert_eq!(none.place(address), Place::Other);
+            assert_eq!(none.place(address), FaultPlace::Other);
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let clone = bounds.clone();
         bounds.set_memory_size(0, 0x2000);
         assert_eq!(clone.memory_size(0), 0x2000);
-        assert_eq!(clone.place(0x10_0000 + 0x2fff), Place::MemoryWithin);
+        assert_eq!(clone.place(0x10_0000 + 0x2fff), FaultPlace::MemoryWithin);
     }
 
     #[test]
@@ -163,26 +163,26 @@ mod tests {
             bounds.set_memory_size(index, size);
         }
         let expected = [
-            (0x1fff, Place::Other),
-            (0x2000, Place::MemoryWithin),
-            (0x2fff, Place::MemoryWithin),
-            (0x3000, Place::MemoryBeyond),
-            (0x3fff, Place::MemoryBeyond),
-            (0x4000, Place::MemoryBeyond),
-            (0x5fff, Place::MemoryBeyond),
-            (0x6000, Place::Other),
-            (0x6fff, Place::Other),
-            (0x7000, Place::MemoryWithin),
-            (0x77ff, Place::MemoryWithin),
-            (0x7800, Place::MemoryBeyond),
-            (0x8000, Place::Other),
+            (0x1fff, FaultPlace::Other),
+            (0x2000, FaultPlace::MemoryWithin),
+            (0x2fff, FaultPlace::MemoryWithin),
+            (0x3000, FaultPlace::MemoryBeyond),
+            (0x3fff, FaultPlace::MemoryBeyond),
+            (0x4000, FaultPlace::MemoryBeyond),
+            (0x5fff, FaultPlace::MemoryBeyond),
+            (0x6000, FaultPlace::Other),
+            (0x6fff, FaultPlace::Other),
+            (0x7000, FaultPlace::MemoryWithin),
+            (0x77ff, FaultPlace::MemoryWithin),
+            (0x7800, FaultPlace::MemoryBeyond),
+            (0x8000, FaultPlace::Other),
         ];
         for (address, place) in expected {
             assert_eq!(bounds.place(address), place, "{address:#x}");
         }
         bounds.set_memory_size(1, 0x1000);
-        assert_eq!(bounds.place(0x4fff), Place::MemoryWithin);
-        assert_eq!(bounds.place(0x5000), Place::MemoryBeyond);
-        assert_eq!(bounds.place(0x3000), Place::MemoryBeyond, "the others are as before");
+        assert_eq!(bounds.place(0x4fff), FaultPlace::MemoryWithin);
+        assert_eq!(bounds.place(0x5000), FaultPlace::MemoryBeyond);
+        assert_eq!(bounds.place(0x3000), FaultPlace::MemoryBeyond, "the others are as before");
     }
 }

@@ -25,7 +25,7 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct MapShare(u64);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct MapCount {
     maps: u64,
     /// What slots had taken then.
     taken: u64,
@@ -52,10 +52,10 @@ impl Drop for MapShare {
 
 #[cold]
 fn check(taken: u64, more: u64) -> Result<(), PagesError> {
-    static COUNTED: Mutex<Option<Counted>> = Mutex::new(None);
+    static COUNTED: Mutex<Option<MapCount>> = Mutex::new(None);
     let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let estimate = |counted: &Counted| counted.maps + taken.saturating_sub(counted.taken);
-    let holds = |counted: &&Counted| {
+    let estimate = |counted: &MapCount| counted.maps + taken.saturating_sub(counted.taken);
+    let holds = |counted: &&MapCount| {
         taken.abs_diff(counted.taken) < RECOUNT && estimate(counted) + SPARE <= limit()
     };
     if counted.as_ref().filter(holds).is_some() {
@@ -63,7 +63,7 @@ fn check(taken: u64, more: u64) -> Result<(), PagesError> {
     }
     // Also if it cannot be counted, the kernel has the last word.
     let Some((count, limit)) = limits::count_and_limit_of_maps() else { return Ok(()) };
-    *counted = Some(Counted { maps: count, taken: taken - more });
+    *counted = Some(MapCount { maps: count, taken: taken - more });
     match count + more + SPARE <= limit {
         true => Ok(()),
         false => Err(PagesError::TooManyMaps { count, limit }),

@@ -24,7 +24,7 @@ impl Slot {
     /// # Errors
     /// As of [`Slot::grow_memory`].
     #[doc(hidden)]
-    pub fn scribble(&mut self, seed: u64) -> Result<(), PagesError> {
+    pub fn poison(&mut self, seed: u64) -> Result<(), PagesError> {
         let mut random = Random(seed | 1);
         self.enter();
         for index in 0..self.memory_count() {

@@ -5,7 +5,7 @@ use std::ptr;
 
 use pagefork_layout::module::{Export, Item, MemoryType, ModuleInfo};
 use pagefork_layout::page::WASM_PAGE_SIZE;
-use pagefork_pages::{Slot, View};
+use pagefork_pages::{ExternalWriter, Slot};
 
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::base::error::{MemoryAccessError, Result, UsageError};
@@ -259,7 +259,7 @@ impl<'a> LocalMemory<'a> {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the slot is borrowed mutably as long as `self` is, and by nobody else.
         if let Some(slot) = unsafe { self.slot.as_mut() } {
-            slot.note_view(View::UntilReset);
+            slot.note_external_writer(ExternalWriter::UntilReset);
         }
         self.bytes
     }

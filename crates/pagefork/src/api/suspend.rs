@@ -20,7 +20,7 @@ use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::save;
 pub use pagefork_layout::state::save::Suspension;
-use pagefork_pages::{Slot, View};
+use pagefork_pages::{ExternalWriter, Slot};
 
 use crate::api::func::Caller;
 use crate::api::global::Global;
@@ -409,7 +409,7 @@ pub fn copy_to<T: 'static>(
         let sizes = source.present_sizes(source.ordinal_of_instance(instance));
         let mut slot = Slot::new(module.layout(), instance.slot.image(), &sizes)?;
         // It is about to be filled behind its back.
-        slot.note_view(View::UntilReset);
+        slot.note_external_writer(ExternalWriter::UntilReset);
         slots.push((module, slot));
     }
 

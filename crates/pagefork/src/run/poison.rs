@@ -26,7 +26,7 @@ impl Config {
 pub(crate) fn scribble_and_reset(slot: &mut Slot) -> Result<()> {
     static SEED: AtomicU64 = AtomicU64::new(0);
     assert_is_as_image(slot, "is handed out")?;
-    slot.scribble(SEED.fetch_add(1, Ordering::Relaxed))?;
+    slot.poison(SEED.fetch_add(1, Ordering::Relaxed))?;
     slot.reset()?;
     assert_is_as_image(slot, "has been reset")
 }

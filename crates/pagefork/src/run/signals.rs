@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pagefork_pages::Place;
+use pagefork_pages::FaultPlace;
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
@@ -188,10 +188,10 @@ fn classify(
         return listed;
     }
     let mut places = store.instances.iter().map(|instance| instance.bounds.place(address));
-    match places.find(|place| *place != Place::Other)? {
-        Place::StackGuard => Some(TrapCode::StackOverflow),
-        Place::MemoryBeyond => listed,
-        Place::MemoryWithin if signal == libc::SIGBUS && si_code == BUS_ADRERR => {
+    match places.find(|place| *place != FaultPlace::Other)? {
+        FaultPlace::StackGuard => Some(TrapCode::StackOverflow),
+        FaultPlace::MemoryBeyond => listed,
+        FaultPlace::MemoryWithin if signal == libc::SIGBUS && si_code == BUS_ADRERR => {
             Some(TrapCode::ImageUnreadable)
         }
         _ => None,

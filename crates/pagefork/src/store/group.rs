@@ -21,7 +21,7 @@ use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state;
 use pagefork_layout::state::save::Suspension;
 use pagefork_layout::trap::TrapCode;
-use pagefork_pages::{Owner, Slot, SlotBounds, View};
+use pagefork_pages::{ExternalWriter, Owner, Slot, SlotBounds};
 
 use crate::base::error::{Error, Result, UsageError};
 use crate::base::trap::Trap;
@@ -298,7 +298,7 @@ impl StoreGroup {
         if self.activation.is_active() {
             // A host function may be called on one thread and make instances on another; the
             // guest that goes on then does not say so.
-            instance.slot.note_view(View::UntilReset);
+            instance.slot.note_external_writer(ExternalWriter::UntilReset);
         }
         self.change_instances(|store| {
             if store.instances.is_empty() {
@@ -368,7 +368,7 @@ impl StoreGroup {
     /// Says that the embedder can write to a memory by ways that are not counted, until
     /// the store is reset.
     pub(crate) fn note_view(&mut self, memory: Entity) {
-        self.instance_mut(memory.ordinal).slot.note_view(View::UntilReset);
+        self.instance_mut(memory.ordinal).slot.note_external_writer(ExternalWriter::UntilReset);
     }
 
     /// Writes every word of an instance's link zone but the interrupt word.

@@ -33,7 +33,7 @@ use crate::os::sys;
 /// Bytes of an arena; only what is used of it takes memory.
 pub(crate) const ARENA_SIZE: u64 = 64 << 20;
 
-pub(crate) struct Arena {
+pub(crate) struct SharedFile {
     file: OwnedFd,
     /// All of it for reading, mapped when somebody first asks: one map for all of
     /// its images.
@@ -44,18 +44,18 @@ pub(crate) struct Arena {
 const KEPT_MAX: u64 = ARENA_SIZE / 4;
 
 /// The arena that takes the next image.
-static OPEN: Mutex<Option<Open>> = Mutex::new(None);
+static OPEN: Mutex<Option<OpenFile>> = Mutex::new(None);
 
 /// The arena of an image.
-pub(crate) struct Part(Arc<Arena>);
+pub(crate) struct SharedPart(Arc<SharedFile>);
 
-impl Part {
-    pub(crate) fn arena(&self) -> &Arena {
+impl SharedPart {
+    pub(crate) fn arena(&self) -> &SharedFile {
         &self.0
     }
 }
 
-impl Drop for Part {
+impl Drop for SharedPart {
     fn drop(&mut self) {
         // Ours, and that of the arena that takes the next image. If others are dropped
         // at the same time all of them may miss it, and the next image is laid there.
@@ -63,7 +63,7 @@ impl Drop for Part {
             return;
         }
         let mut place = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_done = |open: &mut Open| {
+        let is_done = |open: &mut OpenFile| {
             open.used > KEPT_MAX
                 && Arc::ptr_eq(&open.arena, &self.0)
                 && Arc::strong_count(&self.0) == 2
@@ -72,28 +72,28 @@ impl Drop for Part {
     }
 }
 
-impl Arena {
+impl SharedFile {
     /// Lays `writes` into `size` bytes of an arena, whole pages and not none, and
     /// returns where those begin. `None` if this machine or the limits of this
     /// process do not let arenas be.
     pub(crate) fn place(
         size: u64,
         writes: &[Write<'_>],
-    ) -> Result<Option<(Part, u64)>, PagesError> {
+    ) -> Result<Option<(SharedPart, u64)>, PagesError> {
         let mut place = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // It is away from its place until all has succeeded: what failed, or even
         // panicked, may have left bytes.
         let open = place.take().and_then(|open| open.with_room(size));
         let mut open = match open {
             Some(open) => open,
-            None => match Open::new()? {
+            None => match OpenFile::new()? {
                 Some(open) => open,
                 None => return Ok(None),
             },
         };
         match open.put(size, writes) {
             Ok(start) => {
-                let part = Part(Arc::clone(&open.arena));
+                let part = SharedPart(Arc::clone(&open.arena));
                 *place = Some(open);
                 Ok(Some((part, start)))
             }
@@ -115,23 +115,23 @@ impl Arena {
 }
 
 /// An arena with room.
-struct Open {
-    arena: Arc<Arena>,
-    window: Window,
+struct OpenFile {
+    arena: Arc<SharedFile>,
+    window: WriteWindow,
     /// Bytes in use. Invariant: the window is what lies behind them, all zero.
     used: u64,
 }
 
 /// The part of an arena that is mapped for writing: at least a page, because only
 /// unmapping a part of a map can be seen to have succeeded.
-struct Window {
+struct WriteWindow {
     /// `None` while it is dropped.
     pages: Option<Reservation>,
     /// The process that has it.
     process: u64,
 }
 
-impl Open {
+impl OpenFile {
     fn new() -> Result<Option<Self>, PagesError> {
         // Going beyond would raise a signal.
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < ARENA_SIZE) {
@@ -141,7 +141,7 @@ impl Open {
         sys::resize_image(file.as_fd(), ARENA_SIZE)?;
         let mut pages = Reservation::new(ARENA_SIZE, PAGE_SIZE)?;
         pages.map_window(0..ARENA_SIZE, file.as_fd(), 0)?;
-        let window = Window { pages: Some(pages), process: this_process() };
+        let window = WriteWindow { pages: Some(pages), process: this_process() };
         match sys::seal_image(file.as_fd(), sys::ARENA_SEALS).map_err(PagesError::from) {
             Ok(seals) if seals.contains(sys::ARENA_SEALS) => {}
             // Kernels before 5.1, and what stands in for kernels.
@@ -150,7 +150,7 @@ impl Open {
             }
             Err(error) => return Err(error),
         }
-        let arena = Arc::new(Arena { file, view: OnceLock::new() });
+        let arena = Arc::new(SharedFile { file, view: OnceLock::new() });
         Ok(Some(Self { arena, window, used: 0 }))
     }
 
@@ -193,13 +193,13 @@ impl Open {
     }
 }
 
-impl Window {
+impl WriteWindow {
     fn pages(&mut self) -> &mut Reservation {
         self.pages.as_mut().expect("only dropping takes it")
     }
 }
 
-impl Drop for Window {
+impl Drop for WriteWindow {
     fn drop(&mut self) {
         if self.process != this_process() {
             // By now something else may lie at its addresses.
