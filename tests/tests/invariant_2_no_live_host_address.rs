@@ -79,7 +79,7 @@ impl Guest for Synthetic {
 #[test]
 fn every_function_is_proved_relocatable() {
     // Those of one body are among those of two.
-    let options = CompileOptions { bounds: Bounds::Both, ..CompileOptions::default() };
+    let options = CompileOptions { bounds: Bounds::Dual, ..CompileOptions::default() };
     let (mut modules, mut functions) = (0, 0);
     let mut compile = |name: &str, wasm: &[u8]| match pagefork_compiler::compile(wasm, &options) {
         Ok(module) => {

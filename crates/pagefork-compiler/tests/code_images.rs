@@ -223,7 +223,7 @@ fn a_key_depends_on_the_module_and_on_every_setting_that_code_depends_on() {
     others[2].limits.table_elements += 1;
     others[3].fuel ^= true;
     others[4].deterministic ^= true;
-    others[5].bounds = Bounds::Both;
+    others[5].bounds = Bounds::Dual;
     for other in &others {
         assert_ne!(base, key(&wasm(), other), "{other:?}");
     }

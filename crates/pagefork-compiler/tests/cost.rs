@@ -29,7 +29,7 @@ fn one_shape() {
     let mut asked = asked.split('/');
     let number: usize = asked.next().unwrap().parse().unwrap();
     let size: u32 = asked.next().unwrap().parse().unwrap();
-    let bounds = if asked.next() == Some("both") { Bounds::Both } else { Bounds::Guards };
+    let bounds = if asked.next() == Some("both") { Bounds::Dual } else { Bounds::Guarded };
     let wasm = shapes::SHAPES[number].1(size);
     let options = CompileOptions { bounds, verify_ir: false, ..CompileOptions::default() };
     let before = used();
@@ -87,7 +87,7 @@ fn modules_of_a_megabyte_are_compiled() {
 /// What Cranelift would take minutes or gigabytes for is refused, with the place and the limit.
 #[test]
 fn what_cranelift_is_quadratic_in_is_refused_beyond_a_limit() {
-    let both = CompileOptions { bounds: Bounds::Both, ..CompileOptions::default() };
+    let both = CompileOptions { bounds: Bounds::Dual, ..CompileOptions::default() };
     let cost = CompileLimits { memory: 256 << 20, ..CompileLimits::default() };
     let small = CompileOptions { cost, ..CompileOptions::default() };
     for (name, size, options) in [

@@ -21,9 +21,9 @@ fn the_ir_of_each_golden_module_is_as_recorded() {
         let source = recorded.split(SEPARATOR).next().unwrap();
         let wasm = wat::parse_str(source).unwrap();
         let bounds = match source.lines().next() {
-            Some(line) if line.starts_with(";; With explicit bounds") => Bounds::Explicit,
-            Some(line) if line.starts_with(";; With two bodies") => Bounds::Both,
-            _ => Bounds::Guards,
+            Some(line) if line.starts_with(";; With explicit bounds") => Bounds::Checked,
+            Some(line) if line.starts_with(";; With two bodies") => Bounds::Dual,
+            _ => Bounds::Guarded,
         };
         let options = CompileOptions { bounds, ..CompileOptions::default() };
         let ir = optimised_ir(&wasm, &options).unwrap();

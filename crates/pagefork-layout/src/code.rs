@@ -1,3 +1,5 @@
+//! Compiled code: text, descriptors, trap table, call sites.
+
 use std::ops::Range;
 
 use crate::trap::TrapCode;
@@ -29,13 +31,13 @@ pub struct CodeImage {
     /// the end, and never executable. Empty if there is none.
     pub debug: Range<u32>,
     /// Where exceptions go on that leave a call, ascending by the call.
-    pub handlers: Vec<Handler>,
+    pub handlers: Vec<LandingSite>,
 }
 
 /// Where an exception goes on that leaves a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Handler {
+pub struct LandingSite {
     /// The call's return address, as an offset.
     pub call_site: u32,
     /// Offset of the landing pad. rax: the exception, an absolute reference;
@@ -63,9 +65,10 @@ pub struct CodeRange {
 pub enum CodeKind {
     /// The body of this function, or the stub of an imported one.
     Function(u32),
-    /// The other body of this function, which compares accesses with the sizes of memories.
-    /// Either goes on in the other if that is to run ([`crate::link::BEYOND`]).
-    Comparing(u32),
+    /// The checked body of this function, which compares accesses with the sizes of memories; its
+    /// other one is guarded. Each continues in the other if that is the right one
+    /// ([`crate::link::ACCESSIBLE_PAST_SIZE`]).
+    Checked(u32),
     /// Called by the host to enter a function of this canonical type: System V;
     /// rdi: the function's code. Arguments and results are in the state's cells.
     Entry(u32),
@@ -100,9 +103,9 @@ pub mod descriptor {
 
 impl CodeImage {
     /// Whether functions have two bodies. There is a second table of descriptors then,
-    /// right behind the first: of those that compare, and of imports once more.
-    pub fn has_two_bodies(&self) -> bool {
-        self.functions.iter().any(|range| matches!(range.kind, CodeKind::Comparing(_)))
+    /// right behind the first: of checked bodies, and of imports once more.
+    pub fn is_dual(&self) -> bool {
+        self.functions.iter().any(|range| matches!(range.kind, CodeKind::Checked(_)))
     }
 
     /// The piece of code that contains this offset.
@@ -119,7 +122,7 @@ impl CodeImage {
     }
 
     /// Where an exception goes on that leaves the call with this return address.
-    pub fn handler_at(&self, return_address: u32) -> Option<&Handler> {
+    pub fn handler_at(&self, return_address: u32) -> Option<&LandingSite> {
         let at = self.handlers.binary_search_by_key(&return_address, |handler| handler.call_site);
         Some(&self.handlers[at.ok()?])
     }
@@ -137,7 +140,7 @@ impl CodeImage {
 }
 
 /// What is kept of a module for people only: it lies behind the code, so that it
-/// is not looked at before somebody asks.
+/// is not read before it is asked for.
 #[derive(Clone, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DebugInfo {
@@ -155,7 +158,7 @@ pub struct DebugInfo {
 }
 
 impl DebugInfo {
-    /// Whether there is nothing in it for anybody.
+    /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty() && self.dwarf.is_empty()
     }

@@ -1,3 +1,5 @@
+//! A module's initial image: the bytes that tables, state and memory start with.
+
 /// The bytes that an instance starts with: what differs from zero in its tables,
 /// state and memory, as runs placed relative to the base.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -8,9 +8,9 @@ use crate::module::{FuncType, ModuleInfo};
 pub const ACTIVATION: u32 = 0;
 /// Offset of the address of this instance's array of [`function_import`]s.
 pub const FUNCTION_IMPORTS: u32 = 8;
-/// Offset of a `u32`: 1 while more is accessible of a memory of this instance than it has,
-/// and 0 otherwise. Code looks at it and at [`INTERRUPT`] at once.
-pub const BEYOND: u32 = 16;
+/// Offset of a `u32`: 1 while a memory of this instance is accessible past its size, and 0
+/// otherwise. Code loads it together with [`INTERRUPT`].
+pub const ACCESSIBLE_PAST_SIZE: u32 = 16;
 /// Offset of the interrupt word: a `u32`, not zero once an interrupt is wanted.
 pub const INTERRUPT: u32 = 20;
 /// Offset of this instance's ordinal in its store, a `u32` from 1.

@@ -1,3 +1,5 @@
+//! What a module declares: types, imports, exports, segments.
+
 use std::fmt;
 
 /// A WebAssembly value type.
@@ -266,7 +268,7 @@ pub struct Import {
 /// One export of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Export {
+pub struct ExportInfo {
     /// Its name.
     pub name: String,
     /// What is exported.
@@ -430,7 +432,7 @@ pub struct ModuleInfo {
     /// Imports, in order.
     pub imports: Vec<Import>,
     /// Exports, in order.
-    pub exports: Vec<Export>,
+    pub exports: Vec<ExportInfo>,
     /// Canonical type index of every function.
     pub functions: Vec<u32>,
     /// Canonical type index of every tag of exceptions.

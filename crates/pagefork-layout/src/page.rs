@@ -1,3 +1,5 @@
+//! Host pages and Wasm pages; bytes become page indices here and nowhere else.
+
 use std::ops::Range;
 
 /// Bytes of a host page. Other page sizes are refused when an engine starts.

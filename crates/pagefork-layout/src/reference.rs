@@ -1,3 +1,5 @@
+//! Function references and host references, as 64-bit words.
+
 /// A function reference as it lies in tables, globals and registers:
 /// `ordinal << 32 | (index + 1)`; zero is null.
 ///

@@ -1,3 +1,5 @@
+//! The zones of a slot and their places.
+
 use std::ops::Range;
 
 use crate::CELL_SIZE;

@@ -1,3 +1,5 @@
+//! The state zone, byte by byte.
+
 use crate::CELL_SIZE;
 use crate::module::{ModuleInfo, ValType};
 

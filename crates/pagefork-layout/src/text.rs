@@ -1,3 +1,5 @@
+//! Text out of modules, made fit for people to read.
+
 use std::fmt::{self, Write};
 
 /// Text out of a module as a part of one line for people: names of functions, imports

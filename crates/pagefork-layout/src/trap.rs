@@ -1,3 +1,5 @@
+//! Reasons for which a guest traps.
+
 use std::fmt;
 
 /// Why a guest trapped. The numbers are part of the code-image ABI.

@@ -10,6 +10,7 @@ use super::Files;
 const LAYERS: &[(&str, &[&str])] = &[
     ("crates/pagefork", &["api", "run", "store", "code", "base"]),
     ("crates/pagefork-wasi", &["link", "calls", "state", "base"]),
+    ("crates/pagefork-compiler", &["file", "build", "translate", "parse", "base"]),
 ];
 
 /// Names that every crate has of its own.

@@ -81,7 +81,7 @@ fn imports(info: &ModuleInfo) -> String {
 }
 
 fn exports(info: &ModuleInfo) -> String {
-    let row = |export: &pagefork_layout::module::Export| {
+    let row = |export: &pagefork_layout::module::ExportInfo| {
         let ty = show::extern_type(&info.item_type(export.item));
         vec![words::item(export.item), show::name(&export.name), ty]
     };
@@ -128,7 +128,7 @@ fn functions(binary: &[u8], module: &CompiledModule, text_size: u64, all: bool) 
             CodeKind::Function(index) if index >= info.imported_functions => {
                 own.push((index, range.size));
             }
-            CodeKind::Comparing(index) => {
+            CodeKind::Checked(index) => {
                 if let Some((_, size)) = own.iter_mut().find(|(known, _)| *known == index) {
                     *size += range.size;
                 }

@@ -1,17 +1,18 @@
+//! Checks that what a file says of a module is consistent, before anything relies on it.
+
 use std::ops::Range;
 
-use pagefork_layout::code::{CodeImage, CodeKind, Handler, descriptor};
+use pagefork_layout::code::{CodeImage, CodeKind, LandingSite, descriptor};
 use pagefork_layout::module::{
     ConstExpr, ConstOp, FuncType, HeapType, Item, ModuleInfo, SegmentMode, ValType,
 };
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::slot::{SlotLayout, SlotLimits};
 
-use crate::CompiledModule;
-use crate::build::entered_types;
+use crate::build::{CompiledModule, entered_types};
 
 /// What is wrong.
-type Result<T = ()> = std::result::Result<T, &'static str>;
+type Consistent<T = ()> = Result<T, &'static str>;
 
 /// Judges a module without its text, whose size in bytes is known. Returns where
 /// in the text the descriptors are.
@@ -19,7 +20,7 @@ pub(super) fn manifest(
     module: &CompiledModule,
     limits: &SlotLimits,
     text_size: u32,
-) -> Result<Range<u32>> {
+) -> Consistent<Range<u32>> {
     let CompiledModule { info, layout, code } = module;
     types(info)?;
     imports(info)?;
@@ -32,20 +33,20 @@ pub(super) fn manifest(
 }
 
 /// Judges the descriptors, of a module that [`manifest`] has passed.
-pub(super) fn descriptors(module: &CompiledModule, bytes: &[u8]) -> Result {
+pub(super) fn descriptors(module: &CompiledModule, bytes: &[u8]) -> Consistent {
     let CompiledModule { info, code, .. } = module;
     let mut starts = vec![None; info.functions.len()];
-    let mut comparing = starts.clone();
+    let mut checked = starts.clone();
     for range in &code.functions {
         match range.kind {
             CodeKind::Function(index) => starts[index as usize] = Some(range.start),
-            CodeKind::Comparing(index) => comparing[index as usize] = Some(range.start),
+            CodeKind::Checked(index) => checked[index as usize] = Some(range.start),
             _ => (),
         }
     }
     let imported = info.imported_functions as usize;
-    comparing[..imported].copy_from_slice(&starts[..imported]);
-    let tables = if code.has_two_bodies() { vec![starts, comparing] } else { vec![starts] };
+    checked[..imported].copy_from_slice(&starts[..imported]);
+    let tables = if code.is_dual() { vec![starts, checked] } else { vec![starts] };
     let words = bytes.chunks_exact(descriptor::SIZE as usize).map(|bytes| {
         let word = |at: u32| bytes[at as usize..][..4].try_into().expect("four bytes");
         let code_distance = i32::from_le_bytes(word(descriptor::CODE));
@@ -61,11 +62,11 @@ pub(super) fn descriptors(module: &CompiledModule, bytes: &[u8]) -> Result {
     ensure(words.map(Some).eq(wanted), "a descriptor of a function")
 }
 
-fn ensure(right: bool, what: &'static str) -> Result {
+fn ensure(right: bool, what: &'static str) -> Consistent {
     if right { Ok(()) } else { Err(what) }
 }
 
-fn types(info: &ModuleInfo) -> Result {
+fn types(info: &ModuleInfo) -> Consistent {
     for (index, ty) in info.types.iter().enumerate() {
         // Cells for them are counted in 32 bits, with room to spare.
         ensure(ty.params.len().max(ty.results.len()) <= 1 << 16, "a function type's length")?;
@@ -90,7 +91,7 @@ fn is_known(ty: ValType, known: usize) -> bool {
 }
 
 /// Imports come first in each index space, in order.
-fn imports(info: &ModuleInfo) -> Result {
+fn imports(info: &ModuleInfo) -> Consistent {
     let mut counts = [0; 5];
     for import in &info.imports {
         let (space, index) = space(import.item);
@@ -129,7 +130,7 @@ fn lengths(info: &ModuleInfo) -> [usize; 5] {
     ]
 }
 
-fn definitions(info: &ModuleInfo) -> Result {
+fn definitions(info: &ModuleInfo) -> Consistent {
     let lengths = lengths(info);
     let exported = info.exports.iter().map(|export| space(export.item));
     let mut exported = exported.map(|(space, index)| (index as usize) < lengths[space]);
@@ -164,7 +165,7 @@ fn definitions(info: &ModuleInfo) -> Result {
     ensure(possible, "the size of a table or memory")
 }
 
-fn segments(info: &ModuleInfo) -> Result {
+fn segments(info: &ModuleInfo) -> Consistent {
     let known = info.globals.len() as u32;
     let offset_type = |wide| if wide { ValType::I64 } else { ValType::I32 };
     for segment in &info.elements {
@@ -189,7 +190,7 @@ fn segments(info: &ModuleInfo) -> Result {
 
 /// Whether an expression makes a value of type `ty`, or a reference of its kind,
 /// from globals below `known`.
-fn constant(info: &ModuleInfo, expr: &ConstExpr, ty: ValType, known: u32) -> Result {
+fn constant(info: &ModuleInfo, expr: &ConstExpr, ty: ValType, known: u32) -> Consistent {
     let global = |index: &u32| (*index < known).then(|| info.globals[*index as usize].content);
     let is_int = |ty: ValType| matches!(ty, ValType::I32 | ValType::I64);
     let right = match expr {
@@ -232,8 +233,8 @@ fn top(ty: ValType) -> Option<HeapType> {
     }
 }
 
-fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Result<Range<u32>> {
-    let tables = 1 + u64::from(code.has_two_bodies());
+fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent<Range<u32>> {
+    let tables = 1 + u64::from(code.is_dual());
     let size = tables * (info.functions.len() as u64 + 1) * u64::from(descriptor::SIZE);
     let end = u64::from(code.descriptors) + size;
     ensure(end <= u64::from(text_size), "the place of its descriptors")?;
@@ -252,7 +253,7 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Result<Ran
         after = range.start + range.size;
         let known = match range.kind {
             CodeKind::Function(index) => (index as usize) < info.functions.len(),
-            CodeKind::Comparing(index) => {
+            CodeKind::Checked(index) => {
                 (info.imported_functions..info.functions.len() as u32).contains(&index)
             }
             CodeKind::Entry(ty) => entries
@@ -279,7 +280,7 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Result<Ran
     ensure(traps, "its traps")?;
     let calls = code.call_sites.is_sorted() && code.call_sites.last().is_none_or(inside);
     ensure(calls, "its calls")?;
-    let lands = |handler: &Handler| {
+    let lands = |handler: &LandingSite| {
         // A return address may be the end of its function.
         let from = handler.call_site.checked_sub(1).and_then(|call| code.range_at(call));
         from.is_some() && from == code.range_at(handler.landing)

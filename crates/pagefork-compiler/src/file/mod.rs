@@ -32,9 +32,11 @@ use pagefork_layout::ABI_VERSION;
 use pagefork_layout::page::round_up;
 use serde::{Deserialize, Serialize};
 
-use crate::build::TEXT_SIZE_MAX;
-use crate::threads;
-use crate::{CompileError, CompileOptions, CompiledModule, CpuLevel};
+use crate::base::error::CompileError;
+use crate::base::options::CompileOptions;
+use crate::base::target::CpuLevel;
+use crate::base::threads;
+use crate::build::{CompiledModule, TEXT_SIZE_MAX};
 
 /// Whether a manifest means something: indices, ranges and sizes.
 mod check;
@@ -74,7 +76,7 @@ const MANY: usize = 1 << 20;
 pub struct CodeKey([u8; 32]);
 
 impl CodeKey {
-    /// The key of what [`compile`](crate::compile) makes of these bytes on this
+    /// The key of what [`compile`](crate::build::compile) makes of these bytes on this
     /// machine.
     ///
     /// # Errors
@@ -186,7 +188,7 @@ pub fn head(
     key: CodeKey,
 ) -> Vec<u8> {
     let level = CpuLevel::of_this_machine().expect("code was made here");
-    let origin = Origin { key, level, options: options.clone() };
+    let origin = Provenance { key, level, options: options.clone() };
     let mut head = vec![0; HEADER_SIZE];
     head.extend(version().as_bytes());
     let manifest_start = head.len();
@@ -230,7 +232,7 @@ pub fn read(
     let wrong = CodeImageError::Inconsistent("its manifest cannot be read");
     let manifest = &manifest[..header.manifest_size];
     // The module comes second: what it is compiled for is judged before.
-    let Ok((origin, module)) = postcard::take_from_bytes::<Origin>(manifest) else {
+    let Ok((origin, module)) = postcard::take_from_bytes::<Provenance>(manifest) else {
         return Err(wrong);
     };
     origin.check(expected)?;
@@ -250,13 +252,13 @@ pub fn read(
 
 /// What code was compiled from and for.
 #[derive(Serialize, Deserialize)]
-struct Origin {
+struct Provenance {
     key: CodeKey,
     level: CpuLevel,
     options: CompileOptions,
 }
 
-impl Origin {
+impl Provenance {
     fn check(&self, expected: &Expected<'_>) -> Result<(), CodeImageError> {
         let differences = differences(&self.options, expected.options);
         if !differences.is_empty() {
@@ -299,7 +301,7 @@ struct Header {
 }
 
 /// A text that has been read and verified.
-struct Text {
+struct TextReader {
     descriptors: Vec<u8>,
     /// All of it, or nothing.
     kept: Vec<u8>,
@@ -362,9 +364,9 @@ impl Header {
         source: &mut impl Read,
         descriptors: Range<u32>,
         keep: bool,
-    ) -> Result<Text, CodeImageError> {
+    ) -> Result<TextReader, CodeImageError> {
         let mut hasher = blake3::Hasher::new();
-        let mut text = Text { descriptors: Vec::new(), kept: Vec::new() };
+        let mut text = TextReader { descriptors: Vec::new(), kept: Vec::new() };
         let mut chunk = vec![0; CHUNK.min(self.text_size as usize)];
         let mut place = 0;
         while place < self.text_size {

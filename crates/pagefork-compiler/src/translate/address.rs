@@ -30,7 +30,7 @@ pub(crate) const LITTLE_ENDIAN: MemFlagsData =
 
 /// Kinds of storage that never overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Region {
+pub(crate) enum AliasClass {
     /// Linear memories.
     Memory,
     /// Elements of tables.
@@ -45,7 +45,7 @@ pub(crate) enum Region {
     Link,
 }
 
-impl Region {
+impl AliasClass {
     const ALL: [Self; 5] = [Self::Memory, Self::Table, Self::Global, Self::State, Self::Link];
 
     /// The number by which the region is known in the IR.
@@ -59,11 +59,11 @@ impl Region {
 const GLOBAL_REGIONS_MAX: usize = 64;
 
 /// Stands for all others of the module's own globals; their number is limited far below.
-const OTHER_GLOBALS: u32 = u32::MAX - Region::ALL.len() as u32;
+const OTHER_GLOBALS: u32 = u32::MAX - AliasClass::ALL.len() as u32;
 
 /// What is known about addresses at the current place.
 pub(crate) struct Addressing {
-    regions: [AliasRegion; Region::ALL.len()],
+    regions: [AliasRegion; AliasClass::ALL.len()],
     /// The base, as read after the last call on the way here.
     base: Variable,
     /// For each of the module's own globals that the function uses, its region.
@@ -72,7 +72,7 @@ pub(crate) struct Addressing {
 
 impl Addressing {
     pub(crate) fn new(b: &mut FunctionBuilder<'_>) -> Self {
-        let regions = Region::ALL.map(|region| {
+        let regions = AliasClass::ALL.map(|region| {
             let description = format!("{region:?}").into();
             let data = AliasRegionData { user_id: region.id(), description };
             b.func.dfg.alias_regions.insert(data)
@@ -98,12 +98,12 @@ impl Translator<'_> {
     }
 
     /// Flags for an access that cannot trap.
-    pub(crate) fn flags(&self, region: Region) -> MemFlagsData {
+    pub(crate) fn flags(&self, region: AliasClass) -> MemFlagsData {
         let region = self.addressing.regions[region as usize];
         MemFlagsData::trusted().with_alias_region(Some(region))
     }
 
-    fn load(&mut self, region: Region, ty: ir::Type, address: Value, offset: i32) -> Value {
+    fn load(&mut self, region: AliasClass, ty: ir::Type, address: Value, offset: i32) -> Value {
         let flags = self.flags(region);
         self.b.ins().load(ty, flags, address, offset)
     }
@@ -114,12 +114,12 @@ impl Translator<'_> {
     pub(crate) fn link_word(&mut self, ty: ir::Type, field: u32) -> Value {
         let offset = self.module.layout.link_offset() + field as i32;
         let base = self.base();
-        self.load(Region::Link, ty, base, offset)
+        self.load(AliasClass::Link, ty, base, offset)
     }
 
     /// A field of host-side storage at `address`.
     pub(crate) fn host_word(&mut self, address: Value, field: u32) -> Value {
-        self.load(Region::Link, types::I64, address, field as i32)
+        self.load(AliasClass::Link, types::I64, address, field as i32)
     }
 
     /// A field of the store's activation.
@@ -139,11 +139,11 @@ impl Translator<'_> {
     pub(crate) fn callee_link(&mut self) -> (Value, Value) {
         self.forget_addresses();
         let base = self.base();
-        let flags = self.flags(Region::State);
+        let flags = self.flags(AliasClass::State);
         let offset = self.b.ins().sload32(flags, base, state::LINK_OFFSET);
         let link = self.b.ins().iadd(base, offset);
         let activation = self.host_word(link, link::ACTIVATION);
-        let ordinal = self.load(Region::Link, types::I32, link, link::ORDINAL as i32);
+        let ordinal = self.load(AliasClass::Link, types::I32, link, link::ORDINAL as i32);
         (activation, self.b.ins().uextend(types::I64, ordinal))
     }
 
@@ -173,7 +173,7 @@ impl Translator<'_> {
             }
             _ => value,
         };
-        let (base, flags) = (self.base(), self.flags(Region::State));
+        let (base, flags) = (self.base(), self.flags(AliasClass::State));
         let offset = self.module.layout.cell(index);
         self.b.ins().store(flags, value, base, offset);
     }
@@ -182,16 +182,16 @@ impl Translator<'_> {
     pub(crate) fn load_cell(&mut self, index: u32, ty: ir::Type) -> Value {
         let base = self.base();
         let offset = self.module.layout.cell(index);
-        self.load(Region::State, ty, base, offset)
+        self.load(AliasClass::State, ty, base, offset)
     }
 
     /// The value in a cell of the instance whose base the pinned register holds
     /// after a call out.
     pub(crate) fn load_callee_cell(&mut self, index: u32, ty: ir::Type) -> Value {
-        let (base, flags) = (self.base(), self.flags(Region::State));
+        let (base, flags) = (self.base(), self.flags(AliasClass::State));
         let cells = self.b.ins().sload32(flags, base, state::CELLS_OFFSET);
         let cells = self.b.ins().iadd(base, cells);
-        self.load(Region::State, ty, cells, (CELL_SIZE * index) as i32)
+        self.load(AliasClass::State, ty, cells, (CELL_SIZE * index) as i32)
     }
 
     // Globals.
@@ -232,7 +232,7 @@ impl Translator<'_> {
     /// Cranelift's analysis of aliases looks at every region in every step.
     fn global_flags(&mut self, index: u32) -> MemFlagsData {
         let Some(own) = index.checked_sub(self.module.info.imported_globals) else {
-            return self.flags(Region::Global);
+            return self.flags(AliasClass::Global);
         };
         let known = &self.addressing.globals;
         let own = match known.len() < GLOBAL_REGIONS_MAX || known.contains_key(&own) {
@@ -241,7 +241,7 @@ impl Translator<'_> {
         };
         let dfg = &mut self.b.func.dfg;
         let region = self.addressing.globals.entry(own).or_insert_with(|| {
-            let user_id = Region::ALL.len() as u32 + own;
+            let user_id = AliasClass::ALL.len() as u32 + own;
             let description = format!("Global {own}").into();
             dfg.alias_regions.insert(AliasRegionData { user_id, description })
         });
@@ -299,7 +299,7 @@ impl Translator<'_> {
                 (self.link_word(types::I64, record + table_import::LENGTH_WORD), 0)
             }
         };
-        self.load(Region::State, types::I64, address, offset)
+        self.load(AliasClass::State, types::I64, address, offset)
     }
 
     /// The checked address and offset of an element.
@@ -325,7 +325,7 @@ impl Translator<'_> {
     /// The element at a checked place, absolute where the table is imported.
     pub(super) fn load_element(&mut self, table: u32, (address, offset): (Value, i32)) -> Value {
         let info = self.module.info;
-        let value = self.load(Region::Table, types::I64, address, offset);
+        let value = self.load(AliasClass::Table, types::I64, address, offset);
         let ty = ValType::Ref(info.tables[table as usize].element);
         self.note_type(ty);
         if ty.has_owner() && table < info.imported_tables {
@@ -337,7 +337,7 @@ impl Translator<'_> {
 
     /// Writes an element at a checked place.
     pub(super) fn store_element(&mut self, (address, offset): (Value, i32), value: Value) {
-        let flags = self.flags(Region::Table);
+        let flags = self.flags(AliasClass::Table);
         self.b.ins().store(flags, value, address, offset);
     }
 
@@ -369,7 +369,7 @@ impl Translator<'_> {
                 (self.link_word(types::I64, record + memory_import::SIZE_WORD), 0)
             }
         };
-        self.load(Region::State, types::I64, address, offset)
+        self.load(AliasClass::State, types::I64, address, offset)
     }
 
     /// What to pass to a load or store of `size` bytes.
@@ -444,7 +444,7 @@ impl Translator<'_> {
         let trap = ir::TrapCode::unwrap_user(TrapCode::MemoryOutOfBounds as u8);
         LITTLE_ENDIAN
             .with_trap_code(Some(trap))
-            .with_alias_region(Some(self.addressing.regions[Region::Memory as usize]))
+            .with_alias_region(Some(self.addressing.regions[AliasClass::Memory as usize]))
     }
 
     /// Where a memory starts. Valid up to the next call or block.

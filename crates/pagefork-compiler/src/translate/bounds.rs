@@ -1,9 +1,8 @@
-//! Comparing accesses of 32-bit memories with the size, where what lies beyond it may
-//! be accessible; no more of them than needed.
+//! Checked accesses: compares accesses of 32-bit memories with the size, as few of them as needed.
 //!
-//! Fields of one structure are accesses with the same index and small offsets. Once
-//! the farthest of them has been compared, it *covers* the others in all code that it
-//! dominates, since a memory never becomes smaller while code runs.
+//! Fields of one structure are accesses with the same index and small offsets. Once the farthest
+//! of them has been compared, it *covers* the others in all code that it dominates, since a memory
+//! never becomes smaller while code runs.
 
 use std::collections::HashMap;
 
@@ -13,18 +12,18 @@ use pagefork_layout::trap::TrapCode;
 
 use super::numeric::known_constant;
 use super::{BodyKind, Translator};
-use crate::options::Bounds;
+use crate::base::options::Bounds;
 
-/// A memory and an index into it.
-type Place = (u32, Value);
+/// A memory, and the index of an access to it.
+type AccessIndex = (u32, Value);
 
 /// What earlier comparisons cover at the current place.
 #[derive(Default)]
 pub(super) struct Covered {
-    /// So many bytes from each place on are inside.
-    bytes: HashMap<Place, u64>,
-    /// What each comparison has changed: the place, and the bytes before.
-    changes: Vec<(Place, Option<u64>)>,
+    /// How many bytes from each index on are inside.
+    bytes: HashMap<AccessIndex, u64>,
+    /// What each comparison has changed: the index, and the bytes before.
+    changes: Vec<(AccessIndex, Option<u64>)>,
 }
 
 impl Covered {
@@ -36,28 +35,28 @@ impl Covered {
     /// Forgets all but the first `length` comparisons: the others do not dominate what
     /// follows.
     pub(super) fn truncate(&mut self, length: usize) {
-        for (place, before) in self.changes.drain(length.min(self.changes.len())..).rev() {
+        for (index, before) in self.changes.drain(length.min(self.changes.len())..).rev() {
             match before {
-                Some(bytes) => drop(self.bytes.insert(place, bytes)),
-                None => drop(self.bytes.remove(&place)),
+                Some(bytes) => drop(self.bytes.insert(index, bytes)),
+                None => drop(self.bytes.remove(&index)),
             }
         }
     }
 
-    fn covers(&self, place: Place, reach: u64) -> bool {
-        self.bytes.get(&place).is_some_and(|bytes| *bytes >= reach)
+    fn covers(&self, index: AccessIndex, reach: u64) -> bool {
+        self.bytes.get(&index).is_some_and(|bytes| *bytes >= reach)
     }
 
-    fn add(&mut self, place: Place, reach: u64) {
-        self.changes.push((place, self.bytes.insert(place, reach)));
+    fn add(&mut self, index: AccessIndex, reach: u64) {
+        self.changes.push((index, self.bytes.insert(index, reach)));
     }
 }
 
 impl Translator<'_> {
     /// Traps if not all of the `reach` bytes from `index` on, of 32 bits, are inside the
-    /// memory, unless inaccessible pages stop such accesses.
+    /// memory, unless guard pages stop such accesses.
     pub(super) fn check_bounds(&mut self, memory: u32, index: Value, reach: u64) {
-        if !self.compares(memory) {
+        if !self.is_checked(memory) {
             return;
         }
         // Each block has its own name for what a local is in all of them.
@@ -72,14 +71,14 @@ impl Translator<'_> {
         self.trap_if(outside, TrapCode::MemoryOutOfBounds);
     }
 
-    /// Whether accesses of this 32-bit memory are compared with its size here.
-    pub(super) fn compares(&self, memory: u32) -> bool {
+    /// Whether accesses of this 32-bit memory are checked here.
+    pub(super) fn is_checked(&self, memory: u32) -> bool {
         match self.module.options.bounds {
-            Bounds::Guards => false,
-            Bounds::Explicit => true,
+            Bounds::Guarded => false,
+            Bounds::Checked => true,
             // Another instance's memory says nothing of how much of it is accessible.
-            Bounds::Both if memory < self.module.info.imported_memories => true,
-            Bounds::Both => self.body_kind != BodyKind::Guarded,
+            Bounds::Dual if memory < self.module.info.imported_memories => true,
+            Bounds::Dual => self.body_kind != BodyKind::Guarded,
         }
     }
 

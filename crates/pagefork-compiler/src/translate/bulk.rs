@@ -157,7 +157,7 @@ impl Translator<'_> {
         };
         let (wide, narrow, far_block) =
             (self.b.create_block(), self.b.create_block(), self.b.create_block());
-        if self.compares(memory) {
+        if self.is_checked(memory) {
             for &start in starts {
                 let inside = self.b.create_block();
                 let outside = self.range_is_outside(memory, start, length);

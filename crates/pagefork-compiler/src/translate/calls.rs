@@ -1,3 +1,5 @@
+//! Calls, and the services of the runtime.
+
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, Signature, Value, types};
 use cranelift_codegen::isa::CallConv;
@@ -8,7 +10,7 @@ use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
 use wasmparser::Operator;
 
-use super::address::Region;
+use super::address::AliasClass;
 use super::{Symbol, Translator, ir_type, signature};
 
 /// What a call through a reference calls.
@@ -148,7 +150,7 @@ impl<'a> Translator<'a> {
         if !callee.typed {
             self.check_own_type(entry, callee);
         }
-        let flags = self.flags(Region::Link);
+        let flags = self.flags(AliasClass::Link);
         let field = self.descriptor_distance() + descriptor::CODE;
         let distance = self.b.ins().sload32(flags, entry, field as i32);
         self.b.ins().iadd(descriptors, distance)
@@ -156,7 +158,7 @@ impl<'a> Translator<'a> {
 
     /// Traps if the function with this descriptor is not of the type expected.
     fn check_own_type(&mut self, entry: Value, callee: &Callee) {
-        let flags = self.flags(Region::Link);
+        let flags = self.flags(AliasClass::Link);
         let actual = self.b.ins().load(types::I32, flags, entry, descriptor::TYPE as i32);
         let differs = self.b.ins().icmp_imm_u(IntCC::NotEqual, actual, i64::from(callee.ty));
         let (mismatch, matches) = (self.b.create_block(), self.b.create_block());

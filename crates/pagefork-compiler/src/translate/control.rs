@@ -1,3 +1,5 @@
+//! Blocks, branches and traps.
+
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{
@@ -15,7 +17,7 @@ use crate::parse::val_type;
 
 /// A structured block that is open.
 pub(super) struct Control {
-    kind: Kind,
+    kind: ControlKind,
     /// Where a branch to it goes.
     target: Block,
     /// How many values a branch takes along.
@@ -36,7 +38,7 @@ pub(super) struct Control {
     covered_least: usize,
 }
 
-enum Kind {
+enum ControlKind {
     Function,
     Block,
     Loop,
@@ -55,7 +57,7 @@ impl Translator<'_> {
         let after = self.block_with(&ty.results);
         let arity = ty.results.len();
         self.control.push(Control {
-            kind: Kind::Function,
+            kind: ControlKind::Function,
             target: after,
             arity,
             after: Some(after),
@@ -90,7 +92,7 @@ impl Translator<'_> {
                 let (params, results) = self.block_type(*blockty);
                 let after = self.block_with(&results);
                 self.push_control(
-                    Kind::Block,
+                    ControlKind::Block,
                     after,
                     results.len(),
                     Some(after),
@@ -101,7 +103,14 @@ impl Translator<'_> {
             Operator::TryTable { try_table } => {
                 let (params, results) = self.block_type(try_table.ty);
                 let (after, arity) = (self.block_with(&results), results.len());
-                self.push_control(Kind::TryTable, after, arity, Some(after), &params, &results);
+                self.push_control(
+                    ControlKind::TryTable,
+                    after,
+                    arity,
+                    Some(after),
+                    &params,
+                    &results,
+                );
                 self.begin_try_table(try_table);
             }
             Operator::Loop { blockty } => {
@@ -112,7 +121,7 @@ impl Translator<'_> {
                 self.b.ins().jump(header, &block_args(&values));
                 self.b.switch_to_block(header);
                 self.stack.extend_from_slice(self.b.block_params(header));
-                self.push_control(Kind::Loop, header, params.len(), None, &params, &results);
+                self.push_control(ControlKind::Loop, header, params.len(), None, &params, &results);
                 self.check_fuel();
                 self.interruption_point();
             }
@@ -124,7 +133,7 @@ impl Translator<'_> {
                 self.b.ins().brif(condition, then, &[], other, &[]);
                 let values = self.stack[self.stack.len() - params.len()..].to_vec();
                 self.push_control(
-                    Kind::If(Some((other, values))),
+                    ControlKind::If(Some((other, values))),
                     after,
                     results.len(),
                     Some(after),
@@ -227,7 +236,7 @@ impl Translator<'_> {
 
     fn push_control(
         &mut self,
-        kind: Kind,
+        kind: ControlKind,
         target: Block,
         arity: usize,
         after: Option<Block>,
@@ -344,7 +353,9 @@ impl Translator<'_> {
         let covered = self.control.last().expect("else belongs to an if").covered_before;
         self.uncover(covered, covered);
         let control = self.control.last_mut().expect("else belongs to an if");
-        let Kind::If(other) = &mut control.kind else { unreachable!("else belongs to an if") };
+        let ControlKind::If(other) = &mut control.kind else {
+            unreachable!("else belongs to an if")
+        };
         let (other, params) = other.take().expect("an if has one else");
         self.stack.truncate(control.height);
         self.stack.extend(params);
@@ -354,7 +365,7 @@ impl Translator<'_> {
 
     fn end(&mut self) {
         let reachable = self.unreachable_depth.is_none();
-        if let Kind::If(other @ Some(_)) =
+        if let ControlKind::If(other @ Some(_)) =
             &mut self.control.last_mut().expect("end belongs to a block").kind
         {
             // An `if` without `else` passes its parameters on.
@@ -375,16 +386,16 @@ impl Translator<'_> {
         let control = self.control.pop().expect("end belongs to a block");
         let covered = match control.kind {
             // Only the last operator in it leads here.
-            Kind::Loop => {
+            ControlKind::Loop => {
                 self.open_loops -= 1;
                 usize::MAX
             }
             // From any place in it exceptions come to where they are caught.
-            Kind::TryTable => control.covered_before,
+            ControlKind::TryTable => control.covered_before,
             _ => control.covered_after.unwrap_or(usize::MAX),
         };
         self.uncover(covered, covered.min(control.covered_least));
-        if let Kind::TryTable = control.kind {
+        if let ControlKind::TryTable = control.kind {
             self.end_try_table(control.height);
         }
         match control.after {
@@ -400,7 +411,7 @@ impl Translator<'_> {
                 self.stack.truncate(control.height);
                 self.stack.extend_from_slice(self.b.block_params(after));
                 self.unreachable_depth = None;
-                if let Kind::Function = control.kind {
+                if let ControlKind::Function = control.kind {
                     self.return_values();
                 }
             }

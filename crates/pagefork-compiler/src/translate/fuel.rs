@@ -10,7 +10,7 @@ use pagefork_layout::trap::TrapCode;
 use wasmparser::Operator;
 
 use super::Translator;
-use super::address::Region;
+use super::address::AliasClass;
 
 impl Translator<'_> {
     /// Notes what `op` costs, and pays where the straight code ends.
@@ -30,7 +30,7 @@ impl Translator<'_> {
             return;
         }
         let activation = self.link_word(types::I64, link::ACTIVATION);
-        let flags = self.flags(Region::Link);
+        let flags = self.flags(AliasClass::Link);
         let left = self.b.ins().load(types::I64, flags, activation, activation::FUEL as i32);
         let empty = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
         self.trap_if(empty, TrapCode::OutOfFuel);
@@ -42,7 +42,7 @@ impl Translator<'_> {
             return;
         }
         let activation = self.link_word(types::I64, link::ACTIVATION);
-        let flags = self.flags(Region::Link);
+        let flags = self.flags(AliasClass::Link);
         let left = self.b.ins().load(types::I64, flags, activation, activation::FUEL as i32);
         let left = self.b.ins().iadd_imm_s(left, -owed);
         self.b.ins().store(flags, left, activation, activation::FUEL as i32);

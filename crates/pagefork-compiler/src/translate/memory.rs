@@ -1,3 +1,5 @@
+//! Loads and stores of memories, and their sizes.
+
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use pagefork_layout::link::Service;
 use wasmparser::{MemArg, Operator};

@@ -47,9 +47,10 @@ pub(crate) use self::bodies::BodyKind;
 use self::bounds::Covered;
 use self::control::Control;
 use self::exceptions::LandingPad;
-use crate::effort::FunctionEffort;
-use crate::parse::{Body, Parsed, heap_type, val_type};
-use crate::{CompileError, CompileOptions};
+use crate::base::effort::FunctionEffort;
+use crate::base::error::CompileError;
+use crate::base::options::CompileOptions;
+use crate::parse::{DefinedBody, Parsed, heap_type, val_type};
 
 /// What translation needs to know of the module.
 #[derive(Clone, Copy)]
@@ -96,7 +97,7 @@ pub(crate) enum Symbol {
     /// A function of the index space.
     Function(u32),
     /// Its other body.
-    Comparing(u32),
+    Checked(u32),
     /// The stub that calls a foreign reference of this canonical type.
     Foreign(u32),
     /// The stub that calls a function of this canonical type of another instance.
@@ -121,7 +122,7 @@ impl Symbol {
             Self::Throw => UserExternalName::new(4, 0),
             Self::Copy(memory) => UserExternalName::new(5, memory),
             Self::Fill(memory) => UserExternalName::new(6, memory),
-            Self::Comparing(index) => UserExternalName::new(7, index),
+            Self::Checked(index) => UserExternalName::new(7, index),
         }
     }
 
@@ -135,7 +136,7 @@ impl Symbol {
             4 => Some(Self::Throw),
             5 => Some(Self::Copy(name.index)),
             6 => Some(Self::Fill(name.index)),
-            7 => Some(Self::Comparing(name.index)),
+            7 => Some(Self::Checked(name.index)),
             _ => None,
         }
     }
@@ -161,7 +162,7 @@ impl Scratch {
 /// types of which it calls references.
 pub(crate) fn translate(
     module: ModuleContext<'_>,
-    body: &Body<'_>,
+    body: &DefinedBody<'_>,
     kind: BodyKind,
     context: &mut Context,
     scratch: &mut Scratch,
@@ -346,7 +347,7 @@ impl<'a> Translator<'a> {
             return *known;
         }
         let signature = match symbol {
-            Symbol::Function(index) | Symbol::Comparing(index) => {
+            Symbol::Function(index) | Symbol::Checked(index) => {
                 signature(self.module.info.function_type(index))
             }
             Symbol::Foreign(ty) => foreign_signature(&self.module.info.types[ty as usize]),

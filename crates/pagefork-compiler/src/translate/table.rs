@@ -1,3 +1,5 @@
+//! Tables and references.
+
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, types};
 use pagefork_layout::link::Service;

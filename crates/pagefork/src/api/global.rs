@@ -1,6 +1,6 @@
 //! Globals as embedders make, read and write them.
 
-use pagefork_layout::module::{ConstExpr, Export, GlobalType, Item, ModuleInfo};
+use pagefork_layout::module::{ConstExpr, ExportInfo, GlobalType, Item, ModuleInfo};
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
@@ -50,7 +50,7 @@ impl Global {
                 true => ConstExpr::Null,
                 false => ConstExpr::Bits(cell.u128()),
             }],
-            exports: vec![Export { name: "global".to_owned(), item: Item::Global(0) }],
+            exports: vec![ExportInfo { name: "global".to_owned(), item: Item::Global(0) }],
             ..ModuleInfo::default()
         };
         let module = Module::without_code(&store.engine, info)?;

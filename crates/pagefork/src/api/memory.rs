@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr;
 
-use pagefork_layout::module::{Export, Item, MemoryType, ModuleInfo};
+use pagefork_layout::module::{ExportInfo, Item, MemoryType, ModuleInfo};
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_pages::{ExternalWriter, Slot};
 
@@ -54,7 +54,7 @@ impl Memory {
         }
         let info = ModuleInfo {
             memories: vec![ty],
-            exports: vec![Export { name: "memory".to_owned(), item: Item::Memory(0) }],
+            exports: vec![ExportInfo { name: "memory".to_owned(), item: Item::Memory(0) }],
             ..ModuleInfo::default()
         };
         let module = Module::without_code(&store.engine, info)?;

@@ -1,6 +1,6 @@
 //! Tables as embedders make, read and write them.
 
-use pagefork_layout::module::{Export, Item, ModuleInfo, TableType, ValType};
+use pagefork_layout::module::{ExportInfo, Item, ModuleInfo, TableType, ValType};
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::cell::Cell;
@@ -50,7 +50,7 @@ impl Table {
         let word = element.to_cell(store, store.next_ordinal())?.low;
         let info = ModuleInfo {
             tables: vec![ty],
-            exports: vec![Export { name: "table".to_owned(), item: Item::Table(0) }],
+            exports: vec![ExportInfo { name: "table".to_owned(), item: Item::Table(0) }],
             ..ModuleInfo::default()
         };
         let module = Module::without_code(&store.engine, info)?;

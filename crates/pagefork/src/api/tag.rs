@@ -1,6 +1,6 @@
 //! Tags of exceptions as embedders make them.
 
-use pagefork_layout::module::{Export, FuncType, Item, ModuleInfo};
+use pagefork_layout::module::{ExportInfo, FuncType, Item, ModuleInfo};
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
@@ -24,7 +24,7 @@ impl Tag {
         let info = ModuleInfo {
             types: vec![ty],
             tags: vec![0],
-            exports: vec![Export { name: "tag".to_owned(), item: Item::Tag(0) }],
+            exports: vec![ExportInfo { name: "tag".to_owned(), item: Item::Tag(0) }],
             ..ModuleInfo::default()
         };
         let module = Module::without_code(&store.engine, info)?;

@@ -109,7 +109,7 @@ fn pieces<'a>(
     code.functions.iter().map(move |range| {
         let (start, size) = (range.start as usize, range.size as usize);
         let name = match range.kind {
-            CodeKind::Function(index) | CodeKind::Comparing(index) => {
+            CodeKind::Function(index) | CodeKind::Checked(index) => {
                 match imports.get(index as usize) {
                     Some(import) => format!("import {}.{}", import.module, import.name),
                     None => info

@@ -70,7 +70,7 @@ impl WasmBacktrace {
         };
         let module = &instance.module;
         let Some(range) = module.code().range_at(offset) else { return };
-        let (CodeKind::Function(function) | CodeKind::Comparing(function)) = range.kind else {
+        let (CodeKind::Function(function) | CodeKind::Checked(function)) = range.kind else {
             return;
         };
         if function < module.info().imported_functions {

@@ -716,7 +716,7 @@ impl InstanceData {
         let any = own
             .filter(|(memory, _)| !memory.memory64)
             .any(|(_, index)| slot.memory_accessible(index) > slot.memory_size(index));
-        let word = slot.link().wrapping_add(link::BEYOND as usize).cast::<u32>();
+        let word = slot.link().wrapping_add(link::ACCESSIBLE_PAST_SIZE as usize).cast::<u32>();
         // SAFETY: the word is in the link zone, aligned, and nobody writes it but the
         // store's owner.
         unsafe { word.write(any.into()) };

@@ -1,3 +1,5 @@
+//! Conversions between vectors of different lanes.
+
 use cranelift_codegen::ir::types::{F32X4, F64X2, I8X16, I16X8, I32X4, I64X2};
 use cranelift_codegen::ir::{ConstantData, InstBuilder, Type, Value};
 use wasmparser::Operator;

@@ -1,3 +1,5 @@
+//! Operators that take vectors apart, put them together or rearrange their lanes.
+
 use cranelift_codegen::ir::types::{F32X4, F64X2, I8, I8X16, I16, I16X8, I32, I32X4, I64X2};
 use cranelift_codegen::ir::{ConstantData, InstBuilder, Type, Value};
 use wasmparser::Operator;

@@ -1,3 +1,5 @@
+//! Loads and stores of vectors and their lanes.
+
 use cranelift_codegen::ir::immediates::Offset32;
 use cranelift_codegen::ir::types::{I8X16, I16X8, I32X4, I64X2};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};

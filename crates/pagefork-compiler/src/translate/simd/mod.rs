@@ -1,3 +1,5 @@
+//! Vector operators.
+
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::types::{F32X4, F64X2, I8X16, I16X8, I32, I32X4, I64X2};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value};

@@ -1,3 +1,5 @@
+//! The bytes that an instance starts with, and the steps that each spawn has to take.
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -68,7 +70,7 @@ pub fn initial_image(
     imported_globals: &[Option<u128>],
 ) -> Instantiation {
     let mut writer =
-        Writer { info, layout, imported_globals, globals: Vec::new(), pages: BTreeMap::new() };
+        ImageWriter { info, layout, imported_globals, globals: Vec::new(), pages: BTreeMap::new() };
     let mut steps = Vec::new();
     writer.header();
     writer.globals(&mut steps);
@@ -81,7 +83,7 @@ pub fn initial_image(
     Instantiation { image: writer.finish(), steps }
 }
 
-struct Writer<'a> {
+struct ImageWriter<'a> {
     info: &'a ModuleInfo,
     layout: &'a SlotLayout,
     imported_globals: &'a [Option<u128>],
@@ -91,7 +93,7 @@ struct Writer<'a> {
     pages: BTreeMap<i64, Box<[u8]>>,
 }
 
-impl Writer<'_> {
+impl ImageWriter<'_> {
     fn header(&mut self) {
         let (info, parts) = (self.info, self.layout.state_parts);
         self.write(state::LINK_OFFSET.into(), &self.layout.link_offset().to_le_bytes());

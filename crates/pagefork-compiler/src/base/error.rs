@@ -1,3 +1,5 @@
+//! Why a module is refused.
+
 use pagefork_layout::slot::SlotTooLarge;
 use pagefork_layout::text::OneLine;
 
@@ -40,7 +42,7 @@ pub enum CompileError {
         /// Why.
         message: String,
     },
-    /// Compiling the module would cost too much: see [`CompileLimits`](crate::CompileLimits).
+    /// Compiling the module would cost too much: see [`CompileLimits`](crate::base::effort::CompileLimits).
     #[error(
         "the module is too costly to compile: with function {function} come {estimate} {what} by \
          estimate, more than {limit} (at byte offset {offset:#x}): make it smaller, or raise the \

@@ -1,8 +1,10 @@
+//! Which proposals are accepted, and how code is made.
+
 use pagefork_layout::slot::SlotLimits;
 use serde::{Deserialize, Serialize};
 use wasmparser::WasmFeatures;
 
-use crate::CompileLimits;
+use crate::base::effort::CompileLimits;
 
 /// How modules are compiled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,15 +54,16 @@ impl Default for CompileOptions {
 /// What stops accesses of 32-bit memories beyond their size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Bounds {
-    /// Inaccessible pages.
+    /// Guard pages: an access beyond the size faults.
     #[default]
-    Guards,
-    /// Every access is compared with the size: for memories that are accessible beyond it.
-    Explicit,
-    /// Functions have a body of either kind, and choose when they are called: that which
-    /// compares while [more is accessible](pagefork_layout::link::BEYOND) than the
-    /// instance's memories have. Accesses of imported memories are always compared.
-    Both,
+    Guarded,
+    /// Code compares every access with the size, so memories may be accessible beyond it.
+    Checked,
+    /// Each function has a guarded and a checked body. Which one runs is decided when it is
+    /// called: the checked one while
+    /// [more is accessible](pagefork_layout::link::ACCESSIBLE_PAST_SIZE) than the instance's
+    /// memories have. Accesses of imported memories are checked in both.
+    Dual,
 }
 
 /// A switch for each proposal that WebAssembly 2.0 and 3.0 took in, but for

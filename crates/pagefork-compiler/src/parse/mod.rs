@@ -1,8 +1,10 @@
+//! From bytes to a description of the module and the bodies of its functions.
+
 use std::collections::HashMap;
 
 use pagefork_layout::code::DebugInfo;
 use pagefork_layout::module::{
-    ConstExpr, ConstOp, DataSegment, ElementSegment, Export, FuncType, GlobalType, HeapType,
+    ConstExpr, ConstOp, DataSegment, ElementSegment, ExportInfo, FuncType, GlobalType, HeapType,
     Import, IntWidth, Item, MemoryType, ModuleInfo, RefType, SegmentMode, TableType, ValType,
 };
 use wasmparser::{
@@ -11,7 +13,9 @@ use wasmparser::{
     TableInit, TypeRef, ValidPayload, Validator, ValidatorResources,
 };
 
-use crate::{CompileError, Features, Progress};
+use crate::base::error::CompileError;
+use crate::base::options::Features;
+use crate::base::progress::Progress;
 
 /// A module whose sections are valid; its bodies are validated as they are
 /// translated.
@@ -20,7 +24,7 @@ pub(crate) struct Parsed<'a> {
     /// For each of the module's own type indices, the canonical one.
     pub(crate) canonical_types: Vec<u32>,
     /// The functions the module defines, in order.
-    pub(crate) bodies: Vec<Body<'a>>,
+    pub(crate) bodies: Vec<DefinedBody<'a>>,
     /// Debug information, without what only the compiler can say.
     pub(crate) debug: DebugInfo,
     /// Who wants to know how many of them are compiled.
@@ -28,7 +32,7 @@ pub(crate) struct Parsed<'a> {
 }
 
 /// A function body that is still to be validated.
-pub(crate) struct Body<'a> {
+pub(crate) struct DefinedBody<'a> {
     pub(crate) to_validate: FuncToValidate<ValidatorResources>,
     pub(crate) body: FunctionBody<'a>,
 }
@@ -48,7 +52,7 @@ pub(crate) fn parse<'a>(wasm: &'a [u8], features: &Features) -> Result<Parsed<'a
     for payload in parser.parse_all(wasm) {
         let payload = payload?;
         if let ValidPayload::Func(to_validate, body) = validator.payload(&payload)? {
-            sections.bodies.push(Body { to_validate, body });
+            sections.bodies.push(DefinedBody { to_validate, body });
             continue;
         }
         sections.section(payload)?;
@@ -63,7 +67,7 @@ struct Sections<'a> {
     canonical_types: Vec<u32>,
     /// Canonical indices by type, where [`ITSELF`] stands for the type's own.
     canonical: HashMap<FuncType, u32>,
-    bodies: Vec<Body<'a>>,
+    bodies: Vec<DefinedBody<'a>>,
     debug: DebugInfo,
 }
 
@@ -129,7 +133,7 @@ impl<'a> Sections<'a> {
                         ExternalKind::Tag => Item::Tag(export.index),
                         _ => return Err(unsupported("an export of this kind", 0)),
                     };
-                    self.info.exports.push(Export { name: export.name.to_owned(), item });
+                    self.info.exports.push(ExportInfo { name: export.name.to_owned(), item });
                 }
             }
             Payload::StartSection { func, .. } => self.info.start = Some(func),

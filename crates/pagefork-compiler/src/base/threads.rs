@@ -1,3 +1,5 @@
+//! The threads that share out work.
+
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -19,7 +19,7 @@ use cranelift_codegen::flowgraph::ControlFlowGraph;
 use cranelift_codegen::ir::{Block, Function, Inst, Opcode, Value, types};
 use cranelift_codegen::traversals::Dfs;
 
-use crate::translate::address::Region;
+use crate::translate::address::AliasClass;
 
 /// A value that would be wrong after a move.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -254,7 +254,7 @@ fn is_source(func: &Function, inst: Inst) -> bool {
                 .inst_results(inst)
                 .iter()
                 .any(|value| func.dfg.value_type(*value) == types::I64);
-            wide && opcode == Opcode::Load && region == Some(Region::Link.id())
+            wide && opcode == Opcode::Load && region == Some(AliasClass::Link.id())
         }
         _ => false,
     }

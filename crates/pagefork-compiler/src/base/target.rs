@@ -1,3 +1,5 @@
+//! The machine that code is made for.
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -6,7 +8,8 @@ use cranelift_codegen::settings::{self, Configurable};
 use serde::{Deserialize, Serialize};
 use target_lexicon::{Architecture, BinaryFormat, Environment, OperatingSystem, Triple, Vendor};
 
-use crate::{CompileError, CompileOptions};
+use crate::base::error::CompileError;
+use crate::base::options::CompileOptions;
 
 /// The machine that code is made for: a fixed level, so that code images move
 /// between machines, x86-64-v3 where this machine has it and v2 below.

@@ -1,3 +1,5 @@
+//! How far a compilation is.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How far compilations are, counted in functions: for who waits. Several

@@ -18,7 +18,7 @@ use cranelift_codegen::loop_analysis::LoopAnalysis;
 
 use wasmparser::Operator;
 
-use crate::CompileError;
+use crate::base::error::CompileError;
 
 /// What compiling one module may cost. The code does not depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,175 @@
+//! From bodies to machine code, in parallel, and from there to one text.
+
+/// One function, through Cranelift.
+mod function;
+/// One text of all functions.
+mod link;
+/// The small functions around those of the module: entries, imports, traps.
+mod stubs;
+/// The proof that suspended frames can be moved.
+mod relocatable;
+/// Where functions start, for the sake of their loops.
+mod placement;
+/// The bytes that an instance starts with.
+pub(crate) mod image;
+
+use std::collections::BTreeSet;
+
+use cranelift_codegen::Context;
+use cranelift_codegen::control::ControlPlane;
+use pagefork_layout::code::{CodeImage, CodeKind};
+use pagefork_layout::module::{ConstExpr, Item, ModuleInfo};
+use pagefork_layout::slot::SlotLayout;
+use serde::{Deserialize, Serialize};
+
+use self::function::{compile_all, failed};
+pub(crate) use self::link::TEXT_SIZE_MAX;
+use crate::base::effort::{Effort, FunctionEffort};
+use crate::base::error::CompileError;
+use crate::base::options::CompileOptions;
+use crate::base::progress::Progress;
+use crate::base::{target, threads};
+use crate::parse::{Parsed, parse};
+use crate::translate::{BodyKind, ModuleContext, Scratch, Symbol, translate};
+
+/// A compiled module: what it declares, how its slots are laid out, and its code.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CompiledModule {
+    /// Everything the module declares.
+    pub info: ModuleInfo,
+    /// The layout of its instances' slots.
+    pub layout: SlotLayout,
+    /// Its machine code.
+    pub code: CodeImage,
+}
+
+/// Validates and compiles a module, on all threads of rayon's current pool.
+///
+/// # Errors
+/// If the bytes are no valid module, if it uses a proposal that is switched off
+/// or unknown (the error names it and the byte offset), if it is too large, or if
+/// compiling it costs more than [`CompileOptions::cost`] allows.
+pub fn compile(wasm: &[u8], options: &CompileOptions) -> Result<CompiledModule, CompileError> {
+    compile_with_progress(wasm, options, &Progress::new())
+}
+
+/// As [`compile`]; another thread can see in `progress` how far it is.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_with_progress(
+    wasm: &[u8],
+    options: &CompileOptions,
+    progress: &Progress,
+) -> Result<CompiledModule, CompileError> {
+    let effort = Effort::new(options.cost);
+    let mut parsed = parse(wasm, &options.features)?;
+    progress.expect(parsed.bodies.len() as u64);
+    parsed.progress = Some(progress);
+    let layout = SlotLayout::new(&parsed.info, &options.limits)?;
+    let code = threads::on_all(|| build(&parsed, &layout, options, &effort))?;
+    Ok(CompiledModule { info: parsed.info, layout, code })
+}
+
+/// The debug information in these bytes of a text; `None` if there is none, or
+/// none that makes sense.
+pub fn debug_info(bytes: &[u8]) -> Option<pagefork_layout::code::DebugInfo> {
+    postcard::from_bytes(bytes).ok()
+}
+
+/// The optimised Cranelift IR of every function the module defines, as text: for
+/// tests and for looking at.
+///
+/// # Errors
+/// As [`compile`].
+pub fn optimised_ir(wasm: &[u8], options: &CompileOptions) -> Result<String, CompileError> {
+    let parsed = parse(wasm, &options.features)?;
+    let layout = SlotLayout::new(&parsed.info, &options.limits)?;
+    let isa = target::isa(options)?;
+    let module = ModuleContext::new(&parsed, &layout, options, &*isa);
+    let effort = Effort::new(options.cost);
+    let mut scratch = Scratch::default();
+    let mut text = String::new();
+    for body in &parsed.bodies {
+        let mut context = Context::new();
+        let kinds = if module.is_dual() { BodyKind::DUAL } else { &[BodyKind::Only] };
+        for kind in kinds {
+            context.clear();
+            let mut spent = FunctionEffort::new(&effort, body.to_validate.index);
+            translate(module, body, *kind, &mut context, &mut scratch, &mut spent)?;
+            context
+                .optimize(module.isa, &mut ControlPlane::default())
+                .map_err(|error| failed(body.to_validate.index, &error))?;
+            text += &context.func.display().to_string();
+        }
+    }
+    Ok(text)
+}
+
+/// Compiles everything a module needs.
+fn build(
+    parsed: &Parsed<'_>,
+    layout: &SlotLayout,
+    options: &CompileOptions,
+    effort: &Effort,
+) -> Result<CodeImage, CompileError> {
+    let isa = target::isa(options)?;
+    let mut module = ModuleContext::new(parsed, layout, options, &*isa);
+
+    let imported = parsed.info.imported_functions;
+    let functions = imported..parsed.info.functions.len() as u32;
+    let entries = entered_types(&parsed.info).into_iter().map(CodeKind::Entry);
+    let mut units: Vec<CodeKind> =
+        functions.clone().map(CodeKind::Function).chain(entries).collect();
+    if module.is_dual() {
+        units.extend(functions.map(CodeKind::Checked));
+    }
+    let mut compiled = compile_all(module, parsed, effort, units)?;
+
+    // Only now it is known what the stubs for imports must do.
+    module.catches = compiled.iter().any(|unit| !unit.handlers.is_empty());
+    let imports = (0..imported).map(CodeKind::Function);
+    compiled.extend(compile_all(module, parsed, effort, imports.collect())?);
+
+    // What the code turned out to need, and what that needs.
+    let mut made = BTreeSet::new();
+    loop {
+        let needed = compiled.iter().flat_map(|unit| {
+            let called = unit.called_types.iter().map(|ty| Symbol::Foreign(*ty));
+            called.chain(unit.relocations.iter().map(|(_, symbol)| *symbol))
+        });
+        let needed: BTreeSet<Symbol> = needed.filter(|symbol| !made.contains(symbol)).collect();
+        let more = needed.iter().filter_map(|symbol| match *symbol {
+            Symbol::Function(_) | Symbol::Checked(_) => None,
+            Symbol::Foreign(ty) => Some(CodeKind::Foreign(ty)),
+            Symbol::Cross(ty) => Some(CodeKind::Cross(ty)),
+            Symbol::Throw => Some(CodeKind::Throw),
+            Symbol::Trap(code) => Some(CodeKind::Trap(code)),
+            Symbol::Copy(memory) => Some(CodeKind::Copy(memory)),
+            Symbol::Fill(memory) => Some(CodeKind::Fill(memory)),
+        });
+        let more: Vec<CodeKind> = more.collect();
+        if more.is_empty() {
+            break;
+        }
+        compiled.extend(compile_all(module, parsed, effort, more)?);
+        made.extend(needed);
+    }
+    link::link(parsed, compiled)
+}
+
+/// Canonical types of the functions that can become known outside.
+pub(crate) fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
+    let exported = info.exports.iter().filter_map(|export| match export.item {
+        Item::Func(index) => Some(index),
+        _ => None,
+    });
+    let items = info.elements.iter().flat_map(|segment| segment.items.iter());
+    let inits = info.global_inits.iter().chain(info.table_inits.iter().flatten());
+    let referenced = items.chain(inits).filter_map(|expr| match expr {
+        ConstExpr::Func(index) => Some(*index),
+        _ => None,
+    });
+    let functions = exported.chain(referenced).chain(info.start);
+    functions.map(|index| info.functions[index as usize]).collect()
+}
