@@ -6,6 +6,7 @@ mod ci;
 mod differential;
 mod guests;
 mod host;
+mod package;
 mod sabotage;
 mod soak;
 mod sha256;
@@ -24,6 +25,8 @@ usage: cargo xtask COMMAND
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
   guests             fetch third-party guests, build SQLite and Go's; prints where they are
   guests --rebuild   rebuild guest/built from guest/*
+  man                man pages and shell completions, in target/package
+  package            these, a static binary, and a Debian package of all
 ";
 
 /// What a command returns: an error is a sentence that says what to do.
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
         ["differential", ref arguments @ ..] => differential::run(&host, arguments),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
         ["guests", "--rebuild"] => guests::rebuild(&host),
+        ["man"] => package::man(&host).map(|directory| println!("{}", directory.display())),
+        ["package"] => package::package(&host),
         _ => Err(USAGE.to_owned()),
     });
     match result {

@@ -21,6 +21,7 @@ const BYTES_MAX: usize = 512 * 1024;
 
 /// Crates that hold no unsafe code.
 const SAFE: &[&str] = &[
+    "crates/pagefork-cli/src/lib.rs",
     "crates/pagefork-cli/src/main.rs",
     "crates/pagefork-compiler/src/lib.rs",
     "crates/pagefork-debuginfo/src/lib.rs",

@@ -174,3 +174,15 @@ fn scripts_are_counted_and_failures_have_lines() {
     assert!(ended.stderr.contains("wrong.wast:2: result 0"), "{}", ended.stderr);
     assert_fails("wast none.wast", 1, &["none.wast"]);
 }
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("man");
+    std::fs::create_dir_all(&directory).unwrap();
+    clap_mangen::generate_to(pagefork_cli::grammar(), &directory).unwrap();
+    for command in pagefork_cli::grammar().get_subcommands() {
+        let name = format!("pagefork-{}", command.get_name());
+        let page = std::fs::read_to_string(directory.join(format!("{name}.1"))).unwrap();
+        assert!(page.contains(&format!(".TH {name} 1")) && page.contains(".SH OPTIONS"), "{page}");
+    }
+}

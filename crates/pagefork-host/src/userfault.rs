@@ -153,7 +153,7 @@ impl Userfault {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
         // SAFETY: the request takes flags and returns a new descriptor.
         let file = unsafe {
-            let file = libc::ioctl(device.as_raw_fd(), NEW.into(), flags);
+            let file = libc::ioctl(device.as_raw_fd(), NEW as libc::Ioctl, flags);
             if file < 0 {
                 return Err(last_errno());
             }
@@ -283,7 +283,8 @@ unsafe fn control_counting<T>(
 ) -> Result<usize, Errno> {
     let value: *mut T = value;
     // SAFETY: by this function's contract the request is one of a `T`, which `value` is.
-    let count = unsafe { libc::ioctl(file.as_raw_fd(), request.into(), value.cast::<c_void>()) };
+    let count =
+        unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, value.cast::<c_void>()) };
     usize::try_from(count).map_err(|_| last_errno())
 }
 

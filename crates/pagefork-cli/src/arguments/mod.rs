@@ -46,8 +46,15 @@ pub(crate) fn is_stdin(file: &Path) -> bool {
     file == Path::new("-")
 }
 
-/// The grammar itself, for what is made from it.
-pub(crate) fn grammar() -> clap::Command {
+/// The grammar of the command line, from which man pages and completions are generated.
+///
+/// # Examples
+///
+/// ```
+/// let grammar = pagefork_cli::grammar();
+/// assert!(grammar.get_subcommands().any(|command| command.get_name() == "serve"));
+/// ```
+pub fn grammar() -> clap::Command {
     Pagefork::command()
 }
 

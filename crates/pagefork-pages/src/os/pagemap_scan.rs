@@ -80,7 +80,8 @@ pub(crate) fn scan_private(
     let argument: *mut ScanArguments = &mut scan;
     // SAFETY: the request is of `ScanArguments`, changes no page, and writes at most
     // `region_count` regions, for which there is room.
-    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), SCAN.into(), argument.cast::<c_void>()) };
+    let count =
+        unsafe { libc::ioctl(pagemap.as_raw_fd(), SCAN as libc::Ioctl, argument.cast::<c_void>()) };
     let Ok(count) = usize::try_from(count) else {
         let error = std::io::Error::last_os_error();
         return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
