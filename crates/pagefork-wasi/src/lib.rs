@@ -1,28 +1,24 @@
 //! WASI preview 1 (`wasi_snapshot_preview1`) for Pagefork, with state that
 //! can be saved, restored and reset.
 //!
-//! 1. The core is independent of the engine: every function is a method of
-//!    [`WasiCtx`] that takes a [`GuestMemory`] and the guest's arguments, and
-//!    returns `Ok(())` or an [`Errno`]. [`add_to_linker`] is all the glue.
-//! 2. Whatever a guest passes is an allegation. No argument makes a function
-//!    panic; addresses that results go to are checked before anything
-//!    happens, so a call that fails with [`Errno::Fault`] did nothing.
-//! 3. A guest reaches the directories it was given and nothing else: paths
-//!    resolve beneath a directory handle, by cap-std, and an absolute path,
-//!    `..` above the directory, or a symbolic link that leads out, fails with
-//!    [`Errno::Perm`].
-//! 4. The state is plain data: a descriptor is a [`Description`] and a handle
-//!    that can be opened from it again. Offsets are kept here, never in the
-//!    host's file. Clocks and random numbers have no state at all.
+//! 1. Every function is a method of [`WasiCtx`] that takes a [`GuestMemory`] and the guest's
+//!    arguments, and returns `Ok(())` or an [`Errno`]. [`add_to_linker`] defines them as imports
+//!    of modules.
+//! 2. Every argument of a guest is checked. None makes a function panic. Addresses for results
+//!    are checked first, so a call that fails with [`Errno::Fault`] has changed nothing.
+//! 3. A guest reaches the directories that it was given and no other file: paths resolve
+//!    beneath a directory handle, by cap-std. An absolute path, `..` above the directory, or a
+//!    symbolic link that leads out fails with [`Errno::Perm`].
+//! 4. The state is plain data: a descriptor is a [`Description`] and a handle that can be opened
+//!    from it again. Offsets stand in the description, not in the host's file. Clocks and random
+//!    numbers have no state.
 //!
-//! All 46 functions exist; `proc_raise` is unsupported, as in other hosts.
-//! Sockets are those that the embedder passes in, and the connections that are
-//! accepted on them: a guest opens none itself. Paths and names are bytes, as
-//! on Linux; they need not be UTF-8.
+//! All 46 functions exist. `proc_raise` is not supported, as in other hosts. A guest opens no
+//! sockets: the embedder passes them in, and the guest accepts connections on them. Paths and
+//! names are bytes, as on Linux, and need not be UTF-8.
 //!
-//! A module is a command, whose `_start` is called once, or a reactor, which is
-//! set up and then called as often as one likes; [`initialize`] tells which,
-//! and sets it up.
+//! A module is a command, whose `_start` is called once, or a reactor, which is initialized once
+//! and then called any number of times. [`initialize`] tells which, and initializes a reactor.
 //!
 //! ```
 //! use pagefork_wasi::{GuestMemory, OutputKind, WasiCtx};
@@ -30,7 +26,7 @@
 //! let (output, stdout) = OutputKind::pipe();
 //! let mut ctx = WasiCtx::builder().arg("greet").stdout(stdout).build()?;
 //!
-//! // What a guest does to write "hi": an iovec at 8, the bytes at 0.
+//! // A guest writes "hi" by an iovec at 8 and the bytes at 0.
 //! let mut bytes = [0; 32];
 //! bytes[..2].copy_from_slice(b"hi");
 //! let mut memory = GuestMemory::new(&mut bytes[..]);
@@ -62,6 +58,6 @@ pub use state::descriptor::{Description, DescriptorOrigin};
 pub use state::grants::Permissions;
 pub use state::path::OpenMode;
 pub use state::stdio::{
-    InputPipe, InputReader, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,
+    InputPipe, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,
 };
 pub use state::strings::Environment;

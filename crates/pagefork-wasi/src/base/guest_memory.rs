@@ -1,5 +1,4 @@
-//! The guest's memory, and the only way to it: every address and size that a
-//! guest names is an allegation until a method here has checked it.
+//! The guest's memory. Its methods check every address and size that a guest passes.
 
 use std::ffi::OsStr;
 use std::io::IoSlice;
@@ -14,32 +13,43 @@ use crate::base::errno::Errno;
 /// Size of the longest path that the host takes, bytes, its NUL included.
 const PATH_SIZE_MAX: u32 = 4096;
 
-/// Count of buffers used by one read or write; more are left for the next
-/// call, as a short transfer always may.
+/// Count of buffers used by one read or write. The others are left for the next call, as after
+/// any short transfer.
 const IOVECS_MAX: usize = 1024;
 
-/// Largest count of buffers in one call, empty ones included; more is no honest use, and to
-/// look at half a billion takes seconds in which no guest can be stopped.
-const IOVECS_LOOKED_AT_MAX: u32 = 1 << 16;
+/// Largest count of buffers in one call, empty ones included. No serious program passes more,
+/// and to look at half a billion takes seconds during which the guest cannot be stopped.
+const IOVECS_COUNT_MAX: u32 = 1 << 16;
 
-/// Buffers up to this size, bytes, are filled elsewhere and copied: that costs less than
-/// a search for the pages that the kernel may have written.
-const SMALL: usize = 1024;
+/// Buffers of at most this size, bytes, are filled outside guest memory and copied. That costs
+/// less than a search for the pages that the kernel has written.
+const SMALL_SIZE: usize = 1024;
 
 /// Size of the largest transfer, bytes: what Linux moves in one system call.
 const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
 
 /// The bytes of a guest's memory, borrowed for one call.
 ///
-/// No method panics, whatever the addresses and sizes: out of bounds is
-/// [`Errno::Fault`].
+/// No address and no size makes a method panic: out of bounds is [`Errno::Fault`].
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{Errno, GuestMemory};
+///
+/// let mut bytes = [0; 16];
+/// let mut memory = GuestMemory::new(&mut bytes[..]);
+/// memory.write_u32(4, 7)?;
+/// assert_eq!(memory.read_u32(4), Ok(7));
+/// assert_eq!(memory.read_u32(14), Err(Errno::Fault));
+/// # Ok::<(), Errno>(())
+/// ```
 #[derive(Debug)]
 pub struct GuestMemory<'a> {
     memory: LocalMemory<'a>,
 }
 
-/// A buffer that lies within guest memory: made by [`GuestMemory::iovecs`],
-/// which has checked it.
+/// A buffer within guest memory, as [`GuestMemory::iovecs`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Address of the first byte.
@@ -54,7 +64,7 @@ impl<'a> GuestMemory<'a> {
         GuestMemory { memory: memory.into() }
     }
 
-    /// What tells when the guest is to be stopped.
+    /// Tells when the guest must stop.
     pub(crate) fn interruption(&self) -> Interruption<'a> {
         self.memory.interruption()
     }
@@ -98,20 +108,20 @@ impl<'a> GuestMemory<'a> {
         Ok(&mut self.memory.bytes_mut()[range])
     }
 
-    /// Has `fill` write the first bytes of a buffer and say how many that were. A small
-    /// buffer is filled elsewhere and copied, so that the kernel has written no page of
-    /// the guest and a reset need not search for it.
+    /// Calls `fill`, which writes the first bytes of a buffer and returns how many. A small
+    /// buffer is filled outside guest memory and copied: then the kernel has written no page
+    /// of the guest, and a reset need not search for it.
     ///
     /// # Errors
     ///
-    /// [`Errno::Fault`] if out of bounds, before `fill` is called; else what `fill` says.
+    /// [`Errno::Fault`] if out of bounds, before `fill` is called; else those of `fill`.
     pub(crate) fn fill(
         &mut self,
         Buffer { address, size }: Buffer,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         self.check(address, size as usize)?;
-        let mut small = [0; SMALL];
+        let mut small = [0; SMALL_SIZE];
         match small.get_mut(..size as usize) {
             Some(small) => {
                 let count = fill(small)?;
@@ -144,58 +154,15 @@ impl<'a> GuestMemory<'a> {
         self.write_bytes(address, words.map(u64::to_le_bytes).as_flattened())
     }
 
-    /// Reads a byte.
-    ///
-    /// # Errors
-    ///
-    /// [`Errno::Fault`] if out of bounds.
-    pub fn read_u8(&self, address: u32) -> Result<u8, Errno> {
-        self.read_array(address).map(u8::from_le_bytes)
-    }
-
-    /// Reads two bytes, little-endian.
-    ///
-    /// # Errors
-    ///
-    /// [`Errno::Fault`] if out of bounds.
-    pub fn read_u16(&self, address: u32) -> Result<u16, Errno> {
-        self.read_array(address).map(u16::from_le_bytes)
-    }
-
     /// Reads four bytes, little-endian.
     ///
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
     pub fn read_u32(&self, address: u32) -> Result<u32, Errno> {
-        self.read_array(address).map(u32::from_le_bytes)
-    }
-
-    /// Reads eight bytes, little-endian.
-    ///
-    /// # Errors
-    ///
-    /// [`Errno::Fault`] if out of bounds.
-    pub fn read_u64(&self, address: u32) -> Result<u64, Errno> {
-        self.read_array(address).map(u64::from_le_bytes)
-    }
-
-    /// Writes a byte.
-    ///
-    /// # Errors
-    ///
-    /// [`Errno::Fault`] if out of bounds.
-    pub fn write_u8(&mut self, address: u32, value: u8) -> Result<(), Errno> {
-        self.write_bytes(address, &[value])
-    }
-
-    /// Writes two bytes, little-endian.
-    ///
-    /// # Errors
-    ///
-    /// [`Errno::Fault`] if out of bounds.
-    pub fn write_u16(&mut self, address: u32, value: u16) -> Result<(), Errno> {
-        self.write_bytes(address, &value.to_le_bytes())
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.bytes(address, 4)?);
+        Ok(u32::from_le_bytes(bytes))
     }
 
     /// Writes four bytes, little-endian.
@@ -207,13 +174,16 @@ impl<'a> GuestMemory<'a> {
         self.write_bytes(address, &value.to_le_bytes())
     }
 
-    /// Writes eight bytes, little-endian.
+    /// Reads 64-bit words, little-endian.
     ///
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
-    pub fn write_u64(&mut self, address: u32, value: u64) -> Result<(), Errno> {
-        self.write_bytes(address, &value.to_le_bytes())
+    pub(crate) fn read_words<const N: usize>(&self, address: u32) -> Result<[u64; N], Errno> {
+        let mut words = [[0; 8]; N];
+        let range = self.range(address, 8 * N)?;
+        words.as_flattened_mut().copy_from_slice(&self.memory.bytes()[range]);
+        Ok(words.map(u64::from_le_bytes))
     }
 
     /// The path at an address, copied out.
@@ -237,16 +207,16 @@ impl<'a> GuestMemory<'a> {
         Ok(PathBuf::from(OsStr::from_bytes(bytes)))
     }
 
-    /// The buffers that an array of `iovec` or `ciovec` names, empty ones left
-    /// out, at most as many and as large as one system call takes.
+    /// The buffers that an array of `iovec` or `ciovec` names, without empty ones, at most as
+    /// many and as large as one system call takes.
     ///
     /// # Errors
     ///
-    /// [`Errno::Fault`] if the array, or a buffer that would be used, is out
-    /// of bounds, and [`Errno::Inval`] for more than 65536 buffers.
+    /// [`Errno::Fault`] if the array, or a buffer that would be used, is out of bounds, and
+    /// [`Errno::Inval`] for more than 65536 buffers.
     pub fn iovecs(&self, address: u32, count: u32) -> Result<Vec<Buffer>, Errno> {
         self.check_array(address, count, IOVEC_SIZE)?;
-        if count > IOVECS_LOOKED_AT_MAX {
+        if count > IOVECS_COUNT_MAX {
             return Err(Errno::Inval);
         }
         let mut buffers = Vec::with_capacity(IOVECS_MAX.min(count as usize));
@@ -269,13 +239,12 @@ impl<'a> GuestMemory<'a> {
         Ok(buffers)
     }
 
-    /// The buffers of a read or write, once the address that its size goes to
-    /// is known to be good.
+    /// The buffers of a read or write, after a check of the address at which its size will be
+    /// written.
     ///
     /// # Errors
     ///
-    /// As [`GuestMemory::iovecs`], and [`Errno::Fault`] if `result` is out of
-    /// bounds.
+    /// As [`GuestMemory::iovecs`], and [`Errno::Fault`] if `result` is out of bounds.
     pub fn transfer(&self, iovs: u32, count: u32, result: u32) -> Result<Vec<Buffer>, Errno> {
         self.check(result, 4)?;
         self.iovecs(iovs, count)
@@ -308,13 +277,6 @@ impl<'a> GuestMemory<'a> {
             _ => Err(Errno::Fault),
         }
     }
-
-    fn read_array<const N: usize>(&self, address: u32) -> Result<[u8; N], Errno> {
-        let range = self.range(address, N)?;
-        let mut array = [0; N];
-        array.copy_from_slice(&self.memory.bytes()[range]);
-        Ok(array)
-    }
 }
 
 #[cfg(test)]
@@ -325,11 +287,10 @@ mod tests {
     fn every_access_is_checked_at_its_last_byte() {
         let mut bytes = [0; 16];
         let mut memory = GuestMemory::new(&mut bytes[..]);
-        assert_eq!(memory.write_u64(8, 7), Ok(()));
-        assert_eq!(memory.read_u64(8), Ok(7));
-        assert_eq!(memory.write_u64(9, 7), Err(Errno::Fault));
-        assert_eq!(memory.read_u64(9), Err(Errno::Fault));
-        assert_eq!(memory.read_u8(16), Err(Errno::Fault));
+        assert_eq!(memory.write_words(8, [7]), Ok(()));
+        assert_eq!(memory.read_words(8), Ok([7]));
+        assert_eq!(memory.write_words(9, [7]), Err(Errno::Fault));
+        assert_eq!(memory.read_words::<1>(9), Err(Errno::Fault));
         assert_eq!(memory.read_u32(u32::MAX), Err(Errno::Fault));
         assert_eq!(memory.check(16, 0), Ok(()));
         assert_eq!(memory.check(17, 0), Err(Errno::Fault));
@@ -358,8 +319,8 @@ mod tests {
     fn more_buffers_than_a_program_has_are_not_looked_at() {
         let mut bytes = vec![0; 1 << 20];
         let memory = GuestMemory::new(&mut bytes[..]);
-        assert_eq!(memory.iovecs(0, IOVECS_LOOKED_AT_MAX), Ok(vec![]));
-        assert_eq!(memory.iovecs(0, IOVECS_LOOKED_AT_MAX + 1), Err(Errno::Inval));
+        assert_eq!(memory.iovecs(0, IOVECS_COUNT_MAX), Ok(vec![]));
+        assert_eq!(memory.iovecs(0, IOVECS_COUNT_MAX + 1), Err(Errno::Inval));
     }
 
     #[test]

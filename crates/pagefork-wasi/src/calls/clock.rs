@@ -18,7 +18,7 @@ impl WasiCtx {
         clock: u32,
         result: u32,
     ) -> Result<(), Errno> {
-        memory.write_u64(result, nanoseconds(clock_getres(host_clock(clock)?)))
+        memory.write_words(result, [nanoseconds(clock_getres(host_clock(clock)?))])
     }
 
     /// `clock_time_get`: writes the time of a clock, nanoseconds. The precision that the guest
@@ -37,7 +37,7 @@ impl WasiCtx {
         _precision_ns: u64,
         result: u32,
     ) -> Result<(), Errno> {
-        memory.write_u64(result, now_ns(host_clock(clock)?))
+        memory.write_words(result, [now_ns(host_clock(clock)?)])
     }
 }
 

@@ -20,9 +20,9 @@ use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
 /// Largest count of subscriptions in one call. No serious program passes more.
 const SUBSCRIPTIONS_MAX: u32 = 1 << 16;
 
-/// How long to sleep between two looks at an input pipe while host descriptors are waited for
-/// too. No system call waits for both.
-const PIPE_LOOK: Duration = Duration::from_millis(5);
+/// How long to sleep between two looks at an input source while host descriptors are waited
+/// for too. No system call waits for both.
+const SOURCE_INTERVAL: Duration = Duration::from_millis(5);
 
 impl WasiCtx {
     /// `poll_oneoff`: waits until at least one subscription has an event, and writes all
@@ -106,8 +106,7 @@ impl WasiCtx {
                 StdinKind::Null => Subject::Ready(0),
                 StdinKind::Inherit => Subject::Host(rustix::stdio::stdin(), PollFlags::IN),
                 StdinKind::Bytes(bytes) => Subject::Ready(unread(bytes, offset).len() as u64),
-                StdinKind::Pipe(reader) => Subject::Pipe(reader),
-                StdinKind::Source(source) => Subject::Pipe(&**source),
+                StdinKind::Source(source) => Subject::Source(&**source),
             },
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::IN),
             Handle::Socket(socket) => {
@@ -174,20 +173,19 @@ impl ClockDeadline {
 }
 
 impl Subscription {
+    /// Reads a subscription, as [`SUBSCRIPTION_SIZE`] draws it.
     fn read(memory: &GuestMemory<'_>, address: u32) -> Result<Subscription, Errno> {
         const ABSTIME: u16 = 1;
-        let userdata = memory.read_u64(address)?;
-        let wish = match memory.read_u8(address + 8)? {
-            0 => {
-                let clock = memory.read_u32(address + 16)?;
-                let timeout_ns = memory.read_u64(address + 24)?;
-                match memory.read_u16(address + 40)? {
-                    flags @ (0 | ABSTIME) => Wish::time(clock, timeout_ns, flags == ABSTIME),
-                    _ => return Err(Errno::Inval),
-                }
-            }
-            1 => Wish::Read(memory.read_u32(address + 16)?),
-            2 => Wish::Write(memory.read_u32(address + 16)?),
+        let [userdata, tag, number, timeout_ns, _precision, flags] = memory.read_words(address)?;
+        // Only the low bytes of these words have a meaning.
+        let (tag, number, flags) = (tag as u8, number as u32, flags as u16);
+        let wish = match tag {
+            0 => match flags {
+                flags @ (0 | ABSTIME) => Wish::time(number, timeout_ns, flags == ABSTIME),
+                _ => return Err(Errno::Inval),
+            },
+            1 => Wish::Read(number),
+            2 => Wish::Write(number),
             _ => return Err(Errno::Inval),
         };
         Ok(Subscription { userdata, wish })
@@ -232,7 +230,7 @@ enum Subject<'a> {
     Ready(u64),
     Failed(Errno),
     Time(ClockDeadline),
-    Pipe(&'a dyn InputSource),
+    Source(&'a dyn InputSource),
     Host(BorrowedFd<'a>, PollFlags),
 }
 
@@ -252,7 +250,7 @@ impl<'a> Subject<'a> {
             Subject::Ready(available) => Some(ready(*available)),
             Subject::Failed(error) => Some(Err(*error)),
             Subject::Time(deadline) => deadline.remaining().is_zero().then(|| ready(0)),
-            Subject::Pipe(reader) => reader.wait(Some(Duration::ZERO)).map(Ok),
+            Subject::Source(source) => source.wait(Some(Duration::ZERO)).map(Ok),
             Subject::Host(..) => hosts.next().flatten(),
         }
     }
@@ -265,14 +263,14 @@ fn block(subjects: &[Subject<'_>], longest: Option<Duration>) -> Result<(), Errn
         _ => None,
     };
     let timeout = subjects.iter().filter_map(remaining).chain(longest).min();
-    let pipe = subjects.iter().find_map(|subject| match subject {
-        Subject::Pipe(reader) => Some(reader),
+    let source = subjects.iter().find_map(|subject| match subject {
+        Subject::Source(source) => Some(source),
         _ => None,
     });
     let has_host = subjects.iter().any(|subject| subject.host().is_some());
-    match pipe {
-        Some(reader) if !has_host => drop(reader.wait(timeout)),
-        Some(_) => drop(poll_hosts(subjects, timeout.into_iter().chain([PIPE_LOOK]).min())?),
+    match source {
+        Some(source) if !has_host => drop(source.wait(timeout)),
+        Some(_) => drop(poll_hosts(subjects, timeout.into_iter().chain([SOURCE_INTERVAL]).min())?),
         None => drop(poll_hosts(subjects, timeout)?),
     }
     Ok(())

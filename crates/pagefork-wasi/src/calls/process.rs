@@ -7,9 +7,28 @@ use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 use crate::state::strings::Strings;
 
-/// A guest called `proc_exit`: the error that ends it, with its exit code.
+/// The error that ends a guest which called `proc_exit`, with its exit code.
 ///
-/// The embedder finds it by downcasting the error of the call.
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module, Store};
+/// use pagefork_wasi::{Exit, WasiCtx, add_to_linker};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+///     (func (export "_start") (call $exit (i32.const 3))))"#)?;
+/// let mut linker = Linker::new(&engine);
+/// add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+/// let mut store = Store::new(&engine, WasiCtx::builder().build()?);
+/// let instance = linker.instantiate(&mut store, &module)?;
+///
+/// let start = instance.get_typed_func::<(), ()>(&mut store, "_start")?;
+/// let error = start.call(&mut store, ()).unwrap_err();
+/// assert_eq!(error.downcast_ref::<Exit>(), Some(&Exit(3)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit(pub i32);
 
@@ -22,8 +41,8 @@ impl fmt::Display for Exit {
 impl std::error::Error for Exit {}
 
 impl WasiCtx {
-    /// `args_sizes_get`: writes the count of arguments, and the size of all
-    /// of them with a NUL each.
+    /// `args_sizes_get`: writes the count of arguments, and the size of all of them, each with
+    /// a NUL.
     ///
     /// # Errors
     ///
@@ -81,13 +100,12 @@ impl WasiCtx {
         write_strings(memory, &self.grants.variables.0, addresses, buffer)
     }
 
-    /// `proc_exit`: what ends the guest.
+    /// `proc_exit`: returns the error that ends the guest.
     pub fn proc_exit(&mut self, code: u32) -> Exit {
         Exit(code.cast_signed())
     }
 
-    /// `proc_raise`: sends a signal to the guest itself, which no guest can
-    /// handle.
+    /// `proc_raise`: would send a signal to the guest, but no guest can handle signals.
     ///
     /// # Errors
     ///
@@ -128,7 +146,7 @@ fn write_strings(
     memory.check(addresses, strings.len().saturating_mul(4))?;
     memory.write_bytes(buffer, strings.bytes())?;
     for (index, start) in (0..).zip(strings.starts()) {
-        // All of both is within memory, as checked.
+        // Both were checked to lie within memory.
         memory.write_u32(addresses + 4 * index, buffer + *start as u32)?;
     }
     Ok(())

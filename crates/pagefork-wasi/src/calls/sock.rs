@@ -14,17 +14,18 @@ use crate::state::descriptor::{Description, Descriptor, DescriptorOrigin, Handle
 use crate::state::socket::{Socket, peek, receive, send};
 
 impl WasiCtx {
-    /// `sock_accept`: accepts a connection and writes its descriptor, the
-    /// lowest number that is free. The only flag is [`FdFlags::NONBLOCK`], for
-    /// the connection; whether this call waits is a flag of the listener's.
+    /// `sock_accept`: accepts a connection and writes its descriptor, the lowest free number
+    /// that does not belong to a standard stream. The only flag is [`FdFlags::NONBLOCK`], for
+    /// the connection. Whether this call waits is a flag of the listener.
     ///
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Notsock`], [`Errno::Inval`] for a connection
     /// and for other flags, [`Errno::Notcapable`], [`Errno::Fault`],
-    /// [`Errno::Again`] if there is none and the listener is in non-blocking
-    /// mode, [`Errno::Intr`] if the embedder's check asks for it (see
-    /// [`WasiCtx::set_interrupt_check`]), and host errors.
+    /// [`Errno::Again`] if there is none and the listener is in non-blocking mode,
+    /// [`Errno::Mfile`] if the guest has as many descriptors as it may have, [`Errno::Intr`]
+    /// if the embedder's check asks for it (see [`WasiCtx::set_interrupt_check`]), and host
+    /// errors.
     pub fn sock_accept(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -47,16 +48,15 @@ impl WasiCtx {
         let accepted = blocking
             .until_ready(socket, PollFlags::IN, || accept_with(socket, SocketFlags::CLOEXEC))?;
         let rights = Rights::CONNECTION & listener.description.rights_inheriting;
-        let description = Description::new(origin, FileType::SocketStream, rights, Rights::empty());
-        let description = Description { flags, ..description };
+        let filetype = FileType::SocketStream;
+        let description = Description::new(origin, filetype, flags, rights, Rights::empty());
         let handle = Handle::Socket(Socket::Connection(Arc::new(accepted)));
         let accepted = self.table.insert(Descriptor { description, handle })?;
         memory.write_u32(result, accepted)
     }
 
-    /// `sock_recv`: receives into buffers and writes how many bytes, and the
-    /// flags of what was received, of which there are none: a stream has no
-    /// messages that could be cut off.
+    /// `sock_recv`: receives into buffers, and writes the number of bytes received and the
+    /// flags, which are 0: a stream has no messages that could be cut off.
     ///
     /// `WAITALL` has no effect on a peek, as POSIX allows.
     ///
@@ -88,17 +88,16 @@ impl WasiCtx {
         } else {
             receive(socket, memory, &buffers, flags.contains(ReceiveFlags::WAITALL), blocking)?
         };
-        memory.write_u16(flags_result, 0)?;
+        memory.write_bytes(flags_result, &[0; 2])?;
         memory.write_size(size_result, size)
     }
 
-    /// `sock_send`: sends from buffers and writes how many bytes were taken:
-    /// all of them, unless in non-blocking mode. There are no flags.
+    /// `sock_send`: sends from buffers and writes the number of bytes taken: all of them, unless
+    /// in non-blocking mode. There are no flags.
     ///
     /// # Errors
     ///
-    /// As [`WasiCtx::sock_recv`]; [`Errno::Pipe`] if nobody can receive any
-    /// more.
+    /// As [`WasiCtx::sock_recv`]; [`Errno::Pipe`] if the peer no longer receives.
     pub fn sock_send(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -124,9 +123,9 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], [`Errno::Notsock`], [`Errno::Notconn`] for a listener,
-    /// which others may share, [`Errno::Notcapable`], [`Errno::Inval`] for no
-    /// or unknown directions, and host errors.
+    /// [`Errno::Badf`], [`Errno::Notsock`], [`Errno::Notconn`] for a listener, which other
+    /// processes may share, [`Errno::Notcapable`], [`Errno::Inval`] for no or unknown
+    /// directions, and host errors.
     pub fn sock_shutdown(
         &mut self,
         _memory: &mut GuestMemory<'_>,

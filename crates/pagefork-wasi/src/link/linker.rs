@@ -9,7 +9,7 @@ use crate::state::ctx::WasiCtx;
 /// Name of the module that the functions are imported from.
 const MODULE: &str = "wasi_snapshot_preview1";
 
-/// A guest without a memory of the name by which WASI finds it.
+/// A guest exports no memory of the name by which WASI finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{function}` of `wasi_snapshot_preview1` needs the memory of its caller, \
@@ -20,8 +20,7 @@ pub struct NoMemory {
     pub function: &'static str,
 }
 
-/// A parameter of a function: a type of the core, and how WebAssembly passes
-/// it.
+/// The type of a parameter, and the type by which WebAssembly passes it.
 trait Parameter {
     type Raw;
 
@@ -71,16 +70,30 @@ macro_rules! define {
     };
 }
 
-/// Defines all 46 functions in a linker. `get` finds the state in the data of
-/// the store.
+/// Defines all 46 functions in a linker. `get` finds the state in the data of the store.
 ///
-/// A call by a module that exports no memory named `memory` fails with
-/// [`NoMemory`]. A guest that calls `proc_exit` ends with
-/// [`Exit`](crate::Exit), which `Error::downcast_ref` finds.
+/// A call by a module that exports no memory named `memory` fails with [`NoMemory`]. A guest
+/// that calls `proc_exit` ends with the error [`Exit`](crate::Exit).
 ///
 /// # Errors
 ///
-/// What [`Linker::func_wrap`] fails with, if one of the names is taken.
+/// Those of [`Linker::func_wrap`], if one of the names is taken.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker};
+/// use pagefork_wasi::WasiCtx;
+///
+/// struct Host {
+///     wasi: WasiCtx,
+///     requests: u64,
+/// }
+///
+/// let mut linker = Linker::new(&Engine::default());
+/// pagefork_wasi::add_to_linker(&mut linker, |host: &mut Host| &mut host.wasi)?;
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub fn add_to_linker<T: 'static>(
     linker: &mut Linker<T>,
     get: impl Fn(&mut T) -> &mut WasiCtx + Copy + Send + Sync + 'static,
@@ -147,7 +160,7 @@ pub fn add_to_linker<T: 'static>(
         MODULE,
         "proc_exit",
         move |mut caller: Caller<'_, T>, code: i32| -> Result<(), Error> {
-            // A guest that ran into a limit traps, whatever it says: see the end of this call.
+            // A guest that must stop traps at the end of this call. It cannot exit instead.
             if caller.interruption().is_requested() {
                 return Ok(());
             }
@@ -157,8 +170,7 @@ pub fn add_to_linker<T: 'static>(
     Ok(())
 }
 
-/// Calls a function of the core with the caller's memory, and makes its result
-/// an error code.
+/// Calls a method of the state with the caller's memory, and returns its error code.
 fn call<T: 'static>(
     caller: &mut Caller<'_, T>,
     get: impl Fn(&mut T) -> &mut WasiCtx,

@@ -1,22 +1,21 @@
-//! The two kinds of modules that WASI knows: programs that run once, and
-//! libraries that are set up and then called.
+//! The two kinds of modules in WASI: commands, which run once, and reactors, which are
+//! initialized and then called.
 
 use pagefork::{AsContextMut, Error, Instance};
 
-/// What a module is to WASI, told by its exports.
+/// The kind of a module, which its exports tell.
 ///
 /// ```text
-///               exports        to be called
-/// command       _start         _start, once; the instance is then used up
-/// reactor       _initialize    _initialize, once; then whatever else it exports
-///               neither        whatever it exports
+///               exports        calls
+/// command       _start         _start, once; then the instance is used up
+/// reactor       _initialize    _initialize, once; then any other export
+///               neither        any export
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramKind {
-    /// A program: it does its work in `_start`.
+    /// A program. It does its work in `_start`.
     Command,
-    /// A library: its functions are called one by one, and keep their state
-    /// between the calls.
+    /// A library. Its state stays between calls of its functions.
     Reactor,
 }
 
@@ -24,29 +23,26 @@ pub enum ProgramKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitializeError {
-    /// It would be both.
+    /// It exports the functions of both.
     #[error(
-        "the module exports both `_start` and `_initialize`, so that it is neither a program nor \
-         a library; link it as one of the two"
+        "the module exports both `_start` and `_initialize`, so it is neither a command nor a \
+         reactor; link it as one of the two"
     )]
     Both,
-    /// The function that it is to begin with is none.
-    #[error("`{name}` must be a function without parameters and results; link the module anew")]
+    /// Its `_start` or `_initialize` cannot be called.
+    #[error("`{name}` must be a function without parameters and results; link the module again")]
     NotAFunction {
         /// The export.
         name: &'static str,
     },
 }
 
-/// Tells what an instance is, and if it is a reactor, calls its `_initialize`:
-/// to be done once, before anything else of it is called.
-///
-/// A command has not run yet: call its `_start`.
+/// Returns the kind of an instance. Calls `_initialize` of a reactor, so it must be called once,
+/// before any function of the instance. A command has not run afterwards: call its `_start`.
 ///
 /// # Errors
 ///
-/// [`InitializeError`], and what `_initialize` fails with: a trap, or
-/// [`Exit`](crate::Exit).
+/// [`InitializeError`], and the errors of `_initialize`: a trap, or [`Exit`](crate::Exit).
 ///
 /// # Panics
 ///

@@ -36,12 +36,12 @@ pub enum BuildError {
          it must be a TCP or Unix stream socket that listens or is connected"
     )]
     Socket {
-        /// Its place in the order in which sockets were given.
+        /// Its index among the sockets that were given.
         index: usize,
         /// Why not.
         source: io::Error,
     },
-    /// This process was given no sockets to pass on.
+    /// This process has no sockets to pass on.
     #[error(
         "this process was given no sockets: `LISTEN_FDS` is not a count, or `LISTEN_PID` is of \
          another process; start it by socket activation, such as systemd's"

@@ -15,6 +15,9 @@ use crate::state::socket::Socket;
 use crate::state::stdio::{OutputKind, StdinKind};
 use crate::state::strings::{Environment, Strings};
 
+/// Count of descriptors that a guest can have if the embedder does not set another.
+const DESCRIPTORS_MAX: u32 = 1024;
+
 /// Builds a [`WasiCtx`]. By default, a guest gets no arguments, no environment, no directory,
 /// no socket and empty input, and its output is discarded.
 ///
@@ -31,31 +34,16 @@ use crate::state::strings::{Environment, Strings};
 /// let ctx = builder.build()?;
 /// # Ok::<(), pagefork_wasi::BuildError>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WasiCtxBuilder {
     args: Vec<Vec<u8>>,
     variables: Vec<(Vec<u8>, Vec<u8>)>,
     preopens: Vec<Preopen>,
     sockets: Vec<Socket>,
-    descriptors_max: u32,
+    descriptors_max: Option<u32>,
     stdin: StdinKind,
     stdout: OutputKind,
     stderr: OutputKind,
-}
-
-impl Default for WasiCtxBuilder {
-    fn default() -> Self {
-        WasiCtxBuilder {
-            args: Vec::new(),
-            variables: Vec::new(),
-            preopens: Vec::new(),
-            sockets: Vec::new(),
-            descriptors_max: 1024,
-            stdin: StdinKind::default(),
-            stdout: OutputKind::default(),
-            stderr: OutputKind::default(),
-        }
-    }
 }
 
 impl WasiCtx {
@@ -209,7 +197,7 @@ impl WasiCtxBuilder {
     /// # Ok::<(), pagefork_wasi::BuildError>(())
     /// ```
     pub fn descriptors_max(&mut self, count: u32) -> &mut Self {
-        self.descriptors_max = count;
+        self.descriptors_max = Some(count);
         self
     }
 
@@ -332,7 +320,7 @@ impl WasiCtxBuilder {
             variables.push(name, value)?;
         }
         let (preopens, sockets) = (self.preopens.clone(), self.sockets.clone());
-        let descriptors_max = self.descriptors_max;
+        let descriptors_max = self.descriptors_max.unwrap_or(DESCRIPTORS_MAX);
         let shared = Arc::new(SharedGrants { args, preopens, sockets, descriptors_max });
         Ok(WasiTemplate { shared, variables })
     }

@@ -186,14 +186,14 @@ impl Descriptor {
 }
 
 impl Description {
-    /// A descriptor at its start: without flags, at offset 0.
+    /// A descriptor at its start, at offset 0.
     pub(crate) fn new(
         origin: DescriptorOrigin,
         filetype: FileType,
+        flags: FdFlags,
         rights_base: Rights,
         rights_inheriting: Rights,
     ) -> Description {
-        let flags = FdFlags::empty();
         Description { origin, filetype, flags, rights_base, rights_inheriting, offset: 0 }
     }
 

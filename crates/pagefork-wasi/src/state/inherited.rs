@@ -32,19 +32,19 @@ pub(crate) fn read(
         || preadv2(host, &mut [IoSliceMut::new(&mut *into)], HOST_OFFSET, ReadWriteFlags::NOWAIT);
     let access = match retry_on_intr(&mut read_at_once) {
         Err(error @ (Host::AGAIN | Host::OPNOTSUPP | Host::NOSYS)) => {
-            Access::of(host, OFlags::RDONLY, error)?
+            HostAccess::of(host, OFlags::RDONLY, error)?
         }
         result => return Ok(result?),
     };
     match access {
-        Access::NoWait => blocking.until_ready(host, PollFlags::IN, read_at_once),
-        Access::Socket => blocking.until_ready(host, PollFlags::IN, || {
+        HostAccess::NoWait => blocking.until_ready(host, PollFlags::IN, read_at_once),
+        HostAccess::Socket => blocking.until_ready(host, PollFlags::IN, || {
             Ok(recv(host, &mut *into, RecvFlags::DONTWAIT)?.0)
         }),
-        Access::Reopened(own) => {
+        HostAccess::Reopened(own) => {
             blocking.until_ready(own.as_fd(), PollFlags::IN, || rustix::io::read(&own, &mut *into))
         }
-        Access::Plain | Access::SmallParts => {
+        HostAccess::Plain | HostAccess::SmallParts => {
             blocking.wait_for(host, PollFlags::IN)?;
             Ok(retry_on_intr(|| rustix::io::read(host, &mut *into))?)
         }
@@ -65,7 +65,7 @@ pub(crate) fn write(
         if access.is_none() {
             match retry_on_intr(|| write_without_waiting(host, part)) {
                 Err(error @ (Host::AGAIN | Host::OPNOTSUPP | Host::NOSYS)) => {
-                    access = Some(Access::of(host, OFlags::WRONLY, error)?);
+                    access = Some(HostAccess::of(host, OFlags::WRONLY, error)?);
                 }
                 result => return Ok(result?),
             }
@@ -75,7 +75,7 @@ pub(crate) fn write(
 }
 
 fn write_with(
-    access: &Access,
+    access: &HostAccess,
     host: BorrowedFd<'_>,
     part: &[IoSlice<'_>],
     blocking: Blocking<'_>,
@@ -84,12 +84,12 @@ fn write_with(
         blocking.until_ready(host, PollFlags::OUT, write)
     };
     match access {
-        Access::NoWait => until_ready(host, &|| write_without_waiting(host, part)),
-        Access::Socket => until_ready(host, &|| send_part(host, part)),
-        Access::Reopened(own) => until_ready(own.as_fd(), &|| writev(own, part)),
-        Access::Plain | Access::SmallParts => {
+        HostAccess::NoWait => until_ready(host, &|| write_without_waiting(host, part)),
+        HostAccess::Socket => until_ready(host, &|| send_part(host, part)),
+        HostAccess::Reopened(own) => until_ready(own.as_fd(), &|| writev(own, part)),
+        HostAccess::Plain | HostAccess::SmallParts => {
             blocking.wait_for(host, PollFlags::OUT)?;
-            let size_max = if let Access::Plain = access { PART_SIZE } else { PIPE_BUF };
+            let size_max = if let HostAccess::Plain = access { PART_SIZE } else { PIPE_BUF };
             Ok(with_part(part, size_max, |part| retry_on_intr(|| writev(host, part)))?)
         }
     }
@@ -100,7 +100,7 @@ fn write_without_waiting(host: BorrowedFd<'_>, part: &[IoSlice<'_>]) -> rustix::
 }
 
 /// How to use a descriptor for which the first call without waiting failed.
-enum Access {
+enum HostAccess {
     /// By such calls: the descriptor is a pipe that is empty or full.
     NoWait,
     /// By calls of sockets, which can be told not to wait.
@@ -113,21 +113,21 @@ enum Access {
     SmallParts,
 }
 
-impl Access {
-    fn of(host: BorrowedFd<'_>, access: OFlags, error: Host) -> Result<Access, Errno> {
+impl HostAccess {
+    fn of(host: BorrowedFd<'_>, access: OFlags, error: Host) -> Result<HostAccess, Errno> {
         let mode = rustix::fs::fstat(host)?.st_mode;
         Ok(match FileType::from_raw_mode(mode) {
-            FileType::Socket => Access::Socket,
-            FileType::Fifo if error == Host::AGAIN => Access::NoWait,
-            FileType::CharacterDevice if !host.is_terminal() => Access::Plain,
+            FileType::Socket => HostAccess::Socket,
+            FileType::Fifo if error == Host::AGAIN => HostAccess::NoWait,
+            FileType::CharacterDevice if !host.is_terminal() => HostAccess::Plain,
             FileType::Fifo | FileType::CharacterDevice => {
                 let path = format!("/proc/self/fd/{}", host.as_raw_fd());
                 let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 // `/proc` may not be mounted, and the file may not be ours to open.
                 let own = rustix::fs::open(path, flags, Mode::empty());
-                own.map_or(Access::SmallParts, Access::Reopened)
+                own.map_or(HostAccess::SmallParts, HostAccess::Reopened)
             }
-            _ => Access::Plain,
+            _ => HostAccess::Plain,
         })
     }
 }
@@ -180,8 +180,8 @@ mod tests {
                 let (host, blocking) = (writer.as_fd(), blocking(&check));
                 write_parts(&mut [IoSlice::new(&bytes)], |part, total| {
                     let access = match small_parts {
-                        true => Access::SmallParts,
-                        false => Access::of(host, OFlags::WRONLY, Host::OPNOTSUPP)?,
+                        true => HostAccess::SmallParts,
+                        false => HostAccess::of(host, OFlags::WRONLY, Host::OPNOTSUPP)?,
                     };
                     assert!(total <= 1 << 16);
                     write_with(&access, host, part, blocking)

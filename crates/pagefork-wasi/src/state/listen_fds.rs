@@ -1,5 +1,5 @@
-//! Sockets that this process was itself given, by the custom of systemd: as
-//! the descriptors 3, 4, ..., their count in `LISTEN_FDS`.
+//! Sockets that this process got by the custom of systemd: as the descriptors 3, 4, ..., with
+//! their count in `LISTEN_FDS`.
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
@@ -10,18 +10,33 @@ use crate::state::builder::WasiCtxBuilder;
 const FIRST: i32 = 3;
 
 impl WasiCtxBuilder {
-    /// Passes on the sockets that this process was given by the custom of
-    /// systemd (`LISTEN_FDS`), and the variables `LISTEN_FDS` and
-    /// `LISTEN_FDNAMES`. Returns their count.
+    /// Passes on the sockets that this process got by the custom of systemd (`LISTEN_FDS`), and
+    /// the variables `LISTEN_FDS` and `LISTEN_FDNAMES`. Returns the count of the sockets.
     ///
-    /// To be called before other sockets are passed in, so that they have the
-    /// numbers that the custom gives them. This process keeps its own handles.
+    /// Call this before other sockets are passed in, so that these sockets have the numbers of
+    /// the custom. This process keeps its own handles.
     ///
     /// # Errors
     ///
-    /// [`BuildError::NoListenFds`] if there are none for this process,
-    /// [`BuildError::Socket`] for what is no stream socket or cannot be
-    /// duplicated (`pidfd_getfd`, which some containers forbid).
+    /// [`BuildError::NoListenFds`] if this process has none, [`BuildError::Socket`] for a
+    /// descriptor that is not a stream socket or cannot be duplicated (`pidfd_getfd`, which
+    /// some containers forbid).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{BuildError, WasiCtx};
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// match builder.inherit_listen_fds() {
+    ///     Ok(count) => println!("{count} sockets"),
+    ///     Err(BuildError::NoListenFds) => builder.preopened_socket(
+    ///         std::net::TcpListener::bind("127.0.0.1:0")?,
+    ///     ).map(drop)?,
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn inherit_listen_fds(&mut self) -> Result<usize, BuildError> {
         let variable = |name: &str| std::env::var(name).ok();
         let own = getpid();
@@ -32,8 +47,8 @@ impl WasiCtxBuilder {
         );
         let count = count.ok_or(BuildError::NoListenFds)?;
         for index in 0..count {
-            // By way of the process's own handle, since a bare number is no
-            // proof that the descriptor is open, or whose it is.
+            // A bare number does not prove that the descriptor is open, and would have to be
+            // trusted. The kernel checks one that is asked for by a handle of the process.
             let socket = i32::try_from(index)
                 .ok()
                 .and_then(|index| FIRST.checked_add(index))
@@ -53,7 +68,7 @@ impl WasiCtxBuilder {
     }
 }
 
-/// How many sockets the variables promise to the process `own`.
+/// The count of sockets that the variables announce for the process `own`.
 fn count(listen_fds: Option<&str>, listen_pid: Option<&str>, own: i32) -> Option<usize> {
     let for_own = listen_pid.is_none_or(|pid| pid.parse() == Ok(own));
     listen_fds?.parse().ok().filter(|&count| for_own && count > 0)

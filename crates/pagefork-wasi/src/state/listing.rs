@@ -21,7 +21,7 @@ const NAMES_BETWEEN_CHECKS: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     /// Empty until they are read, and after they were dropped to save memory.
-    names: Names,
+    names: NameList,
     /// 0, unless names that were read again shifted.
     first_cookie: u64,
     /// The last whole entry that the guest got: its name, and the cookie after it. From there
@@ -43,12 +43,12 @@ impl Listing {
 
     /// Forgets the names, but not how far the guest has read.
     pub(crate) fn drop_names(&mut self) {
-        self.names = Names::default();
+        self.names = NameList::default();
     }
 
     /// Takes names that were just read. A name that was there before keeps its cookie if the
     /// guest has not read it yet and no name was added or removed before it.
-    pub(crate) fn set_names(&mut self, names: Names) {
+    pub(crate) fn set_names(&mut self, names: NameList) {
         if let Some((name, cookie)) = &self.resume {
             self.first_cookie = cookie.wrapping_sub(names.count_up_to(name) as u64);
         }
@@ -84,7 +84,7 @@ impl Listing {
 
 /// Names of a directory at one moment: `.` and `..`, then the rest in order.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct NameList {
     /// One after the other.
     bytes: Vec<u8>,
     entries: Vec<NameEntry>,
@@ -98,15 +98,15 @@ struct NameEntry {
     inode: u64,
 }
 
-impl Names {
+impl NameList {
     /// Reads the names. Asks `make_room` from time to time whether they may take a number of
     /// bytes of memory.
     pub(crate) fn read(
         dir: &Dir,
         stop: StopCheck<'_>,
         mut make_room: impl FnMut(usize) -> Result<(), Errno>,
-    ) -> Result<Names, Errno> {
-        let mut names = Names::default();
+    ) -> Result<NameList, Errno> {
+        let mut names = NameList::default();
         // The parent may lie outside, so the guest does not get its number.
         let own = rustix::fs::fstat(dir)?.st_ino;
         names.push(b".", own, FileType::Directory)?;
@@ -136,7 +136,7 @@ impl Names {
             names.push(name.to_bytes(), entry.ino(), filetype)?;
         }
         make_room(names.size())?;
-        let Names { bytes, entries } = &mut names;
+        let NameList { bytes, entries } = &mut names;
         let name = |entry: &NameEntry| name_in(bytes, entry);
         entries[2..].sort_unstable_by(|a, b| name(a).cmp(name(b)));
         bytes.shrink_to_fit();

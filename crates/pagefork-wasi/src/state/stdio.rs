@@ -13,6 +13,17 @@ use crate::base::waiting::Blocking;
 use crate::state::inherited;
 
 /// Where a guest's standard input comes from.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{StdinKind, WasiCtx};
+///
+/// let (input, stdin) = StdinKind::pipe();
+/// let ctx = WasiCtx::builder().stdin(stdin).build()?;
+/// input.write(b"first line\n");
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub enum StdinKind {
     /// Nothing: every read is at the end.
@@ -23,39 +34,63 @@ pub enum StdinKind {
     Inherit,
     /// These bytes, then the end.
     Bytes(Arc<[u8]>),
-    /// What the embedder writes into an [`InputPipe`]; made by
-    /// [`StdinKind::pipe`].
-    Pipe(InputReader),
-    /// What an implementation of the embedder's gives.
+    /// An implementation of the embedder, or the one made by [`StdinKind::pipe`].
     Source(Arc<dyn InputSource>),
 }
 
 /// A standard input that the embedder implements.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use pagefork_wasi::{Errno, InputSource, Readable, StdinKind, WasiCtx};
+///
+/// /// Zeros without end.
+/// #[derive(Debug)]
+/// struct Zeros;
+///
+/// impl InputSource for Zeros {
+///     fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
+///         into.fill(0);
+///         Ok(Some(into.len()))
+///     }
+///
+///     fn wait(&self, _timeout: Option<Duration>) -> Option<Readable> {
+///         Some(Readable { available: 4096, hangup: false })
+///     }
+/// }
+///
+/// let ctx = WasiCtx::builder().stdin(StdinKind::Source(Arc::new(Zeros))).build()?;
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
 pub trait InputSource: fmt::Debug + Send + Sync {
-    /// Reads at most `into.len()` bytes without waiting: 0 at the end, `None`
-    /// if there is nothing yet.
+    /// Reads at most `into.len()` bytes without waiting. Returns 0 at the end, and `None` if
+    /// there are no bytes yet.
     ///
     /// # Errors
     ///
-    /// What the guest's read is to fail with.
+    /// The error with which the guest's read fails.
     fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno>;
 
-    /// Waits until a read would find something, the end or an error, for at
-    /// most `timeout`; `None` if there still is nothing.
+    /// Waits until a read would return bytes, the end or an error, for at most `timeout`.
+    /// Returns `None` if it still would not.
     fn wait(&self, timeout: Option<Duration>) -> Option<Readable>;
 }
 
 impl StdinKind {
-    /// Standard input with these bytes.
+    /// Standard input with these bytes, then the end.
     pub fn bytes(bytes: impl Into<Vec<u8>>) -> StdinKind {
         StdinKind::Bytes(bytes.into().into())
     }
 
-    /// Standard input fed by the embedder, and the end to feed it by.
+    /// Standard input that the embedder writes, and the pipe into which to write it.
     pub fn pipe() -> (InputPipe, StdinKind) {
         let shared = Arc::new(InputShared::default());
-        let reader = StdinKind::Pipe(InputReader(Arc::clone(&shared)));
-        (InputPipe(Arc::new(CloseOnDrop(shared))), reader)
+        let reader = InputReader(Arc::clone(&shared));
+        (InputPipe(Arc::new(CloseOnDrop(shared))), StdinKind::Source(Arc::new(reader)))
     }
 
     pub(crate) fn filetype(&self) -> FileType {
@@ -65,22 +100,19 @@ impl StdinKind {
         }
     }
 
-    /// How many bytes a read would find at once, if that is known. `offset` is as for
-    /// [`Self::read`].
+    /// How many bytes a read would return without waiting, if that is known. `offset` is as
+    /// for [`Self::read`].
     pub(crate) fn available(&self, offset: u64) -> Option<u64> {
-        let available =
-            |source: &dyn InputSource| Some(source.wait(Some(Duration::ZERO))?.available);
         match self {
             StdinKind::Null => Some(0),
             StdinKind::Inherit => None,
             StdinKind::Bytes(bytes) => Some(unread(bytes, offset).len() as u64),
-            StdinKind::Pipe(reader) => available(reader),
-            StdinKind::Source(source) => available(&**source),
+            StdinKind::Source(source) => Some(source.wait(Some(Duration::ZERO))?.available),
         }
     }
 
-    /// Reads at most `into.len()` bytes, 0 at the end. `offset` is how much of
-    /// [`StdinKind::Bytes`] has been read, and is advanced.
+    /// Reads at most `into.len()` bytes, 0 at the end. `offset` is how many of
+    /// [`StdinKind::Bytes`] have been read, and is advanced.
     pub(crate) fn read(
         &self,
         into: &mut [u8],
@@ -97,29 +129,34 @@ impl StdinKind {
                 *offset += count as u64;
                 Ok(count)
             }
-            StdinKind::Pipe(reader) => read_source(reader, into, blocking),
-            StdinKind::Source(source) => read_source(&**source, into, blocking),
+            StdinKind::Source(source) => loop {
+                if let Some(count) = source.read(into)? {
+                    return Ok(count);
+                }
+                blocking.wait_until(|timeout| Ok(source.wait(timeout).is_some()))?;
+            },
         }
-    }
-}
-
-fn read_source(
-    source: &dyn InputSource,
-    into: &mut [u8],
-    blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
-    loop {
-        if let Some(count) = source.read(into)? {
-            return Ok(count);
-        }
-        blocking.wait_until(|timeout| Ok(source.wait(timeout).is_some()))?;
     }
 }
 
 /// Where a guest's standard output or standard error goes.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{OutputKind, OutputPipe, WasiCtx};
+///
+/// let output = OutputPipe::new(1 << 20);
+/// let mut builder = WasiCtx::builder();
+/// builder.stdout(OutputKind::Pipe(output.clone())).stderr(OutputKind::Inherit);
+/// let ctx = builder.build()?;
+/// // Run a guest, then:
+/// assert_eq!(output.take(), b"");
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub enum OutputKind {
-    /// Nowhere: every write succeeds.
+    /// It is discarded: every write succeeds.
     #[default]
     Null,
     /// The standard output of this process for standard output, its standard
@@ -127,24 +164,47 @@ pub enum OutputKind {
     Inherit,
     /// A buffer that the embedder reads.
     Pipe(OutputPipe),
-    /// What an implementation of the embedder's takes.
+    /// An implementation of the embedder.
     Sink(Arc<dyn OutputSink>),
 }
 
 /// A standard output or error that the embedder implements.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::IoSlice;
+/// use std::sync::Arc;
+///
+/// use pagefork_wasi::{Errno, OutputKind, OutputSink, WasiCtx};
+///
+/// /// Prints each write with a prefix.
+/// #[derive(Debug)]
+/// struct Prefixed;
+///
+/// impl OutputSink for Prefixed {
+///     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+///         let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+///         print!("guest: {}", String::from_utf8_lossy(&bytes));
+///         Ok(bytes.len())
+///     }
+/// }
+///
+/// let ctx = WasiCtx::builder().stdout(OutputKind::Sink(Arc::new(Prefixed))).build()?;
+/// # Ok::<(), pagefork_wasi::BuildError>(())
+/// ```
 pub trait OutputSink: fmt::Debug + Send + Sync {
-    /// Takes the slices, or the first part of them, and says how many bytes
-    /// that was. May wait for room: then it is up to it to stop waiting when
-    /// the guest is interrupted.
+    /// Takes the slices, or the first part of them, and returns the number of bytes taken. It
+    /// may wait for room, but then it must itself stop waiting when the guest is interrupted.
     ///
     /// # Errors
     ///
-    /// What the guest's write is to fail with.
+    /// The error with which the guest's write fails.
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 }
 
 impl OutputKind {
-    /// Output kept in memory, and the end to read it by.
+    /// Output that is kept in memory, and the pipe from which to read it.
     pub fn pipe() -> (OutputPipe, OutputKind) {
         let pipe = OutputPipe::new(usize::MAX);
         (pipe.clone(), OutputKind::Pipe(pipe))
@@ -190,8 +250,8 @@ impl OutputStream {
     }
 }
 
-/// The embedder's end of a guest's standard input. Dropping the last clone
-/// closes it.
+/// The embedder's end of a guest's standard input, made by [`StdinKind::pipe`]. When the last
+/// clone is dropped, it is closed.
 #[derive(Clone, Debug)]
 pub struct InputPipe(Arc<CloseOnDrop>);
 
@@ -203,8 +263,7 @@ impl InputPipe {
         shared.changed.notify_all();
     }
 
-    /// Ends the input: once the guest has read what was written, its reads
-    /// are at the end.
+    /// Ends the input: once the guest has read the bytes that were written, it reads the end.
     pub fn close(&self) {
         self.0.0.close();
     }
@@ -226,7 +285,8 @@ struct InputShared {
 }
 
 impl InputShared {
-    /// A writer that panicked cannot have left the queue half changed.
+    /// No code that can panic runs while the state is half changed, so a poisoned lock is
+    /// harmless.
     fn lock(&self) -> MutexGuard<'_, InputState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -244,15 +304,15 @@ struct InputState {
 }
 
 /// The guest's end of an [`InputPipe`].
-#[derive(Clone, Debug)]
-pub struct InputReader(Arc<InputShared>);
+#[derive(Debug)]
+struct InputReader(Arc<InputShared>);
 
-/// What can be read without waiting.
+/// The bytes that can be read without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readable {
-    /// Bytes that are there. A guest that asks for more gets these.
+    /// Their number. A guest that asks for more gets only these.
     pub available: u64,
-    /// Whether nothing comes after them.
+    /// Whether the end follows them.
     pub hangup: bool,
 }
 
@@ -260,8 +320,8 @@ impl InputSource for InputReader {
     fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         let mut state = self.0.lock();
         let count = state.bytes.len().min(into.len());
-        for (place, byte) in into.iter_mut().zip(state.bytes.drain(..count)) {
-            *place = byte;
+        for (target, byte) in into.iter_mut().zip(state.bytes.drain(..count)) {
+            *target = byte;
         }
         let nothing_yet = count == 0 && !into.is_empty() && !state.closed;
         Ok((!nothing_yet).then_some(count))
@@ -270,16 +330,9 @@ impl InputSource for InputReader {
     fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
         let empty = |state: &mut InputState| state.bytes.is_empty() && !state.closed;
         let state = self.0.lock();
-        let state = match timeout {
-            Some(timeout) => {
-                let waited = self.0.changed.wait_timeout_while(state, timeout, empty);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => {
-                let waited = self.0.changed.wait_while(state, empty);
-                waited.unwrap_or_else(PoisonError::into_inner)
-            }
-        };
+        let timeout = timeout.unwrap_or(Duration::MAX);
+        let waited = self.0.changed.wait_timeout_while(state, timeout, empty);
+        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
         let ready = !state.bytes.is_empty() || state.closed;
         ready.then(|| Readable { available: state.bytes.len() as u64, hangup: state.closed })
     }
@@ -298,18 +351,18 @@ struct OutputShared {
 }
 
 impl OutputPipe {
-    /// An empty buffer; once it holds `size_max` bytes, the guest's writes
-    /// fail with [`Errno::Nospc`].
+    /// An empty buffer. Once it holds `size_max` bytes, the guest's writes fail with
+    /// [`Errno::Nospc`].
     pub fn new(size_max: usize) -> OutputPipe {
         OutputPipe(Arc::new(OutputShared { bytes: Mutex::default(), size_max }))
     }
 
-    /// A copy of what is in the buffer.
+    /// A copy of the bytes in the buffer.
     pub fn contents(&self) -> Vec<u8> {
         self.lock().clone()
     }
 
-    /// Takes what is in the buffer and leaves it empty.
+    /// Takes the bytes out of the buffer, which is empty then.
     pub fn take(&self) -> Vec<u8> {
         std::mem::take(&mut *self.lock())
     }
@@ -336,14 +389,14 @@ impl OutputPipe {
     }
 }
 
-/// What of `bytes` is left after `offset` bytes were read.
+/// The rest of `bytes` after `offset` bytes were read.
 pub(crate) fn unread(bytes: &[u8], offset: u64) -> &[u8] {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     bytes.get(offset..).unwrap_or(&[])
 }
 
-/// Only a terminal is told apart, because guests ask for nothing else of a
-/// standard stream, and what else it is is the host's affair.
+/// Tells a terminal from anything else. Guests ask for nothing more of a standard stream, and
+/// other types would reveal what the host has connected.
 fn host_filetype(host: BorrowedFd<'_>) -> FileType {
     if host.is_terminal() { FileType::CharacterDevice } else { FileType::Unknown }
 }
@@ -362,18 +415,18 @@ mod tests {
     #[test]
     fn an_input_pipe_ends_when_its_last_writer_is_dropped() {
         let (writer, kind) = StdinKind::pipe();
-        let StdinKind::Pipe(reader) = kind else { panic!("not a pipe: {kind:?}") };
+        let StdinKind::Source(reader) = &kind else { panic!("not a source: {kind:?}") };
         let mut into = [0; 4];
-        assert_eq!(read_source(&reader, &mut into, blocking(false)), Err(Errno::Again));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(false)), Err(Errno::Again));
         assert_eq!(reader.wait(Some(Duration::ZERO)), None);
         writer.write(b"abcdef");
-        assert_eq!(read_source(&reader, &mut into, blocking(false)), Ok(4));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(false)), Ok(4));
         assert_eq!(&into, b"abcd");
         drop(writer.clone());
-        assert_eq!(read_source(&reader, &mut into, blocking(false)), Ok(2));
-        assert_eq!(read_source(&reader, &mut into, blocking(false)), Err(Errno::Again));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(false)), Ok(2));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(false)), Err(Errno::Again));
         drop(writer);
-        assert_eq!(read_source(&reader, &mut into, blocking(true)), Ok(0));
+        assert_eq!(kind.read(&mut into, &mut 0, blocking(true)), Ok(0));
         assert_eq!(reader.wait(None), Some(Readable { available: 0, hangup: true }));
     }
 

@@ -1,10 +1,9 @@
-//! Arguments and variables as the guest will have them: one after the other,
-//! NUL-terminated.
+//! Arguments and variables as they will lie in the guest: one after the other, each followed
+//! by a NUL.
 
 use crate::state::build_error::BuildError;
 
-/// Environment variables of a guest, packed: a few allocations however many
-/// there are.
+/// Environment variables of a guest, in a few allocations.
 ///
 /// # Examples
 ///
@@ -24,24 +23,25 @@ impl Environment {
         Environment::default()
     }
 
-    /// Room for `count` more variables of `size` bytes in all.
+    /// Reserves memory for `count` more variables of `size` bytes in all.
     pub fn reserve(&mut self, count: usize, size: usize) {
         self.0.starts.reserve(count);
         // An equals sign and a NUL each.
         self.0.bytes.reserve(size + 2 * count);
     }
 
-    /// Appends a variable. Whether the name was there already is not looked
-    /// at; most guests then use the first.
+    /// Appends a variable. An earlier one of the same name is not removed, and most guests use
+    /// the first.
     ///
     /// # Errors
     ///
-    /// [`BuildError::Variable`] for what cannot be a C string or is no name.
+    /// [`BuildError::Variable`] if a part cannot be a C string, or the name is empty or contains
+    /// `=`.
     pub fn push(&mut self, name: &[u8], value: &[u8]) -> Result<(), BuildError> {
         self.push_parts(name, &[value])
     }
 
-    /// As [`Environment::push`], with a value that consists of these parts.
+    /// Appends a variable whose value consists of parts, as [`Environment::push`] does.
     ///
     /// # Errors
     ///
@@ -62,18 +62,18 @@ impl Environment {
         Ok(())
     }
 
-    /// How many variables there are.
+    /// The count of variables.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no variables.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// C strings, packed.
+/// C strings in one buffer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strings {
     /// Each followed by a NUL, and without one inside.
@@ -94,7 +94,7 @@ impl Strings {
         self.starts.len()
     }
 
-    /// All of them with their NULs.
+    /// All strings, each with its NUL.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

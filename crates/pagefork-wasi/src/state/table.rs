@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use crate::base::abi::{FileType, Rights};
+use crate::base::abi::{FdFlags, FileType, Rights};
 use crate::base::errno::Errno;
 use crate::state::descriptor::{Description, Descriptor, DescriptorOrigin, Handle};
 use crate::state::grants::Grants;
@@ -29,7 +29,8 @@ impl DescriptorTable {
     pub(crate) fn new(grants: &Grants) -> Self {
         let mut entries = Vec::new();
         let mut push = |handle, origin, filetype, base, inheriting| {
-            let description = Description::new(origin, filetype, base, inheriting);
+            let description =
+                Description::new(origin, filetype, FdFlags::empty(), base, inheriting);
             entries.push(Some(Descriptor { description, handle }));
         };
         let none = Rights::empty();
@@ -150,7 +151,8 @@ mod tests {
 
     fn descriptor(origin: DescriptorOrigin) -> Descriptor {
         let (filetype, rights) = (FileType::Unknown, Rights::STREAM);
-        let description = Description::new(origin, filetype, rights, Rights::empty());
+        let flags = FdFlags::empty();
+        let description = Description::new(origin, filetype, flags, rights, Rights::empty());
         Descriptor { description, handle: Handle::Stdin }
     }
 

@@ -15,7 +15,7 @@ use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Description, DescriptorOrigin, Handle};
 
 impl WasiCtx {
-    /// `fd_advise`: says how a range of a file will be used.
+    /// `fd_advise`: announces how the guest will use a range of a file.
     ///
     /// # Errors
     ///
@@ -44,14 +44,14 @@ impl WasiCtx {
         Ok(rustix::fs::fadvise(file, offset, NonZeroU64::new(size), advice)?)
     }
 
-    /// `fd_allocate`: makes sure that a range of a file has room on its
-    /// device, and that the file is at least as long.
+    /// `fd_allocate`: reserves room for a range of a file on its device, and extends the file
+    /// to the end of the range.
     ///
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`],
-    /// [`Errno::Inval`] for an empty range or one beyond 2^63, and host errors
-    /// such as [`Errno::Nospc`] or [`Errno::Notsup`].
+    /// [`Errno::Inval`] for an empty range or one beyond 2^63, and host errors such
+    /// as [`Errno::Nospc`] or [`Errno::Notsup`].
     pub fn fd_allocate(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -68,7 +68,7 @@ impl WasiCtx {
         Ok(retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, size))?)
     }
 
-    /// `fd_close`: closes a descriptor, a preopened directory too.
+    /// `fd_close`: closes a descriptor, which may be a preopened directory.
     ///
     /// # Errors
     ///
@@ -186,15 +186,14 @@ impl WasiCtx {
 
     /// `fd_prestat_get`: writes kind and name size of a preopened directory.
     ///
-    /// A socket that was passed in has a kind of its own, and a name of size 0.
-    /// C libraries stop at the first descriptor that is none of either, and
-    /// would not find the directories behind the sockets; a kind that they do
-    /// not know they skip.
+    /// A socket that was passed in has a kind of its own, and a name of size 0. C libraries
+    /// search for directories up to the first descriptor that was not passed in, and skip kinds
+    /// that they do not know. So they find the directories behind the sockets.
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`] if the descriptor is anything else, which ends a C
-    /// library's search for them; [`Errno::Fault`].
+    /// [`Errno::Badf`] for any other descriptor, which ends the search of a C library;
+    /// [`Errno::Fault`].
     pub fn fd_prestat_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -244,7 +243,7 @@ impl WasiCtx {
         self.table.renumber(from, to)
     }
 
-    /// `fd_seek`: moves the offset and writes where it is now.
+    /// `fd_seek`: moves the offset and writes the new one.
     ///
     /// # Errors
     ///
@@ -269,15 +268,14 @@ impl WasiCtx {
         let start = match whence {
             0 => 0,
             1 => descriptor.description.offset,
-            // The host's own offset is not otherwise used. Unlike a size from
-            // fstat, this is right for block devices too.
+            // The size that fstat reports is 0 for block devices.
             2 => rustix::fs::seek(file, SeekFrom::End(0))?,
             _ => return Err(Errno::Inval),
         };
         let offset = start.checked_add_signed(delta).ok_or(Errno::Inval)?;
         check_offset(offset)?;
         descriptor.description.offset = offset;
-        memory.write_u64(result, offset)
+        memory.write_words(result, [offset])
     }
 
     /// `fd_tell`: writes the offset.
@@ -297,10 +295,10 @@ impl WasiCtx {
         if descriptor.require(Rights::FD_SEEK).is_err() {
             descriptor.require(Rights::FD_TELL)?;
         }
-        memory.write_u64(result, descriptor.description.offset)
+        memory.write_words(result, [descriptor.description.offset])
     }
 
-    /// Kind and name of what the guest was given.
+    /// Kind and name of a directory or socket that the guest was given.
     fn preopen_name(&self, fd: u32) -> Result<(u8, &str), Errno> {
         const DIRECTORY: u8 = 0;
         const SOCKET: u8 = 1;
@@ -329,7 +327,7 @@ impl WasiCtx {
                 Ok(retry_on_intr(|| host_sync(file.as_fd()))?)
             }
             Handle::Directory { dir, .. } => {
-                // A handle for lookup alone (O_PATH) cannot be synchronised.
+                // A handle for lookup alone (O_PATH) cannot be synchronised with the device.
                 let flags = HostFlags::RDONLY | HostFlags::DIRECTORY | HostFlags::CLOEXEC;
                 let readable = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
                 Ok(retry_on_intr(|| host_sync(readable.as_fd()))?)

@@ -14,21 +14,21 @@ use crate::state::descriptor::{Description, Descriptor, DescriptorOrigin, Handle
 use crate::state::path::{OpenMode, join, open_beneath};
 
 impl WasiCtx {
-    /// `path_open`: opens a file or directory and writes its descriptor, the
-    /// lowest number that is free and not of a standard stream.
+    /// `path_open`: opens a file or directory and writes its descriptor, the lowest free number
+    /// that does not belong to a standard stream.
     ///
-    /// Of the rights asked for, those to read and to write decide how the file
-    /// is opened. Apart from these it gets what means something for its type
-    /// and the directory can pass on, whatever was asked: that is all that
-    /// most hosts make of rights, and what programs rely on.
+    /// The rights to read and to write that the guest asks for determine how the file is
+    /// opened. Of the other rights, the file gets all that its type can have and that the
+    /// directory can pass on, whether the guest asks for them or not. Most hosts do the same,
+    /// and programs rely on it.
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Fault`],
-    /// [`Errno::Notcapable`] if rights are lacking, [`Errno::Perm`] if the path
-    /// leads out of the directory or something would change in one for reading
-    /// only, [`Errno::Isdir`] for a directory to be written, [`Errno::Inval`]
-    /// for unknown flags or contradictory ones, and host errors.
+    /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Fault`], [`Errno::Notcapable`] if rights
+    /// are lacking, [`Errno::Perm`] if the path leads out of the directory or the call would
+    /// change a read-only one, [`Errno::Isdir`] for a directory to be written,
+    /// [`Errno::Inval`] for unknown or contradictory flags, [`Errno::Mfile`] if the guest has
+    /// as many descriptors as it may have, and host errors.
     pub fn path_open(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -77,17 +77,16 @@ impl WasiCtx {
         let (rights_base, rights_inheriting) = request.granted(parent, filetype);
         let mode = OpenMode { directory: filetype == FileType::Directory, ..mode };
         let origin = child_origin(&parent.origin, &path, mode)?;
-        let description = Description::new(origin, filetype, rights_base, rights_inheriting);
-        let description = Description { flags, ..description };
+        let description = Description::new(origin, filetype, flags, rights_base, rights_inheriting);
         let opened = self.table.insert(Descriptor { description, handle })?;
         memory.write_u32(result, opened)
     }
 }
 
 /// Opens a file. Waits for a reader of a FIFO that is opened for writing alone, and for
-/// whoever holds a lease of the file to give it up.
+/// another process to release its lease of the file.
 ///
-/// One that is opened for reading alone is open at once, and its first read waits.
+/// A FIFO that is opened for reading alone is open at once, and its first read waits.
 fn open_when_ready(
     dir: &Dir,
     path: &Path,
@@ -98,13 +97,13 @@ fn open_when_ready(
     let mut opened = open_beneath(dir, path, mode, flags);
     let waits = match opened {
         Err(Errno::Again) => true,
-        // Or a device that is not there.
+        // A device that is absent gives the same error.
         Err(Errno::Nxio) => leads_to_fifo(dir, path, mode)?,
         _ => false,
     };
     if waits && blocking.waits {
         blocking.wait_until(|_| {
-            // No system call waits for either.
+            // No system call waits for a reader or for the end of a lease.
             std::thread::sleep(CHECK_INTERVAL);
             opened = open_beneath(dir, path, mode, flags);
             Ok(!matches!(opened, Err(Errno::Again | Errno::Nxio)))
@@ -114,14 +113,14 @@ fn open_when_ready(
 }
 
 fn leads_to_fifo(dir: &Dir, path: &Path, mode: OpenMode) -> Result<bool, Errno> {
-    // For lookup alone there is no access.
+    // O_PATH neither reads nor writes.
     let mode = OpenMode { read: true, write: false, ..mode };
     let found = open_beneath(dir, path, mode, HostFlags::PATH)?;
     let mode = rustix::fs::fstat(&found)?.st_mode;
     Ok(rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Fifo)
 }
 
-/// What a guest asks of an open.
+/// The flags and rights that a guest passes to an open.
 struct OpenRequest {
     open_flags: OpenFlags,
     rights_base: Rights,
@@ -150,8 +149,8 @@ impl OpenRequest {
         Ok(rights)
     }
 
-    /// The rights asked for that decide how the host opens the file. Those to
-    /// change its size mean nothing for a directory.
+    /// The rights asked for that determine how the host opens the file. A directory cannot
+    /// have those to write.
     fn access(&self) -> Rights {
         let access = self.rights_base & (Rights::FD_READ | Rights::MUTATE_FILE);
         if self.open_flags.contains(OpenFlags::DIRECTORY) {
@@ -170,7 +169,7 @@ impl OpenRequest {
         let mut host = HostFlags::empty();
         if self.open_flags.contains(OpenFlags::CREAT) {
             host |= HostFlags::CREATE;
-            // Without the other, it means nothing to Linux.
+            // On Linux, it has an effect only beside the other flag.
             if self.open_flags.contains(OpenFlags::EXCL) {
                 host |= HostFlags::EXCL;
             }

@@ -1,10 +1,9 @@
 //! Functions on names: create, read, rename, link and remove them.
 //!
-//! Each finds the directory that holds the name (cap-std resolves the path to
-//! it, so that it cannot lie outside) and then makes one system call with the
-//! bare name, which the kernel does not follow if it is a symbolic link. A
-//! trailing slash never reaches that call, since with one the kernel would
-//! follow a link; what POSIX demands of it is checked here.
+//! Each function finds the directory that holds the name. cap-std resolves the path to that
+//! directory, so that it cannot lie outside. Then the function makes one system call with the
+//! bare name, which the kernel does not follow if it is a symbolic link. With a trailing slash
+//! it would, so the slash is removed, and the rules of POSIX for it are checked here.
 
 use rustix::fs::{AtFlags, Mode};
 
@@ -20,8 +19,8 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Notcapable`] if a right is
-    /// lacking, [`Errno::Perm`] if the path leads out or the directory is for
-    /// reading only, [`Errno::Fault`], and host errors. The other functions on paths fail likewise.
+    /// lacking, [`Errno::Perm`] if the path leads out or the directory is read-only,
+    /// [`Errno::Fault`], and host errors. The other functions on paths fail likewise.
     pub fn path_create_directory(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -49,7 +48,7 @@ impl WasiCtx {
         Ok(rustix::fs::unlinkat(last.dir(), &last.name, AtFlags::REMOVEDIR)?)
     }
 
-    /// `path_unlink_file`: removes a name that is not a directory's.
+    /// `path_unlink_file`: removes a name that does not name a directory.
     ///
     /// # Errors
     ///
@@ -68,7 +67,7 @@ impl WasiCtx {
         Ok(rustix::fs::unlinkat(last.dir(), &last.name, AtFlags::empty())?)
     }
 
-    /// `path_rename`: gives a file another name, maybe in another directory.
+    /// `path_rename`: gives a file another name, in the same directory or another.
     ///
     /// # Errors
     ///
@@ -126,8 +125,8 @@ impl WasiCtx {
         Ok(rustix::fs::linkat(old.dir(), &old.name, new.dir(), &new.name, AtFlags::empty())?)
     }
 
-    /// `path_symlink`: makes a symbolic link. Its target is not looked at
-    /// until it is followed, but may not be absolute.
+    /// `path_symlink`: makes a symbolic link. Its target need not exist, but may not be
+    /// absolute.
     ///
     /// # Errors
     ///
@@ -150,14 +149,13 @@ impl WasiCtx {
         Ok(rustix::fs::symlinkat(&target, last.dir(), &last.name)?)
     }
 
-    /// `path_readlink`: writes the target of a symbolic link, cut off at
-    /// `buffer_size`, and how many bytes that are.
+    /// `path_readlink`: writes the target of a symbolic link, cut off at `buffer_size`, and its
+    /// size in bytes.
     ///
     /// # Errors
     ///
-    /// As [`WasiCtx::path_create_directory`]; [`Errno::Inval`] if it is no
-    /// link, and [`Errno::Perm`] if its target is absolute, which would
-    /// tell of the host.
+    /// As [`WasiCtx::path_create_directory`]; [`Errno::Inval`] if it is not a link, and
+    /// [`Errno::Perm`] if its target is absolute, because that would reveal paths of the host.
     pub fn path_readlink(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -174,7 +172,7 @@ impl WasiCtx {
         let (_, dir) = self.directory(fd, Rights::PATH_READLINK)?;
         let last = locate(dir, &path)?;
         if last.trailing_slash {
-            // The slash follows the link, and what is behind it is none.
+            // The slash follows the link to a file that is not a link.
             let behind = dir.metadata(&path)?;
             return Err(if behind.is_dir() { Errno::Inval } else { Errno::Notdir });
         }
@@ -188,8 +186,8 @@ impl WasiCtx {
         memory.write_size(result, size)
     }
 
-    /// The name that a path in memory (address and size) leads to, below a
-    /// directory that has this right and whose contents may be changed.
+    /// Resolves a path in memory (address and size) beneath a directory that has this right
+    /// and whose contents may be changed.
     fn locate(
         &self,
         memory: &GuestMemory<'_>,

@@ -7,7 +7,7 @@ use crate::base::errno::Errno;
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::Handle;
-use crate::state::listing::{Listing, Names};
+use crate::state::listing::{Listing, NameList};
 
 impl WasiCtx {
     /// `fd_readdir`: writes directory entries, as many as fit, from the one that `cookie`
@@ -38,7 +38,7 @@ impl WasiCtx {
         if !listing.is_read() {
             let dir = Arc::clone(dir);
             let stop = self.interrupt.and(memory.interruption());
-            let names = Names::read(&dir, stop, |size| self.table.make_room(size))?;
+            let names = NameList::read(&dir, stop, |size| self.table.make_room(size))?;
             self.listing(fd)?.1.set_names(names);
         }
         let listing = self.listing(fd)?.1;

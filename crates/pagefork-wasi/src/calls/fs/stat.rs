@@ -14,8 +14,8 @@ use crate::state::descriptor::Handle;
 use crate::state::path::{LastComponent, OpenMode, locate, open_beneath};
 
 impl WasiCtx {
-    /// `fd_filestat_get`: writes the attributes of an open file. Of a standard
-    /// stream or a socket, only the type is told.
+    /// `fd_filestat_get`: writes the attributes of an open file. For a standard stream or a
+    /// socket, all are 0 but the type.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use crate::state::inherited::HOST_OFFSET;
 use crate::state::socket::{Socket, receive, send};
 
 impl WasiCtx {
-    /// `fd_read`: reads into buffers and writes how many bytes.
+    /// `fd_read`: reads into buffers and writes the number of bytes read.
     ///
     /// A call on a stream fills one buffer, because a second host read could block although
     /// there is data to return.
@@ -84,8 +84,7 @@ impl WasiCtx {
         memory.write_size(result, size)
     }
 
-    /// `fd_pread`: reads at an offset, without using or moving the
-    /// descriptor's own.
+    /// `fd_pread`: reads at an offset, and does not use or move that of the descriptor.
     ///
     /// # Errors
     ///
@@ -106,7 +105,7 @@ impl WasiCtx {
         memory.write_size(result, size)
     }
 
-    /// `fd_write`: writes from buffers and writes how many bytes were taken.
+    /// `fd_write`: writes from buffers, and writes the number of bytes taken.
     ///
     /// # Errors
     ///
@@ -158,9 +157,8 @@ impl WasiCtx {
         memory.write_size(result, size)
     }
 
-    /// `fd_pwrite`: writes at an offset, without using or moving the
-    /// descriptor's own; at the end if it appends, as on Linux and other
-    /// hosts, though not in POSIX.
+    /// `fd_pwrite`: writes at an offset, and does not use or move that of the descriptor. A
+    /// descriptor that appends writes at the end, as on Linux, though not in POSIX.
     ///
     /// # Errors
     ///
