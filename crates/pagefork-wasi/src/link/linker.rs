@@ -20,37 +20,6 @@ pub struct NoMemory {
     pub function: &'static str,
 }
 
-/// The type of a parameter, and the type by which WebAssembly passes it.
-trait Parameter {
-    type Raw;
-
-    fn from_raw(raw: Self::Raw) -> Self;
-}
-
-impl Parameter for u32 {
-    type Raw = i32;
-
-    fn from_raw(raw: i32) -> u32 {
-        raw.cast_unsigned()
-    }
-}
-
-impl Parameter for u64 {
-    type Raw = i64;
-
-    fn from_raw(raw: i64) -> u64 {
-        raw.cast_unsigned()
-    }
-}
-
-impl Parameter for i64 {
-    type Raw = i64;
-
-    fn from_raw(raw: i64) -> i64 {
-        raw
-    }
-}
-
 /// Defines functions that return an error code.
 macro_rules! define {
     ($linker:ident, $get:ident; $($name:ident($($param:ident: $ty:ty),*);)*) => {
@@ -58,11 +27,11 @@ macro_rules! define {
             $linker.func_wrap(
                 MODULE,
                 stringify!($name),
-                move |mut caller: Caller<'_, T>, $($param: <$ty as Parameter>::Raw),*|
+                move |mut caller: Caller<'_, T>, $($param: $ty),*|
                     -> Result<i32, Error>
                 {
                     call(&mut caller, $get, stringify!($name), |ctx, memory| {
-                        ctx.$name(memory, $(<$ty as Parameter>::from_raw($param)),*)
+                        ctx.$name(memory, $($param),*)
                     })
                 },
             )?;
@@ -159,12 +128,12 @@ pub fn add_to_linker<T: 'static>(
     linker.func_wrap(
         MODULE,
         "proc_exit",
-        move |mut caller: Caller<'_, T>, code: i32| -> Result<(), Error> {
+        move |mut caller: Caller<'_, T>, code: u32| -> Result<(), Error> {
             // A guest that must stop traps at the end of this call. It cannot exit instead.
             if caller.interruption().is_requested() {
                 return Ok(());
             }
-            Err(Error::new(get(caller.data_mut()).proc_exit(code.cast_unsigned())))
+            Err(Error::new(get(caller.data_mut()).proc_exit(code)))
         },
     )?;
     Ok(())
