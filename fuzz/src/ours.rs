@@ -104,7 +104,7 @@ impl Engines {
     /// If the machine cannot run guests.
     pub fn that_reset(strategies: StrategyConfig) -> Self {
         let mut config = Config::new();
-        config.strategies(strategies).scribble(true);
+        config.strategies(strategies).poison(true);
         Self::of(&config, Some(Kept::default()))
     }
 

@@ -372,7 +372,7 @@ fn a_stack_can_be_cleared_at_each_reset() {
 #[test]
 #[should_panic(expected = "not as its image")]
 fn a_slot_that_is_not_as_its_image_is_not_handed_out_by_an_engine_for_tests() {
-    let engine = Engine::new(Config::new().scribble(true)).unwrap();
+    let engine = Engine::new(Config::new().poison(true)).unwrap();
     let pre = pre(&engine);
     let (store, _) = pre.spawn(0).unwrap();
     let base = suspend::slot(&store, 1).base;

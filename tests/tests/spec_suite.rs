@@ -138,19 +138,19 @@ fn exceptions() {
 /// the suite needs, a reset brings back.
 #[test]
 fn wasm_3_0_after_scribbling_and_auto() {
-    scribbled(ResetKind::Auto, GrowthKind::Mprotect);
+    poisoned(ResetKind::Auto, GrowthKind::Mprotect);
 }
 
 #[test]
 fn wasm_3_0_after_scribbling_and_resident_with_checked_growth() {
-    scribbled(ResetKind::Resident, CHECKED);
+    poisoned(ResetKind::Resident, CHECKED);
 }
 
 /// What scribbling had grown into stays accessible, so functions begin in the bodies that
 /// compare.
 #[test]
 fn wasm_3_0_after_scribbling_and_copy_with_kept_growth() {
-    scribbled(ResetKind::Copy, GrowthKind::Kept);
+    poisoned(ResetKind::Copy, GrowthKind::Kept);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn wasm_3_0_after_scribbling_by_every_pair_of_strategies() {
     for reset in ResetKind::ALL {
         for growth in [GrowthKind::Mprotect, CHECKED, GrowthKind::Kept] {
             eprintln!("{reset}, {growth:?}");
-            scribbled(reset, growth);
+            poisoned(reset, growth);
         }
     }
 }
@@ -167,7 +167,7 @@ fn wasm_3_0_after_scribbling_by_every_pair_of_strategies() {
 /// Few pages beyond a memory's size are open: each of them is looked at, each time.
 const CHECKED: GrowthKind = GrowthKind::Checked { accessible: Some(8 << 16) };
 
-fn scribbled(reset: ResetKind, growth: GrowthKind) {
+fn poisoned(reset: ResetKind, growth: GrowthKind) {
     let code = match growth {
         GrowthKind::Mprotect => CodeBounds::Guards,
         GrowthKind::Checked { .. } => CodeBounds::Explicit,
@@ -175,7 +175,7 @@ fn scribbled(reset: ResetKind, growth: GrowthKind) {
     };
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
     let mut config = Config::new();
-    config.strategies(strategies).scribble(true);
+    config.strategies(strategies).poison(true);
     let files: Vec<_> = spec(SpecVersion::V3).collect();
     assert_eq!(run_once(&config, &files, SKIPPED_OF_3_0), (21_164, 64), "{reset}, {growth:?}");
 }

@@ -49,7 +49,7 @@ impl ReadBudget {
     }
 }
 
-/// Below zero it stays there: whoever comes next gets nothing either.
+/// Once below zero it stays there: later readers get nothing either.
 fn take(left: &AtomicI64, count: usize) -> Result<(), Unreadable> {
     let count = i64::try_from(count).map_err(|_| Unreadable)?;
     let before = left.load(Ordering::Relaxed);

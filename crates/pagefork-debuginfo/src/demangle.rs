@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 pub(crate) const NAME_MAX: usize = 4096;
 
 /// A function's name as its source has it, if it is one of Rust or C++ and mangled.
-/// Whatever the name, this takes little time, memory and stack: a few bytes can stand
+/// For every name this takes little time, memory and stack: a few bytes can stand
 /// for gigabytes of text.
 pub fn demangle(name: &str) -> Cow<'_, str> {
     let demangled = if name.len() > NAME_MAX { None } else { rust(name).or_else(|| cpp(name)) };
@@ -33,7 +33,7 @@ fn cpp(name: &str) -> Option<String> {
     Some(text.0)
 }
 
-/// Text that takes only [`NAME_MAX`] bytes: whoever writes more is stopped by an error.
+/// Text that takes only [`NAME_MAX`] bytes: writing more is an error.
 struct Bounded(String);
 
 impl Write for Bounded {

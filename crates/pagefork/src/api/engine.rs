@@ -7,8 +7,8 @@ use crate::run::signals;
 
 impl Engine {
     /// An engine with this configuration. The first one of a process installs
-    /// handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE, which pass on whatever is
-    /// no guest's.
+    /// handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE, which pass on signals that no
+    /// guest raised.
     ///
     /// The embedder's own signal handlers must be installed with `SA_ONSTACK`, or
     /// they run on guests' stacks: then a signal ends the process where a guest has used its

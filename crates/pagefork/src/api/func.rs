@@ -71,7 +71,7 @@ impl Func {
     /// overwritten and must be as long as its list of results.
     ///
     /// # Errors
-    /// If values or stores do not match, before anything is called; else whatever
+    /// If values or stores do not match, before anything is called; else what
     /// ends the call: a [`Trap`](crate::Trap), or the error of a host function.
     ///
     /// # Panics

@@ -25,7 +25,7 @@ use crate::store::value::Val;
 /// Definitions by two names, with which modules' imports are satisfied.
 ///
 /// Host functions that are defined here belong to no store and can be used in
-/// any with data of type `T`; whatever else is defined belongs to its store.
+/// any store with data of type `T`. Other definitions belong to their store.
 ///
 /// # Examples
 ///

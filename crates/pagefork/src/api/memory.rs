@@ -127,9 +127,9 @@ impl Memory {
         (unsafe { std::slice::from_raw_parts_mut(start, size) }, &mut full.data)
     }
 
-    /// The memory's bytes for the current thread alone, and the embedder's data. Whoever
-    /// writes a little this way, instead of through [`Memory::data_mut`], spares the store a
-    /// search for what has been written when it is reset.
+    /// The memory's bytes for the current thread alone, and the embedder's data. Use
+    /// this instead of [`Memory::data_mut`] to write a little: the store then needs no search for
+    /// what was written when it is reset.
     ///
     /// # Panics
     /// If the memory is of another store.
@@ -255,9 +255,9 @@ impl<'a> LocalMemory<'a> {
         self.bytes
     }
 
-    /// All bytes, for whoever writes them in whatever way.
+    /// All bytes, for reading and writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the slot is borrowed mutably as long as `self` is, and by nobody else.
+        // SAFETY: the slot is borrowed mutably as long as `self` is.
         if let Some(slot) = unsafe { self.slot.as_mut() } {
             slot.note_external_writer(ExternalWriter::UntilReset);
         }

@@ -52,12 +52,12 @@ struct PreInner {
     host_functions: Option<Box<[Arc<HostFunc>]>>,
     /// What slots are reset by, where the engine's way is not good enough.
     strategies: Option<Strategies>,
-    home: Home,
+    home: Arc<Home>,
 }
 
 impl Drop for PreInner {
     fn drop(&mut self) {
-        self.home.close(self.module.engine().pool());
+        self.home.close();
     }
 }
 
@@ -74,7 +74,7 @@ impl<T: 'static> InstancePre<T> {
                 Definition::Extern(_) => None,
             })
             .collect();
-        let home = Home::new(module.engine().pool());
+        let home = Arc::new(Home::new(module.engine()));
         let shared = PreInner { module, imports, host_functions, strategies, home };
         Self { shared: Arc::new(shared), data: PhantomData }
     }
@@ -190,8 +190,7 @@ impl<T: 'static> InstancePre<T> {
         prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
     ) -> Result<(Store<T>, Instance)> {
         let shared = &*self.shared;
-        let pool = shared.module.engine().pool();
-        let mut store = match pool.take(shared.home.0.key) {
+        let mut store = match shared.home.take() {
             // SAFETY: what is parked under this key has data of type `T`.
             Some(Parked::Store(parked)) => unsafe { Store::unpark(parked, data) },
             _ => return self.spawn_cold(tenant, data, prepare),
@@ -222,10 +221,10 @@ impl<T: 'static> InstancePre<T> {
             return Err(UsageError::ImportOfStore { module, name }.into());
         }
         let mut store = Store::new(shared.module.engine(), data);
-        store.set_tenant(shared.home.0.number, tenant);
+        store.set_tenant(shared.home.number, tenant);
         prepare(&mut store)?;
         let instance = self.instantiate(&mut store)?;
-        store.set_home(shared.home.clone());
+        store.set_home(Arc::clone(&shared.home));
         Ok((store, instance))
     }
 }

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pagefork_pages::PagesError;
@@ -198,7 +199,7 @@ impl<T> Store<T> {
     }
 
     /// Brings all instances back to where they started: their memories, tables, globals
-    /// and whatever else they can see or change, and runs their start functions again,
+    /// and all else that they can see or change, and runs their start functions again,
     /// in the order in which they were made. The embedder's data becomes `data`; what it
     /// was is returned.
     ///
@@ -236,7 +237,7 @@ impl<T> Store<T> {
     }
 
     /// Where the store is parked when it is dropped.
-    pub(crate) fn set_home(&mut self, home: Home) {
+    pub(crate) fn set_home(&mut self, home: Arc<Home>) {
         self.full_mut().inner.home = Some(home);
     }
 
@@ -358,7 +359,7 @@ impl<T> Store<T> {
 
 impl<T> Drop for Store<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it after this.
+        // SAFETY: nothing uses it after this.
         drop(unsafe { release(self.full) });
     }
 }
@@ -366,7 +367,7 @@ impl<T> Drop for Store<T> {
 /// Takes the data out of a store, and parks the store, or at least its slots.
 ///
 /// # Safety
-/// The store is nobody's after this.
+/// Nothing uses the store after this.
 unsafe fn release<T: 'static>(full: NonNull<Full<T>>) -> T {
     // SAFETY: by this function's contract the store is ours, and not parked: its data is
     // there.
@@ -374,7 +375,7 @@ unsafe fn release<T: 'static>(full: NonNull<Full<T>>) -> T {
         let full = &mut *full.as_ptr();
         (&mut full.inner, ManuallyDrop::take(&mut full.data))
     };
-    let home = inner.home.as_ref().map(|home| home.local(inner.engine.pool()));
+    let home = inner.home.as_ref().map(|home| home.local());
     if let Some(home) = home
         && !inner.engine.pool().keeps_nothing()
         && inner.reset_for_parking().is_ok()
@@ -413,7 +414,7 @@ impl<T> ParkedSlots for Full<T> {
     }
 
     fn is_wanted(&self) -> bool {
-        self.inner.home.as_ref().is_some_and(Home::is_open)
+        self.inner.home.as_ref().is_some_and(|home| home.is_open())
     }
 }
 

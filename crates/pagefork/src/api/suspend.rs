@@ -9,7 +9,7 @@
 //! A suspended guest's frames lie in the stack zone of the slot whose instance
 //! was entered first, from its stack pointer up to the zone's end; the pointer
 //! lies in the save area of the instance that was suspended, as a distance below
-//! that end. Nobody writes either before the guest is resumed or given up.
+//! that end. Neither is written before the guest is resumed or given up.
 
 use std::ops::Range;
 use std::ptr;
@@ -136,7 +136,7 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Call
     inner.activation.stack_top = stack_top;
     inner.activation.stack_owner = suspended.stack_owner;
     let store = store.as_ptr();
-    // SAFETY: the store is borrowed, nobody is entered, and the guest's frames are
+    // SAFETY: the store is borrowed, no guest is entered, and the guest's frames are
     // where it was suspended or where a copy has put them.
     unsafe {
         let suspendable = Suspendable::begin(store, stop_at);
@@ -344,7 +344,7 @@ pub unsafe fn overwrite_stack(mut store: impl AsContextMut, offset: u64, bytes: 
     let end = offset + bytes.len() as u64;
     assert!(in_use.start <= offset && end <= in_use.end, "the bytes are in the stack in use");
     let place = owner.slot.start().wrapping_add(offset as usize);
-    // SAFETY: the bytes are in the stack zone, and nobody else uses it while the
+    // SAFETY: the bytes are in the stack zone, and nothing else uses it while the
     // store is borrowed; by this function's contract the guest never reads them.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
 }

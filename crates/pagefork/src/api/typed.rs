@@ -42,7 +42,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
     ///
     /// # Errors
     /// If the function, or a reference among the parameters, is of another store;
-    /// else whatever ends the call: a [`Trap`](crate::Trap), or the error of a
+    /// else what ends the call: a [`Trap`](crate::Trap), or the error of a
     /// host function.
     ///
     /// # Panics

@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Link,
     /// The guest trapped: [`Trap`](crate::Trap).
     Trap,
-    /// A guest threw an exception that nobody caught: [`Exception`](crate::Exception).
+    /// A guest threw an exception that no handler caught: [`Exception`](crate::Exception).
     Exception,
     /// The embedder's own: what a host function returned, or any error that is none of
     /// the others.
@@ -353,7 +353,7 @@ pub enum SystemError {
     /// A thread could not be started.
     #[error("cannot start the thread that watches timeouts: {0}")]
     Watchdog(#[source] io::Error),
-    /// A code image that nobody has said to trust.
+    /// A code image that the embedder has not declared trusted.
     #[error(
         "{path:?} is machine code, which no sandbox holds, and not marked as executable: if you \
          trust where it comes from, use `chmod +x`"

@@ -26,7 +26,7 @@ impl Module {
 
     /// Writes the module as a code image to a file that can then be given to
     /// [`Module::from_code_image_file`]. It is written beside `path` and renamed,
-    /// so nobody ever sees half of it. Its permissions are those of executables.
+    /// so no process sees half of it. Its permissions are those of executables.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -54,10 +54,10 @@ impl Module {
     /// Loads a module from a code image that an engine with the same settings has
     /// made: nothing is compiled.
     ///
-    /// A code image is machine code and can do whatever this process can; no
+    /// A code image is machine code and can do all that this process can; no
     /// check can tell a good one from a bad one. So it is trusted like an
     /// executable and must be marked as one (`chmod +x`), belong to this user or
-    /// root and be writable by nobody else.
+    /// root, and no other user may be able to write to it.
     ///
     /// The code is copied before it is verified, so that nothing which becomes of the
     /// file later matters. Where this process cannot write the file (it is root's and
@@ -96,7 +96,7 @@ impl Module {
 /// Opens a file that may be run.
 fn open(path: &Path) -> Result<File> {
     let failed = |source| SystemError::File { path: path.to_owned(), source };
-    // Of a pipe that nobody writes, nothing is waited for.
+    // Do not wait for a writer if it is a pipe.
     let flags = libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -111,7 +111,7 @@ fn open(path: &Path) -> Result<File> {
 }
 
 /// Whether safe code of this process can write a file that was [opened](open) here. Its
-/// owner can, whatever its mode is now.
+/// owner can, even if its mode forbids it now.
 fn is_writable(file: &File) -> io::Result<bool> {
     let user = rustix::process::geteuid();
     let by_permission = user.is_root() || file.metadata()?.uid() == user.as_raw();
@@ -123,7 +123,7 @@ fn is_writable(file: &File) -> io::Result<bool> {
 /// and there is room for one more map, else copied.
 ///
 /// # Safety
-/// - With `map`, nobody writes to the file while the module lives.
+/// - With `map`, the file is not written to while the module lives.
 pub(crate) unsafe fn load(
     engine: &Engine,
     file: &File,
@@ -140,7 +140,7 @@ pub(crate) unsafe fn load(
     }
     let (start, end) = (contents.text.start, contents.text.end);
     let code = contents.module.code.debug.start as usize;
-    // SAFETY: the file was just read up to `end`, and by this function's contract nobody
+    // SAFETY: the file was just read up to `end`, and by this function's contract nothing
     // writes to it.
     let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize, code) };
     if let Ok(memory) = mapped {

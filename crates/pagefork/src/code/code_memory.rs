@@ -7,8 +7,8 @@ use pagefork_pages::{CodeFile, CodePages, PagesError};
 
 use crate::base::error::SystemError;
 
-/// Machine code of a module where it can run, and what lies behind it. Nobody can
-/// write the code. Given back when dropped; nothing of it may run then.
+/// Machine code of a module where it can run, and what lies behind it. The code cannot
+/// be written. It is unmapped when this is dropped, so none of it may run then.
 #[derive(Debug)]
 pub(crate) struct CodeMemory {
     /// Address of the first byte.

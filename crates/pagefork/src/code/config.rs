@@ -22,7 +22,9 @@ pub struct Config {
     pub(crate) strategies: StrategyConfig,
     pub(crate) pool: PoolConfig,
     pub(crate) resident_max: Option<u64>,
-    pub(crate) scribble: bool,
+    /// Whether slots are overwritten before they are handed out.
+    #[cfg(feature = "testing")]
+    pub(crate) poison: bool,
 }
 
 macro_rules! switches {

@@ -93,8 +93,8 @@ impl Engine {
         Arc::ptr_eq(&a.0, &b.0)
     }
 
-    /// Compiles a module from its binary format, and shows how far that is where
-    /// somebody looks.
+    /// Compiles a module from its binary format, and reports how far it is if the
+    /// configuration asks for that.
     pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
         let Config { compile, progress, .. } = self.config();
         match progress {
@@ -109,6 +109,7 @@ impl Engine {
     }
 
     /// How many function types are known, of all that lives: for tests.
+    #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub fn type_count(&self) -> usize {
         self.0.types.count()

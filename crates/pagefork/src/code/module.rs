@@ -22,7 +22,7 @@ use crate::base::error::{Result, SystemError};
 use crate::base::frames::{Frame, FrameSource};
 use crate::code::code_memory::CodeMemory;
 use crate::code::engine::Engine;
-use crate::code::pool::SlotHome;
+use crate::code::pool::Home;
 use crate::code::types::{TypeId, TypeUses};
 use pagefork_debuginfo::{SourceLocation, Sources};
 
@@ -80,13 +80,21 @@ pub(crate) struct SpawnPlan {
     /// What the memories that the module defines have at first, and can become.
     pub(crate) memory_sizes: Vec<MemorySize>,
     /// Where slots are kept; `None` for what the host creates.
-    pub(crate) home: Option<SlotHome>,
+    pub(crate) home: Option<Home>,
 }
 
 impl SpawnPlan {
     /// Whose bytes may be on the stacks of slots with this plan.
     pub(crate) fn owner(&self) -> Owner {
-        self.home.as_ref().map_or(Owner(0), SlotHome::owner)
+        self.home.as_ref().map_or(Owner(0), |home| home.owner(0))
+    }
+}
+
+impl Drop for SpawnPlan {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            home.close();
+        }
     }
 }
 
@@ -171,8 +179,8 @@ impl Module {
     ///
     /// # Errors
     /// If it is malformed or invalid, uses a proposal that the engine has switched
-    /// off or does not know, or its code cannot be mapped. Whatever is wrong with
-    /// the engine's [cache](crate::Config::cache) is no error.
+    /// off or does not know, or its code cannot be mapped. Failures of
+    /// the engine's [cache](crate::Config::cache) are not errors.
     pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self> {
         Self::from_binary(engine, &to_binary(bytes.as_ref())?)
     }
@@ -475,7 +483,7 @@ impl Module {
         }
         let start = initial_image(info, layout, &globals);
         let image = make_image(info, layout, &start.image)?;
-        let home = compiled.key.is_some().then(|| SlotHome::new(&compiled.engine));
+        let home = compiled.key.is_some().then(|| Home::new(&compiled.engine));
         let memory_sizes = memory_sizes(info, layout);
         let plan = Arc::new(SpawnPlan { image, steps: start.steps, memory_sizes, home });
         let mut plans = plans();

@@ -2,12 +2,11 @@
 //! [spawned](crate::InstancePre::spawn).
 
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pagefork_pages::{
-    Key, LocalPool, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies,
+    Key, LocalPool, Owner, PagesError, Park, Pool, PoolConfig, PoolCounters, Slot, Strategies,
 };
 
 use crate::code::engine::Engine;
@@ -92,7 +91,7 @@ impl ParkedStore {
     }
 
     fn get_mut(&mut self) -> &mut dyn ParkedSlots {
-        // SAFETY: by the invariant of `store` it is valid and nobody else's.
+        // SAFETY: by the invariant of `store` it is valid and this value's alone.
         unsafe { self.store.as_mut() }
     }
 }
@@ -104,95 +103,69 @@ impl Drop for ParkedStore {
     }
 }
 
-/// Parks a store, or drops it if nobody will come for it. Whatever the store holds, its
-/// engine included, may be gone afterwards.
+/// Parks a store, or drops it if its home is closed. What the store holds, its engine
+/// included, may be gone afterwards.
 pub(crate) fn park((pool, key): (LocalPool<Parked>, Key), store: ParkedStore) {
     pool.put(key, Parked::Store(store), |parked| match parked {
-        // Whoever closes the place then looks for what is parked: this comes before.
+        // Closing a home sets its flag, then looks for what is parked. So the flag is read here.
         Parked::Store(store) => store.get().is_wanted(),
         Parked::Slot(_) => true,
     });
 }
 
-/// Where a spawned store is parked: with others of the same `InstancePre`.
-#[derive(Clone, Debug)]
-pub(crate) struct Home(pub(crate) Arc<Place>);
-
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) key: Key,
-    /// Tells owners of slots apart; no two places of a process have the same.
+/// Where slots of one spawn plan, or spawned stores of one `InstancePre`, are parked.
+pub(crate) struct Home {
+    pool: Pool<Parked>,
+    key: Key,
+    /// Tells owners of slots apart; no two homes of a process have the same.
     pub(crate) number: u64,
-    /// Whether somebody will come for what is parked.
+    /// Whether what is parked here will be taken again.
     open: AtomicBool,
 }
 
 impl Home {
-    pub(crate) fn new(pool: &Pool<Parked>) -> Self {
-        let (key, number) = (pool.add_key(), next_number());
-        Self(Arc::new(Place { key, number, open: AtomicBool::new(true) }))
-    }
-
-    /// Where this thread parks a store that is at home here.
-    pub(crate) fn local(&self, pool: &Pool<Parked>) -> (LocalPool<Parked>, Key) {
-        (pool.local(), self.0.key)
-    }
-
-    /// Whether stores that are parked here will be taken again.
-    pub(crate) fn is_open(&self) -> bool {
-        self.0.open.load(Ordering::SeqCst)
-    }
-
-    /// Drops what is parked, now and later.
-    pub(crate) fn close(&self, pool: &Pool<Parked>) {
-        self.0.open.store(false, Ordering::SeqCst);
-        pool.remove_key(self.0.key);
-    }
-}
-
-/// Where slots of one spawn plan are parked. What is parked goes with it.
-pub(crate) struct SlotHome {
-    pool: Pool<Parked>,
-    key: Key,
-    number: u64,
-}
-
-impl SlotHome {
     pub(crate) fn new(engine: &Engine) -> Self {
         let pool = engine.pool().clone();
-        Self { key: pool.add_key(), number: next_number(), pool }
+        Self { key: pool.add_key(), number: next_number(), open: AtomicBool::new(true), pool }
     }
 
-    pub(crate) fn take(&self) -> Option<Slot> {
-        match self.pool.take(self.key) {
-            Some(Parked::Slot(slot)) => Some(*slot),
-            _ => None,
-        }
+    pub(crate) fn take(&self) -> Option<Parked> {
+        self.pool.take(self.key)
     }
 
     /// Resets and parks a slot, or drops it.
-    pub(crate) fn park(&self, mut slot: Slot) {
+    pub(crate) fn park_slot(&self, mut slot: Slot) {
         if self.pool.keeps_nothing() || slot.reset().is_err() {
             return;
         }
         self.pool.put(self.key, Parked::Slot(Box::new(slot)));
     }
 
-    /// Whose bytes may be on the stack of a slot of this plan.
-    pub(crate) fn owner(&self) -> pagefork_pages::Owner {
-        owner(self.number, 0)
+    /// Where this thread parks a store that is at home here.
+    pub(crate) fn local(&self) -> (LocalPool<Parked>, Key) {
+        (self.pool.local(), self.key)
     }
-}
 
-impl Drop for SlotHome {
-    fn drop(&mut self) {
+    /// Whether stores that are parked here will be taken again.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    /// Drops what is parked, now and later.
+    pub(crate) fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
         self.pool.remove_key(self.key);
+    }
+
+    /// Whose bytes may be on the stack of a slot that this tenant used.
+    pub(crate) fn owner(&self, tenant: u64) -> Owner {
+        owner(self.number, tenant)
     }
 }
 
 /// Whose bytes may be on the stack of a slot.
-pub(crate) fn owner(number: u64, tenant: u64) -> pagefork_pages::Owner {
-    pagefork_pages::Owner(u128::from(number) << 64 | u128::from(tenant))
+pub(crate) fn owner(number: u64, tenant: u64) -> Owner {
+    Owner(u128::from(number) << 64 | u128::from(tenant))
 }
 
 fn next_number() -> u64 {

@@ -49,7 +49,7 @@ impl Profile {
     }
 
     /// Tells about code that was mapped just now. A disk that is full by now costs
-    /// a profile its names; it costs nobody a program.
+    /// a profile its names, and no program fails for it.
     pub(crate) fn register(self, memory: &CodeMemory, code: &CodeImage, info: &ModuleInfo) {
         if self == Self::None || code.functions.is_empty() {
             return;
@@ -143,7 +143,7 @@ struct ProfileWriter {
 impl ProfileWriter {
     fn new(profile: Profile, path: &Path, process: u32) -> io::Result<Self> {
         // A file of an earlier process of this number is no use to anybody. Made
-        // anew it is ours, whatever others put into a shared directory.
+        // anew it is ours, even where others can write to the directory.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -162,7 +162,7 @@ impl ProfileWriter {
     /// Maps the file executable for good: `perf record` notes such maps with their
     /// files' names, and so learns of this one.
     fn show_to_perf(&self) -> io::Result<()> {
-        // SAFETY: a fresh mapping where the kernel finds room, used by nobody.
+        // SAFETY: a fresh mapping where the kernel finds room; nothing uses it yet.
         let map = unsafe {
             libc::mmap(
                 ptr::null_mut(),

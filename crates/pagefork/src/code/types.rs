@@ -39,6 +39,7 @@ struct TypeEntry {
 
 impl Types {
     /// How many there are.
+    #[cfg(feature = "testing")]
     pub(crate) fn count(&self) -> usize {
         self.lock().entries.len()
     }
@@ -127,7 +128,7 @@ fn concrete(ty: &FuncType) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Types of an engine that somebody uses, for as long as this lives.
+/// Types of an engine that are in use as long as this value lives.
 pub(crate) struct TypeUses {
     types: Arc<Types>,
     used: Vec<u32>,

@@ -55,7 +55,7 @@ pub(crate) fn make_image(store: &StoreGroup, ordinal: u32) -> Result<Arc<Image>>
     });
     let bytes = |range: Range<u64>| {
         let start = slot.start().wrapping_add(range.start as usize);
-        // SAFETY: the range is accessible, and nobody writes it while the store is
+        // SAFETY: the range is accessible, and not written while the store is
         // borrowed.
         unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
     };

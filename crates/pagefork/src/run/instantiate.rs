@@ -14,8 +14,10 @@ use crate::base::error::{LimitError, LimitSource, Result, UsageError};
 use crate::base::trap::{Trap, TrapCode};
 use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
-use crate::code::pool::{self, SlotHome};
+use crate::code::pool::{self, Home, Parked};
 use crate::run::enter::{self, CallOutcome};
+#[cfg(feature = "testing")]
+#[cfg(feature = "testing")]
 use crate::run::poison;
 use crate::store::group::StoreGroup;
 use crate::store::group::{Entity, Imports};
@@ -47,8 +49,8 @@ pub(crate) unsafe fn instantiate(
         return Err(Trap::without_backtrace(code).into());
     }
     if let Some(start) = module.info().start {
-        // SAFETY: by this function's contract the store is ours. From here on the instance stays, whatever
-        // happens: what it runs can make its functions known.
+        // SAFETY: by this function's contract the store is ours. From here on the instance stays, even after
+        // an error: what it runs can make its functions known.
         unsafe { call_start(store, ordinal, start)? };
     }
     Ok(ordinal)
@@ -61,8 +63,9 @@ pub(crate) unsafe fn instantiate(
 /// # Errors
 /// If the system refuses something.
 pub(crate) fn take_over_parked(store: &mut StoreGroup, tenant: u64) -> Result<()> {
-    if store.engine.config().scribble {
-        poison::scribble_and_reset(&mut store.instances[0].slot)?;
+    #[cfg(feature = "testing")]
+    if store.engine.config().poison {
+        poison::poison_and_reset(&mut store.instances[0].slot)?;
     }
     let number = store.home_number().unwrap_or(0);
     let owner = pool::owner(number, tenant);
@@ -148,17 +151,18 @@ fn spawn(
     })?;
     check_sizes(store, module, &plan, store.memory_total_if_limited())?;
     let own_way = || store.engine.default_strategies();
-    let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(SlotHome::take);
+    let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(Home::take);
     let mut slot = match parked {
-        Some(slot) => slot,
-        None => {
+        Some(Parked::Slot(slot)) => *slot,
+        _ => {
             let strategies = strategies.unwrap_or_else(own_way);
             let (layout, budget) = (module.layout(), store.engine.budget());
             Slot::within(layout, &plan.image, &plan.memory_sizes, strategies, budget)?
         }
     };
-    if store.engine.config().scribble {
-        poison::scribble_and_reset(&mut slot)?;
+    #[cfg(feature = "testing")]
+    if store.engine.config().poison {
+        poison::poison_and_reset(&mut slot)?;
     }
     slot.hand_to(store.owner.unwrap_or_else(|| plan.owner()));
     let ordinal = store.add_instance(module.clone(), slot, imports, plan);
@@ -169,7 +173,7 @@ fn spawn(
 
 /// # Errors
 /// If the tables or memories that an instance starts with are beyond the store's limits,
-/// where other memories have so many bytes together, or beyond what its slot has room for.
+/// where other memories already have `memory_total` bytes, or beyond what its slot has room for.
 fn check_sizes(
     store: &StoreGroup,
     module: &Module,

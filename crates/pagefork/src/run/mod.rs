@@ -10,4 +10,5 @@ pub(crate) mod contents;
 pub(crate) mod suspend;
 pub(crate) mod backtrace;
 pub(crate) mod core_dump;
+#[cfg(feature = "testing")]
 pub(crate) mod poison;

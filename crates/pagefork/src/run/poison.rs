@@ -11,8 +11,8 @@ impl Config {
     /// Whether each slot is overwritten and reset before an instance is made in it, and
     /// compared with its image, byte by byte, before and after. For tests.
     #[doc(hidden)]
-    pub fn scribble(&mut self, on: bool) -> &mut Self {
-        self.scribble = on;
+    pub fn poison(&mut self, on: bool) -> &mut Self {
+        self.poison = on;
         self
     }
 }
@@ -23,7 +23,7 @@ impl Config {
 /// # Panics
 /// If it is not.
 #[cold]
-pub(crate) fn scribble_and_reset(slot: &mut Slot) -> Result<()> {
+pub(crate) fn poison_and_reset(slot: &mut Slot) -> Result<()> {
     static SEED: AtomicU64 = AtomicU64::new(0);
     assert_is_as_image(slot, "is handed out")?;
     slot.poison(SEED.fetch_add(1, Ordering::Relaxed))?;

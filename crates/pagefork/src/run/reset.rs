@@ -12,8 +12,8 @@ use crate::store::interrupt::Interrupts;
 use crate::store::limits::StoreLimits;
 
 impl StoreGroup {
-    /// Makes the store of a spawned instance as it was before that started, for whoever
-    /// comes next. After an error it can only be dropped.
+    /// Makes the store of a spawned instance as it was before that started, for the
+    /// next tenant. After an error it can only be dropped.
     pub(crate) fn reset_for_parking(&mut self) -> Result<()> {
         // Only what was spawned stays: its imports are host functions, which come first.
         while self.instances.len() > 1 {
@@ -68,7 +68,7 @@ impl StoreGroup {
         }
     }
 
-    /// Forgets whatever the last run left in the activation.
+    /// Forgets what the last run left in the activation.
     pub(crate) fn forget_run(&mut self) {
         self.suspended = None;
         self.resets += 1;
@@ -76,7 +76,7 @@ impl StoreGroup {
         self.update_attention();
     }
 
-    /// Handles for interrupts that somebody may still have must not reach the next
+    /// Handles for interrupts that still exist must not reach the next
     /// tenant, nor pages that are not mapped during a reset. Says whether there are any:
     /// then no words are listed.
     fn renew_interrupts(&mut self) -> bool {

@@ -1,7 +1,7 @@
 //! Traps that the hardware raises. A signal is a trap only if the program counter
 //! is in guest code or a thunk *and* the address is in a stack guard of the
 //! store's slots, or in a memory of theirs at or beyond its current size;
-//! everything else is passed on to whoever handled the signal before.
+//! everything else is passed on to the previous handler of the signal.
 //!
 //! # Safety
 //!

@@ -96,7 +96,7 @@ pub(crate) fn give_results(instance: &InstanceData) {
     let cells = instance.at(layout.cell(0).into());
     let saved = save_area(instance).wrapping_add(save::CELLS as usize);
     let size = (CELL_SIZE * layout.link_parts.cell_count) as usize;
-    // SAFETY: cells are in the link zone, the others in the state zone, and nobody is entered.
+    // SAFETY: cells are in the link zone, the others in the state zone, and no guest is entered.
     unsafe {
         cells.copy_from_nonoverlapping(saved, size);
         saved.write_bytes(0, size);

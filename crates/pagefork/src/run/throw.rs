@@ -27,7 +27,7 @@ use crate::store::value::Val;
 pub(crate) enum Thrown {
     /// It is caught here.
     Caught(Landing),
-    /// Nobody catches it before the guest's innermost entry.
+    /// No handler catches it before the guest's innermost entry.
     Uncaught(Exception),
     /// It could not be made.
     Trap(TrapCode),
@@ -82,7 +82,7 @@ pub(crate) unsafe fn throw(
 }
 
 /// Throws the exception that is the error of a host function, if it is one and
-/// somebody catches it.
+/// a handler catches it.
 ///
 /// # Safety
 /// The activation's store is valid, and its guest waits in the host call.
@@ -232,7 +232,7 @@ impl StoreGroup {
         Exception { tag: Tag::from_entity(self, tag), payload: payload.collect() }
     }
 
-    /// Frees an exception that nobody will catch, if there is no reference to it.
+    /// Frees an exception that no handler will catch, if there is no reference to it.
     fn release_exception(&mut self, reference: ExceptionRef) {
         let zone = self.exceptions(reference.ordinal());
         if zone.exception(reference).flags == 0 {

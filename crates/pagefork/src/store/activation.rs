@@ -119,8 +119,7 @@ impl Activation {
         }
     }
 
-    /// Forgets the last run: nobody is in the guest, and nobody is to be told how it
-    /// ended.
+    /// Forgets the last run: no guest is entered, and its end is not reported.
     pub(crate) fn forget_run(&mut self) {
         debug_assert!(!self.is_active(), "a guest runs");
         self.parked = None;
@@ -130,7 +129,7 @@ impl Activation {
         self.writer = 0;
     }
 
-    /// Whether guest frames lie below whoever asks.
+    /// Whether guest frames lie below the caller.
     pub(crate) fn is_active(&self) -> bool {
         self.host_sp != 0
     }

@@ -9,7 +9,7 @@ use crate::store::group::{StoreGroup, StoreId};
 use crate::store::handle::Tag;
 use crate::store::value::Val;
 
-/// An exception that a guest threw and nobody caught, or that a host function
+/// An exception that a guest threw and no handler caught, or that a host function
 /// throws by returning it as its error.
 ///
 /// ```

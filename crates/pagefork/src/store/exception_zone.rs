@@ -297,7 +297,7 @@ impl Collection {
     }
 
     /// # Safety
-    /// The addresses are multiples of 8 in readable memory that nobody writes.
+    /// The addresses are multiples of 8 in readable memory that nothing writes meanwhile.
     unsafe fn words(&mut self, addresses: Range<usize>, owner: Option<u32>) {
         for address in addresses.step_by(8) {
             // SAFETY: by this function's contract the address is of a readable word.
@@ -374,7 +374,7 @@ impl StoreGroup {
         Some(ExceptionRef::new(ordinal, stamp, unit))
     }
 
-    /// Frees every exception that nobody can reach, and that is not among these values of
+    /// Frees every exception that cannot be reached, and that is not among these values of
     /// the instance `ordinal`, which may lie nowhere else.
     ///
     /// # Safety

@@ -5,8 +5,8 @@
 //!
 //! Raw words of slots are read and written through the functions here. What makes
 //! that sound: a slot in `instances` is mapped, its zones below the base are
-//! readable and writable in full, and whoever holds `&mut StoreGroup`, or runs as
-//! a host call of the store's guest, is alone with all of it.
+//! readable and writable in full, and code that holds `&mut StoreGroup`, or runs as
+//! a host call of the store's guest, has exclusive access to all of it.
 
 use std::cell::Cell as StdCell;
 use std::num::NonZeroU64;
@@ -84,7 +84,7 @@ pub(crate) struct StoreGroup {
     /// A buffer for the values of untyped host functions, kept between calls.
     pub(crate) values: Vec<Val>,
     /// Where the store is parked when it is dropped.
-    pub(crate) home: Option<Home>,
+    pub(crate) home: Option<Arc<Home>>,
     /// Whose bytes may be on the stacks of its slots, if that is not the module's.
     pub(crate) owner: Option<Owner>,
     /// After a reset that has failed half-way: who the store was. It has another
@@ -111,7 +111,7 @@ const _: () = {
     const fn sync<T: Sync>() {}
     sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
-    sync::<(Option<Copied>, Vec<Val>, Option<Home>, Option<Owner>, Option<StoreId>, u64)>();
+    sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
 };
 
 /// What the host keeps about an instance.
@@ -119,7 +119,7 @@ pub(crate) struct InstanceData {
     pub(crate) module: Module,
     pub(crate) slot: Slot,
     pub(crate) bounds: SlotBounds,
-    /// What its imports are: definitions, never imports of somebody else.
+    /// What its imports are: definitions, never imports of another instance.
     pub(crate) imports: Imports,
     /// What the link zone points to.
     function_imports: Box<[FunctionImport]>,
@@ -192,7 +192,7 @@ impl InstanceData {
             && !filled_otherwise
             && !own_strategies
         {
-            home.park(slot);
+            home.park_slot(slot);
         }
     }
 }
@@ -328,7 +328,7 @@ impl StoreGroup {
         }
     }
 
-    /// Parks all slots that somebody may use again, and drops the others.
+    /// Parks all slots that can be used again, and drops the others.
     pub(crate) fn park_slots(&mut self) {
         self.interrupts.detach();
         self.bases.truncate(1);
@@ -501,7 +501,7 @@ impl StoreGroup {
         FuncRef::new(HOST_ORDINAL, self.host_functions.len() as u32 - 1)
     }
 
-    /// The host function `index`: valid as long as the store, whatever is added.
+    /// The host function `index`: valid as long as the store, also when functions are added.
     pub(crate) fn host_function_ptr(&self, index: u32) -> *const HostFunc {
         Arc::as_ptr(&self.host_functions[index as usize])
     }
@@ -616,7 +616,7 @@ impl StoreGroup {
     ///
     /// # Errors
     /// If it has not as much: then nothing is left, and it stops at its next function
-    /// entry or loop, whatever becomes of the error.
+    /// entry or loop, even if the error is ignored.
     pub(crate) fn pay_fuel(&mut self, units: u64) -> Result<(), TrapCode> {
         if !self.engine.config().compile.fuel {
             return Ok(());
@@ -666,7 +666,7 @@ impl StoreGroup {
 
     /// What the store was spawned from, if it was.
     pub(crate) fn home_number(&self) -> Option<u64> {
-        self.home.as_ref().map(|home| home.0.number)
+        self.home.as_ref().map(|home| home.number)
     }
 
     pub(crate) fn is_broken(&self) -> bool {
@@ -717,8 +717,8 @@ impl InstanceData {
             .filter(|(memory, _)| !memory.memory64)
             .any(|(_, index)| slot.memory_accessible(index) > slot.memory_size(index));
         let word = slot.link().wrapping_add(link::ACCESSIBLE_PAST_SIZE as usize).cast::<u32>();
-        // SAFETY: the word is in the link zone, aligned, and nobody writes it but the
-        // store's owner.
+        // SAFETY: the word is in the link zone, aligned, and only the
+        // store's owner writes it.
         unsafe { word.write(any.into()) };
     }
 }

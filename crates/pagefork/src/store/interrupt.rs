@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::base::error::SystemError;
 use crate::store::thread;
 
-/// Interrupts whatever guest runs in a store, from any thread. Cheap to clone.
+/// Interrupts the guest that runs in a store, from any thread. Cheap to clone.
 ///
 /// The guest traps with [`TrapCode::Interrupt`](crate::TrapCode) at its next
 /// function entry or loop iteration; a host function that runs is not disturbed
@@ -103,7 +103,7 @@ impl<'a> Interruption<'a> {
     }
 
     /// Whether that is or can become so while the store is borrowed: the call has a
-    /// timeout, or somebody has an [`InterruptHandle`]. Otherwise there is no need to ask.
+    /// timeout, or an [`InterruptHandle`] exists. Otherwise there is no need to ask.
     pub fn is_possible(&self) -> bool {
         self.is_requested()
             || self.interrupts.is_some_and(|interrupts| Arc::strong_count(interrupts) > 1)

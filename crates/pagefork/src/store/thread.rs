@@ -28,7 +28,7 @@ struct ThreadState {
     stack: Cell<(usize, usize)>,
     /// The activation that runs, or null.
     current: Cell<*const Activation>,
-    /// Tells this thread from all others; 0 until somebody asks.
+    /// Tells this thread from all others; 0 until it is first asked for.
     number: Cell<u64>,
 }
 
@@ -169,7 +169,7 @@ impl SignalStack {
             if start == libc::MAP_FAILED {
                 return Err(failed());
             }
-            // Whatever fails from here, the destructor unmaps.
+            // If a later step fails, the destructor unmaps.
             let own = Self { start };
             if libc::mprotect(start, SIGNAL_STACK_GUARD, libc::PROT_NONE) != 0 {
                 return Err(failed());

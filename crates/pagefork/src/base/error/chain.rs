@@ -1,4 +1,4 @@
-//! The error of every fallible function here, whatever its cause and its contexts.
+//! The error type of every fallible function: a cause, its kind, and contexts.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Boxed = Box<dyn StdError + Send + Sync>;
 
-/// Whatever went wrong: its [kind](Error::kind), a cause that can be
+/// What went wrong: its [kind](Error::kind), a cause that can be
 /// [downcast](Error::downcast_ref), what it was done for, and the guest's frames
 /// if a guest was running.
 ///

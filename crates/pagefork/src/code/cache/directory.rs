@@ -18,14 +18,14 @@ use rustix::process::{Resource, getrlimit};
 use super::CacheRefusal;
 use super::steps::{self, Step};
 
-/// Entries are never written again, and concern nobody else.
+/// Entries are never written again.
 const ENTRY_MODE: Mode = Mode::RUSR;
 
 /// How the names of files begin that are not entries yet, where the file system
 /// knows no files without names.
 const UNFINISHED: &str = ".unfinished-";
 
-/// When an unfinished file that nobody holds is nobody's any more.
+/// Age after which an unfinished file that no process holds is removed.
 const UNFINISHED_AGE: Duration = Duration::from_secs(60);
 
 /// When a use is noted again: the order of uses need not be finer.
@@ -34,7 +34,7 @@ const USE_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// After how many own entries those of others are counted again.
 const RECOUNT_AFTER: u64 = 256;
 
-/// A directory that is private. Whatever becomes of its path, this is about the
+/// A private directory. If its path changes, this still means the
 /// directory that was opened.
 pub(super) struct CacheDirectory {
     fd: OwnedFd,
@@ -208,7 +208,7 @@ impl CacheDirectory {
         Ok(())
     }
 
-    /// Removes a file that nobody holds, and says whether it did.
+    /// Removes a file that no process holds, and says whether it did.
     fn remove_unused(&self, name: &str) -> bool {
         let Ok(file) = self.open_entry(name) else { return false };
         fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -216,7 +216,7 @@ impl CacheDirectory {
     }
 
     fn open_entry(&self, name: &str) -> rustix::io::Result<OwnedFd> {
-        // Of a pipe that nobody writes, nothing is waited for.
+        // Do not wait for a writer if it is a pipe.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         fs::openat(&self.fd, name, flags, Mode::empty())
     }
@@ -238,7 +238,7 @@ impl<'a> Unfinished<'a> {
             Ok(fs::openat(&directory.fd, ".", flags | OFlags::TMPFILE, ENTRY_MODE)?)
         });
         // A file system, or a system that knows no such files, says so in one of
-        // these ways; whatever it is, the other way shows what is really wrong.
+        // these ways. The other way shows the real error.
         let (fd, name) = match nameless {
             Ok(fd) => (fd, None),
             Err(_) => {
@@ -254,7 +254,7 @@ impl<'a> Unfinished<'a> {
         if unfinished.name.is_some() {
             let _ = fs::flock(&unfinished.file, FlockOperation::NonBlockingLockExclusive);
         }
-        // Whatever the process's mask leaves of it.
+        // The umask of the process applies.
         fs::fchmod(&unfinished.file, ENTRY_MODE)?;
         Ok(unfinished)
     }

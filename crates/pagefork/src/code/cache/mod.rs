@@ -34,7 +34,7 @@ const SIZE_LIMIT: u64 = 1 << 30;
 ///
 /// Entries are found by a hash of the module, the compiler's version, its options
 /// and the processor's level. Each is verified every time it is loaded, and
-/// belongs to this user or root and can be written by nobody else. Nothing that
+/// belongs to this user or root, and no other user can write to it. Nothing that
 /// goes wrong with a cache is an error: modules are compiled then as without it,
 /// and [`Cache::stats`] tells.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Entries that were written.
     pub written: u64,
-    /// Entries that were not trusted, because they were damaged, or somebody
+    /// Entries that were not trusted, because they were damaged, or another user
     /// else's, or no files. They are removed.
     pub damaged: u64,
     /// What else went wrong: a full disk, a missing permission.
@@ -80,7 +80,7 @@ pub enum CacheRefusal {
     /// There is no default directory.
     #[error("neither XDG_CACHE_HOME nor HOME is set to an absolute path")]
     NoHome,
-    /// Somebody else owns it, or can write it.
+    /// Another user owns it, or can write to it.
     #[error("the directory {path:?} is not private: {problem}")]
     NotPrivate {
         /// Which directory.
@@ -192,7 +192,7 @@ impl Cache {
             }
             Err(error) => return failed(&error),
         };
-        // SAFETY: nobody writes to an entry: it got its name when it was complete, and the
+        // SAFETY: no process writes to an entry: it got its name when it was complete, and the
         // directory, which is private by `CacheDirectory::open`, is the cache's alone.
         let loaded = unsafe { code_file::load(engine, &entry, Some(key), true) };
         match loaded {

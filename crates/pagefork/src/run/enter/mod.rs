@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //!
-//! While a guest runs, its store is borrowed by whoever entered: the assembly and
+//! While a guest runs, its store is borrowed by the code that entered it: the assembly and
 //! the functions below reach it through `Activation::store`, a raw pointer made
 //! from that borrow, which is not used until the entry returns.
 
@@ -89,7 +89,7 @@ pub(crate) enum CallOutcome {
 /// Calls a guest function whose arguments are in its instance's cells.
 ///
 /// # Errors
-/// Whatever makes the guest leave: a trap, or the error of a host function.
+/// What makes the guest leave: a trap, or the error of a host function.
 ///
 /// # Panics
 /// With the payload of a host function that panicked.
@@ -120,7 +120,7 @@ unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<CallOutcome, 
     // SAFETY: by the contract of `call` the store is borrowed for us.
     let activation = unsafe { &raw mut (*store).activation };
     // SAFETY: by the contract of `call` the store is borrowed for us; the guest's stack is free below GUEST_SP while host code
-    // runs, and unused if nobody is in the guest.
+    // runs, and unused if no guest is entered.
     let outcome = unsafe {
         (*activation).store = store;
         let stack = if (*activation).is_active() {
@@ -284,7 +284,7 @@ unsafe extern "C" fn on_host_call(
         // A panic must not cross the guest's frames, which no unwinder knows.
         let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
         match result {
-            // Whatever the host function made of it: the guest must not go on.
+            // Even if the host function ignored the failure, the guest must not go on.
             Ok(Ok(())) if (*store).is_broken() => {
                 let code = TrapCode::MemoryOutOfBounds;
                 HostAnswer::leave(activation, trapped(activation, code))

@@ -305,7 +305,7 @@ global_asm!(
     "jmp .Lpagefork_leave",
 
     // Catch: rdx is the landing. The frames below it are over, and what their
-    // functions had in registers is nobody's. The address of the landing pad is
+    // functions had in registers is dead. The address of the landing pad is
     // left where a return address would be.
     ".Lpagefork_catch:",
     cfa_through_base!(),
@@ -389,7 +389,7 @@ global_asm!(
     "cmp eax, {CONTINUE}",
     "jne 3f",
     ".cfi_restore_state",
-    // rbp is the frame pointer of this thunk's frame, in whatever slot.
+    // rbp is the frame pointer of this thunk's frame, in any slot.
     ".Lpagefork_interrupt_return:",
     "lea rsp, [rbp - {INTERRUPT_BLOCK}]",
     "movups xmm0, [rsp + 0x00]",
