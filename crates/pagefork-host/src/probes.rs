@@ -313,7 +313,7 @@ fn filled_by(
             Ok(None) => Err(Seen("a page fault was not reported".to_owned())),
             Err(errno) => Err(refused("reading a fault")(errno)),
         };
-        // Whatever went wrong, nobody waits any longer.
+        // If the page was not filled, this ends the reader's wait.
         drop(watch);
         let seen = reader.join().map_err(|_| Seen("reading a page failed".to_owned()))?;
         answered?;

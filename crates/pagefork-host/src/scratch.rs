@@ -45,7 +45,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// So many pages of an image, and so many anonymous ones.
+    /// Pages of an image, then anonymous ones.
     pub(crate) fn new(of_image: usize, anonymous: usize) -> Result<Self, Seen> {
         let image = filled_file(of_image.max(1))?;
         seal(&image)?;
@@ -78,7 +78,7 @@ impl Pages {
         map.map(drop).map_err(refused("mmap"))
     }
 
-    /// So many inaccessible pages.
+    /// `count` inaccessible pages.
     pub(crate) fn inaccessible(count: usize) -> Result<Self, Seen> {
         Self::reserve(count, filled_file(1)?)
     }
@@ -189,7 +189,7 @@ pub(crate) fn memfd() -> Result<(File, bool), Seen> {
     }
 }
 
-/// A memfd of so many pages of [`IMAGE_BYTE`]s.
+/// A memfd with `pages` pages of [`IMAGE_BYTE`]s.
 pub(crate) fn filled_file(pages: usize) -> Result<File, Seen> {
     let (file, _) = memfd()?;
     file.write_all_at(&vec![IMAGE_BYTE; pages * PAGE], 0).map_err(refused("pwrite"))?;

@@ -131,7 +131,7 @@ const _: () = assert!(SCAN == 0xc060_6610);
 const _: () = assert!(size_of::<FaultMessage>() == 32 && size_of::<FoundPages>() == 24);
 
 /// Something that page faults of this process are reported to. Closing it wakes
-/// whoever waits.
+/// waiting threads.
 pub(crate) struct Userfault(OwnedFd);
 
 impl Userfault {
@@ -175,7 +175,7 @@ impl Userfault {
     /// Reports faults of a kind in a range of pages.
     ///
     /// # Safety
-    /// The range is the caller's, who answers its faults or lets nobody touch it.
+    /// The caller owns the range, and answers its faults or lets no thread touch it.
     pub(crate) unsafe fn register(
         &self,
         address: usize,
@@ -188,7 +188,7 @@ impl Userfault {
         unsafe { control(self.0.as_fd(), REGISTER, &mut register) }
     }
 
-    /// The address of a page that somebody waits for; `None` if nobody does within
+    /// The address of a page that a thread waits for; `None` if none does within
     /// `wait`.
     pub(crate) fn fault(&self, wait: Duration) -> Result<Option<u64>, Errno> {
         let timeout = Timespec::try_from(wait).ok();

@@ -23,19 +23,19 @@ use pagefork_layout::page::PAGE_SIZE;
 use crate::os::error::PagesError;
 use crate::os::reservation::Reservation;
 
-/// So many pieces of code are mapped from files at the same time: each is a map of
-/// its own.
+/// At most this many pieces of code are mapped from files at the same time. Each is a kernel
+/// map of its own.
 pub const CODE_FILES_MAX: usize = 1024;
 
 /// Bytes of a region; more for a piece of code that is larger.
 const REGION_SIZE: usize = 16 << 20;
 
-/// So many free ranges are kept inaccessible, each a map or two. In further ones
-/// there are zeros that could be executed.
+/// At most this many free ranges are kept inaccessible, each a kernel map or two. Further ones
+/// hold zeros that could be executed.
 const HOLES_MAX: usize = 1024;
 
-/// A copy of machine code that can be executed. It never changes, and nobody can
-/// write it. Dropping it gives its pages back: nothing of it may run then.
+/// A copy of machine code that can be executed. It never changes, and cannot be
+/// written. Dropping it gives its pages back: nothing of it may run then.
 pub struct CodePages {
     /// Invariant: whole pages that are ours alone; readable and executable once
     /// [`Self::new`] has returned.
@@ -56,7 +56,7 @@ impl CodePages {
             let nowhere = PAGE_SIZE as usize;
             return Ok(Self { range: nowhere..nowhere, size });
         }
-        // Whatever fails from here, the destructor gives the pages back.
+        // If a later step fails, the destructor gives the pages back.
         let own = Self { range: arena().take(length)?, size };
         let start: *mut u8 = ptr::with_exposed_provenance_mut(own.range.start);
         // SAFETY: the pages are writable and ours alone by the type's invariant.
@@ -200,7 +200,7 @@ impl CodeArena {
         Ok(start..start + length)
     }
 
-    /// A region in which so much is free.
+    /// Adds a region in which `length` bytes are free.
     fn add_region(&mut self, length: usize) -> Result<(usize, usize), PagesError> {
         let size = length.max(REGION_SIZE);
         let pages = Reservation::new(size as u64, PAGE_SIZE)?;

@@ -13,8 +13,8 @@
 //! 1. A slot is one reservation and four kernel maps: the guards of neighbours
 //!    are one map. Each further memory costs two, or three with contents. (An
 //!    image with wide holes costs two maps a hole, see [`Image`].)
-//! 2. An image never changes. It lies in a sealed memfd, or in a file that nobody
-//!    else can write.
+//! 2. An image never changes. It lies in a sealed memfd, or in a file that no other
+//!    user can write.
 //! 3. How much of a memory is accessible has one owner, the [`Slot`]. What else
 //!    shows the size is set from it.
 //! 4. A reset gives pages back or restores them; it knows no fields, so there is

@@ -14,13 +14,13 @@ use crate::os::memfd::{self, Write, seal, view};
 use crate::os::reservation::Reservation;
 use crate::os::sys;
 
-/// So many images of a process have a memfd of their own; further ones share.
+/// This many images of a process have a memfd of their own; further ones share.
 pub const OWN_FILES_MAX: usize = 128;
 
 /// Images of [`LARGE_IMAGE`] bytes and more have one of their own up to this number.
 pub const OWN_FILES_LARGE_MAX: usize = 256;
 
-/// From so many bytes on an image is large.
+/// Images of at least this many bytes are large.
 pub const LARGE_IMAGE: u64 = 1 << 20;
 
 /// Larger images never share: few of them would fit together.
@@ -32,14 +32,14 @@ pub(crate) enum ImageFile {
     Own(Own),
     /// A part of a memfd that images share.
     Shared(SharedPart),
-    /// A file that somebody else has made.
+    /// A file of the embedder.
     Foreign(OwnedFd),
 }
 
 impl ImageFile {
     /// A file with `writes` in `size` bytes, whole pages and not none; all else in
     /// it is zero. Returns also the byte offset in it from which those offsets
-    /// count. Nobody can change the bytes when this returns.
+    /// count. No process can change the bytes when this returns.
     pub(crate) fn new(
         name: &str,
         size: u64,
@@ -56,13 +56,13 @@ impl ImageFile {
         if let Some((part, start)) = SharedFile::place(size, writes)? {
             return Ok((Self::Shared(part), start));
         }
-        let counted = OwnFileCount::below(usize::MAX).expect("there are not so many descriptors");
+        let counted =
+            OwnFileCount::below(usize::MAX).expect("there are fewer descriptors than that");
         Ok((Self::Own(Own::new(name, size, writes, counted)?), 0))
     }
 
-    /// Address of its byte `offset`, mapped for reading, and of so many behind it
-    /// as belong to the image. `None` for a file that somebody could cut, since
-    /// reading it then raises SIGBUS.
+    /// Address of its byte `offset`, which is mapped for reading together with the rest of the
+    /// image. `None` for a file that can be cut, since reading it then raises SIGBUS.
     pub(crate) fn address(&self, offset: u64) -> Result<Option<usize>, PagesError> {
         let start = match self {
             Self::Own(own) => own.view()?,
@@ -87,7 +87,7 @@ impl AsFd for ImageFile {
 pub(crate) struct Own {
     file: OwnedFd,
     size: u64,
-    /// All of it for reading, mapped when somebody first asks.
+    /// All of it for reading, mapped when it is first needed.
     view: OnceLock<Reservation>,
     _counted: OwnFileCount,
 }

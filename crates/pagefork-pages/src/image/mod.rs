@@ -41,7 +41,7 @@ pub const SPAN_COUNT_MAX: usize = 4;
 /// extents is never mapped.
 ///
 /// The bytes lie in a sealed memfd, which nothing can write or cut, or in a file
-/// that nobody else may write. An image of nothing but zeros has no file. The first
+/// that no other user may write. An image of nothing but zeros has no file. The first
 /// [`OWN_FILES_MAX`](crate::OWN_FILES_MAX) images of a process (of large ones,
 /// [`OWN_FILES_LARGE_MAX`](crate::OWN_FILES_LARGE_MAX)) have a memfd each. Further
 /// ones lie one behind another in memfds of 64 MiB, in whole pages, which are just
@@ -55,7 +55,7 @@ pub struct Image {
     spans: Vec<Span>,
     /// `None` if there are no spans.
     file: Option<ImageFile>,
-    /// All spans as a copy, for a file that could be cut; made when somebody first
+    /// All spans as a copy, for a file that could be cut; made when it is first
     /// asks for it.
     copy: OnceLock<Reservation>,
 }
@@ -148,7 +148,7 @@ impl Image {
 
     /// An image in a regular file, from byte `file_offset` of it on, covering
     /// the whole `extent` (slot offsets in bytes). The file must belong to this
-    /// user or root and nobody else may write it; what its owner does to it
+    /// user or root and no other user may write it; what its owner does to it
     /// later shows in slots. That its bytes are right is for the caller to
     /// verify.
     ///
@@ -343,7 +343,7 @@ fn join(pages: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     starts.zip(ends).filter_map(part).collect()
 }
 
-/// Whether nobody but this user and root can write a file or directory.
+/// Whether only this user and root can write a file or directory.
 ///
 /// # Errors
 /// [`PagesError::FileRefused`] says who else can.
@@ -379,7 +379,7 @@ fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(),
     Ok(())
 }
 
-/// Who else than this user and root can write a file or directory, if somebody.
+/// Who can write a file or directory besides this user and root.
 fn writers_problem(stat: &Stat) -> Option<FileProblem> {
     let user = rustix::process::geteuid().as_raw();
     if stat.st_uid != user && stat.st_uid != 0 {

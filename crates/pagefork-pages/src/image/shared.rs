@@ -10,7 +10,7 @@
 //! sealed: F_SEAL_FUTURE_WRITE then forbids all other ways to write (new maps,
 //! `write`, punching holes), and F_SEAL_GROW and F_SEAL_SHRINK other lengths. An
 //! image is written through the map, whose part of it is unmapped before anybody
-//! sees the image. So from then on nobody can write those pages, as if the whole
+//! sees the image. From then on no process can write those pages, as if the whole
 //! file were sealed; which it is when it is full. A forked process does not get the
 //! map, since it would go on to have all of it.
 //!
@@ -35,7 +35,7 @@ pub(crate) const ARENA_SIZE: u64 = 64 << 20;
 
 pub(crate) struct SharedFile {
     file: OwnedFd,
-    /// All of it for reading, mapped when somebody first asks: one map for all of
+    /// All of it for reading, mapped when it is first needed: one map for all of
     /// its images.
     view: OnceLock<Reservation>,
 }

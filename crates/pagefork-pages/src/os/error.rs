@@ -1,3 +1,5 @@
+//! What can go wrong with pages, and what to do about it.
+
 use std::fmt;
 use std::io;
 use std::ops::Range;

@@ -1,3 +1,5 @@
+//! Page faults of a thread, which the kernel notes in memory.
+
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
@@ -13,10 +15,10 @@ use crate::os::error::Call;
 use crate::os::fork::this_process;
 use crate::os::sys::{CallFailure, attempt_with};
 
-/// So many faults must show before they are relied on.
+/// This many faults must show before they are relied on.
 const FAULTS_TRIED: usize = 2000;
 
-/// So many faults are listed; of more the kernel is asked what they made private. A page of
+/// At most this many faults are listed; of more the kernel is asked what they made private. A page of
 /// records has 256, which a fault of the reader must not overwrite.
 const ADDRESSES_MAX: usize = 248;
 
@@ -73,7 +75,7 @@ impl FaultRing {
             sample_type: SAMPLE_ADDRESS,
             read_format: 0,
             flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | WATERMARK,
-            // Nobody waits for it.
+            // No thread polls it.
             wakeup_watermark: 1 << 30,
             breakpoint_type: 0,
             config1: 0,
@@ -118,7 +120,7 @@ impl FaultRing {
         unsafe { head.read_volatile() }
     }
 
-    /// Copies the addresses of the faults since so many bytes had been written, the first one
+    /// Copies the addresses of the faults since `before` bytes had been written, the first one
     /// first; says how many. `None` if there were more than there is room for, or the kernel has
     /// noted anything else.
     pub(crate) fn since(&self, before: u64, into: &mut Addresses) -> Option<usize> {
@@ -153,7 +155,7 @@ impl FaultRing {
         *ALL_SHOW.get_or_init(|| self.shows_faults(FAULTS_TRIED)) && self.shows_faults(1)
     }
 
-    /// Whether each of so many faults shows, one soon after the other.
+    /// Whether each of `count` faults in a row shows.
     fn shows_faults(&self, count: usize) -> bool {
         const PAGES: usize = 256;
         let pages = count.min(PAGES);

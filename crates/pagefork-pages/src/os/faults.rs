@@ -1,3 +1,5 @@
+//! Page faults that the current thread has taken.
+
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,7 +36,7 @@ pub(crate) struct ThreadId {
 /// What a thread counts its faults by.
 #[derive(Debug)]
 enum FaultCounter {
-    /// Nobody has asked.
+    /// It was not needed yet.
     Unknown,
     /// Memory that the kernel writes.
     Ring(FaultRing),
@@ -46,11 +48,11 @@ enum FaultCounter {
 struct ThreadFaults {
     thread: ThreadId,
     counter: FaultCounter,
-    /// How often nobody knew the counter who would have liked to.
+    /// How often a slot had to do without the counter.
     missed: u32,
 }
 
-/// So often a thread does without a ring, which takes two system calls to make, and in a
+/// This often a thread does without a ring, which takes two system calls to make, and in a
 /// process the first one some milliseconds: it may come only once.
 const MISSED_MAX: u32 = 8;
 
@@ -169,14 +171,14 @@ mod tests {
     use super::*;
     use crate::strategy::writers::Writers;
 
-    /// Touches so many fresh pages; says where they were.
+    /// Touches fresh pages; says where they were.
     fn touch(pages: usize) -> usize {
         let mut fresh =
             crate::os::reservation::Reservation::new(pages as u64 * 4096, 4096).unwrap();
         fresh.commit(0..pages as u64 * 4096).unwrap();
         for page in 0..pages {
             let place = fresh.start() + page * 4096;
-            // SAFETY: the page is accessible and nobody else's.
+            // SAFETY: the page is accessible, and no other code uses it.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(place).write_volatile(1) };
         }
         fresh.start()
@@ -226,7 +228,7 @@ mod tests {
         assert!(places.all(|place| listed[..count].contains(&(place as u64))), "{listed:x?}");
         touch(1000);
         assert!(before.addresses_since(&mut listed).is_none());
-        // What was overwritten meanwhile is not listed as somebody else's.
+        // What was overwritten meanwhile is not listed.
         assert!(now.addresses_since(&mut listed).is_none());
         let last = Faults::now().unwrap();
         assert!(last.addresses_since(&mut listed).unwrap() < 8);

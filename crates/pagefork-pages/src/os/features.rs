@@ -1,3 +1,5 @@
+//! What this kernel can do, tried on real pages.
+
 use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -111,7 +113,7 @@ impl<T: Copy> Tried<T> {
         if let Some(&outcome) = self.outcome.get() {
             return Ok(outcome);
         }
-        // Whoever comes meanwhile waits: to try the same at the same time takes each longer.
+        // Other threads wait: trying the same at the same time takes each of them longer.
         let _trying = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&outcome) = self.outcome.get() {
             return Ok(outcome);

@@ -3,7 +3,7 @@
 //! It is another process: page maps, counters of page faults and windows that its parent has
 //! open are not its own. And of its parent's threads it has one, so ours are started anew when
 //! they are needed. As they hold [`working`] while they do something, none of them is gone in
-//! the middle of it, with a lock that nobody will ever release.
+//! the middle of it with a lock held.
 
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -44,7 +44,7 @@ static FALLBACK: AtomicU64 = AtomicU64::new(0);
 fn wiped_word() -> &'static AtomicU64 {
     let size = PAGE_SIZE as usize;
     // SAFETY: a fresh page, which stays for ever, and which the kernel alone changes: in
-    // processes that are forked, where nobody is at it yet. Zeros are a value of the type.
+    // processes that are forked, before any thread reads it. Zeros are a value of the type.
     unsafe {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         let Ok(page) = mm::mmap_anonymous(ptr::null_mut(), size, access, flags) else {
@@ -80,7 +80,7 @@ pub(crate) fn call_in_children(forget: fn()) {
 /// Held by the thread that forks, from before until after.
 struct Held(UnsafeCell<Option<MutexGuard<'static, ()>>>);
 
-// SAFETY: used by whoever has locked `WORK`, alone.
+// SAFETY: only the thread that has locked `WORK` uses it.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
@@ -104,7 +104,7 @@ fn watch() {
         }
         after();
     }
-    // SAFETY: the handlers use atomics, a lock that nobody but this thread holds then, and
+    // SAFETY: the handlers use atomics, a lock that only this thread holds then, and
     // a thread-local word.
     let watched = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
     assert_eq!(watched, 0, "a handler of forks takes a few bytes");

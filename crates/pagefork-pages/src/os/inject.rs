@@ -1,3 +1,5 @@
+//! Makes system calls of the current thread fail, for tests.
+
 use std::cell::{Cell, RefCell};
 
 use crate::os::error::Call;
@@ -21,7 +23,7 @@ enum Plan {
 pub struct Injected<R> {
     /// What the body returned.
     pub value: R,
-    /// The first call that was made to fail; `None` if there were not so many.
+    /// The first call that was made to fail; `None` if there were fewer calls.
     pub failed: Option<Call>,
 }
 

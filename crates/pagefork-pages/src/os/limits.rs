@@ -1,5 +1,5 @@
-// The kernel says ENOMEM for six reasons; which one it was shows in what it
-// tells about this process.
+//! Limits of the process, and which of them a failed call has met: the kernel says ENOMEM
+//! for six reasons, and what it tells about the process shows which one it was.
 
 use std::io::Read;
 use std::path::Path;

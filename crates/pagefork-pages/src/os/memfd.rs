@@ -13,8 +13,8 @@ use crate::os::sys;
 /// Something to write: the byte offset in the image's file, and the bytes.
 pub(crate) type Write<'a> = (u64, &'a [u8]);
 
-/// Address of the first `size` bytes of a file that nobody can cut, mapped once
-/// for all who read.
+/// Address of the first `size` bytes of a file that cannot be cut, mapped once for all
+/// readers.
 pub(crate) fn view(
     place: &OnceLock<Reservation>,
     file: BorrowedFd<'_>,

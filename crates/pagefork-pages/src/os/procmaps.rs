@@ -1,3 +1,5 @@
+//! The maps of this process, as the kernel lists them.
+
 use std::ops::Range;
 use std::{fs, io};
 

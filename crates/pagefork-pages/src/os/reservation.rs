@@ -1,3 +1,5 @@
+//! Address space that its value owns: the safe side of `sys`.
+
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -8,11 +10,11 @@ use pagefork_layout::page::PAGE_SIZE;
 use crate::os::error::PagesError;
 use crate::os::sys::{self, CallFailure, PageKind};
 
-/// Address space that belongs to us alone: what its methods do to pages, they do
-/// to nobody else's. Dropping it gives all of it back.
+/// Address space that this value owns: its methods change no other pages. Dropping it gives
+/// all of it back.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// Invariant: `start..start + length` is mapped, by us, and by nobody else.
+    /// Invariant: `start..start + length` is mapped, and owned by this value alone.
     start: usize,
     length: usize,
     kind: PageKind,
@@ -218,8 +220,8 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the range is ours by the type's invariant, and whoever holds
-        // pointers into it was told that they die with it.
+        // SAFETY: the range is ours by the type's invariant, and pointers
+        // into it are not used after it is dropped, as its users are told.
         if unsafe { sys::release(self.start, self.length) }.is_err() {
             // Freeing the middle of one map makes two of it, so this can fail at
             // the limit of maps. The range stays ours until that has passed.

@@ -1,9 +1,10 @@
+//! Which part of a slot an address lies in, for signal handlers.
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where the parts of a slot lie in the address space, for whoever has to judge
-/// a faulting address. Reading it takes no lock and allocates nothing, so a
+/// Where the parts of a slot lie in the address space, to classify the address of a fault. Reading it takes no lock and allocates nothing, so a
 /// signal handler may, through a shared reference; clones share the memories'
 /// sizes. It says nothing about who owns the address once the slot is dropped.
 #[derive(Clone, Debug)]

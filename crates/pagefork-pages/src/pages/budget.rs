@@ -20,7 +20,7 @@ struct BudgetPages {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(BudgetPages { max: (bytes / PAGE_SIZE).into(), used: AtomicU64::new(0) }))
     }
@@ -62,7 +62,7 @@ impl BudgetShare {
         Self { budget, pages: 0 }
     }
 
-    /// Makes it enough for so many pages, or as much of that as there is; says for how many.
+    /// Makes it enough for `wanted` pages, or for as many as the budget has; returns how many.
     /// What it has too much it gives back, but for some: most slots keep as many the next time,
     /// and others need not be asked then.
     pub(crate) fn resize(&mut self, wanted: u64) -> u64 {

@@ -44,17 +44,17 @@ pub enum CodeBounds {
     Both,
 }
 
-/// As much of a memory stays accessible as one of so many runs needs.
+/// Memory stays accessible up to the largest size of the last `RUNS` runs.
 const RUNS: u32 = 8;
 
-/// Of the time of a run, what comparing accesses costs: some 8 to 12 % while code does, and
-/// that is until the memory has grown as far as before.
+/// The share of a run's time that comparing accesses costs, inverted. Code that compares loses
+/// 8 to 12 %, and it compares until the memory has grown as far as before.
 const COMPARING: u32 = 24;
 
-/// How many runs go by until it is measured again what shrinking costs.
+/// Number of runs until the cost of shrinking is measured again.
 const KEPT_RUNS: u32 = 256;
 
-/// More than that is no matter of shrinking, nor of running.
+/// Longer times are measured wrongly: the thread was not running.
 const SHRINKING_MAX: Duration = Duration::from_micros(100);
 const RUNNING_MAX: Duration = Duration::from_millis(10);
 
@@ -82,7 +82,7 @@ enum GrowthPhase {
         shrinking: Duration,
         running: Duration,
     },
-    /// It is kept; and so many runs in a row took too long.
+    /// It is kept; `long` runs in a row took too long.
     Keeping {
         runs: u32,
         long: u32,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(kept(0), 0);
     }
 
-    /// How many of so many runs, of this time each, leave memory accessible.
+    /// How many of `count` runs leave memory accessible.
     fn kept_of(high_water: &mut HighWater, count: u32, running: u64, shrinking: u64) -> u32 {
         let mut at = high_water.ended.unwrap_or_else(Instant::now);
         let mut kept = 0;

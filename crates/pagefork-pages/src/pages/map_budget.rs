@@ -1,5 +1,5 @@
-//! Maps that are left to the rest of the process. At the kernel's limit the allocator gets no
-//! memory either, and a process without memory aborts instead of telling what is wrong.
+//! Kernel maps that are left to the rest of the process. At the kernel's limit the allocator
+//! gets no memory either, and a process without memory aborts instead of reporting an error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,14 +7,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::os::error::PagesError;
 use crate::os::limits;
 
-/// Slots take no maps beyond so many below the limit.
+/// Slots leave this many maps below the limit to the rest of the process.
 const SPARE: u64 = 512;
 
-/// With so many maps below the limit taken by slots, the others are counted too.
+/// All maps of the process are counted once slots come this close to the limit.
 const NEAR: u64 = 8192;
 
-/// The count is taken for right until slots have taken so many maps more: it takes a
-/// millisecond for every few thousand maps.
+/// A count is used until slots have taken this many more maps: counting takes a millisecond for
+/// every few thousand maps.
 const RECOUNT: u64 = 1024;
 
 /// Maps that all slots have together.
@@ -70,7 +70,7 @@ fn check(taken: u64, more: u64) -> Result<(), PagesError> {
     }
 }
 
-/// How many maps the kernel allowed when somebody asked first.
+/// Number of maps that the kernel allowed when it was first asked.
 fn limit() -> u64 {
     static LIMIT: OnceLock<u64> = OnceLock::new();
     *LIMIT.get_or_init(|| limits::count_and_limit_of_maps().map_or(u64::MAX, |(_, limit)| limit))

@@ -17,8 +17,8 @@ pub(crate) const BLOCKS: u32 = PAGE_SIZE as u32 / size_of::<Block>() as u32;
 /// many those were.
 ///
 /// # Safety
-/// `page` is one that is accessible, and nobody else uses it; `wanted` is another that
-/// can be read, and nobody writes it.
+/// `page` is an accessible page that no other code uses; `wanted` is another page that can be
+/// read and is not written.
 pub(crate) unsafe fn restore_if_changed(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     if std::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2; the rest is this function's contract, too.
@@ -69,10 +69,10 @@ unsafe fn restore_blocks(page: *mut u8, wanted: Option<*const u8>) -> u32 {
 pub(crate) unsafe fn differs(page: *const u8, wanted: Option<*const u8>) -> bool {
     const ZEROS: &[u8; PAGE_SIZE as usize] = &[0; _];
     let wanted = wanted.map_or(ZEROS, |wanted| {
-        // SAFETY: it is a page that can be read, and nobody writes it.
+        // SAFETY: by this function's contract it is a page that can be read and is not written.
         unsafe { &*wanted.cast() }
     });
-    // SAFETY: the page is accessible, and nobody else uses it.
+    // SAFETY: by this function's contract the page is accessible, and no other code uses it.
     let page: &[u8; PAGE_SIZE as usize] = unsafe { &*page.cast() };
     page != wanted
 }
@@ -93,7 +93,7 @@ mod tests {
     fn restored(page: Page, wanted: Option<&Page>) -> (Page, u32) {
         let wanted = wanted.map(|wanted| wanted.0.as_ptr());
         let [mut one, mut other] = [page; 2];
-        // SAFETY: they are pages that nobody else uses.
+        // SAFETY: they are pages that no other code uses.
         let answers = unsafe {
             [
                 restore_if_changed(one.0.as_mut_ptr(), wanted),

@@ -23,7 +23,7 @@ use crate::pages::zones::{MemorySize, SlotConfig};
 const MAPS: u64 = 4;
 const MAPS_FURTHER: u64 = 3;
 
-/// How the pages of a slot are set up, whatever it is filled from.
+/// How the pages of a slot are set up, for any image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Setup {
     /// How memories grow: how much of them stays accessible.
@@ -31,7 +31,7 @@ pub(crate) struct Setup {
     /// Whether the image is copied into anonymous pages instead of mapped
     /// copy-on-write.
     pub(crate) copies_image: bool,
-    /// Whether somebody needs to read the image to restore pages.
+    /// Whether the image is read to restore pages.
     pub(crate) restores: bool,
     /// Whether huge pages are kept out.
     pub(crate) small_pages: SmallPages,
@@ -98,8 +98,8 @@ enum Condition {
     Whole,
     /// A reset has failed half-way: first another has to succeed.
     Unfinished,
-    /// Its pages have been replaced and not filled, or nobody knows which of them are
-    /// accessible: no reset but by filling it.
+    /// Its pages have been replaced and not filled, or it is not known which of them are
+    /// accessible: a reset has to fill it.
     Unfilled,
 }
 
@@ -389,7 +389,7 @@ impl SlotPages {
         self.has_small_pages() && !self.setup.copies_image
     }
 
-    /// Throws away whatever has been written, in all zones.
+    /// Throws away all that was written, in all zones.
     ///
     /// # Errors
     /// [`PagesError::Unsupported`] where the kernel only pretends to discard;
@@ -476,7 +476,7 @@ impl SlotPages {
         self.bounds.memory_size(index).max(self.always(index))
     }
 
-    /// Bytes of a memory that are accessible whatever its size.
+    /// Bytes of a memory that are accessible even beyond its size.
     fn always(&self, index: usize) -> u64 {
         let MemoryState { size, high_water, .. } = self.memories[index];
         match self.setup.growth {
@@ -512,12 +512,14 @@ impl SlotPages {
     /// Makes the page at slot offset `page` as the image, in place.
     ///
     /// # Safety
-    /// The page is accessible, nobody else uses it, and [`Self::can_restore`].
+    /// The page is accessible, no other code uses it, and [`Self::can_restore`].
     pub(crate) unsafe fn restore(&self, page: u64) {
         match self.source(page) {
-            // SAFETY: by this function's contract the page is accessible and nobody else's.
+            // SAFETY: by this function's contract the page is accessible, and no other code
+            // uses it.
             Some(source) => unsafe { self.restore_from(source, page..page + PAGE_SIZE) },
-            // SAFETY: by this function's contract the page is accessible and nobody else's.
+            // SAFETY: by this function's contract the page is accessible, and no other code
+            // uses it.
             None => unsafe { self.clear(page..page + PAGE_SIZE) },
         }
     }
@@ -525,10 +527,11 @@ impl SlotPages {
     /// Writes zeros to `range` of the slot.
     ///
     /// # Safety
-    /// It is accessible, and nobody else uses it.
+    /// It is accessible, and no other code uses it.
     pub(crate) unsafe fn clear(&self, range: Range<u64>) {
         let length = (range.end - range.start) as usize;
-        // SAFETY: by this function's contract the range is accessible and nobody else's.
+        // SAFETY: by this function's contract the range is accessible, and no other code
+        // uses it.
         unsafe { self.place(range.start).write_bytes(0, length) }
     }
 

@@ -24,7 +24,7 @@ use crate::os::error::PagesError;
 use crate::os::reservation::Reservation;
 use crate::os::sys::PageKind;
 
-/// So many slots are reserved at once at most.
+/// At most this many slots are reserved at once.
 const TOGETHER_MAX: u64 = 16;
 
 const _: () = assert!(PRE_GUARD.is_multiple_of(SLOT_ALIGN));
@@ -122,7 +122,7 @@ impl Spare {
         }
     }
 
-    /// Takes the pages of a slot; returns what nobody needs any more.
+    /// Takes the pages of a slot; returns what is not needed any more.
     fn give_back(&mut self, pages: Reservation) -> [Option<Reservation>; 2] {
         self.made = 0;
         let left_over = self.rest.take().map(|(_, rest)| rest);
@@ -208,7 +208,7 @@ mod tests {
         );
     }
 
-    /// Whichever slots are dropped, and in whatever order.
+    /// For any set of slots that are dropped, in any order.
     #[test]
     fn below_each_slot_is_a_guard_or_another_slot() {
         let _turn = TURN.lock();

@@ -12,7 +12,7 @@ pub struct SlotConfig {
     /// The stack zone; everything below it is guard. It may end within a page, where the
     /// link zone starts then, at a multiple of 16.
     pub stack: Range<u64>,
-    /// The link zone, which belongs to whoever runs code in the slot.
+    /// The link zone, which belongs to the runtime.
     pub link: Range<u64>,
     /// Images lie at or above this.
     pub image_floor: u64,

@@ -1,14 +1,14 @@
-//! Things that hold slots, kept between two uses: by thread, and by what they were
-//! used for, so that what is taken was last used on the same thread for the same.
+//! Items that hold slots, parked between two uses. A thread takes an item that it used last
+//! for the same key, if it can. The terms are those of Bonwick and Adams, "Magazines and
+//! Vmem", 2001.
 //!
 //! ```text
-//!   thread 1: shelf ( rack of key 0, rack of key 1, ... )  --- half of a full rack --->
-//!   thread 2: shelf ( rack of key 0, rack of key 1, ... )  <-- a batch, if empty -----  depot
+//!   thread 1: cache ( magazine of key 0, magazine of key 1, ... )  --- half of a full one -->
+//!   thread 2: cache ( magazine of key 0, magazine of key 1, ... )  <-- a batch, if empty ---  depot
 //! ```
 //!
-//! The hot path is [`Pool::take`] and [`Pool::put`] on the thread's own shelf. It waits
-//! for nobody: where another thread is looking through the shelf, the depot serves, and
-//! that is behind a lock.
+//! The hot path is [`Pool::take`] and [`Pool::put`] on the thread's own cache. It never waits:
+//! while another thread inspects the cache, the depot serves, which is behind a lock.
 
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU64;
@@ -18,20 +18,20 @@ use std::time::Duration;
 
 use crate::os::error::PagesError;
 
-/// What wakes up to look after idle things.
+/// A thread that drops idle items.
 mod reaper;
-/// What one thread has parked.
+/// The items that one thread has parked.
 mod thread_cache;
 
-use thread_cache::{Counts, Parked, Racks, Shelf};
+use thread_cache::{Magazines, ParkedItem, PoolCounts, ThreadCache};
 
-/// A rack that grows beyond this gives half of itself to the depot.
-const RACK_MAX: usize = 32;
+/// A magazine that grows beyond this gives half of itself to the depot.
+const MAGAZINE_MAX: usize = 32;
 
-/// What an empty rack takes from the depot at most.
+/// What an empty magazine takes from the depot at most.
 const BATCH: usize = 8;
 
-/// Something that a pool can keep.
+/// An item that a pool can keep.
 pub trait Park: Send + 'static {
     /// Bytes that stay in memory while it is parked.
     fn resident(&self) -> u64;
@@ -44,24 +44,24 @@ pub trait Park: Send + 'static {
     /// Gives those bytes back and stays usable.
     ///
     /// # Errors
-    /// Whatever went wrong: the pool drops it then.
+    /// Any error: the pool drops the item then.
     fn discard(&mut self) -> Result<(), PagesError>;
 }
 
-/// How much a pool keeps. Limits hold for all threads together; each thread may go
-/// beyond them by one thing for a moment.
+/// How much a pool keeps. Limits hold for all threads together; each thread may exceed them by
+/// one item for a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
-    /// How many things are kept; those that were parked first make way.
+    /// Number of items that are kept; those that were parked first are dropped first.
     pub kept_max: usize,
-    /// Bytes that parked things may keep in memory together.
+    /// Bytes that parked items may keep in memory together.
     pub resident_max: u64,
-    /// Bytes that things parked for one key, that is, for one image, may keep in
-    /// memory together.
+    /// Bytes that items parked for one key, that is, for one image, may keep in memory
+    /// together.
     pub resident_max_per_image: u64,
-    /// How long something may lie unused before its address space is given back.
+    /// How long an item may lie unused before its address space is given back.
     pub idle_max: Option<Duration>,
-    /// Whether the pages of what lies unused are given back when the system is short of
+    /// Whether the pages of unused items are given back when the system is short of
     /// memory, as Linux says in `/proc/pressure/memory`.
     pub heed_pressure: bool,
 }
@@ -87,59 +87,81 @@ impl PoolConfig {
     }
 }
 
-/// What a pool has done, and what it has. Counts of a moment in which other threads
-/// go on.
+/// What a pool has done, and what it has. Other threads continue while it is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounters {
-    /// Things that were there when they were asked for.
+    /// Number of items that were found when they were asked for.
     pub taken: u64,
-    /// Times that nothing was there.
+    /// Number of times that none was found.
     pub missed: u64,
-    /// Things that came back.
+    /// Number of items that were parked.
     pub put: u64,
-    /// Of those, how many were not kept, or made others go, for a limit.
+    /// Number of those that a limit refused, or that replaced others because of a limit.
     pub refused: u64,
-    /// Things whose pages were given back, for a limit or the system's sake.
+    /// Number of items whose pages were given back, because of a limit or of the system's need.
     pub discarded: u64,
-    /// Things that were dropped because they lay idle, or were purged.
+    /// Number of items that were dropped because they were idle, or purged.
     pub trimmed: u64,
-    /// Pages that things had written by the time they were put here, as far as that is
-    /// known.
+    /// Number of pages that items had written when they were parked, as far as that is known.
     pub written: u64,
-    /// Things parked now.
+    /// Number of items parked now.
     pub parked: u64,
     /// Bytes that those keep in memory.
     pub resident: u64,
 }
 
-/// What something is parked for. Never the same twice in a pool's life.
+/// What an item is parked for. A pool never gives the same key twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     index: u32,
     generation: u32,
 }
 
-/// Things that are kept between two uses, by thread and by what they are used for. Clones
-/// are the same pool. [`Pool::take`] and [`Pool::put`] wait for nobody: each thread has a
-/// shelf of its own, and where somebody else is tidying it up, a depot behind a lock.
+/// Items that are kept between two uses, by thread and by key. Clones are the same pool.
+/// [`Pool::take`] and [`Pool::put`] never wait for another thread's work: each thread has a
+/// cache of its own, and while another thread inspects that, a depot behind a lock serves.
+///
+/// ```
+/// use pagefork_pages::{PagesError, Park, Pool, PoolConfig};
+///
+/// #[derive(PartialEq, Debug)]
+/// struct Buffer(Vec<u8>);
+///
+/// impl Park for Buffer {
+///     fn resident(&self) -> u64 {
+///         self.0.capacity() as u64
+///     }
+///
+///     fn discard(&mut self) -> Result<(), PagesError> {
+///         self.0 = Vec::new();
+///         Ok(())
+///     }
+/// }
+///
+/// let pool = Pool::new(PoolConfig::default());
+/// let key = pool.add_key();
+/// assert_eq!(pool.take(key), None);
+/// pool.put(key, Buffer(vec![1]));
+/// assert_eq!(pool.take(key), Some(Buffer(vec![1])));
+/// ```
 #[derive(Debug)]
-pub struct Pool<T: Park>(Arc<Shared<T>>);
+pub struct Pool<T: Park>(Arc<PoolShared<T>>);
 
 #[derive(Debug)]
-struct Shared<T: Park> {
+struct PoolShared<T: Park> {
     /// Different from that of any other pool of the process.
     id: u64,
     config: RwLock<PoolConfig>,
     keys: Mutex<Keys>,
-    depot: Mutex<Racks<T>>,
-    shelves: Mutex<Vec<Arc<Shelf<T>>>>,
-    /// Of threads that have ended, and of what no thread's shelf was concerned with.
-    counts: Counts,
-    /// Of threads that are ending, and have no shelf any more.
-    common: Arc<Shelf<T>>,
-    /// The process that the keeper was started in, or 0.
-    keeper: AtomicU64,
+    depot: Mutex<Magazines<T>>,
+    caches: Mutex<Vec<Arc<ThreadCache<T>>>>,
+    /// Of threads that have ended, and of work that no thread's cache has done.
+    counts: PoolCounts,
+    /// Serves threads that are ending, which have no cache any more.
+    common: Arc<ThreadCache<T>>,
+    /// The process that the reaper was started in, or 0.
+    reaper: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -163,15 +185,15 @@ impl<T: Park> Clone for Pool<T> {
 impl<T: Park> Pool<T> {
     /// An empty pool.
     pub fn new(config: PoolConfig) -> Self {
-        Self(Arc::new_cyclic(|this| Shared {
+        Self(Arc::new_cyclic(|this| PoolShared {
             id: thread_cache::next_id(),
             config: RwLock::new(config),
             keys: Mutex::default(),
             depot: Mutex::default(),
-            shelves: Mutex::default(),
-            counts: Counts::default(),
-            common: Arc::new(Shelf::new(this.clone(), config.is_limited())),
-            keeper: AtomicU64::new(0),
+            caches: Mutex::default(),
+            counts: PoolCounts::default(),
+            common: Arc::new(ThreadCache::new(this.clone(), config.is_limited())),
+            reaper: AtomicU64::new(0),
         }))
     }
 
@@ -189,12 +211,12 @@ impl<T: Park> Pool<T> {
         Key { index, generation: 0 }
     }
 
-    /// Ends a key, and drops what is parked for it. What is put under it later is
-    /// dropped when it is trimmed, when another key takes its place, or by
+    /// Ends a key, and drops the items that are parked for it. Items that are parked for it later
+    /// are dropped when they are trimmed, when another key takes its place, or by
     /// [`Pool::clear_key`].
     pub fn remove_key(&self, key: Key) {
         let mut keys = lock(&self.0.keys);
-        // A number that has been used up is not used again.
+        // An index whose generations are used up is not used again.
         if keys.is_current(key)
             && let Some(next) = key.generation.checked_add(1)
         {
@@ -205,208 +227,209 @@ impl<T: Park> Pool<T> {
         self.clear_key(key);
     }
 
-    /// Drops what is parked for a key, be it ended or not.
+    /// Drops the items that are parked for a key, ended or not.
     pub fn clear_key(&self, key: Key) {
         let mut gone = Vec::new();
-        self.0.each_racks(|racks| gone.extend(racks.remove(key)));
+        self.0.each_magazines(|magazines| gone.extend(magazines.remove(key)));
     }
 
-    /// Something that was parked for this key, the latest of this thread first.
+    /// Takes an item that was parked for this key, the latest of this thread first.
     #[inline]
     pub fn take(&self, key: Key) -> Option<T> {
-        let shelf = Shelf::of_this_thread(&self.0);
-        let found = shelf.with(|racks| racks.pop(key)).flatten();
+        let cache = ThreadCache::of_this_thread(&self.0);
+        let found = cache.with(|magazines| magazines.pop(key)).flatten();
         match found {
             Some(found) => {
-                shelf.counts.taken.add(1);
+                cache.counts.taken.add(1);
                 Some(found.item)
             }
-            None => self.take_from_depot(key, shelf),
+            None => self.take_from_depot(key, cache),
         }
     }
 
     #[cold]
-    fn take_from_depot(&self, key: Key, shelf: &Shelf<T>) -> Option<T> {
+    fn take_from_depot(&self, key: Key, cache: &ThreadCache<T>) -> Option<T> {
         let mut batch = lock(&self.0.depot).split_latest(key, BATCH);
         let found = batch.pop();
         if !batch.is_empty() {
-            let left = shelf.with(|racks| racks.append(key, &mut batch));
+            let left = cache.with(|magazines| magazines.append(key, &mut batch));
             if left.is_none() {
                 self.0.append_to_depot(key, &mut batch);
             }
         }
         match found {
-            Some(_) => shelf.counts.taken.add(1),
-            None => shelf.counts.missed.add(1),
+            Some(_) => cache.counts.taken.add(1),
+            None => cache.counts.missed.add(1),
         }
         found.map(|found| found.item)
     }
 
-    /// Parks something for this key, or drops it where a limit says so.
+    /// Parks an item for this key, or drops it if a limit says so.
     #[inline]
     pub fn put(&self, key: Key, item: T) {
         self.local().put(key, item, |_| true);
     }
 
-    /// What this thread parks in this pool.
+    /// This thread's part of the pool.
     #[inline]
     pub fn local(&self) -> LocalPool<T> {
-        LocalPool { shelf: Shelf::shared_of_this_thread(&self.0), not_send: PhantomData }
+        LocalPool { cache: ThreadCache::shared_of_this_thread(&self.0), not_send: PhantomData }
     }
 
-    /// What is kept.
+    /// The limits of what is kept.
     pub fn config(&self) -> PoolConfig {
         *self.0.config.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing is kept: then nothing needs to be made ready for it.
+    /// Whether nothing is kept, so that no item needs to be prepared for it.
     #[inline]
     pub fn keeps_nothing(&self) -> bool {
-        let shelf = Shelf::of_this_thread(&self.0);
-        shelf.limited.load(Relaxed) && self.config().kept_max == 0
+        let cache = ThreadCache::of_this_thread(&self.0);
+        cache.limited.load(Relaxed) && self.config().kept_max == 0
     }
 
-    /// Changes what is kept; what is beyond it now is dropped.
+    /// Changes the limits, and drops what exceeds them now.
     pub fn set_config(&self, config: PoolConfig) {
         *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = config;
-        self.0.each_shelf(|shelf| shelf.limited.store(config.is_limited(), Relaxed));
-        self.0.start_keeper();
+        self.0.each_cache(|cache| cache.limited.store(config.is_limited(), Relaxed));
+        self.0.start_reaper();
         if config.is_limited() {
             self.0.shrink(&config);
         }
     }
 
-    /// Drops what has been parked for longer than `idle`. Returns how many that were.
+    /// Drops items that have been parked for longer than `idle`. Returns their number.
     pub fn trim(&self, idle: Duration) -> usize {
         self.0.trim(idle)
     }
 
-    /// Drops everything that is parked. Returns how many that were.
+    /// Drops all parked items. Returns their number.
     pub fn purge(&self) -> usize {
         self.0.trim(Duration::ZERO)
     }
 
-    /// Gives the pages back of what has been parked for longer than `idle`, and keeps
-    /// its address space. Returns how many that were.
+    /// Gives back the pages of items that have been parked for longer than `idle`, and keeps
+    /// their address space. Returns their number.
     pub fn discard(&self, idle: Duration) -> usize {
         self.0.discard(idle)
     }
 
-    /// What has happened so far.
+    /// Counts since the pool was made.
     pub fn counters(&self) -> PoolCounters {
         let shared = &*self.0;
         let mut sum = shared.counts.get();
-        shared.each_shelf(|shelf| sum = sum.plus(shelf.counts.get()));
-        shared.each_racks(|racks| {
-            sum.parked += racks.parked();
-            sum.resident += racks.resident();
+        shared.each_cache(|cache| sum = sum.plus(cache.counts.get()));
+        shared.each_magazines(|magazines| {
+            sum.parked += magazines.parked();
+            sum.resident += magazines.resident();
         });
         sum
     }
 }
 
-/// What one thread has of a pool. It can outlive the pool: then nothing is kept.
+/// One thread's part of a pool. It can outlive the pool, and keeps nothing then.
 #[derive(Debug)]
 pub struct LocalPool<T: Park> {
-    shelf: Arc<Shelf<T>>,
-    /// Counts of a shelf are one thread's.
+    cache: Arc<ThreadCache<T>>,
+    /// Only the cache's thread adds to its counts.
     not_send: PhantomData<*const ()>,
 }
 
 impl<T: Park> LocalPool<T> {
-    /// As [`Pool::put`], unless `keep`, which is asked while nobody else can take the
-    /// thing or remove its key, says no: then it is dropped.
+    /// As [`Pool::put`], but drops the item if `keep` returns false. While `keep` runs, no other
+    /// thread can take the item or remove its key.
     #[inline]
     pub fn put(&self, key: Key, item: T, keep: impl FnOnce(&T) -> bool) {
-        let shelf = &*self.shelf;
-        shelf.counts.put.add(1);
-        shelf.counts.written.add(item.written());
-        let mut parked = Some(Parked::new(item));
-        if shelf.limited.load(Relaxed) {
+        let cache = &*self.cache;
+        cache.counts.put.add(1);
+        cache.counts.written.add(item.written());
+        let mut parked = Some(ParkedItem::new(item));
+        if cache.limited.load(Relaxed) {
             parked = parked.and_then(|parked| self.make_room(key, parked));
         }
         let Some(parked) = parked else { return };
         let mut parked = Some(parked);
-        let full = shelf.with(|racks| {
-            if racks.length(key) >= RACK_MAX {
+        let full = cache.with(|magazines| {
+            if magazines.length(key) >= MAGAZINE_MAX {
                 return (true, None);
             }
             let parked = parked.take().expect("it is put once");
             let keeps = keep(&parked.item);
-            // Nobody knows of it who is not told in here.
-            (false, if keeps { racks.push(key, parked) } else { Some(parked) })
+            // No other thread can see the item until this closure returns.
+            (false, if keeps { magazines.push(key, parked) } else { Some(parked) })
         });
         match full {
-            // Whatever is not kept is dropped here, where nobody waits.
+            // An item that is not kept is dropped here, where no lock is held.
             Some((false, _)) => (),
             _ => self.put_into_depot(key, parked),
         }
     }
 
-    /// Brings half a rack into the depot, and what has found no place on the shelf.
+    /// Moves half a magazine into the depot, and an item that has no room in the cache.
     #[cold]
-    fn put_into_depot(&self, key: Key, parked: Option<Parked<T>>) {
-        let Some(pool) = self.shelf.pool.upgrade() else { return };
-        let mut batch: Vec<_> =
-            self.shelf.with(|racks| racks.split_oldest(key, RACK_MAX / 2)).unwrap_or_default();
+    fn put_into_depot(&self, key: Key, parked: Option<ParkedItem<T>>) {
+        let Some(pool) = self.cache.pool.upgrade() else { return };
+        let mut batch: Vec<_> = self
+            .cache
+            .with(|magazines| magazines.split_oldest(key, MAGAZINE_MAX / 2))
+            .unwrap_or_default();
         batch.extend(parked);
         pool.append_to_depot(key, &mut batch);
     }
 
-    /// Sees that there is room for `parked` within the limits: others go, or its pages
-    /// do, or it is dropped.
+    /// Makes room for `parked` within the limits: drops others, discards its pages, or drops it.
     #[cold]
-    fn make_room(&self, key: Key, mut parked: Parked<T>) -> Option<Parked<T>> {
-        let (pool, shelf) = (self.shelf.pool.upgrade()?, &*self.shelf);
+    fn make_room(&self, key: Key, mut parked: ParkedItem<T>) -> Option<ParkedItem<T>> {
+        let (pool, cache) = (self.cache.pool.upgrade()?, &*self.cache);
         let config = *pool.config.read().unwrap_or_else(PoisonError::into_inner);
         let (mut count, mut all, mut of_key) = (0usize, 0u64, 0u64);
-        pool.each_racks(|racks| {
-            count += racks.parked() as usize;
-            all += racks.resident();
-            of_key += racks.resident_of(key);
+        pool.each_magazines(|magazines| {
+            count += magazines.parked() as usize;
+            all += magazines.resident();
+            of_key += magazines.resident_of(key);
         });
-        let exceeds = |parked: &Parked<T>| {
+        let exceeds = |parked: &ParkedItem<T>| {
             parked.resident > config.resident_max.saturating_sub(all)
                 || parked.resident > config.resident_max_per_image.saturating_sub(of_key)
         };
         if exceeds(&parked) {
-            shelf.counts.discarded.add(1);
-            // A copied image stays.
+            cache.counts.discarded.add(1);
+            // A copied image keeps its pages.
             if parked.discard().is_err() || exceeds(&parked) {
-                shelf.counts.refused.add(1);
+                cache.counts.refused.add(1);
                 return None;
             }
         }
         if count < config.kept_max {
             return Some(parked);
         }
-        shelf.counts.refused.add(1);
-        // The oldest of this thread makes way; of others, none can be judged as fast.
-        let oldest = if config.kept_max == 0 { None } else { shelf.with(Racks::pop_oldest) };
+        cache.counts.refused.add(1);
+        // The oldest of this thread is dropped; to compare with other threads' takes too long.
+        let oldest = if config.kept_max == 0 { None } else { cache.with(Magazines::pop_oldest) };
         let oldest = oldest.flatten().or_else(|| lock(&pool.depot).pop_oldest());
         (oldest.is_some() && config.kept_max > 0).then_some(parked)
     }
 }
 
-impl<T: Park> Shared<T> {
-    /// Shows every shelf and the depot.
-    fn each_racks(&self, mut look: impl FnMut(&mut Racks<T>)) {
-        self.each_shelf(|shelf| {
-            shelf.wait_with(&mut look);
+impl<T: Park> PoolShared<T> {
+    /// Calls `look` for the magazines of every cache and of the depot.
+    fn each_magazines(&self, mut look: impl FnMut(&mut Magazines<T>)) {
+        self.each_cache(|cache| {
+            cache.wait_with(&mut look);
         });
         look(&mut lock(&self.depot));
     }
 
-    fn each_shelf(&self, mut look: impl FnMut(&Shelf<T>)) {
-        for shelf in lock(&self.shelves).iter() {
-            look(shelf);
+    fn each_cache(&self, mut look: impl FnMut(&ThreadCache<T>)) {
+        for cache in lock(&self.caches).iter() {
+            look(cache);
         }
         look(&self.common);
     }
 
-    /// Parks a batch behind the shelves, unless its key has been removed meanwhile: then
-    /// it is left to the caller.
-    fn append_to_depot(&self, key: Key, batch: &mut Vec<Parked<T>>) {
+    /// Moves a batch into the depot, unless its key has been removed meanwhile: then the batch
+    /// stays with the caller.
+    fn append_to_depot(&self, key: Key, batch: &mut Vec<ParkedItem<T>>) {
         let keys = lock(&self.keys);
         if keys.is_current(key) {
             lock(&self.depot).append(key, batch);
@@ -416,7 +439,7 @@ impl<T: Park> Shared<T> {
     fn trim(&self, idle: Duration) -> usize {
         let mut gone = Vec::new();
         let before = thread_cache::now().saturating_sub(thread_cache::ticks(idle));
-        self.each_racks(|racks| racks.take_idle(before, idle.is_zero(), &mut gone));
+        self.each_magazines(|magazines| magazines.take_idle(before, idle.is_zero(), &mut gone));
         self.counts.trimmed.add_shared(gone.len() as u64);
         gone.len()
     }
@@ -424,9 +447,11 @@ impl<T: Park> Shared<T> {
     fn discard(&self, idle: Duration) -> usize {
         let mut idles = Vec::new();
         let before = thread_cache::now().saturating_sub(thread_cache::ticks(idle));
-        self.each_racks(|racks| racks.take_idle_keyed(before, idle.is_zero(), &mut idles));
+        self.each_magazines(|magazines| {
+            magazines.take_idle_keyed(before, idle.is_zero(), &mut idles)
+        });
         let mut count = 0;
-        // Outside of all locks; others who ask meanwhile find nothing, and make anew.
+        // Outside of all locks. Threads that ask meanwhile find nothing, and make new items.
         for (key, mut parked) in idles {
             if parked.resident > 0 && parked.discard().is_err() {
                 continue;
@@ -438,17 +463,17 @@ impl<T: Park> Shared<T> {
         count
     }
 
-    /// Drops what is beyond the limits, the oldest first.
+    /// Drops what exceeds the limits, the oldest first.
     fn shrink(&self, config: &PoolConfig) {
         let (mut count, mut bytes) = (0usize, 0u64);
-        self.each_racks(|racks| {
-            count += racks.parked() as usize;
-            bytes += racks.resident();
+        self.each_magazines(|magazines| {
+            count += magazines.parked() as usize;
+            bytes += magazines.resident();
         });
         let mut gone = Vec::new();
         while count > config.kept_max || bytes > config.resident_max {
             let mut one = None;
-            self.each_racks(|racks| one = one.take().or_else(|| racks.pop_oldest()));
+            self.each_magazines(|magazines| one = one.take().or_else(|| magazines.pop_oldest()));
             let Some(one) = one else { break };
             count -= 1;
             bytes -= one.resident;
@@ -459,7 +484,7 @@ impl<T: Park> Shared<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in here panics half-way; what is parked may only panic when dropped,
+    // No code panics half-way while it holds a lock; items may panic when they are dropped,
     // which is done outside.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -480,9 +505,9 @@ impl PoolCounters {
     }
 }
 
-impl<T: Park> Drop for Shared<T> {
+impl<T: Park> Drop for PoolShared<T> {
     fn drop(&mut self) {
-        // Threads keep their shelves, empty.
+        // Threads keep their caches, which are empty then.
         self.trim(Duration::ZERO);
     }
 }

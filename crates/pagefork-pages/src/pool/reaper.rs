@@ -1,3 +1,5 @@
+//! A thread that drops idle items, and gives back pages when memory is short.
+
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -7,43 +9,42 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Park, Shared};
+use super::{Park, PoolShared};
 use crate::os::fork::{this_process, working};
 
-/// The system is short of memory when tasks have waited 150 ms for it within two
-/// seconds: what an unprivileged process may ask about.
+/// The system is short of memory when tasks have waited 150 ms for it within two seconds. An
+/// unprivileged process may ask for that.
 const PRESSURE: &[u8] = b"some 150000 2000000\0";
 
-/// What has been used within this time is not given back for the system's sake.
+/// Items used within this time keep their pages when memory is short.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The keeper looks so many times in the time that things may lie idle.
+/// How often the reaper runs within the time that items may lie idle.
 const LOOKS: u32 = 4;
 
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 const INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-impl<T: Park> Shared<T> {
-    /// Sees that somebody looks after what lies idle, once there can be something.
-    pub(super) fn start_keeper(self: &Arc<Self>) {
+impl<T: Park> PoolShared<T> {
+    /// Starts the reaper, once for each process.
+    pub(super) fn start_reaper(self: &Arc<Self>) {
         let config = *self.config.read().unwrap_or_else(PoisonError::into_inner);
         if config.idle_max.is_none() && !config.heed_pressure {
             return;
         }
         let process = this_process();
-        if self.keeper.swap(process, Ordering::Relaxed) == process {
+        if self.reaper.swap(process, Ordering::Relaxed) == process {
             return;
         }
         let pool = Arc::downgrade(self);
         let thread = std::thread::Builder::new().name("pagefork-pool".to_owned());
-        // Without a thread things stay until somebody trims: nothing is wrong with
-        // that, so nobody has to know.
-        let _ = thread.spawn(move || keep(&pool));
+        // A failure is ignored: without the thread, items stay until the pool is trimmed.
+        let _ = thread.spawn(move || reap(&pool));
     }
 }
 
-/// Looks after a pool until it is gone.
-fn keep<T: Park>(pool: &Weak<Shared<T>>) {
+/// Reaps a pool until it is dropped.
+fn reap<T: Park>(pool: &Weak<PoolShared<T>>) {
     let pressure = watch_pressure();
     while let Some(shared) = pool.upgrade() {
         let work = working();
@@ -51,7 +52,7 @@ fn keep<T: Park>(pool: &Weak<Shared<T>>) {
         if let Some(idle) = config.idle_max {
             shared.trim(idle);
         }
-        // The pool may go while the keeper sleeps.
+        // The pool may be dropped while the reaper sleeps.
         drop(shared);
         drop(work);
         let interval = config.idle_max.map_or(INTERVAL_MAX, |idle| idle / LOOKS);
@@ -66,7 +67,7 @@ fn keep<T: Park>(pool: &Weak<Shared<T>>) {
     }
 }
 
-/// Asks Linux to tell when memory is short; `None` where it does not know.
+/// Asks Linux to report when memory is short; `None` if it cannot.
 fn watch_pressure() -> Option<OwnedFd> {
     let mut file = OpenOptions::new().read(true).write(true).open("/proc/pressure/memory").ok()?;
     file.write_all(PRESSURE).ok()?;

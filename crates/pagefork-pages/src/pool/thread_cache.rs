@@ -1,3 +1,5 @@
+//! The items that one thread has parked.
+
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
@@ -8,20 +10,20 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Key, Park, PoolCounters, Shared, lock};
+use super::{Key, Park, PoolCounters, PoolShared, lock};
 use crate::os::error::PagesError;
 use crate::os::fork::call_in_children;
 
-/// Something parked, and since when.
+/// A parked item, and since when it is parked.
 #[derive(Debug)]
-pub(super) struct Parked<T> {
+pub(super) struct ParkedItem<T> {
     pub(super) item: T,
     /// Bytes.
     pub(super) resident: u64,
     since: u64,
 }
 
-impl<T: Park> Parked<T> {
+impl<T: Park> ParkedItem<T> {
     pub(super) fn new(item: T) -> Self {
         Self { resident: item.resident(), item, since: now() }
     }
@@ -33,7 +35,7 @@ impl<T: Park> Parked<T> {
     }
 }
 
-/// Milliseconds of a clock that is cheap to read, and steps every few of them.
+/// Milliseconds of a clock that is cheap to read, and coarse.
 pub(super) fn now() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
@@ -43,33 +45,33 @@ pub(super) fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is parked for one key, the oldest first.
+/// Items parked for one key, the oldest first.
 #[derive(Debug)]
-struct Rack<T> {
+struct Magazine<T> {
     generation: u32,
-    items: Vec<Parked<T>>,
+    items: Vec<ParkedItem<T>>,
     /// Bytes.
     resident: u64,
 }
 
-/// What is parked, by key.
+/// Items parked, by key.
 #[derive(Debug)]
-pub(super) struct Racks<T> {
+pub(super) struct Magazines<T> {
     /// By the index of the key.
-    racks: Vec<Rack<T>>,
+    magazines: Vec<Magazine<T>>,
     parked: u64,
     resident: u64,
-    /// What was put under keys that have ended: to be dropped once nobody waits.
-    stale: Vec<Parked<T>>,
+    /// Items that were parked for keys that have ended. They are dropped without a lock.
+    stale: Vec<ParkedItem<T>>,
 }
 
-impl<T> Default for Racks<T> {
+impl<T> Default for Magazines<T> {
     fn default() -> Self {
-        Self { racks: Vec::new(), parked: 0, resident: 0, stale: Vec::new() }
+        Self { magazines: Vec::new(), parked: 0, resident: 0, stale: Vec::new() }
     }
 }
 
-impl<T: Park> Racks<T> {
+impl<T: Park> Magazines<T> {
     pub(super) fn parked(&self) -> u64 {
         self.parked
     }
@@ -79,83 +81,83 @@ impl<T: Park> Racks<T> {
     }
 
     pub(super) fn resident_of(&mut self, key: Key) -> u64 {
-        self.rack(key).map_or(0, |rack| rack.resident)
+        self.magazine(key).map_or(0, |magazine| magazine.resident)
     }
 
     #[inline]
-    pub(super) fn pop(&mut self, key: Key) -> Option<Parked<T>> {
-        let rack = self.rack(key)?;
-        let parked = rack.items.pop()?;
-        rack.resident -= parked.resident;
+    pub(super) fn pop(&mut self, key: Key) -> Option<ParkedItem<T>> {
+        let magazine = self.magazine(key)?;
+        let parked = magazine.items.pop()?;
+        magazine.resident -= parked.resident;
         self.note_gone(&parked);
         Some(parked)
     }
 
-    /// How many are parked for a key.
+    /// Number of items parked for a key.
     pub(super) fn length(&mut self, key: Key) -> usize {
-        self.rack(key).map_or(0, |rack| rack.items.len())
+        self.magazine(key).map_or(0, |magazine| magazine.items.len())
     }
 
-    /// Returns what is put under a key that has ended.
+    /// Parks an item, or returns it if its key has ended.
     #[inline]
-    pub(super) fn push(&mut self, key: Key, parked: Parked<T>) -> Option<Parked<T>> {
-        if self.rack(key).is_none() && !self.add_rack(key) {
+    pub(super) fn push(&mut self, key: Key, parked: ParkedItem<T>) -> Option<ParkedItem<T>> {
+        if self.magazine(key).is_none() && !self.add_magazine(key) {
             return Some(parked);
         }
         self.parked += 1;
         self.resident += parked.resident;
-        let rack = self.rack(key).expect("it was just added");
-        rack.resident += parked.resident;
-        rack.items.push(parked);
+        let magazine = self.magazine(key).expect("it was just added");
+        magazine.resident += parked.resident;
+        magazine.items.push(parked);
         None
     }
 
-    pub(super) fn append(&mut self, key: Key, batch: &mut Vec<Parked<T>>) {
+    pub(super) fn append(&mut self, key: Key, batch: &mut Vec<ParkedItem<T>>) {
         for parked in batch.drain(..) {
             let stale = self.push(key, parked);
             self.stale.extend(stale);
         }
     }
 
-    /// The latest `count`, the latest last.
-    pub(super) fn split_latest(&mut self, key: Key, count: usize) -> Vec<Parked<T>> {
-        let Some(rack) = self.rack(key) else { return Vec::new() };
-        let at = rack.items.len().saturating_sub(count);
-        let batch = rack.items.split_off(at);
+    /// Takes the latest `count`, the latest last.
+    pub(super) fn split_latest(&mut self, key: Key, count: usize) -> Vec<ParkedItem<T>> {
+        let Some(magazine) = self.magazine(key) else { return Vec::new() };
+        let at = magazine.items.len().saturating_sub(count);
+        let batch = magazine.items.split_off(at);
         self.note_all_gone(key, &batch);
         batch
     }
 
-    /// The oldest `count`, the latest last.
-    pub(super) fn split_oldest(&mut self, key: Key, count: usize) -> Vec<Parked<T>> {
-        let Some(rack) = self.rack(key) else { return Vec::new() };
-        let count = count.min(rack.items.len());
-        let batch: Vec<_> = rack.items.drain(..count).collect();
+    /// Takes the oldest `count`, the latest last.
+    pub(super) fn split_oldest(&mut self, key: Key, count: usize) -> Vec<ParkedItem<T>> {
+        let Some(magazine) = self.magazine(key) else { return Vec::new() };
+        let count = count.min(magazine.items.len());
+        let batch: Vec<_> = magazine.items.drain(..count).collect();
         self.note_all_gone(key, &batch);
         batch
     }
 
-    /// Empties the rack of a key.
-    pub(super) fn remove(&mut self, key: Key) -> Vec<Parked<T>> {
+    /// Empties the magazine of a key.
+    pub(super) fn remove(&mut self, key: Key) -> Vec<ParkedItem<T>> {
         self.split_latest(key, usize::MAX)
     }
 
-    /// The one that was parked first of all.
-    pub(super) fn pop_oldest(&mut self) -> Option<Parked<T>> {
-        let first = |rack: &Rack<T>| rack.items.first().map(|parked| parked.since);
+    /// Takes the item that was parked first.
+    pub(super) fn pop_oldest(&mut self) -> Option<ParkedItem<T>> {
+        let first = |magazine: &Magazine<T>| magazine.items.first().map(|parked| parked.since);
         let oldest = self
-            .racks
+            .magazines
             .iter_mut()
-            .filter(|rack| first(rack).is_some())
-            .min_by_key(|rack| first(rack).expect("it has something"))?;
+            .filter(|magazine| first(magazine).is_some())
+            .min_by_key(|magazine| first(magazine).expect("it has something"))?;
         let parked = oldest.items.remove(0);
         oldest.resident -= parked.resident;
         self.note_gone(&parked);
         Some(parked)
     }
 
-    /// Moves what was parked before `before`, or everything.
-    pub(super) fn take_idle(&mut self, before: u64, all: bool, into: &mut Vec<Parked<T>>) {
+    /// Moves the items that were parked before `before`, or all.
+    pub(super) fn take_idle(&mut self, before: u64, all: bool, into: &mut Vec<ParkedItem<T>>) {
         let mut keyed = Vec::new();
         self.take_idle_keyed(before, all, &mut keyed);
         into.extend(keyed.into_iter().map(|(_, parked)| parked));
@@ -165,12 +167,12 @@ impl<T: Park> Racks<T> {
         &mut self,
         before: u64,
         all: bool,
-        into: &mut Vec<(Key, Parked<T>)>,
+        into: &mut Vec<(Key, ParkedItem<T>)>,
     ) {
-        for index in 0..self.racks.len() {
-            let rack = &self.racks[index];
-            let key = Key { index: index as u32, generation: rack.generation };
-            let count = rack.items.partition_point(|parked| all || parked.since < before);
+        for index in 0..self.magazines.len() {
+            let magazine = &self.magazines[index];
+            let key = Key { index: index as u32, generation: magazine.generation };
+            let count = magazine.items.partition_point(|parked| all || parked.since < before);
             if count > 0 {
                 let idle = self.split_oldest(key, count);
                 into.extend(idle.into_iter().map(|parked| (key, parked)));
@@ -178,150 +180,148 @@ impl<T: Park> Racks<T> {
         }
     }
 
-    fn rack(&mut self, key: Key) -> Option<&mut Rack<T>> {
-        let rack = self.racks.get_mut(key.index as usize)?;
-        (rack.generation == key.generation).then_some(rack)
+    fn magazine(&mut self, key: Key) -> Option<&mut Magazine<T>> {
+        let magazine = self.magazines.get_mut(key.index as usize)?;
+        (magazine.generation == key.generation).then_some(magazine)
     }
 
-    /// Makes place for a key, unless the place is a later key's by now.
-    fn add_rack(&mut self, key: Key) -> bool {
+    /// Makes a magazine for a key, unless a later key has its index by now.
+    fn add_magazine(&mut self, key: Key) -> bool {
         let index = key.index as usize;
-        while self.racks.len() <= index {
-            self.racks.push(Rack { generation: 0, items: Vec::new(), resident: 0 });
+        while self.magazines.len() <= index {
+            self.magazines.push(Magazine { generation: 0, items: Vec::new(), resident: 0 });
         }
-        let generation = self.racks[index].generation;
+        let generation = self.magazines[index].generation;
         if generation > key.generation {
             return false;
         }
         let old = self.remove(Key { index: key.index, generation });
         self.stale.extend(old);
-        self.racks[index].generation = key.generation;
+        self.magazines[index].generation = key.generation;
         true
     }
 
-    fn note_gone(&mut self, parked: &Parked<T>) {
+    fn note_gone(&mut self, parked: &ParkedItem<T>) {
         self.parked -= 1;
         self.resident -= parked.resident;
     }
 
-    fn note_all_gone(&mut self, key: Key, gone: &[Parked<T>]) {
+    fn note_all_gone(&mut self, key: Key, gone: &[ParkedItem<T>]) {
         let bytes: u64 = gone.iter().map(|parked| parked.resident).sum();
         self.parked -= gone.len() as u64;
         self.resident -= bytes;
-        if let Some(rack) = self.rack(key) {
-            rack.resident -= bytes;
+        if let Some(magazine) = self.magazine(key) {
+            magazine.resident -= bytes;
         }
     }
 }
 
-/// What one thread has parked. Others look into it only to tidy up.
-pub(super) struct Shelf<T: Park> {
-    /// Whether somebody is at `racks`.
+/// The items that one thread has parked. Other threads look into it only to enforce limits.
+pub(super) struct ThreadCache<T: Park> {
+    /// Whether a thread uses `magazines`.
     busy: AtomicBool,
-    racks: UnsafeCell<Racks<T>>,
-    pub(super) counts: Counts,
-    /// Whether the pool's limits are to be looked at.
+    magazines: UnsafeCell<Magazines<T>>,
+    pub(super) counts: PoolCounts,
+    /// Whether the pool has limits.
     pub(super) limited: AtomicBool,
-    pub(super) pool: Weak<Shared<T>>,
+    pub(super) pool: Weak<PoolShared<T>>,
 }
 
-// SAFETY: `racks` is used by whoever has set `busy` alone, and what is parked may be
-// sent to that thread.
-unsafe impl<T: Park> Sync for Shelf<T> {}
+// SAFETY: only the thread that has set `busy` uses `magazines`, and items are `Send`.
+unsafe impl<T: Park> Sync for ThreadCache<T> {}
 
-impl<T: Park> fmt::Debug for Shelf<T> {
+impl<T: Park> fmt::Debug for ThreadCache<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shelf").field("counts", &self.counts.get()).finish_non_exhaustive()
+        f.debug_struct("ThreadCache").field("counts", &self.counts.get()).finish_non_exhaustive()
     }
 }
 
-impl<T: Park> Shelf<T> {
-    pub(super) fn new(pool: Weak<Shared<T>>, limited: bool) -> Self {
+impl<T: Park> ThreadCache<T> {
+    pub(super) fn new(pool: Weak<PoolShared<T>>, limited: bool) -> Self {
         Self {
             busy: AtomicBool::new(false),
-            racks: UnsafeCell::default(),
-            counts: Counts::default(),
+            magazines: UnsafeCell::default(),
+            counts: PoolCounts::default(),
             limited: limited.into(),
             pool,
         }
     }
 
-    /// The shelf that this thread has in this pool.
+    /// This thread's cache in this pool.
     #[inline]
-    pub(super) fn of_this_thread(pool: &Arc<Shared<T>>) -> &Self {
-        let (id, shelf) = LATEST.get();
+    pub(super) fn of_this_thread(pool: &Arc<PoolShared<T>>) -> &Self {
+        let (id, cache) = LATEST.get();
         if id == pool.id {
-            // SAFETY: the pool with this number made it, so it is of this type. The
-            // pool, which is borrowed, keeps it until this thread ends, which clears
-            // `LATEST`.
-            return unsafe { &*shelf.cast::<Self>() };
+            // SAFETY: the pool with this number made it, so it is of this type. The pool, which
+            // is borrowed, keeps it until this thread ends, which clears `LATEST`.
+            return unsafe { &*cache.cast::<Self>() };
         }
         Self::find_or_make(pool)
     }
 
-    /// As [`Shelf::of_this_thread`], for longer than the pool may be there.
+    /// As [`ThreadCache::of_this_thread`], for longer than the pool may be there.
     #[inline]
-    pub(super) fn shared_of_this_thread(pool: &Arc<Shared<T>>) -> Arc<Self> {
-        let shelf: *const Self = Self::of_this_thread(pool);
-        // SAFETY: all shelves are made by `Arc::new`, and this one is there now.
+    pub(super) fn shared_of_this_thread(pool: &Arc<PoolShared<T>>) -> Arc<Self> {
+        let cache: *const Self = Self::of_this_thread(pool);
+        // SAFETY: all caches are made by `Arc::new`, and this one is there now.
         unsafe {
-            Arc::increment_strong_count(shelf);
-            Arc::from_raw(shelf)
+            Arc::increment_strong_count(cache);
+            Arc::from_raw(cache)
         }
     }
 
     #[cold]
-    fn find_or_make(pool: &Arc<Shared<T>>) -> &Self {
+    fn find_or_make(pool: &Arc<PoolShared<T>>) -> &Self {
         let known = OWN.try_with(|own| {
-            own.0.borrow().iter().find(|(id, _)| *id == pool.id).map(|(_, shelf)| shelf.address())
+            own.0.borrow().iter().find(|(id, _)| *id == pool.id).map(|(_, cache)| cache.address())
         });
         let address = match known {
             Ok(Some(address)) => {
-                // A process that was forked has no keeper yet.
-                pool.start_keeper();
+                // A forked process has no reaper yet.
+                pool.start_reaper();
                 address
             }
             Ok(None) => {
-                pool.start_keeper();
-                // Under the lock: whoever changes limits comes before or after.
-                let mut shelves = lock(&pool.shelves);
+                pool.start_reaper();
+                // Under the lock, so that a change of limits comes before or after.
+                let mut caches = lock(&pool.caches);
                 let config = *pool.config.read().unwrap_or_else(PoisonError::into_inner);
-                let shelf = Arc::new(Self::new(Arc::downgrade(pool), config.is_limited()));
-                let address = Arc::as_ptr(&shelf).cast::<()>();
-                shelves.push(Arc::clone(&shelf));
-                drop(shelves);
+                let cache = Arc::new(Self::new(Arc::downgrade(pool), config.is_limited()));
+                let address = Arc::as_ptr(&cache).cast::<()>();
+                caches.push(Arc::clone(&cache));
+                drop(caches);
                 OWN.with(|own| {
-                    let mut shelves = own.0.borrow_mut();
-                    shelves.retain(|(_, shelf)| shelf.is_used());
-                    shelves.push((pool.id, shelf));
+                    let mut caches = own.0.borrow_mut();
+                    caches.retain(|(_, cache)| cache.is_used());
+                    caches.push((pool.id, cache));
                 });
                 address
             }
-            // The thread is about to end, and has given its shelves up.
+            // The thread is about to end, and has given up its caches.
             Err(_) => return &pool.common,
         };
         LATEST.set((pool.id, address));
-        // SAFETY: the pool, which is borrowed, keeps the shelf until this thread ends.
+        // SAFETY: the pool, which is borrowed, keeps the cache until this thread ends.
         unsafe { &*address.cast::<Self>() }
     }
 
-    /// Lets the thread of the shelf at its racks, unless somebody else is.
+    /// Uses the magazines, unless another thread does.
     #[inline]
-    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Racks<T>) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Magazines<T>) -> R) -> Option<R> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
-        // SAFETY: `busy` was not set, so nobody else is here.
-        let racks = unsafe { &mut *self.racks.get() };
-        let result = work(racks);
-        let stale = std::mem::take(&mut racks.stale);
+        // SAFETY: `busy` was not set, so no other thread uses them.
+        let magazines = unsafe { &mut *self.magazines.get() };
+        let result = work(magazines);
+        let stale = std::mem::take(&mut magazines.stale);
         self.busy.store(false, Ordering::Release);
         drop(stale);
         Some(result)
     }
 
-    /// Lets somebody else at the racks, after the thread of the shelf.
-    pub(super) fn wait_with<R>(&self, mut work: impl FnMut(&mut Racks<T>) -> R) -> R {
+    /// Uses the magazines, after other threads.
+    pub(super) fn wait_with<R>(&self, mut work: impl FnMut(&mut Magazines<T>) -> R) -> R {
         loop {
             if let Some(result) = self.with(&mut work) {
                 return result;
@@ -331,18 +331,18 @@ impl<T: Park> Shelf<T> {
     }
 }
 
-/// A shelf of a pool of any type.
-trait AnyShelf: Any {
+/// A cache of a pool of any type.
+trait AnyThreadCache: Any {
     fn address(&self) -> *const ();
 
     /// Whether its pool is still there.
     fn is_used(&self) -> bool;
 
-    /// Gives everything to the depot: the thread ends.
+    /// Moves all items to the depot, since the thread ends.
     fn leave(&self);
 }
 
-impl<T: Park> AnyShelf for Shelf<T> {
+impl<T: Park> AnyThreadCache for ThreadCache<T> {
     fn address(&self) -> *const () {
         ptr::from_ref(self).cast()
     }
@@ -354,34 +354,34 @@ impl<T: Park> AnyShelf for Shelf<T> {
     fn leave(&self) {
         let Some(pool) = self.pool.upgrade() else { return };
         let mut all = Vec::new();
-        self.wait_with(|racks| racks.take_idle_keyed(0, true, &mut all));
+        self.wait_with(|magazines| magazines.take_idle_keyed(0, true, &mut all));
         for (key, parked) in all {
             pool.append_to_depot(key, &mut vec![parked]);
         }
         pool.counts.add_all(&self.counts.get());
-        lock(&pool.shelves).retain(|shelf| !ptr::eq(&**shelf, self));
+        lock(&pool.caches).retain(|cache| !ptr::eq(&**cache, self));
     }
 }
 
 thread_local! {
-    /// The pool that was used last, by its number, and this thread's shelf in it.
+    /// The pool that was used last, by its number, and this thread's cache in it.
     static LATEST: Cell<(u64, *const ())> = const { Cell::new((0, ptr::null())) };
-    static OWN: OwnShelves = const { OwnShelves(RefCell::new(Vec::new())) };
+    static OWN: OwnCaches = const { OwnCaches(RefCell::new(Vec::new())) };
 }
 
-/// The shelves of a thread, by the number of the pool.
-struct OwnShelves(RefCell<Vec<(u64, Arc<dyn AnyShelf>)>>);
+/// The caches of a thread, by the number of the pool.
+struct OwnCaches(RefCell<Vec<(u64, Arc<dyn AnyThreadCache>)>>);
 
-impl Drop for OwnShelves {
+impl Drop for OwnCaches {
     fn drop(&mut self) {
         LATEST.set((0, ptr::null()));
-        for (_, shelf) in self.0.take() {
-            shelf.leave();
+        for (_, cache) in self.0.take() {
+            cache.leave();
         }
     }
 }
 
-/// Has this thread look for its shelf anew, and for what else a pool needs.
+/// Has this thread look for its cache anew, and start the reaper if there is none.
 fn forget_latest() {
     LATEST.set((0, ptr::null()));
 }
@@ -392,17 +392,17 @@ pub(super) fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A number that one thread adds to, at any rate one at a time.
+/// A counter to which one thread at a time adds.
 #[derive(Debug, Default)]
-pub(super) struct Count(AtomicU64);
+pub(super) struct PoolCount(AtomicU64);
 
-impl Count {
+impl PoolCount {
     #[inline]
     pub(super) fn add(&self, more: u64) {
         self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
-    /// Where several threads add.
+    /// For counters to which several threads add.
     pub(super) fn add_shared(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
@@ -413,17 +413,17 @@ impl Count {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) taken: Count,
-    pub(super) missed: Count,
-    pub(super) put: Count,
-    pub(super) refused: Count,
-    pub(super) discarded: Count,
-    pub(super) trimmed: Count,
-    pub(super) written: Count,
+pub(super) struct PoolCounts {
+    pub(super) taken: PoolCount,
+    pub(super) missed: PoolCount,
+    pub(super) put: PoolCount,
+    pub(super) refused: PoolCount,
+    pub(super) discarded: PoolCount,
+    pub(super) trimmed: PoolCount,
+    pub(super) written: PoolCount,
 }
 
-impl Counts {
+impl PoolCounts {
     pub(super) fn get(&self) -> PoolCounters {
         PoolCounters {
             taken: self.taken.get(),

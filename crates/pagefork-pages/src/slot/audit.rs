@@ -8,10 +8,10 @@ use pagefork_layout::page::{PAGE_SIZE, round_down};
 use super::Slot;
 use crate::os::error::PagesError;
 
-/// A part of a slot with more pages than this is overwritten in as many places.
+/// Of a part of a slot with more pages than this, this many pages are overwritten.
 const PAGES_MAX: u64 = 256;
 
-/// So many pages memories grow at most.
+/// Memories grow by this many pages at most.
 const GROWTH_MAX: u64 = 64;
 
 impl Slot {
@@ -19,7 +19,7 @@ impl Slot {
     /// other contents, or, of a large one, its first pages, its last, and some
     /// between. For tests.
     ///
-    /// Nobody else may use the slot meanwhile, as during a reset.
+    /// No other code may use the slot meanwhile, as during a reset.
     ///
     /// # Errors
     /// As of [`Slot::grow_memory`].
@@ -83,7 +83,7 @@ impl Slot {
                 wanted.clear();
                 wanted.resize((piece.end - piece.start) as usize, 0);
                 self.read_image(piece.clone(), &mut wanted)?;
-                // SAFETY: accessible parts can be read, and nobody else writes them.
+                // SAFETY: accessible parts can be read, and no other code writes them.
                 let found =
                     unsafe { std::slice::from_raw_parts(self.place(piece.start), wanted.len()) };
                 if found != wanted {

@@ -1,3 +1,5 @@
+//! A slot: the address space of one instance.
+
 use std::ptr;
 use std::sync::Arc;
 
@@ -35,9 +37,8 @@ mod audit;
 /// huge pages are left as the system has them, except by strategies that count
 /// page faults.
 ///
-/// Everything here is raw pages: whoever reads or writes through the pointers
-/// must not do so beyond what is accessible, nor after the slot is dropped, which
-/// unmaps it.
+/// The pointers are to raw pages: do not read or write through them beyond what is
+/// accessible, nor after the slot is dropped, which unmaps it.
 #[derive(Debug)]
 pub struct Slot {
     pages: SlotPages,
@@ -154,8 +155,8 @@ impl Slot {
         self.place(self.pages.zones().memories[index].start)
     }
 
-    /// Address of the link zone. Guests cannot reach it, and whoever runs code writes it
-    /// before each run: a reset leaves it as it is, or zero.
+    /// Address of the link zone. Guests cannot reach it, and it is to be written before each
+    /// run: a reset leaves it as it is, or zero.
     pub fn link(&self) -> *mut u8 {
         self.place(self.pages.zones().link.start)
     }
@@ -169,7 +170,7 @@ impl Slot {
         self.start().wrapping_add(offset as usize)
     }
 
-    /// Bytes of memory `index` that are accessible to code, whatever else is.
+    /// Size of memory `index` in bytes, as its code sees it.
     pub fn memory_size(&self, index: usize) -> u64 {
         self.pages.bounds().memory_size(index)
     }
@@ -216,17 +217,17 @@ impl Slot {
     }
 
     /// Says that code is about to run in the slot on the current thread. Strategies
-    /// `Resident` and `Auto` rely on it: a run that nobody announced is taken for one that may
-    /// have written anything, but one that another thread adds to an announced one goes
-    /// unnoticed. So whoever writes to the slot, since it was made, has to say so here or by
-    /// [`Slot::note_external_writer`], except to the link zone. That is to be written before each run.
+    /// `Resident` and `Auto` rely on it: a run that is not
+    /// announced may have written anything, so the next reset searches. But if a run is announced
+    /// and another thread writes too, unannounced, that goes unnoticed. So announce every write
+    /// to the slot, since it was made, here or by [`Slot::note_external_writer`], except to the
+    /// link zone, which is to be written before each run.
     pub fn enter(&mut self) {
         self.writers.enter();
     }
 
-    /// Says that somebody has got means to write to the slot that no page fault of
-    /// the thread that runs the code would show: another thread, another process,
-    /// or the kernel, be it for this thread.
+    /// Announces a writer whose writes show in no page fault of the thread that runs the code:
+    /// another thread, another process, or the kernel, even on behalf of this thread.
     pub fn note_external_writer(&mut self, writer: ExternalWriter) {
         self.writers.note_external(writer);
     }

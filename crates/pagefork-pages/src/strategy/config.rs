@@ -7,7 +7,7 @@ use pagefork_layout::page::PAGE_SIZE;
 use crate::os::error::{IllegalStrategies, PagesError};
 use crate::pages::growth::{CodeBounds, GrowthKind};
 
-/// At most so many bytes of a stack are kept.
+/// At most this many bytes of a stack are kept.
 pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
 
 /// How a slot becomes equal to its image again.
@@ -64,10 +64,10 @@ pub struct StrategyConfig {
     /// Whether images may be mapped copy-on-write. The feature `no-cow` of this
     /// crate and the environment variable `PAGEFORK_COW=0` switch it off too.
     pub copy_on_write: bool,
-    /// At most so much of a slot is restored in place and stays in memory, whatever the
-    /// [`Budget`](crate::Budget) has; what is beyond is discarded.
+    /// At most this many bytes of a slot are restored in place and stay in memory, even if the
+    /// [`Budget`](crate::Budget) has more. What exceeds it is discarded.
     pub resident_max: u64,
-    /// At most so much of the stack stays in memory, at most [`STACK_KEPT_MAX`]; what it
+    /// At most this many bytes of the stack stay in memory, up to [`STACK_KEPT_MAX`]; what it
     /// shares with the link zone is cleared instead if that is less than a page.
     pub stack_kept: u64,
     /// Whether the stack is cleared at each reset and not only for a new owner.

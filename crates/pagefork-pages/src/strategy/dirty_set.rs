@@ -64,7 +64,7 @@ mod find;
 #[derive(Debug)]
 pub(crate) struct DirtySet {
     finder: Finder,
-    /// Pages to keep at most, whatever the budget has.
+    /// Pages to keep at most, even if the budget has more.
     kept_max: u64,
     share: BudgetShare,
     /// Ascending.

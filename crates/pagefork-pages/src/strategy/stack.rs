@@ -154,7 +154,7 @@ impl Stack {
         }
     }
 
-    /// Clears all of the stack, whatever is known of it.
+    /// Clears the whole stack, including pages that are not known to hold bytes.
     pub(crate) fn clear_all(&mut self, pages: &mut SlotPages) {
         let zone = self.zone();
         if !pages.can_discard(&zone) || pages.discard(zone.clone()).is_err() {
