@@ -44,8 +44,8 @@ pub fn run(size: Size) -> Report {
 fn sides(wasm: &[u8]) -> Sides {
     let ours = WAYS.map(|(name, growth, reset)| -> (&str, Box<dyn Side>) {
         let code = match growth {
-            GrowthKind::Checked { .. } => CodeBounds::Explicit,
-            _ => CodeBounds::Guards,
+            GrowthKind::Checked { .. } => CodeBounds::Checked,
+            _ => CodeBounds::Guarded,
         };
         let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
         let mut config = sides::pagefork::config();

@@ -84,12 +84,12 @@ pub fn reset_store(data: &[u8]) {
     let checked = GrowthKind::Checked { accessible: Some(1 << 19) };
     let (reset, growth) = (choice % 6, choice / 6 % 6);
     let (growth, code) = match growth {
-        0 => (GrowthKind::Mprotect, CodeBounds::Guards),
-        1 => (checked, CodeBounds::Explicit),
-        2 => (checked, CodeBounds::Both),
-        3 => (GrowthKind::Kept, CodeBounds::Both),
-        4 => (GrowthKind::Auto, CodeBounds::Both),
-        _ => (GrowthKind::Mprotect, CodeBounds::Both),
+        0 => (GrowthKind::Mprotect, CodeBounds::Guarded),
+        1 => (checked, CodeBounds::Checked),
+        2 => (checked, CodeBounds::Dual),
+        3 => (GrowthKind::Kept, CodeBounds::Dual),
+        4 => (GrowthKind::Auto, CodeBounds::Dual),
+        _ => (GrowthKind::Mprotect, CodeBounds::Dual),
     };
     let reset = ResetKind::ALL[reset as usize];
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };

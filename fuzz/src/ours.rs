@@ -64,7 +64,7 @@ impl Engines {
     /// # Panics
     /// If the machine cannot run guests.
     pub fn that_compare_bounds() -> Self {
-        Self::that_keep_accessible(None, CodeBounds::Explicit)
+        Self::that_keep_accessible(None, CodeBounds::Checked)
     }
 
     /// Engines whose code compares accesses until memories have grown as far as they are
@@ -73,7 +73,7 @@ impl Engines {
     /// # Panics
     /// If the machine cannot run guests.
     pub fn that_compare_at_first() -> Self {
-        Self::that_keep_accessible(Some(ACCESSIBLE), CodeBounds::Both)
+        Self::that_keep_accessible(Some(ACCESSIBLE), CodeBounds::Dual)
     }
 
     fn that_keep_accessible(accessible: Option<u64>, code: CodeBounds) -> Self {

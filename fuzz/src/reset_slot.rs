@@ -683,7 +683,7 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
     let config = StrategyConfig {
         reset: *u.choose(&ResetKind::ALL)?,
         growth: *u.choose(&growths)?,
-        code: CodeBounds::Explicit,
+        code: CodeBounds::Checked,
         copy_on_write: u.ratio(15, 16)?,
         resident_max: *u.choose(&[u64::MAX, 0, 3 * PAGE, 64 * PAGE])?,
         stack_kept: *u.choose(&[8 * PAGE, 0, PAGE, 64 * PAGE])?,

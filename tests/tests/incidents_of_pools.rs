@@ -42,9 +42,9 @@ fn pre(engine: &Engine, text: &str) -> InstancePre<()> {
 
 fn engine(reset: ResetKind, growth: GrowthKind) -> Engine {
     let code = match growth {
-        GrowthKind::Mprotect => CodeBounds::Guards,
-        GrowthKind::Checked { .. } => CodeBounds::Explicit,
-        _ => CodeBounds::Both,
+        GrowthKind::Mprotect => CodeBounds::Guarded,
+        GrowthKind::Checked { .. } => CodeBounds::Checked,
+        _ => CodeBounds::Dual,
     };
     let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
     // Nothing happens by itself.

@@ -19,13 +19,13 @@ use pagefork_pages::inject::{fail_from, half_way};
 
 /// Every kind of growth with each kind of code that can run with it.
 const GROWTHS: [(GrowthKind, CodeBounds); 7] = [
-    (GrowthKind::Mprotect, CodeBounds::Guards),
-    (GrowthKind::Mprotect, CodeBounds::Both),
-    (GrowthKind::Mprotect, CodeBounds::Explicit),
-    (GrowthKind::Kept, CodeBounds::Both),
-    (GrowthKind::Kept, CodeBounds::Explicit),
-    (GrowthKind::Auto, CodeBounds::Both),
-    (GrowthKind::Checked { accessible: None }, CodeBounds::Explicit),
+    (GrowthKind::Mprotect, CodeBounds::Guarded),
+    (GrowthKind::Mprotect, CodeBounds::Dual),
+    (GrowthKind::Mprotect, CodeBounds::Checked),
+    (GrowthKind::Kept, CodeBounds::Dual),
+    (GrowthKind::Kept, CodeBounds::Checked),
+    (GrowthKind::Auto, CodeBounds::Dual),
+    (GrowthKind::Checked { accessible: None }, CodeBounds::Checked),
 ];
 
 fn engine(reset: ResetKind, growth: GrowthKind, code: CodeBounds) -> Engine {
@@ -43,7 +43,7 @@ fn with_each_engine(mut look: impl FnMut(&Engine, &str)) {
 }
 
 fn usual_engine(reset: ResetKind) -> Engine {
-    engine(reset, GrowthKind::Mprotect, CodeBounds::Guards)
+    engine(reset, GrowthKind::Mprotect, CodeBounds::Guarded)
 }
 
 fn pre(engine: &Engine, text: &str) -> InstancePre<()> {

@@ -121,7 +121,7 @@ fn bodies_that_compare_are_moved_to_slots_where_others_do_not() {
     let mut config = Config::new();
     config.strategies(StrategyConfig {
         growth: GrowthKind::Checked { accessible: None },
-        code: CodeBounds::Both,
+        code: CodeBounds::Dual,
         ..StrategyConfig::default()
     });
     let guest = Synthetic::with(&Engine::new(&config).unwrap());

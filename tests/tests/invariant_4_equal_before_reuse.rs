@@ -100,9 +100,9 @@ fn engines() -> impl Iterator<Item = (String, Engine)> {
     let pairs = ResetKind::ALL.into_iter().flat_map(move |reset| growths.map(|g| (reset, g)));
     pairs.map(|(reset, growth)| {
         let code = match growth {
-            GrowthKind::Mprotect => CodeBounds::Guards,
-            GrowthKind::Checked { .. } => CodeBounds::Explicit,
-            _ => CodeBounds::Both,
+            GrowthKind::Mprotect => CodeBounds::Guarded,
+            GrowthKind::Checked { .. } => CodeBounds::Checked,
+            _ => CodeBounds::Dual,
         };
         let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
         // What looks after idle slots would have them for a moment now and then.

@@ -66,9 +66,9 @@ const GUEST: &str = r#"(module
 
 fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<u32> {
     let code = match growth {
-        GrowthKind::Mprotect => CodeBounds::Guards,
-        GrowthKind::Checked { .. } => CodeBounds::Explicit,
-        _ => CodeBounds::Both,
+        GrowthKind::Mprotect => CodeBounds::Guarded,
+        GrowthKind::Checked { .. } => CodeBounds::Checked,
+        _ => CodeBounds::Dual,
     };
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
     // What looks after idle slots allocates, and takes locks, in a thread of its own.

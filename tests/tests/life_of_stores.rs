@@ -496,13 +496,13 @@ fn write(function: Func, store: &mut Store<()>, value: i32) {
 /// Every strategy with every kind of growth and the kinds of code that go with it.
 fn configurations() -> Vec<StrategyConfig> {
     let growths = [
-        (GrowthKind::Mprotect, CodeBounds::Guards),
-        (GrowthKind::Mprotect, CodeBounds::Both),
-        (GrowthKind::Kept, CodeBounds::Both),
-        (GrowthKind::Auto, CodeBounds::Both),
-        (GrowthKind::Kept, CodeBounds::Explicit),
-        (GrowthKind::Checked { accessible: None }, CodeBounds::Explicit),
-        (GrowthKind::Checked { accessible: Some(3 << 16) }, CodeBounds::Both),
+        (GrowthKind::Mprotect, CodeBounds::Guarded),
+        (GrowthKind::Mprotect, CodeBounds::Dual),
+        (GrowthKind::Kept, CodeBounds::Dual),
+        (GrowthKind::Auto, CodeBounds::Dual),
+        (GrowthKind::Kept, CodeBounds::Checked),
+        (GrowthKind::Checked { accessible: None }, CodeBounds::Checked),
+        (GrowthKind::Checked { accessible: Some(3 << 16) }, CodeBounds::Dual),
     ];
     let with = |reset| {
         growths.map(|(growth, code)| StrategyConfig { reset, growth, code, ..Default::default() })

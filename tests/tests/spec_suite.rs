@@ -169,9 +169,9 @@ const CHECKED: GrowthKind = GrowthKind::Checked { accessible: Some(8 << 16) };
 
 fn poisoned(reset: ResetKind, growth: GrowthKind) {
     let code = match growth {
-        GrowthKind::Mprotect => CodeBounds::Guards,
-        GrowthKind::Checked { .. } => CodeBounds::Explicit,
-        _ => CodeBounds::Both,
+        GrowthKind::Mprotect => CodeBounds::Guarded,
+        GrowthKind::Checked { .. } => CodeBounds::Checked,
+        _ => CodeBounds::Dual,
     };
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
     let mut config = Config::new();

@@ -54,7 +54,7 @@ fn a_huge_page_around_the_end_of_a_memory_is_not_forgotten_when_those_are_refuse
     let nothing = Image::new("nothing", base..base, []).unwrap();
     let case = Case::new("large", layout(), nothing, (middle, 32 * MIB));
     let growth = GrowthKind::Checked { accessible: None };
-    let code = pagefork_pages::CodeBounds::Both;
+    let code = pagefork_pages::CodeBounds::Dual;
     let config = StrategyConfig { growth, code, ..Default::default() };
     let strategies = config.check().unwrap();
     let mut slot = case.spawn(&strategies);

@@ -366,7 +366,7 @@ fn the_rules_of_growth_are_part_of_what_is_compared() {
     let (image, _) = dense_image(&layout(), 1, PAGE);
     let case = Case::new("dense", layout(), image, (2 * PAGE, 9 * PAGE));
     let growth = GrowthKind::Checked { accessible: None };
-    let config = StrategyConfig { growth, code: CodeBounds::Explicit, ..Default::default() };
+    let config = StrategyConfig { growth, code: CodeBounds::Checked, ..Default::default() };
     let mut slot = case.spawn(&config.check().unwrap());
     // Accessible beyond the size, and not zero.
     write(&slot, case.memory(0) + 5 * PAGE, &[1]);

@@ -60,7 +60,7 @@ fn random_config(random: &mut Random) -> StrategyConfig {
         ResetKind::Discard,
     ]);
     let resident_max = *random.of(&[u64::MAX, u64::MAX, 30 * PAGE, 2 * PAGE]);
-    let code = CodeBounds::Explicit;
+    let code = CodeBounds::Checked;
     StrategyConfig { reset, growth, code, resident_max, ..StrategyConfig::default() }
 }
 

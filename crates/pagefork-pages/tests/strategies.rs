@@ -398,7 +398,7 @@ fn a_part_of_a_page_is_not_accessible_from_the_start() {
     for accessible in [1, 5000, WASM_PAGE + 1, 2 * WASM_PAGE - 1, 2 * WASM_PAGE] {
         for reset in ResetKind::ALL {
             let growth = GrowthKind::Checked { accessible: Some(accessible) };
-            let code = CodeBounds::Explicit;
+            let code = CodeBounds::Checked;
             let config = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
             let strategies = config.check().unwrap();
             let what = format!("{reset}, {accessible}");

@@ -81,7 +81,7 @@ fn a_warm_reset_makes_one_call_at_most() {
         (ResetKind::Resident, counting),
     ] {
         for growth in [GrowthKind::Mprotect, GrowthKind::Checked { accessible: None }] {
-            let code = pagefork_pages::CodeBounds::Explicit;
+            let code = pagefork_pages::CodeBounds::Checked;
             let config = StrategyConfig { reset: kind, growth, code, ..Default::default() };
             let mut slot = case.spawn(&config.check().unwrap());
             quiet(|| {
@@ -105,7 +105,7 @@ fn growing_as_far_as_an_earlier_run_takes_no_call() {
     use pagefork_pages::Call;
     use pagefork_pages::inject::record;
     let case = case();
-    let code = pagefork_pages::CodeBounds::Both;
+    let code = pagefork_pages::CodeBounds::Dual;
     let growth = GrowthKind::Kept;
     let config = StrategyConfig { reset: ResetKind::Resident, growth, code, ..Default::default() };
     let mut slot = case.spawn(&config.check().unwrap());
@@ -321,7 +321,7 @@ fn auto_does_not_forget_pages_that_only_longer_runs_have() {
     let high = case.memory(0) + 3900 * PAGE;
     let checked = GrowthKind::Checked { accessible: None };
     for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept] {
-        let code = pagefork_pages::CodeBounds::Both;
+        let code = pagefork_pages::CodeBounds::Dual;
         let strategies = StrategyConfig { growth, code, ..Default::default() }.check().unwrap();
         let mut slot = case.spawn(&strategies);
         let begin = |slot: &mut Slot, grows: bool| {
@@ -366,7 +366,7 @@ fn resident_does_not_forget_pages_of_a_memory_that_has_shrunk() {
     let case = case();
     let checked = GrowthKind::Checked { accessible: None };
     for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept] {
-        let code = pagefork_pages::CodeBounds::Explicit;
+        let code = pagefork_pages::CodeBounds::Checked;
         let config =
             StrategyConfig { reset: ResetKind::Resident, growth, code, ..Default::default() };
         let strategies = config.check().unwrap();

@@ -19,7 +19,7 @@ fn engines() -> [Engine; 3] {
         config.strategies(StrategyConfig { growth, code, ..StrategyConfig::default() });
         config
     };
-    [accessible(CodeBounds::Explicit), accessible(CodeBounds::Both), Config::new()]
+    [accessible(CodeBounds::Checked), accessible(CodeBounds::Dual), Config::new()]
         .map(|config| Engine::new(&config).unwrap())
 }
 
@@ -440,7 +440,7 @@ fn what_an_earlier_run_had_grown_into_is_out_of_bounds_again() -> Result<()> {
     let mut config = Config::new();
     config.strategies(StrategyConfig {
         growth: GrowthKind::Kept,
-        code: CodeBounds::Both,
+        code: CodeBounds::Dual,
         ..StrategyConfig::default()
     });
     let engine = Engine::new(&config)?;
@@ -521,7 +521,7 @@ fn accesses_of_imported_memories_are_compared_in_either_body() -> Result<()> {
     let mut config = Config::new();
     config.strategies(StrategyConfig {
         growth: GrowthKind::Checked { accessible: Some(4 * PAGE) },
-        code: CodeBounds::Both,
+        code: CodeBounds::Dual,
         ..StrategyConfig::default()
     });
     let engine = Engine::new(&config)?;

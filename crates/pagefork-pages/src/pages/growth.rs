@@ -13,7 +13,7 @@ pub enum GrowthKind {
     /// Pages are accessible from the start: as many bytes as this of each memory
     /// (without a part of a page, or all that it may become with `None`), and its initial size
     /// at least. Up to there growth needs no system call; beyond, it is as
-    /// `Mprotect`. Only for code with [`CodeBounds::Explicit`] or [`CodeBounds::Both`].
+    /// `Mprotect`. Only for code with [`CodeBounds::Checked`] or [`CodeBounds::Dual`].
     Checked {
         /// Bytes.
         accessible: Option<u64>,
@@ -21,27 +21,27 @@ pub enum GrowthKind {
     /// As `Mprotect`, but a reset leaves accessible what the memory had grown to, so that
     /// growing as far again needs no system call. What no run has any more is made
     /// inaccessible within 16 runs. Only for code as for `Checked`, and best for
-    /// [`CodeBounds::Both`].
+    /// [`CodeBounds::Dual`].
     Kept,
     /// As `Kept` where making pages inaccessible takes more time than code that compares
     /// would lose, else as `Mprotect`; what that takes is measured now and then. It is
     /// much where several threads run guests, since it interrupts each of them. Only for
-    /// code as for `Checked`, and best for [`CodeBounds::Both`].
+    /// code as for `Checked`, and best for [`CodeBounds::Dual`].
     Auto,
 }
 
 /// What keeps code from using a memory beyond its size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CodeBounds {
-    /// That the pages are inaccessible.
+    /// The pages beyond the size are inaccessible.
     #[default]
-    Guards,
-    /// Comparing every access with the size.
-    Explicit,
-    /// Functions have a body of either kind, and choose between them when they are called:
-    /// accesses are compared while more is accessible than the memories have. Code is
-    /// twice as long, and takes twice as long to compile.
-    Both,
+    Guarded,
+    /// The code compares every access with the size.
+    Checked,
+    /// Functions have a body of either kind, and choose when they are called: the one that
+    /// compares, while more is accessible than the memories have. Code is twice as long, and
+    /// takes twice as long to compile.
+    Dual,
 }
 
 /// Memory stays accessible up to the largest size of the last `RUNS` runs.

@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn memory_left_accessible_needs_code_that_checks() {
         let checked = GrowthKind::Checked { accessible: None };
-        for code in [CodeBounds::Guards, CodeBounds::Explicit, CodeBounds::Both] {
+        for code in [CodeBounds::Guarded, CodeBounds::Checked, CodeBounds::Dual] {
             for growth in [GrowthKind::Mprotect, checked, GrowthKind::Kept, GrowthKind::Auto] {
                 let result = StrategyConfig { growth, code, ..Default::default() }.check();
-                let legal = growth == GrowthKind::Mprotect || code != CodeBounds::Guards;
+                let legal = growth == GrowthKind::Mprotect || code != CodeBounds::Guarded;
                 assert_eq!(result.is_ok(), legal);
                 if let Err(error) = result {
                     let why = IllegalStrategies::CheckedWithoutBounds;

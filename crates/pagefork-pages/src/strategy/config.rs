@@ -94,7 +94,7 @@ impl StrategyConfig {
     /// # Errors
     /// [`PagesError::IllegalStrategies`].
     pub fn check(self) -> Result<Strategies, PagesError> {
-        if self.growth != GrowthKind::Mprotect && self.code == CodeBounds::Guards {
+        if self.growth != GrowthKind::Mprotect && self.code == CodeBounds::Guarded {
             return Err(PagesError::IllegalStrategies(IllegalStrategies::CheckedWithoutBounds));
         }
         if self.stack_kept > STACK_KEPT_MAX {

@@ -225,7 +225,7 @@ pub fn all_strategies() -> Vec<Strategies> {
     ];
     let with = |reset| {
         growths.map(|growth| {
-            let code = CodeBounds::Explicit;
+            let code = CodeBounds::Checked;
             StrategyConfig { reset, growth, code, ..Default::default() }.check().unwrap()
         })
     };

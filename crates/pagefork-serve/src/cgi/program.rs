@@ -110,7 +110,7 @@ impl Program {
     pub fn strategies() -> StrategyConfig {
         StrategyConfig {
             growth: GrowthKind::Auto,
-            code: CodeBounds::Both,
+            code: CodeBounds::Dual,
             ..StrategyConfig::default()
         }
     }

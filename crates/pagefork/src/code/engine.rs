@@ -57,9 +57,9 @@ impl Engine {
         let (budget, pool) = (config.budget(), Pool::new(config.pool));
         let (mut config, types) = (config.clone(), Arc::default());
         config.compile.bounds = match config.strategies.code {
-            CodeBounds::Guards => Bounds::Guarded,
-            CodeBounds::Explicit => Bounds::Checked,
-            CodeBounds::Both => Bounds::Dual,
+            CodeBounds::Guarded => Bounds::Guarded,
+            CodeBounds::Checked => Bounds::Checked,
+            CodeBounds::Dual => Bounds::Dual,
         };
         Ok(Self(Arc::new(EngineInner { config, types, strategies, budget, pool })))
     }
