@@ -18,6 +18,11 @@ pub(super) fn check(files: &Files) -> Vec<String> {
         let porting = path == Path::new(PORTING);
         for (number, line) in text.lines().enumerate() {
             let ours = if porting { own_part(line) } else { line };
+            for named in line.split('`').skip(1).step_by(2).filter(|code| is_path(code)) {
+                if !files.keys().any(|file| contains_path(file, named)) {
+                    wrong.push(format!("{}:{}: there is no {named}", path.display(), number + 1));
+                }
+            }
             for (ty, name) in ours.split('`').skip(1).step_by(2).flat_map(names) {
                 let known = types.get(ty);
                 if known.is_some_and(|known| !known.contains(name)) {
@@ -28,6 +33,22 @@ pub(super) fn check(files: &Files) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Whether code in a document is the path of a source file, or of a folder in one of ours.
+fn is_path(code: &str) -> bool {
+    let of_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let is_folder = code.ends_with('/') && code.contains("src/");
+    (code.ends_with(".rs") || is_folder) && code.contains('/') && code.chars().all(of_path)
+}
+
+/// Whether a file's path is, ends with or leads through `named`.
+fn contains_path(file: &Path, named: &str) -> bool {
+    let file = format!("/{}", file.display());
+    match named.ends_with('/') {
+        true => file.contains(&format!("/{named}")),
+        false => file.ends_with(&format!("/{named}")),
+    }
 }
 
 /// Documents of what is there now, in the root and in `docs/`.
@@ -116,6 +137,11 @@ mod tests {
 
     #[test]
     fn a_name_that_is_gone_is_noticed() {
+        let found = wrong("README.md", "`src/gone.rs`, `gone/src/x/`, `guest.wasm`\n");
+        assert_eq!(
+            found,
+            ["README.md:1: there is no src/gone.rs", "README.md:1: there is no gone/src/x/"]
+        );
         let found = wrong("README.md", "a\n`Store::{reset, gone}`\n");
         assert_eq!(found, ["README.md:2: there is no Store::gone"]);
     }

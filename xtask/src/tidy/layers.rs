@@ -47,7 +47,7 @@ pub(super) fn check(files: &Files) -> Vec<String> {
 }
 
 /// Whether type names must differ across the workspace.
-const ONE_MEANING: bool = false;
+const ONE_MEANING: bool = true;
 
 fn check_file(path: &Path, inside: &Path, text: &str, layers: &[&str], wrong: &mut Vec<String>) {
     let mut parts = inside.components().filter_map(|part| match part {

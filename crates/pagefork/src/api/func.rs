@@ -11,7 +11,7 @@ use crate::base::error::{Result, UsageError};
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome};
 use crate::store::group::StoreGroup;
-use crate::store::handle::Callee;
+use crate::store::handle::CallTarget;
 use crate::store::handle::Func;
 use crate::store::handle::cells;
 use crate::store::handle::read_results;
@@ -92,7 +92,7 @@ impl Func {
             param.check_type(inner, *ty, || format!("parameter {i}"))?;
         }
         match self.entry(inner) {
-            Callee::Guest(target) => {
+            CallTarget::Guest(target) => {
                 let cells = cells(&target);
                 // SAFETY: the link zone has cells for each function with an entry stub; the
                 // parameters are as many as the type has.
@@ -108,7 +108,7 @@ impl Func {
                     read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
                 }
             }
-            Callee::Host(index) => {
+            CallTarget::Host(index) => {
                 let mut buffer = vec![Cell::default(); ty.params.len().max(ty.results.len())];
                 let cells = buffer.as_mut_ptr();
                 // SAFETY: the buffer has a cell for each parameter.

@@ -212,18 +212,16 @@ impl<T: 'static> Linker<T> {
         name: &str,
         module: &Module,
     ) -> Result<&mut Self> {
-        match program_kind(module)? {
-            ProgramKind::Command => self.command(name, module),
-            ProgramKind::Reactor => {
-                let instance = self.instantiate(&mut store, module)?;
-                if let Some(initialize) = instance.get_func(&mut store, "_initialize") {
-                    let initialize = initialize.typed::<(), ()>(&store);
-                    let called = initialize.and_then(|function| function.call(&mut store, ()));
-                    called.map_err(|error| error.about("`_initialize` of the reactor"))?;
-                }
-                self.instance(store, name, instance)
-            }
+        if is_command(module)? {
+            return self.command(name, module);
         }
+        let instance = self.instantiate(&mut store, module)?;
+        if let Some(initialize) = instance.get_func(&mut store, "_initialize") {
+            let initialize = initialize.typed::<(), ()>(&store);
+            let called = initialize.and_then(|function| function.call(&mut store, ()));
+            called.map_err(|error| error.about("`_initialize` of the reactor"))?;
+        }
+        self.instance(store, name, instance)
     }
 
     fn command(&mut self, name: &str, module: &Module) -> Result<&mut Self> {
@@ -413,15 +411,9 @@ const EXPORTED_ANYWAY: [&str; 7] = [
     "__rtti_base",
 ];
 
-/// What a module is to WASI.
-enum ProgramKind {
-    /// Each call is of an instance of its own.
-    Command,
-    /// All calls are of one instance.
-    Reactor,
-}
-
-fn program_kind(module: &Module) -> Result<ProgramKind, LinkError> {
+/// Whether a module is a command of WASI, of which each call gets an instance of its own, and not
+/// a reactor, of which one instance answers all calls.
+fn is_command(module: &Module) -> Result<bool, LinkError> {
     let exports = |name| match module.export(name) {
         None => Ok(false),
         Some(Item::Func(_)) => Ok(true),
@@ -432,8 +424,7 @@ fn program_kind(module: &Module) -> Result<ProgramKind, LinkError> {
             let why = "it exports both `_start` and `_initialize`".to_owned();
             Err(LinkError::ProgramKind(why))
         }
-        (true, false) => Ok(ProgramKind::Command),
-        (false, _) => Ok(ProgramKind::Reactor),
+        (is_command, _) => Ok(is_command),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::api::linker::Definition;
 use crate::api::store::{AsContextMut, Invariant, Store};
 use crate::base::error::{Result, UsageError};
 use crate::code::module::Module;
-use crate::code::pool::{Home, Parked};
+use crate::code::pool::{Home, Pooled};
 use crate::run::instantiate;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::InterruptHandle;
@@ -192,7 +192,7 @@ impl<T: 'static> InstancePre<T> {
         let shared = &*self.shared;
         let mut store = match shared.home.take() {
             // SAFETY: what is parked under this key has data of type `T`.
-            Some(Parked::Store(parked)) => unsafe { Store::unpark(parked, data) },
+            Some(Pooled::Store(parked)) => unsafe { Store::unpark(parked, data) },
             _ => return self.spawn_cold(tenant, data, prepare),
         };
         // SAFETY: the store is ours, and the pointer is to the whole of it.

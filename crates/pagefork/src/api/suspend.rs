@@ -47,7 +47,7 @@ use crate::store::handle::Tag;
 use crate::store::handle::cells;
 use crate::store::handle::read_results;
 use crate::store::handle::write_values;
-use crate::store::handle::{Callee, Func};
+use crate::store::handle::{CallTarget, Func};
 use crate::store::suspended::Copied;
 use crate::store::value::Val;
 
@@ -76,7 +76,7 @@ pub fn call(
     let mut store = store.as_context_mut();
     let inner = &store.0.inner;
     let definition = function.reference(inner)?;
-    let Callee::Guest(target) = function.entry(inner) else {
+    let CallTarget::Guest(target) = function.entry(inner) else {
         return Err(UsageError::NotSuspendable.into());
     };
     if inner.suspended.is_some() {

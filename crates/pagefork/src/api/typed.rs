@@ -13,7 +13,7 @@ use crate::run::enter::{self, CallOutcome};
 use crate::store::exception::ExnRef;
 use crate::store::group::{StoreGroup, StoreId};
 use crate::store::handle::cells;
-use crate::store::handle::{Callee, Func};
+use crate::store::handle::{CallTarget, Func};
 use crate::store::references::ExternRef;
 
 /// A function whose type the compiler knows: `Params` and `Results` are `()`, a
@@ -22,12 +22,12 @@ pub struct TypedFunc<Params, Results> {
     func: Func,
     store: StoreId,
     /// Invariant: of that store and of the type that `Params` and `Results` say.
-    entry: Callee,
+    entry: CallTarget,
     ty: PhantomData<fn(Params) -> Results>,
 }
 
 impl<Params, Results> TypedFunc<Params, Results> {
-    pub(crate) fn new(func: Func, store: StoreId, entry: Callee) -> Self {
+    pub(crate) fn new(func: Func, store: StoreId, entry: CallTarget) -> Self {
         Self { func, store, entry, ty: PhantomData }
     }
 
@@ -55,7 +55,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
         match &self.entry {
             // SAFETY: the store is borrowed; the entry is its own and of this
             // type, so the cells are enough and hold what the type says.
-            Callee::Guest(target) => unsafe {
+            CallTarget::Guest(target) => unsafe {
                 let cells = cells(target);
                 params.write(cells, CellOwner::of_ordinal(&*store, target.ordinal))?;
                 match enter::call(store, target)? {
@@ -66,7 +66,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
             },
             // SAFETY: the store is borrowed; the function is in its list and of this type, and
             // no list of values is longer than the buffer.
-            Callee::Host(index) => unsafe {
+            CallTarget::Host(index) => unsafe {
                 let mut buffer = [Cell::default(); VALUES_MAX];
                 let cells = buffer.as_mut_ptr();
                 params.write(cells, CellOwner::of_ordinal(&*store, 0))?;

@@ -8,7 +8,7 @@ use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
 
 use crate::base::error::{Result, SystemError};
 use crate::code::config::Config;
-use crate::code::pool::Parked;
+use crate::code::pool::Pooled;
 use crate::code::types::{TypeUses, Types};
 
 /// What modules are compiled with and stores belong to. Cheap to clone: clones
@@ -35,7 +35,7 @@ struct EngineInner {
     types: Arc<Types>,
     strategies: Strategies,
     budget: Budget,
-    pool: Pool<Parked>,
+    pool: Pool<Pooled>,
 }
 
 impl Engine {
@@ -79,7 +79,7 @@ impl Engine {
         &self.0.budget
     }
 
-    pub(crate) fn pool(&self) -> &Pool<Parked> {
+    pub(crate) fn pool(&self) -> &Pool<Pooled> {
         &self.0.pool
     }
 

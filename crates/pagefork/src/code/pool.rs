@@ -12,14 +12,14 @@ use pagefork_pages::{
 use crate::code::engine::Engine;
 
 /// What an engine's pool keeps.
-pub(crate) enum Parked {
+pub(crate) enum Pooled {
     /// The slot of a module's instance, reset.
     Slot(Box<Slot>),
     /// A store whose instances are reset.
     Store(ParkedStore),
 }
 
-impl Park for Parked {
+impl Park for Pooled {
     fn resident(&self) -> u64 {
         match self {
             Self::Slot(slot) => slot.resident(),
@@ -105,17 +105,17 @@ impl Drop for ParkedStore {
 
 /// Parks a store, or drops it if its home is closed. What the store holds, its engine
 /// included, may be gone afterwards.
-pub(crate) fn park((pool, key): (LocalPool<Parked>, Key), store: ParkedStore) {
-    pool.put(key, Parked::Store(store), |parked| match parked {
+pub(crate) fn park((pool, key): (LocalPool<Pooled>, Key), store: ParkedStore) {
+    pool.put(key, Pooled::Store(store), |parked| match parked {
         // Closing a home sets its flag, then looks for what is parked. So the flag is read here.
-        Parked::Store(store) => store.get().is_wanted(),
-        Parked::Slot(_) => true,
+        Pooled::Store(store) => store.get().is_wanted(),
+        Pooled::Slot(_) => true,
     });
 }
 
 /// Where slots of one spawn plan, or spawned stores of one `InstancePre`, are parked.
 pub(crate) struct Home {
-    pool: Pool<Parked>,
+    pool: Pool<Pooled>,
     key: Key,
     /// Tells owners of slots apart; no two homes of a process have the same.
     pub(crate) number: u64,
@@ -129,7 +129,7 @@ impl Home {
         Self { key: pool.add_key(), number: next_number(), open: AtomicBool::new(true), pool }
     }
 
-    pub(crate) fn take(&self) -> Option<Parked> {
+    pub(crate) fn take(&self) -> Option<Pooled> {
         self.pool.take(self.key)
     }
 
@@ -138,11 +138,11 @@ impl Home {
         if self.pool.keeps_nothing() || slot.reset().is_err() {
             return;
         }
-        self.pool.put(self.key, Parked::Slot(Box::new(slot)));
+        self.pool.put(self.key, Pooled::Slot(Box::new(slot)));
     }
 
     /// Where this thread parks a store that is at home here.
-    pub(crate) fn local(&self) -> (LocalPool<Parked>, Key) {
+    pub(crate) fn local(&self) -> (LocalPool<Pooled>, Key) {
         (self.pool.local(), self.key)
     }
 

@@ -14,14 +14,14 @@ use crate::base::error::{LimitError, LimitSource, Result, UsageError};
 use crate::base::trap::{Trap, TrapCode};
 use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
-use crate::code::pool::{self, Home, Parked};
+use crate::code::pool::{self, Home, Pooled};
 use crate::run::enter::{self, CallOutcome};
 #[cfg(feature = "testing")]
 #[cfg(feature = "testing")]
 use crate::run::poison;
 use crate::store::group::StoreGroup;
 use crate::store::group::{Entity, Imports};
-use crate::store::handle::{Callee, Func};
+use crate::store::handle::{CallTarget, Func};
 use crate::store::limits::{self, Usage};
 
 /// Makes an instance with imports that are known to be right, in a slot with these
@@ -153,7 +153,7 @@ fn spawn(
     let own_way = || store.engine.default_strategies();
     let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(Home::take);
     let mut slot = match parked {
-        Some(Parked::Slot(slot)) => *slot,
+        Some(Pooled::Slot(slot)) => *slot,
         _ => {
             let strategies = strategies.unwrap_or_else(own_way);
             let (layout, budget) = (module.layout(), store.engine.budget());
@@ -297,11 +297,11 @@ unsafe fn call_start(store: *mut StoreGroup, ordinal: u32, start: u32) -> Result
     let function = Func::from_reference(inner, definition).expect("a definition is not null");
     match function.entry(inner) {
         // SAFETY: a start function takes no arguments.
-        Callee::Guest(target) => match unsafe { enter::call(store, &target)? } {
+        CallTarget::Guest(target) => match unsafe { enter::call(store, &target)? } {
             CallOutcome::Finished => Ok(()),
             CallOutcome::Suspended => Err(UsageError::Suspended.into()),
         },
-        Callee::Host(index) => {
+        CallTarget::Host(index) => {
             let (host, base) = (inner.host_function_ptr(index), inner.instance(ordinal).base());
             let mut no_cells: [Cell; 0] = [];
             // SAFETY: it takes no arguments and has no results.

@@ -19,10 +19,10 @@ pub struct Func {
 
 impl Func {
     /// How the function is called.
-    pub(crate) fn entry(&self, store: &StoreGroup) -> Callee {
+    pub(crate) fn entry(&self, store: &StoreGroup) -> CallTarget {
         match (self.definition.ordinal(), self.definition.index()) {
-            (HOST_ORDINAL, Some(index)) => Callee::Host(index),
-            _ => Callee::Guest(store.target(self.definition)),
+            (HOST_ORDINAL, Some(index)) => CallTarget::Host(index),
+            _ => CallTarget::Guest(store.target(self.definition)),
         }
     }
 
@@ -42,7 +42,7 @@ impl Func {
 
 /// How a function is called.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Callee {
+pub(crate) enum CallTarget {
     /// By entering a guest.
     Guest(Target),
     /// A host function, by its index in the store.
