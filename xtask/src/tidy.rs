@@ -6,6 +6,7 @@ mod packages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::host::{self, Host};
 use crate::{Result, guests, sabotage};
@@ -58,6 +59,15 @@ pub(crate) fn run(host: &Host) -> Result {
     wrong.extend(layers::check(&files));
     let patches = sabotage::patches(&host.root)?;
     wrong.extend(check_patches(&files, &patches));
+    for patch in &patches {
+        let path = Path::new("tests/sabotage").join(&patch.name);
+        let mut git = Command::new("git");
+        git.args(["apply", "--check"]).arg(&path).current_dir(&host.root);
+        let applies = git.output().is_ok_and(|output| output.status.success());
+        if !applies {
+            wrong.push(format!("{}: does not apply", path.display()));
+        }
+    }
     if host.root.join("guest/built").is_dir() {
         wrong.extend(guests::check_built(&host.root)?);
     }
