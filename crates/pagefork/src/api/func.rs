@@ -159,6 +159,30 @@ fn check_count(what: &'static str, expected: usize, found: usize) -> Result<()> 
 
 /// What a host function gets to know about its caller, and its access to the
 /// store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Caller, Engine, Extern, Instance, Linker, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (import "host" "print" (func $print (param i32 i32)))
+///     (memory (export "memory") 1)
+///     (data (i32.const 8) "hello")
+///     (func (export "run") (call $print (i32.const 8) (i32.const 5))))"#)?;
+/// let mut linker = Linker::new(&engine);
+/// linker.func_wrap("host", "print", |mut caller: Caller<'_, String>, at: u32, length: u32| {
+///     let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return };
+///     let text = memory.data(&caller)[at as usize..][..length as usize].to_vec();
+///     caller.data_mut().push_str(&String::from_utf8_lossy(&text));
+/// })?;
+/// let mut store = Store::new(&engine, String::new());
+/// let instance = linker.instantiate(&mut store, &module)?;
+/// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+/// assert_eq!(store.data(), "hello");
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub struct Caller<'a, T: 'static> {
     pub(crate) store: StoreContextMut<'a, T>,
     /// Base of the calling instance, 0 if the embedder called.

@@ -90,6 +90,19 @@ fn check_result(store: &StoreGroup, ty: &FuncType, index: usize, value: &Val) ->
 /// Closures that can be host functions: `Fn(A, B, ..) -> R` and
 /// `Fn(Caller<'_, T>, A, B, ..) -> R` with up to 16 parameters of types that are
 /// [`WasmTy`], and a result that is [`WasmRet`].
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Caller, Engine, Func, Store};
+///
+/// let mut store = Store::new(&Engine::default(), 0);
+/// let add = Func::wrap(&mut store, |a: i32, b: i32| a + b);
+/// let count = Func::wrap(&mut store, |mut caller: Caller<'_, i32>| *caller.data_mut() += 1);
+/// count.typed::<(), ()>(&store)?.call(&mut store, ())?;
+/// assert_eq!(*store.data(), 1);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub trait IntoFunc<T, Params, Results>: Send + Sync + 'static {
     #[doc(hidden)]
     fn into_host_func(self, engine: &Engine) -> HostFunc;
@@ -97,6 +110,19 @@ pub trait IntoFunc<T, Params, Results>: Send + Sync + 'static {
 
 /// What host functions may return: nothing, a value, a tuple of values, or a
 /// [`Result`] of one of these.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, Store};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let nothing = Func::wrap(&mut store, || ());
+/// let pair = Func::wrap(&mut store, || (1i32, 2i64));
+/// let fallible = Func::wrap(&mut store, |text: i32| u8::try_from(text).map(i32::from));
+/// assert!(fallible.typed::<i32, i32>(&store)?.call(&mut store, 256).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub trait WasmRet {
     #[doc(hidden)]
     type Values: WasmValues;

@@ -17,6 +17,22 @@ use crate::store::handle::Func;
 use crate::store::handle::Tag;
 
 /// A module in a store, with its memory, tables and globals.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (memory (export "memory") 1)
+///     (func (export "answer") (result i32) (i32.const 42)))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let answer = instance.get_typed_func::<(), i32>(&mut store, "answer")?;
+/// assert_eq!(answer.call(&mut store, ())?, 42);
+/// assert!(instance.get_memory(&mut store, "memory").is_some());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Instance {
     store: StoreId,
@@ -24,6 +40,19 @@ pub struct Instance {
 }
 
 /// Something that can be imported and exported.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Extern, Func, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (import "a" "b" (func (result i32))))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let import: Extern = Func::wrap(&mut store, || 1i32).into();
+/// Instance::new(&mut store, &module, &[import])?;
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Extern {
     /// A function.
@@ -84,6 +113,21 @@ impl Extern {
 }
 
 /// An export of an instance.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let export = instance.exports(&mut store).next().expect("there is one");
+/// assert_eq!(export.name(), "memory");
+/// assert!(export.into_extern().into_memory().is_some());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Export {
     name: String,

@@ -226,6 +226,20 @@ impl Memory {
 
 /// The bytes of a memory, for the current thread alone: see
 /// [`Memory::local_and_store_mut`].
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Memory, MemoryType, Store};
+///
+/// let mut store = Store::new(&Engine::default(), 7);
+/// let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
+/// let (mut local, data) = memory.local_and_store_mut(&mut store);
+/// local.write(100, b"abc")?;
+/// assert_eq!(&local.bytes()[100..103], b"abc");
+/// assert_eq!(*data, 7);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct LocalMemory<'a> {
     bytes: &'a mut [u8],

@@ -425,9 +425,31 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Store<T> {
 }
 
 /// A borrowed store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{AsContext, Engine, Store, StoreContext};
+///
+/// let store = Store::new(&Engine::default(), 5);
+/// let context: StoreContext<'_, i32> = store.as_context();
+/// assert_eq!(*context.data(), 5);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub struct StoreContext<'a, T: 'static>(pub(crate) &'a Full<T>);
 
 /// A mutably borrowed store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{AsContextMut, Engine, Store};
+///
+/// let mut store = Store::new(&Engine::default(), 5);
+/// *store.as_context_mut().data_mut() += 1;
+/// assert_eq!(*store.data(), 6);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub struct StoreContextMut<'a, T: 'static>(pub(crate) &'a mut Full<T>);
 
 impl<'a, T> StoreContext<'a, T> {
@@ -515,6 +537,21 @@ impl<T> StoreContextMut<'_, T> {
 
 /// What gives access to a store: a [`Store`], a [`Caller`], a context, or a
 /// reference to one of them.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{AsContext, Engine, Memory, MemoryType, Store};
+///
+/// fn pages(store: impl AsContext, memory: &Memory) -> u64 {
+///     memory.size(store)
+/// }
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let memory = Memory::new(&mut store, MemoryType::new(2, None))?;
+/// assert_eq!(pages(&store, &memory), 2);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub trait AsContext {
     /// The embedder's data in the store.
     type Data: 'static;
@@ -524,6 +561,22 @@ pub trait AsContext {
 }
 
 /// What gives mutable access to a store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{AsContextMut, Engine, Memory, MemoryType, Result, Store};
+///
+/// fn double(mut store: impl AsContextMut, memory: &Memory) -> Result<u64> {
+///     let size = memory.size(&store);
+///     memory.grow(&mut store, size)
+/// }
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let memory = Memory::new(&mut store, MemoryType::new(2, None))?;
+/// assert_eq!(double(&mut store, &memory)?, 2);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub trait AsContextMut: AsContext {
     /// Borrows the store mutably.
     fn as_context_mut(&mut self) -> StoreContextMut<'_, Self::Data>;

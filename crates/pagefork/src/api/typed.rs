@@ -18,6 +18,21 @@ use crate::store::references::ExternRef;
 
 /// A function whose type the compiler knows: `Params` and `Results` are `()`, a
 /// [`WasmTy`], or a tuple of up to 16 of them.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (func (export "swap") (param i32 i64)
+///     (result i64 i32) (local.get 1) (local.get 0)))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let swap = instance.get_typed_func::<(i32, i64), (i64, i32)>(&mut store, "swap")?;
+/// assert_eq!(swap.call(&mut store, (1, 2))?, (2, 1));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub struct TypedFunc<Params, Results> {
     func: Func,
     store: StoreId,

@@ -13,6 +13,15 @@ pub use self::chain::{Error, Result};
 pub use self::context::{Context, macros};
 
 /// What part of the world an [`Error`] is about.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, ErrorKind, Module};
+///
+/// let error = Module::new(&Engine::default(), "(module (func (result i32)))").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Compile);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -38,6 +47,18 @@ pub enum ErrorKind {
 }
 
 /// Why imports could not be satisfied, or names not defined.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, LinkError, Linker, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (import "a" "b" (func)))"#)?;
+/// let error = Linker::new(&engine).instantiate(&mut Store::new(&engine, ()), &module).unwrap_err();
+/// assert!(matches!(error.downcast_ref(), Some(LinkError::UnknownImport { .. })));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -123,6 +144,15 @@ impl fmt::Display for DidYouMean<'_> {
 }
 
 /// The text format of a module is malformed: where and why.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Module, TextError};
+///
+/// let error = Module::new(&Engine::default(), "(module (func)").unwrap_err();
+/// assert!(error.is::<TextError>());
+/// ```
 #[cfg(feature = "wat")]
 #[derive(Debug, thiserror::Error)]
 #[error("malformed text of a module: {}", escape_lines(.0))]
@@ -144,6 +174,20 @@ fn escape_lines(error: &wat::Error) -> String {
 }
 
 /// Which limit was met, and whose it is.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, LimitError, LimitSource, Memory, MemoryType, Store};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let memory = Memory::new(&mut store, MemoryType::new(1, Some(2)))?;
+/// let error = memory.grow(&mut store, 2).unwrap_err();
+/// let limit = error.downcast_ref::<LimitError>().expect("a limit was met");
+/// assert_eq!((limit.requested, limit.limit), (3, 2));
+/// assert_eq!(limit.source_of_limit, LimitSource::Declared);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{what}: {requested} would exceed {source_of_limit} {limit}")]
 pub struct LimitError {
@@ -158,6 +202,14 @@ pub struct LimitError {
 }
 
 /// What says how much there may be.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::LimitSource;
+///
+/// assert_ne!(LimitSource::Store.to_string(), LimitSource::Declared.to_string());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LimitSource {
@@ -190,6 +242,18 @@ impl LimitError {
 }
 
 /// How the embedder used something where it does not fit.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, Store, UsageError};
+///
+/// let engine = Engine::default();
+/// let (mut store, mut other) = (Store::new(&engine, ()), Store::new(&engine, ()));
+/// let function = Func::wrap(&mut store, || ());
+/// let error = function.call(&mut other, &[], &mut []).unwrap_err();
+/// assert!(matches!(error.downcast_ref(), Some(UsageError::WrongStore { .. })));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsageError {
@@ -318,6 +382,15 @@ pub enum UsageError {
 }
 
 /// What the operating system or the machine refused.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Module, SystemError};
+///
+/// let error = Module::from_file(&Engine::default(), "/no/such/file.wasm").unwrap_err();
+/// assert!(matches!(error.downcast_ref(), Some(SystemError::File { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemError {
@@ -392,6 +465,18 @@ pub enum SystemError {
 }
 
 /// An access beyond the end of a memory.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Memory, MemoryAccessError, MemoryType, Store};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
+/// let error = memory.write(&mut store, 65_535, b"ab").unwrap_err();
+/// assert_eq!(error, MemoryAccessError { offset: 65_535, length: 2, size: 65_536 });
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{length} bytes at {offset} lie outside a memory of {size} bytes")]
 pub struct MemoryAccessError {

@@ -33,6 +33,25 @@ pub(crate) trait FrameSource: Any + Send + Sync {
 
 /// The functions of the guest that were running, innermost first, across all
 /// entries into the store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (func $inner (unreachable))
+///     (func $outer (export "run") (call $inner)))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+/// let error = run.call(&mut store, ()).unwrap_err();
+/// let backtrace = error.backtrace().expect("a guest ran");
+/// let names: Vec<_> = backtrace.frames().iter().map(|frame| frame.function_name()).collect();
+/// assert_eq!(names, [Some("inner"), Some("outer")]);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct WasmBacktrace {
     frames: Vec<Frame>,
@@ -40,6 +59,23 @@ pub struct WasmBacktrace {
 }
 
 /// A function of the guest that was running.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module $m (func $f (export "run") (unreachable)))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+/// let error = run.call(&mut store, ()).unwrap_err();
+/// let frame = &error.backtrace().expect("a guest ran").frames()[0];
+/// assert_eq!((frame.module().name(), frame.function_index()), (Some("m"), 0));
+/// assert!(frame.to_string().starts_with("m!f (function 0"));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Frame {
     pub(crate) source: Arc<dyn FrameSource>,

@@ -12,6 +12,18 @@ use crate::code::profile::Profile;
 
 /// How an [`Engine`](crate::Engine) compiles modules and lays out their
 /// instances. All of WebAssembly 3.0 is on by default, but for garbage collection.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Config, Engine, Module};
+///
+/// let mut config = Config::new();
+/// config.stack_size(256 << 10).fuel(true).wasm_exceptions(false);
+/// let engine = Engine::new(&config)?;
+/// assert!(Module::new(&engine, "(module (tag))").is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub(crate) compile: CompileOptions,

@@ -99,6 +99,19 @@ impl Drop for SpawnPlan {
 }
 
 /// An import of a module: its two names and what it must be.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, ExternType, Module};
+///
+/// let text = r#"(module (import "host" "memory" (memory 1)))"#;
+/// let module = Module::new(&Engine::default(), text)?;
+/// let import = module.imports().next().expect("there is one");
+/// assert_eq!((import.module(), import.name()), ("host", "memory"));
+/// assert!(matches!(import.ty(), ExternType::Memory(memory) if memory.minimum == 1));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ImportType<'a> {
     module: &'a str,
@@ -107,6 +120,19 @@ pub struct ImportType<'a> {
 }
 
 /// An export of a module: its name and what it is.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, ExternType, Module};
+///
+/// let text = r#"(module (func (export "run") (result i32) (i32.const 1)))"#;
+/// let module = Module::new(&Engine::default(), text)?;
+/// let export = module.exports().next().expect("there is one");
+/// assert_eq!(export.name(), "run");
+/// assert!(matches!(export.ty(), ExternType::Func(_)));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ExportType<'a> {
     name: &'a str,

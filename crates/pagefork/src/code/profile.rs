@@ -22,6 +22,16 @@ use crate::base::error::SystemError;
 use crate::code::code_memory::CodeMemory;
 
 /// What the profiler `perf` is told about compiled code.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Config, Engine, Profile};
+///
+/// let engine = Engine::new(Config::new().profile(Profile::None))?;
+/// assert_eq!(Profile::default(), Profile::None);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Profile {

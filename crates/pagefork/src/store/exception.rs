@@ -80,6 +80,27 @@ impl Error {
 
 /// A reference to an exception, which a guest gave to the host. The exception
 /// stays as long as the store.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store, Val};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (tag $tag (param i32))
+///     (func (export "catch") (result i32 exnref)
+///         (block $caught (result i32 exnref)
+///             (try_table (catch_ref $tag $caught) (throw $tag (i32.const 3)))
+///             (unreachable))))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// let catch = instance.get_func(&mut store, "catch").expect("it is exported");
+/// let mut results = [Val::I32(0), Val::ExnRef(None)];
+/// catch.call(&mut store, &[], &mut results)?;
+/// let reference = results[1].exnref().flatten().expect("it was caught");
+/// assert_eq!(reference.exception(&mut store)?.payload()[0].i32(), Some(3));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ExnRef {
     store: StoreId,

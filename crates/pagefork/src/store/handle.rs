@@ -10,6 +10,20 @@ use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::value::Val;
 
 /// A function of a store: a guest's, or the host's.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, Store, Val};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let add = Func::wrap(&mut store, |a: i32, b: i32| a + b);
+/// let mut results = [Val::I32(0)];
+/// add.call(&mut store, &[Val::I32(1), Val::I32(2)], &mut results)?;
+/// assert_eq!(results[0].i32(), Some(3));
+/// assert_eq!(add.typed::<(i32, i32), i32>(&store)?.call(&mut store, (3, 4))?, 7);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Func {
     pub(crate) store: StoreId,

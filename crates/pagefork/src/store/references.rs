@@ -10,6 +10,17 @@ use crate::store::group::{StoreGroup, StoreId};
 /// look into. Guests see a handle, never an address.
 ///
 /// The value lives as long as the store, or until the store is reset.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, ExternRef, Store};
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let reference = ExternRef::new(&mut store, "a value of the host")?;
+/// assert_eq!(reference.data(&store)?.downcast_ref(), Some(&"a value of the host"));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ExternRef {
     store: StoreId,

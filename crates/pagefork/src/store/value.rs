@@ -12,6 +12,16 @@ use crate::store::handle::Func;
 use crate::store::references::ExternRef;
 
 /// A WebAssembly value. Floats are kept as their bits, so that no NaN changes.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Val, ValType};
+///
+/// let value = Val::from(1.5f32);
+/// assert_eq!((value.ty(), value.f32(), value.i32()), (ValType::F32, Some(1.5), None));
+/// assert_eq!(Val::default_for(ValType::I64).and_then(|zero| zero.i64()), Some(0));
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Val {

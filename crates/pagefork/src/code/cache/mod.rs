@@ -37,6 +37,20 @@ const SIZE_LIMIT: u64 = 1 << 30;
 /// belongs to this user or root, and no other user can write to it. Nothing that
 /// goes wrong with a cache is an error: modules are compiled then as without it,
 /// and [`Cache::stats`] tells.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Cache, Config, Engine, Module};
+///
+/// let cache = Cache::new(std::env::temp_dir().join(format!("cache-{}", std::process::id())));
+/// let engine = Engine::new(Config::new().cache(cache.clone()))?;
+/// Module::new(&engine, "(module)")?;
+/// Module::new(&engine, "(module)")?;
+/// assert_eq!((cache.stats().misses, cache.stats().hits), (1, 1));
+/// # std::fs::remove_dir_all(cache.directory())?;
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Cache(Arc<CacheInner>);
 
@@ -53,6 +67,16 @@ struct CacheInner {
 }
 
 /// What a cache has done since it was made, in this process.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::Cache;
+///
+/// let stats = Cache::new("/proc/no/such/directory").stats();
+/// assert_eq!(stats.hits, 0);
+/// assert!(stats.refused.is_some());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CacheStats {
@@ -62,8 +86,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Entries that were written.
     pub written: u64,
-    /// Entries that were not trusted, because they were damaged, or another user
-    /// else's, or no files. They are removed.
+    /// Entries that were not trusted, because they were damaged, another user's, or no files. They are removed.
     pub damaged: u64,
     /// What else went wrong: a full disk, a missing permission.
     pub errors: u64,
@@ -74,6 +97,15 @@ pub struct CacheStats {
 }
 
 /// Why a directory is not used as a cache.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Cache, CacheRefusal};
+///
+/// let refused = Cache::new("/proc/no/such/directory").stats().refused;
+/// assert!(matches!(refused, Some(CacheRefusal::Unusable { .. })));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheRefusal {
