@@ -39,12 +39,10 @@ mod strategy;
 mod pages;
 /// Immutable page contents: sealed memfds and verified files.
 mod image;
-/// Machine code: in pages that many modules share, or mapped from files.
-mod code;
 /// The operating system: every system call.
 mod os;
 
-pub use crate::code::{CODE_FILES_MAX, CodeFile, CodePages};
+pub use crate::image::code::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::image::file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
 pub use crate::os::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};

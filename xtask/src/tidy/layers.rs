@@ -9,6 +9,7 @@ use super::Files;
 /// in those that stand after it.
 const LAYERS: &[(&str, &[&str])] = &[
     ("crates/pagefork", &["api", "run", "store", "code", "base"]),
+    ("crates/pagefork-pages", &["pool", "slot", "strategy", "pages", "image", "os"]),
     ("crates/pagefork-wasi", &["link", "calls", "state", "base"]),
     ("crates/pagefork-compiler", &["file", "build", "translate", "parse", "base"]),
 ];
@@ -37,17 +38,12 @@ pub(super) fn check(files: &Files) -> Vec<String> {
             }
         }
     }
-    if ONE_MEANING {
-        for (name, paths) in types.iter().filter(|(_, paths)| paths.len() > 1) {
-            let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-            wrong.push(format!("{name} is the name of a type in each of {}", paths.join(", ")));
-        }
+    for (name, paths) in types.iter().filter(|(_, paths)| paths.len() > 1) {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        wrong.push(format!("{name} is the name of a type in each of {}", paths.join(", ")));
     }
     wrong
 }
-
-/// Whether type names must differ across the workspace.
-const ONE_MEANING: bool = true;
 
 fn check_file(path: &Path, inside: &Path, text: &str, layers: &[&str], wrong: &mut Vec<String>) {
     let mut parts = inside.components().filter_map(|part| match part {

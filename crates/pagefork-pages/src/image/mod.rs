@@ -1,5 +1,7 @@
 //! Immutable page contents: sealed memfds and verified files.
 
+/// Machine code: in pages that many modules share, or mapped from files.
+pub(crate) mod code;
 /// The files that images lie in: one each, or many in one.
 pub(crate) mod file;
 /// A memfd that many images share.
