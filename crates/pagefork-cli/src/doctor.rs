@@ -1,3 +1,5 @@
+//! `pagefork doctor`: tries features of the processor and the kernel, and shows limits.
+
 use std::process::ExitCode;
 
 use pagefork::{Config, Engine, Instance, Module, Store, Trap, TrapCode};
@@ -17,17 +19,17 @@ const ADDRESS_SPACE: u64 = 1 << 47;
 /// Kernel maps that a slot takes.
 const MAPS_PER_SLOT: u64 = 4;
 
-/// Fewer instances than this are worth a word.
+/// With room for fewer instances, the report advises what to raise.
 const INSTANCES_COMFORTABLE: u64 = 1000;
 
-/// Fewer descriptors than this are worth a word.
+/// With fewer descriptors, the report advises what to raise.
 const DESCRIPTORS_COMFORTABLE: u64 = 2 * OWN_FILES_LARGE_MAX as u64;
 
 /// A memory, a table and data, and a function that reads.
 const GUEST: &str = r#"(module (memory 1) (table 1 funcref) (data (i32.const 0) "\2a")
     (func (export "read") (param i32) (result i32) (i32.load8_u (local.get 0))))"#;
 
-/// Tries what this machine can do. The exit code is 0 if guests can run here.
+/// Tries the features of this machine. The exit code is 0 if guests can run here.
 pub(crate) fn doctor() -> Result<ExitCode, String> {
     let machine = [processor(), engine(), guest()];
     let needed = NEEDED.map(|needed| needed.try_out());
@@ -38,9 +40,9 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
     let mut report = String::new();
     for (title, lines) in [
         ("Machine", &machine[..]),
-        (&format!("Kernel: what instances are made of{}", release()), &needed),
+        (&format!("Kernel: what instances need{}", release()), &needed),
         ("Reset of slots", &resets),
-        ("Kernel: what nothing here uses yet, and what would be done without", &later),
+        ("Kernel: features for what comes next, and what is done without them", &later),
         ("Limits of this process", &limits),
     ] {
         report += &section(title, lines);
@@ -62,11 +64,11 @@ enum Verdict {
     Missing,
 }
 
-/// What was found about one thing.
+/// The result of one check.
 struct Finding {
     state: Verdict,
     name: String,
-    /// What was seen, and what to do.
+    /// The observation, and advice.
     detail: String,
 }
 
@@ -117,7 +119,7 @@ fn engine() -> Finding {
     }
 }
 
-/// Runs a guest, which is what all the rest is for.
+/// Runs a guest.
 fn guest() -> Finding {
     let run = || {
         let engine = Engine::new(&Config::new())?;
@@ -135,7 +137,7 @@ fn guest() -> Finding {
             Finding::new(Verdict::Ok, "guest", "it ran, and trapped when it read beyond its memory")
         }
         Ok(found) => {
-            let detail = format!("it ran wrongly ({found:?}): please report this");
+            let detail = format!("it gave a wrong result ({found:?}): please report this");
             Finding::new(Verdict::Missing, "guest", detail)
         }
         Err(error) => Finding::new(Verdict::Missing, "guest", format!("{error:#}")),
@@ -165,7 +167,7 @@ fn strategy() -> [Finding; 3] {
         }
     };
     let faults = match pagefork_pages::counts_faults_in_memory() {
-        true => Finding::new(Verdict::Ok, "page faults", "the kernel notes them in memory"),
+        true => Finding::new(Verdict::Ok, "page faults", "the kernel counts them in mapped memory"),
         false => {
             let detail = "perf_event_open is refused, so each reset asks the kernel (getrusage): \
                           permit it in the seccomp filter, or set kernel.perf_event_paranoid to 2";
@@ -177,7 +179,7 @@ fn strategy() -> [Finding; 3] {
 
 fn chosen(choice: &Choice) -> Finding {
     let (state, detail) = match choice.reason {
-        Reason::Asked => (Verdict::Ok, format!("{}, the default, has all it needs", choice.used)),
+        Reason::Asked => (Verdict::Ok, format!("{}, the default, works in full", choice.used)),
         _ => (Verdict::Limited, choice.to_string()),
     };
     Finding::new(state, "reset strategy", detail)
@@ -187,11 +189,11 @@ fn chosen(choice: &Choice) -> Finding {
 struct Wanted {
     probe: Probe,
     name: &'static str,
-    /// What is said where it works.
+    /// The text where it works.
     works: &'static str,
-    /// How bad its absence is.
+    /// The verdict where it is absent.
     absent: Verdict,
-    /// What its absence costs, and what to do.
+    /// What its absence costs, and advice.
     without: &'static str,
 }
 
@@ -210,7 +212,7 @@ const NEEDED: [Wanted; 6] = [
     Wanted {
         probe: Probe::ImageFile,
         name: "memfd_create",
-        works: "files in memory keep what is written",
+        works: "files in memory keep their bytes",
         absent: Verdict::Missing,
         without: "Permit the system call in the seccomp filter of the container; kernels have it \
                   since 3.17.",
@@ -218,7 +220,7 @@ const NEEDED: [Wanted; 6] = [
     Wanted {
         probe: Probe::Seals,
         name: "file seals",
-        works: "what is sealed can be neither written nor cut",
+        works: "sealed files can be neither written nor truncated",
         absent: Verdict::Missing,
         without: "Images could change under their instances: use a kernel of 5.11 or later.",
     },
@@ -227,19 +229,19 @@ const NEEDED: [Wanted; 6] = [
         name: "MFD_NOEXEC_SEAL",
         works: "images can never be executed",
         absent: Verdict::Limited,
-        without: "Images are sealed against all else; kernels have it since 6.3.",
+        without: "All other changes of images are prevented; kernels have it since 6.3.",
     },
     Wanted {
         probe: Probe::CopyOnWrite,
         name: "copy-on-write maps",
-        works: "a write shows in one map, and not in the image",
+        works: "a write shows in one map alone, and not in the image",
         absent: Verdict::Missing,
         without: "Instances of a module would see each other's memory: use another kernel.",
     },
     Wanted {
         probe: Probe::Discard,
         name: "MADV_DONTNEED",
-        works: "it brings the bytes of an image and zeros back",
+        works: "it restores the bytes of an image, and zeros",
         absent: Verdict::Limited,
         without: "Slots are reset by mapping them anew, which costs more: use another kernel.",
     },
@@ -279,9 +281,9 @@ const RESETS: [Wanted; 4] = [
     Wanted {
         probe: Probe::SmallMaps,
         name: "MAP_STACK",
-        works: "slots are made without huge pages, and need no call to keep them out",
+        works: "slots get no huge pages, without a further call",
         absent: Verdict::Limited,
-        without: "The first spawn in a slot takes a call more; kernels have it since 6.7.",
+        without: "The first spawn in a slot takes one more call; kernels have it since 6.7.",
     },
 ];
 
@@ -297,9 +299,9 @@ const LATER: [Wanted; 4] = [
     Wanted {
         probe: Probe::Missing,
         name: "userfaultfd MISSING",
-        works: "a page can be filled when a thread waits for it",
+        works: "a page can be filled while a thread waits for it",
         absent: Verdict::Missing,
-        without: "Instances would start when all their pages are there, not before. Permit the \
+        without: "Instances would start only when all their pages have arrived. Permit the \
                   system call in the seccomp filter of the container.",
     },
     Wanted {

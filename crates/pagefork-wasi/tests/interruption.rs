@@ -1,5 +1,5 @@
-//! Timeouts and interrupts of the store reach whatever call of WASI a guest is in: the wait
-//! ends, and the guest traps, though it takes no notice of errors and ends itself after.
+//! Timeouts and interrupts of the store reach a guest in every call of WASI that waits: the
+//! wait ends and the guest traps, even if it ignores the error and then exits.
 
 use std::net::TcpListener;
 use std::path::PathBuf;

@@ -1,10 +1,9 @@
-//! Runs WebAssembly test scripts (`.wast`), the form in which the specification's
-//! own tests are written.
+//! Runs WebAssembly test scripts (`.wast`), as the tests of the specification are written.
 //!
-//! A script is a list of directives. Each is carried out in order and either
-//! passes or is reported with its place in the file; a failure does not end the
-//! script, since later directives may not depend on it. Directives of features
-//! that the engine does not have fail by name, they are never skipped silently.
+//! A script is a list of directives. Each is executed in order, and passes or is reported with
+//! its line. A failure does not end the script, because later directives may not depend on it.
+//! A directive that needs a feature which the engine lacks fails with the feature's name. No
+//! directive is skipped silently.
 
 #![forbid(unsafe_code)]
 

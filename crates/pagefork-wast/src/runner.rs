@@ -1,4 +1,4 @@
-//! The runner: directives in, a report out.
+//! The runner, which executes directives and reports failures.
 
 use std::collections::HashMap;
 
@@ -15,38 +15,38 @@ use crate::{spectest, value};
 /// Runs scripts, one after the other, in one store.
 pub struct WastRunner {
     world: World,
-    /// Module definitions by their names; the latest one also under none.
+    /// Module definitions by name. The latest one is also without a name.
     definitions: HashMap<Option<String>, Module>,
     call: Box<ScriptCall>,
-    /// Names whose latest instance could not be made, and the line of its module.
+    /// Names whose latest instance failed, with the line of its module.
     missing: HashMap<Option<String>, usize>,
-    /// The line of a refused module that the present directive is about.
+    /// The line of the refused module to which the present directive refers.
     about: Option<usize>,
 }
 
-/// Everything that a script has made so far.
+/// The instances that a script has made so far.
 pub struct World {
     /// The store of all instances.
     pub store: Store<()>,
-    /// What modules can import: `spectest`, and what was registered.
+    /// The imports of modules: `spectest`, and the instances that were registered.
     pub linker: Linker<()>,
-    /// Instances by their names in the script; the latest one also under none.
+    /// Instances by name. The latest one is also without a name.
     pub instances: HashMap<Option<String>, Instance>,
 }
 
 /// How functions of a world are called, with arguments of their types.
 type ScriptCall = dyn FnMut(&mut World, &Func, &[Val]) -> Result<Vec<Val>, Error>;
 
-/// What running a script came to.
+/// The result of a script.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// How many directives passed.
+    /// The count of directives that passed.
     pub passed: usize,
-    /// Those that did not, in the order of the script.
+    /// The directives that failed, in the order of the script.
     pub failures: Vec<ScriptFailure>,
 }
 
-/// A directive that did not pass.
+/// A directive that failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{file}:{line}: {message}")]
 pub struct ScriptFailure {
@@ -54,9 +54,9 @@ pub struct ScriptFailure {
     pub file: String,
     /// The directive's line, from 1.
     pub line: usize,
-    /// What it expected and what was there.
+    /// The expected result and the actual one.
     pub message: String,
-    /// The line of the module that it is about, where that one was refused.
+    /// The line of the module to which it refers, if that module was refused.
     pub about: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ pub struct ScriptFailure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScriptError {
-    /// The file is no script.
+    /// The file is not a script.
     #[error("{0}")]
     Syntax(#[from] wast::Error),
     /// The module `spectest` could not be made.
@@ -76,11 +76,11 @@ impl WastRunner {
     /// A runner whose scripts may import `spectest` and what they register.
     ///
     /// # Errors
-    /// If the things that `spectest` exports cannot be made.
+    /// If an export of `spectest` cannot be made.
     pub fn new(engine: &Engine) -> Result<Self, ScriptError> {
         let mut store = Store::new(engine, ());
         let mut linker = Linker::new(engine);
-        // Scripts register the same name again.
+        // Scripts register a name more than once.
         linker.allow_shadowing(true);
         spectest::define(&mut linker, &mut store).map_err(ScriptError::Spectest)?;
         let world = World { store, linker, instances: HashMap::new() };
@@ -98,9 +98,8 @@ impl WastRunner {
         })
     }
 
-    /// Lets `call` carry out the calls of scripts from now on, instead of
-    /// [`Func::call`]. It may replace the whole world by another one in which the
-    /// script can go on.
+    /// Makes the calls of scripts by `call` instead of [`Func::call`]. It may replace the whole
+    /// world by another one in which the script can go on.
     pub fn call_by(
         &mut self,
         call: impl FnMut(&mut World, &Func, &[Val]) -> Result<Vec<Val>, Error> + 'static,
@@ -108,11 +107,11 @@ impl WastRunner {
         self.call = Box::new(call);
     }
 
-    /// Carries out every directive of `script`; `file` is its name in the report.
+    /// Executes every directive of `script`. `file` is its name in the report.
     ///
     /// # Errors
-    /// If `script` does not follow the grammar of scripts. Modules in it that do
-    /// not follow theirs are directives' business.
+    /// If `script` does not follow the grammar of scripts. A module in it that does not follow
+    /// the grammar of modules is a failure of its directive.
     pub fn run(&mut self, file: &str, script: &str) -> Result<Report, ScriptError> {
         let located = |mut error: wast::Error| {
             error.set_path(file.as_ref());
@@ -120,7 +119,7 @@ impl WastRunner {
             error
         };
         let mut lexer = Lexer::new(script);
-        // The specification's tests of names are full of it.
+        // The specification tests names of such characters.
         lexer.allow_confusing_unicode(true);
         let buffer = ParseBuffer::new_with_lexer(lexer).map_err(located)?;
         let wast: Wast<'_> = parser::parse(&buffer).map_err(located)?;
@@ -148,7 +147,7 @@ impl WastRunner {
                 let module = self.compile_valid(&mut module);
                 let made = module.and_then(|module| self.instantiate_as(name.clone(), &module));
                 if made.is_err() {
-                    // What follows is about this module, not about an earlier one.
+                    // The next directives refer to this module, not to an earlier one.
                     for name in [None, name] {
                         self.world.instances.remove(&name);
                         self.missing.insert(name, line);
@@ -210,7 +209,7 @@ impl WastRunner {
                 }
             }
             D::AssertInvalid { mut module, message, .. } => {
-                // What is invalid is well formed: it has a binary form.
+                // An invalid module is well formed, so it has a binary form.
                 let bytes = encode(&mut module)
                     .map_err(|error| format!("is malformed ({error}); expected {message:?}"))?;
                 self.refused(&bytes, message)
@@ -236,8 +235,8 @@ impl WastRunner {
         }
     }
 
-    /// The outer error means that the directive makes no sense here, the inner
-    /// one that the guest, or instantiating it, failed.
+    /// The outer error means that the directive cannot be executed, the inner one that the
+    /// guest or its instantiation failed.
     fn execute(&mut self, execute: WastExecute<'_>) -> Result<Result<Vec<Val>, Error>, String> {
         match execute {
             WastExecute::Invoke(invoke) => self.invoke(&invoke),
@@ -271,7 +270,7 @@ impl WastRunner {
         Ok((self.call)(&mut self.world, &function, &arguments))
     }
 
-    /// A module that a script takes for valid.
+    /// Compiles a module that the script expects to be valid.
     fn compile_valid(&self, module: &mut QuoteWat<'_>) -> Result<Module, String> {
         let bytes = encode(module).map_err(|error| format!("is malformed: {error}"))?;
         Module::new(self.world.store.engine(), &bytes)
@@ -320,8 +319,8 @@ fn name_of(module: &QuoteWat<'_>) -> Option<String> {
     }
 }
 
-/// The module in the binary format. Component syntax is refused like any other
-/// text that is no module.
+/// The module in the binary format. Components are refused like any other text that is not a
+/// module.
 fn encode(module: &mut QuoteWat<'_>) -> Result<Vec<u8>, wast::Error> {
     match module {
         QuoteWat::Wat(Wat::Component(component)) => {
@@ -334,8 +333,8 @@ fn encode(module: &mut QuoteWat<'_>) -> Result<Vec<u8>, wast::Error> {
     }
 }
 
-/// Requires a trap whose cause is the expected one. Scripts name a cause by the
-/// beginning of a sentence, and sometimes go on with details of one interpreter.
+/// Requires a trap with the expected cause. A script gives the beginning of a message, which
+/// may go on with details of one interpreter.
 fn expect_trap(result: Result<Vec<Val>, Error>, expected: &str) -> Result<(), String> {
     match result {
         Ok(values) => Err(format!("returned {values:?}; expected the trap {expected:?}")),

@@ -5,8 +5,8 @@ use pagefork::{
     TableType, Val, ValType,
 };
 
-/// Defines the module `spectest` as the specification's own interpreter has it.
-/// Its print functions print nothing: no script can observe it.
+/// Defines the module `spectest`, as the reference interpreter does. Its print functions print
+/// nothing, which no script can observe.
 pub(crate) fn define(linker: &mut Linker<()>, store: &mut Store<()>) -> Result<(), Error> {
     let prints: [(&str, &[ValType]); 7] = [
         ("print", &[]),

@@ -1,11 +1,11 @@
-//! Script constants as values, and values against expected patterns.
+//! Constants of scripts as values, and comparison of values with expected patterns.
 
 use pagefork::{ExternRef, Store, Val};
 use wast::WastArg;
 use wast::WastRet;
 use wast::core::{AbstractHeapType, HeapType, NanPattern, V128Pattern, WastArgCore, WastRetCore};
 
-/// The value that a script passes to a function, or why it has none here.
+/// The value that a script passes to a function, or why there is no such value.
 pub(crate) fn argument(store: &mut Store<()>, argument: &WastArg<'_>) -> Result<Val, String> {
     let WastArg::Core(argument) = argument else {
         return Err("components are not supported".to_owned());
@@ -28,7 +28,7 @@ pub(crate) fn argument(store: &mut Store<()>, argument: &WastArg<'_>) -> Result<
     }
 }
 
-/// Compares results with what a script expects of them.
+/// Compares results with the expected ones.
 pub(crate) fn compare(
     store: &Store<()>,
     actual: &[Val],
@@ -92,7 +92,7 @@ fn null_matches(expected: &Option<HeapType<'_>>, actual: AbstractHeapType) -> bo
 
 fn f32_matches(actual: u32, expected: &NanPattern<wast::token::F32>) -> bool {
     match expected {
-        // The sign of a NaN is never promised.
+        // The sign of a NaN is not specified.
         NanPattern::CanonicalNan => actual & 0x7fff_ffff == 0x7fc0_0000,
         NanPattern::ArithmeticNan => actual & 0x7fc0_0000 == 0x7fc0_0000,
         NanPattern::Value(expected) => actual == expected.bits,
@@ -127,7 +127,7 @@ fn vector_matches(actual: [u8; 16], expected: &V128Pattern) -> bool {
     }
 }
 
-/// A value for a message: floats and vectors by their bits, too.
+/// A value for a message. Floats and vectors also show their bits.
 fn show(store: &Store<()>, value: &Val) -> String {
     match value {
         Val::F32(bits) => format!("f32 {} ({bits:#010x})", f32::from_bits(*bits)),

@@ -1,3 +1,5 @@
+//! Clocks and random numbers.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pagefork_wasi::{Errno, WasiCtx};

@@ -1,3 +1,5 @@
+//! Descriptors: numbers, flags, offsets, sizes.
+
 use pagefork_wasi::{Errno, Permissions, WasiCtx};
 
 use crate::harness::*;

@@ -165,7 +165,7 @@ pub(crate) const FD_READ: u8 = 1;
 pub(crate) const FD_WRITE: u8 = 2;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 
-/// A subscription of the monotonic clock, in so many nanoseconds.
+/// A subscription of the monotonic clock, in a number of nanoseconds.
 pub(crate) fn clock(userdata: u64, timeout: u64) -> [u8; 48] {
     clock_subscription(userdata, 1, timeout, 0)
 }

@@ -1,3 +1,5 @@
+//! Opening files.
+
 use pagefork_wasi::Errno;
 
 use crate::harness::*;

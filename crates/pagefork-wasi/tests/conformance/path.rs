@@ -1,3 +1,5 @@
+//! Names: create, rename, link, remove.
+
 use pagefork_wasi::{Errno, Permissions, WasiCtx};
 
 use crate::harness::*;

@@ -1,3 +1,5 @@
+//! Waiting.
+
 use std::time::{Duration, Instant};
 
 use pagefork_wasi::{Errno, StdinKind, WasiCtx};

@@ -1,3 +1,5 @@
+//! Arguments, environment, exit.
+
 use pagefork_wasi::{BuildError, Errno, Exit, Permissions, WasiCtx};
 
 use crate::harness::*;

@@ -57,7 +57,7 @@ impl Field {
     fn race(&self, mut change: impl FnMut() + Send, mut guest: impl FnMut(&mut Guest) -> bool) {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Whatever becomes of the guest, the other thread ends.
+            // The other thread ends even if the guest panics.
             let _stop = OnDrop(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {

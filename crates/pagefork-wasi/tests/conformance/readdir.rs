@@ -1,3 +1,5 @@
+//! Listing directories.
+
 use pagefork_wasi::Errno;
 
 use crate::harness::*;

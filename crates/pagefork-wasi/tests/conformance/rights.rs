@@ -1,3 +1,5 @@
+//! Rights and permissions.
+
 use pagefork_wasi::{Errno, Permissions, Rights};
 
 use crate::harness::*;

@@ -338,7 +338,7 @@ fn renumbering_makes_no_directory_larger() {
     for fd in [DIR, sub, 5, 99] {
         assert_eq!(guest.open(fd, "file", reading()), Err(Errno::Badf));
     }
-    // Nor does it become writable, whatever number it has.
+    // It does not become writable by another number either.
     let mut guest = Guest::with_permissions(&prison.outer, pagefork_wasi::Permissions::ReadOnly);
     guest.renumber(DIR, 1).unwrap();
     assert_eq!(guest.open(1, "new", creating()), Err(Errno::Perm));

@@ -154,7 +154,7 @@ fn a_guest_that_waits_on_a_socket_can_be_called_back() {
         |guest, fd| guest.read(fd, 9).map(drop),
         |guest, fd| guest.recv(fd, &[9], 0).map(drop),
         |guest, fd| guest.recv(fd, &[9], PEEK).map(drop),
-        // Nobody takes what is sent: it stops once there is no more room.
+        // The peer does not receive, so sending stops when there is no more room.
         |guest, fd| loop {
             guest.write(fd, &[0; 100_000])?;
         },

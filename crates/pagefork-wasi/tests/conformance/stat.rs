@@ -1,3 +1,5 @@
+//! Attributes and timestamps.
+
 use std::os::unix::fs::MetadataExt;
 
 use pagefork_wasi::Errno;

@@ -1,3 +1,5 @@
+//! Standard streams.
+
 use pagefork_wasi::{Errno, OutputKind, StdinKind, WasiCtx};
 
 use crate::harness::*;

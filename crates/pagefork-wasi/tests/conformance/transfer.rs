@@ -1,3 +1,5 @@
+//! Reading and writing.
+
 use pagefork_wasi::Errno;
 
 use crate::harness::*;

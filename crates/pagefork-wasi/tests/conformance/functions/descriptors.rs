@@ -1,3 +1,5 @@
+//! Descriptors.
+
 use super::*;
 use crate::harness::{ALL, READ as RIGHT_READ, SEEK, TELL, WRITE as RIGHT_WRITE};
 
@@ -233,7 +235,7 @@ mod fd_fdstat_set_rights {
         world.each(&[(Errno::Badf, &CLOSED)], |ctx, memory, fd| {
             ctx.fd_fdstat_set_rights(memory, fd, 0, 0)
         });
-        // Never more, not even rights that nobody knows.
+        // Never more rights, not even unknown ones.
         for rights in [RIGHT_READ, RIGHT_WRITE, ALL, 1 << 30, 1 << 63, u64::MAX] {
             let gained = call!(world.fd_fdstat_set_rights(POOR, rights, 0));
             assert_eq!(gained, Err(Errno::Notcapable));
@@ -325,7 +327,7 @@ mod fd_filestat_set_times {
             |ctx, memory, fd| ctx.fd_filestat_set_times(memory, fd, 1, 1, 1),
         );
         let before = world.guest.stat(FILE).unwrap();
-        // Two wishes at once, and wishes that nobody knows.
+        // Two settings at once, and unknown ones.
         for flags in [1 | 2, 4 | 8, 15, 16, 0x1_0001, u32::MAX] {
             let result = call!(world.fd_filestat_set_times(FILE, 1, 1, flags));
             assert_eq!(result, Err(Errno::Inval), "{flags}");

@@ -2,15 +2,10 @@
 //! calls that succeed and a test `bad` of calls that fail, each with the error
 //! that a host is to give. That no function lacks either is tested too.
 
-/// Descriptors.
 mod descriptors;
-/// Paths.
 mod paths;
-/// Sockets.
 mod sockets;
-/// Arguments, environment, clocks, waiting, the end.
 mod system;
-/// Reading and writing.
 mod transfers;
 
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,3 +1,5 @@
+//! Paths.
+
 use super::*;
 use crate::harness::{ALL, CREAT, DIRECTORY, EXCL, TRUNC};
 
@@ -465,7 +467,7 @@ mod path_open {
             assert_eq!((stat.filetype, u32::from(stat.flags)), (filetype, fd_flags), "{path}");
             world.guest.close(fd).unwrap();
         }
-        // Rights that nobody knows are left out.
+        // Unknown rights are left out.
         let (at, size) = world.put("file");
         let opened = call!(world.path_open(ROOT, 0, at, size, 0, u64::MAX, u64::MAX, 0, OUT));
         assert_eq!(opened, Ok(()));

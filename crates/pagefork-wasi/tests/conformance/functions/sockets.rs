@@ -1,3 +1,5 @@
+//! Sockets.
+
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
@@ -181,7 +183,7 @@ mod sock_send {
         world.peer.set_nonblocking(true).unwrap();
         let nothing = world.peer.read(&mut [0; 9]).unwrap_err();
         assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
-        // Nobody receives any more: an error, and no signal.
+        // The peer no longer receives: that is an error, not a signal.
         world.peer.shutdown(Shutdown::Both).unwrap();
         assert_eq!(call!(world.sock_send(SOCKET, iovs, 1, 0, OUT)), Err(Errno::Pipe));
         world.guest.set_rights(SOCKET, 0, 0).unwrap();

@@ -1,3 +1,5 @@
+//! Arguments, environment, clocks, waiting, the end.
+
 use super::*;
 
 /// A getter of sizes or of strings.
@@ -26,7 +28,7 @@ fn strings_are(get: Get, addresses: &[u32], strings: &[u8]) {
     // Nothing beyond.
     assert_eq!(world.guest.bytes_at(DATA + strings.len() as u32, 64), [0; 64]);
     assert_eq!(world.u32_at(OUT_2 + addresses.len() as u32 * 4), 0);
-    // The two may overlap, whatever that is good for.
+    // The two may overlap.
     assert_eq!(world.guest.call(|ctx, memory| get(ctx, memory, DATA, DATA)), Ok(()));
 }
 

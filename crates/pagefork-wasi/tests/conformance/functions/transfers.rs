@@ -1,3 +1,5 @@
+//! Reading and writing.
+
 use std::io::{Read, Write};
 
 use super::*;
@@ -181,7 +183,7 @@ mod fd_write {
         world.guest.seek(FILE, i64::MAX, 0).unwrap();
         let result = call!(world.fd_write(FILE, iovs, count, OUT));
         assert!(matches!(result, Err(Errno::Fbig | Errno::Inval)), "{result:?}");
-        // Nobody receives any more: an error, and no signal.
+        // The peer no longer receives: that is an error, not a signal.
         let World { guest, peer, .. } = &mut world;
         peer.shutdown(std::net::Shutdown::Both).unwrap();
         assert_eq!(guest.write(SOCKET, b"x"), Err(Errno::Pipe));
