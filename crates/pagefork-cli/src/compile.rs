@@ -1,3 +1,5 @@
+//! `pagefork compile`: writes a code image.
+
 use std::process::ExitCode;
 
 use pagefork::Config;

@@ -1,3 +1,5 @@
+//! `pagefork completions`: writes a script for a shell.
+
 use std::process::ExitCode;
 
 use crate::arguments::{self, CompletionsArguments};

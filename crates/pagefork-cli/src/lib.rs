@@ -3,36 +3,22 @@
 
 #![forbid(unsafe_code)]
 
-/// The grammar of the command line.
 mod arguments;
-/// From a file to a compiled module.
 mod program;
-/// How far compiling is, on a terminal.
 mod progress;
 
-/// `pagefork run`.
 mod run;
-/// `pagefork serve`.
 mod serve;
-/// `pagefork compile`.
 mod compile;
-/// Sockets for programs.
 mod sockets;
-/// Values on the command line and in what `--invoke` prints.
 mod values;
 
-/// `pagefork inspect`.
 mod inspect;
-/// `pagefork doctor`.
 mod doctor;
-/// `pagefork wast`.
 mod wast;
-/// `pagefork completions`.
 mod completions;
 
-/// Tables, sizes and names on a terminal.
 mod show;
-/// Standard output and standard error.
 mod output;
 
 use std::ffi::OsString;

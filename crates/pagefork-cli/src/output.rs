@@ -1,3 +1,5 @@
+//! Standard output and standard error.
+
 use std::fmt;
 use std::io::{ErrorKind, Write};
 

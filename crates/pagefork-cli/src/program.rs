@@ -1,3 +1,5 @@
+//! From a file to a compiled module.
+
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Display, Path};
@@ -19,7 +21,7 @@ impl Loader {
     /// Makes the engine.
     ///
     /// # Errors
-    /// What is wrong with the machine.
+    /// If the machine lacks something.
     pub(crate) fn new(mut config: Config) -> Result<Loader, String> {
         let progress = Arc::new(Progress::new());
         config.progress(Arc::clone(&progress));
@@ -35,7 +37,7 @@ impl Loader {
     /// Makes a module from a file that has one, compiled already or not.
     ///
     /// # Errors
-    /// As [`read`] and [`Loader::compile`]; what is wrong with what was compiled.
+    /// As [`read`] and [`Loader::compile`]; if a code image does not fit.
     pub(crate) fn load(&self, path: &Path) -> Result<Module, String> {
         if is_code_image(path) {
             let loaded = Module::from_code_image_file(&self.engine, path);
@@ -47,7 +49,7 @@ impl Loader {
     /// Compiles a module that [`read`] gave from this path.
     ///
     /// # Errors
-    /// What is wrong with the module, and what to do.
+    /// If the module is refused, with advice.
     pub(crate) fn compile(&self, path: &Path, binary: &[u8]) -> Result<Module, String> {
         let compile = || Module::from_binary(&self.engine, binary);
         while_compiling(&self.progress, compile).map_err(|error| {
@@ -82,7 +84,7 @@ pub(crate) fn is_code_image(path: &Path) -> bool {
 /// Reads a module from a file or from standard input and gives it in the binary format.
 ///
 /// # Errors
-/// What is wrong with the file, and what to do.
+/// If the file is refused, with advice.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
     let shown = shown(path);
     let mut bytes = Vec::new();
@@ -147,7 +149,7 @@ fn to_binary(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     })
 }
 
-/// What a binary says in its first eight bytes that it is.
+/// The kind of a binary, by its first eight bytes.
 enum Binary {
     Module,
     Component,
@@ -203,7 +205,7 @@ fn not_wasm(path: &Path, bytes: &[u8]) -> String {
     }
 }
 
-/// What follows spaces and comments at the start of text.
+/// The text without spaces and comments at its start.
 fn start_of_code(text: &str) -> &str {
     let mut rest = text.trim_start();
     loop {
@@ -228,7 +230,7 @@ fn start_of_code(text: &str) -> &str {
     }
 }
 
-/// What to do about a module that was refused.
+/// Advice about a module that was refused.
 fn advice(binary: &[u8]) -> String {
     match proposals::needed(binary) {
         None => {

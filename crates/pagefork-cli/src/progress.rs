@@ -1,3 +1,5 @@
+//! The progress of compiling, on a terminal.
+
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -6,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagefork::Progress;
 
-/// Nobody needs to be told about shorter waits.
+/// For shorter waits there is no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often the bar moves.

@@ -1,3 +1,5 @@
+//! `pagefork run`: runs a program, or one function of a module.
+
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -68,8 +70,8 @@ fn config(arguments: &RunArguments) -> Config {
     config
 }
 
-/// Says how long compiling may take, and where compiled programs are kept. What is wrong with a directory is said only
-/// to those who asked for it: programs run without.
+/// Sets the time limit of compiling, and the cache of compiled programs. A cache that cannot be
+/// used is reported only if the command line names it: programs run without.
 pub(crate) fn set_compiling(config: &mut Config, program: &ProgramArguments) {
     config.compile_timeout(program.compile_timeout);
     if program.no_cache {
@@ -86,7 +88,7 @@ pub(crate) fn set_compiling(config: &mut Config, program: &ProgramArguments) {
     config.cache(cache);
 }
 
-/// What programs can import.
+/// A linker with everything that programs can import.
 pub(crate) fn linker(engine: &Engine) -> Result<Linker<WasiCtx>, String> {
     let mut linker: Linker<WasiCtx> = Linker::new(engine);
     pagefork_wasi::add_to_linker(&mut linker, |context| context)
@@ -177,8 +179,8 @@ pub(crate) fn surround(
     Ok(())
 }
 
-/// Calls the function that was asked for, or the program's own beginning; gives what is to
-/// be printed. A module that is a library is set up first.
+/// Calls the function that `--invoke` names, or `_start`, and gives its results. A library is
+/// initialized first.
 fn call(
     arguments: &RunArguments,
     store: &mut Store<WasiCtx>,
@@ -188,7 +190,7 @@ fn call(
     let has_begun = instance.module(&*store).compiled().info.start.is_some();
     let name = match &arguments.invoke {
         Some(name) => name,
-        // Its start function was all there is to it.
+        // The start function was the whole program.
         None if has_begun && instance.get_func(&mut *store, "_start").is_none() => {
             return Ok(Vec::new());
         }
@@ -253,7 +255,7 @@ fn outcome(
         output::say(format_args!("of {fuel} units of fuel {left} were left (`--fuel`)"));
     }
     if let (Some(dump), Some(backtrace)) = (&arguments.core_dump, error.backtrace()) {
-        // The exit code is the trap's, whatever becomes of the dump.
+        // The exit code is the trap's, even if the dump cannot be written.
         match write_core(dump, &store.core_dump(&file.to_string(), backtrace)) {
             Ok(()) => output::say(format_args!("core dump in {}", dump.display())),
             Err(error) => output::say(format_args!(

@@ -1,3 +1,5 @@
+//! `pagefork serve`: serves a program over HTTP.
+
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,7 +56,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
     }
 }
 
-/// Waits for signals that say to stop or to reopen the logs.
+/// Waits for signals, and stops the server or reopens its logs.
 fn heed(signals: &Signals, serves: &AtomicBool, stop: &StopHandle, logs: &LogHandle) {
     let mut is_stopping = false;
     while let Ok(signal) = signals.wait() {
@@ -84,7 +86,7 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     let file = arguments.program.file();
     let mut config = Config::new();
     run::set_compiling(&mut config, &arguments.program);
-    // What was compiled before has one body for each function, and memory grows as usual.
+    // A code image has one body for each function, and its memory grows as usual.
     if !program::is_code_image(file) {
         config.strategies(Program::strategies());
     }
@@ -95,7 +97,7 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     let mut store = Store::new(module.engine(), context);
     let mut linker = run::linker(loader.engine())?;
     run::complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
-    // What the program is given apart from requests.
+    // The arguments, variables and directories do not depend on the request.
     let mut builder = WasiCtxBuilder::new();
     run::surround(&mut builder, &arguments.program, &arguments.environment)?;
     let template = builder.template().map_err(|error| error.to_string())?;

@@ -1,3 +1,5 @@
+//! Tables, sizes and names on a terminal.
+
 use std::fmt::Write;
 
 use pagefork::{ExternType, OneLine};
@@ -35,8 +37,7 @@ pub(crate) fn name(name: &str) -> String {
 /// Lists in messages have at most this many elements.
 const LIST_MAX: usize = 50;
 
-/// The first elements of a list, and what to say of the others: nothing, or how many
-/// there are.
+/// The first elements of a list, and a line about the number of the others, if there are any.
 pub(crate) fn first_of<T>(list: &mut Vec<T>) -> Option<String> {
     let others = list.len().saturating_sub(LIST_MAX);
     list.truncate(LIST_MAX);

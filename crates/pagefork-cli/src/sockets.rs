@@ -1,3 +1,5 @@
+//! Sockets for programs.
+
 use std::net::TcpListener;
 
 use pagefork_wasi::WasiCtxBuilder;

@@ -1,3 +1,5 @@
+//! Values on the command line, and in the output of `--invoke`.
+
 use pagefork::{Val, ValType};
 use wast::parser::{Parse, ParseBuffer};
 use wast::token::{F32, F64};
@@ -55,7 +57,7 @@ fn float(value: impl Into<f64> + ToString + Copy, payload: u64, canonical: u64) 
     }
 }
 
-/// A float of WebAssembly text, or one that is not finite in words that others print.
+/// A float of WebAssembly text, or an infinity or NaN as other programs print them.
 fn token<T: for<'a> Parse<'a>>(text: &str) -> Option<T> {
     let lower = text.to_ascii_lowercase();
     let text = match lower.trim_start_matches(['-', '+']) {
@@ -83,7 +85,7 @@ fn integer(text: &str, bits: u32) -> Option<i128> {
     };
     let limit = 1u128.checked_shl(bits).map_or(u128::MAX, |limit| limit - 1);
     let limit = if sign < 0 { 1 << (bits - 1) } else { limit };
-    // The bits of the number, whatever the sign: truncating keeps them.
+    // Truncating keeps the bits of the number, with either sign.
     (number <= limit).then(|| (number as i128).wrapping_mul(sign))
 }
 

@@ -1,3 +1,5 @@
+//! `pagefork wast`: runs test scripts.
+
 use std::process::ExitCode;
 
 use pagefork::Engine;

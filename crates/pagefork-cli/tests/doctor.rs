@@ -33,7 +33,7 @@ fn this_machine_runs_guests() {
     for name in ["engine", "guest", "memfd_create", "file seals", "copy-on-write", "growth"] {
         assert_eq!(line(&ended.stdout, name).0, "ok", "{name}");
     }
-    // Whatever they are here, each has a line that says something.
+    // Each has a line with some text, on every machine.
     for name in [
         "processor",
         "MADV_DONTNEED",

@@ -76,7 +76,7 @@ fn a_program_that_ran_into_its_time_limit_cannot_hide_it() {
     let writes = "(call $write (i32.const 1) (i32.const 128) (i32.const 1) (i32.const 512))";
     for (name, call) in [("sleeps", sleeps), ("reads", reads), ("writes", writes)] {
         let path = file(&format!("careless-{name}.wat"), careless(call));
-        // Nobody writes to its input or takes its output, and both stay open.
+        // Its input stays empty and its output is not read, and both stay open.
         let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
             .args(["--timeout", "200ms", "--no-cache", &path])
             .stdin(Stdio::piped())

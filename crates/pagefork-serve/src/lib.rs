@@ -13,15 +13,10 @@
 
 #![forbid(unsafe_code)]
 
-/// What answers requests, and what is known about a request while it is answered.
 mod handler;
-/// Ids of requests, logs, metrics and the status page.
 mod observe;
-/// The threads that drive event loops and run handlers.
 mod threads;
-/// From a connection to a request, and from a response back to the connection.
 mod http;
-/// CGI/1.1, and CGI programs in WebAssembly.
 pub mod cgi;
 
 pub use crate::http::config::ServerConfig;

@@ -211,7 +211,7 @@ fn who_serves_a_connection_handles_its_requests() {
 
 #[test]
 fn who_waits_for_a_client_leaves_the_connections_to_another_thread() {
-    // By how long it takes nobody would notice.
+    // Its time would not show it.
     let server = serve(By(flood), |config| config.patience = Duration::MAX / 2);
     let mut flooded = server.connect();
     flooded.send("GET /flood HTTP/1.1\r\nHost: a\r\n\r\n");

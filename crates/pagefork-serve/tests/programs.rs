@@ -315,7 +315,7 @@ fn a_program_that_takes_too_long_is_stopped() {
             let mut all = Vec::new();
             let _ = std::io::Read::read_to_end(&mut client.stream, &mut all);
             let text = String::from_utf8_lossy(&all);
-            // The head had been written, so that what is missing is the end.
+            // The head had been written, so only the end is missing.
             assert!(text.starts_with("HTTP/1.1 504") || !text.ends_with("0\r\n\r\n"), "{text}");
             server.wait_for_metric("pagefork_handlers_busy", 0.0);
         }

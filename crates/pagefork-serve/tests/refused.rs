@@ -100,7 +100,7 @@ fn a_malformed_head_after_others_leaves_their_responses_as_they_are() {
     assert!(client.is_closed());
     assert_refused(&server, &last, 400, "bad_request");
 
-    // All at once: the responses come first, whoever writes the last.
+    // All at once: the responses come before the refusal.
     let mut client = server.connect();
     let one = "GET /sized HTTP/1.1\r\nHost: a\r\n\r\n";
     client.send(format!("{one}{one}nonsense\r\n\r\n"));
@@ -122,7 +122,7 @@ fn a_head_that_does_not_end_is_answered_with_an_id_and_silence_is_not() {
     assert_eq!(idle.get("/").status, 200);
     let mut rest = Vec::new();
     idle.stream.read_to_end(&mut rest).unwrap();
-    assert!(rest.is_empty(), "a connection that nobody uses is closed and nothing else");
+    assert!(rest.is_empty(), "an idle connection is closed and nothing else");
     assert_eq!(count(&server, "head_timeout"), 1.0);
 }
 
@@ -162,7 +162,7 @@ fn a_connection_that_is_quiet_after_a_body_is_closed_and_nothing_else() {
 fn a_client_of_http2_that_falls_silent_is_not_refused() {
     let server = serve(By(hello), |config| config.client_timeout = Duration::from_millis(200));
     let mut stream = TcpStream::connect(server.address).unwrap();
-    // In parts, the first of which could be anything's.
+    // In parts, the first of which does not tell the protocol.
     for part in [&b"PRI"[..], b" * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"] {
         stream.write_all(part).unwrap();
         std::thread::sleep(Duration::from_millis(20));

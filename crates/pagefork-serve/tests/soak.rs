@@ -15,7 +15,7 @@ const PLAIN: &str = "Content-Type: text/plain\n\nhello";
 /// Clients, a connection each.
 const CLIENTS: u64 = 8;
 
-/// Of so many requests one traps, and another takes too long.
+/// One request of this many traps, and another takes too long.
 const ONE_IN: u64 = 100;
 
 /// What the process holds.

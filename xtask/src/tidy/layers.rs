@@ -11,6 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/pagefork", &["api", "run", "store", "code", "base"]),
     ("crates/pagefork-pages", &["pool", "slot", "strategy", "pages", "image", "os"]),
     ("crates/pagefork-wasi", &["link", "calls", "state", "base"]),
+    ("crates/pagefork-serve", &["http", "cgi", "threads", "observe", "handler"]),
     ("crates/pagefork-compiler", &["file", "build", "translate", "parse", "base"]),
 ];
 

@@ -1,3 +1,5 @@
+//! Arguments that several commands share.
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -5,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use pagefork_wasi::Permissions;
 
-/// What a program finds around it.
+/// The directories and variables of a program.
 #[derive(Args)]
 pub(crate) struct EnvironmentArguments {
     /// Let the program see the directory HOST of this machine as GUEST; `:ro` is for reading only,
@@ -18,7 +20,7 @@ pub(crate) struct EnvironmentArguments {
     pub(crate) variables: Vec<(String, String)>,
 }
 
-/// A program, its arguments, and where what it is compiled to is kept.
+/// A program, its arguments, and the cache of its compiled code.
 #[derive(Args)]
 pub(crate) struct ProgramArguments {
     /// Keep compiled modules in this directory and not in `~/.cache/pagefork`

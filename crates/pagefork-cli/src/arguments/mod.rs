@@ -1,8 +1,7 @@
-/// What `run` and `serve` are both given.
+//! The grammar of the command line.
+
 mod common;
-/// `pagefork run`.
 mod run;
-/// `pagefork serve`.
 mod serve;
 
 use std::ffi::{OsStr, OsString};
@@ -20,14 +19,14 @@ pub(crate) use serve::{LogFormat, ServeArguments};
 /// Parses a command line.
 ///
 /// # Errors
-/// Help that was asked for, or what is wrong with the line: for [`explain`].
+/// Help that was asked for, or the mistake in the line: for [`explain`].
 pub(crate) fn parse(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<CliCommand, clap::Error> {
     Pagefork::try_parse_from(with_default_command(arguments)).map(|parsed| parsed.command)
 }
 
-/// Prints help, or what is wrong with a command line. The exit code is then 0 or 2.
+/// Prints help, with exit code 0, or the mistake in a command line, with exit code 2.
 ///
 /// # Errors
 /// Help that cannot be written.
@@ -81,7 +80,7 @@ pub(crate) enum CliCommand {
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory
     Inspect(InspectArguments),
-    /// Try what this machine can do, and say what is missing
+    /// Test this machine for all that Pagefork needs, and name what is missing
     Doctor,
     /// Run WebAssembly test scripts
     Wast(WastArguments),

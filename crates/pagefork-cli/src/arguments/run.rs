@@ -1,3 +1,5 @@
+//! Arguments of `pagefork run`.
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,11 +42,11 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) deterministic: bool,
 
-    /// If the program traps, write what it was to FILE, as a WebAssembly core dump
+    /// If the program traps, write its state to FILE, as a WebAssembly core dump
     #[arg(long, value_name = "FILE")]
     pub(crate) core_dump: Option<PathBuf>,
 
-    /// What to do about imported functions that nothing here defines
+    /// What to do about imported functions that neither the command nor a preloaded module defines
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,
 
@@ -56,7 +58,7 @@ pub(crate) struct RunArguments {
     pub(crate) program: ProgramArguments,
 }
 
-/// What `perf` is told about compiled code, and how.
+/// How `perf` learns about compiled code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ProfileFormat {
     /// Names, in /tmp/perf-PID.map, for `perf report`

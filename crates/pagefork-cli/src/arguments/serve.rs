@@ -1,3 +1,5 @@
+//! Arguments of `pagefork serve`.
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +36,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
     pub(crate) timeout: Duration,
 
-    /// Give clients up that pause this long while they send or receive
+    /// Drop clients that pause this long while they send or receive
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30s")]
     pub(crate) client_timeout: Duration,
 
@@ -50,7 +52,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "COUNT", default_value = "64", value_parser = count)]
     pub(crate) concurrency: usize,
 
-    /// Requests that wait while so many run; 503 beyond
+    /// Requests that wait while others run; 503 beyond
     #[arg(long, value_name = "COUNT", default_value = "1024")]
     pub(crate) queue: usize,
 
@@ -66,7 +68,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) grace: Duration,
 
-    /// Write failures, and what programs say on standard error, to FILE and not to standard error
+    /// Write failures, and standard error of programs, to FILE and not to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
@@ -74,7 +76,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) access_log: Option<PathBuf>,
 
-    /// What those lines look like
+    /// The format of these lines
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) log_format: LogFormat,
 
@@ -86,7 +88,7 @@ pub(crate) struct ServeArguments {
     #[arg(long)]
     pub(crate) authorization: bool,
 
-    /// What to do about imported functions that nothing here defines
+    /// What to do about imported functions that the command does not define
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,
 
@@ -94,7 +96,7 @@ pub(crate) struct ServeArguments {
     pub(crate) program: ProgramArguments,
 }
 
-/// What lines of the access log look like.
+/// The format of the access log's lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub(crate) enum LogFormat {
     /// The Common Log Format, with seconds and request id

@@ -1,3 +1,5 @@
+//! A drawing of an instance's slot.
+
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -15,7 +17,7 @@ struct DrawnZone {
     /// Slot offsets, in bytes.
     range: Range<u64>,
     name: String,
-    /// What its pages are.
+    /// The kind of its pages.
     pages: &'static str,
     parts: Vec<ZonePart>,
 }
@@ -91,7 +93,7 @@ fn boxed(rows: &[BoxRow]) -> String {
     text
 }
 
-/// What instances start with that is not zero.
+/// The bytes that are not zero in a new instance.
 fn image(module: &CompiledModule) -> String {
     let (info, layout) = (&module.info, &module.layout);
     // Imported globals are not known here.

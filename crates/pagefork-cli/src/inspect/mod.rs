@@ -1,8 +1,7 @@
-/// The slot of an instance, drawn.
+//! `pagefork inspect`: shows the parts of a module, and its compiled code.
+
 mod layout;
-/// What a module needs of WebAssembly.
 pub(crate) mod proposals;
-/// Types and segments in words.
 mod words;
 
 use std::collections::HashMap;
@@ -21,7 +20,7 @@ use crate::output;
 use crate::program::{self, Loader};
 use crate::show;
 
-/// As many functions, segments or globals are listed unless all are asked for.
+/// Functions, segments or globals that are listed without `--all`.
 const LISTED: usize = 10;
 
 /// Shows what a module is made of, and what the compiler makes of it.

@@ -1,3 +1,5 @@
+//! The WebAssembly proposals that a module needs.
+
 use wasmparser::{Validator, WasmFeatures};
 
 /// Proposals with their names, the later ones last.

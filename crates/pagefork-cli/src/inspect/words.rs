@@ -1,3 +1,5 @@
+//! Types and segments in words.
+
 use pagefork_layout::module::{ConstExpr, Item, SegmentMode};
 
 /// An entity by kind and index.
@@ -11,7 +13,7 @@ pub(super) fn item(item: Item) -> String {
     }
 }
 
-/// What happens to a segment of which the targets are `target`s.
+/// The mode of a segment whose target is a `target`.
 pub(super) fn mode(mode: &SegmentMode, target: &str) -> String {
     match mode {
         SegmentMode::Active { target: index, offset } => {

@@ -1,35 +1,59 @@
+//! The output of a CGI program, which becomes a response.
+
 use std::mem;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
+use crate::cgi::is_of_the_connection;
 use crate::handler::failure::{Failure, FailureKind, GivenUp};
 use crate::handler::response::{ResponseWriter, number};
 
-/// Bytes that the head of a program's response may have.
+/// Largest head of a program's response, in bytes.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// Fields that it may have.
+/// Most fields in the head.
 const FIELDS_MAX: usize = 256;
 
-/// The standard output of a CGI program: a head, and then a body that is passed
-/// on as it comes.
+/// The standard output of a CGI program: a head, and then a body that is sent as it comes.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::cgi::CgiOutput;
+/// use pagefork_serve::{Failure, Handler, Request, ResponseWriter};
+///
+/// /// Answers each request like a CGI program that writes this.
+/// struct Script(&'static str);
+///
+/// impl Handler for Script {
+///     fn handle(&self, _: Request, response: &ResponseWriter) -> Result<(), Failure> {
+///         let mut output = CgiOutput::new(response.clone());
+///         // A write fails when the client has gone.
+///         let _ = output.write(self.0.as_bytes());
+///         // A redirect to another path of its own is not followed here.
+///         output.end().map(drop)
+///     }
+/// }
+///
+/// let _handler = Script("Content-Type: text/plain\n\nhello");
+/// ```
 #[derive(Debug)]
 pub struct CgiOutput {
     response: ResponseWriter,
-    state: OutputStage,
+    stage: OutputStage,
 }
 
 #[derive(Debug)]
 enum OutputStage {
-    /// What has come of the head.
+    /// The part of the head that has come.
     Head(Vec<u8>),
     Body,
-    /// A redirect that may turn out to be for this server: with no body.
+    /// A redirect to a path of this server, if no body follows.
     Redirect(Redirect),
     Bad(Failure),
 }
 
-/// A program's wish to have the request answered by another path of its own.
+/// A redirect of the request to another path of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// Path and query.
@@ -37,24 +61,23 @@ pub struct Redirect {
 }
 
 impl CgiOutput {
-    /// What a program writes is answered to `response`.
+    /// Sends a program's output to `response`.
     pub fn new(response: ResponseWriter) -> CgiOutput {
-        CgiOutput { response, state: OutputStage::Head(Vec::new()) }
+        CgiOutput { response, stage: OutputStage::Head(Vec::new()) }
     }
 
-    /// Takes what the program wrote. What is malformed is remembered for
-    /// [`CgiOutput::end`].
+    /// Takes a part of the output. [`CgiOutput::end`] reports output that is malformed.
     ///
     /// # Errors
     ///
     /// If the request was given up.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), GivenUp> {
-        match &mut self.state {
+        match &mut self.stage {
             OutputStage::Body => self.response.write(bytes),
             OutputStage::Bad(_) => Ok(()),
             OutputStage::Redirect(_) => {
                 if !bytes.is_empty() {
-                    self.state = bad("a redirect to a path of this server has no body");
+                    self.stage = bad("a redirect to a path of this server has no body");
                 }
                 Ok(())
             }
@@ -67,12 +90,18 @@ impl CgiOutput {
                 head.extend_from_slice(bytes);
                 let Some(end) = end_of_head(head, from) else {
                     if head.len() > HEAD_MAX {
-                        self.state = bad(&format!("its head is longer than {HEAD_MAX} bytes"));
+                        self.stage = bad(&format!("its head is longer than {HEAD_MAX} bytes"));
                     }
                     return Ok(());
                 };
                 let head = mem::take(head);
-                self.begin(&head[..end])?;
+                self.stage = match parse(&head[..end]) {
+                    Err(stage) => stage,
+                    Ok((status, headers)) => {
+                        self.response.start(status, headers);
+                        OutputStage::Body
+                    }
+                };
                 let body = [&head[end..], rest];
                 body.into_iter()
                     .filter(|part| !part.is_empty())
@@ -81,13 +110,13 @@ impl CgiOutput {
         }
     }
 
-    /// The program ended: says whether it wrote a response.
+    /// Ends the output. Gives the redirect, if there is one.
     ///
     /// # Errors
     ///
-    /// If it wrote none, or a malformed one.
+    /// If there is no response, or a malformed one.
     pub fn end(&mut self) -> Result<Option<Redirect>, Failure> {
-        match mem::replace(&mut self.state, OutputStage::Body) {
+        match mem::replace(&mut self.stage, OutputStage::Body) {
             OutputStage::Body => Ok(None),
             OutputStage::Redirect(redirect) => Ok(Some(redirect)),
             OutputStage::Bad(failure) => Err(failure),
@@ -103,30 +132,13 @@ impl CgiOutput {
             }),
         }
     }
-
-    /// Whether the head is complete.
-    pub fn has_begun(&self) -> bool {
-        matches!(self.state, OutputStage::Body)
-    }
-
-    fn begin(&mut self, head: &[u8]) -> Result<(), GivenUp> {
-        self.state = match parse(head) {
-            Err(state) => state,
-            Ok((status, headers)) => {
-                self.response.start(status, headers);
-                OutputStage::Body
-            }
-        };
-        Ok(())
-    }
 }
 
 fn bad(why: &str) -> OutputStage {
     OutputStage::Bad(Failure::new(FailureKind::BadResponse, why))
 }
 
-/// Where the head ends that begins here: after its empty line. Looked for from
-/// `from` on.
+/// The end of the head, after its empty line. The search begins at `from`.
 fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
     let mut line = match from {
         0 => 0,
@@ -143,7 +155,7 @@ fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
     None
 }
 
-/// Reads a head; what is no response of its own is the state that follows.
+/// Reads a head. If it begins no response, gives the stage that follows.
 fn parse(head: &[u8]) -> Result<(StatusCode, HeaderMap), OutputStage> {
     let (mut status, mut location, mut typed) = (None, None, false);
     let mut headers = HeaderMap::with_capacity(8);
@@ -222,29 +234,13 @@ fn field(line: &[u8], first: bool) -> Result<(HeaderName, HeaderValue), OutputSt
     Ok((name, value))
 }
 
-/// Three digits, and perhaps words.
+/// Reads three digits, and perhaps words.
 fn status_code(value: &HeaderValue) -> Result<StatusCode, OutputStage> {
     let text = value.as_bytes();
     let digits = text.get(..3).filter(|_| matches!(text.get(3), None | Some(b' ')));
     let code = digits.and_then(|digits| StatusCode::from_bytes(digits).ok());
     code.filter(|code| (200..600).contains(&code.as_u16()))
         .ok_or_else(|| bad("its `Status` is none: three digits from 200 to 599, and perhaps words"))
-}
-
-/// Fields that the front end decides about.
-fn is_of_the_connection(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "keep-alive"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-    )
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! A CGI program in WebAssembly as a handler: a fresh instance a request.
+//! CGI programs in WebAssembly: handlers that answer each request by a fresh instance.
 
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,31 +21,31 @@ use crate::handler::request::{BodyReader, Request};
 use crate::handler::response::ResponseWriter;
 use crate::handler::{Handler, Phase, PoolGauges};
 
-/// Redirects of a request within the program, one after the other.
+/// A request is redirected within the program this often at most.
 const REDIRECTS_MAX: usize = 10;
 
-/// Bytes of a line of standard error; longer ones are split.
+/// Longest line of standard error, in bytes; longer ones are split.
 const LINE_MAX: usize = 4096;
 
-/// Bytes of standard error that one call takes: between calls, a program can be stopped.
+/// Bytes of standard error that one call takes at most: between calls, a program can be stopped.
 const TAKEN_MAX: usize = 1 << 20;
 
-/// StderrLines of standard error of one request that reach the log.
+/// Lines of standard error that reach the log for each request.
 const LINES_MAX: usize = 1000;
 
-/// What a program is and may do.
+/// Limits of a program, and its variables.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
-    /// Bytes that all its memories may have together.
+    /// Most bytes that all memories of an instance may have together.
     pub memory_max: u64,
-    /// What it is told of requests.
+    /// Variables that it gets on request.
     pub variables: VariableOptions,
-    /// Names of variables that it was given and that requests do not change.
+    /// Names of variables that requests do not change.
     pub fixed: Vec<String>,
 }
 
 impl Default for ProgramOptions {
-    /// 256 MiB, and what is usual.
+    /// 256 MiB of memory, and no variables on request.
     fn default() -> Self {
         Self { memory_max: 256 << 20, variables: VariableOptions::default(), fixed: Vec::new() }
     }
@@ -56,7 +55,7 @@ impl Default for ProgramOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgiProgramError {
-    /// It does not begin anywhere.
+    /// It has no `_start`.
     #[error(
         "the module exports no function `_start`, so it is no program; build it as a WASI \
          command (`wasm32-wasip1`), which reads requests as CGI programs do"
@@ -78,7 +77,7 @@ pub enum CgiProgramError {
     },
 }
 
-/// Whether an error comes from what a program did.
+/// Whether the program caused an error, and not the machine.
 fn is_of_a_run(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Trap | ErrorKind::Exception | ErrorKind::Host)
 }
@@ -94,19 +93,52 @@ impl CgiProgramError {
     }
 }
 
-/// A CGI program, of which each request gets a fresh instance.
+/// A CGI program. Each request gets a fresh instance of it.
+///
+/// # Examples
+///
+/// ```
+/// use std::io::{Read, Write};
+///
+/// use pagefork::{Config, Engine, Linker, Module};
+/// use pagefork_serve::{Program, ProgramOptions, Server, ServerConfig};
+/// use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
+///
+/// let engine = Engine::new(Config::new().strategies(Program::strategies()))?;
+/// // Writes a head and a body: 26 and 5 bytes.
+/// let module = Module::new(&engine, r#"(module
+///     (import "wasi_snapshot_preview1" "fd_write"
+///         (func $write (param i32 i32 i32 i32) (result i32)))
+///     (memory (export "memory") 1)
+///     (data (i32.const 0) "\10\00\00\00\1f\00\00\00")
+///     (data (i32.const 16) "Content-Type: text/plain\0a\0ahello")
+///     (func (export "_start")
+///         (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#)?;
+/// let mut linker = Linker::new(&engine);
+/// pagefork_wasi::add_to_linker(&mut linker, |context: &mut WasiCtx| context)?;
+/// let template = WasiCtxBuilder::new().template()?;
+/// let program = Program::new(&linker, &module, template, ProgramOptions::default())?;
+///
+/// let server = Server::start(ServerConfig::new(([127, 0, 0, 1], 0).into()), program)?;
+/// let mut client = std::net::TcpStream::connect(server.address())?;
+/// client.write_all(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+/// let mut answer = String::new();
+/// client.read_to_string(&mut answer)?;
+/// assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("hello"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Program {
     pre: InstancePre<WasiCtx>,
     template: WasiTemplate,
     options: ProgramOptions,
-    /// Instances that run.
-    live: AtomicU64,
+    /// Each instance that runs holds a clone.
+    live: Arc<()>,
 }
 
 impl Program {
-    /// How the engine of a program is best set up: most programs grow their memory, and
-    /// as far for each request. That costs no system call this way, and twice the time
-    /// to compile them.
+    /// The best setting for the engine of a program. Most programs grow their memory to the same
+    /// size for each request: with this setting that costs no system call, and compiling takes
+    /// twice as long.
     pub fn strategies() -> StrategyConfig {
         StrategyConfig {
             growth: GrowthKind::Auto,
@@ -115,9 +147,8 @@ impl Program {
         }
     }
 
-    /// Makes a handler of a module. `linker` has what the module imports, and
-    /// `template` what the program is given apart from requests: arguments,
-    /// variables, directories.
+    /// Makes a handler of a module. `linker` has the module's imports, and `template` the
+    /// arguments, variables and directories that do not depend on the request.
     ///
     /// # Errors
     ///
@@ -129,7 +160,7 @@ impl Program {
         options: ProgramOptions,
     ) -> Result<Program, CgiProgramError> {
         let pre = linker.instantiate_pre(module).map_err(CgiProgramError::Instantiate)?;
-        let program = Program { pre, template, options, live: AtomicU64::new(0) };
+        let program = Program { pre, template, options, live: Arc::new(()) };
         let streams = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
         let environment = program.template.environment();
         let context = program.template.context(environment, streams.0, streams.1, streams.2);
@@ -142,7 +173,7 @@ impl Program {
         Ok(program)
     }
 
-    /// What each instance may use.
+    /// The limits of an instance.
     fn limits(&self) -> StoreLimits {
         StoreLimits::new().memory_total(self.options.memory_max)
     }
@@ -156,7 +187,7 @@ impl Program {
         let begun = Instant::now();
         let output = Arc::new(CgiStdout(Mutex::new(CgiOutput::new(response.clone()))));
         let context = self.context(request, response, &output)?;
-        let _live = Live::new(&self.live);
+        let _live = Arc::clone(&self.live);
         let mut guard = None;
         // A start function is the program's too.
         let spawned = self.pre.spawn_limited(0, context, self.limits(), |handle| {
@@ -186,7 +217,7 @@ impl Program {
         ended
     }
 
-    /// What follows from how a run ended.
+    /// The result of a run.
     fn ended(
         &self,
         called: Result<(), Error>,
@@ -225,7 +256,7 @@ impl Program {
     ) -> Result<WasiCtx, Failure> {
         let mut environment = self.template.environment();
         self.set_variables(request, &mut environment)?;
-        // Also when a body was left by whoever redirected the request.
+        // After a redirect there is none, even if some of the body was not read.
         let stdin = match request.body_size {
             Some(0) => StdinKind::Null,
             _ => StdinKind::Source(Arc::new(RequestStdin(request.body.clone()))),
@@ -269,7 +300,7 @@ impl Handler for Program {
     fn pool(&self) -> Option<PoolGauges> {
         let counters = self.pre.module().engine().pool_counters();
         Some(PoolGauges {
-            live: self.live.load(Ordering::Relaxed),
+            live: Arc::strong_count(&self.live) as u64 - 1,
             parked: counters.parked,
             resident_bytes: counters.resident,
             dirty_pages: Some(counters.written),
@@ -286,24 +317,7 @@ impl fmt::Debug for Program {
     }
 }
 
-/// Counts an instance while it lives.
-struct Live<'a>(&'a AtomicU64);
-
-impl Live<'_> {
-    fn new(live: &AtomicU64) -> Live<'_> {
-        live.fetch_add(1, Ordering::Relaxed);
-        Live(live)
-    }
-}
-
-impl Drop for Live<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The request that a program wants answered instead: for another path, and
-/// without a body.
+/// A request after a redirect: for another path, and without a body.
 fn redirected(mut request: Request, redirect: &Redirect) -> Result<Request, Failure> {
     request.head.uri = redirect.target.parse::<Uri>().map_err(|error| {
         let detail = format!("it redirected to {:?}: {error}", redirect.target);

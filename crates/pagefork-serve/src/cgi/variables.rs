@@ -1,12 +1,15 @@
+//! The variables of a CGI program.
+
 use std::fmt::Write;
 use std::net::SocketAddr;
 
 use http::{HeaderMap, HeaderName, Method, Uri, Version, header};
 
+use crate::cgi::is_of_the_connection;
 use crate::handler::failure::{Failure, FailureKind};
 use crate::handler::request::Request;
 
-/// What programs are told beyond what they always are.
+/// Variables that a program gets on request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VariableOptions {
     /// Pass the field `Authorization`, which may hold a password.
@@ -16,17 +19,33 @@ pub struct VariableOptions {
 /// Calls `set` with each variable of a request: its name, and its value in parts.
 ///
 /// `HTTP_PROXY` is never among them: programs take that for the address of a
-/// proxy (CVE-2016-5385). Nor are fields of the connection, and such whose name
-/// would become that of another field.
+/// proxy (CVE-2016-5385). Fields of the connection are left out too, and so are fields whose
+/// variable would have the name of another field's.
 ///
 /// # Errors
 ///
-/// If the path cannot be a variable, and what `set` fails with.
+/// If the path cannot be a variable, and errors of `set`.
 ///
 /// # Examples
 ///
 /// A target's path is decoded, its query is not: for `/a%20b?c%20d`, `PATH_INFO`
 /// is `/a b` and `QUERY_STRING` is `c%20d`.
+///
+/// ```
+/// use pagefork_serve::cgi::{VariableOptions, variables};
+/// use pagefork_serve::{Failure, Request};
+///
+/// /// All variables of a request, as text.
+/// fn environment(request: &Request) -> Result<Vec<String>, Failure> {
+///     let mut all = Vec::new();
+///     variables(request, VariableOptions::default(), |name, value| {
+///         let (name, value) = (String::from_utf8_lossy(name), value.concat());
+///         all.push(format!("{name}={}", String::from_utf8_lossy(&value)));
+///         Ok(())
+///     })?;
+///     Ok(all)
+/// }
+/// ```
 pub fn variables(
     request: &Request,
     options: VariableOptions,
@@ -113,24 +132,9 @@ fn fields(
 /// Fields that are variables of their own, that are about the connection, or that
 /// programs must not see.
 fn is_hidden(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "authorization"
-            | "connection"
-            | "content-length"
-            | "content-type"
-            | "keep-alive"
-            | "proxy"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-            | "http2-settings"
-            | "expect"
-    )
+    const OTHERS: [&str; 6] =
+        ["authorization", "content-length", "content-type", "expect", "http2-settings", "proxy"];
+    is_of_the_connection(name) || OTHERS.contains(&name.as_str())
 }
 
 fn protocol(version: Version) -> &'static str {
@@ -149,7 +153,7 @@ fn target(uri: &Uri) -> (&str, &str) {
     }
 }
 
-/// The bytes that a path stands for.
+/// Decodes the escapes of a path.
 fn decoded(path: &str) -> Result<Vec<u8>, Failure> {
     let bad = |why: &str| Failure::new(FailureKind::BadRequest, format!("the path {path:?} {why}"));
     let mut bytes = Vec::with_capacity(path.len());
@@ -173,7 +177,7 @@ fn decoded(path: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Room for numbers and addresses as text.
+/// A buffer for numbers and addresses as text.
 #[derive(Default)]
 struct TextBuffer(String);
 
@@ -185,8 +189,7 @@ impl TextBuffer {
         self.0.as_bytes()
     }
 
-    /// The name by which the client calls this server, if it is one, or else its
-    /// address.
+    /// The name by which the client calls this server, or its address if that is no name.
     fn server_name(&mut self, uri: &Uri, headers: &HeaderMap, local: SocketAddr) -> &[u8] {
         let host = match uri.host() {
             Some(host) => Some(host),

@@ -87,7 +87,7 @@ struct ExchangeState {
 
     head: Option<ResponseHead>,
     head_was_taken: bool,
-    /// Without a body in its response, what is written is dropped.
+    /// Whether the response has no body: then writes are dropped.
     bodiless: bool,
     output: Vec<u8>,
     /// Bytes of the body that the connection has taken of a response that streams.
@@ -176,7 +176,7 @@ impl Exchange {
             ("", None) if stopped => format!("it waited for {taken:.1?}"),
             (detail, _) => detail.to_owned(),
         };
-        // Of what is refused, nothing was sent.
+        // Nothing was sent of a request that was refused.
         let sent = state.sent;
         let broke =
             if sent > 0 { format!("after {sent} bytes of the body") } else { String::new() };
@@ -375,16 +375,15 @@ impl Exchange {
         true
     }
 
-    /// Looks after the time that the handler takes. It is the guardian's, whose
-    /// waker this notes.
+    /// Enforces the time limits of the handler. For the guardian, whose waker this notes.
     pub(crate) fn watch(
         &self,
         context: &mut Context<'_>,
         time_max: Duration,
         client_max: Duration,
     ) -> GuardianStep {
-        /// An interrupt can come just before the call that it is meant for, which
-        /// then forgets it; so it is repeated.
+        /// An interrupt that comes just before the guest is called is forgotten; so it is
+        /// repeated.
         const REPEAT: Duration = Duration::from_millis(10);
         /// How long a guardian may take to notice that the server stops.
         const LONGEST: Duration = Duration::from_millis(250);
@@ -468,7 +467,7 @@ impl Exchange {
         self.lock().cancelled
     }
 
-    /// Sets what is called, perhaps more than once, when the request is given up.
+    /// Sets the closure that is called, perhaps more than once, when the request is given up.
     pub(crate) fn set_interrupt(&self, interrupt: Option<Box<dyn Fn() + Send>>) {
         let mut state = self.lock();
         if state.cancelled.is_some()

@@ -1,12 +1,8 @@
 //! Handlers: what answers requests, and what is known about a request while it is answered.
 
-/// Why a request has no complete response from its handler.
 pub(crate) mod failure;
-/// One request, between a connection's task and a handler's thread.
 pub(crate) mod exchange;
-/// What a handler reads.
 pub(crate) mod request;
-/// What a handler writes.
 pub(crate) mod response;
 
 use crate::handler::failure::Failure;

@@ -15,7 +15,7 @@ use crate::handler::exchange::Exchange;
 use crate::handler::failure::{Cancelled, Failure, FailureKind};
 use crate::http::connection_state::RequestTurn;
 use crate::http::front::Front;
-use crate::observe::log::{Access, RequestOutcome};
+use crate::observe::log::{AccessRecord, RequestOutcome};
 use crate::observe::telemetry::Telemetry;
 
 /// The body of a response.
@@ -29,7 +29,7 @@ enum BodyContent {
     Whole(Bytes),
     Streaming {
         under_way: UnderWay,
-        /// How much of what was announced is left.
+        /// The rest of the size that was announced.
         promised: Option<u64>,
     },
     Done,
@@ -290,7 +290,7 @@ impl Drop for Ending {
         metrics.request.observe(time);
         metrics.count_status(self.status);
         if let (Some(access), Some(line)) = (&self.telemetry.access, &self.line) {
-            access.write(&Access {
+            access.write(&AccessRecord {
                 remote: &line.remote.ip().to_string(),
                 request: Some((&line.method, &line.uri, line.version)),
                 status: if self.status == 0 { CLIENT_GONE } else { self.status },

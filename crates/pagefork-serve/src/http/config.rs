@@ -89,14 +89,13 @@ impl ServerConfig {
         }
     }
 
-    /// Sets where the log goes: failures with their causes, and what programs
-    /// write to standard error.
+    /// Sets the output of the log: failures with their causes, and standard error of programs.
     pub fn log(&mut self, output: impl Into<LogOutput>) -> &mut ServerConfig {
         self.log = Some(output.into());
         self
     }
 
-    /// Sets where the access log goes. It is written a few times a second.
+    /// Sets the output of the access log. It is written a few times a second.
     pub fn access_log(
         &mut self,
         format: AccessFormat,

@@ -18,7 +18,7 @@ use crate::handler::{Handler, Phase};
 use crate::http::config::ServerConfig;
 use crate::observe::admin::ServerStatus;
 use crate::observe::identity::{self, Identities};
-use crate::observe::log::{self, Access, LogOutput, RequestOutcome};
+use crate::observe::log::{self, AccessRecord, LogOutput, RequestOutcome};
 use crate::observe::telemetry::Telemetry;
 use crate::threads::schedule::ScheduleLimits;
 use crate::threads::workers::Workers;
@@ -116,7 +116,7 @@ impl Front {
         self.telemetry.metrics.count_status(status.as_u16());
         let text = explanation(kind, &id);
         if let Some(access) = &self.telemetry.access {
-            access.write(&Access {
+            access.write(&AccessRecord {
                 remote: &remote.ip().to_string(),
                 request: None,
                 status: status.as_u16(),

@@ -1,5 +1,5 @@
-//! Signals that end the server or reopen its logs, without handlers: a handler would run on
-//! whatever stack is there, a guest's included.
+//! Signals that end the server or reopen its logs, without handlers: a handler could
+//! run on the stack of a guest.
 
 use std::io;
 

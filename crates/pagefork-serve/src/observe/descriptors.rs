@@ -89,7 +89,7 @@ mod tests {
     use std::io::Read;
     use std::net::TcpListener;
     use std::os::fd::AsRawFd;
-    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
 
@@ -98,26 +98,29 @@ mod tests {
         let reserve = DescriptorReserve::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (watched, stop) = (AtomicI32::new(-1), AtomicBool::new(false));
+        // The descriptor, below the number of its round: so each value occurs once.
+        let (watched, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let thief = scope.spawn(|| {
                 let mut caught = false;
                 while !stop.load(Ordering::SeqCst) {
+                    let before = watched.load(Ordering::SeqCst);
                     let number = File::open("/dev/null").unwrap().as_raw_fd();
-                    caught |= number == watched.load(Ordering::SeqCst);
+                    let is_same = before == watched.load(Ordering::SeqCst);
+                    caught |= is_same && number as u32 == before as u32;
                 }
                 caught
             });
-            for _ in 0..3000 {
+            for round in 1..3000 {
                 let exhausted = io::Error::from(Errno::MFILE);
                 assert!(reserve.helps(&exhausted));
                 let mut client = TcpStream::connect(address).unwrap();
                 let stream = listener.accept().unwrap().0;
-                watched.store(stream.as_raw_fd(), Ordering::SeqCst);
+                watched.store(round << 32 | stream.as_raw_fd() as u64, Ordering::SeqCst);
                 reserve.take_back(stream);
                 assert_eq!(reserve.kept().len(), RESERVED);
                 assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "the connection is closed");
-                watched.store(-1, Ordering::SeqCst);
+                watched.store(0, Ordering::SeqCst);
             }
             stop.store(true, Ordering::SeqCst);
             assert!(!thief.join().unwrap());

@@ -84,10 +84,10 @@ impl Gauge {
     }
 }
 
-/// How many buckets a histogram has, the last for whatever is longer.
+/// Buckets of a histogram; the last one holds all longer times.
 const BUCKETS: usize = 29;
 
-/// The first bucket ends here; each further one at twice the time.
+/// The end of the first bucket; each further one ends at twice the time.
 const FIRST_NS: u64 = 250;
 
 /// How often times of each order of magnitude occurred, from 250 ns to 33 s by

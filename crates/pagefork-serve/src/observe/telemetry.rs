@@ -50,7 +50,7 @@ impl Telemetry {
         self.access.iter().for_each(AccessLog::reopen);
     }
 
-    /// Writes what is buffered of the access log.
+    /// Writes the buffered lines of the access log.
     pub(crate) fn flush(&self) {
         self.access.iter().for_each(AccessLog::flush);
     }

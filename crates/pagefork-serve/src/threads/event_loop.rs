@@ -141,7 +141,7 @@ impl Driver {
         let runtime = self.runtime.as_ref().expect("it is not dropped");
         let job = runtime.block_on(poll_fn(|context| {
             let mut state = self.event_loop.state();
-            // First the response to the request before, and whatever else is ready.
+            // First the response to the last request, and everything else that is ready.
             if std::mem::take(&mut connections_first) {
                 let own = state.own.take();
                 drop(state);

@@ -70,7 +70,7 @@ pub(crate) fn gated(
     (Gate { begun, go_on }, handler)
 }
 
-/// Bytes that nobody takes who does not read them.
+/// More bytes than a connection holds while its client does not read.
 pub(crate) const FLOOD: usize = 64 << 20;
 
 /// Answers with a flood, or with one byte.
@@ -78,7 +78,7 @@ pub(crate) fn flood(request: Request, response: &ResponseWriter) -> Result<(), F
     response.start(StatusCode::OK, HeaderMap::new());
     let size = if request.head.uri.path() == "/flood" { FLOOD } else { 1 };
     for part in vec![b'x'; size].chunks(FLOOD / 16) {
-        // Whoever has gone does not miss it.
+        // A client that has gone does not miss it.
         let _ = response.write(part);
     }
     Ok(())

@@ -1,9 +1,7 @@
 //! The status page, its data, and the metrics: at an address of their own, which
 //! is not for the public.
 
-/// Prometheus's text format.
 mod prometheus;
-/// The data of the status page.
 mod json;
 
 use std::convert::Infallible;

@@ -11,18 +11,18 @@ use crate::handler::failure::{FailureKind, Severity};
 use crate::observe::log::time::Clock;
 use crate::observe::log::{Health, Log, LogOutput, obeys};
 
-/// Bytes of the access log that are kept before they are written.
+/// Lines are written when they have this many bytes.
 const BUFFER_MAX: usize = 32 * 1024;
 
-/// Bytes that are kept while they cannot be written; further lines are lost.
+/// Bytes that are buffered while writing fails; further lines are lost.
 const KEPT_MAX: usize = 1024 * 1024;
 
 /// The format of the access log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
     /// The Common Log Format, and at the end the seconds that the request took, its id, and
-    /// what became of it: `-`, the kind of failure that it was answered with, or that kind
-    /// after `broken:` where the response is not complete.
+    /// its outcome: `-`, the kind of failure that it was answered with, or that kind after
+    /// `broken:` if the response is not complete.
     #[default]
     Common,
     /// An object in JSON.
@@ -47,9 +47,9 @@ struct AccessState {
 }
 
 /// The contents of a line.
-pub(crate) struct Access<'a> {
+pub(crate) struct AccessRecord<'a> {
     pub(crate) remote: &'a str,
-    /// Unknown of a request whose head is malformed.
+    /// `None` if the head is malformed.
     pub(crate) request: Option<(&'a Method, &'a Uri, Version)>,
     pub(crate) status: u16,
     pub(crate) sent: u64,
@@ -58,12 +58,12 @@ pub(crate) struct Access<'a> {
     pub(crate) outcome: RequestOutcome,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestOutcome {
     /// Its handler's response was complete.
     Complete,
-    /// The response says that there is no other.
+    /// The response says why there is no other.
     Refused(FailureKind),
     /// There is no response, or only the beginning of one.
     Broken(FailureKind),
@@ -86,7 +86,7 @@ impl AccessLog {
         AccessLog { format, state: Mutex::new(state), log }
     }
 
-    pub(crate) fn write(&self, access: &Access<'_>) {
+    pub(crate) fn write(&self, access: &AccessRecord<'_>) {
         let mut state = self.lock();
         if state.buffer.len() >= KEPT_MAX {
             state.lost += 1;
@@ -99,7 +99,7 @@ impl AccessLog {
         }
     }
 
-    /// Writes what is kept.
+    /// Writes the buffered lines.
     pub(crate) fn flush(&self) {
         self.flush_state(&mut self.lock());
     }
@@ -141,9 +141,9 @@ impl AccessLog {
 }
 
 impl AccessFormat {
-    fn line(self, buffer: &mut Vec<u8>, clock: &mut Clock, access: &Access<'_>) {
+    fn line(self, buffer: &mut Vec<u8>, clock: &mut Clock, access: &AccessRecord<'_>) {
         use std::io::Write;
-        let Access { remote, status, sent, outcome, .. } = access;
+        let AccessRecord { remote, status, sent, outcome, .. } = access;
         let id = String::from_utf8_lossy(access.id.as_bytes());
         let seconds = access.time.as_secs_f64();
         let now = SystemTime::now();

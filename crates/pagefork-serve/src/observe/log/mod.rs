@@ -1,8 +1,6 @@
 //! The log, and the access log with its line for each request.
 
-/// The access log.
 mod access;
-/// Dates and times as text.
 pub(crate) mod time;
 
 use std::fmt::Write as _;
@@ -17,7 +15,7 @@ use http::HeaderValue;
 use crate::handler::failure::Severity;
 
 pub use access::AccessFormat;
-pub(crate) use access::{Access, AccessLog, RequestOutcome};
+pub(crate) use access::{AccessLog, AccessRecord, RequestOutcome};
 
 /// Bytes of a record's text; the rest is left out.
 const TEXT_MAX: usize = 8 * 1024;
