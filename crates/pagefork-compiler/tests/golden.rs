@@ -21,8 +21,8 @@ fn the_ir_of_each_golden_module_is_as_recorded() {
         let source = recorded.split(SEPARATOR).next().unwrap();
         let wasm = wat::parse_str(source).unwrap();
         let bounds = match source.lines().next() {
-            Some(line) if line.starts_with(";; With explicit bounds") => Bounds::Checked,
-            Some(line) if line.starts_with(";; With two bodies") => Bounds::Dual,
+            Some(line) if line.starts_with(";; With checked bounds") => Bounds::Checked,
+            Some(line) if line.starts_with(";; With dual bodies") => Bounds::Dual,
             _ => Bounds::Guarded,
         };
         let options = CompileOptions { bounds, ..CompileOptions::default() };

@@ -293,7 +293,12 @@ impl Translator<'_> {
         (control.target, values)
     }
 
+    /// Branches out of `depth` blocks. Out of all of them is a return: if thousands of branches led
+    /// to one block that returns, its parameters would make the register allocator quadratic.
     pub(super) fn branch(&mut self, depth: u32) {
+        if depth as usize == self.control.len() - 1 {
+            return self.return_values();
+        }
         let (target, values) = self.branch_target(depth);
         self.b.ins().jump(target, &block_args(&values));
     }
@@ -425,7 +430,7 @@ impl Translator<'_> {
     /// Returns what is on the stack: the first results in registers, the others
     /// in cells.
     fn return_values(&mut self) {
-        let values = self.pop_many(self.results.len());
+        let values = self.stack[self.stack.len() - self.results.len()..].to_vec();
         let mut in_registers = Vec::new();
         for (value, cell) in values.into_iter().zip(result_cells(self.results)) {
             match cell {

@@ -80,7 +80,5 @@
 ;;     jump block8(v34)
 ;; block8(v19: i32):
 ;;     v35 = get_pinned_reg.i64 
-;;     jump block1(v19)
-;; block1(v2: i32):
-;;     return v2
+;;     return v19
 ;; }

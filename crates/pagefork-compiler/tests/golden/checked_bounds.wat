@@ -1,4 +1,4 @@
-;; With explicit bounds the end of an access of a 32-bit memory is compared with the
+;; With checked bounds the end of an access of a 32-bit memory is compared with the
 ;; size, in the state zone or through the link record; it cannot wrap around. What a
 ;; mispredicted comparison reads is of the memory or its guard. The same bytes are not
 ;; compared again.
@@ -43,8 +43,6 @@
 ;; block5:
 ;;     v15 = iadd.i64 v11, v8
 ;;     v16 = load.i64 user2 little region0 v15+8
-;;     jump block1
-;; block1:
 ;;     return v16
 ;; }
 ;; function u0:1(i32) -> i32 tail {
@@ -83,8 +81,6 @@
 ;;     v18 = iconst.i64 0xffff_ffff
 ;;     v19 = iadd v17, v18  ; v18 = 0xffff_ffff
 ;;     v20 = uload8.i32 user2 little region0 v19
-;;     jump block1
-;; block1:
 ;;     return v20
 ;; }
 ;; function u0:2(i32) tail {
@@ -119,8 +115,6 @@
 ;; block5:
 ;;     v14 = iadd.i64 v10, v7
 ;;     v15 = load.i32 user2 little region0 v14
-;;     jump block1
-;; block1:
 ;;     return
 ;; }
 ;; function u0:3(i32, i32) tail {
@@ -167,8 +161,6 @@
 ;; block7:
 ;;     v25 = iadd.i64 v13, v19
 ;;     store.i64 user2 little region0 v18, v25
-;;     jump block1
-;; block1:
 ;;     return
 ;; }
 ;; function u0:4(i32, i32) tail {
@@ -210,7 +202,5 @@
 ;;     v19 = iadd v17, v10
 ;;     store user2 little region0 v23, v19+1
 ;;     store user2 little region0 v23, v19
-;;     jump block1
-;; block1:
 ;;     return
 ;; }

@@ -1,4 +1,4 @@
-;; With two bodies of each function: an access is compared in one of them, which calls
+;; With dual bodies of each function: an access is compared in one of them, which calls
 ;; others that compare.
 (module
   (memory 1 10)
@@ -44,8 +44,6 @@
 ;;     v15 = uextend.i64 v0
 ;;     v16 = iadd v14, v15
 ;;     v17 = load.i32 user2 little region0 v16+8
-;;     jump block1
-;; block1:
 ;;     v18 = iadd.i32 v0, v17
 ;;     return v18
 ;; }
@@ -93,8 +91,6 @@
 ;; block8:
 ;;     v21 = iadd.i64 v17, v14
 ;;     v22 = load.i32 user2 little region0 v21+8
-;;     jump block1
-;; block1:
 ;;     v23 = iadd.i32 v0, v22
 ;;     return v23
 ;; }
@@ -132,8 +128,6 @@
 ;;     v15 = iadd.i32 v0, v14  ; v14 = 1
 ;;     v16 = call fn1(v15)
 ;;     v17 = get_pinned_reg.i64 
-;;     jump block1
-;; block1:
 ;;     return v16
 ;; }
 ;; function u7:1(i32) -> i32 tail {
@@ -172,8 +166,6 @@
 ;;     v15 = iadd.i32 v0, v14  ; v14 = 1
 ;;     v16 = call fn1(v15)
 ;;     v17 = get_pinned_reg.i64 
-;;     jump block1
-;; block1:
 ;;     return v16
 ;; }
 ;; function u0:2(i32) tail {
