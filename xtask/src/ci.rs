@@ -27,6 +27,7 @@ const STEPS: &[Step] = &[
     Step { name: "build", run: build },
     Step { name: "clippy", run: clippy },
     Step { name: "doc", run: doc },
+    Step { name: "images", run: without_compiler },
     Step { name: "guests", run: fetch_guests },
     Step { name: "test", run: test },
     Step { name: "sabotage", run: |host| sabotage::run(host, None).map(|()| passed()) },
@@ -125,6 +126,30 @@ fn build(host: &Host) -> Result<Outcome> {
         .filter(|package| !package.is_empty())
         .collect();
     Ok(Outcome::Passed(format!("{} packages in the workspace's build", packages.len())))
+}
+
+/// A build of the runtime without its compiler has no Cranelift in it, and runs code images.
+fn without_compiler(host: &Host) -> Result<Outcome> {
+    const BUILD: [&str; 4] = ["-p", "pagefork", "--no-default-features", "--locked"];
+    let tree = ["tree", "--edges", "normal,build"];
+    let tree = host::output(host.cargo().args(tree).args(BUILD))?;
+    if let Some(line) = tree.lines().find(|line| line.contains("cranelift")) {
+        return Err(format!("without the feature `compiler` there is still {line}"));
+    }
+    host::check(host.cargo().arg("check").args(BUILD))?;
+
+    let (text, image) = (host.target.join("tmp/add.wat"), host.target.join("tmp/add.image"));
+    let add = "(module (func (export \"add\") (param i32 i32) (result i32)
+        (i32.add (local.get 0) (local.get 1))))";
+    std::fs::write(&text, add).map_err(|error| format!("{}: {error}", text.display()))?;
+    let compile = ["run", "--quiet", "--locked", "-p", "pagefork-cli", "--", "compile"];
+    host::check(host.cargo().args(compile).arg(&text).arg("-o").arg(&image))?;
+    let run = ["run", "--quiet", "--example", "code_image"];
+    let run = host::output(host.cargo().args(run).args(BUILD).arg("--").arg(&image))?;
+    match run.trim() {
+        "2 + 3 = 5" => Ok(passed()),
+        other => Err(format!("the code image gave {other:?}")),
+    }
 }
 
 fn fetch_guests(host: &Host) -> Result<Outcome> {

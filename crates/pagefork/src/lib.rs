@@ -23,6 +23,15 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Features
+//!
+//! - `compiler`, on by default, compiles modules. Without it Cranelift is not built, and modules
+//!   come from code images alone, which an engine with the feature has made with
+//!   [`Module::write_code_image_file`], or the command with `pagefork compile`:
+//!   [`Module::from_code_image_file`] loads them. `Module::new`, `Cache` and the limits of
+//!   compiling are not there then.
+//! - `wat`, on by default, accepts the text format wherever a module is accepted.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("pagefork runs guests on Linux on x86-64 only");
@@ -58,10 +67,11 @@ pub use crate::base::error::{
 };
 pub use crate::base::frames::{Frame, WasmBacktrace};
 pub use crate::base::trap::{Trap, TrapCode};
+#[cfg(feature = "compiler")]
 pub use crate::code::cache::{Cache, CacheRefusal, CacheStats};
 /// Makes the steps of writing into a cache fail: for tests, in builds with debug
 /// assertions.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "compiler"))]
 #[doc(hidden)]
 pub use crate::code::cache::{Step as CacheStep, on_step as on_cache_step};
 pub use crate::code::config::Config;
@@ -75,8 +85,10 @@ pub use crate::store::interrupt::{InterruptHandle, Interruption};
 pub use crate::store::limits::StoreLimits;
 pub use crate::store::references::ExternRef;
 pub use crate::store::value::Val;
+pub use pagefork_compiler::CompileError;
+#[cfg(feature = "compiler")]
+pub use pagefork_compiler::Progress;
 pub use pagefork_compiler::file::CodeImageError;
-pub use pagefork_compiler::{CompileError, Progress};
 pub use pagefork_debuginfo::SourceLocation;
 pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,

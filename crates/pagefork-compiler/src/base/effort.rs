@@ -19,28 +19,7 @@ use cranelift_codegen::loop_analysis::LoopAnalysis;
 use wasmparser::Operator;
 
 use crate::base::error::CompileError;
-
-/// What compiling one module may cost. The code does not depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CompileLimits {
-    /// Time from start to end; `None` for no limit. It is looked at between operators,
-    /// functions and phases of a function, so the end can be late by the time that one phase takes,
-    /// which [`Self::work`] limits.
-    pub time: Option<Duration>,
-    /// Estimated bytes in use at once by the functions that are being compiled: one that needs
-    /// more is refused, and those that fit only one after the other wait for each other. Code
-    /// that is finished may use as much again; the module itself is not counted.
-    pub memory: u64,
-    /// Estimated steps of what grows faster than the module, for all its functions together; one
-    /// function may need a quarter of them. A million takes 20 ms.
-    pub work: u64,
-}
-
-impl Default for CompileLimits {
-    fn default() -> Self {
-        Self { time: None, memory: 2 << 30, work: 1 << 30 }
-    }
-}
+use crate::base::options::CompileLimits;
 
 /// What a module has used up of its limits.
 pub(crate) struct Effort {

@@ -1,7 +1,6 @@
 //! Why a module is refused.
 
 use pagefork_layout::slot::SlotTooLarge;
-use pagefork_layout::text::OneLine;
 
 /// Why a module was refused.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -42,7 +41,7 @@ pub enum CompileError {
         /// Why.
         message: String,
     },
-    /// Compiling the module would cost too much: see [`CompileLimits`](crate::base::effort::CompileLimits).
+    /// Compiling the module would cost too much: see [`CompileLimits`](crate::base::options::CompileLimits).
     #[error(
         "the module is too costly to compile: with function {function} come {estimate} {what} by \
          estimate, more than {limit} (at byte offset {offset:#x}): make it smaller, or raise the \
@@ -74,10 +73,11 @@ pub enum CompileError {
     Target(String),
 }
 
+#[cfg(feature = "cranelift")]
 impl From<wasmparser::BinaryReaderError> for CompileError {
     fn from(error: wasmparser::BinaryReaderError) -> Self {
         // It may name what the module names.
-        let mut message = OneLine(error.message()).to_string();
+        let mut message = pagefork_layout::text::OneLine(error.message()).to_string();
         if message == "threads must be enabled for shared memories" {
             message = "shared memories (threads) are not supported".to_owned();
         }

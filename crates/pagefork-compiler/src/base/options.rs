@@ -1,10 +1,11 @@
 //! Which proposals are accepted, and how code is made.
 
+use std::time::Duration;
+
 use pagefork_layout::slot::SlotLimits;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "cranelift")]
 use wasmparser::WasmFeatures;
-
-use crate::base::effort::CompileLimits;
 
 /// How modules are compiled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -48,6 +49,28 @@ impl Default for CompileOptions {
             limits: SlotLimits::default(),
             cost: CompileLimits::default(),
         }
+    }
+}
+
+/// What compiling one module may cost. The code does not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompileLimits {
+    /// Time from start to end; `None` for no limit. It is looked at between operators,
+    /// functions and phases of a function, so the end can be late by the time that one phase takes,
+    /// which [`Self::work`] limits.
+    pub time: Option<Duration>,
+    /// Estimated bytes in use at once by the functions that are being compiled: one that needs
+    /// more is refused, and those that fit only one after the other wait for each other. Code
+    /// that is finished may use as much again; the module itself is not counted.
+    pub memory: u64,
+    /// Estimated steps of what grows faster than the module, for all its functions together; one
+    /// function may need a quarter of them. A million takes 20 ms.
+    pub work: u64,
+}
+
+impl Default for CompileLimits {
+    fn default() -> Self {
+        Self { time: None, memory: 2 << 30, work: 1 << 30 }
     }
 }
 
@@ -139,6 +162,7 @@ impl Features {
         ..Self::NONE
     };
 
+    #[cfg(feature = "cranelift")]
     pub(crate) fn for_validation(self) -> WasmFeatures {
         let mut features = WasmFeatures::FLOATS;
         // The validator's word for "types beyond numbers": without it, even the

@@ -8,14 +8,12 @@ use pagefork_layout::page::PAGE_SIZE;
 
 use super::function::CompiledFunction;
 use crate::base::error::CompileError;
+use crate::base::module::TEXT_SIZE_MAX;
 use crate::parse::Parsed;
 use crate::translate::Symbol;
 
 /// The descriptors start at a multiple of this many bytes.
 const DESCRIPTORS_ALIGN: usize = 32;
-
-/// Largest text in bytes: distances inside it must fit 32 bits.
-pub(crate) const TEXT_SIZE_MAX: usize = 1 << 30;
 
 /// Lays all code out, then the descriptors, and fills in the distances.
 pub(super) fn link(

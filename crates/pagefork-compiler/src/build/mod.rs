@@ -1,5 +1,7 @@
 //! From bodies to machine code, in parallel, and from there to one text.
 
+/// The machine that code is made for.
+mod isa;
 /// One function, through Cranelift.
 mod function;
 /// One text of all functions.
@@ -10,38 +12,23 @@ mod stubs;
 mod relocatable;
 /// Where functions start, for the sake of their loops.
 mod placement;
-/// The bytes that an instance starts with.
-pub(crate) mod image;
 
 use std::collections::BTreeSet;
 
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use pagefork_layout::code::{CodeImage, CodeKind};
-use pagefork_layout::module::{ConstExpr, Item, ModuleInfo};
 use pagefork_layout::slot::SlotLayout;
-use serde::{Deserialize, Serialize};
 
 use self::function::{compile_all, failed};
-pub(crate) use self::link::TEXT_SIZE_MAX;
 use crate::base::effort::{Effort, FunctionEffort};
 use crate::base::error::CompileError;
+use crate::base::module::{CompiledModule, entered_types};
 use crate::base::options::CompileOptions;
 use crate::base::progress::Progress;
-use crate::base::{target, threads};
+use crate::base::threads;
 use crate::parse::{Parsed, parse};
 use crate::translate::{BodyKind, ModuleContext, Scratch, Symbol, translate};
-
-/// A compiled module: what it declares, how its slots are laid out, and its code.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct CompiledModule {
-    /// Everything the module declares.
-    pub info: ModuleInfo,
-    /// The layout of its instances' slots.
-    pub layout: SlotLayout,
-    /// Its machine code.
-    pub code: CodeImage,
-}
 
 /// Validates and compiles a module, on all threads of rayon's current pool.
 ///
@@ -71,12 +58,6 @@ pub fn compile_with_progress(
     Ok(CompiledModule { info: parsed.info, layout, code })
 }
 
-/// The debug information in these bytes of a text; `None` if there is none, or
-/// none that makes sense.
-pub fn debug_info(bytes: &[u8]) -> Option<pagefork_layout::code::DebugInfo> {
-    postcard::from_bytes(bytes).ok()
-}
-
 /// The optimised Cranelift IR of every function the module defines, as text: for
 /// tests and for looking at.
 ///
@@ -85,7 +66,7 @@ pub fn debug_info(bytes: &[u8]) -> Option<pagefork_layout::code::DebugInfo> {
 pub fn optimised_ir(wasm: &[u8], options: &CompileOptions) -> Result<String, CompileError> {
     let parsed = parse(wasm, &options.features)?;
     let layout = SlotLayout::new(&parsed.info, &options.limits)?;
-    let isa = target::isa(options)?;
+    let isa = isa::isa(options)?;
     let module = ModuleContext::new(&parsed, &layout, options, &*isa);
     let effort = Effort::new(options.cost);
     let mut scratch = Scratch::default();
@@ -113,7 +94,7 @@ fn build(
     options: &CompileOptions,
     effort: &Effort,
 ) -> Result<CodeImage, CompileError> {
-    let isa = target::isa(options)?;
+    let isa = isa::isa(options)?;
     let mut module = ModuleContext::new(parsed, layout, options, &*isa);
 
     let imported = parsed.info.imported_functions;
@@ -156,20 +137,4 @@ fn build(
         made.extend(needed);
     }
     link::link(parsed, compiled)
-}
-
-/// Canonical types of the functions that can become known outside.
-pub(crate) fn entered_types(info: &ModuleInfo) -> BTreeSet<u32> {
-    let exported = info.exports.iter().filter_map(|export| match export.item {
-        Item::Func(index) => Some(index),
-        _ => None,
-    });
-    let items = info.elements.iter().flat_map(|segment| segment.items.iter());
-    let inits = info.global_inits.iter().chain(info.table_inits.iter().flatten());
-    let referenced = items.chain(inits).filter_map(|expr| match expr {
-        ConstExpr::Func(index) => Some(*index),
-        _ => None,
-    });
-    let functions = exported.chain(referenced).chain(info.start);
-    functions.map(|index| info.functions[index as usize]).collect()
 }

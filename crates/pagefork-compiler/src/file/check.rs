@@ -9,7 +9,7 @@ use pagefork_layout::module::{
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::slot::{SlotLayout, SlotLimits};
 
-use crate::build::{CompiledModule, entered_types};
+use crate::base::module::{CompiledModule, entered_types};
 
 /// What is wrong.
 type Consistent<T = ()> = Result<T, &'static str>;

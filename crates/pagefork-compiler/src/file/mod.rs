@@ -33,10 +33,10 @@ use pagefork_layout::page::round_up;
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::CompileError;
+use crate::base::module::{CompiledModule, TEXT_SIZE_MAX};
 use crate::base::options::CompileOptions;
 use crate::base::target::CpuLevel;
 use crate::base::threads;
-use crate::build::{CompiledModule, TEXT_SIZE_MAX};
 
 /// Whether a manifest means something: indices, ranges and sizes.
 mod check;
@@ -47,11 +47,24 @@ pub const MAGIC: [u8; 8] = *b"\x93PAGEFRK";
 /// Version of the file format.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Cranelift's version: said here because what only reads code images is built without it.
+const CRANELIFT_VERSION: &str = "0.135.8";
+
+#[cfg(feature = "cranelift")]
+const _: () = {
+    let (said, used) = (CRANELIFT_VERSION.as_bytes(), cranelift_codegen::VERSION.as_bytes());
+    let mut at = 0;
+    while at < said.len() {
+        assert!(said.len() == used.len() && said[at] == used[at], "another version of Cranelift");
+        at += 1;
+    }
+};
+
 /// The compiler's version: code images are those of this one or are refused.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
-        let (own, cranelift) = (env!("CARGO_PKG_VERSION"), cranelift_codegen::VERSION);
-        format!("{own} (cranelift {cranelift}, sources {})", env!("PAGEFORK_SOURCES"))
+        let (own, sources) = (env!("CARGO_PKG_VERSION"), env!("PAGEFORK_SOURCES"));
+        format!("{own} (cranelift {CRANELIFT_VERSION}, sources {sources})")
     });
     &VERSION
 }
@@ -76,7 +89,7 @@ const MANY: usize = 1 << 20;
 pub struct CodeKey([u8; 32]);
 
 impl CodeKey {
-    /// The key of what [`compile`](crate::build::compile) makes of these bytes on this
+    /// The key of what `compile` makes of these bytes on this
     /// machine.
     ///
     /// # Errors

@@ -1,12 +1,15 @@
 //! The configuration of engines.
 
-use std::sync::Arc;
-use std::time::Duration;
+#[cfg(feature = "compiler")]
+use std::{sync::Arc, time::Duration};
 
-use pagefork_compiler::{CompileOptions, Features, Progress};
+#[cfg(feature = "compiler")]
+use pagefork_compiler::Progress;
+use pagefork_compiler::{CompileOptions, Features};
 
 use pagefork_pages::{Budget, PoolConfig, StrategyConfig};
 
+#[cfg(feature = "compiler")]
 use crate::code::cache::Cache;
 use crate::code::profile::Profile;
 
@@ -28,8 +31,11 @@ use crate::code::profile::Profile;
 pub struct Config {
     pub(crate) compile: CompileOptions,
     pub(crate) profile: Profile,
+    #[cfg(feature = "compiler")]
     pub(crate) progress: Option<Arc<Progress>>,
+    #[cfg(feature = "compiler")]
     pub(crate) cache: Option<Cache>,
+    #[cfg(feature = "compiler")]
     pub(crate) cache_round_trip: bool,
     pub(crate) strategies: StrategyConfig,
     pub(crate) pool: PoolConfig,
@@ -81,6 +87,7 @@ impl Config {
     /// the module fails with [`CompileError::TimedOut`](crate::CompileError::TimedOut). It is
     /// looked at between operators, functions and phases of a function, so that can be later by
     /// the time of one phase, which [`compile_work`](Self::compile_work) limits.
+    #[cfg(feature = "compiler")]
     pub fn compile_timeout(&mut self, time: Option<Duration>) -> &mut Self {
         self.compile.cost.time = time;
         self
@@ -91,6 +98,7 @@ impl Config {
     /// ([`CompileError::TooCostly`](crate::CompileError::TooCostly)); others wait for each other.
     /// Large functions of real programs need some 60 MiB. Finished code may take as much again;
     /// the module itself is not counted, and nothing stops what an estimate has missed.
+    #[cfg(feature = "compiler")]
     pub fn compile_memory(&mut self, bytes: u64) -> &mut Self {
         self.compile.cost.memory = bytes;
         self
@@ -101,12 +109,14 @@ impl Config {
     /// some 20 seconds of processor time; CPython needs 2^24, Ruby 2^27. A module that needs more,
     /// or a function that needs a quarter of them, is refused
     /// ([`CompileError::TooCostly`](crate::CompileError::TooCostly)).
+    #[cfg(feature = "compiler")]
     pub fn compile_work(&mut self, steps: u64) -> &mut Self {
         self.compile.cost.work = steps;
         self
     }
 
     /// Where another thread can see how far the engine is with what it compiles.
+    #[cfg(feature = "compiler")]
     pub fn progress(&mut self, progress: Arc<Progress>) -> &mut Self {
         self.progress = Some(progress);
         self
@@ -191,6 +201,7 @@ impl Config {
     }
 
     /// Where compiled modules are kept for later processes; nowhere by default.
+    #[cfg(feature = "compiler")]
     pub fn cache(&mut self, cache: Cache) -> &mut Self {
         self.cache = Some(cache);
         self
@@ -199,6 +210,7 @@ impl Config {
     /// Whether every module must come from the cache, and be compiled for it where
     /// it is not there: what else is not fatal becomes an error. For tests.
     #[doc(hidden)]
+    #[cfg(feature = "compiler")]
     pub fn cache_round_trip(&mut self, on: bool) -> &mut Self {
         self.cache_round_trip = on;
         self

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pagefork_compiler::{Bounds, CompileError, CompiledModule};
+use pagefork_compiler::Bounds;
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
 
@@ -91,16 +91,6 @@ impl Engine {
     /// Whether both are the same engine.
     pub fn same(a: &Self, b: &Self) -> bool {
         Arc::ptr_eq(&a.0, &b.0)
-    }
-
-    /// Compiles a module from its binary format, and reports how far it is if the
-    /// configuration asks for that.
-    pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
-        let Config { compile, progress, .. } = self.config();
-        match progress {
-            None => pagefork_compiler::compile(bytes, compile),
-            Some(progress) => pagefork_compiler::compile_with_progress(bytes, compile, progress),
-        }
     }
 
     /// For what uses function types of this engine.

@@ -6,6 +6,9 @@ pub(crate) mod engine;
 pub(crate) mod types;
 pub(crate) mod module;
 pub(crate) mod code_file;
+#[cfg(feature = "compiler")]
+pub(crate) mod compile;
+#[cfg(feature = "compiler")]
 pub(crate) mod cache;
 pub(crate) mod code_memory;
 pub(crate) mod profile;

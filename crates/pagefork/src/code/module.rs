@@ -4,7 +4,6 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagefork_compiler::file::CodeKey;
@@ -18,7 +17,7 @@ use pagefork_layout::page::{WASM_PAGE_SIZE, round_up};
 use pagefork_layout::slot::SlotLayout;
 use pagefork_pages::{Image, MemorySize, Owner, PagesError};
 
-use crate::base::error::{Result, SystemError};
+use crate::base::error::Result;
 use crate::base::frames::{Frame, FrameSource};
 use crate::code::code_memory::CodeMemory;
 use crate::code::engine::Engine;
@@ -200,45 +199,7 @@ impl Frame {
 }
 
 impl Module {
-    /// Compiles a module from its binary format, or, with the feature `wat`, its
-    /// text format.
-    ///
-    /// # Errors
-    /// If it is malformed or invalid, uses a proposal that the engine has switched
-    /// off or does not know, or its code cannot be mapped. Failures of
-    /// the engine's [cache](crate::Config::cache) are not errors.
-    pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self> {
-        Self::from_binary(engine, &to_binary(bytes.as_ref())?)
-    }
-
-    /// Compiles a module from its binary format.
-    ///
-    /// # Errors
-    /// As [`Module::new`]; the text format is malformed here.
-    pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self> {
-        match &engine.config().cache {
-            Some(cache) => cache.module(engine, bytes),
-            None => {
-                let options = &engine.config().compile;
-                let key = CodeKey::new(bytes, options)?;
-                Self::from_compiled(engine, engine.compile(bytes)?, key)
-            }
-        }
-    }
-
-    /// Compiles a module from a file, in the binary or, with the feature `wat`,
-    /// the text format.
-    ///
-    /// # Errors
-    /// If the file cannot be read; else as [`Module::new`].
-    pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let bytes = std::fs::read(path)
-            .map_err(|source| SystemError::File { path: path.to_owned(), source })?;
-        Self::new(engine, bytes).map_err(|error| error.about(path.display()))
-    }
-
-    /// A module whose code was compiled just now.
+    /// A module whose code is in `module`, to be copied.
     pub(crate) fn from_compiled(
         engine: &Engine,
         mut module: CompiledModule,
@@ -536,20 +497,6 @@ fn memory_sizes(info: &ModuleInfo, layout: &SlotLayout) -> Vec<MemorySize> {
             MemorySize { initial, maximum: pages * WASM_PAGE_SIZE }
         })
         .collect()
-}
-
-/// The binary format of what may be text.
-fn to_binary(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
-    #[cfg(feature = "wat")]
-    if !bytes.starts_with(b"\0asm") {
-        use crate::base::error::TextError;
-        if std::str::from_utf8(bytes).is_err() {
-            let what = "neither binary, which begins with `\\0asm`, nor text";
-            return Err(pagefork_compiler::CompileError::NotAModule { what }.into());
-        }
-        return wat::parse_bytes(bytes).map_err(|error| TextError::new(error).into());
-    }
-    Ok(Cow::Borrowed(bytes))
 }
 
 /// Each canonical type of a module as the engine knows it, and what holds them.

@@ -39,7 +39,7 @@ struct TypeEntry {
 
 impl Types {
     /// How many there are.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn count(&self) -> usize {
         self.lock().entries.len()
     }

@@ -1,0 +1,78 @@
+//! Modules from WebAssembly, where the compiler is built in.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use pagefork_compiler::file::CodeKey;
+use pagefork_compiler::{CompileError, CompiledModule};
+
+use crate::base::error::{Result, SystemError};
+use crate::code::config::Config;
+use crate::code::engine::Engine;
+use crate::code::module::Module;
+
+impl Module {
+    /// Compiles a module from its binary format, or, with the feature `wat`, its
+    /// text format.
+    ///
+    /// # Errors
+    /// If it is malformed or invalid, uses a proposal that the engine has switched
+    /// off or does not know, or its code cannot be mapped. Failures of
+    /// the engine's [cache](crate::Config::cache) are not errors.
+    pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self> {
+        Self::from_binary(engine, &to_binary(bytes.as_ref())?)
+    }
+
+    /// Compiles a module from its binary format.
+    ///
+    /// # Errors
+    /// As [`Module::new`]; the text format is malformed here.
+    pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self> {
+        match &engine.config().cache {
+            Some(cache) => cache.module(engine, bytes),
+            None => {
+                let options = &engine.config().compile;
+                let key = CodeKey::new(bytes, options)?;
+                Self::from_compiled(engine, engine.compile(bytes)?, key)
+            }
+        }
+    }
+
+    /// Compiles a module from a file, in the binary or, with the feature `wat`,
+    /// the text format.
+    ///
+    /// # Errors
+    /// If the file cannot be read; else as [`Module::new`].
+    pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path)
+            .map_err(|source| SystemError::File { path: path.to_owned(), source })?;
+        Self::new(engine, bytes).map_err(|error| error.about(path.display()))
+    }
+}
+
+impl Engine {
+    /// Compiles a module from its binary format, and counts its functions in the
+    /// [progress](Config::progress), if there is one.
+    pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
+        let Config { compile, progress, .. } = self.config();
+        match progress {
+            None => pagefork_compiler::compile(bytes, compile),
+            Some(progress) => pagefork_compiler::compile_with_progress(bytes, compile, progress),
+        }
+    }
+}
+
+/// The binary format of what may be text.
+fn to_binary(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
+    #[cfg(feature = "wat")]
+    if !bytes.starts_with(b"\0asm") {
+        use crate::base::error::TextError;
+        if std::str::from_utf8(bytes).is_err() {
+            let what = "neither binary, which begins with `\\0asm`, nor text";
+            return Err(CompileError::NotAModule { what }.into());
+        }
+        return wat::parse_bytes(bytes).map_err(|error| TextError::new(error).into());
+    }
+    Ok(Cow::Borrowed(bytes))
+}
