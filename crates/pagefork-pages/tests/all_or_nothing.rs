@@ -88,7 +88,7 @@ fn access_that_was_changed_half_way_is_changed_back() {
         outcome.value.unwrap_err();
         assert!(slot.is_whole() && !accessible(&slot, layout.base + WASM_PAGE));
         slot.grow_memory(0, 4 * WASM_PAGE).unwrap();
-        scribble(&layout, &slot, 0x3c);
+        overwrite(&layout, &slot, 0x3c);
         fail_nth(0, libc::ENOMEM, || slot.reset()).value.unwrap_err();
         assert!(contents(&layout, &slot).iter().all(|&byte| byte == 0x3c));
         slot.reset().unwrap();
@@ -103,7 +103,7 @@ fn access_that_was_changed_half_way_is_changed_back() {
         assert!(slot.is_whole() && !accessible(&slot, layout.base + WASM_PAGE));
         assert_as_image(&layout, &slot, WASM_PAGE);
         slot.grow_memory(0, 4 * WASM_PAGE).unwrap();
-        scribble(&layout, &slot, 0x3c);
+        overwrite(&layout, &slot, 0x3c);
         fail_from(0, libc::ENOMEM, || slot.reset()).value.unwrap_err();
         assert!(!slot.is_whole());
         slot.reset().unwrap();
@@ -121,7 +121,7 @@ fn a_failed_reset_leaves_the_slot_as_it_was_and_can_be_repeated() {
     HostFeatures::get().unwrap();
     for nth in 0.. {
         slot.grow_memory(0, grown).unwrap();
-        scribble(&layout, &slot, 0x3c);
+        overwrite(&layout, &slot, 0x3c);
         let outcome = fail_nth(nth, libc::ENOMEM, || slot.reset());
         if outcome.failed.is_none() {
             outcome.value.unwrap();
@@ -145,7 +145,7 @@ fn a_reset_that_can_neither_go_on_nor_back_never_shows_old_bytes() {
     let (image, _) = dense_image(&layout, 8, PAGE);
     let mut slot = spawn(&layout, &image, WASM_PAGE, 16 * WASM_PAGE).unwrap();
     slot.grow_memory(0, 4 * WASM_PAGE).unwrap();
-    scribble(&layout, &slot, 0x3c);
+    overwrite(&layout, &slot, 0x3c);
     HostFeatures::get().unwrap();
     let outcome = fail_from(1, libc::ENOMEM, || slot.reset());
     outcome.value.unwrap_err();
@@ -252,7 +252,7 @@ fn a_failed_reset_of_several_memories_leaves_all_as_they_were() {
             slot.grow_memory(index, pages * WASM_PAGE).unwrap();
         }
         let grown = memory_sizes(&slot);
-        scribble(&layout, &slot, 0x3c);
+        overwrite(&layout, &slot, 0x3c);
         let outcome = fail_nth(nth, libc::ENOMEM, || slot.reset());
         if outcome.failed.is_none() {
             outcome.value.unwrap();
@@ -277,7 +277,7 @@ fn a_reset_of_several_memories_that_fails_at_every_step_never_shows_old_bytes() 
         for index in 0..3 {
             slot.grow_memory(index, 4 * WASM_PAGE).unwrap();
         }
-        scribble(&layout, &slot, 0x3c);
+        overwrite(&layout, &slot, 0x3c);
         let outcome = fail_from(from, libc::ENOMEM, || slot.reset());
         if outcome.failed.is_none() {
             assert_eq!(from, 4);

@@ -158,9 +158,9 @@ fn a_slot_costs_four_maps_at_most() {
         };
         budget("fresh");
         for slot in &mut slots {
-            scribble(&layout, slot, 1);
+            overwrite(&layout, slot, 1);
             slot.grow_memory(0, 16 * WASM_PAGE).unwrap();
-            scribble(&layout, slot, 2);
+            overwrite(&layout, slot, 2);
         }
         budget("grown and written");
         for slot in &mut slots {
@@ -169,7 +169,7 @@ fn a_slot_costs_four_maps_at_most() {
         budget("reset");
         for slot in &mut slots {
             slot.grow_memory(0, 2 * WASM_PAGE).unwrap();
-            scribble(&layout, slot, 3);
+            overwrite(&layout, slot, 3);
         }
         budget("used again");
         drop(slots);

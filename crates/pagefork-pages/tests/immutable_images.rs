@@ -45,7 +45,7 @@ fn nothing_can_write_cut_or_grow_an_image() {
 
     // And what slots do stays in the slots.
     let slot = spawn(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap();
-    scribble(&layout, &slot, 0xdd);
+    overwrite(&layout, &slot, 0xdd);
     let mut read = vec![0; bytes.len()];
     image.read(extent.start, &mut read).unwrap();
     assert!(read == bytes);
@@ -63,7 +63,7 @@ fn a_file_of_ours_is_an_image() {
     let at = (extent.start - layout.stack.start) as usize;
     assert!(contents(&layout, &slot)[at..at + bytes.len()] == bytes[..]);
     assert_as_image(&layout, &slot, 2 * WASM_PAGE);
-    scribble(&layout, &slot, 0);
+    overwrite(&layout, &slot, 0);
     slot.reset().unwrap();
     assert_as_image(&layout, &slot, 2 * WASM_PAGE);
     drop(slot);

@@ -84,7 +84,7 @@ fn twenty_thousand_images_take_few_descriptors_and_maps() {
 
         for (slot, bytes) in &mut slots {
             assert!(memory(slot, bytes.len()) == bytes[..]);
-            scribble(&layout, slot, 0x77);
+            overwrite(&layout, slot, 0x77);
             slot.reset_for(Owner(7)).unwrap();
             assert_as_image(&layout, slot, 4 * WASM_PAGE);
         }
@@ -160,7 +160,7 @@ fn nothing_can_write_cut_or_grow_images_that_share() {
 
         // What slots do stays in the slots.
         let slot = slot(&layout, &first, ResetKind::Discard);
-        scribble(&layout, &slot, 0xdd);
+        overwrite(&layout, &slot, 0xdd);
         let mut read = vec![0; bytes.len()];
         first.read(layout.base, &mut read).unwrap();
         assert!(read == bytes);

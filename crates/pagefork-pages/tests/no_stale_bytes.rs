@@ -26,7 +26,7 @@ fn image_no_image_and_other_image_in_every_order() {
                     let mut slot = spawn(&layout, image, *size, 8 * WASM_PAGE).unwrap();
                     assert_as_image(&layout, &slot, *size);
                     slot.grow_memory(0, 6 * WASM_PAGE).unwrap();
-                    scribble(&layout, &slot, 0xa5);
+                    overwrite(&layout, &slot, 0xa5);
                 }
             }
         }
@@ -41,7 +41,7 @@ fn a_reset_brings_every_byte_of_the_image_back_and_zeros_elsewhere() {
         let mut slot = spawn(&layout, &image, WASM_PAGE, 64 * WASM_PAGE).unwrap();
         for growth in [WASM_PAGE, 2 * WASM_PAGE, 64 * WASM_PAGE] {
             slot.grow_memory(0, growth).unwrap();
-            scribble(&layout, &slot, 0xff);
+            overwrite(&layout, &slot, 0xff);
             slot.reset().unwrap();
             assert_as_image(&layout, &slot, WASM_PAGE);
             // Not by `Image::read` alone: against the bytes that were given.
@@ -60,7 +60,7 @@ fn grow_drop_and_reuse_smaller_leaves_nothing_readable_past_the_end() {
     for small in [0, PAGE, WASM_PAGE] {
         let mut slot = spawn(&layout, &image, WASM_PAGE, 1 << 30).unwrap();
         slot.grow_memory(0, 256 * WASM_PAGE).unwrap();
-        scribble(&layout, &slot, 0x77);
+        overwrite(&layout, &slot, 0x77);
         drop(slot);
         let mut slot = spawn(&layout, &image, small, 1 << 30).unwrap();
         for past in [0, 1, PAGE - 1, PAGE, WASM_PAGE, 255 * WASM_PAGE, 256 * WASM_PAGE] {
@@ -80,7 +80,7 @@ fn growth_after_a_reset_uncovers_zeros() {
     for _ in 0..3 {
         slot.grow_memory(0, 16 * WASM_PAGE).unwrap();
         assert_as_image(&layout, &slot, 16 * WASM_PAGE);
-        scribble(&layout, &slot, 0x99);
+        overwrite(&layout, &slot, 0x99);
         slot.reset().unwrap();
     }
 }
@@ -92,7 +92,7 @@ fn slots_of_one_image_do_not_see_each_other() {
     let slots: Vec<Slot> =
         (0..8).map(|_| spawn(&layout, &image, WASM_PAGE, WASM_PAGE).unwrap()).collect();
     for (index, slot) in slots.iter().enumerate() {
-        scribble(&layout, slot, index as u8);
+        overwrite(&layout, slot, index as u8);
     }
     for (index, slot) in slots.iter().enumerate() {
         assert!(contents(&layout, slot).iter().all(|&byte| byte == index as u8));
@@ -121,7 +121,7 @@ fn a_sparse_image_is_whole_with_its_holes() {
         let at = (at - layout.stack.start) as usize;
         assert!(found[at..at + run.len()] == run[..]);
     }
-    scribble(&layout, &slot, 0xcc);
+    overwrite(&layout, &slot, 0xcc);
     slot.reset().unwrap();
     assert_as_image(&layout, &slot, 48 * MIB);
 }

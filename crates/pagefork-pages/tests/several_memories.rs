@@ -175,7 +175,7 @@ fn a_reset_brings_every_memory_back() {
         for index in (0..4).filter(|index| grown >> index & 1 == 1) {
             slot.grow_memory(index, SIZES[index].maximum).unwrap();
         }
-        scribble(&layout, &slot, 0xd1);
+        overwrite(&layout, &slot, 0xd1);
         slot.reset().unwrap();
         assert_as_image_with(&layout, &slot, &initial());
         for (index, size) in SIZES.iter().enumerate() {

@@ -407,7 +407,7 @@ fn a_part_of_a_page_is_not_accessible_from_the_start() {
                 case.assert_bounded(&slot, &strategies, &what);
                 slot.enter();
                 case.assert_growth_is_zero(&mut slot, &what);
-                scribble(&case.layout, &slot, 0x5c);
+                overwrite(&case.layout, &slot, 0x5c);
                 slot.reset_for(OWNER).unwrap();
                 case.assert_fresh(&slot, &strategies, &what);
             }
@@ -421,7 +421,7 @@ fn a_slot_that_was_filled_again_has_no_resident_and_no_written_pages() {
     let case = Case::new("dense", layout(), Arc::clone(&image), (WASM_PAGE, 16 * WASM_PAGE));
     let mut slot = case.spawn(&strategies(ResetKind::Scan));
     slot.enter();
-    scribble(&case.layout, &slot, 7);
+    overwrite(&case.layout, &slot, 7);
     slot.reset_for(OWNER).unwrap();
     assert!(slot.resident() > 0 && slot.written() > 0);
     slot.reset_to(&image, &case.sizes, OWNER).unwrap();

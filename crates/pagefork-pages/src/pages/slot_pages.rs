@@ -464,6 +464,7 @@ impl SlotPages {
 
     /// Slot offsets of all that is accessible, ascending: from the stack to the end
     /// of the first memory, then each further memory.
+    #[cfg(any(debug_assertions, feature = "testing"))]
     pub(crate) fn accessible_parts(&self) -> Vec<Range<u64>> {
         let end = |index: usize| self.zones.memories[index].start + self.accessible(index);
         let first = if self.memories.is_empty() { self.zones.base } else { end(0) };

@@ -19,6 +19,7 @@ use crate::strategy::stack::{Owner, Stack};
 use crate::strategy::writers::{ExternalWriter, Writers};
 
 /// What tests do to slots and ask of them.
+#[cfg(any(debug_assertions, feature = "testing"))]
 mod audit;
 
 /// The address space of one instance, filled from an image.

@@ -23,7 +23,7 @@ pub enum ResetKind {
     Scan,
     /// As `Scan`, but without the scan if no page fault was counted since the last
     /// reset. It relies on [`Slot::enter`](crate::Slot::enter) and
-    /// [`Slot::note_view`](crate::Slot::note_view), and keeps huge pages out.
+    /// [`Slot::note_external_writer`](crate::Slot::note_external_writer), and keeps huge pages out.
     Resident,
     /// No copy-on-write: the image is copied in, and what differs is restored. For
     /// tiny images, and where copy-on-write is switched off.

@@ -128,7 +128,7 @@ pub fn assert_as_image_with(layout: &SlotLayout, slot: &Slot, sizes: &[u64]) {
 }
 
 /// Overwrites all that is accessible.
-pub fn scribble(layout: &SlotLayout, slot: &Slot, byte: u8) {
+pub fn overwrite(layout: &SlotLayout, slot: &Slot, byte: u8) {
     for part in parts(layout, &memory_sizes(slot)) {
         let from = slot.start().wrapping_add(part.start as usize);
         // SAFETY: as in `contents`.
