@@ -89,13 +89,13 @@ pub(crate) enum Handle {
     Socket(Socket),
     Directory {
         dir: Arc<Dir>,
-        listing: Box<Listing>,
+        listing: Listing,
     },
 }
 
 impl Handle {
     pub(crate) fn directory(dir: Arc<Dir>) -> Handle {
-        Handle::Directory { dir, listing: Box::default() }
+        Handle::Directory { dir, listing: Listing::default() }
     }
 
     /// The handle for a file just opened, and its type.
