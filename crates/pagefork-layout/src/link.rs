@@ -30,7 +30,7 @@ pub struct LinkLayout {
     globals: u32,
     /// Cells through which host and guest pass arguments and results to each
     /// other, and functions the results that do not fit registers. Nothing stays
-    /// in them: whoever is called reads its arguments before it calls on, and results
+    /// in them: the callee reads its arguments before it calls on, and results
     /// for a suspended instance are [saved](crate::state::save).
     pub cells: u32,
     /// How many cells there are.

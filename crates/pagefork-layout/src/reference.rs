@@ -3,7 +3,7 @@
 /// A function reference as it lies in tables, globals and registers:
 /// `ordinal << 32 | (index + 1)`; zero is null.
 ///
-/// Ordinal 0 means "the owner of whatever contains this word": the instance
+/// Ordinal 0 means "the owner of what contains this word": the instance
 /// whose table, global or frame it is. So an image made at compile time is valid
 /// in any slot. Any other ordinal names an instance of the same store, or
 /// [`HOST_ORDINAL`].

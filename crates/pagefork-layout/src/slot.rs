@@ -128,7 +128,7 @@ pub struct MemoryPlace {
 }
 
 impl MemoryPlace {
-    /// The largest size of the memory in wasm pages, whatever its module says.
+    /// The largest size that the memory can have, in wasm pages; its module may declare less.
     pub const fn pages_max(&self) -> u64 {
         self.reservation / WASM_PAGE_SIZE
     }

@@ -49,7 +49,7 @@ pub struct StateLayout {
 }
 
 impl StateLayout {
-    /// The state zone of a module whose instances have so many cells.
+    /// The state zone of a module whose instances have `cell_count` cells.
     ///
     /// # Errors
     /// The zone's size in bytes, if it is beyond 256 MiB.

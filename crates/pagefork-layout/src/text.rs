@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 /// Text out of a module as a part of one line for people: names of functions, imports
 /// and exports, paths in debug information.
 ///
-/// Such text is whatever the module's author wants it to be. Displayed, it has no
+/// The module's author chooses such text freely. Displayed, it has no
 /// character that ends a line, moves a cursor or turns the direction of writing: those
 /// are escaped as in Rust's literals. Only [`OneLine::SIZE_MAX`] bytes are shown; of
 /// longer text the start, and how long it is. With `{:?}` it stands in quotes, in which

@@ -7,8 +7,8 @@ use rayon::ThreadPoolBuilder;
 
 /// Does work that is shared out by rayon, on all threads of its current pool.
 ///
-/// A process that was forked has none of the threads of rayon's own pool, and whoever waited
-/// for them would wait for ever. So it gets a pool for each piece of work.
+/// A forked process has none of the threads of rayon's own pool, so work that waits for them never
+/// ends. There each piece of work gets a pool of its own.
 pub(crate) fn on_all<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     /// The process that uses rayon's own pool, or 0.
     static USER: AtomicU32 = AtomicU32::new(0);

@@ -19,7 +19,7 @@
 //!  32  offset of the text: u64            128
 //! ```
 //!
-//! The hashes find damage, not malice: whoever writes a file can hash it too.
+//! The hashes find damage, not malice: an attacker who writes a file can hash it too.
 //! A code image is machine code, and as trusted as any executable; what is
 //! checked beyond the hashes keeps mistakes from becoming more than errors.
 
@@ -74,7 +74,7 @@ const HEADER_SIZE: usize = 128;
 const VERSIONS_END: usize = 16;
 const TEXT_HASH: Range<usize> = 64..96;
 const HEAD_HASH: Range<usize> = 96..128;
-/// Nobody's version is longer.
+/// Longer versions are refused.
 const VERSION_SIZE_MAX: u64 = 256;
 /// Modules are at most as large, and so is what they declare.
 const MANIFEST_SIZE_MAX: u64 = 1 << 30;
@@ -414,7 +414,7 @@ fn head_hash(header: &[u8], rest: &[u8]) -> blake3::Hash {
     add(blake3::Hasher::new().update(&header[..HEAD_HASH.start]), rest).finalize()
 }
 
-/// Hashes bytes, on all threads where they are so many that it pays.
+/// Hashes bytes, on all threads if they are [`MANY`].
 fn add<'a>(hasher: &'a mut blake3::Hasher, bytes: &[u8]) -> &'a mut blake3::Hasher {
     match bytes.len() < MANY {
         true => hasher.update(bytes),

@@ -90,8 +90,8 @@ impl Translator<'_> {
         self.b.use_var(self.addressing.base)
     }
 
-    /// To be said after every call, in the block that it returns to: the instance
-    /// may lie elsewhere now.
+    /// Reads the base again. Call it after every call, in the block that the call returns
+    /// to: the instance may lie elsewhere now.
     pub(crate) fn forget_addresses(&mut self) {
         let base = self.b.ins().get_pinned_reg(types::I64);
         self.b.def_var(self.addressing.base, base);
