@@ -35,7 +35,7 @@ pub(crate) fn makers<'a>(
     sides.iter().map(make).collect()
 }
 
-/// Measures on so many threads at a time, one column after the other and again, and
+/// Measures on this many threads at a time, one column after the other and again, and
 /// adds a line: the wall-clock time of one iteration, as a thread sees it.
 pub(crate) fn contest(grid: &mut Grid, name: &str, size: Size, threads: u32, makers: &[Maker<'_>]) {
     let (rounds, duration) = match size {

@@ -41,7 +41,7 @@ pub fn run(size: Size) -> Report {
     grid.what = format!("{live} live instances of a small module, {WRITTEN} pages written each");
     for (i, (name, unit)) in LINES.iter().enumerate() {
         let cells = columns.iter().copied().zip(results.iter().map(|numbers| vec![numbers[i]]));
-        // Where fewer is no goal, nobody loses.
+        // Where fewer is no goal, neither side loses.
         grid.add(name, *unit, cells.collect()).alone = *unit == Unit::Count;
     }
     if size == Size::Large {
@@ -153,7 +153,7 @@ fn live(column: &str, count: u32) -> String {
 }
 
 /// Memory that a virtual machine has from its host by now. Once it is dropped, the kernel
-/// hands out its pages next; those that nobody asks for soon may go back to the host.
+/// hands out its pages next; those that are not asked for soon may go back to the host.
 fn written() -> Vec<u8> {
     /// No machine's pages are smaller.
     const PAGE: usize = 4096;

@@ -87,7 +87,7 @@ impl Grid {
         line
     }
 
-    /// Measures the contestants in turn, sample by sample, so that whatever else the
+    /// Measures the contestants in turn, sample by sample, so that what else the
     /// machine does meets all of them, and adds the line. Every iteration must
     /// return `expected`.
     ///
@@ -214,7 +214,7 @@ impl Line {
     }
 }
 
-/// The sample that so many per cent of them do not exceed; `None` of none.
+/// The sample that this percentage of them does not exceed; `None` of none.
 pub fn percentile(samples: &[f64], percent: usize) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

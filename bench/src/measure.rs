@@ -110,7 +110,7 @@ impl Effort {
     }
 }
 
-/// Measures both sides in turn, sample by sample, so that whatever else the
+/// Measures both sides in turn, sample by sample, so that what else the
 /// machine does meets both. Every iteration must return `expected`.
 ///
 /// # Panics

@@ -19,7 +19,7 @@ impl Pages {
     /// The request calls a function that does nothing.
     pub(crate) const NONE: Self = Self::row(0);
 
-    /// So many pages, one after the other.
+    /// This many pages, one after the other.
     pub(crate) const fn row(count: u32) -> Self {
         Self { first: 0, count, step: 1 }
     }
@@ -216,7 +216,7 @@ impl Shape {
     }
 }
 
-/// Adds `run` to a program that somebody else wrote, as its last function and its
+/// Adds `run` to a third-party program, as its last function and its
 /// last export; it uses the program's memory.
 ///
 /// # Panics

@@ -17,7 +17,7 @@ const MODULES: u32 = 50;
 const FIRST: [(&str, u32); 2] = [("nop", 0), ("1 page written", 1)];
 
 /// Times a new store, an instance, a call and dropping all: of modules of several
-/// kinds, and with so many pages written.
+/// kinds, and with this many pages written.
 pub fn run(size: Size) -> Report {
     let engines = Engines::new(LIVE + 100);
     let mut grid = Grid::new("new store, instance, call, drop", 1, Engines::columns());
@@ -75,7 +75,7 @@ fn other_pages(size: Size) -> Grid {
 }
 
 /// Times the same on Pagefork's side alone, with every way of resetting: a small memory
-/// and the usual one, and with so many pages written.
+/// and the usual one, and with this many pages written.
 pub fn strategies(size: Size) -> Report {
     let engines = Engines::new(1);
     let ours = STRATEGIES.len();
@@ -105,7 +105,7 @@ pub fn strategies(size: Size) -> Report {
 }
 
 /// Repeats on Pagefork's side alone what a profiler is to look at: requests that write
-/// so many pages, after one that wrote more; in cold slots, if asked.
+/// this many pages, after one that wrote more; in cold slots, if asked.
 pub fn spin(pages: u32, before: u32, requests: u32, cold: bool) {
     let (engines, wasm) = (Engines::new(1), Shape::usual().wasm());
     let sides = if cold { engines.cold(&wasm) } else { engines.sides(&wasm) };

@@ -176,7 +176,7 @@ fn add(report: &mut Report, other: Report) {
 /// line before and lines after each.
 ///
 /// # Errors
-/// If the library is missing, or nobody reads the output.
+/// If the library is missing, or the output is closed.
 pub fn work(seeds: Range<u64>, features: FeatureSet) -> Result<(), String> {
     let library = Library::open()?;
     let engines = [0, 1, 2, 3].map(Engines::for_seed);

@@ -190,7 +190,7 @@ fn generate(
     random: &mut Random,
 ) -> Option<Source> {
     // Some combinations of proposals and imports fail assertions of the generator's
-    // own, which is nobody's fault here.
+    // own, which is no fault here.
     let module = catch_unwind(|| wasm_smith::Module::new(config, &mut Unstructured::new(bytes)));
     let mut module = module.ok()?.ok()?;
     let fuel = module.ensure_termination(fuel).ok()?;

@@ -71,7 +71,7 @@ pub fn run(data: &[u8]) {
 
 /// What a module computes does not depend on who was in its slots before, nor on how
 /// they were reset: three stores, one after the other, agree on everything. Each slot is
-/// as its image when it is handed out, whatever the random guests and the host did, and
+/// as its image when it is handed out, after all that the random guests and the host did, and
 /// again after it was overwritten all over.
 pub fn reset_store(data: &[u8]) {
     let Some((choice, data)) = data.split_first() else {

@@ -21,10 +21,10 @@ const PAGE: u64 = 4096;
 /// Of each memory.
 const RESERVED: u64 = 1024 * PAGE;
 
-/// At most so many runs, each with a reset at its end, are made of an input.
+/// At most this many runs, each with a reset at its end, are made of an input.
 const RUNS_MAX: u32 = 64;
 
-/// At most so many changes are made in a run.
+/// At most this many changes are made in a run.
 const CHANGES_MAX: u32 = 12;
 
 /// Slots with strategies that the input chooses go through runs and resets that it
@@ -49,9 +49,9 @@ static STAGES: LazyLock<Vec<Stage>> = LazyLock::new(|| [0, 1, 3].map(stage).into
 struct Actor {
     slot: Slot,
     model: Model,
-    /// Whether somebody may write to it unannounced.
+    /// Whether it may be written to unannounced.
     viewed_for_good: bool,
-    /// Whether whoever runs has said so.
+    /// Whether the running side has said so.
     announced: bool,
     /// Places that some runs write and no others.
     haunts: Vec<u64>,
@@ -85,7 +85,7 @@ struct Play<'a, 'b> {
     stage: &'static Stage,
     /// None is missing but while it is used.
     actors: Vec<Option<Box<Actor>>>,
-    /// Of sixteen runs, so many write only where others have written.
+    /// Of sixteen runs, this many write only where others have written.
     calm: u8,
 }
 
@@ -114,7 +114,7 @@ impl<'a, 'b> Play<'a, 'b> {
                 break;
             }
             let index = self.u.choose_index(self.actors.len())?;
-            let mut actor = self.actors[index].take().expect("nobody else uses it");
+            let mut actor = self.actors[index].take().expect("nothing else uses it");
             actor = self.run(actor)?;
             self.actors[index] = Some(self.end(actor)?);
         }
@@ -399,7 +399,7 @@ impl Actor {
                 assert!(!accessible(&self.slot, beyond), "{past:#x} past its end: {self:?}");
             }
         }
-        // Nobody writes what is accessible beyond a memory.
+        // Nothing writes what is accessible beyond a memory.
         for range in self.model.ranges_of(&open) {
             for run in if all { vec![range] } else { populated(&self.slot, range) } {
                 let (found, wanted) = (bytes(&self.slot, run.clone()), self.model.get(run.clone()));
@@ -460,7 +460,7 @@ enum Change {
         memory: usize,
         size: u64,
     },
-    /// The kernel writes, asked by whoever runs.
+    /// The kernel writes, asked by the running side.
     Kernel {
         at: u64,
         bytes: Vec<u8>,
@@ -764,7 +764,7 @@ fn stage(memories: u64) -> Stage {
     Stage { zones, images }
 }
 
-/// An image that somebody with the descriptor could still cut short: no strategy
+/// An image that a holder of the descriptor could still cut short: no strategy
 /// may read it in place.
 fn file_image(extent: Range<u64>, bytes: &[u8]) -> Arc<Image> {
     let path = std::env::temp_dir().join(format!(
@@ -797,7 +797,7 @@ fn fresh_bytes(image: &Image, range: Range<u64>) -> Vec<u8> {
 /// Accessible bytes of a slot, in place.
 fn bytes(slot: &Slot, range: Range<u64>) -> &[u8] {
     let from = slot.start().wrapping_add(range.start as usize);
-    // SAFETY: callers ask for what is accessible, and nobody writes meanwhile.
+    // SAFETY: callers ask for what is accessible, and nothing writes meanwhile.
     unsafe { std::slice::from_raw_parts(from, (range.end - range.start) as usize) }
 }
 

@@ -44,7 +44,7 @@ pub trait Subject {
     fn grow_table(&mut self, table: &Self::Item, ty: ValType, delta: u64, value: Value) -> bool;
     /// A memory's bytes.
     fn memory(&mut self, memory: &Self::Item) -> &mut [u8];
-    /// Makes a memory larger by so many wasm pages; whether that was possible.
+    /// Makes a memory larger by this many wasm pages; whether that was possible.
     fn grow_memory(&mut self, memory: &Self::Item, delta: u64) -> bool;
 }
 
@@ -92,7 +92,7 @@ pub type Outcome = Result<Vec<Value>, Failure>;
 pub enum Failure {
     /// A trap of this kind.
     Trap(&'static str),
-    /// An exception that nobody caught, and what it carries.
+    /// An uncaught exception, and what it carries.
     Exception(Vec<Value>),
     /// The error of a host function.
     Host,

@@ -111,7 +111,7 @@ fn lanes(random: &mut Random, count: u32, mut lane: impl FnMut(&mut Random) -> u
         .fold(0, |bits, i| bits | (u128::from(lane(random)) & ((1 << width) - 1)) << (i * width))
 }
 
-/// An integer of so many bits, zero-extended.
+/// An integer of this many bits, zero-extended.
 fn integer(random: &mut Random, bits: u32) -> u64 {
     let mask = u64::MAX >> (64 - bits);
     let value = match random.below(8) {

@@ -1,4 +1,4 @@
-//! Whatever is given as a module or as an import: a clear error or a working
+//! For anything given as a module or as an import: a clear error or a working
 //! instance, never a panic, and nothing left behind.
 
 use std::fs;

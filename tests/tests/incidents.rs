@@ -208,7 +208,7 @@ fn cve_2022_23636_a_spawn_that_failed_leaves_no_reference_to_a_successor() {
         }
     }
     let value = reference.data(&store).unwrap();
-    assert_eq!(value.downcast_ref(), Some(&7u8), "nobody dropped it on the way");
+    assert_eq!(value.downcast_ref(), Some(&7u8), "it was not dropped on the way");
 }
 
 /// Expressions whose operand in memory is narrower than the register that it is
@@ -449,7 +449,7 @@ fn a_late_interrupt_hits_nobody() {
         assert_eq!(trap_code(&error), TrapCode::Interrupt);
         assert_eq!(short.call(&mut store, 10).unwrap(), 0);
     }
-    // A handle outlives its store, whose address is somebody else's by then.
+    // A handle outlives its store, whose address is another's by then.
     drop(store);
     let (mut store, instance) = spawn(
         &Engine::default(),

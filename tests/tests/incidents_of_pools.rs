@@ -211,7 +211,7 @@ fn wasmtime_13070_and_12888_what_could_not_be_reset_is_not_handed_out() {
             assert!(pages(&store) == fresh, "{what}: after a reset");
             load.call(&mut store, 0).unwrap();
 
-            // And when it is dropped instead, whoever comes next knows nothing of it.
+            // And when it is dropped instead, the next tenant sees nothing of it.
             fail(&mut || store.reset(()).is_ok());
             drop(store);
             let (mut store, instance) = pre.spawn(()).unwrap();
@@ -393,7 +393,7 @@ fn cve_2026_27195_a_half_run_call_is_no_matter_to_the_next_tenant() {
     }
 }
 
-/// A release that fails is made good later, by whoever gives address space back next.
+/// A release that fails is made good later, when address space is next given back.
 #[test]
 fn a_slot_that_could_not_be_released_is_released_later() {
     in_own_process("a_slot_that_could_not_be_released_is_released_later", || {

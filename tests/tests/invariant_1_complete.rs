@@ -19,7 +19,7 @@ struct Data {
 }
 
 /// What is defined: by the guest itself, or by the host and imported. The second
-/// table has so much room that it lies in pages of its own.
+/// table has room enough that it lies in pages of its own.
 const OWN: &str = r#"
     (memory $m (export "memory") 1 40)
     (table $tf (export "functions") 6 1000 funcref)
@@ -267,7 +267,7 @@ fn copy_pages(source: &Store<Data>, target: &mut Store<Data>) {
         let start = from.layout.tables.start as usize;
         let length = from.base + size - from.start - start;
         // SAFETY: both ranges are accessible zones of different slots, which
-        // nobody uses meanwhile: the stores are borrowed.
+        // nothing uses meanwhile: the stores are borrowed.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 std::ptr::with_exposed_provenance::<u8>(from.start + start),

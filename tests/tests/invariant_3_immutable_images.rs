@@ -1,5 +1,5 @@
 //! Images are immutable: what one instance writes shows in no other, now or
-//! later, and nobody who gets at an image's descriptor can change it.
+//! later, and no holder of an image's descriptor can change it.
 
 mod common;
 
@@ -178,7 +178,7 @@ fn an_images_descriptor_gives_nobody_a_way_to_change_it() {
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
 
     let descriptors = image_descriptors("sealed_image");
-    assert_eq!(descriptors.len(), 1, "one image, whatever the number of instances");
+    assert_eq!(descriptors.len(), 1, "one image for all instances");
     for path in &descriptors {
         let read_only = File::open(path).unwrap();
         let all = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
@@ -186,7 +186,7 @@ fn an_images_descriptor_gives_nobody_a_way_to_change_it() {
         let seals = unsafe { libc::fcntl(read_only.as_raw_fd(), libc::F_GET_SEALS) };
         assert_eq!(seals & all, all, "seals {seals:#x}");
 
-        // A memfd can be opened for writing by whoever sees it in /proc.
+        // Any process that sees a memfd in /proc can open it for writing.
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let size = file.metadata().unwrap().len();
         let refused = |what: &str, result: io::Result<()>| {

@@ -1,5 +1,5 @@
 //! When a slot is handed out again, every zone but link and stack is as it was the
-//! first time, byte by byte, whatever the tenant before, the host, other threads and
+//! first time, byte by byte, after all that the tenant before, the host, other threads and
 //! the kernel did to it; and the stack shows no other tenant's bytes.
 
 mod common;
@@ -383,7 +383,7 @@ fn a_slot_that_is_not_as_its_image_is_not_handed_out_by_an_engine_for_tests() {
 }
 
 /// A host function may leave its guest's store to another thread for a while. What that makes
-/// is written by the guest afterwards, on the guest's own thread, which nobody says then.
+/// is written by the guest afterwards, on the guest's own thread, and no call announces that.
 #[test]
 fn instances_that_a_host_function_makes_on_another_thread_are_restored() {
     type Job = Box<dyn FnOnce() + Send>;

@@ -1,5 +1,5 @@
 //! A fault is a trap only if a guest's own instruction meets a guard of its own
-//! group. Whatever else faults goes to whoever handled the signal before, which
+//! group. Every other fault goes to the previous handler of the signal, which
 //! ends the process unless the embedder knows better.
 
 mod common;

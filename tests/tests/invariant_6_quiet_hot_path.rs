@@ -1,5 +1,5 @@
 //! Spawn, call and reset of a warm slot map nothing, unmap nothing, protect nothing
-//! unless a memory has grown under `Mprotect`, allocate nothing, and wait for nobody:
+//! unless a memory has grown under `Mprotect`, allocate nothing, and wait for no other thread:
 //! under every strategy but `Remap`.
 //!
 //! A filter of system calls ends a process that makes one it may not make. A lock that
@@ -151,7 +151,7 @@ fn in_child(body: impl FnOnce()) -> i32 {
     // SAFETY: the caller's process has no other thread that could hold a lock for ever.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // Whatever hangs comes to an end.
+        // A child that hangs is ended.
         // SAFETY: ends this child alone.
         unsafe { libc::alarm(100) };
         let ended = catch_unwind(AssertUnwindSafe(body)).is_ok();
@@ -258,7 +258,7 @@ fn a_warm_spawn_call_and_reset_allocate_nothing() {
     }
 }
 
-/// The filter does what is said of it: whoever maps, or protects, is found.
+/// The filter works: a map or a change of protection is found.
 #[test]
 fn what_maps_or_protects_is_noticed() {
     in_own_process("what_maps_or_protects_is_noticed", || {

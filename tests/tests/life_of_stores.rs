@@ -1,6 +1,6 @@
-//! Stores that live on: whatever is done to a store and in whatever order, its memories, its
+//! Stores that live on: after all that is done to a store, in any order, its memories, its
 //! table and its global are what a model of plain bytes says, which knows nothing of pages,
-//! slots and resets. So also when it is reset, brought back to a snapshot, grown by whoever,
+//! slots and resets. So also when it is reset, brought back to a snapshot, grown by guest or host,
 //! moved to another thread, or followed by another tenant's store in the same slot.
 
 use pagefork::{
@@ -51,7 +51,7 @@ const GUEST: &str = r#"(module
         (global.set $number (i32.add (global.get $number) (local.get 0)))
         (drop (table.grow (ref.func $write) (i32.const 2)))))"#;
 
-/// A module that imports the first memory, when that has so many pages at least.
+/// A module that imports the first memory, when that has at least this many pages.
 fn importer_text(pages: u64) -> String {
     let last = pages * WASM_PAGE - 4;
     format!(

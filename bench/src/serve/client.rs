@@ -28,7 +28,7 @@ impl Load {
     }
 }
 
-/// Sends requests on so many connections, on each the next when the last is answered.
+/// Sends requests on this many connections: on each the next when the last is answered.
 pub(super) fn load(
     address: SocketAddr,
     connections: usize,

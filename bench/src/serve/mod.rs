@@ -218,7 +218,7 @@ impl Drop for Running {
 pub fn part(backend: &str, guest: &str, length: usize) {
     let server = server(backend, guest, length);
     println!("{}", server.address());
-    std::io::stdout().flush().expect("somebody reads it");
+    std::io::stdout().flush().expect("standard output is open");
     let _ = std::io::stdin().lock().lines().count();
     server.stop_handle().stop();
     server.wait();
@@ -263,7 +263,7 @@ impl Handler for Native {
         let mut fields = HeaderMap::new();
         fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html"));
         response.start(StatusCode::OK, fields);
-        // Whoever has gone does not miss it.
+        // The other side may be gone, which is no failure.
         let _ = response.write(&self.0);
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Handler for Program {
         }
         drop(store);
         let mut answer = CgiOutput::new(response.clone());
-        // Whoever has gone does not miss it.
+        // The other side may be gone, which is no failure.
         let _ = answer.write(&output.contents());
         answer.end().map(|_| ())
     }

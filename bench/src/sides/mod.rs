@@ -46,7 +46,7 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// Pagefork with nothing set, and every setting of wasmtime, for so many
+    /// Pagefork with nothing set, and every setting of wasmtime, for this many
     /// instances at a time.
     #[cfg_attr(not(feature = "peer"), expect(unused_variables, reason = "pagefork has no bound"))]
     pub(crate) fn new(live_max: u32) -> Self {
@@ -172,7 +172,7 @@ pub(crate) fn contestants<'a, Work: FnMut() -> u64 + 'a>(
         .collect()
 }
 
-/// A module on the side of that column alone, for so many instances at a time.
+/// A module on the side of that column alone, for this many instances at a time.
 ///
 /// # Panics
 /// If there is no such column.

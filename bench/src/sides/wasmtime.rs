@@ -37,7 +37,7 @@ impl Setting {
         }
     }
 
-    /// An engine for so many instances at a time.
+    /// An engine for this many instances at a time.
     pub(crate) fn engine(self, live_max: u32) -> Engine {
         Engine::new(&self.config(live_max)).expect("this machine runs guests")
     }

@@ -98,7 +98,7 @@ impl Library {
     /// Takes the text out of an error, which goes.
     ///
     /// # Safety
-    /// The error is one, and nobody else's.
+    /// The error is one, and the caller's alone.
     unsafe fn error_text(&self, error: *mut ErrorHandle) -> String {
         let mut bytes = Bytes { size: 0, data: ptr::null_mut() };
         // SAFETY: by this function's contract the error is ours; its text is copied before it
@@ -111,7 +111,7 @@ impl Library {
     }
 
     /// # Safety
-    /// The bytes are as the library made them, and nobody else's.
+    /// The bytes are as the library made them, and the caller's alone.
     unsafe fn text(&self, mut bytes: Bytes) -> String {
         // SAFETY: by this function's contract the library made the bytes.
         let text = unsafe { std::slice::from_raw_parts(bytes.data, bytes.size) };
@@ -124,7 +124,7 @@ impl Library {
     /// Whether there was no error; an error goes.
     ///
     /// # Safety
-    /// The error is null, or one and nobody else's.
+    /// The error is null, or one that is the caller's alone.
     unsafe fn succeeded(&self, error: *mut ErrorHandle) -> bool {
         if !error.is_null() {
             // SAFETY: by this function's contract the error is ours.
@@ -210,7 +210,7 @@ impl Drop for Peer {
 }
 
 /// # Safety
-/// `data` came out of a box of this type, and nobody else has it.
+/// `data` came out of a box of this type, and nothing else has it.
 unsafe extern "C" fn drop_box<T>(data: *mut c_void) {
     // SAFETY: by this function's contract it is from such a box, and ours alone.
     drop(unsafe { Box::from_raw(data.cast::<T>()) });
@@ -293,7 +293,7 @@ impl Engine for Peer {
         let (library, module) = (self.library, self.module);
         let mut types = ImportTypes { size: 0, data: ptr::null_mut() };
         let mut access = self.subject();
-        // SAFETY: the module is one; so many types are there, and they stay until
+        // SAFETY: the module is one; that many types are there, and they stay until
         // the list is deleted, after their last use.
         unsafe {
             (library.api.wasmtime_module_imports)(module, &mut types);
@@ -313,8 +313,8 @@ impl Engine for Peer {
         let mut instance = InstanceHandle::default();
         let mut trap = ptr::null_mut();
         let context = access.context;
-        // SAFETY: module and context are there, so many imports, and room for what
-        // comes of it, which is then nobody else's.
+        // SAFETY: module and context are there, that many imports, and room for what
+        // comes of it, which is then ours alone.
         unsafe {
             let error = (api.wasmtime_instance_new)(
                 context,
@@ -382,7 +382,7 @@ pub struct Access<'a> {
 
 impl Access<'_> {
     fn data(&mut self) -> &mut Data {
-        // SAFETY: every store's data is of this type; whoever has the access has the
+        // SAFETY: every store's data is of this type; access to the store includes the
         // store to itself.
         unsafe { &mut *(self.library.api.wasmtime_context_get_data)(self.context).cast::<Data>() }
     }
@@ -460,7 +460,7 @@ impl Access<'_> {
                 let mut reference = null;
                 let data = ptr::without_provenance_mut(number as usize + 1);
                 let api = &self.library.api;
-                // SAFETY: the data is a number to nobody but us.
+                // SAFETY: the data is a number to us alone.
                 let made = unsafe {
                     (api.wasmtime_externref_new)(self.context, data, None, &mut reference)
                 };
@@ -510,7 +510,7 @@ impl Access<'_> {
     fn payload(&mut self, exception: &Reference) -> Vec<Value> {
         let api = &self.library.api;
         let mut values = Vec::new();
-        // SAFETY: the exception is one of this store, with so many fields.
+        // SAFETY: the exception is one of this store, with that many fields.
         unsafe {
             for i in 0..(api.wasmtime_exnref_field_count)(self.context, exception) {
                 let mut raw = RawValue { kind: 0, of: ValueBits { i32: 0 } };
@@ -551,7 +551,7 @@ impl Access<'_> {
     /// `otherwise`.
     ///
     /// # Safety
-    /// Both are null, or one and nobody else's.
+    /// Both are null, or one that is the caller's alone.
     unsafe fn check(
         &mut self,
         error: *mut ErrorHandle,
@@ -560,7 +560,7 @@ impl Access<'_> {
     ) -> Result<(), Failure> {
         let api = &self.library.api;
         let mut exception = Reference { store: 0, private: [0; 2], pointer: 0 };
-        // SAFETY: by this function's contract error and trap are ours. An exception that nobody
+        // SAFETY: by this function's contract error and trap are ours. An uncaught exception that
         // caught is with the store, which gives it away once.
         unsafe {
             let mut thrown = None;
@@ -626,8 +626,8 @@ impl Subject for Access<'_> {
         let empty = RawValue { kind: 0, of: ValueBits { i32: 0 } };
         let mut results = vec![empty; ty.results().len()];
         let mut trap = ptr::null_mut();
-        // SAFETY: the function is of this store and of this type; so many values are
-        // there, and what comes of it is nobody else's.
+        // SAFETY: the function is of this store and of this type; that many values are
+        // there, and what comes of it is ours alone.
         unsafe {
             let error = (self.library.api.wasmtime_func_call)(
                 self.context,
@@ -711,7 +711,7 @@ impl Subject for Access<'_> {
     fn memory(&mut self, memory: &Item) -> &mut [u8] {
         let memory = memory.other(KIND_MEMORY);
         let api = &self.library.api;
-        // SAFETY: the memory is of this store, where so many bytes are, and nothing
+        // SAFETY: the memory is of this store, where that many bytes are, and nothing
         // runs in it while it is borrowed.
         unsafe {
             let data = (api.wasmtime_memory_data)(self.context, &memory);

@@ -330,7 +330,7 @@ impl Reencode for Calls<'_> {
                     function.instruction(&utils::parse_instruction(self, &mut reader)?);
                 }
                 // In the deterministic profile the former round twice, and in
-                // wasmtime once, whatever its configuration; the last one's operand
+                // wasmtime once, in any configuration; the last one's operand
                 // is out of reach. So something else of the same type.
                 Operator::I32x4RelaxedDotI8x16I7x16AddS
                 | Operator::F32x4RelaxedMadd

@@ -9,7 +9,7 @@ use crate::rewrite::operations::{GROUPS, Group, Needs, SEVEN_BITS, Scalar};
 use crate::value::{Value, interesting};
 
 /// What makes intermediate values visible: a random program drops most of what it
-/// computes, and a wrong value that is dropped is a difference that nobody sees.
+/// computes, and a wrong value that is dropped is a difference that is not seen.
 /// After an operator, a probe mixes the value on top of the stack into a global.
 ///
 /// It also keeps it in a local, and sometimes computes something with such values,
@@ -66,7 +66,7 @@ impl Probes {
             V::I64 => Scalar::I64,
             V::F32 => Scalar::F32,
             V::F64 => Scalar::F64,
-            // Nobody knows which lanes are floats.
+            // Which lanes are floats is not known.
             V::V128 if self.deterministic => Scalar::V128,
             V::V128 | V::Ref(_) => return,
         };

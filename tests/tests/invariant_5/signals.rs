@@ -143,7 +143,7 @@ fn queue(thread: libc::pid_t, signal: libc::c_int, address: usize) {
 }
 
 /// They say nothing about the instruction at which they come, even where it could trap, and
-/// whatever address they give.
+/// with any address.
 #[test]
 fn signals_that_are_sent_while_a_guest_runs_are_no_traps() {
     in_own_process("signals::signals_that_are_sent_while_a_guest_runs_are_no_traps", || {

@@ -1,4 +1,4 @@
-//! A stack that is used up is a trap, whatever uses it up, and as often as it
+//! A stack that is used up is a trap, in every way of using it up, and as often as it
 //! happens.
 
 use pagefork::{Caller, TrapCode};

@@ -372,7 +372,7 @@ impl<T: Default + Send + 'static> Pair<T> {
     pub fn assert_left_as(&self, other: &Store<T>) {
         for store in &self.stores {
             let stale = compare(store, other).expect("the pages of the undisturbed run");
-            assert!(stale.is_empty(), "nobody is suspended");
+            assert!(stale.is_empty(), "no guest is suspended");
         }
     }
 

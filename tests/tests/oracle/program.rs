@@ -1,4 +1,4 @@
-//! Real programs as guests of the oracle: whatever they ask the host for is the
+//! Real programs as guests of the oracle: all that they ask the host for is the
 //! same in every run.
 
 use pagefork::suspend::{self, CallProgress};
@@ -68,7 +68,7 @@ impl Guest for Program {
     }
 }
 
-/// Clocks that advance a little whenever somebody looks, and random numbers that
+/// Clocks that advance a little at each reading, and random numbers that
 /// are as good as the last ones.
 fn define_deterministic(linker: &mut Linker<Host>) -> Result<()> {
     const MODULE: &str = "wasi_snapshot_preview1";

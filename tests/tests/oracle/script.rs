@@ -63,7 +63,7 @@ pub fn run(file: &str, script: &str) -> (Report, Counts, Vec<String>) {
             };
             let suspended = matches!(progress, Ok(CallProgress::Suspended));
             let stale = compared.as_ref().cloned().unwrap_or_default();
-            found.send((suspended, compared)).expect("somebody looks afterwards");
+            found.send((suspended, compared)).expect("the receiver is still there");
             to_there.send((store, stale.clone())).expect("the other runner waits");
             stale
         };
