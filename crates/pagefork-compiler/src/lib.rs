@@ -7,7 +7,7 @@
 //! instances start with.
 //!
 //! Without the feature `cranelift`, which is on by default, nothing can be compiled: what is left
-//! reads [compiled modules from files](file).
+//! reads [compiled modules from files](mod@file).
 //!
 //! This is the only crate that knows Cranelift. It neither runs code nor maps
 //! memory.
