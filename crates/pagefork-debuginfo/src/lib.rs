@@ -4,7 +4,7 @@
 //! A module's author writes that information, and every backtrace reads it, so reading
 //! it is bounded for all input: no recursion, so no depth of nesting
 //! overflows a stack; every part of it is read once and put into tables that look-ups
-//! search; and all that is read and kept is charged to a [`ReadBudget`], which grows with
+//! search; and all that is read and kept is charged to a budget, which grows with
 //! its size. What is beyond has no lines, and backtraces say so.
 
 #![forbid(unsafe_code)]

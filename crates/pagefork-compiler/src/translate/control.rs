@@ -385,7 +385,11 @@ impl Translator<'_> {
             self.b.switch_to_block(other);
             self.b.ins().jump(after, &block_args(&params));
         } else if reachable && !matches!(self.control.last(), Some(Control { after: None, .. })) {
-            self.branch(0);
+            // A jump even where the function ends. A value that is computed for the return alone
+            // then lies in another block than the loads before it, so none is folded into it, and
+            // a trap is at the load's own place in the source.
+            let (target, values) = self.branch_target(0);
+            self.b.ins().jump(target, &block_args(&values));
         }
 
         let control = self.control.pop().expect("end belongs to a block");

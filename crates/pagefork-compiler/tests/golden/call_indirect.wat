@@ -80,5 +80,7 @@
 ;;     jump block8(v34)
 ;; block8(v19: i32):
 ;;     v35 = get_pinned_reg.i64 
-;;     return v19
+;;     jump block1(v19)
+;; block1(v2: i32):
+;;     return v2
 ;; }

@@ -43,6 +43,8 @@
 ;; block5:
 ;;     v15 = iadd.i64 v11, v8
 ;;     v16 = load.i64 user2 little region0 v15+8
+;;     jump block1
+;; block1:
 ;;     return v16
 ;; }
 ;; function u0:1(i32) -> i32 tail {
@@ -81,6 +83,8 @@
 ;;     v18 = iconst.i64 0xffff_ffff
 ;;     v19 = iadd v17, v18  ; v18 = 0xffff_ffff
 ;;     v20 = uload8.i32 user2 little region0 v19
+;;     jump block1
+;; block1:
 ;;     return v20
 ;; }
 ;; function u0:2(i32) tail {
@@ -115,6 +119,8 @@
 ;; block5:
 ;;     v14 = iadd.i64 v10, v7
 ;;     v15 = load.i32 user2 little region0 v14
+;;     jump block1
+;; block1:
 ;;     return
 ;; }
 ;; function u0:3(i32, i32) tail {
@@ -161,6 +167,8 @@
 ;; block7:
 ;;     v25 = iadd.i64 v13, v19
 ;;     store.i64 user2 little region0 v18, v25
+;;     jump block1
+;; block1:
 ;;     return
 ;; }
 ;; function u0:4(i32, i32) tail {
@@ -202,5 +210,7 @@
 ;;     v19 = iadd v17, v10
 ;;     store user2 little region0 v23, v19+1
 ;;     store user2 little region0 v23, v19
+;;     jump block1
+;; block1:
 ;;     return
 ;; }

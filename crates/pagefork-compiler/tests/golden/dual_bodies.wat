@@ -44,6 +44,8 @@
 ;;     v15 = uextend.i64 v0
 ;;     v16 = iadd v14, v15
 ;;     v17 = load.i32 user2 little region0 v16+8
+;;     jump block1
+;; block1:
 ;;     v18 = iadd.i32 v0, v17
 ;;     return v18
 ;; }
@@ -91,6 +93,8 @@
 ;; block8:
 ;;     v21 = iadd.i64 v17, v14
 ;;     v22 = load.i32 user2 little region0 v21+8
+;;     jump block1
+;; block1:
 ;;     v23 = iadd.i32 v0, v22
 ;;     return v23
 ;; }
@@ -128,6 +132,8 @@
 ;;     v15 = iadd.i32 v0, v14  ; v14 = 1
 ;;     v16 = call fn1(v15)
 ;;     v17 = get_pinned_reg.i64 
+;;     jump block1
+;; block1:
 ;;     return v16
 ;; }
 ;; function u7:1(i32) -> i32 tail {
@@ -166,6 +172,8 @@
 ;;     v15 = iadd.i32 v0, v14  ; v14 = 1
 ;;     v16 = call fn1(v15)
 ;;     v17 = get_pinned_reg.i64 
+;;     jump block1
+;; block1:
 ;;     return v16
 ;; }
 ;; function u0:2(i32) tail {

@@ -37,5 +37,7 @@
 ;;     v11 = iconst.i64 3
 ;;     v12 = imul v10, v11  ; v11 = 3
 ;;     store notrap aligned region5 v12, v9-80
+;;     jump block1
+;; block1:
 ;;     return
 ;; }

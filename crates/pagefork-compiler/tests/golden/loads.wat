@@ -26,6 +26,8 @@
 ;;     v9 = uextend.i64 v0
 ;;     v10 = iadd v8, v9
 ;;     v11 = load.i32 user2 little region0 v10+8
+;;     jump block1
+;; block1:
 ;;     return v11
 ;; }
 ;; function u0:1(i32) -> i64 tail {
@@ -51,5 +53,7 @@
 ;;     v11 = iconst.i64 0x9000_0000
 ;;     v12 = iadd v10, v11  ; v11 = 0x9000_0000
 ;;     v13 = sload8.i64 user2 little region0 v12
+;;     jump block1
+;; block1:
 ;;     return v13
 ;; }

@@ -50,5 +50,7 @@
 ;;     v22 = iadd.i32 v15, v21
 ;;     brif v27, block4(v18, v22, v33), block7
 ;; block7:
+;;     jump block1
+;; block1:
 ;;     return v22
 ;; }

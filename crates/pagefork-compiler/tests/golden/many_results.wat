@@ -24,6 +24,8 @@
 ;;     v13 = get_pinned_reg.i64 
 ;;     jump block3(v13)
 ;; block3(v24: i64):
+;;     jump block1
+;; block1:
 ;;     v25 = iconst.i64 9
 ;;     store notrap aligned region3 v25, v24-4160  ; v25 = 9
 ;;     v14 = iconst.i32 1
@@ -59,5 +61,7 @@
 ;;     v6, v7, v8, v9, v10, v11, v12, v13 = call fn0()
 ;;     v14 = get_pinned_reg.i64 
 ;;     v15 = load.i32 notrap aligned region3 v14-4160
+;;     jump block1
+;; block1:
 ;;     return v6
 ;; }

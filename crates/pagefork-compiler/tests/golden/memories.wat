@@ -29,6 +29,8 @@
 ;;     v9 = uextend.i64 v0
 ;;     v10 = iadd v8, v9
 ;;     v11 = load.i32 user2 little region0 v10+8
+;;     jump block1
+;; block1:
 ;;     return v11
 ;; }
 ;; function u0:1(i32) -> i32 tail {
@@ -54,6 +56,8 @@
 ;;     v11 = uextend.i64 v0
 ;;     v12 = iadd v10, v11
 ;;     v13 = load.i32 user2 little region0 v12+8
+;;     jump block1
+;; block1:
 ;;     return v13
 ;; }
 ;; function u0:2(i32) -> i32 tail {
@@ -78,5 +82,7 @@
 ;;     v10 = uextend.i64 v0
 ;;     v11 = iadd v9, v10
 ;;     v12 = load.i32 user2 little region0 v11+8
+;;     jump block1
+;; block1:
 ;;     return v12
 ;; }

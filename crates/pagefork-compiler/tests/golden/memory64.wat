@@ -46,6 +46,8 @@
 ;;     v17 = iadd.i64 v8, v16
 ;;     v18 = select_spectre_guard.i64 v14, v8, v17
 ;;     v19 = load.i64 user2 little region0 v18
+;;     jump block1
+;; block1:
 ;;     return v19
 ;; }
 ;; function u0:1(i64) -> i32 tail {
@@ -86,6 +88,8 @@
 ;;     v19 = iadd v16, v18
 ;;     v20 = select_spectre_guard v15, v16, v19
 ;;     v21 = uload8.i32 user2 little region0 v20
+;;     jump block1
+;; block1:
 ;;     return v21
 ;; }
 ;; function u0:2(i64) -> i32 tail {
@@ -145,8 +149,10 @@
 ;;     v15 = get_pinned_reg.i64 
 ;;     v16 = load.i64 notrap aligned region3 v15-4208
 ;;     v17 = load.i64 notrap aligned region3 v15-80
+;;     jump block1
+;; block1:
 ;;     v18 = iconst.i64 16
-;;     v19 = ushr v17, v18  ; v18 = 16
-;;     v20 = iadd v16, v19
+;;     v19 = ushr.i64 v17, v18  ; v18 = 16
+;;     v20 = iadd.i64 v16, v19
 ;;     return v20
 ;; }

@@ -27,6 +27,8 @@
 ;;     v5 = get_pinned_reg.i64 
 ;;     jump block3
 ;; block3:
+;;     jump block1
+;; block1:
 ;;     return
 ;; }
 ;; function u0:1(i32) -> i32 tail {
@@ -83,5 +85,7 @@
 ;;     v23 = iconst.i32 0
 ;;     jump block4(v23)  ; v23 = 0
 ;; block4(v7: i32):
-;;     return v7
+;;     jump block1(v7)
+;; block1(v2: i32):
+;;     return v2
 ;; }

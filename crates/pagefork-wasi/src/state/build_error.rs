@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// A [`WasiCtx`] that cannot be built.
+/// A [`WasiCtx`](crate::WasiCtx) that cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {

@@ -114,7 +114,7 @@ impl WasiCtx {
     }
 
     /// `fd_fdstat_set_flags`: replaces the flags. A socket has only
-    /// [`FdFlags::NONBLOCK`].
+    /// `FdFlags::NONBLOCK`.
     ///
     /// # Errors
     ///
