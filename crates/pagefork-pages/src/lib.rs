@@ -21,7 +21,7 @@
 //!    none that it can forget. How it does so is a *strategy*.
 //! 5. A call that fails leaves nothing half-made, and its error names the limit
 //!    that was met and how to raise it.
-//! 6. All system calls go through one file, where tests make each of them fail
+//! 6. All system calls go through one function, where tests make each of them fail
 //!    in turn.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

@@ -16,11 +16,12 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::PagesError;
+use crate::os::lock::lock;
 use crate::os::reservation::Reservation;
 
 /// At most this many pieces of code are mapped from files at the same time. Each is a kernel
@@ -175,8 +176,7 @@ struct CodeRegion {
 
 fn arena() -> MutexGuard<'static, CodeArena> {
     static ARENA: Mutex<CodeArena> = Mutex::new(CodeArena::new());
-    // Nothing here panics with half of a change made.
-    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ARENA)
 }
 
 impl CodeArena {

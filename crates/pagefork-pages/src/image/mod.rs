@@ -166,10 +166,7 @@ impl Image {
     ) -> Result<Arc<Self>, PagesError> {
         check_extents(std::slice::from_ref(&extent));
         let needed = file_offset.saturating_add(extent.end - extent.start);
-        check_file(file.as_fd(), file_offset, needed).map_err(|refusal| match refusal {
-            Refusal::Problem(problem) => PagesError::FileRefused(problem),
-            Refusal::CallFailure(failure) => failure.into(),
-        })?;
+        check_file(file.as_fd(), file_offset, needed)?;
         if extent.is_empty() {
             return Ok(Arc::new(Self::of_parts(Vec::new(), Vec::new(), None)));
         }
@@ -356,18 +353,13 @@ pub fn check_writers(file: BorrowedFd<'_>) -> Result<(), PagesError> {
     }
 }
 
-enum Refusal {
-    Problem(FileProblem),
-    CallFailure(sys::CallFailure),
-}
-
 /// Whether a file can be an image that ends at its byte `needed`.
-fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(), Refusal> {
-    let problem = |problem| Err(Refusal::Problem(problem));
+fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(), PagesError> {
+    let problem = |problem| Err(PagesError::FileRefused(problem));
     if !file_offset.is_multiple_of(PAGE_SIZE) {
         return problem(FileProblem::Unaligned { offset: file_offset });
     }
-    let stat = sys::stat_image(file).map_err(Refusal::CallFailure)?;
+    let stat = sys::stat_image(file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return problem(FileProblem::NotRegular);
     }

@@ -19,13 +19,14 @@
 //! used much.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::process::{Resource, getrlimit};
 
 use crate::os::error::{Feature, PagesError};
 use crate::os::fork::this_process;
+use crate::os::lock::lock;
 use crate::os::memfd::{self, Write};
 use crate::os::reservation::Reservation;
 use crate::os::sys;
@@ -62,7 +63,7 @@ impl Drop for SharedPart {
         if Arc::strong_count(&self.0) != 2 {
             return;
         }
-        let mut place = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&OPEN);
         let is_done = |open: &mut OpenFile| {
             open.used > KEPT_MAX
                 && Arc::ptr_eq(&open.arena, &self.0)
@@ -80,7 +81,7 @@ impl SharedFile {
         size: u64,
         writes: &[Write<'_>],
     ) -> Result<Option<(SharedPart, u64)>, PagesError> {
-        let mut place = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&OPEN);
         // It is away from its place until all has succeeded: what failed, or even
         // panicked, may have left bytes.
         let open = place.take().and_then(|open| open.with_room(size));

@@ -188,113 +188,95 @@ pub enum IllegalStrategies {
     },
 }
 
-/// What a system call was made for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Call {
-    /// Reserve address space.
-    Reserve,
-    /// Make reserved pages accessible.
-    Commit,
-    /// Make pages inaccessible.
-    Protect,
-    /// Make pages executable.
-    MakeExecutable,
-    /// Map an image copy-on-write.
-    MapPrivate,
-    /// Throw away page contents.
-    Discard,
-    /// Put fresh pages in the place of used ones.
-    Replace,
-    /// Keep huge pages out of a range.
-    RefuseHugePages,
-    /// Map an image or code for reading alone.
-    MapView,
-    /// Map the room for new images for writing.
-    MapWindow,
-    /// Keep a map from forked processes.
-    KeepFromFork,
-    /// Open the page map of this process.
-    OpenPagemap,
-    /// Find private pages.
-    Scan,
-    /// Read the page map of this process.
-    ReadPagemap,
-    /// Read the number of page faults of this thread.
-    CountFaults,
-    /// Having the kernel note page faults in memory.
-    WatchFaults,
-    /// Give address space back.
-    Release,
-    /// Make the memfd of an image.
-    CreateImage,
-    /// Set the size of an image.
-    ResizeImage,
-    /// Write into an image.
-    WriteImage,
-    /// Take the memory for an image.
-    AllocateImage,
-    /// Seal an image.
-    SealImage,
-    /// Read from an image.
-    ReadImage,
-    /// Read the attributes of an image file.
-    StatImage,
+/// Defines an enum whose variants are displayed as these texts.
+macro_rules! displayed {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $text:literal,)*
+    }) => {
+        $(#[$meta])*
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $text,)*
+                })
+            }
+        }
+    };
 }
 
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Reserve => "reserve address space (mmap)",
-            Self::Commit => "make reserved pages accessible (mprotect)",
-            Self::Protect => "make pages inaccessible (mprotect)",
-            Self::MakeExecutable => "make pages executable (mprotect)",
-            Self::MapPrivate => "map an image copy-on-write (mmap)",
-            Self::Discard => "discard pages (madvise)",
-            Self::Replace => "put fresh pages in the place of used ones (mmap)",
-            Self::RefuseHugePages => "keep huge pages out of a slot (madvise)",
-            Self::MapView => "map a file for reading (mmap)",
-            Self::MapWindow => "map the room for new images for writing (mmap)",
-            Self::KeepFromFork => "keep a map from forked processes (madvise)",
-            Self::OpenPagemap => "open /proc/self/pagemap",
-            Self::Scan => "find private pages (PAGEMAP_SCAN)",
-            Self::ReadPagemap => "read /proc/self/pagemap",
-            Self::CountFaults => "count page faults (getrusage)",
-            Self::WatchFaults => "have page faults noted (perf_event_open)",
-            Self::Release => "give address space back (munmap)",
-            Self::CreateImage => "create an image (memfd_create)",
-            Self::ResizeImage => "set the size of an image (ftruncate)",
-            Self::WriteImage => "write an image (pwrite)",
-            Self::AllocateImage => "take the memory for an image (fallocate)",
-            Self::SealImage => "seal an image (fcntl F_ADD_SEALS)",
-            Self::ReadImage => "read an image (pread)",
-            Self::StatImage => "read the attributes of an image file (fstat)",
-        })
+displayed! {
+    /// What a system call was made for.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum Call {
+        /// Reserve address space.
+        Reserve = "reserve address space (mmap)",
+        /// Make reserved pages accessible.
+        Commit = "make reserved pages accessible (mprotect)",
+        /// Make pages inaccessible.
+        Protect = "make pages inaccessible (mprotect)",
+        /// Make pages executable.
+        MakeExecutable = "make pages executable (mprotect)",
+        /// Map an image copy-on-write.
+        MapPrivate = "map an image copy-on-write (mmap)",
+        /// Throw away page contents.
+        Discard = "discard pages (madvise)",
+        /// Put fresh pages in the place of used ones.
+        Replace = "put fresh pages in the place of used ones (mmap)",
+        /// Keep huge pages out of a range.
+        RefuseHugePages = "keep huge pages out of a slot (madvise)",
+        /// Map an image or code for reading alone.
+        MapView = "map a file for reading (mmap)",
+        /// Map the room for new images for writing.
+        MapWindow = "map the room for new images for writing (mmap)",
+        /// Keep a map from forked processes.
+        KeepFromFork = "keep a map from forked processes (madvise)",
+        /// Open the page map of this process.
+        OpenPagemap = "open /proc/self/pagemap",
+        /// Find private pages.
+        Scan = "find private pages (PAGEMAP_SCAN)",
+        /// Read the page map of this process.
+        ReadPagemap = "read /proc/self/pagemap",
+        /// Read the number of page faults of this thread.
+        CountFaults = "count page faults (getrusage)",
+        /// Having the kernel note page faults in memory.
+        WatchFaults = "have page faults noted (perf_event_open)",
+        /// Give address space back.
+        Release = "give address space back (munmap)",
+        /// Make the memfd of an image.
+        CreateImage = "create an image (memfd_create)",
+        /// Set the size of an image.
+        ResizeImage = "set the size of an image (ftruncate)",
+        /// Write into an image.
+        WriteImage = "write an image (pwrite)",
+        /// Take the memory for an image.
+        AllocateImage = "take the memory for an image (fallocate)",
+        /// Seal an image.
+        SealImage = "seal an image (fcntl F_ADD_SEALS)",
+        /// Read from an image.
+        ReadImage = "read an image (pread)",
+        /// Read the attributes of an image file.
+        StatImage = "read the attributes of an image file (fstat)",
     }
 }
 
-/// Something the kernel must be able to do.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Feature {
-    /// Host pages of 4 KiB.
-    PageSize,
-    /// `memfd_create`.
-    Memfd,
-    /// Seals on a memfd that hold.
-    Seals,
-    /// `MADV_DONTNEED` that really brings an image's bytes back.
-    Discard,
-}
-
-impl fmt::Display for Feature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PageSize => "4 KiB pages",
-            Self::Memfd => "memfd_create",
-            Self::Seals => "file seals",
-            Self::Discard => "a working MADV_DONTNEED",
-        })
+displayed! {
+    /// Something the kernel must be able to do.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum Feature {
+        /// Host pages of 4 KiB.
+        PageSize = "4 KiB pages",
+        /// `memfd_create`.
+        Memfd = "memfd_create",
+        /// Seals on a memfd that hold.
+        Seals = "file seals",
+        /// `MADV_DONTNEED` that really brings an image's bytes back.
+        Discard = "a working MADV_DONTNEED",
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::os::error::Call;
 use crate::os::fork::this_process;
-use crate::os::sys::{CallFailure, attempt_with};
+use crate::os::sys::{CallFailure, attempt, last_error};
 
 /// This many faults must show before they are relied on.
 const FAULTS_TRIED: usize = 2000;
@@ -80,7 +80,7 @@ impl FaultRing {
             breakpoint_type: 0,
             config1: 0,
         };
-        attempt_with(Call::WatchFaults, 0, None, || {
+        attempt(Call::WatchFaults, 0, || {
             const CLOSE_ON_EXEC: u64 = 1 << 3;
             let (this_thread, any_processor, no_group) = (0, -1, -1);
             // SAFETY: the call reads the attributes, of the size that they say, and makes
@@ -220,9 +220,4 @@ impl Drop for FaultRing {
         // SAFETY: the pages are the ring's own.
         let _ = unsafe { mm::munmap(self.pages.cast_mut().cast(), Self::SIZE) };
     }
-}
-
-fn last_error() -> Errno {
-    let code = std::io::Error::last_os_error().raw_os_error();
-    Errno::from_raw_os_error(code.unwrap_or(libc::EINVAL))
 }

@@ -2,16 +2,17 @@
 
 use std::os::fd::AsFd;
 use std::ptr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::{Feature, PagesError};
+use crate::os::lock::lock;
 use crate::os::memfd;
 use crate::os::pagemap::{Finder, Method};
 use crate::os::procmaps::refuses_huge_pages;
-use crate::os::reservation::Reservation;
-use crate::os::sys::{self, PageKind};
+use crate::os::reservation::{PageKind, Reservation};
+use crate::os::sys;
 
 /// What the kernel, or what stands in for it, can do: found by trying it on real
 /// pages and looking at their contents, because some emulators report success
@@ -114,7 +115,7 @@ impl<T: Copy> Tried<T> {
             return Ok(outcome);
         }
         // Other threads wait: trying the same at the same time takes each of them longer.
-        let _trying = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _trying = lock(&self.trying);
         if let Some(&outcome) = self.outcome.get() {
             return Ok(outcome);
         }

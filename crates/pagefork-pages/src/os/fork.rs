@@ -8,10 +8,12 @@
 use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use pagefork_layout::page::PAGE_SIZE;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+use crate::os::lock::lock;
 
 /// A number that differs between a process and those forked from it, however they are: by
 /// `fork(3)` or a system call. It is never 0.
@@ -64,8 +66,7 @@ static WORK: Mutex<()> = Mutex::new(());
 /// threads that the embedder knows nothing of, while they hold locks. What runs meanwhile must
 /// not fork.
 pub fn working() -> MutexGuard<'static, ()> {
-    // It guards no data.
-    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WORK)
 }
 
 /// What else a forked process does before anything else.

@@ -4,11 +4,13 @@
 
 /// What can go wrong, and what to do about it.
 pub(crate) mod error;
-/// The system calls, in page verbs.
+/// Locks.
+pub(crate) mod lock;
+/// How system calls are made, and those on files.
 pub(crate) mod sys;
 /// From an error number to the limit that was met.
 pub(crate) mod limits;
-/// Address space that is ours alone; the safe side of `sys`.
+/// Address space that is ours alone, in page verbs.
 pub(crate) mod reservation;
 /// Files in memory.
 pub(crate) mod memfd;

@@ -3,14 +3,17 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pagefork_layout::page::PAGE_SIZE;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
-use crate::os::pagemap_scan::{PageRegion, SWAPPED};
-use crate::os::sys::{self, CallFailure};
+use crate::os::lock::lock;
+use crate::os::pagemap_scan::{PageRegion, SWAPPED, scan_private};
+use crate::os::sys::{CallFailure, attempt};
 
 /// How private pages are found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,15 +81,14 @@ impl Finder {
         let mut at = addresses.start;
         while at < addresses.end {
             let before = regions.len();
-            let stopped = sys::scan_private(pagemap, at..addresses.end, zeros, regions)?;
+            let stopped = scan_private(pagemap, at..addresses.end, zeros, regions)?;
             // Where a call filled the kernel's own buffer of 512 regions and then went
             // on to the end, Linux 6.18 says that it stopped at the former.
             let seen = regions.last().map_or(stopped, |region| stopped.max(region.end));
             let stopped = if regions.len() > before { seen } else { stopped };
             if stopped <= at {
                 // A kernel that does not get on would keep us here for ever.
-                let errno = rustix::io::Errno::PROTO;
-                return Err(CallFailure { call: Call::Scan, errno, requested: 0 });
+                return Err(CallFailure { call: Call::Scan, errno: Errno::PROTO, requested: 0 });
             }
             at = stopped;
         }
@@ -105,12 +107,14 @@ impl Finder {
         while at < addresses.end {
             let count = ((addresses.end - at) / PAGE_SIZE).min(ENTRIES as u64) * ENTRY;
             let into = &mut buffer[..count as usize];
-            let file = self.pagemap.file.as_fd();
-            let length = sys::read_pagemap(file, into, at / PAGE_SIZE * ENTRY)?;
+            let (file, offset) = (&self.pagemap.file, at / PAGE_SIZE * ENTRY);
+            let length = attempt(Call::ReadPagemap, 0, || {
+                retry_on_intr(|| rustix::io::pread(file, &mut *into, offset))
+            })?;
             let (entries, _) = buffer[..length].as_chunks();
             if entries.is_empty() {
-                let errno = rustix::io::Errno::PROTO;
-                return Err(CallFailure { call: Call::ReadPagemap, errno, requested: 0 });
+                let (call, errno) = (Call::ReadPagemap, Errno::PROTO);
+                return Err(CallFailure { call, errno, requested: 0 });
             }
             for &entry in entries {
                 if let Some(categories) = categories(u64::from_le_bytes(entry)) {
@@ -146,13 +150,17 @@ impl Pagemap {
     fn of_this_process() -> Result<Arc<Self>, PagesError> {
         static OPEN: Mutex<Option<Arc<Pagemap>>> = Mutex::new(None);
         let process = this_process();
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&OPEN);
         if let Some(pagemap) = &*open
             && pagemap.process == process
         {
             return Ok(Arc::clone(pagemap));
         }
-        let pagemap = Arc::new(Self { file: sys::open_pagemap()?, process });
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = attempt(Call::OpenPagemap, 0, || {
+            rustix::fs::open("/proc/self/pagemap", flags, Mode::empty())
+        })?;
+        let pagemap = Arc::new(Self { file, process });
         *open = Some(Arc::clone(&pagemap));
         Ok(pagemap)
     }

@@ -1,12 +1,13 @@
 //! The PAGEMAP_SCAN request of `/proc/PID/pagemap`: the structures and numbers of the kernel's
 //! `linux/fs.h`.
 
-use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
+
+use crate::os::error::Call;
+use crate::os::sys::{CallFailure, attempt_or_pretend, last_error};
 
 /// The page is the mapped file's own, not a private copy.
 const OF_FILE: u64 = 1 << 2;
@@ -58,7 +59,7 @@ pub(crate) fn scan_private(
     addresses: Range<u64>,
     zeros: bool,
     regions: &mut Vec<PageRegion>,
-) -> Result<u64, Errno> {
+) -> Result<u64, CallFailure> {
     let neither = if zeros { OF_FILE } else { OF_FILE | ZERO_PAGE };
     const ROOM_MIN: usize = 32;
     regions.reserve(ROOM_MIN);
@@ -77,16 +78,14 @@ pub(crate) fn scan_private(
         any_of: PRESENT | SWAPPED,
         reported: SWAPPED,
     };
-    let argument: *mut ScanArguments = &mut scan;
-    // SAFETY: the request is of `ScanArguments`, changes no page, and writes at most
-    // `region_count` regions, for which there is room.
-    let count =
-        unsafe { libc::ioctl(pagemap.as_raw_fd(), SCAN as libc::Ioctl, argument.cast::<c_void>()) };
-    let Ok(count) = usize::try_from(count) else {
-        let error = std::io::Error::last_os_error();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-    };
-    // SAFETY: the kernel has written `count` regions, as it says.
-    unsafe { regions.set_len(regions.len() + count) };
-    Ok(scan.walk_end)
+    attempt_or_pretend(Call::Scan, 0, Some(addresses.end), || {
+        let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);
+        // SAFETY: the request is of `ScanArguments`, changes no page, and writes at most
+        // `region_count` regions, for which there is room.
+        let count = unsafe { libc::ioctl(pagemap, request, &raw mut scan) };
+        let count = usize::try_from(count).map_err(|_| last_error())?;
+        // SAFETY: the kernel has written `count` regions, as it says.
+        unsafe { regions.set_len(regions.len() + count) };
+        Ok(scan.walk_end)
+    })
 }

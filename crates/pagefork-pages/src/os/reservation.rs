@@ -1,14 +1,40 @@
-//! Address space that its value owns: the safe side of `sys`.
+//! Address space that its value owns, in page verbs: the one place that knows the flags of
+//! the system calls on memory.
 
+use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Mutex;
 
 use pagefork_layout::page::PAGE_SIZE;
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::os::error::PagesError;
-use crate::os::sys::{self, CallFailure, PageKind};
+use crate::os::error::{Call, PagesError};
+use crate::os::lock::lock;
+use crate::os::sys::{CallFailure, attempt, attempt_or_pretend};
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// The pages of a map: by default as large as the system thinks right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum PageKind {
+    #[default]
+    Any,
+    /// None becomes huge, if the kernel takes maps for stacks for that: since Linux 6.7
+    /// (commit c4608d1bf7c6), which spares a call of `madvise` for each map.
+    Small,
+}
+
+impl PageKind {
+    fn flags(self) -> MapFlags {
+        match self {
+            Self::Any => MapFlags::empty(),
+            Self::Small => MapFlags::STACK,
+        }
+    }
+}
 
 /// Address space that this value owns: its methods change no other pages. Dropping it gives
 /// all of it back.
@@ -45,7 +71,15 @@ impl Reservation {
     }
 
     fn anywhere(kind: PageKind, size: u64) -> Result<Self, CallFailure> {
-        Ok(Self { start: sys::reserve(size as usize, kind)?, length: size as usize, kind })
+        let length = size as usize;
+        // NORESERVE goes on to hold when parts are made writable, so slots count
+        // for what they touch and not for what they could touch.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | kind.flags();
+        let place = attempt(Call::Reserve, size, || {
+            // SAFETY: without an address wish the kernel picks unused space.
+            unsafe { mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }
+        })?;
+        Ok(Self { start: place.addr(), length, kind })
     }
 
     /// Gives back the first `head` bytes, and what lies behind `length` more.
@@ -53,7 +87,7 @@ impl Reservation {
         if head > 0 {
             // SAFETY: the head is ours by the type's invariant, and the caller has
             // nothing that points into it.
-            unsafe { sys::release(self.start, head)? };
+            unsafe { release(self.start, head)? };
             self.start += head;
             self.length -= head;
         }
@@ -61,7 +95,7 @@ impl Reservation {
         if tail > 0 {
             // SAFETY: the tail is ours by the type's invariant, and the caller has nothing that
             // points into it.
-            unsafe { sys::release(self.start + length, tail)? };
+            unsafe { release(self.start + length, tail)? };
             self.length = length;
         }
         Ok(())
@@ -97,13 +131,14 @@ impl Reservation {
     /// Makes two of one: the first `size` bytes, and what is left. `None` if there are no more
     /// than those.
     pub(crate) fn split_off(&mut self, size: u64) -> Option<Self> {
-        let (start, length) = self.place(0..size);
+        let (_, length) = self.place(0..size);
         if length == 0 || length == self.length {
             return None;
         }
+        let head = Self { start: self.start, length, kind: self.kind };
         self.start += length;
         self.length -= length;
-        Some(Self { start, length, kind: self.kind })
+        Some(head)
     }
 
     /// Gives back the first `size` bytes, not all; the rest starts behind them then.
@@ -113,25 +148,40 @@ impl Reservation {
         self.trim(head, self.length - head)
     }
 
-    /// Makes pages readable and writable.
+    /// Makes pages readable and writable; those never touched are zero.
     pub(crate) fn commit(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: `place` keeps within what is ours by the type's invariant.
-        if length > 0 { unsafe { sys::commit(address, length) } } else { Ok(()) }
+        self.change_access(Call::Commit, range, MprotectFlags::READ | MprotectFlags::WRITE)
     }
 
-    /// Makes pages inaccessible.
+    /// Makes pages inaccessible; they keep their contents until [`Self::discard`].
     pub(crate) fn protect(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::protect(address, length) } } else { Ok(()) }
+        self.change_access(Call::Protect, range, MprotectFlags::empty())
     }
 
     /// Makes pages readable and executable, and not writable.
     pub(crate) fn make_executable(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::make_executable(address, length) } } else { Ok(()) }
+        self.change_access(Call::MakeExecutable, range, MprotectFlags::READ | MprotectFlags::EXEC)
+    }
+
+    /// After an error it may be done for some of the pages.
+    fn change_access(
+        &mut self,
+        call: Call,
+        range: Range<u64>,
+        access: MprotectFlags,
+    ) -> Result<(), CallFailure> {
+        let (start, length) = self.place(range);
+        if length == 0 {
+            return Ok(());
+        }
+        // SAFETY: `place` keeps within what is ours by the type's invariant.
+        let change = |length| unsafe { mm::mprotect(start, length, access) };
+        #[cfg(debug_assertions)]
+        if crate::os::inject::fails_half_way() {
+            let _ = change(PAGE_SIZE as usize);
+        }
+        let requested = if call == Call::Protect { 0 } else { length as u64 };
+        attempt(call, requested, || change(length))
     }
 
     /// Replaces pages by a copy-on-write map of `file`, from `offset` in it.
@@ -141,26 +191,8 @@ impl Reservation {
         file: BorrowedFd<'_>,
         offset: u64,
     ) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        if length == 0 {
-            return Ok(());
-        }
-        // SAFETY: as in `commit`.
-        unsafe { sys::map_private(address, length, self.kind, file, offset) }
-    }
-
-    /// Throws away what has been written to pages.
-    pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::discard(address, length) } } else { Ok(()) }
-    }
-
-    /// Puts fresh, inaccessible pages in the place of used ones.
-    pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::replace(address, length, self.kind) } } else { Ok(()) }
+        let flags = MapFlags::PRIVATE | self.kind.flags();
+        self.map(Call::MapPrivate, range, READ_WRITE, flags, Some((file, offset)))
     }
 
     /// Replaces pages by `file`, from `offset` in it, for reading.
@@ -170,21 +202,80 @@ impl Reservation {
         file: BorrowedFd<'_>,
         offset: u64,
     ) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::map_view(address, length, file, offset) } } else { Ok(()) }
+        // Private, because kernels before 6.7 refuse shared maps of sealed files.
+        let flags = MapFlags::PRIVATE;
+        self.map(Call::MapView, range, ProtFlags::READ, flags, Some((file, offset)))
     }
 
-    /// Replaces pages by `file`, from `offset` in it, for writing to it.
+    /// Replaces pages by `file`, from `offset` in it, for writing to it. Processes that are
+    /// forked do not get the map.
     pub(crate) fn map_window(
         &mut self,
         range: Range<u64>,
         file: BorrowedFd<'_>,
         offset: u64,
     ) -> Result<(), CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::map_window(address, length, file, offset) } } else { Ok(()) }
+        let file = Some((file, offset));
+        self.map(Call::MapWindow, range.clone(), READ_WRITE, MapFlags::SHARED, file)?;
+        self.advise(Call::KeepFromFork, range, Advice::LinuxDontFork)
+    }
+
+    /// Puts fresh pages in the place of used ones: no access, no contents, no advice and no
+    /// file, as [`Self::new`] made them.
+    pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
+        let flags = MapFlags::PRIVATE | self.kind.flags();
+        self.map(Call::Replace, range, ProtFlags::empty(), flags, None)
+    }
+
+    /// Puts a map of a file from an offset on, or of fresh pages, in the place of pages.
+    fn map(
+        &mut self,
+        call: Call,
+        range: Range<u64>,
+        access: ProtFlags,
+        flags: MapFlags,
+        file: Option<(BorrowedFd<'_>, u64)>,
+    ) -> Result<(), CallFailure> {
+        let (start, length) = self.place(range);
+        if length == 0 {
+            return Ok(());
+        }
+        let flags = flags | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: `place` keeps within what is ours by the type's invariant.
+        let made = attempt(call, length as u64, || unsafe {
+            match file {
+                Some((file, offset)) => mm::mmap(start, length, access, flags, file, offset),
+                None => mm::mmap_anonymous(start, length, access, flags),
+            }
+        })?;
+        assert_eq!(made, start, "a fixed map lies where it was asked for");
+        Ok(())
+    }
+
+    /// Throws away what has been written to pages: afterwards anonymous pages read as zero
+    /// and pages of an image as the image.
+    pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
+        self.advise(Call::Discard, range, Advice::LinuxDontNeed)
+    }
+
+    /// Keeps huge pages out of a range, now and later. `false` from kernels that have no huge
+    /// pages: they do not know the advice.
+    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<bool, CallFailure> {
+        match self.advise(Call::RefuseHugePages, range, Advice::LinuxNoHugepage) {
+            Err(failure) if failure.errno == Errno::INVAL => Ok(false),
+            advised => advised.map(|()| true),
+        }
+    }
+
+    fn advise(&mut self, call: Call, range: Range<u64>, advice: Advice) -> Result<(), CallFailure> {
+        let (start, length) = self.place(range);
+        if length == 0 {
+            return Ok(());
+        }
+        attempt_or_pretend(call, 0, Some(()), || {
+            // SAFETY: `place` keeps within what is ours by the type's invariant.
+            unsafe { mm::madvise(start, length, advice) }
+        })
     }
 
     /// Writes to pages that are accessible, at a byte offset.
@@ -197,15 +288,8 @@ impl Reservation {
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Keeps huge pages out of a range, if the kernel has any.
-    pub(crate) fn refuse_huge_pages(&mut self, range: Range<u64>) -> Result<bool, CallFailure> {
-        let (address, length) = self.place(range);
-        // SAFETY: as in `commit`.
-        if length > 0 { unsafe { sys::refuse_huge_pages(address, length) } } else { Ok(true) }
-    }
-
     /// Address and length of a range of offsets.
-    fn place(&self, range: Range<u64>) -> (usize, usize) {
+    fn place(&self, range: Range<u64>) -> (*mut c_void, usize) {
         assert!(
             range.start <= range.end
                 && range.end <= self.length as u64
@@ -214,7 +298,7 @@ impl Reservation {
             "{range:#x?} is no range of pages within {:#x} bytes",
             self.length
         );
-        (self.start + range.start as usize, (range.end - range.start) as usize)
+        (at(self.start + range.start as usize), (range.end - range.start) as usize)
     }
 }
 
@@ -222,10 +306,10 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: the range is ours by the type's invariant, and pointers
         // into it are not used after it is dropped, as its users are told.
-        if unsafe { sys::release(self.start, self.length) }.is_err() {
+        if unsafe { release(self.start, self.length) }.is_err() {
             // Freeing the middle of one map makes two of it, so this can fail at
             // the limit of maps. The range stays ours until that has passed.
-            orphans().push((self.start, self.length));
+            lock(&ORPHANS).push((self.start, self.length));
         } else {
             release_orphans();
         }
@@ -235,13 +319,23 @@ impl Drop for Reservation {
 /// Ranges that could not be given back yet.
 static ORPHANS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-fn orphans() -> std::sync::MutexGuard<'static, Vec<(usize, usize)>> {
-    ORPHANS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 fn release_orphans() {
     // SAFETY: a range in the list is owned by the list alone.
-    orphans().retain(|&(start, length)| unsafe { sys::release(start, length) }.is_err());
+    lock(&ORPHANS).retain(|&(start, length)| unsafe { release(start, length) }.is_err());
+}
+
+fn at(address: usize) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address)
+}
+
+/// Gives address space back.
+///
+/// # Safety
+/// The range is whole pages that the caller owns, and does not any more when this succeeds. No
+/// Rust reference points into it.
+unsafe fn release(address: usize, length: usize) -> Result<(), CallFailure> {
+    // SAFETY: by this function's contract.
+    attempt(Call::Release, 0, || unsafe { mm::munmap(at(address), length) })
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //! gets no memory either, and a process without memory aborts instead of reporting an error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use crate::os::error::PagesError;
 use crate::os::limits;
+use crate::os::lock::lock;
 
 /// Slots leave this many maps below the limit to the rest of the process.
 const SPARE: u64 = 512;
@@ -53,7 +54,7 @@ impl Drop for MapShare {
 #[cold]
 fn check(taken: u64, more: u64) -> Result<(), PagesError> {
     static COUNTED: Mutex<Option<MapCount>> = Mutex::new(None);
-    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut counted = lock(&COUNTED);
     let estimate = |counted: &MapCount| counted.maps + taken.saturating_sub(counted.taken);
     let holds = |counted: &&MapCount| {
         taken.abs_diff(counted.taken) < RECOUNT && estimate(counted) + SPARE <= limit()

@@ -11,7 +11,7 @@ use pagefork_layout::page::{PAGE_SIZE, round_down};
 use crate::image::{Image, Source, Unsealed};
 use crate::os::error::{Feature, PagesError};
 use crate::os::features::HostFeatures;
-use crate::os::sys::PageKind;
+use crate::os::reservation::PageKind;
 use crate::pages::bounds::SlotBounds;
 use crate::pages::growth::{GrowthKind, HighWater};
 use crate::pages::map_budget::MapShare;

@@ -15,14 +15,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use pagefork_layout::slot::{PRE_GUARD, SLOT_ALIGN};
 use rustix::process::{Resource, getrlimit};
 
 use crate::os::error::PagesError;
-use crate::os::reservation::Reservation;
-use crate::os::sys::PageKind;
+use crate::os::lock::lock;
+use crate::os::reservation::{PageKind, Reservation};
 
 /// At most this many slots are reserved at once.
 const TOGETHER_MAX: u64 = 16;
@@ -55,7 +55,7 @@ impl SlotSpace {
     /// # Errors
     /// As of [`Reservation::of`].
     pub(crate) fn reserve(kind: PageKind, size: u64) -> Result<Self, PagesError> {
-        let mut spare = spare();
+        let mut spare = lock(&SPARE);
         let (pages, guard) = spare.reserve(kind, size)?;
         spare.live.insert(pages.start(), guard);
         spare.made += 1;
@@ -80,9 +80,8 @@ impl DerefMut for SlotSpace {
 impl Drop for SlotSpace {
     fn drop(&mut self) {
         if let Some(pages) = self.pages.take() {
-            let mut spare = spare();
-            let gone = spare.give_back(pages);
-            drop(spare);
+            let gone = lock(&SPARE).give_back(pages);
+            // Without the lock.
             drop(gone);
         }
     }
@@ -158,11 +157,6 @@ fn several(kind: PageKind, size: u64, count: u64) -> Option<Reservation> {
     }
     let all = size.checked_mul(count)?.checked_add(PRE_GUARD)?;
     Reservation::of(kind, all, SLOT_ALIGN).ok()
-}
-
-fn spare() -> MutexGuard<'static, Spare> {
-    // Nothing here panics with half of a change made.
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether this process may have as much address space as there is.

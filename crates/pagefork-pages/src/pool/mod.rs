@@ -13,17 +13,18 @@
 use std::marker::PhantomData;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use crate::os::error::PagesError;
+use crate::os::lock::lock;
 
 /// A thread that drops idle items.
 mod reaper;
 /// The items that one thread has parked.
 mod thread_cache;
 
-use thread_cache::{Magazines, ParkedItem, PoolCounts, ThreadCache};
+use thread_cache::{Magazines, ParkedItem, PoolCounts, PoolEvent, ThreadCache};
 
 /// A magazine that grows beyond this gives half of itself to the depot.
 const MAGAZINE_MAX: usize = 32;
@@ -240,7 +241,7 @@ impl<T: Park> Pool<T> {
         let found = cache.with(|magazines| magazines.pop(key)).flatten();
         match found {
             Some(found) => {
-                cache.counts.taken.add(1);
+                cache.counts.add(PoolEvent::Taken, 1);
                 Some(found.item)
             }
             None => self.take_from_depot(key, cache),
@@ -258,8 +259,8 @@ impl<T: Park> Pool<T> {
             }
         }
         match found {
-            Some(_) => cache.counts.taken.add(1),
-            None => cache.counts.missed.add(1),
+            Some(_) => cache.counts.add(PoolEvent::Taken, 1),
+            None => cache.counts.add(PoolEvent::Missed, 1),
         }
         found.map(|found| found.item)
     }
@@ -318,12 +319,16 @@ impl<T: Park> Pool<T> {
     pub fn counters(&self) -> PoolCounters {
         let shared = &*self.0;
         let mut sum = shared.counts.get();
-        shared.each_cache(|cache| sum = sum.plus(cache.counts.get()));
-        shared.each_magazines(|magazines| {
-            sum.parked += magazines.parked();
-            sum.resident += magazines.resident();
+        shared.each_cache(|cache| {
+            sum.iter_mut().zip(cache.counts.get()).for_each(|(sum, count)| *sum += count);
         });
-        sum
+        let [taken, missed, put, refused, discarded, trimmed, written] = sum;
+        let (mut parked, mut resident) = (0, 0);
+        shared.each_magazines(|magazines| {
+            parked += magazines.parked;
+            resident += magazines.resident;
+        });
+        PoolCounters { taken, missed, put, refused, discarded, trimmed, written, parked, resident }
     }
 }
 
@@ -341,8 +346,8 @@ impl<T: Park> LocalPool<T> {
     #[inline]
     pub fn put(&self, key: Key, item: T, keep: impl FnOnce(&T) -> bool) {
         let cache = &*self.cache;
-        cache.counts.put.add(1);
-        cache.counts.written.add(item.written());
+        cache.counts.add(PoolEvent::Put, 1);
+        cache.counts.add(PoolEvent::Written, item.written());
         let mut parked = Some(ParkedItem::new(item));
         if cache.limited.load(Relaxed) {
             parked = parked.and_then(|parked| self.make_room(key, parked));
@@ -384,8 +389,8 @@ impl<T: Park> LocalPool<T> {
         let config = *pool.config.read().unwrap_or_else(PoisonError::into_inner);
         let (mut count, mut all, mut of_key) = (0usize, 0u64, 0u64);
         pool.each_magazines(|magazines| {
-            count += magazines.parked() as usize;
-            all += magazines.resident();
+            count += magazines.parked as usize;
+            all += magazines.resident;
             of_key += magazines.resident_of(key);
         });
         let exceeds = |parked: &ParkedItem<T>| {
@@ -393,17 +398,17 @@ impl<T: Park> LocalPool<T> {
                 || parked.resident > config.resident_max_per_image.saturating_sub(of_key)
         };
         if exceeds(&parked) {
-            cache.counts.discarded.add(1);
+            cache.counts.add(PoolEvent::Discarded, 1);
             // A copied image keeps its pages.
             if parked.discard().is_err() || exceeds(&parked) {
-                cache.counts.refused.add(1);
+                cache.counts.add(PoolEvent::Refused, 1);
                 return None;
             }
         }
         if count < config.kept_max {
             return Some(parked);
         }
-        cache.counts.refused.add(1);
+        cache.counts.add(PoolEvent::Refused, 1);
         // The oldest of this thread is dropped; to compare with other threads' takes too long.
         let oldest = if config.kept_max == 0 { None } else { cache.with(Magazines::pop_oldest) };
         let oldest = oldest.flatten().or_else(|| lock(&pool.depot).pop_oldest());
@@ -440,16 +445,14 @@ impl<T: Park> PoolShared<T> {
         let mut gone = Vec::new();
         let before = thread_cache::now().saturating_sub(thread_cache::ticks(idle));
         self.each_magazines(|magazines| magazines.take_idle(before, idle.is_zero(), &mut gone));
-        self.counts.trimmed.add_shared(gone.len() as u64);
+        self.counts.add_shared(PoolEvent::Trimmed, gone.len() as u64);
         gone.len()
     }
 
     fn discard(&self, idle: Duration) -> usize {
         let mut idles = Vec::new();
         let before = thread_cache::now().saturating_sub(thread_cache::ticks(idle));
-        self.each_magazines(|magazines| {
-            magazines.take_idle_keyed(before, idle.is_zero(), &mut idles)
-        });
+        self.each_magazines(|magazines| magazines.take_idle(before, idle.is_zero(), &mut idles));
         let mut count = 0;
         // Outside of all locks. Threads that ask meanwhile find nothing, and make new items.
         for (key, mut parked) in idles {
@@ -459,7 +462,7 @@ impl<T: Park> PoolShared<T> {
             count += 1;
             self.append_to_depot(key, &mut vec![parked]);
         }
-        self.counts.discarded.add_shared(count as u64);
+        self.counts.add_shared(PoolEvent::Discarded, count as u64);
         count
     }
 
@@ -467,8 +470,8 @@ impl<T: Park> PoolShared<T> {
     fn shrink(&self, config: &PoolConfig) {
         let (mut count, mut bytes) = (0usize, 0u64);
         self.each_magazines(|magazines| {
-            count += magazines.parked() as usize;
-            bytes += magazines.resident();
+            count += magazines.parked as usize;
+            bytes += magazines.resident;
         });
         let mut gone = Vec::new();
         while count > config.kept_max || bytes > config.resident_max {
@@ -479,29 +482,7 @@ impl<T: Park> PoolShared<T> {
             bytes -= one.resident;
             gone.push(one);
         }
-        self.counts.trimmed.add_shared(gone.len() as u64);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics half-way while it holds a lock; items may panic when they are dropped,
-    // which is done outside.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl PoolCounters {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            taken: self.taken + other.taken,
-            missed: self.missed + other.missed,
-            put: self.put + other.put,
-            refused: self.refused + other.refused,
-            discarded: self.discarded + other.discarded,
-            trimmed: self.trimmed + other.trimmed,
-            written: self.written + other.written,
-            parked: self.parked + other.parked,
-            resident: self.resident + other.resident,
-        }
+        self.counts.add_shared(PoolEvent::Trimmed, gone.len() as u64);
     }
 }
 

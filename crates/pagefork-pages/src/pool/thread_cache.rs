@@ -1,6 +1,5 @@
 //! The items that one thread has parked.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::ptr;
@@ -10,9 +9,10 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Key, Park, PoolCounters, PoolShared, lock};
+use super::{Key, Park, PoolShared};
 use crate::os::error::PagesError;
 use crate::os::fork::call_in_children;
+use crate::os::lock::lock;
 
 /// A parked item, and since when it is parked.
 #[derive(Debug)]
@@ -59,8 +59,9 @@ struct Magazine<T> {
 pub(super) struct Magazines<T> {
     /// By the index of the key.
     magazines: Vec<Magazine<T>>,
-    parked: u64,
-    resident: u64,
+    pub(super) parked: u64,
+    /// Bytes.
+    pub(super) resident: u64,
     /// Items that were parked for keys that have ended. They are dropped without a lock.
     stale: Vec<ParkedItem<T>>,
 }
@@ -72,14 +73,6 @@ impl<T> Default for Magazines<T> {
 }
 
 impl<T: Park> Magazines<T> {
-    pub(super) fn parked(&self) -> u64 {
-        self.parked
-    }
-
-    pub(super) fn resident(&self) -> u64 {
-        self.resident
-    }
-
     pub(super) fn resident_of(&mut self, key: Key) -> u64 {
         self.magazine(key).map_or(0, |magazine| magazine.resident)
     }
@@ -157,13 +150,7 @@ impl<T: Park> Magazines<T> {
     }
 
     /// Moves the items that were parked before `before`, or all.
-    pub(super) fn take_idle(&mut self, before: u64, all: bool, into: &mut Vec<ParkedItem<T>>) {
-        let mut keyed = Vec::new();
-        self.take_idle_keyed(before, all, &mut keyed);
-        into.extend(keyed.into_iter().map(|(_, parked)| parked));
-    }
-
-    pub(super) fn take_idle_keyed(
+    pub(super) fn take_idle(
         &mut self,
         before: u64,
         all: bool,
@@ -273,7 +260,9 @@ impl<T: Park> ThreadCache<T> {
     #[cold]
     fn find_or_make(pool: &Arc<PoolShared<T>>) -> &Self {
         let known = OWN.try_with(|own| {
-            own.0.borrow().iter().find(|(id, _)| *id == pool.id).map(|(_, cache)| cache.address())
+            let own = own.0.borrow();
+            let found = own.iter().find(|(id, _)| *id == pool.id);
+            found.map(|(_, cache)| Arc::as_ptr(cache).cast::<()>())
         });
         let address = match known {
             Ok(Some(address)) => {
@@ -332,9 +321,7 @@ impl<T: Park> ThreadCache<T> {
 }
 
 /// A cache of a pool of any type.
-trait AnyThreadCache: Any {
-    fn address(&self) -> *const ();
-
+trait AnyThreadCache {
     /// Whether its pool is still there.
     fn is_used(&self) -> bool;
 
@@ -343,10 +330,6 @@ trait AnyThreadCache: Any {
 }
 
 impl<T: Park> AnyThreadCache for ThreadCache<T> {
-    fn address(&self) -> *const () {
-        ptr::from_ref(self).cast()
-    }
-
     fn is_used(&self) -> bool {
         self.pool.strong_count() > 0
     }
@@ -354,11 +337,13 @@ impl<T: Park> AnyThreadCache for ThreadCache<T> {
     fn leave(&self) {
         let Some(pool) = self.pool.upgrade() else { return };
         let mut all = Vec::new();
-        self.wait_with(|magazines| magazines.take_idle_keyed(0, true, &mut all));
+        self.wait_with(|magazines| magazines.take_idle(0, true, &mut all));
         for (key, parked) in all {
             pool.append_to_depot(key, &mut vec![parked]);
         }
-        pool.counts.add_all(&self.counts.get());
+        for (sum, count) in pool.counts.0.iter().zip(self.counts.get()) {
+            sum.fetch_add(count, Ordering::Relaxed);
+        }
         lock(&pool.caches).retain(|cache| !ptr::eq(&**cache, self));
     }
 }
@@ -381,70 +366,43 @@ impl Drop for OwnCaches {
     }
 }
 
-/// Has this thread look for its cache anew, and start the reaper if there is none.
-fn forget_latest() {
-    LATEST.set((0, ptr::null()));
-}
-
 pub(super) fn next_id() -> u64 {
-    call_in_children(forget_latest);
+    // There the thread looks for its cache anew, and starts the reaper if there is none.
+    call_in_children(|| LATEST.set((0, ptr::null())));
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A counter to which one thread at a time adds.
-#[derive(Debug, Default)]
-pub(super) struct PoolCount(AtomicU64);
-
-impl PoolCount {
-    #[inline]
-    pub(super) fn add(&self, more: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
-    }
-
-    /// For counters to which several threads add.
-    pub(super) fn add_shared(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+/// What a pool counts, in the order of the fields of [`PoolCounters`](super::PoolCounters).
+#[derive(Clone, Copy)]
+pub(super) enum PoolEvent {
+    Taken,
+    Missed,
+    Put,
+    Refused,
+    Discarded,
+    Trimmed,
+    Written,
 }
 
+/// How much there was of each [`PoolEvent`].
 #[derive(Debug, Default)]
-pub(super) struct PoolCounts {
-    pub(super) taken: PoolCount,
-    pub(super) missed: PoolCount,
-    pub(super) put: PoolCount,
-    pub(super) refused: PoolCount,
-    pub(super) discarded: PoolCount,
-    pub(super) trimmed: PoolCount,
-    pub(super) written: PoolCount,
-}
+pub(super) struct PoolCounts([AtomicU64; 7]);
 
 impl PoolCounts {
-    pub(super) fn get(&self) -> PoolCounters {
-        PoolCounters {
-            taken: self.taken.get(),
-            missed: self.missed.get(),
-            put: self.put.get(),
-            refused: self.refused.get(),
-            discarded: self.discarded.get(),
-            trimmed: self.trimmed.get(),
-            written: self.written.get(),
-            parked: 0,
-            resident: 0,
-        }
+    /// Adds to a count to which one thread at a time adds.
+    #[inline]
+    pub(super) fn add(&self, event: PoolEvent, more: u64) {
+        let count = &self.0[event as usize];
+        count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
-    fn add_all(&self, more: &PoolCounters) {
-        self.taken.add_shared(more.taken);
-        self.missed.add_shared(more.missed);
-        self.put.add_shared(more.put);
-        self.refused.add_shared(more.refused);
-        self.discarded.add_shared(more.discarded);
-        self.trimmed.add_shared(more.trimmed);
-        self.written.add_shared(more.written);
+    /// Adds to a count to which several threads add.
+    pub(super) fn add_shared(&self, event: PoolEvent, more: u64) {
+        self.0[event as usize].fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> [u64; 7] {
+        self.0.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 }
