@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::{Method, Uri};
@@ -17,6 +17,7 @@ use pagefork_wasi::{
 
 use crate::cgi::{self, CgiOutput, Redirect, VariableOptions};
 use crate::handler::failure::{Failure, FailureKind, Severity};
+use crate::handler::lock::lock;
 use crate::handler::request::{BodyReader, Request};
 use crate::handler::response::ResponseWriter;
 use crate::handler::{Handler, Phase, PoolGauges};
@@ -225,11 +226,11 @@ impl Program {
         response: &ResponseWriter,
         output: &CgiStdout,
     ) -> Result<Option<Redirect>, Failure> {
-        let Err(error) = called else { return output.lock().end() };
+        let Err(error) = called else { return lock(&output.0).end() };
         match error.downcast_ref::<Exit>() {
-            Some(Exit(0)) => output.lock().end(),
+            Some(Exit(0)) => lock(&output.0).end(),
             Some(Exit(code)) => {
-                let ended = output.lock().end();
+                let ended = lock(&output.0).end();
                 let text = format!("the program exited with code {code}");
                 match ended {
                     Ok(redirect) => {
@@ -352,15 +353,11 @@ impl InputSource for RequestStdin {
 #[derive(Debug)]
 struct CgiStdout(Mutex<CgiOutput>);
 
-impl CgiStdout {
-    fn lock(&self) -> MutexGuard<'_, CgiOutput> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl CgiStdout {}
 
 impl OutputSink for CgiStdout {
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let mut output = self.lock();
+        let mut output = lock(&self.0);
         let mut written = 0;
         for slice in slices {
             output.write(slice).map_err(|_| Errno::Io)?;
@@ -405,7 +402,7 @@ impl StderrLines {
 
 impl OutputSink for StderrLines {
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let mut taken = 0;
         for byte in slices.iter().flat_map(|slice| slice.iter()).take(TAKEN_MAX) {
             taken += 1;

@@ -20,7 +20,8 @@ use bytes::{Buf, Bytes};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::handler::Phase;
-use crate::handler::failure::{Cancelled, Failure, FailureKind, Severity};
+use crate::handler::failure::{Failure, FailureKind, Severity};
+use crate::handler::lock::lock;
 
 /// Output is sent without waiting for more from this size on, in bytes.
 const OUTPUT_FLUSH: usize = 32 * 1024;
@@ -107,7 +108,7 @@ struct ExchangeState {
 
     started: Option<Instant>,
     finished: Option<Result<(), Failure>>,
-    cancelled: Option<Cancelled>,
+    cancelled: Option<FailureKind>,
     interrupt: Option<Box<dyn Fn() + Send>>,
     guardian: Option<Waker>,
     guarded: bool,
@@ -136,13 +137,6 @@ pub(crate) enum HandlerProgress {
     Late,
 }
 
-/// What a guardian does next.
-pub(crate) enum GuardianStep {
-    Done,
-    /// Look again after this time.
-    Again(Duration),
-}
-
 impl Exchange {
     pub(crate) fn new(
         host: Arc<dyn ExchangeHost>,
@@ -160,12 +154,12 @@ impl Exchange {
 
     /// Why the request has no complete response, as far as is known.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        self.lock().failure()
+        lock(&self.state).failure()
     }
 
     /// Counts and logs that the request failed. Of several reports the first counts.
     pub(crate) fn report(&self, failure: &Failure) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if std::mem::replace(&mut state.is_reported, true) {
             return;
         }
@@ -185,18 +179,13 @@ impl Exchange {
         let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         self.host.report(&self.id, failure.kind(), &parts.join(": "));
     }
-
-    /// Nothing that holds the lock panics half-way.
-    fn lock(&self) -> MutexGuard<'_, ExchangeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// For the connection's tasks.
 impl Exchange {
     /// Appends to the request's body, even if there is no room for it.
     pub(crate) fn push_input(&self, bytes: Bytes) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.input_size += bytes.len();
         state.input.push_back(bytes);
         self.notify(state, []);
@@ -204,21 +193,21 @@ impl Exchange {
 
     /// Ends the request's body.
     pub(crate) fn end_input(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.input_ended = true;
         self.notify(state, []);
     }
 
     /// The size of a body that is complete.
     pub(crate) fn complete_input_size(&self) -> Option<usize> {
-        let state = self.lock();
+        let state = lock(&self.state);
         state.input_ended.then_some(state.input_size)
     }
 
     /// Waits until the handler has read enough for more to be pushed. `false`
     /// if it will read no more.
     pub(crate) fn poll_input_room(&self, context: &mut Context<'_>) -> Poll<bool> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.finished.is_some() || state.cancelled.is_some() {
             return Poll::Ready(false);
         }
@@ -230,25 +219,21 @@ impl Exchange {
     }
 
     pub(crate) fn poll_start(&self, context: &mut Context<'_>) -> Poll<ResponseStart> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // A request is not given up any more once its handler has ended, so that what
         // was given up is not whole.
-        if let Some(cancelled) = state.cancelled {
-            return Poll::Ready(ResponseStart::Failed(cancelled.into()));
+        if let Some(failure) = state.failure() {
+            return Poll::Ready(ResponseStart::Failed(failure));
         }
-        match &state.finished {
-            Some(Err(failure)) => return Poll::Ready(ResponseStart::Failed(failure.clone())),
-            Some(Ok(())) => {
-                let output = std::mem::take(&mut state.output);
-                return Poll::Ready(match state.take_head() {
-                    Some(head) => ResponseStart::Whole(head, output),
-                    None => ResponseStart::Failed(Failure::new(
-                        FailureKind::NoResponse,
-                        "it wrote no head of a response",
-                    )),
-                });
-            }
-            None => {}
+        if state.finished.is_some() {
+            let output = std::mem::take(&mut state.output);
+            return Poll::Ready(match state.take_head() {
+                Some(head) => ResponseStart::Whole(head, output),
+                None => ResponseStart::Failed(Failure::new(
+                    FailureKind::NoResponse,
+                    "it wrote no head of a response",
+                )),
+            });
         }
         let flush = state.eager || state.output.len() >= OUTPUT_FLUSH;
         if flush && let Some(head) = state.take_head() {
@@ -264,7 +249,7 @@ impl Exchange {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Failure>>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if !state.output.is_empty() {
             let was_full = state.output.len() >= OUTPUT_MAX;
             let output = std::mem::take(&mut state.output);
@@ -278,20 +263,19 @@ impl Exchange {
             }
             return Poll::Ready(Some(Ok(output.into())));
         }
-        match (&state.finished, state.cancelled) {
-            (_, Some(cancelled)) => Poll::Ready(Some(Err(cancelled.into()))),
-            (Some(Err(failure)), None) => Poll::Ready(Some(Err(failure.clone()))),
-            (Some(Ok(())), None) => Poll::Ready(None),
-            (None, None) => {
-                state.connection = Some(context.waker().clone());
-                Poll::Pending
-            }
+        if let Some(failure) = state.failure() {
+            return Poll::Ready(Some(Err(failure)));
         }
+        if state.finished.is_some() {
+            return Poll::Ready(None);
+        }
+        state.connection = Some(context.waker().clone());
+        Poll::Pending
     }
 
     /// Drops what the handler still writes: the client has all that it gets.
     pub(crate) fn discard_output(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.bodiless = true;
         state.is_left = true;
         state.output.clear();
@@ -319,25 +303,25 @@ impl Exchange {
     /// The thread that drives the connection's event loop will handle the request: until
     /// [`Exchange::detach`] the connection's task need not be woken.
     pub(crate) fn run_inline(&self) {
-        self.lock().is_inline = true;
+        lock(&self.state).is_inline = true;
     }
 
     /// A thread drives the connection's event loop again: wakes the connection's task.
     pub(crate) fn detach(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.is_inline = false;
         let waker = state.connection.take();
         wake(state, [waker]);
     }
 
     pub(crate) fn is_inline(&self) -> bool {
-        self.lock().is_inline
+        lock(&self.state).is_inline
     }
 
     /// Says how far the handler is. If it began at least `patience` ago, output is sent
     /// without waiting for more from now on.
     pub(crate) fn check_deadline(&self, patience: Duration) -> HandlerProgress {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let Some(started) = state.started else {
             return HandlerProgress::Queued(self.submitted.elapsed());
         };
@@ -352,18 +336,18 @@ impl Exchange {
 
     /// Whether a guardian has yet to be started; says so once.
     pub(crate) fn wants_guardian(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.finished.is_none() && !std::mem::replace(&mut state.guarded, true)
     }
 
     /// Gives the request up. Says whether it was still under way.
-    pub(crate) fn cancel(&self, why: Cancelled) -> bool {
-        let mut state = self.lock();
+    pub(crate) fn cancel(&self, why: FailureKind) -> bool {
+        let mut state = lock(&self.state);
         if state.finished.is_some() || state.cancelled.is_some() {
             return false;
         }
         state.cancelled = Some(why);
-        if why == Cancelled::ClientGone {
+        if why == FailureKind::ClientGone {
             // HTTP/2 may keep the response for as long as its connection lives.
             state.output = Vec::new();
         }
@@ -375,34 +359,33 @@ impl Exchange {
         true
     }
 
-    /// Enforces the time limits of the handler. For the guardian, whose waker this notes.
+    /// Enforces the time limits of the handler. For the guardian, whose waker this notes, and
+    /// which looks again after the time that it gets, unless there is none.
     pub(crate) fn watch(
         &self,
         context: &mut Context<'_>,
         time_max: Duration,
         client_max: Duration,
-    ) -> GuardianStep {
+    ) -> Option<Duration> {
         /// An interrupt that comes just before the guest is called is forgotten; so it is
         /// repeated.
         const REPEAT: Duration = Duration::from_millis(10);
         /// How long a guardian may take to notice that the server stops.
         const LONGEST: Duration = Duration::from_millis(250);
 
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.guardian = Some(context.waker().clone());
         if state.finished.is_some() {
-            return GuardianStep::Done;
+            return None;
         }
         if state.cancelled.is_some() {
-            return match &state.interrupt {
-                Some(interrupt) => {
-                    interrupt();
-                    GuardianStep::Again(REPEAT)
-                }
+            if let Some(interrupt) = &state.interrupt {
+                interrupt();
+            } else if state.started.is_none() {
                 // No handler has begun, and none will.
-                None if state.started.is_none() => GuardianStep::Done,
-                None => GuardianStep::Again(REPEAT),
-            };
+                return None;
+            }
+            return Some(REPEAT);
         }
         let taken = state.taken(self.submitted);
         let (started, left) = (state.started.is_some(), time_max.saturating_sub(taken));
@@ -411,17 +394,15 @@ impl Exchange {
             && state.blocked_since.is_some_and(|since| since.elapsed() >= client_max);
         drop(state);
         if self.host.is_stopping_now() {
-            self.cancel(Cancelled::Stopping);
-            GuardianStep::Again(REPEAT)
+            self.cancel(FailureKind::Stopping);
         } else if stalled {
-            self.cancel(Cancelled::ClientGone);
-            GuardianStep::Again(REPEAT)
+            self.cancel(FailureKind::ClientGone);
         } else if left.is_zero() {
-            self.cancel(if started { Cancelled::Timeout } else { Cancelled::QueueTimeout });
-            GuardianStep::Again(REPEAT)
+            self.cancel(if started { FailureKind::Timeout } else { FailureKind::QueueTimeout });
         } else {
-            GuardianStep::Again(left.min(LONGEST))
+            return Some(left.min(LONGEST));
         }
+        Some(REPEAT)
     }
 }
 
@@ -430,7 +411,7 @@ impl Exchange {
     /// Notes that a handler begins; `false` if it is too late for that. Says how
     /// long the request waited for it.
     pub(crate) fn start(&self) -> Option<Duration> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let now = Instant::now();
         state.started = Some(now);
         match state.cancelled {
@@ -442,7 +423,7 @@ impl Exchange {
     /// Notes how a handler ended; says how long it took, without what it waited for
     /// its client.
     pub(crate) fn finish(&self, result: Result<(), Failure>) -> Duration {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let taken = state.taken(self.submitted);
         state.finished = Some(result);
         // The connection may be late to notice it, or not look any more.
@@ -463,13 +444,13 @@ impl Exchange {
         taken
     }
 
-    pub(crate) fn cancelled(&self) -> Option<Cancelled> {
-        self.lock().cancelled
+    pub(crate) fn cancelled(&self) -> Option<FailureKind> {
+        lock(&self.state).cancelled
     }
 
     /// Sets the closure that is called, perhaps more than once, when the request is given up.
     pub(crate) fn set_interrupt(&self, interrupt: Option<Box<dyn Fn() + Send>>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.cancelled.is_some()
             && let Some(interrupt) = &interrupt
         {
@@ -480,8 +461,8 @@ impl Exchange {
 
     /// Reads of the body without waiting: `Some(0)` at its end, `None` if there
     /// is nothing yet.
-    pub(crate) fn try_read(&self, into: &mut [u8]) -> Result<Option<usize>, Cancelled> {
-        let mut state = self.lock();
+    pub(crate) fn try_read(&self, into: &mut [u8]) -> Result<Option<usize>, FailureKind> {
+        let mut state = lock(&self.state);
         if let Some(cancelled) = state.cancelled {
             return Err(cancelled);
         }
@@ -518,7 +499,7 @@ impl Exchange {
     /// Sets the head of the response. What was set before is replaced, if it was
     /// not sent yet.
     pub(crate) fn set_head(&self, head: ResponseHead) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if !state.head_was_taken {
             state.head = Some(head);
         }
@@ -527,18 +508,18 @@ impl Exchange {
     }
 
     /// Appends to the response's body. Waits while the client is slow.
-    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Cancelled> {
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), FailureKind> {
         let (first, rest) = bytes.split_at(bytes.len().min(OUTPUT_MAX));
         self.write_part(first)?;
         rest.chunks(OUTPUT_MAX).try_for_each(|part| self.write_part(part))
     }
 
-    fn write_part(&self, bytes: &[u8]) -> Result<(), Cancelled> {
+    fn write_part(&self, bytes: &[u8]) -> Result<(), FailureKind> {
         let full = |state: &ExchangeState| {
             let goes_on = state.finished.is_none() && state.cancelled.is_none();
             goes_on && state.output.len() >= OUTPUT_MAX
         };
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if full(&state) {
             drop(state);
             state = self.wait_while(None, full);
@@ -558,7 +539,7 @@ impl Exchange {
 
     /// Sends what was written so far without waiting for more.
     pub(crate) fn flush(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.eager = true;
         let ready = state.head.is_some() || !state.output.is_empty();
         let waker = if ready { state.connection_waker() } else { None };
@@ -578,7 +559,7 @@ impl Exchange {
         timeout: Option<Duration>,
         busy: impl Fn(&ExchangeState) -> bool,
     ) -> MutexGuard<'_, ExchangeState> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if !busy(&state) || timeout == Some(Duration::ZERO) {
             return state;
         }
@@ -597,22 +578,15 @@ impl Exchange {
         } else {
             self.host.detach();
         }
-        let state = self.lock();
-        let mut state = match timeout {
-            Some(timeout) => {
-                let waited = self.changed.wait_timeout_while(state, timeout, |state| busy(state));
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-            None => {
-                let waited = self.changed.wait_while(state, |state| busy(state));
-                waited.unwrap_or_else(PoisonError::into_inner)
-            }
-        };
+        let state = lock(&self.state);
+        let timeout = timeout.unwrap_or(Duration::MAX);
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| busy(state));
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.waiting -= 1;
         if state.waiting == 0 && state.count_blocked() {
             drop(state);
             self.host.unblock();
-            state = self.lock();
+            state = lock(&self.state);
         }
         state
     }
@@ -627,7 +601,7 @@ fn wake<const N: usize>(state: MutexGuard<'_, ExchangeState>, tasks: [Option<Wak
 impl ExchangeState {
     fn failure(&self) -> Option<Failure> {
         match (&self.finished, self.cancelled) {
-            (_, Some(cancelled)) => Some(cancelled.into()),
+            (_, Some(cancelled)) => Some(Failure::new(cancelled, "")),
             (Some(Err(failure)), None) => Some(failure.clone()),
             _ => None,
         }

@@ -153,36 +153,5 @@ impl Failure {
 
 /// Why a request was given up while it was under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request was given up: {}", FailureKind::from(*.0).name())]
-pub struct GivenUp(pub(crate) Cancelled);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cancelled {
-    Timeout,
-    QueueTimeout,
-    BodyTooLarge,
-    BodyTimeout,
-    BodyBroken,
-    ClientGone,
-    Stopping,
-}
-
-impl From<Cancelled> for FailureKind {
-    fn from(cancelled: Cancelled) -> FailureKind {
-        match cancelled {
-            Cancelled::Timeout => FailureKind::Timeout,
-            Cancelled::QueueTimeout => FailureKind::QueueTimeout,
-            Cancelled::BodyTooLarge => FailureKind::BodyTooLarge,
-            Cancelled::BodyTimeout => FailureKind::BodyTimeout,
-            Cancelled::BodyBroken => FailureKind::BadRequest,
-            Cancelled::ClientGone => FailureKind::ClientGone,
-            Cancelled::Stopping => FailureKind::Stopping,
-        }
-    }
-}
-
-impl From<Cancelled> for Failure {
-    fn from(cancelled: Cancelled) -> Failure {
-        Failure::new(cancelled.into(), String::new())
-    }
-}
+#[error("the request was given up: {}", .0.name())]
+pub struct GivenUp(pub(crate) FailureKind);

@@ -1,5 +1,6 @@
 //! Handlers: what answers requests, and what is known about a request while it is answered.
 
+pub(crate) mod lock;
 pub(crate) mod failure;
 pub(crate) mod exchange;
 pub(crate) mod request;

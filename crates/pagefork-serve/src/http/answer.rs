@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use crate::handler::exchange::{
     Exchange, ExchangeHost, HandlerProgress, ResponseHead, ResponseStart,
 };
-use crate::handler::failure::{Cancelled, Failure, FailureKind};
+use crate::handler::failure::{Failure, FailureKind};
 use crate::handler::request::{BodyReader, Request};
 use crate::handler::response::number;
 use crate::http::body::{Ending, ResponseBody, UnderWay};
@@ -185,9 +185,9 @@ async fn wait_for_start(front: &Arc<Front>, exchange: &Arc<Exchange>) -> Respons
             let next = match exchange.check_deadline(patience) {
                 HandlerProgress::Queued(waited) => {
                     if front.is_at(Stage::StoppingNow) {
-                        exchange.cancel(Cancelled::Stopping);
+                        exchange.cancel(FailureKind::Stopping);
                     } else if waited >= front.config.queue_timeout {
-                        exchange.cancel(Cancelled::QueueTimeout);
+                        exchange.cancel(FailureKind::QueueTimeout);
                     } else {
                         front.workers.relieve();
                     }

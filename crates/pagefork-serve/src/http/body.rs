@@ -12,7 +12,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::handler::exchange::Exchange;
-use crate::handler::failure::{Cancelled, Failure, FailureKind};
+use crate::handler::failure::{Failure, FailureKind};
 use crate::http::connection_state::RequestTurn;
 use crate::http::front::Front;
 use crate::observe::log::{AccessRecord, RequestOutcome};
@@ -57,12 +57,12 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let Some(exchange) = self.exchange.take() else { return };
-        if exchange.cancel(Cancelled::ClientGone) {
+        if exchange.cancel(FailureKind::ClientGone) {
             self.front.guard(&exchange);
         }
         // Also if the handler had ended: its response was not taken.
         let failure = exchange.failure();
-        exchange.report(&failure.unwrap_or_else(|| Cancelled::ClientGone.into()));
+        exchange.report(&failure.unwrap_or_else(|| Failure::new(FailureKind::ClientGone, "")));
     }
 }
 
@@ -230,20 +230,16 @@ impl Ending {
             let (method, uri) = (method.clone(), uri.clone());
             Box::new(AccessLine { method, uri, version: *version, remote })
         });
-        let id = id.clone();
-        let ends_with_connection = head.version == Version::HTTP_10;
-        let telemetry = Arc::clone(telemetry);
-        // Until there is a response.
-        let outcome = RequestOutcome::Broken(FailureKind::ClientGone);
         Ending {
-            telemetry,
+            telemetry: Arc::clone(telemetry),
             line,
             begun,
             status: 0,
             sent: 0,
-            id,
-            outcome,
-            ends_with_connection,
+            id: id.clone(),
+            // Until there is a response.
+            outcome: RequestOutcome::Broken(FailureKind::ClientGone),
+            ends_with_connection: head.version == Version::HTTP_10,
             turn,
         }
     }
@@ -285,7 +281,7 @@ impl Drop for Ending {
         const CLIENT_GONE: u16 = 499;
 
         let (metrics, time) = (&self.telemetry.metrics, self.begun.elapsed());
-        metrics.in_flight.add(-1);
+        metrics.in_flight.sub(1);
         metrics.sent.add(self.sent);
         metrics.request.observe(time);
         metrics.count_status(self.status);

@@ -4,16 +4,16 @@
 //! stream keeps such an answer back, and the connection ends with *last words* instead: an answer
 //! that has an id and is counted.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::handler::lock::lock;
 use crate::observe::telemetry::Telemetry;
 
 /// A client has this long to take the last words and to close its side.
@@ -21,7 +21,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Bytes that are read from a client after its last words. A connection that is closed with unread
 /// bytes is reset, and then the client may not see them.
-const UNREAD_MAX: usize = 1 << 20;
+const UNREAD_MAX: u64 = 1 << 20;
 
 /// A place among the connections that may be open at once, and its count in the metrics. It lasts
 /// as long as the connection takes a descriptor.
@@ -40,7 +40,7 @@ impl ConnectionPlace {
 
 impl Drop for ConnectionPlace {
     fn drop(&mut self) {
-        self.telemetry.metrics.connections.add(-1);
+        self.telemetry.metrics.connections.sub(1);
     }
 }
 
@@ -157,12 +157,12 @@ impl ConnectionState {
 
     /// Sets what the client is sent when the library is done with the connection.
     pub(crate) fn set_last_words(&self, words: Vec<u8>) {
-        *self.last_words.lock().unwrap_or_else(PoisonError::into_inner) = words;
+        *lock(&self.last_words) = words;
     }
 
     /// Sends the last words, if there are any.
     pub(crate) fn end(self: &Arc<Self>, stream: TcpStream) {
-        let mut words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut words = lock(&self.last_words);
         let words = std::mem::take(&mut *words);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if words.is_empty() {
@@ -177,25 +177,8 @@ impl ConnectionState {
 }
 
 /// Sends bytes, then the end, and waits for the other side's.
-async fn say(mut stream: TcpStream, mut words: &[u8]) -> std::io::Result<()> {
-    while !words.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(words) {
-            Ok(count) => words = &words[count..],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    std::future::poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
-    let (mut unread, mut bytes) = (0, vec![0; 16 * 1024]);
-    while unread < UNREAD_MAX {
-        stream.readable().await?;
-        match stream.try_read(&mut bytes) {
-            Ok(0) => break,
-            Ok(count) => unread += count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+async fn say(mut stream: TcpStream, words: &[u8]) -> std::io::Result<()> {
+    stream.write_all(words).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(UNREAD_MAX), &mut tokio::io::sink()).await.map(drop)
 }

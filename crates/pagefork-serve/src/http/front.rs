@@ -12,7 +12,7 @@ use http::HeaderValue;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::handler::exchange::{Exchange, ExchangeHost, GuardianStep};
+use crate::handler::exchange::{Exchange, ExchangeHost};
 use crate::handler::failure::{FailureKind, Severity};
 use crate::handler::{Handler, Phase};
 use crate::http::config::ServerConfig;
@@ -150,17 +150,13 @@ impl Front {
         self.runtime.spawn(async move {
             let mut again = pin!(tokio::time::sleep(Duration::ZERO));
             poll_fn(|context| {
-                loop {
-                    match exchange.watch(context, time_max, client_max) {
-                        GuardianStep::Done => return Poll::Ready(()),
-                        GuardianStep::Again(time) => {
-                            again.as_mut().reset(tokio::time::Instant::now() + time);
-                            if again.as_mut().poll(context).is_pending() {
-                                return Poll::Pending;
-                            }
-                        }
+                while let Some(time) = exchange.watch(context, time_max, client_max) {
+                    again.as_mut().reset(tokio::time::Instant::now() + time);
+                    if again.as_mut().poll(context).is_pending() {
+                        return Poll::Pending;
                     }
                 }
+                Poll::Ready(())
             })
             .await;
         });

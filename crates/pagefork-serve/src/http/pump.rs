@@ -10,7 +10,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::handler::exchange::Exchange;
-use crate::handler::failure::Cancelled;
+use crate::handler::failure::FailureKind;
 use crate::http::connection_state::BodyEnd;
 use crate::http::front::Front;
 
@@ -42,7 +42,7 @@ impl Pump {
                     return Poll::Ready(());
                 }
                 Poll::Ready(Some(Err(_))) => {
-                    exchange.cancel(Cancelled::BodyBroken);
+                    exchange.cancel(FailureKind::BadRequest);
                     return Poll::Ready(());
                 }
                 Poll::Ready(Some(Ok(frame))) => frame,
@@ -55,7 +55,7 @@ impl Pump {
             self.received += data.len() as u64;
             self.front.telemetry.metrics.received.add(data.len() as u64);
             if self.received > self.front.config.body_max {
-                exchange.cancel(Cancelled::BodyTooLarge);
+                exchange.cancel(FailureKind::BodyTooLarge);
                 return Poll::Ready(());
             }
             exchange.push_input(data);
@@ -87,7 +87,7 @@ impl Pump {
             let bought = Duration::from_secs(self.received / BODY_RATE_MIN);
             let left = (time_max + bought).saturating_sub(waited);
             if left.is_zero() && !full {
-                exchange.cancel(Cancelled::BodyTimeout);
+                exchange.cancel(FailureKind::BodyTimeout);
                 return Poll::Ready(());
             }
             let end = if full { pause_end } else { pause_end.min(now + left) };
@@ -95,7 +95,7 @@ impl Pump {
                 stalled.as_mut().reset(end);
             }
             if stalled.as_mut().poll(context).is_ready() && !full {
-                exchange.cancel(Cancelled::BodyTimeout);
+                exchange.cancel(FailureKind::BodyTimeout);
                 return Poll::Ready(());
             }
             Poll::Pending

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rustix::io::{Errno, dup3};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::handler::lock::lock;
 
 /// Descriptors that are kept for the admin address.
 const RESERVED: usize = 8;
@@ -52,7 +54,7 @@ impl DescriptorReserve {
 
     /// Takes descriptors until the reserve is full or there are no more.
     pub(crate) fn refill(&self) {
-        let mut kept = self.kept();
+        let mut kept = lock(&self.kept);
         while kept.len() < RESERVED
             && let Some(Ok(copy)) = self.null.as_ref().map(File::try_clone)
         {
@@ -63,13 +65,13 @@ impl DescriptorReserve {
     /// Frees a descriptor if `error` says that there are no others.
     pub(crate) fn helps(&self, error: &io::Error) -> bool {
         let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-        exhausted.contains(&error.raw_os_error()) && self.kept().pop().is_some()
+        exhausted.contains(&error.raw_os_error()) && lock(&self.kept).pop().is_some()
     }
 
     /// Closes a connection, and keeps its descriptor if the reserve is not full: another thread
     /// could open a file between closing the one and opening another.
     pub(crate) fn take_back(&self, stream: TcpStream) {
-        let mut kept = self.kept();
+        let mut kept = lock(&self.kept);
         let mut descriptor = OwnedFd::from(stream);
         if kept.len() < RESERVED
             && let Some(null) = &self.null
@@ -77,10 +79,6 @@ impl DescriptorReserve {
         {
             kept.push(descriptor);
         }
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,7 +116,7 @@ mod tests {
                 let stream = listener.accept().unwrap().0;
                 watched.store(round << 32 | stream.as_raw_fd() as u64, Ordering::SeqCst);
                 reserve.take_back(stream);
-                assert_eq!(reserve.kept().len(), RESERVED);
+                assert_eq!(lock(&reserve.kept).len(), RESERVED);
                 assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "the connection is closed");
                 watched.store(0, Ordering::SeqCst);
             }

@@ -1,10 +1,11 @@
 //! The last failures, and what was counted in the last minutes, for the status page.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::handler::failure::FailureKind;
+use crate::handler::lock::lock;
 use crate::observe::metrics::{Buckets, Metrics};
 
 /// How often a sample is taken.
@@ -59,7 +60,7 @@ impl History {
             failures: metrics.failures().map(|(_, count)| count).sum(),
             times: metrics.request.counts(),
         };
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         if let Some((then, before)) = state.last.replace((now, totals.clone())) {
             let times = totals.times.since(&before.times);
             let sample = Sample {
@@ -79,7 +80,7 @@ impl History {
 
     /// The samples in the order of time.
     pub(crate) fn samples(&self) -> Vec<Sample> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.0);
         state.samples.iter().copied().collect()
     }
 }
@@ -101,13 +102,13 @@ impl FailureHistory {
     pub(crate) fn add(&self, kind: FailureKind, id: String, text: &str) {
         let text = text.chars().take(TEXT_MAX).collect();
         let failure = RecentFailure { when: SystemTime::now(), kind, id, text };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.truncate(FAILURES_MAX - 1);
         all.push_front(failure);
     }
 
     pub(crate) fn all(&self) -> Vec<RecentFailure> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         all.iter().cloned().collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Counters, and histograms of times.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::handler::failure::FailureKind;
@@ -9,11 +9,11 @@ use crate::handler::failure::FailureKind;
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// Connections that are open.
-    pub(crate) connections: Gauge,
+    pub(crate) connections: EventCount,
     /// Connections there have been.
     pub(crate) connections_total: EventCount,
     /// Requests that have begun and whose responses have not ended.
-    pub(crate) in_flight: Gauge,
+    pub(crate) in_flight: EventCount,
     /// Responses by the first digit of their status, from 1 on.
     statuses: [EventCount; 5],
     /// Failures by kind, as in [`FailureKind::ALL`].
@@ -40,9 +40,7 @@ impl Metrics {
     }
 
     pub(crate) fn count_failure(&self, kind: FailureKind) {
-        if let Some(index) = FailureKind::ALL.iter().position(|other| *other == kind) {
-            self.failures[index].add(1);
-        }
+        self.failures[kind as usize].add(1);
     }
 
     /// Each first digit of statuses, and how many there were.
@@ -58,6 +56,7 @@ impl Metrics {
     }
 }
 
+/// A count of what has happened, or of what there is now.
 #[derive(Debug, Default)]
 pub(crate) struct EventCount(AtomicU64);
 
@@ -66,20 +65,12 @@ impl EventCount {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// Takes away what was added before.
+    pub(crate) fn sub(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Gauge(AtomicI64);
-
-impl Gauge {
-    pub(crate) fn add(&self, change: i64) {
-        self.0.fetch_add(change, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -92,41 +83,30 @@ const FIRST_NS: u64 = 250;
 
 /// How often times of each order of magnitude occurred, from 250 ns to 33 s by
 /// powers of two.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    buckets: [AtomicU64; BUCKETS],
-    sum_ns: AtomicU64,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Histogram { buckets: [const { AtomicU64::new(0) }; BUCKETS], sum_ns: AtomicU64::new(0) }
-    }
+    buckets: [EventCount; BUCKETS],
+    pub(crate) sum_ns: EventCount,
 }
 
 impl Histogram {
     pub(crate) fn observe(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let index = (0..BUCKETS - 1).find(|index| ns <= FIRST_NS << index).unwrap_or(BUCKETS - 1);
-        self.buckets[index].fetch_add(1, Ordering::Relaxed);
-        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        self.buckets[index].add(1);
+        self.sum_ns.add(ns);
     }
 
     /// The end of each bucket in nanoseconds, `None` for the last, and how many
     /// times it holds.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let end = |index| (index < BUCKETS - 1).then(|| FIRST_NS << index);
-        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
-        (0..).map(end).zip(counts)
-    }
-
-    pub(crate) fn sum_ns(&self) -> u64 {
-        self.sum_ns.load(Ordering::Relaxed)
+        (0..).map(end).zip(self.buckets.iter().map(EventCount::get))
     }
 
     /// How many times each bucket holds now.
     pub(crate) fn counts(&self) -> Buckets {
-        Buckets(std::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed)))
+        Buckets(std::array::from_fn(|index| self.buckets[index].get()))
     }
 }
 

@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
 use crate::handler::exchange::Exchange;
+use crate::handler::lock::lock;
 use crate::threads::job::Job;
 
 /// A runtime, and the connections that were dealt to it.
@@ -76,7 +77,7 @@ impl EventLoop {
 
     /// Begins to drive the loop, if no thread does.
     pub(crate) fn driver(self: &Arc<Self>) -> Option<Driver> {
-        let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let runtime = lock(&self.runtime).take()?;
         self.turns.fetch_add(1, Ordering::SeqCst);
         Some(Driver { event_loop: Arc::clone(self), runtime: Some(runtime) })
     }
@@ -89,7 +90,7 @@ impl EventLoop {
 
     /// Gives its driver a request to handle inline, perhaps of one of its own connections.
     pub(crate) fn give(&self, job: Box<Job>, is_own: bool) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         debug_assert!(state.job.is_none(), "an event loop that is open has no request");
         if is_own {
             job.exchange.run_inline();
@@ -101,7 +102,7 @@ impl EventLoop {
 
     /// Ends the loop as soon as its driver has nothing to handle.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.closed = true;
         EventLoop::wake(state);
     }
@@ -114,13 +115,8 @@ impl EventLoop {
 
     /// Waits until the loop has ended, for at most this long.
     pub(crate) fn wait(&self, time_max: Duration) {
-        let state = self.state();
+        let state = lock(&self.state);
         drop(self.ended.wait_timeout_while(state, time_max, |state| !state.ended));
-    }
-
-    fn state(&self) -> MutexGuard<'_, EventLoopState> {
-        // Nothing that holds the lock panics half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,7 +136,7 @@ impl Driver {
         let mut connections_first = true;
         let runtime = self.runtime.as_ref().expect("it is not dropped");
         let job = runtime.block_on(poll_fn(|context| {
-            let mut state = self.event_loop.state();
+            let mut state = lock(&self.event_loop.state);
             // First the response to the last request, and everything else that is ready.
             if std::mem::take(&mut connections_first) {
                 let own = state.own.take();
@@ -170,7 +166,7 @@ impl Driver {
     pub(crate) fn end(mut self) {
         let runtime = self.runtime.take().expect("it is not dropped");
         runtime.shutdown_background();
-        self.event_loop.state().ended = true;
+        lock(&self.event_loop.state).ended = true;
         self.event_loop.ended.notify_all();
         forget();
     }
@@ -180,7 +176,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             self.event_loop.turns.fetch_add(1, Ordering::SeqCst);
-            let mut free = self.event_loop.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = lock(&self.event_loop.runtime);
             *free = Some(runtime);
         }
     }

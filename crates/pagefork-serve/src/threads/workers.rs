@@ -2,12 +2,13 @@
 //! other. [`schedule`](crate::threads::schedule) says which thread gets a request.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::thread::Thread;
 use std::time::Duration;
 
 use crate::handler::failure::{Failure, FailureKind};
+use crate::handler::lock::lock;
 use crate::threads::event_loop::{self, Driver, EventLoop};
 use crate::threads::job::Job;
 use crate::threads::monitor::Monitor;
@@ -30,8 +31,6 @@ struct WorkersState {
     idle: Vec<Arc<IdleThread>>,
     /// Event loops whose drivers could handle a request.
     open: Vec<Arc<EventLoop>>,
-    /// All threads, idle or not.
-    threads: usize,
     closed: bool,
 }
 
@@ -54,7 +53,6 @@ impl Workers {
             queue: VecDeque::new(),
             idle: Vec::new(),
             open: Vec::new(),
-            threads: 0,
             closed: false,
         };
         Workers { limits, monitor: Monitor::default(), state: Mutex::new(state) }
@@ -62,7 +60,7 @@ impl Workers {
 
     /// Runs a job, now or later. Gives it back if too many wait.
     pub(crate) fn submit(self: &Arc<Self>, job: Box<Job>) -> Result<(), Box<Job>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // A request that gets a thread at once does not count as waiting.
         let has_room = state.schedule.has_room();
         if !has_room && !state.may_queue() {
@@ -92,13 +90,13 @@ impl Workers {
 
     /// Lets more handlers run, if requests wait because the running handlers are slow.
     pub(crate) fn relieve(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.queue.is_empty() || !state.schedule.relieve() {
             return;
         }
         drop(state);
         for _ in 0..self.limits.running {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if state.schedule.busy >= self.limits.busy {
                 return;
             }
@@ -110,7 +108,7 @@ impl Workers {
     /// The calling handler is slow: another thread drives the event loop that this one has left.
     pub(crate) fn detach(self: &Arc<Self>) {
         if let Some(event_loop) = event_loop::left_here() {
-            self.lock().schedule.slow();
+            lock(&self.state).schedule.slow();
             // If no thread can be started now, the monitor tries again.
             let _ = self.take_over(&event_loop);
         }
@@ -119,7 +117,7 @@ impl Workers {
     /// The calling handler begins to wait for its client: another may run.
     pub(crate) fn block(self: &Arc<Self>) {
         self.detach();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.schedule.running -= 1;
         if state.schedule.has_room()
             && let Some(job) = state.queue.pop_front()
@@ -130,13 +128,13 @@ impl Workers {
 
     /// The calling handler goes on.
     pub(crate) fn unblock(&self) {
-        self.lock().schedule.running += 1;
+        lock(&self.state).schedule.running += 1;
     }
 
     /// How many handlers run or wait for clients, and how many requests wait for
     /// a handler.
     pub(crate) fn busy_and_queued(&self) -> (usize, usize) {
-        let state = self.lock();
+        let state = lock(&self.state);
         (state.schedule.busy, state.queue.len())
     }
 
@@ -167,7 +165,7 @@ impl Workers {
     /// If none can be started.
     pub(crate) fn take_over(self: &Arc<Self>, event_loop: &Arc<EventLoop>) -> std::io::Result<()> {
         match event_loop.driver() {
-            Some(driver) => self.command(self.lock(), Command::Drive(driver)),
+            Some(driver) => self.command(lock(&self.state), Command::Drive(driver)),
             None => Ok(()),
         }
     }
@@ -176,7 +174,7 @@ impl Workers {
     /// then it gets no more.
     fn next(self: &Arc<Self>, event_loop: &Arc<EventLoop>, closed: bool) -> Poll<Option<Box<Job>>> {
         loop {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             let is_it = |open: &Arc<EventLoop>| Arc::ptr_eq(open, event_loop);
             // If it is not open any more, a request was given to it.
             let Some(index) = state.open.iter().position(is_it) else { return Poll::Pending };
@@ -200,18 +198,13 @@ impl Workers {
     /// Ends threads once they are done.
     pub(crate) fn close(&self) {
         self.monitor.close();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.closed = true;
         let idle = std::mem::take(&mut state.idle);
-        state.threads -= idle.len();
         drop(state);
         for thread in idle {
             thread.wake(Command::End);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, WorkersState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a job detached.
@@ -219,7 +212,7 @@ impl Workers {
         state.schedule.begin();
         let exchange = Arc::clone(&job.exchange);
         if let Err(error) = self.command(state, Command::Handle(job)) {
-            self.lock().schedule.end(Duration::ZERO, false);
+            lock(&self.state).schedule.end(Duration::ZERO, false);
             let detail = format!("no thread could be started: {error}");
             exchange.finish(Err(Failure::new(FailureKind::Spawn, detail)));
         }
@@ -236,13 +229,11 @@ impl Workers {
             idle.wake(command);
             return Ok(());
         }
-        state.threads += 1;
         drop(state);
         let workers = Arc::clone(self);
         let thread = std::thread::Builder::new().name("pagefork-serve".to_owned());
         // If it does not start, the command is dropped, and the driver with it.
-        let started = thread.spawn(move || workers.work(command));
-        started.map(drop).inspect_err(|_| self.lock().threads -= 1)
+        thread.spawn(move || workers.work(command)).map(drop)
     }
 
     /// The life of a thread.
@@ -267,7 +258,7 @@ impl Workers {
     /// thread drives it. Gives what the thread handles next, if there is more.
     fn drive(self: &Arc<Self>, mut driver: Driver) -> Option<Box<Job>> {
         loop {
-            self.lock().open.push(Arc::clone(driver.event_loop()));
+            lock(&self.state).open.push(Arc::clone(driver.event_loop()));
             let Some(job) = driver.serve(|closed| self.next(driver.event_loop(), closed)) else {
                 driver.end();
                 return None;
@@ -297,7 +288,7 @@ impl Workers {
         // From half of the patience on the monitor may have given the event loop away.
         let long = self.limits.patience / 2;
         let is_slow = taken >= long && ThreadUsage::of_this_thread().is_long(before, long);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.schedule.end(taken, is_slow);
         while more && state.schedule.has_room() {
             let job = state.queue.pop_front()?;
@@ -309,30 +300,28 @@ impl Workers {
             // Otherwise threads that have lost their event loops would take all requests.
             event_loop.give(job, false);
             // Its driver may have been about to take one for a place that it left itself.
-            state = self.lock();
+            state = lock(&self.state);
         }
         None
     }
 
     /// Waits for the next command of a thread without work; `None` ends the thread.
     fn rest(&self, this: &Arc<IdleThread>) -> Option<Command> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.closed {
-            state.threads -= 1;
             return None;
         }
         state.idle.push(Arc::clone(this));
         drop(state);
         loop {
             std::thread::park_timeout(IDLE_MAX);
-            if let Some(command) = this.command() {
+            if let Some(command) = lock(&this.command).take() {
                 return Some(command);
             }
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             // If it is not there any more, a command is on its way.
             if let Some(index) = state.idle.iter().position(|other| Arc::ptr_eq(other, this)) {
                 state.idle.remove(index);
-                state.threads -= 1;
                 return None;
             }
         }
@@ -357,12 +346,8 @@ impl WorkersState {
 
 impl IdleThread {
     fn wake(&self, command: Command) {
-        *self.command.lock().unwrap_or_else(PoisonError::into_inner) = Some(command);
+        *lock(&self.command) = Some(command);
         self.thread.unpark();
-    }
-
-    fn command(&self) -> Option<Command> {
-        self.command.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -411,19 +396,19 @@ mod tests {
         let (workers, event_loop) = (workers(), event_loop());
         let jobs = [job(), job(), job()];
         let [first, second, _] = jobs.each_ref().map(|job| Arc::clone(&job.exchange));
-        let mut state = workers.lock();
+        let mut state = lock(&workers.state);
         state.queue.extend(jobs);
         (state.schedule.busy, state.schedule.running) = (2, 2);
         drop(state);
         // A driver comes back, and is given a job before it can take one.
         assert!(workers.done(Duration::ZERO, ThreadUsage::default(), false).is_none());
-        workers.lock().open.push(Arc::clone(&event_loop));
+        lock(&workers.state).open.push(Arc::clone(&event_loop));
         let next = workers.done(Duration::ZERO, ThreadUsage::default(), true);
         assert!(Arc::ptr_eq(&next.expect("there is room").exchange, &second));
         let driver = event_loop.driver().unwrap();
         let given = driver.serve(|closed| workers.next(&event_loop, closed)).unwrap();
         assert!(Arc::ptr_eq(&given.exchange, &first));
-        let state = workers.lock();
+        let state = lock(&workers.state);
         let Schedule { busy, running, .. } = state.schedule;
         assert_eq!((busy, running, state.queue.len()), (2, 2, 1));
     }
@@ -432,15 +417,15 @@ mod tests {
     fn a_thread_leaves_its_event_loop_to_another_once() {
         let (workers, event_loop) = (workers(), event_loop());
         let driver = event_loop.driver().unwrap();
-        workers.lock().open.push(Arc::clone(&event_loop));
+        lock(&workers.state).open.push(Arc::clone(&event_loop));
         assert!(workers.submit(job()).is_ok());
         assert!(driver.serve(|closed| workers.next(&event_loop, closed)).is_some());
         drop(driver);
         workers.detach();
-        assert_eq!(std::mem::take(&mut workers.lock().schedule.detached), DETACHED);
+        assert_eq!(std::mem::take(&mut lock(&workers.state).schedule.detached), DETACHED);
         // It may go on for long, and says so whenever it flushes.
         workers.detach();
-        assert_eq!(workers.lock().schedule.detached, 0);
+        assert_eq!(lock(&workers.state).schedule.detached, 0);
         event_loop.close();
         event_loop.wait(Duration::from_secs(60));
         assert!(event_loop.driver().is_none(), "it has ended");

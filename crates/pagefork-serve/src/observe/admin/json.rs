@@ -93,7 +93,7 @@ fn counts(pairs: impl Iterator<Item = (String, u64)>) -> String {
 fn distribution(histogram: &Histogram) -> String {
     let buckets: Vec<_> =
         histogram.buckets().map(|(end, count)| format!("[{},{count}]", or_null(end))).collect();
-    format!("{{\"sum\":{},\"buckets\":[{}]}}", histogram.sum_ns(), buckets.join(","))
+    format!("{{\"sum\":{},\"buckets\":[{}]}}", histogram.sum_ns.get(), buckets.join(","))
 }
 
 fn or_null(number: Option<u64>) -> String {

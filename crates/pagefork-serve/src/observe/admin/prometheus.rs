@@ -79,7 +79,7 @@ impl PrometheusText {
             let end = end_ns.map_or("+Inf".to_owned(), seconds);
             self.sample(&format!("{name}_bucket"), &format!("{{le=\"{end}\"}}"), total);
         }
-        self.sample(&format!("{name}_sum"), "", seconds(histogram.sum_ns()));
+        self.sample(&format!("{name}_sum"), "", seconds(histogram.sum_ns.get()));
         self.sample(&format!("{name}_count"), "", total);
     }
 }

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Method, Uri, Version};
 
 use crate::handler::failure::{FailureKind, Severity};
+use crate::handler::lock::lock;
 use crate::observe::log::time::Clock;
 use crate::observe::log::{Health, Log, LogOutput, obeys};
 
@@ -87,7 +88,7 @@ impl AccessLog {
     }
 
     pub(crate) fn write(&self, access: &AccessRecord<'_>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.buffer.len() >= KEPT_MAX {
             state.lost += 1;
             return;
@@ -101,12 +102,12 @@ impl AccessLog {
 
     /// Writes the buffered lines.
     pub(crate) fn flush(&self) {
-        self.flush_state(&mut self.lock());
+        self.flush_state(&mut lock(&self.state));
     }
 
     /// Opens the log's file again by its name.
     pub(crate) fn reopen(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         self.flush_state(&mut state);
         if let Err(error) = state.output.reopen() {
             self.log.error(&format!("the access log goes on in its old file: {error}"));
@@ -133,10 +134,6 @@ impl AccessLog {
             }
             Ok(()) => {}
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AccessState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

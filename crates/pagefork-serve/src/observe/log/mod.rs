@@ -7,12 +7,13 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use http::HeaderValue;
 
 use crate::handler::failure::Severity;
+use crate::handler::lock::lock;
 
 pub use access::AccessFormat;
 pub(crate) use access::{AccessLog, AccessRecord, RequestOutcome};
@@ -171,7 +172,7 @@ impl Log {
 
     /// Opens the log's file again by its name.
     pub(crate) fn reopen(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         let reopened = state.output.reopen();
         drop(state);
         if let Err(error) = reopened {
@@ -181,7 +182,7 @@ impl Log {
 
     pub(crate) fn write(&self, severity: Severity, text: &str) {
         let mut line = record(severity, text);
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         let LogState { output, health, is_torn } = &mut *state;
         if *is_torn {
             line.insert(0, '\n');
