@@ -70,8 +70,8 @@ fn entries_of_a_br_table_cost_the_same_whatever_they_carry() {
     }
 }
 
-/// What looks at every global for each that is used, at every block for each other, or at what a
-/// constant expression has come to for each of its steps, does not end in this century.
+/// What looks at every global for each that is used, at every function for each type, at every
+/// block for each other, or at what a constant expression has come to for each of its steps, does not end in this century.
 #[test]
 fn modules_of_a_megabyte_are_compiled() {
     for (name, size) in [
@@ -79,6 +79,7 @@ fn modules_of_a_megabyte_are_compiled() {
         ("a long constant expression", 300_000),
         ("globals", 50_000),
         ("imports with types of 150 parameters", 500),
+        ("functions with types of their own", 20_000),
     ] {
         compiled(name, size);
     }

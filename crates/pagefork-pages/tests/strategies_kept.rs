@@ -435,8 +435,8 @@ fn one_large_run_does_not_tax_later_ones() {
             let mut slot = case.spawn(&strategies);
             dirty(&case, &mut slot, 1);
             let usual = slot.reset_for(OWNER).unwrap().private.unwrap();
-            // Also if there is one again and again, sooner or later.
-            for between in [40, 40, 200, 40, 200, 40] {
+            // Also if there is one again and again, but so late that it never pays to keep pages.
+            for between in [70, 70, 200, 70, 200, 70] {
                 dirty(&case, &mut slot, large);
                 slot.reset_for(OWNER).unwrap();
                 let mut left = None;
@@ -612,7 +612,7 @@ fn pages_that_each_run_writes_are_kept_however_many_there_are() {
 fn pages_are_kept_where_they_return_soon_enough_and_else_not() {
     let case = case();
     for kind in [ResetKind::Resident, ResetKind::Auto] {
-        for (count, of, is_kept) in [(3, 1000, false), (30, 1000, false), (400, 1000, true)] {
+        for (count, of, is_kept) in [(3, 1000, false), (10, 1000, false), (400, 1000, true)] {
             let strategies = strategies(kind);
             let mut slot = case.spawn(&strategies);
             let mut random = Random(11);

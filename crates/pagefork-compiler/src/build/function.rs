@@ -10,6 +10,7 @@ use cranelift_codegen::{
     FinalizedRelocTarget,
 };
 use pagefork_layout::code::{CodeKind, LandingSite};
+use pagefork_layout::module::ModuleInfo;
 use pagefork_layout::trap::TrapCode;
 use rayon::prelude::*;
 
@@ -48,19 +49,43 @@ impl CompiledFunction {
     }
 }
 
+/// The functions that errors in stubs name.
+struct FirstOfType {
+    /// The first function of each type; the last function for types that none has.
+    functions: Vec<u32>,
+    /// What stubs that belong to no type are named by.
+    last: u32,
+}
+
+impl FirstOfType {
+    fn new(info: &ModuleInfo) -> Self {
+        let last = (info.functions.len() as u32).saturating_sub(1);
+        let mut functions = vec![last; info.types.len()];
+        for (index, &ty) in info.functions.iter().enumerate().rev() {
+            functions[ty as usize] = index as u32;
+        }
+        Self { functions, last }
+    }
+
+    fn of(&self, ty: u32) -> u32 {
+        self.functions[ty as usize]
+    }
+}
+
 pub(super) fn compile_all(
     module: ModuleContext<'_>,
     parsed: &Parsed<'_>,
     effort: &Effort,
     units: Vec<CodeKind>,
 ) -> Result<Vec<CompiledFunction>, CompileError> {
+    let functions = FirstOfType::new(&module.info);
     units
         .into_par_iter()
         .map_init(
             || (Context::new(), Scratch::default()),
             |(context, scratch), kind| {
                 effort.check_time()?;
-                let unit = compile_one(module, parsed, effort, kind, context, scratch);
+                let unit = compile_one(module, parsed, effort, &functions, kind, context, scratch);
                 if let Some(progress) = parsed.progress
                     && matches!(kind, CodeKind::Function(index) if index >= parsed.info.imported_functions)
                 {
@@ -76,6 +101,7 @@ fn compile_one(
     module: ModuleContext<'_>,
     parsed: &Parsed<'_>,
     effort: &Effort,
+    functions: &FirstOfType,
     kind: CodeKind,
     context: &mut Context,
     scratch: &mut Scratch,
@@ -119,12 +145,8 @@ fn compile_one(
 
     let index = match kind {
         CodeKind::Function(index) | CodeKind::Checked(index) => index,
-        // Named by the first function that it is for.
-        CodeKind::Entry(ty) | CodeKind::Foreign(ty) | CodeKind::Cross(ty) => {
-            let first = module.info.functions.iter().position(|of| *of == ty);
-            first.map_or(u32::MAX, |index| index as u32)
-        }
-        _ => u32::MAX,
+        CodeKind::Entry(ty) | CodeKind::Foreign(ty) | CodeKind::Cross(ty) => functions.of(ty),
+        _ => functions.last,
     };
     let site = Site { function: index, offset: body.map_or(0, |body| body.body.range().start) };
     let mut reserved = effort.reserve(site, bytes)?;

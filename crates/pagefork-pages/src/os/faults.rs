@@ -154,11 +154,11 @@ impl Faults {
     }
 }
 
-/// What it costs to discard a private page and to make it private again, in nanoseconds: 3.5
-/// times a fault at a fresh page, since most pages are read first, and then copied.
+/// What it costs to discard a private page and to make it private again, in nanoseconds:
+/// three times a fault at a fresh page, since most pages are read first, and then copied.
 pub(crate) fn fault_ns() -> u32 {
     fault_ring::fresh_fault_ns()
-        .map_or(FAULT, |fresh| (fresh.saturating_mul(7) / 2).clamp(FAULT_MIN, FAULT_MAX))
+        .map_or(FAULT, |fresh| fresh.saturating_mul(3).clamp(FAULT_MIN, FAULT_MAX))
 }
 
 /// Whether the current thread counts its page faults without a system call.

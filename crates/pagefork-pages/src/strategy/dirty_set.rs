@@ -17,8 +17,8 @@ use crate::strategy::report::ResetReport;
 use crate::strategy::returns::{PageCosts, ReturnTimes};
 use crate::strategy::stack::Stack;
 use crate::strategy::tuning::{
-    COPIES, DENSE, DISCARDS_MAX, DOUBT, KEEP_UNCHANGED, LOOK, LOOK_MAX, LOOK_MIN, LOOK_TIMED,
-    MANY_PAGES, WINDOW,
+    COPIES, DENSE, DISCARDS_MAX, DOUBT, KEEP_UNCHANGED, LOOK, LOOK_FADES, LOOK_MAX, LOOK_MIN,
+    LOOK_TIMED, MANY_PAGES, WINDOW,
 };
 
 /// How private pages become known.
@@ -209,8 +209,7 @@ impl DirtySet {
         if self.resets.is_multiple_of(WINDOW.into()) {
             let costs = PageCosts { look: self.look, fault: fault_ns() };
             self.returns.iter_mut().for_each(|returns| returns.judge(costs, self.resets));
-            // Without new measurements, old ones count less and less.
-            self.look = (self.look * 7 + LOOK) / 8;
+            self.look = (self.look * (LOOK_FADES - 1) + LOOK) / LOOK_FADES;
         }
         let discarded = self.evict(pages)?;
         pages.shrink_all()?;

@@ -57,9 +57,13 @@ pub(super) const DISCARDS_MAX: usize = 8;
 
 // What a page costs, in nanoseconds.
 
-/// A look at a page, until it was measured, and the bounds of what is believed. Looks are timed
-/// at one reset in `LOOK_TIMED`.
-pub(super) const LOOK: u32 = 150;
+/// A look at a page, as long as it is not measured, and the bounds of what is believed. This is
+/// less than most machines need: what is thought too cheap is tried, and then measured, while what
+/// is thought too costly would never be. Looks are timed at one reset in `LOOK_TIMED`.
+pub(super) const LOOK: u32 = 60;
 pub(super) const LOOK_MIN: u64 = 20;
 pub(super) const LOOK_MAX: u64 = 2000;
 pub(super) const LOOK_TIMED: u64 = 8;
+/// In each window what was measured loses this part of its weight, so that what may have changed
+/// is tried again in the end.
+pub(super) const LOOK_FADES: u32 = 64;
