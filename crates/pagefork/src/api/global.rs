@@ -4,10 +4,8 @@ use pagefork_layout::module::{ConstExpr, ExportInfo, GlobalType, Item, ModuleInf
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
-use crate::code::module::Module;
 use crate::run::instantiate::spawn_alone;
-use crate::store::group::Entity;
-use crate::store::group::{StoreGroup, StoreId};
+use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::value::Val;
 
 /// A global variable of a store.
@@ -53,11 +51,9 @@ impl Global {
             exports: vec![ExportInfo { name: "global".to_owned(), item: Item::Global(0) }],
             ..ModuleInfo::default()
         };
-        let module = Module::without_code(&store.engine, info)?;
-        let ordinal = spawn_alone(store, &module)?;
-        let entity = Entity { ordinal, own_index: 0 };
+        let entity = spawn_alone(store, info)?;
         if ty.content.is_ref() {
-            store.instance_mut(ordinal).initial_word = cell.low;
+            store.instance_mut(entity.ordinal).initial_word = cell.low;
             store.set_global_word(entity, cell.low);
         }
         Ok(Self::from_entity(store, entity))

@@ -13,8 +13,7 @@ use crate::api::typed::{TypedFunc, WasmValues};
 use crate::base::error::{Result, UsageError};
 use crate::code::module::Module;
 use crate::store::group::{StoreGroup, StoreId};
-use crate::store::handle::Func;
-use crate::store::handle::Tag;
+use crate::store::handle::{Func, Tag};
 
 /// A module in a store, with its memory, tables and globals.
 ///

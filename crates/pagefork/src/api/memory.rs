@@ -9,10 +9,8 @@ use pagefork_pages::{ExternalWriter, Slot};
 
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::base::error::{MemoryAccessError, Result, UsageError};
-use crate::code::module::Module;
 use crate::run::instantiate::spawn_alone;
-use crate::store::group::Entity;
-use crate::store::group::{StoreGroup, StoreId};
+use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::interrupt::Interruption;
 use crate::store::memories::pages_max;
 
@@ -57,9 +55,8 @@ impl Memory {
             exports: vec![ExportInfo { name: "memory".to_owned(), item: Item::Memory(0) }],
             ..ModuleInfo::default()
         };
-        let module = Module::without_code(&store.engine, info)?;
-        let ordinal = spawn_alone(store, &module)?;
-        Ok(Self::from_entity(store, Entity { ordinal, own_index: 0 }))
+        let entity = spawn_alone(store, info)?;
+        Ok(Self::from_entity(store, entity))
     }
 
     pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {

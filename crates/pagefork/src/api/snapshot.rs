@@ -172,7 +172,6 @@ impl Snapshot {
 /// # Errors
 /// If the instance holds what means nothing outside its store as it is now.
 fn check_contents(store: &StoreGroup, ordinal: u32) -> Result<()> {
-    let no = |why| Err(UsageError::NoSnapshot(why).into());
     let mut refused = None;
     store.each_reference(ordinal, |ty, word| match ty.heap.top() {
         _ if word == 0 => (),
@@ -180,10 +179,7 @@ fn check_contents(store: &StoreGroup, ordinal: u32) -> Result<()> {
         HeapType::Exn => refused = Some("a guest holds an exception"),
         _ => (),
     });
-    match refused {
-        Some(why) => no(why),
-        None => Ok(()),
-    }
+    refused.map_or(Ok(()), |why| Err(UsageError::NoSnapshot(why).into()))
 }
 
 impl fmt::Debug for Snapshot {

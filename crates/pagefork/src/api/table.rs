@@ -5,10 +5,8 @@ use pagefork_layout::module::{ExportInfo, Item, ModuleInfo, TableType, ValType};
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
-use crate::code::module::Module;
 use crate::run::instantiate::spawn_alone;
-use crate::store::group::Entity;
-use crate::store::group::{StoreGroup, StoreId};
+use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::value::Val;
 
 /// A table of a store.
@@ -53,10 +51,8 @@ impl Table {
             exports: vec![ExportInfo { name: "table".to_owned(), item: Item::Table(0) }],
             ..ModuleInfo::default()
         };
-        let module = Module::without_code(&store.engine, info)?;
-        let ordinal = spawn_alone(store, &module)?;
-        let entity = Entity { ordinal, own_index: 0 };
-        store.instance_mut(ordinal).initial_word = word;
+        let entity = spawn_alone(store, info)?;
+        store.instance_mut(entity.ordinal).initial_word = word;
         if word != 0 {
             store.put_elements(entity, 0, (0..ty.minimum).map(|_| word));
         }
@@ -138,7 +134,7 @@ impl Table {
         element.check_type(store, ty, || "the element".to_owned())?;
         let word = element.to_cell(store, entity.ordinal)?.low;
         let end = start.saturating_add(length);
-        store.table_fill_stored(entity, start, word, length).map_err(|_| {
+        store.table_fill(entity, start, word, length).map_err(|_| {
             UsageError::OutsideTable { start, end, length: store.table_length(entity) }.into()
         })
     }
@@ -155,6 +151,6 @@ impl Table {
         let ty = ValType::Ref(store.table_type(entity).element);
         element.check_type(store, ty, || "the element".to_owned())?;
         let word = element.to_cell(store, entity.ordinal)?.low;
-        Ok(store.table_grow_stored(entity, delta, word)?)
+        Ok(store.table_grow(entity, delta, word)?)
     }
 }

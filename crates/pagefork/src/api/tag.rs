@@ -4,9 +4,7 @@ use pagefork_layout::module::{ExportInfo, FuncType, Item, ModuleInfo};
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
-use crate::code::module::Module;
 use crate::run::instantiate::spawn_alone;
-use crate::store::group::Entity;
 use crate::store::handle::Tag;
 
 impl Tag {
@@ -27,9 +25,8 @@ impl Tag {
             exports: vec![ExportInfo { name: "tag".to_owned(), item: Item::Tag(0) }],
             ..ModuleInfo::default()
         };
-        let module = Module::without_code(&store.engine, info)?;
-        let ordinal = spawn_alone(store, &module)?;
-        Ok(Self::from_entity(store, Entity { ordinal, own_index: 0 }))
+        let entity = spawn_alone(store, info)?;
+        Ok(Self::from_entity(store, entity))
     }
 
     /// The tag's type: exceptions carry its parameters.

@@ -44,8 +44,7 @@ impl Engine {
     /// # Errors
     /// If the machine or process lacks what is needed, or strategies do not go together.
     pub(crate) fn with_config(config: &Config) -> Result<Self> {
-        // SAFETY: asks for a number.
-        let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        let page_size = rustix::param::page_size() as u64;
         if page_size != PAGE_SIZE {
             return Err(SystemError::PageSize(page_size).into());
         }

@@ -2,7 +2,7 @@
 //! [spawned](crate::InstancePre::spawn).
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagefork_pages::{
@@ -125,8 +125,9 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new(engine: &Engine) -> Self {
-        let pool = engine.pool().clone();
-        Self { key: pool.add_key(), number: next_number(), open: AtomicBool::new(true), pool }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (pool, number) = (engine.pool().clone(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { key: pool.add_key(), number, open: AtomicBool::new(true), pool }
     }
 
     pub(crate) fn take(&self) -> Option<Pooled> {
@@ -166,12 +167,6 @@ impl Home {
 /// Whose bytes may be on the stack of a slot.
 pub(crate) fn owner(number: u64, tenant: u64) -> Owner {
     Owner(u128::from(number) << 64 | u128::from(tenant))
-}
-
-fn next_number() -> u64 {
-    use std::sync::atomic::AtomicU64;
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Engine {

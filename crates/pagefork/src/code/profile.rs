@@ -7,7 +7,6 @@
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -17,6 +16,8 @@ use pagefork_layout::code::{CodeImage, CodeKind};
 use pagefork_layout::module::{Item, ModuleInfo};
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::text::OneLine;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::base::error::SystemError;
 use crate::code::code_memory::CodeMemory;
@@ -172,18 +173,10 @@ impl ProfileWriter {
     /// Maps the file executable for good: `perf record` notes such maps with their
     /// files' names, and so learns of this one.
     fn show_to_perf(&self) -> io::Result<()> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE);
         // SAFETY: a fresh mapping where the kernel finds room; nothing uses it yet.
-        let map = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                PAGE_SIZE as usize,
-                libc::PROT_READ | libc::PROT_EXEC,
-                libc::MAP_PRIVATE,
-                self.file.as_raw_fd(),
-                0,
-            )
-        };
-        if map == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
+        unsafe { mmap(ptr::null_mut(), PAGE_SIZE as usize, access, flags, &self.file, 0)? };
+        Ok(())
     }
 
     fn pieces(&mut self, pieces: &[Piece<'_>]) -> io::Result<()> {
@@ -233,8 +226,7 @@ fn load_record(records: &mut Vec<u8>, process: u32, index: u64, piece: &Piece<'_
     const FIXED_SIZE: usize = 56;
     let Piece { address, bytes, name } = piece;
     let size = FIXED_SIZE + name.len() + 1 + bytes.len();
-    // SAFETY: asks for a number.
-    let thread = unsafe { libc::gettid() } as u32;
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
     for word in [JIT_CODE_LOAD, size as u32] {
         records.extend(word.to_le_bytes());
     }
@@ -253,9 +245,7 @@ fn load_record(records: &mut Vec<u8>, process: u32, index: u64, piece: &Piece<'_
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the structure.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

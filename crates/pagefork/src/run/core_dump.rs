@@ -12,8 +12,7 @@ use wasm_encoder::{
 };
 
 use crate::base::frames::WasmBacktrace;
-use crate::store::group::Entity;
-use crate::store::group::StoreGroup;
+use crate::store::group::{Entity, StoreGroup};
 
 /// See [`Store::core_dump`](crate::Store::core_dump).
 pub(crate) fn write(store: &StoreGroup, name: &str, backtrace: &WasmBacktrace) -> Vec<u8> {

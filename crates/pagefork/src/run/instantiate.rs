@@ -17,10 +17,8 @@ use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::{self, Home, Pooled};
 use crate::run::enter::{self, CallOutcome};
 #[cfg(feature = "testing")]
-#[cfg(feature = "testing")]
 use crate::run::poison;
-use crate::store::group::StoreGroup;
-use crate::store::group::{Entity, Imports};
+use crate::store::group::{Entity, Imports, StoreGroup};
 use crate::store::handle::{CallTarget, Func};
 use crate::store::limits::{self, Usage};
 
@@ -39,12 +37,14 @@ pub(crate) unsafe fn instantiate(
     // is entered.
     let inner = unsafe { &mut *store };
     inner.check_usable()?;
+    let usage = inner.usage;
     let ordinal = spawn(inner, module, imports, strategies)?;
     let plan = Arc::clone(&inner.instance(ordinal).plan);
     let mut known_outside = false;
     if let Err(code) = apply_steps(inner, ordinal, &plan.steps, &mut known_outside) {
         if !known_outside {
-            remove_latest(inner);
+            inner.usage = usage;
+            inner.remove_latest_instance();
         }
         return Err(Trap::without_backtrace(code).into());
     }
@@ -124,12 +124,14 @@ pub(crate) fn check_engine(store: &StoreGroup, module: &Module) -> Result<()> {
     }
 }
 
-/// Makes an instance of a module without imports, steps or start function.
+/// Makes an instance of a module without code, and gives the first place that it defines.
 ///
 /// # Errors
 /// If a limit is met or the system refuses address space.
-pub(crate) fn spawn_alone(store: &mut StoreGroup, module: &Module) -> Result<u32> {
-    spawn(store, module, Imports::default(), None)
+pub(crate) fn spawn_alone(store: &mut StoreGroup, info: ModuleInfo) -> Result<Entity> {
+    let module = Module::without_code(&store.engine, info)?;
+    let ordinal = spawn(store, &module, Imports::default(), None)?;
+    Ok(Entity { ordinal, own_index: 0 })
 }
 
 /// Maps the slot and makes the instance part of the store.
@@ -142,7 +144,12 @@ fn spawn(
     if store.is_broken() {
         return Err(UsageError::ResetIncomplete.into());
     }
-    let usage = add(store.usage, own_usage(module.info()));
+    let (before, own) = (store.usage, own_usage(module.info()));
+    let usage = Usage {
+        instances: before.instances + own.instances,
+        memories: before.memories + own.memories,
+        tables: before.tables + own.tables,
+    };
     usage.check(&store.limits)?;
     let plan = module.spawn_plan(|global| {
         let entity = imports.globals[global as usize];
@@ -212,26 +219,6 @@ pub(crate) fn own_usage(info: &ModuleInfo) -> Usage {
     }
 }
 
-fn add(a: Usage, b: Usage) -> Usage {
-    Usage {
-        instances: a.instances + b.instances,
-        memories: a.memories + b.memories,
-        tables: a.tables + b.tables,
-    }
-}
-
-fn remove_latest(store: &mut StoreGroup) {
-    let latest = store.instances.last().expect("it was just made");
-    let own = own_usage(latest.module.info());
-    let usage = store.usage;
-    store.usage = Usage {
-        instances: usage.instances - own.instances,
-        memories: usage.memories - own.memories,
-        tables: usage.tables - own.tables,
-    };
-    store.remove_latest_instance();
-}
-
 /// Does what concerns other instances. `known_outside` is set once another
 /// instance may refer to this one.
 fn apply_steps(
@@ -260,7 +247,7 @@ fn apply_steps(
                 let init = info.table_inits[entity.own_index as usize].as_ref();
                 let init = init.expect("the step is about an initial value");
                 let word = store.constant(ordinal, init, ValType::Ref(ty.element));
-                store.table_fill(ordinal, entity, 0, word, ty.minimum)?;
+                store.table_fill(entity, 0, store.stored(entity, word, ordinal), ty.minimum)?;
             }
             SpawnStep::Elements { segment, offset } => {
                 let elements = &info.elements[segment as usize];

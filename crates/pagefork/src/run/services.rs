@@ -85,7 +85,8 @@ pub(crate) unsafe fn call(
         Service::DataDrop => drop_segment(store, caller, Segment::Data(number(0))),
         Service::TableGrow => {
             let table = store.table(caller, number(0));
-            let old = store.table_grow(caller, table, argument(2), argument(1));
+            let word = store.stored(table, argument(1), caller);
+            let old = store.table_grow(table, argument(2), word);
             if old.is_ok() {
                 store.pay_fuel(argument(2) / ELEMENTS_PER_UNIT)?;
             }
@@ -96,7 +97,8 @@ pub(crate) unsafe fn call(
             let (start, length) = (argument(1), argument(3));
             store.check_elements(table, start, length)?;
             store.pay_fuel(length / ELEMENTS_PER_UNIT)?;
-            store.table_fill(caller, table, start, argument(2), length)?;
+            let word = store.stored(table, argument(2), caller);
+            store.table_fill(table, start, word, length)?;
         }
         Service::TableCopy => {
             let to = store.table(caller, number(0));

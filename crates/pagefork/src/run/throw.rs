@@ -18,8 +18,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::store::activation::Activation;
 use crate::store::exception::Exception;
 use crate::store::frame::Landing;
-use crate::store::group::StoreGroup;
-use crate::store::group::{Entity, InstanceData};
+use crate::store::group::{Entity, InstanceData, StoreGroup};
 use crate::store::handle::Tag;
 use crate::store::value::Val;
 

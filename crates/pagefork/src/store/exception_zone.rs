@@ -18,8 +18,7 @@ use pagefork_layout::exception::{ExceptionRef, UNIT, block, zone};
 use pagefork_layout::module::HeapType;
 
 use crate::base::cell::Cell;
-use crate::store::group::StoreGroup;
-use crate::store::group::{Entity, InstanceData};
+use crate::store::group::{Entity, InstanceData, StoreGroup};
 
 /// The exceptions zone of an instance.
 ///
@@ -198,7 +197,7 @@ impl ExceptionZone {
     fn sweep(self, marks: &Marks) {
         let mut end = zone::UNITS;
         for (unit, head) in self.blocks() {
-            if !marks.marked.contains(unit) {
+            if marks.units[unit as usize] != Mark::InUse {
                 self.set_head(unit, BlockHead::free(head.units.into()));
             } else {
                 end = unit + u32::from(head.units);
@@ -209,34 +208,22 @@ impl ExceptionZone {
     }
 }
 
-/// A set of units.
-#[derive(Default)]
-struct BlockUnits(Vec<u64>);
-
-impl BlockUnits {
-    fn contains(&self, unit: u32) -> bool {
-        self.0.get(unit as usize / 64).is_some_and(|word| word >> (unit % 64) & 1 == 1)
-    }
-
-    /// Whether it was not there.
-    fn insert(&mut self, unit: u32) -> bool {
-        let at = unit as usize / 64;
-        if self.0.len() <= at {
-            self.0.resize(at + 1, 0);
-        }
-        let before = self.0[at];
-        self.0[at] |= 1 << (unit % 64);
-        before != self.0[at]
-    }
+/// What is known about a unit while a zone is searched for what is in use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// No exception begins there.
+    None,
+    /// An exception begins there to which no reference was found.
+    Unseen,
+    /// An exception begins there that is in use.
+    InUse,
 }
 
 /// What is known about a zone while it is searched for what is in use.
 struct Marks {
     zone: ExceptionZone,
-    /// Where exceptions begin.
-    exceptions: BlockUnits,
-    /// Those that are in use.
-    marked: BlockUnits,
+    /// One for each unit before the zone's end.
+    units: Vec<Mark>,
 }
 
 /// The search for what is in use.
@@ -252,17 +239,18 @@ impl Collection {
         let mut collection = Self { zones: Vec::new(), found: Vec::new() };
         for (instance, ordinal) in store.instances.iter().zip(1..) {
             let zone = ExceptionZone::of(instance);
-            let (mut exceptions, mut marked) = (BlockUnits::default(), BlockUnits::default());
+            let mut units = Vec::new();
             if zone.units > 0 {
+                units.resize(zone.end() as usize, Mark::None);
                 for (unit, head) in zone.blocks().filter(|(_, head)| !head.is_free()) {
-                    exceptions.insert(unit);
+                    units[unit as usize] = Mark::Unseen;
                     if head.flags & block::HELD != 0 {
-                        marked.insert(unit);
+                        units[unit as usize] = Mark::InUse;
                         collection.found.push((ordinal, unit));
                     }
                 }
             }
-            collection.zones.push(Marks { zone, exceptions, marked });
+            collection.zones.push(Marks { zone, units });
         }
         collection
     }
@@ -288,10 +276,11 @@ impl Collection {
     fn mark(&mut self, ordinal: u32, reference: ExceptionRef) {
         let Some(marks) = self.zones.get_mut(ordinal as usize - 1) else { return };
         let unit = reference.unit().into();
-        if marks.exceptions.contains(unit)
+        if let Some(mark) = marks.units.get_mut(unit as usize)
+            && *mark == Mark::Unseen
             && marks.zone.head(unit).stamp == reference.stamp()
-            && marks.marked.insert(unit)
         {
+            *mark = Mark::InUse;
             self.found.push((ordinal, unit));
         }
     }

@@ -95,20 +95,8 @@ impl StoreGroup {
         }
     }
 
-    /// `table.fill` in the instance `caller`, all or nothing.
+    /// `table.fill` with a [stored](Self::stored) element, all or nothing.
     pub(crate) fn table_fill(
-        &mut self,
-        caller: u32,
-        table: Entity,
-        start: u64,
-        element: u64,
-        length: u64,
-    ) -> Result<(), TrapCode> {
-        let word = self.stored(table, element, caller);
-        self.table_fill_stored(table, start, word, length)
-    }
-
-    pub(crate) fn table_fill_stored(
         &mut self,
         table: Entity,
         start: u64,
@@ -120,19 +108,8 @@ impl StoreGroup {
         Ok(())
     }
 
-    /// `table.grow` in the instance `caller`.
+    /// `table.grow` with a [stored](Self::stored) element.
     pub(crate) fn table_grow(
-        &mut self,
-        caller: u32,
-        table: Entity,
-        delta: u64,
-        element: u64,
-    ) -> Result<u64, LimitError> {
-        let word = self.stored(table, element, caller);
-        self.table_grow_stored(table, delta, word)
-    }
-
-    pub(crate) fn table_grow_stored(
         &mut self,
         table: Entity,
         delta: u64,

@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+
 use crate::base::error::{Error, SystemError};
 use crate::base::trap::{Trap, TrapCode};
 use crate::store::activation::Activation;
@@ -154,32 +156,23 @@ impl SignalStack {
     const MAPPED: usize = SIGNAL_STACK_GUARD + SIGNAL_STACK_SIZE;
 
     fn install() -> Result<Self, SystemError> {
-        let failed = || SystemError::SignalStack(std::io::Error::last_os_error());
+        let failed = |error: std::io::Error| SystemError::SignalStack(error);
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let flags = flags | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping; the stack registered is its upper part, which
         // lives until the destructor has taken it back.
         unsafe {
-            let start = libc::mmap(
-                ptr::null_mut(),
-                Self::MAPPED,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            );
-            if start == libc::MAP_FAILED {
-                return Err(failed());
-            }
+            let start = mm::mmap_anonymous(ptr::null_mut(), Self::MAPPED, access, flags);
             // If a later step fails, the destructor unmaps.
-            let own = Self { start };
-            if libc::mprotect(start, SIGNAL_STACK_GUARD, libc::PROT_NONE) != 0 {
-                return Err(failed());
-            }
+            let own = Self { start: start.map_err(|error| failed(error.into()))? };
+            mm::mprotect(own.start, SIGNAL_STACK_GUARD, MprotectFlags::empty())
+                .map_err(|error| failed(error.into()))?;
             let stack =
                 libc::stack_t { ss_sp: own.stack(), ss_flags: 0, ss_size: SIGNAL_STACK_SIZE };
-            if libc::sigaltstack(&stack, ptr::null_mut()) != 0 {
-                return Err(failed());
+            match libc::sigaltstack(&stack, ptr::null_mut()) {
+                0 => Ok(own),
+                _ => Err(failed(std::io::Error::last_os_error())),
             }
-            Ok(own)
         }
     }
 

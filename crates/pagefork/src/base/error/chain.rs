@@ -9,8 +9,9 @@ use pagefork_compiler::CompileError;
 use pagefork_compiler::file::CodeImageError;
 use pagefork_pages::PagesError;
 
-use crate::base::error::MemoryAccessError;
-use crate::base::error::{ErrorKind, LimitError, LinkError, SystemError, UsageError};
+use crate::base::error::{
+    ErrorKind, LimitError, LinkError, MemoryAccessError, SystemError, UsageError,
+};
 use crate::base::frames::WasmBacktrace;
 use crate::base::trap::Trap;
 
@@ -62,8 +63,11 @@ struct ErrorInner {
 }
 
 /// An error with what was being done. Displayed it is only the latter.
+#[derive(thiserror::Error)]
+#[error("{context}")]
 struct Contextual {
     context: Box<dyn Note>,
+    #[source]
     error: Boxed,
 }
 
@@ -73,7 +77,9 @@ trait Note: fmt::Display + Any + Send + Sync {}
 impl<C: fmt::Display + Any + Send + Sync> Note for C {}
 
 /// An error that is a message and nothing else.
-struct MessageError<M>(M);
+#[derive(thiserror::Error)]
+#[error("{0}")]
+struct MessageError<M: fmt::Display>(M);
 
 /// An [`Error`] as an error for those who take boxed ones. Never seen outside but through
 /// the standard trait.
@@ -276,23 +282,17 @@ impl AsRef<dyn StdError + Send + Sync + 'static> for Error {
     }
 }
 
-impl From<Error> for Box<dyn StdError + Send + Sync + 'static> {
-    fn from(error: Error) -> Self {
-        Box::new(AsStd(error))
-    }
+macro_rules! into_boxed {
+    ($($boxed:ty),*) => {$(
+        impl From<Error> for Box<$boxed> {
+            fn from(error: Error) -> Self {
+                Box::new(AsStd(error))
+            }
+        }
+    )*};
 }
 
-impl From<Error> for Box<dyn StdError + Send + 'static> {
-    fn from(error: Error) -> Self {
-        Box::new(AsStd(error))
-    }
-}
-
-impl From<Error> for Box<dyn StdError + 'static> {
-    fn from(error: Error) -> Self {
-        Box::new(AsStd(error))
-    }
-}
+into_boxed!(dyn StdError, dyn StdError + Send, dyn StdError + Send + Sync);
 
 impl fmt::Display for AsStd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -312,27 +312,9 @@ impl StdError for AsStd {
     }
 }
 
-impl fmt::Display for Contextual {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.context)
-    }
-}
-
 impl fmt::Debug for Contextual {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:?}", self.context, self.error)
-    }
-}
-
-impl StdError for Contextual {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.error)
-    }
-}
-
-impl<M: fmt::Display> fmt::Display for MessageError<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
     }
 }
 
@@ -341,8 +323,6 @@ impl<M: fmt::Display> fmt::Debug for MessageError<M> {
         write!(f, "{}", self.0)
     }
 }
-
-impl<M: fmt::Display> StdError for MessageError<M> {}
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,6 @@
 //! Context for errors, and macros that make errors from messages.
 
 use std::convert::Infallible;
-use std::error::Error as StdError;
 use std::fmt;
 
 use crate::base::error::{Error, Result};
@@ -46,9 +45,9 @@ pub trait Context<T, E>: sealed::Sealed {
         F: FnOnce() -> C;
 }
 
-impl<T, E: StdError + Send + Sync + 'static> Context<T, E> for Result<T, E> {
+impl<T, E: Into<Error>> Context<T, E> for Result<T, E> {
     fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T> {
-        self.map_err(|error| Error::new(error).context(context))
+        self.map_err(|error| error.into().context(context))
     }
 
     fn with_context<C, F>(self, context: F) -> Result<T>
@@ -56,21 +55,7 @@ impl<T, E: StdError + Send + Sync + 'static> Context<T, E> for Result<T, E> {
         C: fmt::Display + Send + Sync + 'static,
         F: FnOnce() -> C,
     {
-        self.map_err(|error| Error::new(error).context(context()))
-    }
-}
-
-impl<T> Context<T, Error> for Result<T> {
-    fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T> {
-        self.map_err(|error| error.context(context))
-    }
-
-    fn with_context<C, F>(self, context: F) -> Result<T>
-    where
-        C: fmt::Display + Send + Sync + 'static,
-        F: FnOnce() -> C,
-    {
-        self.map_err(|error| error.context(context()))
+        self.map_err(|error| error.into().context(context()))
     }
 }
 
@@ -167,7 +152,7 @@ macro_rules! ensure {
 /// What `format_err!` chooses from: an error's own type is kept, all else is a message.
 #[doc(hidden)]
 pub mod macros {
-    use super::{Error, StdError, fmt};
+    use super::{Error, fmt};
 
     pub trait FromError: Sized {
         fn pagefork_constructor(&self) -> fn(Self::Of) -> Error;
@@ -175,19 +160,11 @@ pub mod macros {
         type Of;
     }
 
-    impl<E: StdError + Send + Sync + 'static> FromError for &E {
+    impl<E: Into<Error>> FromError for &E {
         type Of = E;
 
         fn pagefork_constructor(&self) -> fn(E) -> Error {
-            Error::new
-        }
-    }
-
-    impl FromError for &Error {
-        type Of = Error;
-
-        fn pagefork_constructor(&self) -> fn(Error) -> Error {
-            std::convert::identity
+            E::into
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagefork_compiler::CompiledModule;
 use pagefork_compiler::file::{self, CodeImageError, CodeKey};
@@ -58,12 +58,7 @@ struct CacheInner {
     path: PathBuf,
     directory: Result<CacheDirectory, CacheRefusal>,
     size_limit: AtomicU64,
-    hits: AtomicU64,
-    misses: AtomicU64,
-    written: AtomicU64,
-    damaged: AtomicU64,
-    errors: AtomicU64,
-    last_error: Mutex<Option<String>>,
+    stats: Mutex<CacheStats>,
 }
 
 /// What a cache has done since it was made, in this process.
@@ -152,17 +147,9 @@ impl Cache {
     }
 
     fn with(path: PathBuf, directory: Result<CacheDirectory, CacheRefusal>) -> Self {
-        Self(Arc::new(CacheInner {
-            path,
-            directory,
-            size_limit: SIZE_LIMIT.into(),
-            hits: 0.into(),
-            misses: 0.into(),
-            written: 0.into(),
-            damaged: 0.into(),
-            errors: 0.into(),
-            last_error: Mutex::default(),
-        }))
+        let refused = directory.as_ref().err().cloned();
+        let stats = Mutex::new(CacheStats { refused, ..CacheStats::default() });
+        Self(Arc::new(CacheInner { path, directory, size_limit: SIZE_LIMIT.into(), stats }))
     }
 
     /// Sets how many bytes the entries may take together: 1 GiB by default. Those
@@ -179,16 +166,7 @@ impl Cache {
 
     /// What happened so far.
     pub fn stats(&self) -> CacheStats {
-        let shared = &*self.0;
-        CacheStats {
-            hits: shared.hits.load(Relaxed),
-            misses: shared.misses.load(Relaxed),
-            written: shared.written.load(Relaxed),
-            damaged: shared.damaged.load(Relaxed),
-            errors: shared.errors.load(Relaxed),
-            last_error: self.last_error().clone(),
-            refused: shared.directory.as_ref().err().cloned(),
-        }
+        self.counts().clone()
     }
 
     /// The module with these bytes, from the cache if it is there.
@@ -196,11 +174,11 @@ impl Cache {
         let options = &engine.config().compile;
         let key = CodeKey::new(bytes, options)?;
         if let Some(module) = self.load(engine, key) {
-            self.0.hits.fetch_add(1, Relaxed);
+            self.counts().hits += 1;
             return Ok(module);
         }
         let compiled = engine.compile(bytes)?;
-        self.0.misses.fetch_add(1, Relaxed);
+        self.counts().misses += 1;
         self.store(engine, &compiled, key);
         // What other processes will map is what this one runs.
         match self.load(engine, key) {
@@ -249,28 +227,32 @@ impl Cache {
         let head = file::head(module, text, &engine.config().compile, key);
         let limit = self.0.size_limit.load(Relaxed);
         match directory.add(&key.to_string(), &[&head, text], limit) {
-            Ok(true) => drop(self.0.written.fetch_add(1, Relaxed)),
+            Ok(true) => self.counts().written += 1,
             Ok(false) => {}
             Err(error) => drop(self.failed::<()>(&error)),
         }
     }
 
     fn damaged(&self, directory: &CacheDirectory, name: &str, problem: &dyn fmt::Display) {
-        self.0.damaged.fetch_add(1, Relaxed);
-        *self.last_error() = Some(format!("entry {name}: {problem:#}"));
+        self.note(|stats| &mut stats.damaged, format!("entry {name}: {problem:#}"));
         if let Err(error) = directory.remove(name) {
             self.failed::<()>(&error);
         }
     }
 
     fn failed<T>(&self, error: &dyn fmt::Display) -> Option<T> {
-        self.0.errors.fetch_add(1, Relaxed);
-        *self.last_error() = Some(format!("{error:#}"));
+        self.note(|stats| &mut stats.errors, format!("{error:#}"));
         None
     }
 
-    fn last_error(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.0.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+    fn note(&self, count: impl FnOnce(&mut CacheStats) -> &mut u64, error: String) {
+        let mut stats = self.counts();
+        *count(&mut stats) += 1;
+        stats.last_error = Some(error);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, CacheStats> {
+        self.0.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
