@@ -46,7 +46,7 @@ mod calls;
 mod link;
 
 pub use base::abi::{FdFlags, FileType, Rights};
-pub use base::errno::Errno;
+pub use base::errno::{Errno, Result};
 pub use base::guest_memory::{Buffer, GuestMemory};
 pub use calls::process::Exit;
 pub use link::linker::{NoMemory, add_to_linker};

@@ -35,6 +35,17 @@ const TAKEN_MAX: usize = 1 << 20;
 const LINES_MAX: usize = 1000;
 
 /// Limits of a program, and its variables.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::ProgramOptions;
+///
+/// let mut options = ProgramOptions { memory_max: 64 << 20, ..ProgramOptions::default() };
+/// // What the embedder has set in the environment, requests do not change.
+/// options.fixed.push("SERVER_NAME".to_owned());
+/// options.variables.authorization = true;
+/// ```
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
     /// Most bytes that all memories of an instance may have together.
@@ -53,6 +64,21 @@ impl Default for ProgramOptions {
 }
 
 /// A program that cannot serve.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module};
+/// use pagefork_serve::{CgiProgramError, Program, ProgramOptions};
+/// use pagefork_wasi::WasiCtxBuilder;
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, "(module)")?;
+/// let template = WasiCtxBuilder::new().template()?;
+/// let made = Program::new(&Linker::new(&engine), &module, template, ProgramOptions::default());
+/// assert!(matches!(made, Err(CgiProgramError::NoStart)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgiProgramError {

@@ -20,42 +20,7 @@ pub struct Failure {
     detail: String,
 }
 
-/// The kinds of [`Failure`], as the metrics count them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
-    /// The handler's program trapped, or the handler panicked.
-    Trap,
-    /// The handler took too long.
-    Timeout,
-    /// The handler ended without a response.
-    NoResponse,
-    /// The handler's response is malformed.
-    BadResponse,
-    /// The handler could not be started.
-    Spawn,
-    /// Too many requests are waiting.
-    QueueFull,
-    /// The request waited too long for other requests to end.
-    QueueTimeout,
-    /// The request's body is larger than is allowed.
-    BodyTooLarge,
-    /// The client took too long to send the body.
-    BodyTimeout,
-    /// The client took too long to send the head.
-    HeadTimeout,
-    /// The request's head is larger than is allowed.
-    HeadTooLarge,
-    /// The request is malformed.
-    BadRequest,
-    /// The server does not implement what the request asks for.
-    NotImplemented,
-    /// The client went away.
-    ClientGone,
-    /// The server is stopping.
-    Stopping,
-}
-
-/// How much a record of the log matters.
+/// How much a record of the log matters. [`record`](crate::record) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// Something is wrong here: with the program, the server or the machine.
@@ -66,60 +31,92 @@ pub enum Severity {
     Info,
 }
 
-/// Of each kind: its name in metrics, the status and the text that clients get, and how much it
-/// matters to the people who run the server.
-const KINDS: [(FailureKind, &str, u16, Severity, &str); 15] = {
-    use FailureKind::*;
-    use Severity::{Error, Info, Warning};
-    [
-        (Trap, "trap", 500, Error, "The program failed."),
-        (Timeout, "timeout", 504, Error, "The program took too long."),
-        (NoResponse, "no_response", 502, Error, "The program ended without a response."),
-        (BadResponse, "bad_response", 502, Error, "The program gave a malformed response."),
-        (Spawn, "spawn", 500, Error, "The program could not be started."),
-        (QueueFull, "queue_full", 503, Warning, "Too many requests are waiting. Try again."),
-        (QueueTimeout, "queue_timeout", 503, Warning, "Too many requests are waiting. Try again."),
-        (BodyTooLarge, "body_too_large", 413, Info, "The request's body is too large."),
-        (BodyTimeout, "body_timeout", 408, Info, "The request's body took too long to arrive."),
-        (HeadTimeout, "head_timeout", 408, Info, "The request's head took too long to arrive."),
-        (HeadTooLarge, "head_too_large", 431, Info, "The request's head is too large."),
-        (BadRequest, "bad_request", 400, Info, "The request is malformed."),
-        (NotImplemented, "not_implemented", 501, Info, "This server does not do that."),
-        (ClientGone, "client_gone", 400, Info, "The connection was lost."),
-        (Stopping, "stopping", 503, Warning, "The server is stopping. Try again."),
-    ]
-};
+/// Defines the kinds of failures, each with its name in metrics, the status and the text that
+/// clients get, and how much it matters to the people who run the server.
+macro_rules! kinds {
+    ($($(#[$doc:meta])*
+    $kind:ident, $name:literal, $status:literal, $severity:ident, $text:literal;)*) => {
+        /// The kinds of [`Failure`], as the metrics count them.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use pagefork_serve::FailureKind;
+        ///
+        /// let kind = FailureKind::Timeout;
+        /// assert_eq!((kind.name(), kind.status().as_u16()), ("timeout", 504));
+        /// assert_eq!(kind.message(), "The program took too long.");
+        /// assert!(FailureKind::ALL.contains(&kind));
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum FailureKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl FailureKind {
+            /// All of them.
+            pub const ALL: [FailureKind; [$($name),*].len()] = [$(Self::$kind),*];
+
+            fn row(self) -> (&'static str, u16, Severity, &'static str) {
+                match self {
+                    $(Self::$kind => ($name, $status, Severity::$severity, $text),)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The handler's program trapped, or the handler panicked.
+    Trap, "trap", 500, Error, "The program failed.";
+    /// The handler took too long.
+    Timeout, "timeout", 504, Error, "The program took too long.";
+    /// The handler ended without a response.
+    NoResponse, "no_response", 502, Error, "The program ended without a response.";
+    /// The handler's response is malformed.
+    BadResponse, "bad_response", 502, Error, "The program gave a malformed response.";
+    /// The handler could not be started.
+    Spawn, "spawn", 500, Error, "The program could not be started.";
+    /// Too many requests are waiting.
+    QueueFull, "queue_full", 503, Warning, "Too many requests are waiting. Try again.";
+    /// The request waited too long for other requests to end.
+    QueueTimeout, "queue_timeout", 503, Warning, "Too many requests are waiting. Try again.";
+    /// The request's body is larger than is allowed.
+    BodyTooLarge, "body_too_large", 413, Info, "The request's body is too large.";
+    /// The client took too long to send the body.
+    BodyTimeout, "body_timeout", 408, Info, "The request's body took too long to arrive.";
+    /// The client took too long to send the head.
+    HeadTimeout, "head_timeout", 408, Info, "The request's head took too long to arrive.";
+    /// The request's head is larger than is allowed.
+    HeadTooLarge, "head_too_large", 431, Info, "The request's head is too large.";
+    /// The request is malformed.
+    BadRequest, "bad_request", 400, Info, "The request is malformed.";
+    /// The server does not implement what the request asks for.
+    NotImplemented, "not_implemented", 501, Info, "This server does not do that.";
+    /// The client went away.
+    ClientGone, "client_gone", 400, Info, "The connection was lost.";
+    /// The server is stopping.
+    Stopping, "stopping", 503, Warning, "The server is stopping. Try again.";
+}
 
 impl FailureKind {
-    /// All of them.
-    pub const ALL: [FailureKind; KINDS.len()] = {
-        let mut all = [Self::Trap; KINDS.len()];
-        let mut index = 0;
-        while index < all.len() {
-            all[index] = KINDS[index].0;
-            assert!(all[index] as usize == index, "a kind's row is at its number");
-            index += 1;
-        }
-        all
-    };
-
     /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
-        KINDS[self as usize].1
+        self.row().0
     }
 
     /// The status of the response that says so.
     pub fn status(self) -> StatusCode {
-        StatusCode::from_u16(KINDS[self as usize].2).expect("the table has three digits")
+        StatusCode::from_u16(self.row().1).expect("the table has three digits")
     }
 
     pub(crate) fn severity(self) -> Severity {
-        KINDS[self as usize].3
+        self.row().2
     }
 
     /// What the client is told.
     pub fn message(self) -> &'static str {
-        KINDS[self as usize].4
+        self.row().3
     }
 }
 
@@ -152,6 +149,17 @@ impl Failure {
 }
 
 /// Why a request was given up while it was under way.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{GivenUp, ResponseWriter};
+///
+/// /// What a handler does that has parts to send: it ends when the client has gone.
+/// fn send(response: &ResponseWriter, parts: &[&[u8]]) -> Result<(), GivenUp> {
+///     parts.iter().try_for_each(|part| response.write(part))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request was given up: {}", .0.name())]
 pub struct GivenUp(pub(crate) FailureKind);

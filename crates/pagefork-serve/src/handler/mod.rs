@@ -58,6 +58,26 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// What a pool of instances does and uses, for metrics and the status page.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{Failure, Handler, PoolGauges, Request, ResponseWriter};
+///
+/// struct Pooled;
+///
+/// impl Handler for Pooled {
+/// #   fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+/// #       Ok(())
+/// #   }
+///     // Besides `handle`:
+///     fn pool(&self) -> Option<PoolGauges> {
+///         Some(PoolGauges { live: 1, parked: 3, ..PoolGauges::default() })
+///     }
+/// }
+///
+/// assert_eq!(Pooled.pool().map(|pool| pool.live + pool.parked), Some(4));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PoolGauges {
     /// Instances that run.
@@ -77,7 +97,7 @@ pub struct PoolGauges {
     pub trimmed: u64,
 }
 
-/// What a handler measures for the server's metrics.
+/// What a handler measures for the server's metrics. [`ResponseWriter`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Making a fresh instance.

@@ -12,7 +12,7 @@ use http::request::Parts;
 use crate::handler::exchange::Exchange;
 use crate::handler::failure::GivenUp;
 
-/// A request. [`Handler`](crate::Handler) has an example.
+/// A request. [`Handler`](crate::Handler) and [`BodyReader`] have examples.
 #[derive(Debug)]
 pub struct Request {
     /// Method, target, version and header fields.

@@ -11,7 +11,49 @@ use crate::handler::exchange::{Exchange, ResponseHead};
 use crate::handler::failure::{GivenUp, Severity};
 
 /// Where a handler writes its response. Clones write to the same response.
-/// [`Handler`](crate::Handler) has an example.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use http::{HeaderMap, StatusCode};
+/// use pagefork_serve::{Failure, Handler, Phase, Request, ResponseWriter, Severity};
+///
+/// struct Counter;
+///
+/// impl Handler for Counter {
+///     fn handle(&self, request: Request, response: &ResponseWriter) -> Result<(), Failure> {
+///         let begun = Instant::now();
+///         let guard = response.on_give_up(|| { /* stop the work */ });
+///         response.start(StatusCode::OK, HeaderMap::new());
+///         for number in 0..3 {
+///             if response.write(number.to_string().as_bytes()).is_err() {
+///                 break;
+///             }
+///             // The client sees each number at once.
+///             response.flush();
+///         }
+///         drop(guard);
+///         response.record(Phase::Run, begun.elapsed());
+///         if !response.is_given_up() {
+///             response.log(Severity::Info, &request.id, "counted to 3");
+///         }
+///         Ok(())
+///     }
+/// }
+/// # use std::io::{Read, Write};
+/// # let config = pagefork_serve::ServerConfig::new(([127, 0, 0, 1], 0).into());
+/// # let server = pagefork_serve::Server::start(config, Counter)?;
+/// # let mut client = std::net::TcpStream::connect(server.address())?;
+/// # client.write_all(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
+/// # let mut answer = String::new();
+/// # client.read_to_string(&mut answer)?;
+/// # assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains('2'), "{answer}");
+/// # server.stop_handle().stop();
+/// # server.wait();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct ResponseWriter(pub(crate) Arc<Exchange>);
 
@@ -70,7 +112,7 @@ impl fmt::Debug for ResponseWriter {
 }
 
 /// While it lives, giving the request up calls the closure that was given to
-/// [`ResponseWriter::on_give_up`].
+/// [`ResponseWriter::on_give_up`]. [`ResponseWriter`] has an example.
 #[derive(Debug)]
 pub struct GiveUpGuard<'a>(&'a ResponseWriter);
 

@@ -26,6 +26,20 @@ const FLUSH: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A server that cannot start.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{Server, ServerConfig, StartError};
+///
+/// let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+/// config.admin = Some(taken.local_addr()?);
+/// let error = Server::prepare(config).err().expect("a process listens there");
+/// assert!(matches!(error, StartError::Listen { address, .. } if address == taken.local_addr()?));
+/// assert!(error.to_string().contains("another process listens there"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -57,7 +71,35 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// A server that runs. [`Handler`] has an example.
+/// A server that runs.
+///
+/// # Examples
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use pagefork_serve::{
+///     Failure, Handler, Request, ResponseWriter, Server, ServerConfig, Summary,
+/// };
+///
+/// struct Empty;
+///
+/// impl Handler for Empty {
+///     fn handle(&self, _: Request, response: &ResponseWriter) -> Result<(), Failure> {
+///         response.start(StatusCode::NO_CONTENT, HeaderMap::new());
+///         Ok(())
+///     }
+/// }
+///
+/// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+/// config.admin = Some(([127, 0, 0, 1], 0).into());
+/// let server = Server::start(config, Empty)?;
+/// assert_ne!(Some(server.address()), server.admin_address());
+/// // On another thread, for instance when a signal comes:
+/// let stop = server.stop_handle();
+/// std::thread::spawn(move || stop.stop());
+/// assert_eq!(server.wait(), Summary { requests: 0, left: 0 });
+/// # Ok::<(), pagefork_serve::StartError>(())
+/// ```
 #[derive(Debug)]
 pub struct Server {
     local: SocketAddr,
@@ -67,7 +109,7 @@ pub struct Server {
     main: JoinHandle<Summary>,
 }
 
-/// What a server did.
+/// What a server did: [`Server`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Requests that were answered.
@@ -77,6 +119,28 @@ pub struct Summary {
 }
 
 /// Stops a server, from any thread.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{Server, ServerConfig};
+/// # use pagefork_serve::{Failure, Handler, Request, ResponseWriter};
+/// # struct Site;
+/// # impl Handler for Site {
+/// #     fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+/// #         Ok(())
+/// #     }
+/// # }
+///
+/// let config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+/// let server = Server::start(config, Site)?;
+/// let stop = server.stop_handle();
+/// // At the first signal requests under way may end, at the second they are interrupted.
+/// stop.stop();
+/// stop.stop_now();
+/// assert_eq!(server.wait().left, 0);
+/// # Ok::<(), pagefork_serve::StartError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StopHandle(watch::Sender<Stage>);
 
@@ -94,6 +158,25 @@ impl StopHandle {
 }
 
 /// Reopens a server's logs, from any thread.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{LogOutput, Server, ServerConfig};
+///
+/// # let path = std::env::temp_dir().join(format!("pagefork-{}.log", std::process::id()));
+/// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+/// config.log(LogOutput::file(&path)?);
+/// let starting = Server::prepare(config)?;
+/// // Rotates the log.
+/// let old = path.with_extension("log.1");
+/// std::fs::rename(&path, &old)?;
+/// starting.log_handle().reopen();
+/// assert!(path.exists() && old.exists());
+/// # std::fs::remove_file(path)?;
+/// # std::fs::remove_file(old)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LogHandle(Arc<Front>);
 
@@ -105,7 +188,8 @@ impl LogHandle {
     }
 }
 
-/// A server that answers at its admin address, and cannot answer requests yet.
+/// A server that answers at its admin address, and cannot answer requests yet:
+/// [`Server::prepare`] has an example.
 ///
 /// Dropped, it ends.
 pub struct Starting {

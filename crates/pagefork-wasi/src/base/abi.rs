@@ -5,7 +5,7 @@
 
 use bitflags::bitflags;
 
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 
 bitflags! {
     /// What a descriptor may be used for, one bit a right.
@@ -137,9 +137,7 @@ bitflags! {
         /// Writes return once data and metadata are on stable storage.
         const SYNC = 1 << 4;
     }
-}
 
-bitflags! {
     /// How `path_open` treats the file.
     #[derive(Clone, Copy)]
     pub(crate) struct OpenFlags: u16 {
@@ -152,18 +150,14 @@ bitflags! {
         /// Truncate it to size 0.
         const TRUNC = 1 << 3;
     }
-}
 
-bitflags! {
     /// How a path is resolved.
     #[derive(Clone, Copy)]
     pub(crate) struct LookupFlags: u16 {
         /// Follow a symbolic link that is the last component.
         const SYMLINK_FOLLOW = 1 << 0;
     }
-}
 
-bitflags! {
     /// Which timestamps to set, and to what.
     #[derive(Clone, Copy)]
     pub(crate) struct TimeFlags: u16 {
@@ -176,9 +170,7 @@ bitflags! {
         /// Set the modification time to now.
         const MTIM_NOW = 1 << 3;
     }
-}
 
-bitflags! {
     /// How `sock_recv` receives.
     #[derive(Clone, Copy)]
     pub(crate) struct ReceiveFlags: u16 {
@@ -187,9 +179,7 @@ bitflags! {
         /// Wait until every buffer is full, or the stream ends.
         const WAITALL = 1 << 1;
     }
-}
 
-bitflags! {
     /// Which directions of a connection `sock_shutdown` closes.
     #[derive(Clone, Copy)]
     pub(crate) struct ShutdownFlags: u16 {
@@ -205,7 +195,7 @@ bitflags! {
 /// # Errors
 ///
 /// [`Errno::Inval`] if a bit has no meaning.
-pub(crate) fn flags<F: bitflags::Flags<Bits = u16>>(bits: u32) -> Result<F, Errno> {
+pub(crate) fn flags<F: bitflags::Flags<Bits = u16>>(bits: u32) -> Result<F> {
     u16::try_from(bits).ok().and_then(F::from_bits).ok_or(Errno::Inval)
 }
 

@@ -1,9 +1,11 @@
 //! Error codes of `wasi_snapshot_preview1`, and the host error that each stands for.
 
-use std::fmt;
 use std::io;
 
 use rustix::io::Errno as Host;
+
+/// A result whose error is an [`Errno`] unless it says otherwise.
+pub type Result<T = (), E = Errno> = std::result::Result<T, E>;
 
 /// Defines the error codes: number, host error, meaning.
 macro_rules! errnos {
@@ -20,10 +22,10 @@ macro_rules! errnos {
         /// let missing = std::fs::File::open("/no/such/file").unwrap_err();
         /// assert_eq!(Errno::from(missing), Errno::Noent);
         /// ```
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         #[repr(u16)]
         pub enum Errno {
-            $(#[doc = $text] $name = $code,)*
+            $(#[doc = $text] #[error($text)] $name = $code,)*
         }
 
         impl Errno {
@@ -135,14 +137,6 @@ impl Errno {
         self as u16
     }
 }
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.message())
-    }
-}
-
-impl std::error::Error for Errno {}
 
 impl From<io::Error> for Errno {
     /// An error without a host number comes from cap-std, which uses `PermissionDenied` only

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use pagefork::{Interruption, LocalMemory};
 
 use crate::base::abi::IOVEC_SIZE;
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 
 /// Size of the longest path that the host takes, bytes, its NUL included.
 const PATH_SIZE_MAX: u32 = 4096;
@@ -74,7 +74,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if they do not.
-    pub fn check(&self, address: u32, size: usize) -> Result<(), Errno> {
+    pub fn check(&self, address: u32, size: usize) -> Result {
         self.range(address, size).map(drop)
     }
 
@@ -83,7 +83,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if it does not lie within the memory.
-    pub fn check_array(&self, address: u32, count: u32, size: u32) -> Result<(), Errno> {
+    pub fn check_array(&self, address: u32, count: u32, size: u32) -> Result {
         let total = u64::from(count) * u64::from(size);
         self.check(address, usize::try_from(total).map_err(|_| Errno::Fault)?)
     }
@@ -93,7 +93,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
-    pub fn bytes(&self, address: u32, size: u32) -> Result<&[u8], Errno> {
+    pub fn bytes(&self, address: u32, size: u32) -> Result<&[u8]> {
         let range = self.range(address, size as usize)?;
         Ok(&self.memory.bytes()[range])
     }
@@ -103,7 +103,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
-    pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8], Errno> {
+    pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8]> {
         let range = self.range(address, size as usize)?;
         Ok(&mut self.memory.bytes_mut()[range])
     }
@@ -118,8 +118,8 @@ impl<'a> GuestMemory<'a> {
     pub(crate) fn fill(
         &mut self,
         Buffer { address, size }: Buffer,
-        fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
-    ) -> Result<usize, Errno> {
+        fill: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
         self.check(address, size as usize)?;
         let mut small = [0; SMALL_SIZE];
         match small.get_mut(..size as usize) {
@@ -137,7 +137,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds; then nothing was written.
-    pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result<(), Errno> {
+    pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result {
         self.memory.write(address as usize, bytes).map_err(|_| Errno::Fault)
     }
 
@@ -146,11 +146,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds; then nothing was written.
-    pub(crate) fn write_words<const N: usize>(
-        &mut self,
-        address: u32,
-        words: [u64; N],
-    ) -> Result<(), Errno> {
+    pub(crate) fn write_words<const N: usize>(&mut self, address: u32, words: [u64; N]) -> Result {
         self.write_bytes(address, words.map(u64::to_le_bytes).as_flattened())
     }
 
@@ -159,7 +155,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
-    pub fn read_u32(&self, address: u32) -> Result<u32, Errno> {
+    pub fn read_u32(&self, address: u32) -> Result<u32> {
         let mut bytes = [0; 4];
         bytes.copy_from_slice(self.bytes(address, 4)?);
         Ok(u32::from_le_bytes(bytes))
@@ -170,7 +166,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
-    pub fn write_u32(&mut self, address: u32, value: u32) -> Result<(), Errno> {
+    pub fn write_u32(&mut self, address: u32, value: u32) -> Result {
         self.write_bytes(address, &value.to_le_bytes())
     }
 
@@ -179,7 +175,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
-    pub(crate) fn read_words<const N: usize>(&self, address: u32) -> Result<[u64; N], Errno> {
+    pub(crate) fn read_words<const N: usize>(&self, address: u32) -> Result<[u64; N]> {
         let mut words = [[0; 8]; N];
         let range = self.range(address, 8 * N)?;
         words.as_flattened_mut().copy_from_slice(&self.memory.bytes()[range]);
@@ -193,7 +189,7 @@ impl<'a> GuestMemory<'a> {
     /// [`Errno::Fault`] if out of bounds, [`Errno::Noent`] if empty,
     /// [`Errno::Nametoolong`] if no host path can be as long, and
     /// [`Errno::Inval`] if it contains a NUL.
-    pub fn path(&self, address: u32, size: u32) -> Result<PathBuf, Errno> {
+    pub fn path(&self, address: u32, size: u32) -> Result<PathBuf> {
         let bytes = self.bytes(address, size)?;
         if bytes.is_empty() {
             return Err(Errno::Noent);
@@ -214,7 +210,7 @@ impl<'a> GuestMemory<'a> {
     ///
     /// [`Errno::Fault`] if the array, or a buffer that would be used, is out of bounds, and
     /// [`Errno::Inval`] for more than 65536 buffers.
-    pub fn iovecs(&self, address: u32, count: u32) -> Result<Vec<Buffer>, Errno> {
+    pub fn iovecs(&self, address: u32, count: u32) -> Result<Vec<Buffer>> {
         self.check_array(address, count, IOVEC_SIZE)?;
         if count > IOVECS_COUNT_MAX {
             return Err(Errno::Inval);
@@ -245,7 +241,7 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// As [`GuestMemory::iovecs`], and [`Errno::Fault`] if `result` is out of bounds.
-    pub fn transfer(&self, iovs: u32, count: u32, result: u32) -> Result<Vec<Buffer>, Errno> {
+    pub fn transfer(&self, iovs: u32, count: u32, result: u32) -> Result<Vec<Buffer>> {
         self.check(result, 4)?;
         self.iovecs(iovs, count)
     }
@@ -256,7 +252,7 @@ impl<'a> GuestMemory<'a> {
     ///
     /// [`Errno::Overflow`] if it exceeds 32 bits, [`Errno::Fault`] if out of
     /// bounds.
-    pub fn write_size(&mut self, address: u32, size: usize) -> Result<(), Errno> {
+    pub fn write_size(&mut self, address: u32, size: usize) -> Result {
         self.write_u32(address, u32::try_from(size).map_err(|_| Errno::Overflow)?)
     }
 
@@ -265,12 +261,12 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if a buffer is out of bounds.
-    pub fn io_slices(&self, buffers: &[Buffer]) -> Result<Vec<IoSlice<'_>>, Errno> {
+    pub fn io_slices(&self, buffers: &[Buffer]) -> Result<Vec<IoSlice<'_>>> {
         let slice = |buffer: &Buffer| Ok(IoSlice::new(self.bytes(buffer.address, buffer.size)?));
         buffers.iter().map(slice).collect()
     }
 
-    fn range(&self, address: u32, size: usize) -> Result<std::ops::Range<usize>, Errno> {
+    fn range(&self, address: u32, size: usize) -> Result<std::ops::Range<usize>> {
         let start = address as usize;
         match start.checked_add(size) {
             Some(end) if end <= self.memory.bytes().len() => Ok(start..end),

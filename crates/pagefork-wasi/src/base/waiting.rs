@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagefork::Interruption;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno as Host, retry_on_intr};
 
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 
 /// Most bytes that one host call transfers. Between calls, the guest can be stopped.
 pub(crate) const PART_SIZE: usize = 16 << 20;
@@ -35,7 +35,7 @@ impl StopCheck<'_> {
     }
 
     /// Fails with [`Errno::Intr`] if the guest must stop waiting.
-    pub(crate) fn check(self) -> Result<(), Errno> {
+    pub(crate) fn check(self) -> Result {
         match self.engine.is_requested() || self.embedder.0.as_ref().is_some_and(|check| check()) {
             true => Err(Errno::Intr),
             false => Ok(()),
@@ -76,8 +76,8 @@ impl Blocking<'_> {
     /// Calls `ready` until it returns `true`. It may wait for at most the time it is given.
     pub(crate) fn wait_until(
         self,
-        mut ready: impl FnMut(Option<Duration>) -> Result<bool, Errno>,
-    ) -> Result<(), Errno> {
+        mut ready: impl FnMut(Option<Duration>) -> Result<bool>,
+    ) -> Result {
         if !self.waits {
             return if ready(Some(Duration::ZERO))? { Ok(()) } else { Err(Errno::Again) };
         }
@@ -89,10 +89,10 @@ impl Blocking<'_> {
 
     /// Waits until a host descriptor is ready for one of `wanted`, has failed, or is at its
     /// end.
-    pub(crate) fn wait_for(self, host: BorrowedFd<'_>, wanted: PollFlags) -> Result<(), Errno> {
+    pub(crate) fn wait_for(self, host: BorrowedFd<'_>, wanted: PollFlags) -> Result {
         self.wait_until(|timeout| {
             let mut fds = [PollFd::from_borrowed_fd(host, wanted)];
-            let timeout = timeout.map(timespec);
+            let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(count) => Ok(count > 0),
                 Err(Host::INTR) => Ok(false),
@@ -107,7 +107,7 @@ impl Blocking<'_> {
         host: BorrowedFd<'_>,
         wanted: PollFlags,
         mut call: impl FnMut() -> rustix::io::Result<R>,
-    ) -> Result<R, Errno> {
+    ) -> Result<R> {
         loop {
             match retry_on_intr(&mut call) {
                 Err(Host::AGAIN) => {}
@@ -128,7 +128,7 @@ impl Blocking<'_> {
         host: BorrowedFd<'_>,
         slices: &mut [IoSlice<'_>],
         mut write: impl FnMut(&[IoSlice<'_>]) -> rustix::io::Result<usize>,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize> {
         write_parts(slices, |part, total| {
             if total > 0 {
                 self.stop.check()?;
@@ -144,8 +144,8 @@ impl Blocking<'_> {
 /// An error after the first bytes is not reported: the next call finds it again.
 pub(crate) fn write_parts(
     mut slices: &mut [IoSlice<'_>],
-    mut write: impl FnMut(&[IoSlice<'_>], usize) -> Result<usize, Errno>,
-) -> Result<usize, Errno> {
+    mut write: impl FnMut(&[IoSlice<'_>], usize) -> Result<usize>,
+) -> Result<usize> {
     let mut total = 0;
     while !slices.is_empty() {
         match with_part(slices, PART_SIZE, |part| write(part, total)) {
@@ -175,14 +175,6 @@ pub(crate) fn with_part<R>(
     match slices.iter().take_while(fits).count() {
         0 if !slices.is_empty() => f(&[IoSlice::new(&slices[0][..size_max])]),
         count => f(&slices[..count]),
-    }
-}
-
-/// A duration in the form that host calls take.
-pub(crate) fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(duration.subsec_nanos()),
     }
 }
 

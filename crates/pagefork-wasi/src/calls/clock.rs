@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
 
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 
@@ -17,7 +17,7 @@ impl WasiCtx {
         memory: &mut GuestMemory<'_>,
         clock: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         memory.write_words(result, [nanoseconds(clock_getres(host_clock(clock)?))])
     }
 
@@ -36,7 +36,7 @@ impl WasiCtx {
         clock: u32,
         _precision_ns: u64,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         memory.write_words(result, [now_ns(host_clock(clock)?)])
     }
 }
@@ -46,7 +46,7 @@ pub(crate) fn now_ns(clock: ClockId) -> u64 {
     nanoseconds(clock_gettime(clock))
 }
 
-fn host_clock(clock: u32) -> Result<ClockId, Errno> {
+fn host_clock(clock: u32) -> Result<ClockId> {
     match clock {
         0 => Ok(ClockId::Realtime),
         1 => Ok(ClockId::Monotonic),

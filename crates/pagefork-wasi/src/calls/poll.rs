@@ -9,9 +9,9 @@ use rustix::time::ClockId;
 
 use super::clock::now_ns;
 use crate::base::abi::{self, EVENT_SIZE, EventType, Rights, SUBSCRIPTION_SIZE};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
-use crate::base::waiting::{StopCheck, timespec};
+use crate::base::waiting::StopCheck;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Descriptor, Handle};
 use crate::state::socket::Socket;
@@ -41,7 +41,7 @@ impl WasiCtx {
         events: u32,
         count: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         if count == 0 || count > SUBSCRIPTIONS_MAX {
             return Err(Errno::Inval);
         }
@@ -50,11 +50,11 @@ impl WasiCtx {
         memory.check_array(events, count, EVENT_SIZE)?;
         // In bounds, hence below 4 GiB: the whole array was checked.
         let subscriptions = (0..count)
-            .map(|index| Subscription::read(memory, subscriptions + index * SUBSCRIPTION_SIZE))
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|index| self.subscription(memory, subscriptions + index * SUBSCRIPTION_SIZE))
+            .collect::<Result<Vec<_>>>()?;
 
         let stop = self.interrupt.and(memory.interruption());
-        let happened = self.wait(&subscriptions, stop)?;
+        let happened = wait(&subscriptions, stop)?;
 
         for (index, event) in (0..count).zip(&happened) {
             memory.write_words(events + index * EVENT_SIZE, *event)?;
@@ -62,44 +62,27 @@ impl WasiCtx {
         memory.write_size(result, happened.len())
     }
 
-    /// Waits until at least one subscription has an event. Returns the events as they lie in
-    /// memory.
-    fn wait(
-        &self,
-        subscriptions: &[Subscription],
-        stop: StopCheck<'_>,
-    ) -> Result<Vec<[u64; 4]>, Errno> {
-        let subjects: Vec<Subject<'_>> = subscriptions
-            .iter()
-            .map(|subscription| self.subject(subscription.wish).unwrap_or_else(Subject::Failed))
-            .collect();
-        loop {
-            let mut hosts = poll_hosts(&subjects, Some(Duration::ZERO))?.into_iter();
-            let happened: Vec<_> = subscriptions
-                .iter()
-                .zip(&subjects)
-                .filter_map(|(subscription, subject)| {
-                    subject.result(&mut hosts).map(|result| subscription.event(result))
-                })
-                .collect();
-            if !happened.is_empty() {
-                return Ok(happened);
+    /// Reads a subscription, as [`SUBSCRIPTION_SIZE`] draws it.
+    fn subscription(&self, memory: &GuestMemory<'_>, address: u32) -> Result<Subscription<'_>> {
+        const ABSTIME: u16 = 1;
+        let [userdata, tag, number, timeout_ns, _precision, flags] = memory.read_words(address)?;
+        // Only the low bytes of these words have a meaning.
+        let (number, flags) = (number as u32, flags as u16);
+        let (event_type, subject) = match (tag as u8, flags) {
+            (0, 0 | ABSTIME) => {
+                let deadline = ClockDeadline::new(number, timeout_ns, flags == ABSTIME);
+                (EventType::Clock, deadline.map(Subject::Time))
             }
-            stop.check()?;
-            block(&subjects, stop.interval())?;
-        }
+            (1, _) => (EventType::FdRead, self.subject_to_read(number)),
+            (2, _) => (EventType::FdWrite, self.subject_to_write(number)),
+            _ => return Err(Errno::Inval),
+        };
+        let subject = subject.unwrap_or_else(Subject::Failed);
+        Ok(Subscription { userdata, event_type, subject })
     }
 
-    fn subject(&self, wish: Wish) -> Result<Subject<'_>, Errno> {
-        match wish {
-            Wish::Time(deadline) => Ok(Subject::Time(deadline)),
-            Wish::BadClock => Err(Errno::Notsup),
-            Wish::Read(fd) => self.subject_to_read(self.pollable(fd, Rights::FD_READ)?),
-            Wish::Write(fd) => Ok(self.subject_to_write(self.pollable(fd, Rights::FD_WRITE)?)),
-        }
-    }
-
-    fn subject_to_read<'a>(&'a self, descriptor: &'a Descriptor) -> Result<Subject<'a>, Errno> {
+    fn subject_to_read(&self, fd: u32) -> Result<Subject<'_>> {
+        let descriptor = self.pollable(fd, Rights::FD_READ)?;
         let offset = descriptor.description.offset;
         Ok(match &descriptor.handle {
             Handle::Stdin => match &self.grants.stdin {
@@ -117,8 +100,8 @@ impl WasiCtx {
         })
     }
 
-    fn subject_to_write<'a>(&'a self, descriptor: &'a Descriptor) -> Subject<'a> {
-        match &descriptor.handle {
+    fn subject_to_write(&self, fd: u32) -> Result<Subject<'_>> {
+        Ok(match &self.pollable(fd, Rights::FD_WRITE)?.handle {
             Handle::Output(stream) => match self.grants.output(*stream) {
                 OutputKind::Inherit => Subject::Host(stream.host(), PollFlags::OUT),
                 OutputKind::Null | OutputKind::Pipe(_) | OutputKind::Sink(_) => Subject::Ready(0),
@@ -126,10 +109,10 @@ impl WasiCtx {
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::OUT),
             Handle::Socket(socket) => Subject::Host(socket.as_fd(), PollFlags::OUT),
             Handle::Stdin | Handle::File(_) | Handle::Directory { .. } => Subject::Ready(0),
-        }
+        })
     }
 
-    fn pollable(&self, fd: u32, direction: Rights) -> Result<&Descriptor, Errno> {
+    fn pollable(&self, fd: u32, direction: Rights) -> Result<&Descriptor> {
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::POLL_FD_READWRITE)?;
         descriptor.require(match &descriptor.handle {
@@ -144,20 +127,37 @@ impl WasiCtx {
     }
 }
 
-/// What a guest asked for.
-#[derive(Debug)]
-struct Subscription {
-    userdata: u64,
-    wish: Wish,
+/// Waits until at least one subscription has an event. Returns the events as they lie in
+/// memory.
+fn wait(subscriptions: &[Subscription<'_>], stop: StopCheck<'_>) -> Result<Vec<[u64; 4]>> {
+    loop {
+        let mut hosts = poll_hosts(subscriptions, Some(Duration::ZERO))?.into_iter();
+        let happened: Vec<_> = subscriptions
+            .iter()
+            .filter_map(|one| one.subject.result(&mut hosts).map(|result| one.event(result)))
+            .collect();
+        if !happened.is_empty() {
+            return Ok(happened);
+        }
+        stop.check()?;
+        block(subscriptions, stop.interval())?;
+    }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Wish {
-    Time(ClockDeadline),
-    /// A clock that cannot be waited for.
-    BadClock,
-    Read(u32),
-    Write(u32),
+/// What a guest waits for.
+#[derive(Debug)]
+struct Subscription<'a> {
+    userdata: u64,
+    event_type: EventType,
+    subject: Subject<'a>,
+}
+
+impl Subscription<'_> {
+    fn event(&self, result: PollResult) -> [u64; 4] {
+        let Readable { available, hangup } =
+            result.unwrap_or(Readable { available: 0, hangup: false });
+        abi::event(self.userdata, self.event_type, result.err(), available, hangup)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,50 +167,16 @@ struct ClockDeadline {
 }
 
 impl ClockDeadline {
-    fn remaining(self) -> Duration {
-        Duration::from_nanos(self.time_ns.saturating_sub(now_ns(self.clock)))
-    }
-}
-
-impl Subscription {
-    /// Reads a subscription, as [`SUBSCRIPTION_SIZE`] draws it.
-    fn read(memory: &GuestMemory<'_>, address: u32) -> Result<Subscription, Errno> {
-        const ABSTIME: u16 = 1;
-        let [userdata, tag, number, timeout_ns, _precision, flags] = memory.read_words(address)?;
-        // Only the low bytes of these words have a meaning.
-        let (tag, number, flags) = (tag as u8, number as u32, flags as u16);
-        let wish = match tag {
-            0 => match flags {
-                flags @ (0 | ABSTIME) => Wish::time(number, timeout_ns, flags == ABSTIME),
-                _ => return Err(Errno::Inval),
-            },
-            1 => Wish::Read(number),
-            2 => Wish::Write(number),
-            _ => return Err(Errno::Inval),
-        };
-        Ok(Subscription { userdata, wish })
-    }
-
-    fn event(&self, result: PollResult) -> [u64; 4] {
-        let event_type = match self.wish {
-            Wish::Time(_) | Wish::BadClock => EventType::Clock,
-            Wish::Read(_) => EventType::FdRead,
-            Wish::Write(_) => EventType::FdWrite,
-        };
-        let Readable { available, hangup } =
-            result.unwrap_or(Readable { available: 0, hangup: false });
-        abi::event(self.userdata, event_type, result.err(), available, hangup)
-    }
-}
-
-impl Wish {
-    fn time(clock: u32, timeout_ns: u64, absolute: bool) -> Wish {
+    /// # Errors
+    ///
+    /// [`Errno::Notsup`] for a clock that cannot be waited for.
+    fn new(clock: u32, timeout_ns: u64, absolute: bool) -> Result<ClockDeadline> {
         let clock = match clock {
             0 => ClockId::Realtime,
             1 => ClockId::Monotonic,
-            _ => return Wish::BadClock,
+            _ => return Err(Errno::Notsup),
         };
-        Wish::Time(if absolute {
+        Ok(if absolute {
             ClockDeadline { clock, time_ns: timeout_ns }
         } else {
             // A duration must not change when the wall clock is set.
@@ -218,10 +184,14 @@ impl Wish {
             ClockDeadline { clock, time_ns: now_ns(clock).saturating_add(timeout_ns) }
         })
     }
+
+    fn remaining(self) -> Duration {
+        Duration::from_nanos(self.time_ns.saturating_sub(now_ns(self.clock)))
+    }
 }
 
 /// What to report of a subscription, or what is wrong with it.
-type PollResult = Result<Readable, Errno>;
+type PollResult = Result<Readable>;
 
 /// What is waited for, resolved.
 #[derive(Debug)]
@@ -257,38 +227,41 @@ impl<'a> Subject<'a> {
 }
 
 /// Sleeps until a subject may have changed, at most for `longest`.
-fn block(subjects: &[Subject<'_>], longest: Option<Duration>) -> Result<(), Errno> {
+fn block(subscriptions: &[Subscription<'_>], longest: Option<Duration>) -> Result {
     let remaining = |subject: &Subject<'_>| match subject {
         Subject::Time(deadline) => Some(deadline.remaining()),
         _ => None,
     };
-    let timeout = subjects.iter().filter_map(remaining).chain(longest).min();
-    let source = subjects.iter().find_map(|subject| match subject {
+    let subjects = || subscriptions.iter().map(|one| &one.subject);
+    let timeout = subjects().filter_map(remaining).chain(longest).min();
+    let source = subjects().find_map(|subject| match subject {
         Subject::Source(source) => Some(source),
         _ => None,
     });
-    let has_host = subjects.iter().any(|subject| subject.host().is_some());
+    let has_host = subjects().any(|subject| subject.host().is_some());
     match source {
         Some(source) if !has_host => drop(source.wait(timeout)),
-        Some(_) => drop(poll_hosts(subjects, timeout.into_iter().chain([SOURCE_INTERVAL]).min())?),
-        None => drop(poll_hosts(subjects, timeout)?),
+        Some(_) => {
+            drop(poll_hosts(subscriptions, timeout.into_iter().chain([SOURCE_INTERVAL]).min())?)
+        }
+        None => drop(poll_hosts(subscriptions, timeout)?),
     }
     Ok(())
 }
 
-/// Waits for the host's descriptors among the subjects, and returns in their order what there
+/// Waits for the host's descriptors among what is waited for, and returns in their order what there
 /// is to report of each. `None` waits for ever.
 fn poll_hosts(
-    subjects: &[Subject<'_>],
+    subscriptions: &[Subscription<'_>],
     timeout: Option<Duration>,
-) -> Result<Vec<Option<PollResult>>, Errno> {
-    let hosts: Vec<_> = subjects.iter().filter_map(Subject::host).collect();
+) -> Result<Vec<Option<PollResult>>> {
+    let hosts: Vec<_> = subscriptions.iter().filter_map(|one| one.subject.host()).collect();
     if hosts.is_empty() && timeout == Some(Duration::ZERO) {
         return Ok(Vec::new());
     }
     let mut fds: Vec<PollFd<'_>> =
         hosts.iter().map(|(host, flags)| PollFd::from_borrowed_fd(*host, *flags)).collect();
-    let timeout = timeout.map(timespec);
+    let timeout = timeout.and_then(|timeout| timeout.try_into().ok());
     match poll(&mut fds, timeout.as_ref()) {
         Ok(_) => {}
         // The caller looks again, and computes how much time is left.

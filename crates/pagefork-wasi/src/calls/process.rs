@@ -1,8 +1,6 @@
 //! Arguments, environment, and the end of a guest.
 
-use std::fmt;
-
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 use crate::state::strings::Strings;
@@ -29,16 +27,9 @@ use crate::state::strings::Strings;
 /// assert_eq!(error.downcast_ref::<Exit>(), Some(&Exit(3)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the program exited with code {0}")]
 pub struct Exit(pub i32);
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the program exited with code {}", self.0)
-    }
-}
-
-impl std::error::Error for Exit {}
 
 impl WasiCtx {
     /// `args_sizes_get`: writes the count of arguments, and the size of all of them, each with
@@ -52,7 +43,7 @@ impl WasiCtx {
         memory: &mut GuestMemory<'_>,
         count: u32,
         size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         write_sizes(memory, &self.grants.shared.args, count, size)
     }
 
@@ -67,7 +58,7 @@ impl WasiCtx {
         memory: &mut GuestMemory<'_>,
         addresses: u32,
         buffer: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         write_strings(memory, &self.grants.shared.args, addresses, buffer)
     }
 
@@ -82,7 +73,7 @@ impl WasiCtx {
         memory: &mut GuestMemory<'_>,
         count: u32,
         size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         write_sizes(memory, &self.grants.variables.0, count, size)
     }
 
@@ -96,7 +87,7 @@ impl WasiCtx {
         memory: &mut GuestMemory<'_>,
         addresses: u32,
         buffer: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         write_strings(memory, &self.grants.variables.0, addresses, buffer)
     }
 
@@ -110,7 +101,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// Always [`Errno::Nosys`].
-    pub fn proc_raise(&mut self, _memory: &mut GuestMemory<'_>, _signal: u32) -> Result<(), Errno> {
+    pub fn proc_raise(&mut self, _memory: &mut GuestMemory<'_>, _signal: u32) -> Result {
         Err(Errno::Nosys)
     }
 
@@ -119,7 +110,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// None.
-    pub fn sched_yield(&mut self, _memory: &mut GuestMemory<'_>) -> Result<(), Errno> {
+    pub fn sched_yield(&mut self, _memory: &mut GuestMemory<'_>) -> Result {
         std::thread::yield_now();
         Ok(())
     }
@@ -130,7 +121,7 @@ fn write_sizes(
     strings: &Strings,
     count_result: u32,
     size_result: u32,
-) -> Result<(), Errno> {
+) -> Result {
     memory.check(size_result, 4)?;
     memory.write_size(count_result, strings.len())?;
     memory.write_size(size_result, strings.bytes().len())
@@ -141,7 +132,7 @@ fn write_strings(
     strings: &Strings,
     addresses: u32,
     buffer: u32,
-) -> Result<(), Errno> {
+) -> Result {
     memory.check(buffer, strings.bytes().len())?;
     memory.check(addresses, strings.len().saturating_mul(4))?;
     memory.write_bytes(buffer, strings.bytes())?;

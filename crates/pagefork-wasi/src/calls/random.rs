@@ -3,7 +3,7 @@
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::base::errno::Errno;
+use crate::base::errno::Result;
 use crate::base::guest_memory::{Buffer, GuestMemory};
 use crate::state::ctx::WasiCtx;
 
@@ -15,13 +15,9 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Fault`]; then nothing was written. [`Errno::Intr`] if the guest must stop.
-    pub fn random_get(
-        &mut self,
-        memory: &mut GuestMemory<'_>,
-        buffer: u32,
-        size: u32,
-    ) -> Result<(), Errno> {
+    /// [`Errno::Fault`](crate::Errno::Fault); then nothing was written.
+    /// [`Errno::Intr`](crate::Errno::Intr) if the guest must stop.
+    pub fn random_get(&mut self, memory: &mut GuestMemory<'_>, buffer: u32, size: u32) -> Result {
         let stop = self.interrupt.and(memory.interruption());
         memory.fill(Buffer { address: buffer, size }, |into| {
             let mut rest = &mut *into;

@@ -7,7 +7,7 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 
 use crate::base::abi::{self, FdFlags, FileType, ReceiveFlags, Rights, ShutdownFlags};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Description, Descriptor, DescriptorOrigin, Handle};
@@ -32,7 +32,7 @@ impl WasiCtx {
         fd: u32,
         flags: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let listener = self.table.get(fd)?;
         let socket = listener.listener()?;
         listener.require(Rights::SOCK_ACCEPT)?;
@@ -75,7 +75,7 @@ impl WasiCtx {
         flags: u32,
         size_result: u32,
         flags_result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get(fd)?;
         let socket = descriptor.connection()?;
         descriptor.require(Rights::FD_READ)?;
@@ -106,7 +106,7 @@ impl WasiCtx {
         iovs_count: u32,
         flags: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get(fd)?;
         let socket = descriptor.connection()?;
         descriptor.require(Rights::FD_WRITE)?;
@@ -126,12 +126,7 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Notsock`], [`Errno::Notconn`] for a listener, which other
     /// processes may share, [`Errno::Notcapable`], [`Errno::Inval`] for no or unknown
     /// directions, and host errors.
-    pub fn sock_shutdown(
-        &mut self,
-        _memory: &mut GuestMemory<'_>,
-        fd: u32,
-        how: u32,
-    ) -> Result<(), Errno> {
+    pub fn sock_shutdown(&mut self, _memory: &mut GuestMemory<'_>, fd: u32, how: u32) -> Result {
         let descriptor = self.table.get(fd)?;
         let socket = descriptor.connection()?;
         descriptor.require(Rights::SOCK_SHUTDOWN)?;
@@ -147,7 +142,7 @@ impl WasiCtx {
 }
 
 /// The flags that a socket can have.
-pub(super) fn socket_flags(flags: u32) -> Result<FdFlags, Errno> {
+pub(super) fn socket_flags(flags: u32) -> Result<FdFlags> {
     let flags = abi::flags::<FdFlags>(flags)?;
     if FdFlags::NONBLOCK.contains(flags) { Ok(flags) } else { Err(Errno::Inval) }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::base::errno::Errno;
+use crate::base::errno::Result;
 use crate::base::waiting::InterruptCheck;
 use crate::state::descriptor::{Description, DescriptorOrigin};
 use crate::state::grants::{Grants, Permissions};
@@ -88,8 +88,8 @@ impl WasiCtx {
     }
 
     /// Sets a function that is called every 20 milliseconds while the guest waits. Once it
-    /// returns `true`, the guest's call fails with [`Errno::Intr`]. It stays set over
-    /// [`WasiCtx::reset`].
+    /// returns `true`, the guest's call fails with [`Errno::Intr`](crate::Errno::Intr). It stays
+    /// set over [`WasiCtx::reset`].
     ///
     /// Interrupts and timeouts of the guest's store need no such function: they end its waits
     /// and make it trap. This function is for other reasons of the embedder to end a wait,
@@ -135,9 +135,10 @@ impl WasiCtx {
     ///
     /// # Errors
     ///
-    /// [`Errno::Badf`] if `fd` is not open, [`Errno::Stale`] if the path now leads to a file
-    /// of another type, [`Errno::Notrecoverable`] for a connection that the guest accepted,
-    /// and the errors of opening the path. Then the old handle stays.
+    /// [`Errno::Badf`](crate::Errno::Badf) if `fd` is not open,
+    /// [`Errno::Stale`](crate::Errno::Stale) if the path now leads to a file of another type,
+    /// [`Errno::Notrecoverable`](crate::Errno::Notrecoverable) for a connection that the guest
+    /// accepted, and the errors of opening the path. Then the old handle stays.
     ///
     /// # Examples
     ///
@@ -147,7 +148,7 @@ impl WasiCtx {
     /// assert_eq!(ctx.reopen(3), Err(pagefork_wasi::Errno::Badf));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn reopen(&mut self, fd: u32) -> Result<(), Errno> {
+    pub fn reopen(&mut self, fd: u32) -> Result {
         let descriptor = self.table.get_mut(fd)?;
         descriptor.handle = descriptor.description.reopen(&self.grants)?;
         Ok(())

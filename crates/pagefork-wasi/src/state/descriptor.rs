@@ -9,7 +9,7 @@ use cap_std::fs::{Dir, File};
 use rustix::fs::OFlags as HostFlags;
 
 use crate::base::abi::{FdFlags, FileType, Rights};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::waiting::{Blocking, StopCheck};
 use crate::state::grants::{Grants, Permissions};
 use crate::state::listing::Listing;
@@ -99,7 +99,7 @@ impl Handle {
     }
 
     /// The handle for a file just opened, and its type.
-    pub(crate) fn of_file(file: File) -> Result<(Handle, FileType), Errno> {
+    pub(crate) fn of_file(file: File) -> Result<(Handle, FileType)> {
         let filetype = FileType::from(&rustix::fs::fstat(&file)?);
         let handle = match filetype {
             FileType::Directory => Handle::directory(Arc::new(Dir::from_std_file(file.into_std()))),
@@ -120,7 +120,7 @@ pub(crate) struct Descriptor {
 impl Descriptor {
     /// Checks rights. Without those to read or write, the error is the one of POSIX for a file
     /// that is not open for that.
-    pub(crate) fn require(&self, rights: Rights) -> Result<(), Errno> {
+    pub(crate) fn require(&self, rights: Rights) -> Result {
         let lacking = rights.difference(self.description.rights_base);
         if lacking.is_empty() {
             Ok(())
@@ -133,7 +133,7 @@ impl Descriptor {
 
     /// The file, for operations that need an offset or a size. POSIX has `Badf` for a
     /// directory and `Spipe` for a stream.
-    pub(crate) fn file(&self) -> Result<&File, Errno> {
+    pub(crate) fn file(&self) -> Result<&File> {
         match &self.handle {
             Handle::File(file) => Ok(file),
             Handle::Directory { .. } => Err(Errno::Badf),
@@ -144,7 +144,7 @@ impl Descriptor {
     }
 
     /// The file, for an operation that needs rights.
-    pub(crate) fn file_with(&self, rights: Rights) -> Result<&File, Errno> {
+    pub(crate) fn file_with(&self, rights: Rights) -> Result<&File> {
         let file = self.file()?;
         self.require(rights)?;
         Ok(file)
@@ -159,7 +159,7 @@ impl Descriptor {
         }
     }
 
-    pub(crate) fn connection(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(crate) fn connection(&self) -> Result<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Socket(Socket::Connection(socket)) => Ok(socket.as_fd()),
             Handle::Socket(Socket::Listener(_)) => Err(Errno::Notconn),
@@ -167,7 +167,7 @@ impl Descriptor {
         }
     }
 
-    pub(crate) fn listener(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(crate) fn listener(&self) -> Result<BorrowedFd<'_>> {
         match &self.handle {
             Handle::Socket(Socket::Listener(socket)) => Ok(socket.as_fd()),
             Handle::Socket(Socket::Connection(_)) => Err(Errno::Inval),
@@ -219,7 +219,7 @@ impl Description {
     }
 
     /// Checks that the embedder allows changes beneath the preopened directory.
-    pub(crate) fn require_writable(&self, grants: &Grants) -> Result<(), Errno> {
+    pub(crate) fn require_writable(&self, grants: &Grants) -> Result {
         match self.preopen().map(|index| grants.preopen(index)).transpose()? {
             Some(preopen) if preopen.permissions == Permissions::ReadOnly => Err(Errno::Perm),
             _ => Ok(()),
@@ -227,7 +227,7 @@ impl Description {
     }
 
     /// Opens again what this describes.
-    pub(crate) fn reopen(&self, grants: &Grants) -> Result<Handle, Errno> {
+    pub(crate) fn reopen(&self, grants: &Grants) -> Result<Handle> {
         match &self.origin {
             DescriptorOrigin::Stdin => Ok(Handle::Stdin),
             DescriptorOrigin::Stdout => Ok(Handle::Output(OutputStream::Stdout)),

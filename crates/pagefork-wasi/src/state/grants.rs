@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cap_std::fs::Dir;
 
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::state::socket::Socket;
 use crate::state::stdio::{OutputKind, OutputStream, StdinKind};
 use crate::state::strings::{Environment, Strings};
@@ -59,11 +59,11 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    pub(crate) fn preopen(&self, index: u32) -> Result<&Preopen, Errno> {
+    pub(crate) fn preopen(&self, index: u32) -> Result<&Preopen> {
         self.shared.preopens.get(index as usize).ok_or(Errno::Badf)
     }
 
-    pub(crate) fn socket(&self, index: u32) -> Result<&Socket, Errno> {
+    pub(crate) fn socket(&self, index: u32) -> Result<&Socket> {
         self.shared.sockets.get(index as usize).ok_or(Errno::Badf)
     }
 

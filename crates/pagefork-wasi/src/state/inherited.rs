@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno as Host, ReadWriteFlags, preadv2, pwritev2, retry_on_intr, writev};
 use rustix::net::{RecvFlags, recv};
 
-use crate::base::errno::Errno;
+use crate::base::errno::Result;
 use crate::base::waiting::{Blocking, PART_SIZE, with_part, write_parts};
 use crate::state::socket::send_part;
 
@@ -23,11 +23,7 @@ pub(crate) const HOST_OFFSET: u64 = u64::MAX;
 const PIPE_BUF: usize = 4096;
 
 /// Reads at most `into.len()` bytes, 0 at the end.
-pub(crate) fn read(
-    host: BorrowedFd<'_>,
-    into: &mut [u8],
-    blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
+pub(crate) fn read(host: BorrowedFd<'_>, into: &mut [u8], blocking: Blocking<'_>) -> Result<usize> {
     let mut read_at_once =
         || preadv2(host, &mut [IoSliceMut::new(&mut *into)], HOST_OFFSET, ReadWriteFlags::NOWAIT);
     let access = match retry_on_intr(&mut read_at_once) {
@@ -56,7 +52,7 @@ pub(crate) fn write(
     host: BorrowedFd<'_>,
     slices: &mut [IoSlice<'_>],
     blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     let mut access = None;
     write_parts(slices, |part, total| {
         if total > 0 {
@@ -79,7 +75,7 @@ fn write_with(
     host: BorrowedFd<'_>,
     part: &[IoSlice<'_>],
     blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     let until_ready = |host, write: &dyn Fn() -> rustix::io::Result<usize>| {
         blocking.until_ready(host, PollFlags::OUT, write)
     };
@@ -114,7 +110,7 @@ enum HostAccess {
 }
 
 impl HostAccess {
-    fn of(host: BorrowedFd<'_>, access: OFlags, error: Host) -> Result<HostAccess, Errno> {
+    fn of(host: BorrowedFd<'_>, access: OFlags, error: Host) -> Result<HostAccess> {
         let mode = rustix::fs::fstat(host)?.st_mode;
         Ok(match FileType::from_raw_mode(mode) {
             FileType::Socket => HostAccess::Socket,

@@ -6,7 +6,7 @@ use cap_std::fs::Dir;
 use rustix::fs::{AtFlags, Mode, OFlags as HostFlags};
 
 use crate::base::abi::{FileType, dirent};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::waiting::StopCheck;
 
 /// Count of names that are read between two checks of limits.
@@ -104,8 +104,8 @@ impl NameList {
     pub(crate) fn read(
         dir: &Dir,
         stop: StopCheck<'_>,
-        mut make_room: impl FnMut(usize) -> Result<(), Errno>,
-    ) -> Result<NameList, Errno> {
+        mut make_room: impl FnMut(usize) -> Result,
+    ) -> Result<NameList> {
         let mut names = NameList::default();
         // The parent may lie outside, so the guest does not get its number.
         let own = rustix::fs::fstat(dir)?.st_ino;
@@ -144,7 +144,7 @@ impl NameList {
         Ok(names)
     }
 
-    fn push(&mut self, name: &[u8], inode: u64, filetype: FileType) -> Result<(), Errno> {
+    fn push(&mut self, name: &[u8], inode: u64, filetype: FileType) -> Result {
         let start = u32::try_from(self.bytes.len()).map_err(|_| Errno::Nomem)?;
         let size = u16::try_from(name.len()).map_err(|_| Errno::Nametoolong)?;
         self.bytes.extend_from_slice(name);

@@ -9,7 +9,7 @@ use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt};
 use rustix::fs::{AtFlags, Mode, OFlags as HostFlags};
 
 use crate::base::abi::FileType;
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 
 /// The part of an open that is repeated when the file is opened again. Creating and
 /// truncating are not.
@@ -41,7 +41,7 @@ pub(crate) fn open_beneath(
     path: &Path,
     mode: OpenMode,
     extra: HostFlags,
-) -> Result<File, Errno> {
+) -> Result<File> {
     let mut flags = extra;
     // The kernel refuses most flags on handles for lookup alone. No open may wait: for the
     // other end of a FIFO, the carrier of a terminal, or the holder of a lease.
@@ -90,7 +90,7 @@ enum Parent<'a> {
 ///
 /// [`Errno::Perm`] if it is absolute or leads out of `dir`, and host errors from the
 /// directories on the way.
-pub(crate) fn locate<'a>(dir: &'a Dir, path: &Path) -> Result<LastComponent<'a>, Errno> {
+pub(crate) fn locate<'a>(dir: &'a Dir, path: &Path) -> Result<LastComponent<'a>> {
     let bytes = path.as_os_str().as_bytes();
     let Some(end) = bytes.iter().rposition(|&byte| byte != b'/').map(|last| last + 1) else {
         return Err(if bytes.is_empty() { Errno::Noent } else { Errno::Perm });
@@ -120,13 +120,13 @@ impl LastComponent<'_> {
         }
     }
 
-    fn filetype(&self) -> Result<FileType, Errno> {
+    fn filetype(&self) -> Result<FileType> {
         let stat = rustix::fs::statat(self.dir(), &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(FileType::from(&stat))
     }
 
     /// Checks that the name is that of a directory, as a trailing slash demands.
-    pub(crate) fn require_directory(&self) -> Result<(), Errno> {
+    pub(crate) fn require_directory(&self) -> Result {
         match self.filetype()? {
             FileType::Directory => Ok(()),
             _ => Err(Errno::Notdir),
@@ -135,7 +135,7 @@ impl LastComponent<'_> {
 
     /// Refuses a name followed by a slash, for a call that makes something other than a
     /// directory.
-    pub(crate) fn require_no_slash(&self) -> Result<(), Errno> {
+    pub(crate) fn require_no_slash(&self) -> Result {
         if !self.trailing_slash {
             return Ok(());
         }

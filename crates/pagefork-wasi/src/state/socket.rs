@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketType, recv, sendmsg, sockopt};
 
-use crate::base::errno::Errno;
+use crate::base::errno::Result;
 use crate::base::guest_memory::{Buffer, GuestMemory};
 use crate::base::waiting::Blocking;
 
@@ -53,7 +53,7 @@ pub(crate) fn receive(
     buffers: &[Buffer],
     all: bool,
     blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     let mut total = 0;
     for buffer in buffers {
         let mut into = memory.bytes_mut(buffer.address, buffer.size)?;
@@ -82,7 +82,7 @@ pub(crate) fn peek(
     memory: &mut GuestMemory<'_>,
     buffers: &[Buffer],
     blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     let room: usize = buffers.iter().map(|buffer| buffer.size as usize).sum();
     if room == 0 {
         return Ok(0);
@@ -105,7 +105,7 @@ pub(crate) fn send(
     socket: BorrowedFd<'_>,
     slices: &mut [IoSlice<'_>],
     blocking: Blocking<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     blocking.write_all(socket, slices, |part| send_part(socket, part))
 }
 

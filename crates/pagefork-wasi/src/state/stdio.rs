@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::base::abi::FileType;
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::waiting::Blocking;
 use crate::state::inherited;
 
@@ -73,7 +73,7 @@ pub trait InputSource: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The error with which the guest's read fails.
-    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno>;
+    fn read(&self, into: &mut [u8]) -> Result<Option<usize>>;
 
     /// Waits until a read would return bytes, the end or an error, for at most `timeout`.
     /// Returns `None` if it still would not.
@@ -118,7 +118,7 @@ impl StdinKind {
         into: &mut [u8],
         offset: &mut u64,
         blocking: Blocking<'_>,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize> {
         match self {
             StdinKind::Null => Ok(0),
             StdinKind::Inherit => inherited::read(rustix::stdio::stdin(), into, blocking),
@@ -200,7 +200,7 @@ pub trait OutputSink: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The error with which the guest's write fails.
-    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize>;
 }
 
 impl OutputKind {
@@ -223,7 +223,7 @@ impl OutputKind {
         stream: OutputStream,
         slices: &mut [IoSlice<'_>],
         blocking: Blocking<'_>,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize> {
         match self {
             OutputKind::Null => Ok(slices.iter().map(|slice| slice.len()).sum()),
             OutputKind::Inherit => inherited::write(stream.host(), slices, blocking),
@@ -317,7 +317,7 @@ pub struct Readable {
 }
 
 impl InputSource for InputReader {
-    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
+    fn read(&self, into: &mut [u8]) -> Result<Option<usize>> {
         let mut state = self.0.lock();
         let count = state.bytes.len().min(into.len());
         for (target, byte) in into.iter_mut().zip(state.bytes.drain(..count)) {
@@ -371,7 +371,7 @@ impl OutputPipe {
         self.0.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize> {
         let mut bytes = self.lock();
         let mut written = 0;
         for slice in slices {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::base::abi::{FdFlags, FileType, Rights};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::state::descriptor::{Description, Descriptor, DescriptorOrigin, Handle};
 use crate::state::grants::Grants;
 use crate::state::socket::Socket;
@@ -65,11 +65,11 @@ impl DescriptorTable {
         DescriptorTable { entries, count_max: grants.shared.descriptors_max }
     }
 
-    pub(crate) fn get(&self, fd: u32) -> Result<&Descriptor, Errno> {
+    pub(crate) fn get(&self, fd: u32) -> Result<&Descriptor> {
         self.entries.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::Badf)
     }
 
-    pub(crate) fn get_mut(&mut self, fd: u32) -> Result<&mut Descriptor, Errno> {
+    pub(crate) fn get_mut(&mut self, fd: u32) -> Result<&mut Descriptor> {
         self.entries.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::Badf)
     }
 
@@ -79,7 +79,7 @@ impl DescriptorTable {
     /// # Errors
     ///
     /// [`Errno::Mfile`] if the guest has as many descriptors as it may have.
-    pub(crate) fn lowest_free(&self) -> Result<u32, Errno> {
+    pub(crate) fn lowest_free(&self) -> Result<u32> {
         let mut others = self.entries.iter().skip(STREAMS);
         let free = others.position(Option::is_none).map(|free| free + STREAMS);
         let free = u32::try_from(free.unwrap_or(self.entries.len())).map_err(|_| Errno::Mfile)?;
@@ -87,7 +87,7 @@ impl DescriptorTable {
     }
 
     /// Puts a descriptor at the lowest free number, and returns that.
-    pub(crate) fn insert(&mut self, descriptor: Descriptor) -> Result<u32, Errno> {
+    pub(crate) fn insert(&mut self, descriptor: Descriptor) -> Result<u32> {
         let free = self.lowest_free()?;
         if free as usize == self.entries.len() {
             self.entries.push(None);
@@ -96,12 +96,12 @@ impl DescriptorTable {
         Ok(free)
     }
 
-    pub(crate) fn remove(&mut self, fd: u32) -> Result<Descriptor, Errno> {
+    pub(crate) fn remove(&mut self, fd: u32) -> Result<Descriptor> {
         self.entries.get_mut(fd as usize).and_then(Option::take).ok_or(Errno::Badf)
     }
 
     /// Moves `from` to `to`, which must be open too and is closed.
-    pub(crate) fn renumber(&mut self, from: u32, to: u32) -> Result<(), Errno> {
+    pub(crate) fn renumber(&mut self, from: u32, to: u32) -> Result {
         self.get(from)?;
         self.get(to)?;
         if from != to {
@@ -120,7 +120,7 @@ impl DescriptorTable {
     /// # Errors
     ///
     /// [`Errno::Nomem`] if a listing of this size is too large by itself.
-    pub(crate) fn make_room(&mut self, size: usize) -> Result<(), Errno> {
+    pub(crate) fn make_room(&mut self, size: usize) -> Result {
         let mut room = LISTINGS_SIZE_MAX.checked_sub(size).ok_or(Errno::Nomem)?;
         let handles = self.entries.iter_mut().flatten().map(|descriptor| &mut descriptor.handle);
         let mut listings: Vec<_> = handles

@@ -18,7 +18,7 @@ const BUFFER_MAX: usize = 32 * 1024;
 /// Bytes that are buffered while writing fails; further lines are lost.
 const KEPT_MAX: usize = 1024 * 1024;
 
-/// The format of the access log's lines.
+/// The format of the access log's lines. [`LogOutput`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessFormat {
     /// The Common Log Format, and at the end the seconds that the request took, its id, and

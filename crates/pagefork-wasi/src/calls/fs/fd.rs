@@ -8,7 +8,7 @@ use rustix::io::retry_on_intr;
 
 use super::check_offset;
 use crate::base::abi::{self, Rights};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::calls::sock::socket_flags;
 use crate::state::ctx::WasiCtx;
@@ -28,7 +28,7 @@ impl WasiCtx {
         offset: u64,
         size: u64,
         advice: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let file = self.table.get(fd)?.file_with(Rights::FD_ADVISE)?;
         let advice = match advice {
             0 => Advice::Normal,
@@ -58,7 +58,7 @@ impl WasiCtx {
         fd: u32,
         offset: u64,
         size: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let file = self.table.get(fd)?.file_with(Rights::FD_ALLOCATE)?;
         check_offset(offset)?;
         check_offset(size)?;
@@ -73,7 +73,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`].
-    pub fn fd_close(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result<(), Errno> {
+    pub fn fd_close(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result {
         self.table.remove(fd).map(drop)
     }
 
@@ -83,7 +83,7 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Inval`] for streams,
     /// and host errors.
-    pub fn fd_datasync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result<(), Errno> {
+    pub fn fd_datasync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result {
         self.sync(fd, Rights::FD_DATASYNC, |host| rustix::fs::fdatasync(host))
     }
 
@@ -92,7 +92,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::fd_datasync`].
-    pub fn fd_sync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result<(), Errno> {
+    pub fn fd_sync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result {
         self.sync(fd, Rights::FD_SYNC, |host| rustix::fs::fsync(host))
     }
 
@@ -101,12 +101,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Fault`].
-    pub fn fd_fdstat_get(
-        &mut self,
-        memory: &mut GuestMemory<'_>,
-        fd: u32,
-        result: u32,
-    ) -> Result<(), Errno> {
+    pub fn fd_fdstat_get(&mut self, memory: &mut GuestMemory<'_>, fd: u32, result: u32) -> Result {
         let Description { filetype, flags, rights_base, rights_inheriting, .. } =
             self.table.get(fd)?.description;
         let stat = abi::fdstat(filetype, flags, rights_base, rights_inheriting);
@@ -125,7 +120,7 @@ impl WasiCtx {
         _memory: &mut GuestMemory<'_>,
         fd: u32,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get_mut(fd)?;
         descriptor.require(Rights::FD_FDSTAT_SET_FLAGS)?;
         descriptor.description.flags = match descriptor.handle {
@@ -146,7 +141,7 @@ impl WasiCtx {
         fd: u32,
         base: u64,
         inheriting: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let description = &mut self.table.get_mut(fd)?.description;
         let (base, inheriting) =
             (Rights::from_bits_retain(base), Rights::from_bits_retain(inheriting));
@@ -172,7 +167,7 @@ impl WasiCtx {
         _memory: &mut GuestMemory<'_>,
         fd: u32,
         size: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get(fd)?;
         let file = descriptor.file_with(Rights::FD_FILESTAT_SET_SIZE);
         let file = file.map_err(|error| match error {
@@ -194,12 +189,7 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`] for any other descriptor, which ends the search of a C library;
     /// [`Errno::Fault`].
-    pub fn fd_prestat_get(
-        &mut self,
-        memory: &mut GuestMemory<'_>,
-        fd: u32,
-        result: u32,
-    ) -> Result<(), Errno> {
+    pub fn fd_prestat_get(&mut self, memory: &mut GuestMemory<'_>, fd: u32, result: u32) -> Result {
         let (kind, name) = self.preopen_name(fd)?;
         let size = u32::try_from(name.len()).map_err(|_| Errno::Overflow)?;
         let mut prestat = [kind, 0, 0, 0, 0, 0, 0, 0];
@@ -220,7 +210,7 @@ impl WasiCtx {
         fd: u32,
         address: u32,
         size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let (_, name) = self.preopen_name(fd)?;
         if name.len() > size as usize {
             return Err(Errno::Nametoolong);
@@ -234,12 +224,7 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`] if either is not open.
-    pub fn fd_renumber(
-        &mut self,
-        _memory: &mut GuestMemory<'_>,
-        from: u32,
-        to: u32,
-    ) -> Result<(), Errno> {
+    pub fn fd_renumber(&mut self, _memory: &mut GuestMemory<'_>, from: u32, to: u32) -> Result {
         self.table.renumber(from, to)
     }
 
@@ -257,7 +242,7 @@ impl WasiCtx {
         delta: i64,
         whence: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         memory.check(result, 8)?;
         let descriptor = self.table.get_mut(fd)?;
         let file = descriptor.file()?;
@@ -284,12 +269,7 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`],
     /// [`Errno::Fault`].
-    pub fn fd_tell(
-        &mut self,
-        memory: &mut GuestMemory<'_>,
-        fd: u32,
-        result: u32,
-    ) -> Result<(), Errno> {
+    pub fn fd_tell(&mut self, memory: &mut GuestMemory<'_>, fd: u32, result: u32) -> Result {
         let descriptor = self.table.get(fd)?;
         descriptor.file()?;
         if descriptor.require(Rights::FD_SEEK).is_err() {
@@ -299,7 +279,7 @@ impl WasiCtx {
     }
 
     /// Kind and name of a directory or socket that the guest was given.
-    fn preopen_name(&self, fd: u32) -> Result<(u8, &str), Errno> {
+    fn preopen_name(&self, fd: u32) -> Result<(u8, &str)> {
         const DIRECTORY: u8 = 0;
         const SOCKET: u8 = 1;
         match self.table.get(fd)?.description.origin {
@@ -318,7 +298,7 @@ impl WasiCtx {
         fd: u32,
         right: Rights,
         host_sync: impl Fn(rustix::fd::BorrowedFd<'_>) -> rustix::io::Result<()>,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get(fd)?;
         descriptor.require(right)?;
         match &descriptor.handle {

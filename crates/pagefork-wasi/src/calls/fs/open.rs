@@ -6,7 +6,7 @@ use cap_std::fs::{Dir, File};
 use rustix::fs::OFlags as HostFlags;
 
 use crate::base::abi::{self, FdFlags, FileType, LookupFlags, OpenFlags, Rights};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::base::waiting::{Blocking, CHECK_INTERVAL};
 use crate::state::ctx::WasiCtx;
@@ -41,7 +41,7 @@ impl WasiCtx {
         rights_inheriting: u64,
         fd_flags: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         memory.check(result, 4)?;
         let lookup_flags: LookupFlags = abi::flags(lookup_flags)?;
         let open_flags: OpenFlags = abi::flags(open_flags)?;
@@ -93,7 +93,7 @@ fn open_when_ready(
     mode: OpenMode,
     flags: HostFlags,
     blocking: Blocking<'_>,
-) -> Result<File, Errno> {
+) -> Result<File> {
     let mut opened = open_beneath(dir, path, mode, flags);
     let waits = match opened {
         Err(Errno::Again) => true,
@@ -112,7 +112,7 @@ fn open_when_ready(
     opened
 }
 
-fn leads_to_fifo(dir: &Dir, path: &Path, mode: OpenMode) -> Result<bool, Errno> {
+fn leads_to_fifo(dir: &Dir, path: &Path, mode: OpenMode) -> Result<bool> {
     // O_PATH neither reads nor writes.
     let mode = OpenMode { read: true, write: false, ..mode };
     let found = open_beneath(dir, path, mode, HostFlags::PATH)?;
@@ -129,7 +129,7 @@ struct OpenRequest {
 
 impl OpenRequest {
     /// Rights that the directory must have.
-    fn rights_needed(&self) -> Result<Rights, Errno> {
+    fn rights_needed(&self) -> Result<Rights> {
         let creating = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::TRUNC;
         if self.open_flags.contains(OpenFlags::DIRECTORY) {
             if self.open_flags.intersects(creating) {
@@ -207,7 +207,7 @@ fn child_origin(
     parent: &DescriptorOrigin,
     path: &Path,
     mode: OpenMode,
-) -> Result<DescriptorOrigin, Errno> {
+) -> Result<DescriptorOrigin> {
     let (preopen, parent) = match parent {
         DescriptorOrigin::Preopen { index } => (*index, Path::new("")),
         DescriptorOrigin::Opened { preopen, path, .. } => (*preopen, path.as_path()),

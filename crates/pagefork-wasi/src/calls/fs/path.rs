@@ -8,7 +8,7 @@
 use rustix::fs::{AtFlags, Mode};
 
 use crate::base::abi::{self, LookupFlags, Rights};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 use crate::state::path::{LastComponent, locate};
@@ -27,7 +27,7 @@ impl WasiCtx {
         fd: u32,
         path: u32,
         path_size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let last = self.locate(memory, fd, (path, path_size), Rights::PATH_CREATE_DIRECTORY)?;
         Ok(rustix::fs::mkdirat(last.dir(), &last.name, Mode::from_raw_mode(0o777))?)
     }
@@ -43,7 +43,7 @@ impl WasiCtx {
         fd: u32,
         path: u32,
         path_size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let last = self.locate(memory, fd, (path, path_size), Rights::PATH_REMOVE_DIRECTORY)?;
         Ok(rustix::fs::unlinkat(last.dir(), &last.name, AtFlags::REMOVEDIR)?)
     }
@@ -59,7 +59,7 @@ impl WasiCtx {
         fd: u32,
         path: u32,
         path_size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let last = self.locate(memory, fd, (path, path_size), Rights::PATH_UNLINK_FILE)?;
         if last.trailing_slash {
             last.require_directory()?;
@@ -82,7 +82,7 @@ impl WasiCtx {
         new_fd: u32,
         new_path: u32,
         new_path_size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let (old_path, new_path) = ((old_path, old_path_size), (new_path, new_path_size));
         let old = self.locate(memory, old_fd, old_path, Rights::PATH_RENAME_SOURCE)?;
         let new = self.locate(memory, new_fd, new_path, Rights::PATH_RENAME_TARGET)?;
@@ -107,7 +107,7 @@ impl WasiCtx {
         new_fd: u32,
         new_path: u32,
         new_path_size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let flags = abi::flags::<LookupFlags>(old_flags)?;
         let mut old_path = memory.path(old_path, old_path_size)?;
         let old_dir = self.directory_to_change(old_fd, Rights::PATH_LINK_SOURCE)?;
@@ -139,7 +139,7 @@ impl WasiCtx {
         fd: u32,
         path: u32,
         path_size: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let target = memory.path(target, target_size)?;
         let last = self.locate(memory, fd, (path, path_size), Rights::PATH_SYMLINK)?;
         if target.has_root() {
@@ -165,7 +165,7 @@ impl WasiCtx {
         buffer: u32,
         buffer_size: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         memory.check(result, 4)?;
         memory.check(buffer, buffer_size as usize)?;
         let path = memory.path(path, path_size)?;
@@ -194,7 +194,7 @@ impl WasiCtx {
         fd: u32,
         (path, path_size): (u32, u32),
         right: Rights,
-    ) -> Result<LastComponent<'_>, Errno> {
+    ) -> Result<LastComponent<'_>> {
         let path = memory.path(path, path_size)?;
         locate(self.directory_to_change(fd, right)?, &path)
     }

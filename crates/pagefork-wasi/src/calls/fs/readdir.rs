@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::abi::Rights;
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::Handle;
@@ -27,7 +27,7 @@ impl WasiCtx {
         buffer_size: u32,
         cookie: u64,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         self.directory(fd, Rights::FD_READDIR)?;
         memory.check(result, 4)?;
         memory.check(buffer, buffer_size as usize)?;
@@ -46,7 +46,7 @@ impl WasiCtx {
         memory.write_size(result, size)
     }
 
-    fn listing(&mut self, fd: u32) -> Result<(&Arc<cap_std::fs::Dir>, &mut Listing), Errno> {
+    fn listing(&mut self, fd: u32) -> Result<(&Arc<cap_std::fs::Dir>, &mut Listing)> {
         match &mut self.table.get_mut(fd)?.handle {
             Handle::Directory { dir, listing } => Ok((dir, listing)),
             _ => Err(Errno::Notdir),

@@ -6,7 +6,7 @@ use cap_std::fs::{Dir, File};
 use rustix::fs::{AtFlags, OFlags as HostFlags, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use crate::base::abi::{self, FileType, LookupFlags, Rights, TimeFlags};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::calls::clock::nanoseconds;
 use crate::state::ctx::WasiCtx;
@@ -26,7 +26,7 @@ impl WasiCtx {
         memory: &mut GuestMemory<'_>,
         fd: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::FD_FILESTAT_GET)?;
         let stat = match descriptor.opened() {
@@ -49,7 +49,7 @@ impl WasiCtx {
         accessed_ns: u64,
         modified_ns: u64,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let times = timestamps(accessed_ns, modified_ns, flags)?;
         let descriptor = self.table.get(fd)?;
         descriptor.require(Rights::FD_FILESTAT_SET_TIMES)?;
@@ -76,7 +76,7 @@ impl WasiCtx {
         path: u32,
         path_size: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         memory.check_array(result, abi::FILESTAT_WORDS, 8)?;
         let flags = abi::flags(flags)?;
         let path = memory.path(path, path_size)?;
@@ -106,7 +106,7 @@ impl WasiCtx {
         accessed_ns: u64,
         modified_ns: u64,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let lookup_flags = abi::flags(lookup_flags)?;
         let times = timestamps(accessed_ns, modified_ns, flags)?;
         let path = memory.path(path, path_size)?;
@@ -132,7 +132,7 @@ enum StatTarget<'a> {
     Name(LastComponent<'a>),
 }
 
-fn find<'a>(dir: &'a Dir, path: &Path, flags: LookupFlags) -> Result<StatTarget<'a>, Errno> {
+fn find<'a>(dir: &'a Dir, path: &Path, flags: LookupFlags) -> Result<StatTarget<'a>> {
     let last = locate(dir, path)?;
     // A trailing slash asks for the directory behind a link.
     if !flags.contains(LookupFlags::SYMLINK_FOLLOW) && !last.trailing_slash {
@@ -160,7 +160,7 @@ fn file_stat(stat: &Stat) -> [u64; abi::FILESTAT_WORDS as usize] {
     ]
 }
 
-fn timestamps(accessed_ns: u64, modified_ns: u64, flags: u32) -> Result<Timestamps, Errno> {
+fn timestamps(accessed_ns: u64, modified_ns: u64, flags: u32) -> Result<Timestamps> {
     const SECOND: u64 = 1_000_000_000;
     let flags: TimeFlags = abi::flags(flags)?;
     let time = |set, now, value: u64| match (flags.contains(set), flags.contains(now)) {

@@ -13,7 +13,7 @@ use rustix::io::{Errno as Host, ReadWriteFlags, retry_on_intr};
 
 use super::check_offset;
 use crate::base::abi::{FdFlags, Rights};
-use crate::base::errno::Errno;
+use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::{Buffer, GuestMemory};
 use crate::base::waiting::{PART_SIZE, StopCheck, write_parts};
 use crate::state::ctx::WasiCtx;
@@ -40,7 +40,7 @@ impl WasiCtx {
         iovs: u32,
         iovs_count: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get_mut(fd)?;
         if descriptor.is_directory() {
             return Err(Errno::Badf);
@@ -97,7 +97,7 @@ impl WasiCtx {
         iovs_count: u32,
         offset: u64,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let file = self.table.get(fd)?.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let stop = self.interrupt.and(memory.interruption());
@@ -117,7 +117,7 @@ impl WasiCtx {
         iovs: u32,
         iovs_count: u32,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get_mut(fd)?;
         if descriptor.is_directory() {
             return Err(Errno::Badf);
@@ -171,7 +171,7 @@ impl WasiCtx {
         iovs_count: u32,
         offset: u64,
         result: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result {
         let descriptor = self.table.get(fd)?;
         let file = descriptor.file_with(Rights::FD_WRITE | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
@@ -195,7 +195,7 @@ fn read_at(
     buffers: &[Buffer],
     offset: u64,
     stop: StopCheck<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     check_offset(offset)?;
     let mut total = 0;
     for buffer in buffers.iter().flat_map(parts) {
@@ -232,7 +232,7 @@ fn write_at(
     slices: &mut [IoSlice<'_>],
     offset: u64,
     stop: StopCheck<'_>,
-) -> Result<usize, Errno> {
+) -> Result<usize> {
     check_offset(offset)?;
     write_parts(slices, |part, total| {
         stop.check()?;
@@ -245,11 +245,7 @@ fn write_at(
 /// part is appended in one step, even if other processes append to the file.
 ///
 /// The host's file is not in append mode, because the guest can change the mode of its own.
-fn append(
-    file: &File,
-    slices: &mut [IoSlice<'_>],
-    stop: StopCheck<'_>,
-) -> Result<(usize, u64), Errno> {
+fn append(file: &File, slices: &mut [IoSlice<'_>], stop: StopCheck<'_>) -> Result<(usize, u64)> {
     let append_part = |part: &[IoSlice<'_>]| {
         // The host's own offset then tells where the end was.
         match rustix::io::pwritev2(file, part, HOST_OFFSET, ReadWriteFlags::APPEND) {
@@ -270,7 +266,7 @@ fn append(
     Ok((size, rustix::fs::tell(file)?))
 }
 
-fn sync_as_flags_ask(file: &File, flags: FdFlags) -> Result<(), Errno> {
+fn sync_as_flags_ask(file: &File, flags: FdFlags) -> Result {
     if flags.contains(FdFlags::SYNC) {
         file.sync_all()?;
     } else if flags.contains(FdFlags::DSYNC) {
