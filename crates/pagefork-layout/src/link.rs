@@ -107,14 +107,54 @@ pub mod global_import {
 }
 
 /// What an imported function is bound to: a record in host memory.
+///
+/// A host function can be called in two ways: with its arguments in cells, or directly,
+/// with its arguments in registers, where its type and the host allow that.
 pub mod function_import {
+    use crate::module::{FuncType, ValType};
+
     /// Offset of the address of the code, or of the host function's index where
     /// the base is 0.
     pub const CODE: u32 = 0;
     /// Offset of the base of the function's instance; 0 for a host function.
     pub const BASE: u32 = 8;
+    /// Offset of the address of a thunk that makes direct calls; 0 if they cannot be made.
+    ///
+    /// It is called as System V has it. The first argument is the record's address, then
+    /// come the function's. What it returns first means nothing to the guest; its second
+    /// result is that of the function, if there is one.
+    pub const THUNK: u32 = 16;
+    /// Offset of the address of the code that the thunk calls on the host's stack.
+    pub const SHIM: u32 = 24;
+    /// Offset of the address of the host's closure.
+    pub const CLOSURE: u32 = 32;
+    /// Offset of the address of the store's [`activation`](super::activation).
+    pub const ACTIVATION: u32 = 40;
     /// Bytes of the record.
-    pub const SIZE: u32 = 16;
+    pub const SIZE: u32 = 48;
+
+    /// At most this many integers are arguments of a direct call.
+    pub const INTS_MAX: usize = 5;
+    /// At most this many floats are.
+    pub const FLOATS_MAX: usize = 8;
+
+    /// Whether functions of this type can be called directly: all values fit registers, and
+    /// mean the same to host and guest.
+    pub fn is_direct(ty: &FuncType) -> bool {
+        let (mut ints, mut floats) = (0, 0);
+        for param in &ty.params {
+            match param {
+                ValType::I32 | ValType::I64 => ints += 1,
+                ValType::F32 | ValType::F64 => floats += 1,
+                ValType::V128 | ValType::Ref(_) => return false,
+            }
+        }
+        let one = matches!(
+            &*ty.results,
+            [] | [ValType::I32 | ValType::I64 | ValType::F32 | ValType::F64]
+        );
+        one && ints <= INTS_MAX && floats <= FLOATS_MAX
+    }
 }
 
 /// What compiled code and the assembly read of a store's activation, a

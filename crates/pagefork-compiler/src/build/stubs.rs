@@ -26,6 +26,11 @@ pub(crate) fn import(
     let ty = module.info.function_type(index);
     let canonical_type = module.info.functions[index as usize];
     build(module, signature(ty), context, scratch, |t, args| {
+        if function_import::is_direct(ty) {
+            let (results, otherwise) = t.call_directly(index, ty, args);
+            t.b.ins().return_(&results);
+            t.b.switch_to_block(otherwise);
+        }
         let imports = t.link_word(types::I64, link::FUNCTION_IMPORTS);
         let record = index * function_import::SIZE;
         let code = t.host_word(imports, record + function_import::CODE);

@@ -4,8 +4,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, Signature, Value, types};
 use cranelift_codegen::isa::CallConv;
 use pagefork_layout::code::descriptor;
-use pagefork_layout::link::{self, Service, activation};
-use pagefork_layout::module::FuncType;
+use pagefork_layout::link::{self, Service, activation, function_import};
+use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
 use wasmparser::Operator;
@@ -28,8 +28,14 @@ impl<'a> Translator<'a> {
             Operator::Call { function_index } => {
                 let ty = self.module.info.function_type(*function_index);
                 let args = self.pop_many(ty.params.len());
-                let callee = self.symbol(self.callee(*function_index));
-                let in_registers = self.call_function(callee, &args);
+                let imported = *function_index < self.module.info.imported_functions;
+                let in_registers = match imported {
+                    true => self.call_import(*function_index, ty, &args),
+                    false => {
+                        let callee = self.symbol(self.callee(*function_index));
+                        self.call_function(callee, &args)
+                    }
+                };
                 self.forget_addresses();
                 self.push_results(in_registers, ty);
             }
@@ -59,6 +65,59 @@ impl<'a> Translator<'a> {
             _ => return false,
         }
         true
+    }
+
+    /// Calls an import: directly, if the host has a thunk for that, else through its stub.
+    fn call_import(&mut self, index: u32, ty: &FuncType, args: &[Value]) -> Vec<Value> {
+        let stub = self.symbol(self.callee(index));
+        // Where an exception is caught, Cranelift would rely on registers that the thunk, a
+        // System V function, saves; but when an exception is thrown it does not return.
+        if !function_import::is_direct(ty) || self.catches_here() {
+            return self.call_function(stub, args);
+        }
+        let after = self.b.create_block();
+        for result in &ty.results {
+            self.b.append_block_param(after, ir_type(*result));
+        }
+        let (results, otherwise) = self.call_directly(index, ty, args);
+        self.jump_with(results, after);
+
+        self.open_block(otherwise);
+        let results = self.call_function(stub, args);
+        self.jump_with(results, after);
+
+        self.open_block(after);
+        self.b.block_params(after).to_vec()
+    }
+
+    /// Calls an import directly, if the host has a thunk for that: its results, and the block
+    /// for when it has none.
+    pub(crate) fn call_directly(
+        &mut self,
+        index: u32,
+        ty: &FuncType,
+        args: &[Value],
+    ) -> (Vec<Value>, Block) {
+        let (direct, otherwise) = (self.b.create_block(), self.b.create_block());
+        self.b.set_cold_block(otherwise);
+        let record = index * function_import::SIZE;
+        let imports = self.link_word(types::I64, link::FUNCTION_IMPORTS);
+        let thunk = self.host_word(imports, record + function_import::THUNK);
+        self.b.ins().brif(thunk, direct, &[], otherwise, &[]);
+
+        self.open_block(direct);
+        let record = self.b.ins().iadd_imm_s(imports, i64::from(record));
+        let mut signature = Signature::new(CallConv::SystemV);
+        let values = |list: &[ValType]| {
+            let values = list.iter().map(|ty| AbiParam::new(ir_type(*ty)));
+            [AbiParam::new(types::I64)].into_iter().chain(values).collect()
+        };
+        signature.params = values(&ty.params);
+        signature.returns = values(&ty.results);
+        let signature = self.b.import_signature(signature);
+        let args: Vec<Value> = [record].into_iter().chain(args.iter().copied()).collect();
+        let call = self.b.ins().call_indirect(signature, thunk, &args);
+        (self.b.inst_results(call)[1..].to_vec(), otherwise)
     }
 
     /// What an indirect call through a table calls.

@@ -195,16 +195,21 @@ impl Translator<'_> {
         self.holds_exceptions |= matches!(ty, ValType::Ref(ty) if ty.heap == HeapType::Exn);
     }
 
+    /// Whether a call at this place needs an exception table.
+    pub(super) fn catches_here(&self) -> bool {
+        self.holds_exceptions || !self.landing_pads.is_empty()
+    }
+
     /// What a call that can throw needs, and the block in which a normal return
     /// goes on; `None` if it is a plain call.
     fn exception_table(&mut self, signature: SigRef) -> Option<(ExceptionTable, Block)> {
+        if !self.catches_here() {
+            return None;
+        }
         let pad = self.landing_pads.last_mut().map(|pad| {
             pad.reached = true;
             pad.block
         });
-        if pad.is_none() && !self.holds_exceptions {
-            return None;
-        }
         Some(self.new_exception_table(signature, pad))
     }
 

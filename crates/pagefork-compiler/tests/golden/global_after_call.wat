@@ -15,6 +15,7 @@
 ;;     region5 = 5 "Global 0"
 ;;     sig0 = () preserve_all
 ;;     sig1 = () tail
+;;     sig2 = (i64) -> i64 system_v
 ;;     fn0 = colocated u0:0 sig1
 ;; block0:
 ;;     v0 = get_pinned_reg.i64 
@@ -31,12 +32,21 @@
 ;;     v7 = iconst.i64 1
 ;;     v8 = iadd v6, v7  ; v7 = 1
 ;;     store notrap aligned region5 v8, v5-80
+;;     v9 = load.i64 notrap aligned region4 v5-4280
+;;     v10 = load.i64 notrap aligned region4 v9+16
+;;     brif v10, block5, block6
+;; block5:
+;;     v13 = call_indirect.i64 sig2, v10(v9)
+;;     jump block4
+;; block6 cold:
 ;;     call fn0()
-;;     v9 = get_pinned_reg.i64 
-;;     v10 = load.i64 notrap aligned region5 v9-80
-;;     v11 = iconst.i64 3
-;;     v12 = imul v10, v11  ; v11 = 3
-;;     store notrap aligned region5 v12, v9-80
+;;     jump block4
+;; block4:
+;;     v14 = get_pinned_reg.i64 
+;;     v15 = load.i64 notrap aligned region5 v14-80
+;;     v16 = iconst.i64 3
+;;     v17 = imul v15, v16  ; v16 = 3
+;;     store notrap aligned region5 v17, v14-80
 ;;     jump block1
 ;; block1:
 ;;     return

@@ -1,8 +1,11 @@
 //! Closures as host functions.
 
 use std::error::Error as StdError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 
+use pagefork_layout::link::function_import;
 use pagefork_layout::module::{FuncType, ValType};
 
 use crate::api::func::Caller;
@@ -10,20 +13,23 @@ use crate::api::typed::{CellOwner, WasmTy, WasmValues};
 use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::code::engine::Engine;
-use crate::store::group::StoreGroup;
-use crate::store::host_func::HostCall;
-use crate::store::host_func::HostFunc;
+use crate::run::enter;
+use crate::store::activation::Activation;
+use crate::store::group::{FunctionImport, StoreGroup};
+use crate::store::host_func::{DirectCall, HostCall, HostFunc};
 use crate::store::value::Val;
 
 impl HostFunc {
     fn typed<Params: WasmValues, Results: WasmValues>(
         engine: &Engine,
         call: Box<HostCall>,
+        direct: DirectCall,
     ) -> Self {
         let ty = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
+        let direct = function_import::is_direct(&ty).then_some(direct);
         let mut uses = engine.type_uses();
         let (type_id, ty) = uses.add_shared(ty);
-        Self { type_id, ty, call, _uses: uses }
+        Self { type_id, ty, call, direct, _uses: uses }
     }
 
     pub(crate) fn untyped<T: 'static>(
@@ -58,7 +64,61 @@ impl HostFunc {
                 result
             }
         };
-        Self { type_id, ty, call: Box::new(call), _uses: uses }
+        Self { type_id, ty, call: Box::new(call), direct: None, _uses: uses }
+    }
+}
+
+/// What a shim answers: the verdict in rax, and the value in rdx or xmm0.
+#[repr(C)]
+struct DirectAnswer<R> {
+    verdict: u64,
+    value: R,
+}
+
+/// Ends a direct call.
+///
+/// # Safety
+/// The activation is that of the store whose guest called.
+#[inline(always)]
+unsafe fn answer<V: WasmValues>(
+    activation: *mut Activation,
+    result: thread::Result<Result<V>>,
+) -> DirectAnswer<V::Register> {
+    match result {
+        // SAFETY: by this function's contract the store is valid.
+        Ok(Ok(values)) if unsafe { enter::goes_on(activation) } => {
+            DirectAnswer { verdict: 0, value: values.into_register() }
+        }
+        // SAFETY: by this function's contract.
+        result => unsafe { answer_slowly(activation, result) },
+    }
+}
+
+/// Ends a direct call that has failed, or after which the guest may not go on.
+///
+/// # Safety
+/// As of [`answer`].
+#[cold]
+#[inline(never)]
+unsafe fn answer_slowly<V: WasmValues>(
+    activation: *mut Activation,
+    result: thread::Result<Result<V>>,
+) -> DirectAnswer<V::Register> {
+    let (mut cell, mut value) = (Cell::default(), V::Register::default());
+    let count = V::TYPES.len();
+    // SAFETY: by this function's contract the store is valid, and its guest waits; types of
+    // direct calls have one result at most.
+    unsafe {
+        let store = (*activation).store;
+        let result = result.map(|result| {
+            result.and_then(|values| {
+                value = values.into_register();
+                values.write(&raw mut cell, CellOwner::of_ordinal(&*store, 0))
+            })
+        });
+        let results = std::slice::from_raw_parts(&raw const cell, count);
+        let verdict = enter::after_direct_call(activation, result, results);
+        DirectAnswer { verdict, value }
     }
 }
 
@@ -160,6 +220,8 @@ macro_rules! into_func {
             $($arg: WasmTy,)*
         {
             fn into_host_func(self, engine: &Engine) -> HostFunc {
+                let closure = Arc::new(self);
+                let function = Arc::clone(&closure);
                 let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
                     // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
                     unsafe {
@@ -168,11 +230,33 @@ macro_rules! into_func {
                             let $arg = $arg::read(cell, CellOwner::of_base(&*store, base));
                             cell = cell.add(1);
                         )*
-                        let results = self($($arg),*).into_result()?;
+                        let results = function($($arg),*).into_result()?;
                         results.write(cells, CellOwner::of_base(&*store, base))
                     }
                 };
-                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
+                /// # Safety
+                /// Called by the thunk of this record alone.
+                unsafe extern "C" fn shim<F, R, $($arg),*>(
+                    record: *const FunctionImport,
+                    $($arg: $arg::Register),*
+                ) -> DirectAnswer<<R::Values as WasmValues>::Register>
+                where
+                    F: Fn($($arg),*) -> R,
+                    R: WasmRet,
+                    $($arg: WasmTy,)*
+                {
+                    // SAFETY: by this function's contract the record is that of a closure of
+                    // this type, and the activation that of the store whose guest called.
+                    unsafe {
+                        let function = &*(*record).closure::<F>();
+                        let call = || function($($arg::from_register($arg)),*).into_result();
+                        let result = catch_unwind(AssertUnwindSafe(call));
+                        answer((*record).activation(), result)
+                    }
+                }
+                let shim = shim::<F, R, $($arg),*> as *const () as usize;
+                let direct = DirectCall { shim, closure };
+                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call), direct)
             }
         }
 
@@ -186,6 +270,8 @@ macro_rules! into_func {
             $($arg: WasmTy,)*
         {
             fn into_host_func(self, engine: &Engine) -> HostFunc {
+                let closure = Arc::new(self);
+                let function = Arc::clone(&closure);
                 let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
                     // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
                     unsafe {
@@ -195,11 +281,38 @@ macro_rules! into_func {
                             cell = cell.add(1);
                         )*
                         let caller = Caller::<T>::new(store, base);
-                        let results = self(caller, $($arg),*).into_result()?;
+                        let results = function(caller, $($arg),*).into_result()?;
                         results.write(cells, CellOwner::of_base(&*store, base))
                     }
                 };
-                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call))
+                /// # Safety
+                /// Called by the thunk of this record alone; the store's data are a `T`.
+                unsafe extern "C" fn shim<T: 'static, F, R, $($arg),*>(
+                    record: *const FunctionImport,
+                    $($arg: $arg::Register),*
+                ) -> DirectAnswer<<R::Values as WasmValues>::Register>
+                where
+                    F: Fn(Caller<'_, T>, $($arg),*) -> R,
+                    R: WasmRet,
+                    $($arg: WasmTy,)*
+                {
+                    // SAFETY: by this function's contract the record is that of a closure of
+                    // this type, and the activation that of the store whose guest called,
+                    // which lends the store.
+                    unsafe {
+                        let activation = (*record).activation();
+                        let function = &*(*record).closure::<F>();
+                        let call = || {
+                            let (store, base) = ((*activation).store, (*activation).guest_base);
+                            let caller = Caller::<T>::new(store, base);
+                            function(caller, $($arg::from_register($arg)),*).into_result()
+                        };
+                        answer(activation, catch_unwind(AssertUnwindSafe(call)))
+                    }
+                }
+                let shim = shim::<T, F, R, $($arg),*> as *const () as usize;
+                let direct = DirectCall { shim, closure };
+                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call), direct)
             }
         }
     };

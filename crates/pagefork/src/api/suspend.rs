@@ -131,7 +131,7 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Call
     let stack_top = stack_top(inner.instance(suspended.stack_owner));
     let instance = inner.instance(suspended.ordinal);
     let (base, save_area) = (instance.base(), save_area(instance).expose_provenance());
-    give_results(instance);
+    let result = give_results(instance);
     let frame = stack_top - saved(instance, save::FP) as usize;
     inner.activation.stack_top = stack_top;
     inner.activation.stack_owner = suspended.stack_owner;
@@ -140,7 +140,7 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Call
     // where it was suspended or where a copy has put them.
     unsafe {
         let suspendable = Suspendable::begin(store, stop_at);
-        let outcome = enter::resume(store, base, frame, save_area);
+        let outcome = enter::resume(store, base, frame, save_area, result);
         drop(suspendable);
         drop(deadline);
         progress(store, suspended.function, outcome)

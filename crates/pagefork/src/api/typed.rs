@@ -119,6 +119,16 @@ pub unsafe trait WasmTy: Copy + 'static {
     #[doc(hidden)]
     const TYPE: ValType;
 
+    /// What it is in a register of a direct call; `()` if it cannot be.
+    #[doc(hidden)]
+    type Register: Copy + Default;
+
+    #[doc(hidden)]
+    fn from_register(register: Self::Register) -> Self;
+
+    #[doc(hidden)]
+    fn into_register(self) -> Self::Register;
+
     /// # Safety
     /// The cell can be written.
     #[doc(hidden)]
@@ -141,6 +151,13 @@ const VALUES_MAX: usize = 16;
 pub unsafe trait WasmValues: Copy + 'static {
     #[doc(hidden)]
     const TYPES: &'static [ValType];
+
+    /// What the only value is in a register of a direct call.
+    #[doc(hidden)]
+    type Register: Copy + Default;
+
+    #[doc(hidden)]
+    fn into_register(self) -> Self::Register;
 
     /// # Safety
     /// There is a cell for each of `TYPES` that can be written.
@@ -191,6 +208,18 @@ macro_rules! wasm_ty {
         unsafe impl WasmTy for $ty {
             const TYPE: ValType = ValType::$wasm;
 
+            type Register = Self;
+
+            #[inline]
+            fn from_register(register: Self) -> Self {
+                register
+            }
+
+            #[inline]
+            fn into_register(self) -> Self {
+                self
+            }
+
             #[inline]
             unsafe fn write(self, cell: *mut Cell, _: CellOwner<'_>) -> Result<()> {
                 let $value = self;
@@ -218,9 +247,23 @@ wasm_ty! {
     f64, F64, value => value.to_bits(), low => f64::from_bits(low);
 }
 
+macro_rules! no_register {
+    () => {
+        type Register = ();
+
+        fn from_register((): ()) -> Self {
+            unreachable!("functions with values of this type are not called directly")
+        }
+
+        fn into_register(self) {}
+    };
+}
+
 // SAFETY: a vector takes the whole cell.
 unsafe impl WasmTy for u128 {
     const TYPE: ValType = ValType::V128;
+
+    no_register!();
 
     #[inline]
     unsafe fn write(self, cell: *mut Cell, _: CellOwner<'_>) -> Result<()> {
@@ -239,6 +282,8 @@ unsafe impl WasmTy for u128 {
 // SAFETY: a reference takes the first 8 bytes.
 unsafe impl WasmTy for Option<Func> {
     const TYPE: ValType = ValType::FUNCREF;
+
+    no_register!();
 
     unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         let reference = match self {
@@ -261,6 +306,8 @@ unsafe impl WasmTy for Option<Func> {
 unsafe impl WasmTy for Option<ExternRef> {
     const TYPE: ValType = ValType::EXTERNREF;
 
+    no_register!();
+
     unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         let handle = match self {
             Some(reference) => reference.handle(owner.store)?,
@@ -280,6 +327,8 @@ unsafe impl WasmTy for Option<ExternRef> {
 // SAFETY: a reference takes the first 8 bytes.
 unsafe impl WasmTy for Option<ExnRef> {
     const TYPE: ValType = ValType::EXNREF;
+
+    no_register!();
 
     unsafe fn write(self, cell: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         let reference = match self {
@@ -302,6 +351,13 @@ unsafe impl WasmTy for Option<ExnRef> {
 unsafe impl<A: WasmTy> WasmValues for A {
     const TYPES: &'static [ValType] = &[A::TYPE];
 
+    type Register = A::Register;
+
+    #[inline]
+    fn into_register(self) -> A::Register {
+        WasmTy::into_register(self)
+    }
+
     #[inline]
     unsafe fn write(self, cells: *mut Cell, owner: CellOwner<'_>) -> Result<()> {
         // SAFETY: by the contract of `WasmValues::write` there is a cell for each.
@@ -316,6 +372,19 @@ unsafe impl<A: WasmTy> WasmValues for A {
 }
 
 macro_rules! wasm_values {
+    (@register $value:ident) => {
+        type Register = $value::Register;
+
+        #[inline]
+        fn into_register(self) -> Self::Register {
+            self.0.into_register()
+        }
+    };
+    (@register $($value:ident)*) => {
+        type Register = ();
+
+        fn into_register(self) {}
+    };
     ($($value:ident)*) => {
         // SAFETY: a cell for each value, in order.
         #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
@@ -323,6 +392,8 @@ macro_rules! wasm_values {
         #[allow(clippy::unused_unit, reason = "without values")]
         unsafe impl<$($value: WasmTy),*> WasmValues for ($($value,)*) {
             const TYPES: &'static [ValType] = &[$($value::TYPE),*];
+
+            wasm_values!(@register $($value)*);
 
             #[inline]
             unsafe fn write(self, cells: *mut Cell, owner: CellOwner<'_>) -> Result<()> {

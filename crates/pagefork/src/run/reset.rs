@@ -86,6 +86,7 @@ impl StoreGroup {
         }
         self.interrupts.detach();
         self.interrupts = Arc::new(Interrupts::default());
+        self.activation.due = self.interrupts.due();
         true
     }
 

@@ -11,6 +11,7 @@ use pagefork_layout::state::save;
 use crate::base::error::UsageError;
 use crate::run::enter;
 use crate::store::group::{InstanceData, StoreGroup};
+use crate::store::interrupt::Due;
 use crate::store::suspended::Suspended;
 
 /// A word of a suspended guest's stack that is an address.
@@ -53,6 +54,8 @@ impl Suspendable {
         // SAFETY: by this function's contract the store is borrowed by the caller.
         unsafe {
             (*store).activation.suspendable = true;
+            (*store).interrupts.set_due(Due::Suspension, true);
+            (*store).clear_registers();
             (*store).activation.suspend_requested = false;
             (*store).activation.suspend_countdown = stop_at.unwrap_or(0);
             if counting {
@@ -68,6 +71,7 @@ impl Drop for Suspendable {
         // SAFETY: by the contract of `begin` the store is borrowed as long as `self` lives.
         unsafe {
             (*self.store).activation.suspendable = false;
+            (*self.store).interrupts.set_due(Due::Suspension, false);
             (*self.store).activation.suspend_requested = false;
             (*self.store).activation.suspend_countdown = 0;
             if self.counting {
@@ -90,8 +94,9 @@ pub(crate) fn saved(instance: &InstanceData, field: u32) -> u64 {
     unsafe { save_area(instance).byte_add(field as usize).cast::<u64>().read() }
 }
 
-/// Puts the results that a guest waits for where it reads them.
-pub(crate) fn give_results(instance: &InstanceData) {
+/// Puts the results that a guest waits for where it reads them: in cells, and the first one
+/// into a register, as the bits that are returned here.
+pub(crate) fn give_results(instance: &InstanceData) -> u64 {
     let layout = instance.module.layout();
     let cells = instance.at(layout.cell(0).into());
     let saved = save_area(instance).wrapping_add(save::CELLS as usize);
@@ -100,6 +105,7 @@ pub(crate) fn give_results(instance: &InstanceData) {
     unsafe {
         cells.copy_from_nonoverlapping(saved, size);
         saved.write_bytes(0, size);
+        if size == 0 { 0 } else { cells.cast::<u64>().read_unaligned() }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::mem::offset_of;
 use std::ptr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use pagefork_layout::link::activation as contract;
 
@@ -60,6 +60,12 @@ pub(crate) struct Activation {
     pub(crate) suspendable: bool,
     /// Where the guest goes on that catches an exception.
     pub(crate) landing: Landing,
+    /// What is due when a host function returns: bits of the store's
+    /// [`Interrupts`](crate::store::interrupt::Interrupts).
+    pub(crate) due: *const AtomicU32,
+    /// What a direct host call that does not just go on needs besides its verdict: the save
+    /// area, or the landing.
+    pub(crate) direct_place: *mut u8,
     /// The thread that is known to have written to the store's slots since they were
     /// reset, by its [number](crate::store::thread::number); 0 for none.
     pub(crate) writer: u64,
@@ -92,7 +98,7 @@ const _: () = {
 };
 
 impl Activation {
-    pub(crate) fn new(thunks: &Thunks) -> Self {
+    pub(crate) fn new(thunks: &Thunks, due: *const AtomicU32) -> Self {
         Self {
             host_sp: 0,
             guest_sp: 0,
@@ -115,6 +121,8 @@ impl Activation {
             suspend_requested: false,
             suspendable: false,
             landing: Landing::default(),
+            due,
+            direct_place: ptr::null_mut(),
             writer: 0,
         }
     }

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use pagefork_layout::link::activation as contract;
+use pagefork_layout::module::ValType;
 
 use crate::store::activation::Activation;
 
@@ -38,6 +39,29 @@ pub(crate) struct Thunks {
     pub(crate) trapped: usize,
     pub(crate) memory_move: usize,
     pub(crate) memory_set: usize,
+    pub(crate) direct: DirectThunks,
+}
+
+/// Addresses of the thunks for direct host calls: they clear all registers but that of the
+/// result, or, the last one, none.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectThunks {
+    pub(crate) none: usize,
+    pub(crate) int: usize,
+    pub(crate) float: usize,
+    pub(crate) unclear: usize,
+}
+
+impl DirectThunks {
+    /// The one for functions with these results.
+    pub(crate) fn of(&self, results: &[ValType], clears: bool) -> usize {
+        match results {
+            _ if !clears => self.unclear,
+            [] => self.none,
+            [ValType::F32 | ValType::F64, ..] => self.float,
+            [..] => self.int,
+        }
+    }
 }
 
 impl Thunks {
@@ -47,8 +71,10 @@ impl Thunks {
     }
 
     /// Those that guests call.
-    pub(crate) fn called_by_guests(&self) -> [usize; 5] {
-        [self.host_call, self.interrupt, self.trap, self.memory_move, self.memory_set]
+    pub(crate) fn called_by_guests(&self) -> [usize; 9] {
+        let DirectThunks { none, int, float, unclear } = self.direct;
+        let Self { host_call, interrupt, trap, memory_move, memory_set, .. } = *self;
+        [host_call, interrupt, trap, memory_move, memory_set, none, int, float, unclear]
     }
 }
 

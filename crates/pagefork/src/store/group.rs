@@ -30,10 +30,9 @@ use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::Home;
 use crate::code::types::TypeId;
 use crate::store::activation::Activation;
-use crate::store::frame::Target;
-use crate::store::frame::Thunks;
+use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::host_func::HostFunc;
-use crate::store::interrupt::{Deadline, InterruptHandle, Interrupts};
+use crate::store::interrupt::{Deadline, Due, InterruptHandle, Interrupts};
 use crate::store::limits::{StoreLimits, Usage};
 use crate::store::references::References;
 use crate::store::suspended::{Copied, Suspended};
@@ -66,6 +65,9 @@ impl StoreId {
 #[repr(C)]
 pub(crate) struct StoreGroup {
     pub(crate) activation: Activation,
+    direct_thunks: DirectThunks,
+    /// Whether nothing of the host may be in registers after direct host calls.
+    clears_registers: bool,
     pub(crate) id: StoreId,
     pub(crate) engine: Engine,
     /// By ordinal, less one.
@@ -158,6 +160,24 @@ pub(crate) struct Entity {
 pub(crate) struct FunctionImport {
     code: usize,
     base: usize,
+    thunk: usize,
+    shim: usize,
+    closure: usize,
+    activation: usize,
+}
+
+impl FunctionImport {
+    /// What the shim calls.
+    #[inline]
+    pub(crate) fn closure<F>(&self) -> *const F {
+        ptr::with_exposed_provenance(self.closure)
+    }
+
+    /// The activation of the store.
+    #[inline]
+    pub(crate) fn activation(&self) -> *mut Activation {
+        ptr::with_exposed_provenance_mut(self.activation)
+    }
 }
 
 const _: () = {
@@ -165,6 +185,10 @@ const _: () = {
     assert!(size_of::<FunctionImport>() == link::function_import::SIZE as usize);
     assert!(offset_of!(FunctionImport, code) == link::function_import::CODE as usize);
     assert!(offset_of!(FunctionImport, base) == link::function_import::BASE as usize);
+    assert!(offset_of!(FunctionImport, thunk) == link::function_import::THUNK as usize);
+    assert!(offset_of!(FunctionImport, shim) == link::function_import::SHIM as usize);
+    assert!(offset_of!(FunctionImport, closure) == link::function_import::CLOSURE as usize);
+    assert!(offset_of!(FunctionImport, activation) == link::function_import::ACTIVATION as usize);
     assert!(offset_of!(StoreGroup, activation) == 0);
 };
 
@@ -199,15 +223,18 @@ impl InstanceData {
 
 impl StoreGroup {
     pub(crate) fn new(engine: &Engine, thunks: &Thunks) -> Self {
+        let interrupts = Arc::<Interrupts>::default();
         Self {
-            activation: Activation::new(thunks),
+            activation: Activation::new(thunks, interrupts.due()),
+            direct_thunks: thunks.direct,
+            clears_registers: false,
             id: StoreId::next(),
             engine: engine.clone(),
             instances: Vec::new(),
             bases: vec![0],
             host_functions: Vec::new(),
             references: References::default(),
-            interrupts: Arc::default(),
+            interrupts,
             limits: StoreLimits::default(),
             usage: Usage::default(),
             timeout: None,
@@ -418,16 +445,40 @@ impl StoreGroup {
     /// How a function is called from an instance that is not its own.
     pub(crate) fn function_import(&self, function: FuncRef) -> FunctionImport {
         let index = function.index().expect("a definition is not null");
-        if function.ordinal() == HOST_ORDINAL {
-            return FunctionImport { code: index as usize, base: 0 };
+        let activation = (&raw const self.activation).expose_provenance();
+        let (thunk, shim, closure) = (0, 0, 0);
+        if function.ordinal() != HOST_ORDINAL {
+            let instance = self.instance(function.ordinal());
+            let (code, base) = (instance.module.function_code(index), instance.base());
+            return FunctionImport { code, base, thunk, shim, closure, activation };
         }
-        let instance = self.instance(function.ordinal());
-        FunctionImport { code: instance.module.function_code(index), base: instance.base() }
+        let (code, base) = (index as usize, 0);
+        let host = &self.host_functions[code];
+        let Some(direct) = &host.direct else {
+            return FunctionImport { code, base, thunk, shim, closure, activation };
+        };
+        let thunk = self.direct_thunks.of(&host.ty.results, self.clears_registers);
+        let closure = Arc::as_ptr(&direct.closure).expose_provenance();
+        FunctionImport { code, base, thunk, shim: direct.shim, closure, activation }
+    }
+
+    /// Has direct host calls clear registers from now on: at an interruption point at which
+    /// the guest is suspended, registers become bytes of its pages.
+    pub(crate) fn clear_registers(&mut self) {
+        if std::mem::replace(&mut self.clears_registers, true) {
+            return;
+        }
+        for index in 0..self.instances.len() {
+            let functions = self.instances[index].imports.functions.iter();
+            let thunks: Vec<usize> = functions.map(|of| self.function_import(*of).thunk).collect();
+            let records = self.instances[index].function_imports.iter_mut();
+            records.zip(thunks).for_each(|(record, thunk)| record.thunk = thunk);
+        }
     }
 
     /// Where an indirect call across instances finds what it must call.
     pub(crate) fn set_resolved(&mut self, function: FuncRef) {
-        let FunctionImport { code, base } = self.function_import(function);
+        let FunctionImport { code, base, .. } = self.function_import(function);
         self.activation.resolved = [code, base];
     }
 
@@ -689,6 +740,7 @@ impl StoreGroup {
             }
             _ => (),
         }
+        self.interrupts.set_due(Due::Broken, self.broken.is_some());
         self.update_attention();
     }
 }

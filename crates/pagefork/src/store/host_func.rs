@@ -1,5 +1,6 @@
 //! Functions of the host, as a store keeps and calls them.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use pagefork_layout::module::FuncType;
@@ -14,7 +15,18 @@ pub struct HostFunc {
     pub(crate) ty: Arc<FuncType>,
     pub(crate) type_id: TypeId,
     pub(crate) call: Box<HostCall>,
+    /// How guests call it directly, if they can.
+    pub(crate) direct: Option<DirectCall>,
     pub(crate) _uses: TypeUses,
+}
+
+/// How guests call a host function with arguments in registers.
+pub(crate) struct DirectCall {
+    /// Address of the shim: code made for the closure and its type, to be called as
+    /// [`function_import`](pagefork_layout::link::function_import) says.
+    pub(crate) shim: usize,
+    /// What the shim calls.
+    pub(crate) closure: Arc<dyn Any + Send + Sync>,
 }
 
 /// What calls a host function.

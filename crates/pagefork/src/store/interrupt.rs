@@ -1,7 +1,7 @@
 //! Interrupts from other threads, and timeouts.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -113,10 +113,22 @@ impl<'a> Interruption<'a> {
 /// The interrupt words of a store's slots, and whether an interrupt is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
-    /// Whether anything was requested since the last time it was cleared: what
-    /// entries and returns from host functions look at without taking the lock.
-    noted: AtomicBool,
+    /// What is to be looked at when a host function returns, as bits: what entries and
+    /// such returns test without taking the lock. 0: the guest goes on.
+    due: AtomicU32,
     state: Mutex<InterruptState>,
+}
+
+/// Why a guest may not just go on when a host function returns: a bit of
+/// [`Interrupts::due`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Due {
+    /// An interrupt was requested since they were last cleared.
+    Interrupt = 1,
+    /// The guest may be suspended.
+    Suspension = 2,
+    /// The store is broken.
+    Broken = 4,
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +162,7 @@ impl Interrupts {
     fn request(&self) {
         let mut state = self.state();
         state.requested = true;
-        self.noted.store(true, Ordering::Relaxed);
+        self.set_due(Due::Interrupt, true);
         state.show();
     }
 
@@ -158,14 +170,26 @@ impl Interrupts {
     /// so that nothing between the guest's frames can swallow it.
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
-        self.noted.load(Ordering::Relaxed)
+        self.due.load(Ordering::Relaxed) & Due::Interrupt as u32 != 0
+    }
+
+    /// The bits of what is due, which live as long as the interrupts.
+    pub(crate) fn due(&self) -> *const AtomicU32 {
+        &raw const self.due
+    }
+
+    pub(crate) fn set_due(&self, what: Due, is_due: bool) {
+        match is_due {
+            true => self.due.fetch_or(what as u32, Ordering::Relaxed),
+            false => self.due.fetch_and(!(what as u32), Ordering::Relaxed),
+        };
     }
 
     /// Forgets a request that came too late for the call that it was meant for.
     pub(crate) fn clear(&self) {
         if self.is_noted() {
             let mut state = self.state();
-            self.noted.store(false, Ordering::Relaxed);
+            self.set_due(Due::Interrupt, false);
             state.requested = false;
             state.show();
         }

@@ -10,6 +10,7 @@
 mod x86_64;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
 use std::{ptr, slice};
 
 use pagefork_layout::link::Service;
@@ -22,8 +23,7 @@ use crate::base::trap::{Trap, TrapCode};
 use crate::run::throw::Thrown;
 use crate::run::{services, throw};
 use crate::store::activation::{Activation, LeaveReason};
-use crate::store::frame::Target;
-use crate::store::frame::Thunks;
+use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::group::StoreGroup;
 use crate::store::thread;
 
@@ -54,7 +54,12 @@ unsafe extern "C" {
         base: usize,
         frame: usize,
         save_area: usize,
+        result: u64,
     ) -> u32;
+    fn pagefork_direct_none();
+    fn pagefork_direct_int();
+    fn pagefork_direct_float();
+    fn pagefork_direct_unclear();
     fn pagefork_host_call();
     fn pagefork_interrupt();
     fn pagefork_trap();
@@ -74,6 +79,12 @@ pub(crate) fn thunks() -> Thunks {
         trapped: pagefork_trapped as *const () as usize,
         memory_move: pagefork_memory_move as *const () as usize,
         memory_set: pagefork_memory_set as *const () as usize,
+        direct: DirectThunks {
+            none: pagefork_direct_none as *const () as usize,
+            int: pagefork_direct_int as *const () as usize,
+            float: pagefork_direct_float as *const () as usize,
+            unclear: pagefork_direct_unclear as *const () as usize,
+        },
     }
 }
 
@@ -150,12 +161,14 @@ unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<CallOutcome, 
 /// # Safety
 /// - As [`call`], and no guest of the store is entered.
 /// - The guest is suspended in `base`'s save area, with its frames on the stack
-///   below `activation.stack_top`.
+///   below `activation.stack_top`. If it is suspended in a host call, that has these bits as its
+///   first result.
 pub(crate) unsafe fn resume(
     store: *mut StoreGroup,
     base: usize,
     frame: usize,
     save_area: usize,
+    result: u64,
 ) -> Result<CallOutcome, Error> {
     // SAFETY: by this function's contract the store is borrowed for us, and the frames are
     // where the save area says.
@@ -165,7 +178,7 @@ pub(crate) unsafe fn resume(
         let activation = &raw mut (*store).activation;
         (*activation).store = store;
         let outer = thread::set_current(activation);
-        let outcome = pagefork_resume(activation, base, frame, save_area);
+        let outcome = pagefork_resume(activation, base, frame, save_area, result);
         thread::set_current(outer);
         match outcome {
             FINISHED => Ok(CallOutcome::Finished),
@@ -283,6 +296,57 @@ unsafe extern "C" fn on_host_call(
         let function = (*store).host_function_ptr(index);
         // A panic must not cross the guest's frames, which no unwinder knows.
         let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
+        if matches!(result, Ok(Ok(()))) && goes_on(activation) {
+            return HostAnswer::CONTINUE;
+        }
+        let results = slice::from_raw_parts(cells, (&*function).ty.results.len());
+        after_host_function(activation, result, results)
+    }
+}
+
+/// Whether the guest just goes on when a host function has returned to it.
+///
+/// # Safety
+/// The activation's store is valid.
+#[inline]
+pub(crate) unsafe fn goes_on(activation: *const Activation) -> bool {
+    // SAFETY: by this function's contract the store is valid, and with it its interrupts.
+    unsafe { (*(*activation).due).load(Ordering::Relaxed) == 0 }
+}
+
+/// What becomes of the guest after a direct host call: the verdict for the thunk.
+///
+/// # Safety
+/// Called by shims alone: the activation's store is valid, and its guest waits in a host call,
+/// which has these results if it did not fail.
+#[cold]
+pub(crate) unsafe fn after_direct_call(
+    activation: *mut Activation,
+    result: std::thread::Result<Result<(), Error>>,
+    results: &[Cell],
+) -> u64 {
+    // SAFETY: by this function's contract, which is that of `after_host_function`.
+    unsafe {
+        let answer = after_host_function(activation, result, results);
+        (*activation).direct_place = answer.place;
+        answer.verdict
+    }
+}
+
+/// What becomes of the guest after a host function.
+///
+/// # Safety
+/// The activation's store is valid, and its guest waits in a host call, which has these
+/// results if it did not fail.
+#[cold]
+unsafe fn after_host_function(
+    activation: *mut Activation,
+    result: std::thread::Result<Result<(), Error>>,
+    results: &[Cell],
+) -> HostAnswer {
+    // SAFETY: by this function's contract the store is valid.
+    unsafe {
+        let store = (*activation).store;
         match result {
             // Even if the host function ignored the failure, the guest must not go on.
             Ok(Ok(())) if (*store).is_broken() => {
@@ -292,19 +356,13 @@ unsafe extern "C" fn on_host_call(
             Ok(Ok(())) if (*store).interrupts.is_noted() => {
                 HostAnswer::leave(activation, trapped(activation, TrapCode::Interrupt))
             }
-            Ok(Ok(()))
-                if (*activation).suspend_requested || (*activation).suspend_countdown > 0 =>
-            {
-                match (*store).may_suspend() {
-                    true => {
-                        let function = &*function;
-                        let results = slice::from_raw_parts(cells, function.ty.results.len());
-                        HostAnswer::suspend(store, base, Suspension::HostCall, results)
-                    }
-                    false => HostAnswer::CONTINUE,
+            Ok(Ok(())) => match (*store).may_suspend() {
+                true => {
+                    let base = (*activation).guest_base;
+                    HostAnswer::suspend(store, base, Suspension::HostCall, results)
                 }
-            }
-            Ok(Ok(())) => HostAnswer::CONTINUE,
+                false => HostAnswer::CONTINUE,
+            },
             Ok(Err(error))
                 if error.kind() == ErrorKind::Exception && (*store).interrupts.is_noted() =>
             {

@@ -34,6 +34,7 @@ use std::mem::offset_of;
 use pagefork_layout::link;
 use pagefork_layout::state::{self, save};
 
+use crate::store::activation::Activation;
 use crate::store::frame::Landing;
 
 use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
@@ -52,14 +53,19 @@ const INTERRUPT_BLOCK: u32 = 368;
 /// registers: at an interruption point all of them become bytes of its pages.
 macro_rules! clear_scratch_registers {
     () => {
+        concat!("xor edx, edx\n", "xorps xmm0, xmm0\n", clear_scratch_registers_without_results!())
+    };
+}
+
+/// Clears what a call may change, but for rdx and xmm0, and for rcx and rdi.
+macro_rules! clear_scratch_registers_without_results {
+    () => {
         "xor eax, eax
-         xor edx, edx
          xor esi, esi
          xor r8d, r8d
          xor r9d, r9d
          xor r10d, r10d
          xor r11d, r11d
-         xorps xmm0, xmm0
          xorps xmm1, xmm1
          xorps xmm2, xmm2
          xorps xmm3, xmm3
@@ -75,6 +81,64 @@ macro_rules! clear_scratch_registers {
          xorps xmm13, xmm13
          xorps xmm14, xmm14
          xorps xmm15, xmm15"
+    };
+}
+
+/// Where the entry frame and what it saves are, to an unwinder, once the stack pointer is the
+/// host's.
+macro_rules! cfa_on_host_stack {
+    () => {
+        ".cfi_def_cfa rsp, 96
+         .cfi_offset rbp, -16
+         .cfi_offset rbx, -24
+         .cfi_offset r12, -32
+         .cfi_offset r13, -40
+         .cfi_offset r14, -48
+         .cfi_offset r15, -56"
+    };
+}
+
+/// Lets guests call a host function with arguments in registers, and its result in one. The
+/// record is the first argument. `$clear` clears all scratch registers but that of the result.
+macro_rules! direct_thunk {
+    ($name:literal, $clear:expr) => {
+        concat!(
+            ".globl ",
+            $name,
+            "\n.hidden ",
+            $name,
+            "\n.type ",
+            $name,
+            ",@function\n.p2align 4\n",
+            $name,
+            ":\n",
+            ".cfi_startproc\n",
+            "push rbp\n",
+            ".cfi_def_cfa_offset 16\n",
+            ".cfi_offset rbp, -16\n",
+            "mov rbp, rsp\n",
+            ".cfi_def_cfa_register rbp\n",
+            "mov rax, [rdi + {RECORD_ACTIVATION}]\n",
+            "mov [rax + {GUEST_SP}], rsp\n",
+            "mov [rax + {GUEST_BASE}], r15\n",
+            "mov rsp, [rax + {HOST_SP}]\n",
+            ".cfi_remember_state\n",
+            cfa_on_host_stack!(),
+            "\ncall qword ptr [rdi + {RECORD_SHIM}]\n",
+            "test eax, eax\n",
+            "jne .Lpagefork_direct_otherwise\n",
+            ".cfi_restore_state\n",
+            $clear,
+            "\nmov rsp, rbp\n",
+            "pop rbp\n",
+            ".cfi_def_cfa rsp, 8\n",
+            "ret\n",
+            ".cfi_endproc\n",
+            ".size ",
+            $name,
+            ", . - ",
+            $name,
+        )
     };
 }
 
@@ -255,20 +319,13 @@ global_asm!(
     "mov rdi, rax",
     "mov rsp, [rax + {HOST_SP}]",
     ".cfi_remember_state",
-    ".cfi_def_cfa rsp, 96",
-    ".cfi_offset rbp, -16",
-    ".cfi_offset rbx, -24",
-    ".cfi_offset r12, -32",
-    ".cfi_offset r13, -40",
-    ".cfi_offset r14, -48",
-    ".cfi_offset r15, -56",
+    cfa_on_host_stack!(),
     // Host code keeps rbx, rbp and r12 to r15 as System V wants: so they are the
     // guest's afterwards, rbp is still its stack pointer, and r15 its base.
     "call {on_host_call}",
     "cmp eax, {CONTINUE}",
     "jne 2f",
     ".cfi_restore_state",
-    ".Lpagefork_host_call_return:",
     clear_scratch_registers!(),
     "xor ecx, ecx",
     "xor edi, edi",
@@ -277,13 +334,8 @@ global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     "2:",
-    ".cfi_def_cfa rsp, 96",
-    ".cfi_offset rbp, -16",
-    ".cfi_offset rbx, -24",
-    ".cfi_offset r12, -32",
-    ".cfi_offset r13, -40",
-    ".cfi_offset r14, -48",
-    ".cfi_offset r15, -56",
+    ".Lpagefork_host_call_otherwise:",
+    cfa_on_host_stack!(),
     "cmp eax, {CATCH}",
     "je .Lpagefork_catch",
     "cmp eax, {SUSPEND}",
@@ -325,6 +377,34 @@ global_asm!(
     "jmp qword ptr [rsp - 8]",
     ".cfi_endproc",
     ".size pagefork_host_call, . - pagefork_host_call",
+
+    // -- direct ------------------------------------------------------------
+    // Called by the guest, System V: calls a host function.
+    //   rdi  the record of the import   r15  base of the caller
+    //   and its arguments from rsi and xmm0 on
+    // Returns its result in rdx or xmm0. The shim that it calls answers in the same way, and
+    // in eax what is to be done. All of them are alike but for what they clear: the first
+    // three everything but the result, since at an interruption point all registers become
+    // bytes of the guest's pages; the last one nothing.
+    direct_thunk!("pagefork_direct_none", concat!(
+        "xor ecx, ecx\n xor edi, edi\n xor edx, edx\n xorps xmm0, xmm0\n",
+        clear_scratch_registers_without_results!())),
+    direct_thunk!("pagefork_direct_int", concat!(
+        "xor ecx, ecx\n xor edi, edi\n xorps xmm0, xmm0\n",
+        clear_scratch_registers_without_results!())),
+    direct_thunk!("pagefork_direct_float", concat!(
+        "xor ecx, ecx\n xor edi, edi\n xor edx, edx\n",
+        clear_scratch_registers_without_results!())),
+    direct_thunk!("pagefork_direct_unclear", ""),
+
+    // Not going on is the same for all host calls.
+    ".Lpagefork_direct_otherwise:",
+    ".cfi_startproc",
+    cfa_on_host_stack!(),
+    "mov rdx, [rsp]",
+    "mov rdx, [rdx + {DIRECT_PLACE}]",
+    "jmp .Lpagefork_host_call_otherwise",
+    ".cfi_endproc",
 
     // -- interrupt ---------------------------------------------------------
     // Called by the guest at an interruption point; preserves every register.
@@ -378,13 +458,7 @@ global_asm!(
     "mov rsi, rbp",
     "mov rsp, [rdi + {HOST_SP}]",
     ".cfi_remember_state",
-    ".cfi_def_cfa rsp, 96",
-    ".cfi_offset rbp, -16",
-    ".cfi_offset rbx, -24",
-    ".cfi_offset r12, -32",
-    ".cfi_offset r13, -40",
-    ".cfi_offset r14, -48",
-    ".cfi_offset r15, -56",
+    cfa_on_host_stack!(),
     "call {on_interrupt}",
     "cmp eax, {CONTINUE}",
     "jne 3f",
@@ -426,13 +500,7 @@ global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     "3:",
-    ".cfi_def_cfa rsp, 96",
-    ".cfi_offset rbp, -16",
-    ".cfi_offset rbx, -24",
-    ".cfi_offset r12, -32",
-    ".cfi_offset r13, -40",
-    ".cfi_offset r14, -48",
-    ".cfi_offset r15, -56",
+    cfa_on_host_stack!(),
     "cmp eax, {SUSPEND}",
     "mov eax, {LEFT}",
     "jne .Lpagefork_leave",
@@ -484,13 +552,7 @@ global_asm!(
     ".type pagefork_trapped,@function",
     "pagefork_trapped:",
     ".cfi_startproc",
-    ".cfi_def_cfa rsp, 96",
-    ".cfi_offset rbp, -16",
-    ".cfi_offset rbx, -24",
-    ".cfi_offset r12, -32",
-    ".cfi_offset r13, -40",
-    ".cfi_offset r14, -48",
-    ".cfi_offset r15, -56",
+    cfa_on_host_stack!(),
     "call {on_trap}",
     "mov eax, {LEFT}",
     "jmp .Lpagefork_leave",
@@ -510,6 +572,7 @@ global_asm!(
     // Goes on with a suspended guest; returns as `enter` does.
     //   rdi  the activation          rdx  guest frame pointer to go on from
     //   rsi  base of the instance    rcx  the save area
+    //   r8   bits of the first result of the host call that it is suspended in
     ".globl pagefork_resume",
     ".hidden pagefork_resume",
     ".type pagefork_resume,@function",
@@ -558,7 +621,16 @@ global_asm!(
     "mov [rcx + {SAVE_REGISTERS} + 24], rdx",
     "cmp eax, {AT_INTERRUPT}",
     "je .Lpagefork_interrupt_return",
-    "jmp .Lpagefork_host_call_return",
+    // A direct call has its result in one of two registers.
+    cfa_through_base!(),
+    "mov rdx, r8",
+    "movq xmm0, r8",
+    clear_scratch_registers_without_results!(),
+    "xor ecx, ecx",
+    "xor edi, edi",
+    "mov rsp, rbp",
+    "pop rbp",
+    "ret",
     ".cfi_endproc",
     ".size pagefork_resume, . - pagefork_resume",
 
@@ -580,6 +652,9 @@ global_asm!(
     IN_HOST_CALL = const save::Suspension::HostCall as u64,
     AT_INTERRUPT = const save::Suspension::Interrupt as u64,
     INTERRUPT_BLOCK = const INTERRUPT_BLOCK,
+    RECORD_ACTIVATION = const link::function_import::ACTIVATION,
+    RECORD_SHIM = const link::function_import::SHIM,
+    DIRECT_PLACE = const offset_of!(Activation, direct_place),
     LANDING_SP = const offset_of!(Landing, sp),
     LANDING_FP = const offset_of!(Landing, fp),
     LANDING_PC = const offset_of!(Landing, pc),
