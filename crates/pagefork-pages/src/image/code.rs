@@ -37,6 +37,18 @@ const HOLES_MAX: usize = 1024;
 
 /// A copy of machine code that can be executed. It never changes, and cannot be
 /// written. Dropping it gives its pages back: nothing of it may run then.
+///
+/// # Examples
+///
+/// ```
+/// // mov eax, 7; ret
+/// let code = pagefork_pages::CodePages::new(&[0xb8, 7, 0, 0, 0, 0xc3])?;
+/// assert_eq!(code.bytes().len(), 6);
+/// // SAFETY: the code is a function of this type, and lives longer than the call takes.
+/// let seven: extern "C" fn() -> i32 = unsafe { std::mem::transmute(code.start()) };
+/// assert_eq!(seven(), 7);
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 pub struct CodePages {
     /// Invariant: whole pages that are ours alone; readable and executable once
     /// [`Self::new`] has returned.
@@ -98,6 +110,23 @@ impl fmt::Debug for CodePages {
 
 /// Machine code that is mapped from a file, where it was written as it is. Dropping
 /// it unmaps it: nothing of it may run then.
+///
+/// # Examples
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use pagefork_pages::CodeFile;
+///
+/// let file = std::fs::File::open("/proc/self/exe")?;
+/// if CodeFile::has_room() {
+///     // SAFETY: a program is larger, and is not written while it runs.
+///     let mapped = unsafe { CodeFile::map(file.as_fd(), 0, 4096, 4096)? };
+///     assert_eq!(mapped.bytes()[..4], *b"\x7fELF");
+///     assert!(mapped.start().is_aligned());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct CodeFile {
     pages: Reservation,

@@ -49,6 +49,19 @@ pub const SPAN_COUNT_MAX: usize = 4;
 /// ones lie one behind another in memfds of 64 MiB, in whole pages, which are just
 /// as final: so descriptors and maps stay few however many images there are. The
 /// pages of such an image are given back when all images in its memfd are gone.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::Image;
+///
+/// let image = Image::new("example", 0..8192, [(4096, &b"abc"[..])])?;
+/// assert_eq!(image.extents(), [0..8192]);
+/// let mut bytes = [0xff; 4];
+/// image.read(4095, &mut bytes)?;
+/// assert_eq!(bytes, *b"\0abc");
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 pub struct Image {
     /// Invariant: ascending, apart, of whole pages, none empty.
     extents: Vec<Range<u64>>,
@@ -343,6 +356,25 @@ fn join(pages: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
 }
 
 /// Whether only this user and root can write a file or directory.
+///
+/// # Examples
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use pagefork_pages::{FileProblem, PagesError, check_writers};
+///
+/// let null = std::fs::File::open("/dev/null")?;
+/// let found = check_writers(null.as_fd());
+/// let refused = matches!(
+///     found,
+///     Err(PagesError::FileRefused(
+///         FileProblem::WritableByOthers { .. } | FileProblem::ForeignOwner { .. }
+///     ))
+/// );
+/// assert!(refused, "all users write to it");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 /// [`PagesError::FileRefused`] says who else can.

@@ -5,6 +5,16 @@ use std::io;
 use std::ops::Range;
 
 /// Why a slot or an image could not be made or changed.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{Image, PagesError};
+///
+/// let error = Image::new("example", 0..4096, [(4095, &b"ab"[..])]).unwrap_err();
+/// assert!(matches!(error, PagesError::OutsideImage { offset: 4095, length: 2, .. }));
+/// assert!(error.to_string().starts_with("a run of 2 bytes at slot offset 0xfff lies outside"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagesError {
@@ -168,6 +178,16 @@ pub enum PagesError {
 }
 
 /// Why strategies cannot serve the same slot.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{GrowthKind, IllegalStrategies, PagesError, StrategyConfig};
+///
+/// let config = StrategyConfig { growth: GrowthKind::Kept, ..StrategyConfig::default() };
+/// let wrong = IllegalStrategies::CheckedWithoutBounds;
+/// assert_eq!(config.check().unwrap_err(), PagesError::IllegalStrategies(wrong));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IllegalStrategies {
@@ -281,6 +301,17 @@ displayed! {
 }
 
 /// Why a file cannot be an image.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{FileProblem, Image, PagesError};
+///
+/// let directory = std::fs::File::open("/")?;
+/// let error = Image::from_file(directory.into(), 0, 0..4096).unwrap_err();
+/// assert_eq!(error, PagesError::FileRefused(FileProblem::NotRegular));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileProblem {

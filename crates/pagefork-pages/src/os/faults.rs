@@ -162,6 +162,14 @@ pub(crate) fn fault_ns() -> u32 {
 }
 
 /// Whether the current thread counts its page faults without a system call.
+///
+/// # Examples
+///
+/// ```
+/// if !pagefork_pages::counts_faults_in_memory() {
+///     println!("perf is forbidden here: each reset takes a system call more");
+/// }
+/// ```
 pub fn counts_faults_in_memory() -> bool {
     matches!(Faults::now(), Ok(Faults { count: FaultCount::Ring(_), .. }))
 }

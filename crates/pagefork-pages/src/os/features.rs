@@ -17,6 +17,14 @@ use crate::os::sys;
 /// What the kernel, or what stands in for it, can do: found by trying it on real
 /// pages and looking at their contents, because some emulators report success
 /// and do nothing.
+///
+/// # Examples
+///
+/// ```
+/// let features = pagefork_pages::HostFeatures::get()?;
+/// println!("PAGEMAP_SCAN finds private pages: {}", features.scan);
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostFeatures {
     /// `MADV_DONTNEED` brings image bytes and zeros back. Without it a slot can

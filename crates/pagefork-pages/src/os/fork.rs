@@ -17,6 +17,13 @@ use crate::os::lock::lock;
 
 /// A number that differs between a process and those forked from it, however they are: by
 /// `fork(3)` or a system call. It is never 0.
+///
+/// # Examples
+///
+/// ```
+/// let process = pagefork_pages::this_process();
+/// assert!(process != 0 && process == pagefork_pages::this_process());
+/// ```
 pub fn this_process() -> u64 {
     static WORD: OnceLock<&AtomicU64> = OnceLock::new();
     let word = WORD.get_or_init(|| {
@@ -65,6 +72,19 @@ static WORK: Mutex<()> = Mutex::new(());
 /// Keeps this process from being forked by `fork(3)` as long as the result is held: for
 /// threads that the embedder knows nothing of, while they hold locks. What runs meanwhile must
 /// not fork.
+///
+/// # Examples
+///
+/// ```
+/// let shared = std::sync::Mutex::new(0);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         // A forked process would not have this thread, and find the lock held for good.
+///         let _working = pagefork_pages::working();
+///         *shared.lock().unwrap() += 1;
+///     });
+/// });
+/// ```
 pub fn working() -> MutexGuard<'static, ()> {
     lock(&WORK)
 }

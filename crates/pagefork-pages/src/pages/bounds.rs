@@ -7,6 +7,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Where the parts of a slot lie in the address space, to classify the address of a fault. Reading it takes no lock and allocates nothing, so a
 /// signal handler may, through a shared reference; clones share the memories'
 /// sizes. It says nothing about who owns the address once the slot is dropped.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{FaultPlace, Image, MemorySize, MemoryZone, Slot, SlotConfig};
+///
+/// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+/// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+/// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+/// let image = Image::new("example", base..base, [])?;
+/// let size = MemorySize { initial: 65_536, maximum: 1 << 20 };
+/// let mut slot = Slot::new(config, &image, &[size])?;
+/// let bounds = slot.bounds();
+/// assert_eq!(bounds.place(slot.start() as usize), FaultPlace::StackGuard);
+/// let behind = slot.memory(0) as usize + 65_536;
+/// assert_eq!(bounds.place(behind), FaultPlace::MemoryBeyond);
+/// slot.grow_memory(0, 131_072)?;
+/// assert_eq!(bounds.place(behind), FaultPlace::MemoryWithin);
+/// assert_eq!(bounds.memory_size(0), 131_072);
+/// assert_eq!(bounds.place(bounds.slot().end), FaultPlace::Other);
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SlotBounds {
     start: usize,
@@ -26,7 +48,7 @@ struct MemoryBounds {
     size: AtomicU64,
 }
 
-/// What part of a slot an address lies in.
+/// What part of a slot an address lies in. [`SlotBounds`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FaultPlace {
     /// The guard below the stack: a fault there is a stack overflow.

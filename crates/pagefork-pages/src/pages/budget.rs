@@ -7,6 +7,26 @@ use pagefork_layout::page::PAGE_SIZE;
 
 /// Pages that slots which share it may keep private between runs, all together. Clones are
 /// the same budget. Stacks and link zones, some pages a slot, are not of it.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{
+///     Budget, Image, MemorySize, MemoryZone, ResetKind, Slot, SlotConfig, StrategyConfig,
+/// };
+///
+/// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+/// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+/// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+/// let image = Image::new("example", base..base, [])?;
+/// let size = MemorySize { initial: 65_536, maximum: 1 << 20 };
+/// let strategies = StrategyConfig { reset: ResetKind::Scan, ..StrategyConfig::default() };
+/// let budget = Budget::new(8 << 20);
+/// let mut slot = Slot::within(config, &image, &[size], &strategies.check()?, &budget)?;
+/// slot.reset()?;
+/// assert!(budget.used() <= budget.max());
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<BudgetPages>);
 

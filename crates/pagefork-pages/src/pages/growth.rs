@@ -3,6 +3,18 @@
 use std::time::{Duration, Instant};
 
 /// How a memory becomes longer.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{CodeBounds, GrowthKind, StrategyConfig};
+///
+/// // Memories stay accessible as far as runs have grown them, and code compares then.
+/// let (growth, code) = (GrowthKind::Kept, CodeBounds::Dual);
+/// let strategies = StrategyConfig { growth, code, ..StrategyConfig::default() }.check()?;
+/// assert_eq!(strategies.config().growth, GrowthKind::Kept);
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum GrowthKind {
@@ -30,7 +42,7 @@ pub enum GrowthKind {
     Auto,
 }
 
-/// What keeps code from using a memory beyond its size.
+/// What keeps code from using a memory beyond its size. [`GrowthKind`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CodeBounds {
     /// The pages beyond the size are inaccessible.

@@ -6,7 +6,8 @@ use pagefork_layout::page::{PAGE_SIZE, round_down};
 use pagefork_layout::slot::SlotLayout;
 
 /// The zones of a slot, as far as pages care: byte offsets from its start, all
-/// multiples of the page size, but for the border between stack and link.
+/// multiples of the page size, but for the border between stack and link. [`Slot`](crate::Slot)
+/// has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SlotConfig {
     /// The stack zone; everything below it is guard. It may end within a page, where the
@@ -24,7 +25,7 @@ pub struct SlotConfig {
     pub size: u64,
 }
 
-/// The part of a slot that belongs to one memory.
+/// The part of a slot that belongs to one memory. [`Slot`](crate::Slot) has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryZone {
     /// Where it starts: a byte offset from the start of the slot.
@@ -35,7 +36,8 @@ pub struct MemoryZone {
     pub guard: u64,
 }
 
-/// How much of a memory is accessible; bytes, in whole pages.
+/// How much of a memory is accessible; bytes, in whole pages. [`Slot`](crate::Slot) has an
+/// example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemorySize {
     /// What a fresh or reset slot has.

@@ -32,7 +32,7 @@ const MAGAZINE_MAX: usize = 32;
 /// What an empty magazine takes from the depot at most.
 const BATCH: usize = 8;
 
-/// An item that a pool can keep.
+/// An item that a pool can keep. [`Pool`] has an example.
 pub trait Park: Send + 'static {
     /// Bytes that stay in memory while it is parked.
     fn resident(&self) -> u64;
@@ -51,6 +51,40 @@ pub trait Park: Send + 'static {
 
 /// How much a pool keeps. Limits hold for all threads together; each thread may exceed them by
 /// one item for a moment.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use pagefork_pages::{PagesError, Park, Pool, PoolConfig};
+///
+/// #[derive(Debug)]
+/// struct Item;
+///
+/// impl Park for Item {
+///     fn resident(&self) -> u64 {
+///         4096
+///     }
+///
+///     fn discard(&mut self) -> Result<(), PagesError> {
+///         Ok(())
+///     }
+/// }
+///
+/// let config = PoolConfig { kept_max: 1, idle_max: None, ..PoolConfig::default() };
+/// let pool = Pool::new(config);
+/// let key = pool.add_key();
+/// // The second takes the place of the first.
+/// pool.put(key, Item);
+/// pool.local().put(key, Item, |_| true);
+/// let counters = pool.counters();
+/// assert_eq!((counters.put, counters.parked, counters.refused), (2, 1, 1));
+/// assert_eq!(counters.resident, 4096);
+/// assert_eq!(pool.trim(Duration::from_secs(3600)), 0);
+/// assert_eq!(pool.purge(), 1);
+/// pool.remove_key(key);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
     /// Number of items that are kept; those that were parked first are dropped first.
@@ -89,6 +123,7 @@ impl PoolConfig {
 }
 
 /// What a pool has done, and what it has. Other threads continue while it is counted.
+/// [`PoolConfig`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PoolCounters {
@@ -112,7 +147,7 @@ pub struct PoolCounters {
     pub resident: u64,
 }
 
-/// What an item is parked for. A pool never gives the same key twice.
+/// What an item is parked for. A pool never gives the same key twice. [`Pool`] has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     index: u32,
@@ -332,7 +367,8 @@ impl<T: Park> Pool<T> {
     }
 }
 
-/// One thread's part of a pool. It can outlive the pool, and keeps nothing then.
+/// One thread's part of a pool. It can outlive the pool, and keeps nothing then. [`PoolConfig`]
+/// has an example.
 #[derive(Debug)]
 pub struct LocalPool<T: Park> {
     cache: Arc<ThreadCache<T>>,

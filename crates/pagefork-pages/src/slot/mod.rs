@@ -40,6 +40,39 @@ mod audit;
 ///
 /// The pointers are to raw pages: do not read or write through them beyond what is
 /// accessible, nor after the slot is dropped, which unmaps it.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{Image, MemorySize, MemoryZone, Owner, Slot, SlotConfig};
+///
+/// let base = 1 << 20;
+/// let config = SlotConfig {
+///     stack: 64 << 10..128 << 10,
+///     link: 128 << 10..132 << 10,
+///     image_floor: 256 << 10,
+///     base,
+///     memories: vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }],
+///     size: 4 << 20,
+/// };
+/// // A page of state below the memory, and the first page of the memory.
+/// let image = Image::new("example", base - 4096..base + 4096, [(base, &b"hello"[..])])?;
+/// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+/// let mut slot = Slot::new(config, &image, &[size])?;
+///
+/// // Code runs in it.
+/// slot.enter();
+/// // SAFETY: the memory is accessible, and no other code uses it.
+/// unsafe { slot.memory(0).write(b'j') };
+/// slot.grow_memory(0, 128 << 10)?;
+///
+/// // Afterwards it is as before, for another owner.
+/// slot.reset_for(Owner(7))?;
+/// assert_eq!((slot.memory_size(0), slot.memory_max(0)), (64 << 10, 1 << 20));
+/// // SAFETY: as above.
+/// assert_eq!(unsafe { slot.base().read() }, b'h');
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 #[derive(Debug)]
 pub struct Slot {
     pages: SlotPages,

@@ -199,7 +199,7 @@ pub(crate) fn flags<F: bitflags::Flags<Bits = u16>>(bits: u32) -> Result<F> {
     u16::try_from(bits).ok().and_then(F::from_bits).ok_or(Errno::Inval)
 }
 
-/// Type of a file, as the guest sees it.
+/// Type of a file, as the guest sees it. [`Description`](crate::Description) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileType {

@@ -50,6 +50,20 @@ pub struct GuestMemory<'a> {
 }
 
 /// A buffer within guest memory, as [`GuestMemory::iovecs`] returns it.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{Buffer, GuestMemory};
+///
+/// let mut bytes = *b"abcd\x01\0\0\0\x02\0\0\0";
+/// let memory = GuestMemory::new(&mut bytes[..]);
+/// // The iovec at 4 names the two bytes at 1.
+/// let buffers = memory.iovecs(4, 1)?;
+/// assert_eq!(buffers, [Buffer { address: 1, size: 2 }]);
+/// assert_eq!(&*memory.io_slices(&buffers)?[0], b"bc");
+/// # Ok::<(), pagefork_wasi::Errno>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Address of the first byte.

@@ -10,6 +10,26 @@ use crate::state::ctx::WasiCtx;
 const MODULE: &str = "wasi_snapshot_preview1";
 
 /// A guest exports no memory of the name by which WASI finds it.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module, Store};
+/// use pagefork_wasi::{NoMemory, WasiCtx};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+///     (func (export "run") (drop (call $yield))))"#)?;
+/// let mut linker = Linker::new(&engine);
+/// pagefork_wasi::add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+/// let mut store = Store::new(&engine, WasiCtx::builder().build()?);
+/// let instance = linker.instantiate(&mut store, &module)?;
+/// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+/// let error = run.call(&mut store, ()).unwrap_err();
+/// assert_eq!(error.downcast_ref(), Some(&NoMemory { function: "sched_yield" }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{function}` of `wasi_snapshot_preview1` needs the memory of its caller, \

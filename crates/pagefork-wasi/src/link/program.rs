@@ -20,6 +20,21 @@ pub enum ProgramKind {
 }
 
 /// A module that is neither a command nor a reactor.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+/// use pagefork_wasi::InitializeError;
+///
+/// let engine = Engine::default();
+/// let module = r#"(module (func (export "_start")) (func (export "_initialize")))"#;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &Module::new(&engine, module)?, &[])?;
+/// let error = pagefork_wasi::initialize(&mut store, &instance).unwrap_err();
+/// assert_eq!(error.downcast_ref(), Some(&InitializeError::Both));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InitializeError {

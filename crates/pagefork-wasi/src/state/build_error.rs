@@ -4,6 +4,18 @@ use std::io;
 use std::path::PathBuf;
 
 /// A [`WasiCtx`](crate::WasiCtx) that cannot be built.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{BuildError, Permissions, WasiCtx};
+///
+/// let mut builder = WasiCtx::builder();
+/// let error = builder.preopened_dir("/no/such", "/data", Permissions::ReadOnly).unwrap_err();
+/// assert!(matches!(&error, BuildError::Preopen { guest_path, .. } if guest_path == "/data"));
+/// let error = builder.env("A=B", "").build().unwrap_err();
+/// assert!(matches!(error, BuildError::Variable { name } if name == "A=B"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {

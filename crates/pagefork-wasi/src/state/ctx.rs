@@ -8,7 +8,8 @@ use crate::state::descriptor::{Description, DescriptorOrigin};
 use crate::state::grants::{Grants, Permissions};
 use crate::state::table::DescriptorTable;
 
-/// A state that cannot be saved, because of a descriptor.
+/// A state that cannot be saved, because of a descriptor. [`WasiCtx::check_saveable`] has an
+/// example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "descriptor {fd} is a connection ({origin:?}), whose state is in the kernel and at the peer; \

@@ -18,7 +18,7 @@ use crate::state::socket::Socket;
 use crate::state::stdio::OutputStream;
 
 /// Where a descriptor comes from. With this and the preopened directories, its handle can be
-/// made again.
+/// made again. [`Description`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DescriptorOrigin {
     /// Standard input.
@@ -59,6 +59,29 @@ pub enum DescriptorOrigin {
 }
 
 /// Everything about a descriptor but its handle.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{
+///     DescriptorOrigin, FileType, GuestMemory, OpenMode, Permissions, Rights, WasiCtx,
+/// };
+///
+/// let mut builder = WasiCtx::builder();
+/// let mut ctx = builder.preopened_dir("/proc", "/proc", Permissions::ReadOnly)?.build()?;
+/// // A guest opens `version` in the directory, which is the descriptor 3, for reading.
+/// let mut bytes = *b"version.";
+/// let mut memory = GuestMemory::new(&mut bytes[..]);
+/// ctx.path_open(&mut memory, 3, 0, 0, 7, 0, Rights::FD_READ.bits(), 0, 0, 4)?;
+///
+/// let (fd, file) = ctx.descriptors().last().expect("it was opened");
+/// assert_eq!((fd, file.filetype, file.offset), (4, FileType::RegularFile, 0));
+/// let mode = OpenMode { read: true, write: false, directory: false, follow: false };
+/// let origin = DescriptorOrigin::Opened { preopen: 0, path: "version".into(), mode };
+/// assert_eq!(file.origin, origin);
+/// assert!(file.is_saveable() && file.preopen() == Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Where it comes from.

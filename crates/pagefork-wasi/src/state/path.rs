@@ -12,7 +12,7 @@ use crate::base::abi::FileType;
 use crate::base::errno::{Errno, Result};
 
 /// The part of an open that is repeated when the file is opened again. Creating and
-/// truncating are not.
+/// truncating are not. [`Description`](crate::Description) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode {
     /// Open for reading.

@@ -252,6 +252,25 @@ impl OutputStream {
 
 /// The embedder's end of a guest's standard input, made by [`StdinKind::pipe`]. When the last
 /// clone is dropped, it is closed.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{GuestMemory, StdinKind, WasiCtx};
+///
+/// let (input, stdin) = StdinKind::pipe();
+/// let mut ctx = WasiCtx::builder().stdin(stdin).build()?;
+/// input.write(b"hi");
+/// input.close();
+///
+/// // A guest reads by an iovec at 0: eight bytes at 16.
+/// let mut bytes = [0; 24];
+/// (bytes[0], bytes[4]) = (16, 8);
+/// let mut memory = GuestMemory::new(&mut bytes[..]);
+/// ctx.fd_read(&mut memory, 0, 0, 1, 8)?;
+/// assert_eq!((memory.read_u32(8)?, memory.bytes(16, 2)?), (2, &b"hi"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct InputPipe(Arc<CloseOnDrop>);
 
@@ -307,7 +326,7 @@ struct InputState {
 #[derive(Debug)]
 struct InputReader(Arc<InputShared>);
 
-/// The bytes that can be read without waiting.
+/// The bytes that can be read without waiting. [`InputSource`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readable {
     /// Their number. A guest that asks for more gets only these.
@@ -341,6 +360,24 @@ impl InputSource for InputReader {
 /// Output of a guest, kept in memory. Clones share the bytes.
 ///
 /// The bytes have left the guest: resetting it does not take them back.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{Errno, GuestMemory, OutputKind, OutputPipe, WasiCtx};
+///
+/// let output = OutputPipe::new(3);
+/// let mut ctx = WasiCtx::builder().stdout(OutputKind::Pipe(output.clone())).build()?;
+///
+/// // A guest writes by an iovec at 0: two bytes at 16. The second time there is room for one.
+/// let mut bytes = *b"\x10\0\0\0\x02\0\0\0........hi";
+/// let mut memory = GuestMemory::new(&mut bytes[..]);
+/// ctx.fd_write(&mut memory, 1, 0, 1, 8)?;
+/// ctx.fd_write(&mut memory, 1, 0, 1, 8)?;
+/// assert_eq!(ctx.fd_write(&mut memory, 1, 0, 1, 8), Err(Errno::Nospc));
+/// assert_eq!((output.take(), output.contents()), (b"hih".to_vec(), Vec::new()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct OutputPipe(Arc<OutputShared>);
 
