@@ -1,6 +1,6 @@
 # Ports programs written for wasmtime 48, as far as names go: see FROM_WASMTIME.md.
 #   sed -i -f docs/from_wasmtime.sed src/*.rs
-# What it cannot port the compiler then names: limits and types made by `new`.
+# What it cannot port the compiler then names.
 
 # Crates.
 s/\bwasmtime_wasi::p1::WasiP1Ctx\b/pagefork_wasi::WasiCtx/g
@@ -41,25 +41,21 @@ s/\.get_fuel()/.fuel()/g
 s/\.max_wasm_stack(/.stack_size(/g
 s/\.cranelift_nan_canonicalization(/.deterministic(/g
 s/\.relaxed_simd_deterministic(/.deterministic(/g
-s/\bVal::default_for_ty(&/Val::default_for(/g
-s/\bVal::null_func_ref()/Val::FuncRef(None)/g
-s/\bVal::null_extern_ref()/Val::ExternRef(None)/g
 s/\bRooted<\([A-Za-z]*\)>/\1/g
-s/\.unwrap_\(i32\|i64\|f32\|f64\|v128\)()/.\1().expect("\1")/g
 s/\bRef::Func(/Val::FuncRef(/g
 s/\bRef::Extern(/Val::ExternRef(/g
 s/\bWasm\(Params\|Results\)\b/WasmValues/g
 
 # Types.
-s/\.is_64()/.memory64/g
-s/\bGlobalType::new(\([^(),]*\), Mutability::Var)/GlobalType { content: \1, mutable: true }/g
-s/\bGlobalType::new(\([^(),]*\), Mutability::Const)/GlobalType { content: \1, mutable: false }/g
-s/\bFuncType::new(\([^,()]*\), \(\[[^]]*\]\|[a-z_]*\), \(\[[^]]*\]\|[a-z_]*\))/FuncType { params: \2.into(), results: \3.into() }/g
+s/\bFuncType::new(&\?\(self\.\)\?\(engine\|store\.engine()\|linker\.engine()\|[a-z_]*\.engine()\), /FuncType::new(/g
+/\bFuncType::new($/{n
+/^ *&\?\(engine\|[a-z_.]*engine()\),$/d
+}
 
 # Limits.
 s/\bStoreLimitsBuilder\b/StoreLimits/g
 
 # Names that are not needed.
-s/^\(use pagefork::{.*\)\b\(Mutability\|WasmBacktrace\), /\1/
-s/^\(use pagefork::{.*\)\b\(Mutability\|WasmBacktrace\), /\1/
-s/^\(use pagefork::{.*\), \(Mutability\|WasmBacktrace\)}/\1}/
+s/^\(use pagefork::{.*\)\bWasmBacktrace, /\1/
+s/^\(use pagefork::{.*\)\bWasmBacktrace, /\1/
+s/^\(use pagefork::{.*\), WasmBacktrace}/\1}/

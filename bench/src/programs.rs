@@ -140,7 +140,7 @@ macro_rules! side {
                     let mut linker = Linker::new(&engine);
                     for import in module.imports() {
                         let name = import.name().to_owned();
-                        let ExternType::Func(ty) = import.ty().clone() else {
+                        let ExternType::Func(ty) = import.ty() else {
                             panic!("{name} is no function")
                         };
                         let function = move |caller: Caller<'_, Process>,

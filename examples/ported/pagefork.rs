@@ -2,7 +2,7 @@
 //! is here is ported without a change by hand.
 
 use pagefork::{Caller, Config, Engine, Error, Extern, Func, FuncType, Global, GlobalType};
-use pagefork::{Linker, Module, Result, Store, Trap, TrapCode, Val, ValType};
+use pagefork::{Linker, Module, Mutability, Result, Store, Trap, TrapCode, Val, ValType};
 use pagefork_wasi::Exit;
 use pagefork_wasi::{self, WasiCtx};
 use pagefork_wasi::{Permissions, WasiCtxBuilder};
@@ -35,9 +35,9 @@ fn main() -> Result<()> {
     pagefork_wasi::add_to_linker(&mut linker, |host: &mut Host| &mut host.wasi)?;
     linker.func_wrap("host", "log", log)?;
     let ints = [ValType::I32, ValType::I32];
-    let ty = FuncType { params: ints.into(), results: [ValType::I32].into() };
+    let ty = FuncType::new(ints, [ValType::I32]);
     linker.func_new("host", "add", ty, |_caller, params, results| {
-        results[0] = Val::I32(params[0].i32().expect("i32") + params[1].i32().expect("i32"));
+        results[0] = Val::I32(params[0].unwrap_i32() + params[1].unwrap_i32());
         Ok(())
     })?;
 
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
     let wasi = builder.build()?;
     let mut store = Store::new(&engine, Host { calls: 0, wasi });
     store.set_fuel(10_000)?;
-    let ty = GlobalType { content: ValType::I32, mutable: true };
+    let ty = GlobalType::new(ValType::I32, Mutability::Var);
     let base = Global::new(&mut store, ty, Val::I32(100))?;
     linker.define(&mut store, "host", "base", base)?;
 
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     let run: &Func = run.func();
     let mut results = [Val::I32(0)];
     run.call(&mut store, &[Val::I32(1)], &mut results)?;
-    println!("untyped: {}, calls: {}", results[0].i32().expect("i32"), store.data().calls);
+    println!("untyped: {}, calls: {}", results[0].unwrap_i32(), store.data().calls);
 
     for name in ["crash", "spin", "exit"] {
         let function = instance.get_typed_func::<(), ()>(&mut store, name)?;

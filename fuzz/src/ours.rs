@@ -164,7 +164,7 @@ impl Engine for Ours {
         let import = self.imports_made;
         self.imports_made += 1;
         let module = self.module.as_ref().expect("a module was compiled");
-        let ty = module.imports().nth(index).expect("the module has this import").ty().clone();
+        let ty = module.imports().nth(index).expect("the module has this import").ty();
         let store = &mut self.store;
         Some(match (ty, kind) {
             (ExternType::Func(ty), Kind::Func(shape)) => {

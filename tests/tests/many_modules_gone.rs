@@ -135,7 +135,7 @@ fn types_live_as_long_as_what_the_host_made_of_them() -> Result<()> {
     };
     assert_eq!(engine.type_count(), 1);
     let ValType::Ref(element) = content else { panic!("a reference") };
-    let null = Val::default_for(content).expect("it may be null");
+    let null = Val::default_for_ty(&content).expect("it may be null");
     let ty = FuncType { params: [content].into(), results: [].into() };
     let function = Func::new(&mut store, ty.clone(), |_, _, _| Ok(()));
     Tag::new(&mut store, ty)?;

@@ -38,7 +38,7 @@ impl Module {
         let module = Compiled::new(engine, wasm)?;
         let mut linker = Linker::new(engine);
         for import in module.imports() {
-            let ExternType::Func(ty) = import.ty().clone() else {
+            let ExternType::Func(ty) = import.ty() else {
                 panic!("{} is no function", import.name())
             };
             let zeros: Vec<Val> = ty

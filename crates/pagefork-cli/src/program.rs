@@ -75,10 +75,7 @@ pub(crate) fn shown(path: &Path) -> Display<'_> {
 /// Whether a file begins like a code image. One that cannot be read does not.
 pub(crate) fn is_code_image(path: &Path) -> bool {
     let regular = !is_stdin(path) && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
-    let mut start = Vec::new();
-    let read = regular
-        && fs::File::open(path).and_then(|file| file.take(8).read_to_end(&mut start)).is_ok();
-    read && Module::is_code_image(&start)
+    regular && matches!(Engine::detect_precompiled_file(path), Ok(Some(_)))
 }
 
 /// Reads a module from a file or from standard input and gives it in the binary format.
@@ -187,10 +184,11 @@ fn not_wasm(path: &Path, bytes: &[u8]) -> String {
         (b"!<arch>\n", "a static library: link it to a program"),
     ];
     let shown = shown(path);
-    if Module::is_code_image(bytes) && is_stdin(path) {
+    let is_code_image = Engine::detect_precompiled(bytes).is_some();
+    if is_code_image && is_stdin(path) {
         return format!("{shown} is compiled already: give `pagefork run` the file's name");
     }
-    if Module::is_code_image(bytes) {
+    if is_code_image {
         return format!("{shown} is compiled already: `pagefork run` runs it");
     }
     if bytes.is_empty() {

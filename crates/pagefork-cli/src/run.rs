@@ -120,10 +120,10 @@ fn check_imports(
 ) -> Result<(), String> {
     let (mut rows, mut others) = (Vec::new(), false);
     for import in module.imports() {
-        if linker.get(&mut *store, import.module(), import.name()).is_none() {
+        if linker.get_by_import(&mut *store, &import).is_none() {
             others |= !matches!(import.ty(), ExternType::Func(_));
-            let kind = show::extern_kind(import.ty());
-            let ty = show::extern_type(import.ty());
+            let kind = show::extern_kind(&import.ty());
+            let ty = show::extern_type(&import.ty());
             let names = vec![show::name(import.module()), show::name(import.name())];
             rows.push([vec![kind.to_owned()], names, vec![ty]].concat());
         }

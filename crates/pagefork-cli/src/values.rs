@@ -13,7 +13,7 @@ pub(crate) fn parse(text: &str, ty: ValType) -> Result<Val, String> {
         ValType::F32 => token(text).map(|F32 { bits, .. }| Val::F32(bits)),
         ValType::F64 => token(text).map(|F64 { bits, .. }| Val::F64(bits)),
         ValType::V128 => integer(text, 128).map(|value| Val::V128(value as u128)),
-        ValType::Ref(_) => match Val::default_for(ty) {
+        ValType::Ref(_) => match Val::default_for_ty(&ty) {
             Some(null) => (text == "null").then_some(null),
             None => {
                 return Err(format!("a value of type {ty} cannot be given on the command line"));

@@ -37,3 +37,5 @@ pub use base::progress::Progress;
 pub use base::target::CpuLevel;
 #[cfg(feature = "cranelift")]
 pub use build::{compile, compile_with_progress, optimised_ir};
+#[cfg(feature = "cranelift")]
+pub use parse::validate;

@@ -11,6 +11,8 @@
 pub mod page;
 /// What a module declares: types, imports, exports, segments.
 pub mod module;
+/// Types by their constructors and accessors, as embedders make and read them.
+pub mod types;
 /// Function references and host references, as 64-bit words.
 pub mod reference;
 /// Exceptions, byte by byte, and references to them.

@@ -211,13 +211,6 @@ pub struct TableType {
     pub table64: bool,
 }
 
-impl TableType {
-    /// A table that is indexed by 32 bits.
-    pub const fn new(element: RefType, minimum: u64, maximum: Option<u64>) -> Self {
-        Self { element, minimum, maximum, table64: false }
-    }
-}
-
 /// The type of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -228,13 +221,6 @@ pub struct MemoryType {
     pub maximum: Option<u64>,
     /// Whether bytes are indexed by 64 bits.
     pub memory64: bool,
-}
-
-impl MemoryType {
-    /// A memory that is indexed by 32 bits.
-    pub const fn new(minimum: u64, maximum: Option<u64>) -> Self {
-        Self { minimum, maximum, memory64: false }
-    }
 }
 
 /// What an import must be, or an export is.

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::module::{FuncType, MemoryType, RefType, TableType};
 
-    fn table(minimum: u64, maximum: Option<u64>) -> TableType {
+    fn table(minimum: u32, maximum: Option<u32>) -> TableType {
         TableType::new(RefType::FUNCREF, minimum, maximum)
     }
 
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(slot.table_capacities, [0, 64 << 10]);
     }
     fn memory64(minimum: u64, maximum: Option<u64>) -> MemoryType {
-        MemoryType { memory64: true, ..MemoryType::new(minimum, maximum) }
+        MemoryType::new64(minimum, maximum)
     }
 
     fn places(memories: Vec<MemoryType>, limits: &SlotLimits) -> Result<SlotLayout, SlotTooLarge> {

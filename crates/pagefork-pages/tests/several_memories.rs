@@ -20,7 +20,7 @@ const SIZES: [MemorySize; 4] = [
 /// Memories of 32, 64, 32 and 64 bits. Of those of 64 bits, the first can become
 /// 5 wasm pages and the other 2.
 fn layout() -> SlotLayout {
-    let memory = |maximum, memory64| MemoryType { memory64, ..MemoryType::new(0, maximum) };
+    let memory = |maximum, memory64| MemoryType { minimum: 0, maximum, memory64 };
     layout_of(&[
         memory(None, false),
         memory(Some(5), true),

@@ -78,6 +78,7 @@ pub use crate::code::config::Config;
 pub use crate::code::engine::Engine;
 pub use crate::code::module::{ExportType, ImportType, Module};
 pub use crate::code::profile::Profile;
+pub use crate::code::serialized::Precompiled;
 pub use crate::run::signals::handlers_on_guest_stacks;
 pub use crate::store::exception::{Exception, ExnRef};
 pub use crate::store::handle::{Func, Tag};
@@ -94,6 +95,7 @@ pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };
 pub use pagefork_layout::text::OneLine;
+pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
     Choice, CodeBounds, GrowthKind, PagesError, PoolConfig, PoolCounters, Reason, ResetKind,
     Strategies, StrategyConfig,

@@ -1,8 +1,8 @@
 //! Modules, instances and their parts, as an embedder uses them.
 
 use pagefork::{
-    Engine, Extern, ExternType, Func, FuncType, Global, GlobalType, Instance, Linker, Memory,
-    MemoryType, Module, RefType, Result, Store, Table, TableType, UsageError, Val, ValType,
+    Engine, Extern, ExternType, Func, FuncType, Global, GlobalType, HeapType, Instance, Linker,
+    Memory, MemoryType, Module, RefType, Result, Store, Table, TableType, UsageError, Val, ValType,
 };
 
 fn instance(store: &mut Store<()>, wat: &str) -> Instance {
@@ -214,7 +214,7 @@ fn modules_list_their_imports_and_exports() -> Result<()> {
     let import = module.imports().next().unwrap();
     assert_eq!((import.module(), import.name()), ("a", "b"));
     let ty = FuncType { params: [ValType::F32].into(), results: [].into() };
-    assert_eq!(*import.ty(), ExternType::Func(ty));
+    assert_eq!(import.ty(), ExternType::Func(ty));
     assert_eq!(module.exports().map(|export| export.name()).collect::<Vec<_>>(), ["m"]);
     let memory = ExternType::Memory(MemoryType::new(1, None));
     assert_eq!(module.get_export("m"), Some(memory));
@@ -252,4 +252,26 @@ fn malformed_and_invalid_modules_are_refused() {
     for bytes in [&b""[..], b"\0asm", b"\0asm\x0d\0\x01\0", b"\0asm\x01\0\0\0\x01\xff"] {
         assert!(Module::from_binary(&engine, bytes).is_err());
     }
+}
+
+#[test]
+fn values_are_unwrapped_as_what_they_are() {
+    assert_eq!((Val::I32(-1).unwrap_i32(), Val::I64(2).unwrap_i64()), (-1, 2));
+    assert_eq!((Val::from(0.5f32).unwrap_f32(), Val::from(1.5f64).unwrap_f64()), (0.5, 1.5));
+    assert_eq!(Val::V128(7).unwrap_v128(), 7);
+    assert!(Val::null_func_ref().unwrap_funcref().is_none());
+    assert!(Val::null_extern_ref().unwrap_externref().is_none());
+    assert!(Val::null_ref(&HeapType::NoExn).unwrap_exnref().is_none());
+    assert!(Val::I32(1).i64().is_none() && Val::I32(1).funcref().is_none());
+    for ty in [ValType::I32, ValType::V128, ValType::EXNREF, ValType::FUNCREF] {
+        assert_eq!(Val::default_for_ty(&ty).unwrap().ty(), ty);
+    }
+    let never_null = ValType::Ref(RefType::new(false, HeapType::Func));
+    assert!(Val::default_for_ty(&never_null).is_none());
+}
+
+#[test]
+#[should_panic(expected = "a value of type i64")]
+fn unwrapping_a_value_as_another_type_panics() {
+    Val::I32(1).unwrap_i64();
 }

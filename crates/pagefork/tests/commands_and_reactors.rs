@@ -92,5 +92,5 @@ fn what_is_neither_or_fails_says_so() {
     assert!(error.to_string().contains("unreachable"), "{error}");
     let error = world.link("it", r#"(func (export "_initialize") (param i32))"#).unwrap_err();
     assert!(error.to_string().contains("_initialize"), "{error}");
-    assert!(world.linker.get(&mut world.store, "it", "_initialize").is_none());
+    assert!(world.linker.get(&mut world.store, "it", "_initialize").is_err());
 }

@@ -39,7 +39,7 @@ fn memories_match_by_their_present_size_and_maximum() -> Result<()> {
     let unbounded = Memory::new(&mut store, MemoryType::new(1, None))?;
     assert!(!matches(&mut store, "(memory 1 65536)", unbounded));
     assert!(!matches(&mut store, "(func)", unbounded));
-    for (minimum, maximum) in [(2, Some(1)), (65537, None), (0, Some(65537)), (u64::MAX, None)] {
+    for (minimum, maximum) in [(2, Some(1)), (65537, None), (0, Some(65537)), (u32::MAX, None)] {
         assert!(Memory::new(&mut store, MemoryType::new(minimum, maximum)).is_err());
     }
     Ok(())

@@ -10,7 +10,7 @@ use pagefork::{
 const WASM_PAGE: usize = 65536;
 
 fn memory64(minimum: u64, maximum: Option<u64>) -> MemoryType {
-    MemoryType { memory64: true, ..MemoryType::new(minimum, maximum) }
+    MemoryType::new64(minimum, maximum)
 }
 
 fn instance(store: &mut Store<()>, wat: &str, imports: &[Extern]) -> Result<Instance> {
@@ -68,7 +68,7 @@ fn the_host_makes_memories_and_tables_of_64_bits() -> Result<()> {
     let mut store = Store::new(&Engine::default(), ());
     let memory = Memory::new(&mut store, memory64(1, Some(3)))?;
     assert_eq!(memory.ty(&store), memory64(1, Some(3)));
-    let ty = TableType { table64: true, ..TableType::new(RefType::EXTERNREF, 2, Some(4)) };
+    let ty = TableType::new64(RefType::EXTERNREF, 2, Some(4));
     let table = Table::new(&mut store, ty, Val::ExternRef(None))?;
     assert_eq!(table.ty(&store), ty);
     let user = instance(

@@ -69,7 +69,7 @@ impl Guest {
                 (format!("{import} {before} {after}"), vec![memory.into()])
             }
             Host => {
-                let ty = MemoryType { memory64: wide, ..MemoryType::new(pages, Some(maximum)) };
+                let ty = MemoryType { minimum: pages, maximum: Some(maximum), memory64: wide };
                 let memory = Memory::new(&mut store, ty).unwrap();
                 (import, vec![memory.into()])
             }

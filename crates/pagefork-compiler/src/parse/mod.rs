@@ -13,6 +13,11 @@ use wasmparser::{
     TableInit, TypeRef, ValidPayload, Validator, ValidatorResources,
 };
 
+/// Validation alone.
+mod validate;
+
+pub use self::validate::validate;
+
 use crate::base::error::CompileError;
 use crate::base::options::Features;
 use crate::base::progress::Progress;

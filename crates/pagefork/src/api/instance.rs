@@ -258,6 +258,14 @@ impl Instance {
         self.get_export(store, name)?.into_global()
     }
 
+    /// The exported tag `name`.
+    ///
+    /// # Panics
+    /// If the instance is of another store.
+    pub fn get_tag(&self, store: impl AsContextMut, name: &str) -> Option<Tag> {
+        self.get_export(store, name)?.into_tag()
+    }
+
     /// All exports, in the order of the module.
     ///
     /// # Panics

@@ -201,7 +201,7 @@ impl<T: 'static> Linker<T> {
     /// let mut store = Store::new(&engine, ());
     /// let mut linker = Linker::new(&engine);
     /// linker.module(&mut store, "counter", &counter)?;
-    /// let next = linker.get(&mut store, "counter", "next").unwrap().into_func().unwrap();
+    /// let next = linker.get(&mut store, "counter", "next")?.into_func().unwrap();
     /// let next = next.typed::<(), i32>(&store)?;
     /// assert_eq!((next.call(&mut store, ())?, next.call(&mut store, ())?), (41, 42));
     /// # Ok::<(), pagefork::Error>(())
@@ -231,7 +231,6 @@ impl<T: 'static> Linker<T> {
             match export.ty() {
                 ExternType::Func(ty) => {
                     let pre = pre.clone();
-                    let ty = ty.clone();
                     self.func_new(name, export.name(), ty, move |mut caller, params, results| {
                         let instance = pre.instantiate(&mut caller)?;
                         let function = instance.get_func(&mut caller, &own);
@@ -241,7 +240,7 @@ impl<T: 'static> Linker<T> {
                 }
                 _ if EXPORTED_ANYWAY.contains(&export.name()) => (),
                 other => {
-                    let (own, found) = (OneLine(&own), describe(other));
+                    let (own, found) = (OneLine(&own), describe(&other));
                     let why = format!("it exports `_start`, and {own:?}, a {found}");
                     return Err(LinkError::ProgramKind(why).into());
                 }
@@ -264,7 +263,7 @@ impl<T: 'static> Linker<T> {
         module: &str,
     ) -> Result<Func> {
         for name in ["", "_start"] {
-            if let Some(found) = self.get(&mut store, module, name) {
+            if let Ok(found) = self.get(&mut store, module, name) {
                 let why = || LinkError::ProgramKind(format!("its {name:?} is no function"));
                 return found.into_func().ok_or_else(|| why().into());
             }
@@ -272,32 +271,10 @@ impl<T: 'static> Linker<T> {
         Ok(Func::wrap(store, || ()))
     }
 
-    /// Defines each import of `module` that is a function and not defined yet, as
-    /// a function that ends the guest when it is called, with
-    /// [`LinkError::UndefinedFunction`], which names it. Memories, tables,
-    /// globals and tags cannot be made up: where one is not defined, instantiating the
-    /// module is still an error that says so.
+    /// What is defined by these names, in `store`.
     ///
     /// # Errors
-    /// Never; the result is that of the other definitions.
-    pub fn define_unknown_imports_as_traps(&mut self, module: &Module) -> Result<()> {
-        for import in module.imports() {
-            let ExternType::Func(ty) = import.ty() else { continue };
-            if self.definition(import.module(), import.name()).is_some() {
-                continue;
-            }
-            let error = LinkError::UndefinedFunction {
-                module: import.module().to_owned(),
-                name: import.name().to_owned(),
-            };
-            self.func_new(import.module(), import.name(), ty.clone(), move |_, _, _| {
-                Err(error.clone().into())
-            })?;
-        }
-        Ok(())
-    }
-
-    /// What is defined by these names, in `store`.
+    /// [`LinkError::NotDefined`] if nothing is.
     ///
     /// # Panics
     /// If the store is of another engine.
@@ -306,13 +283,83 @@ impl<T: 'static> Linker<T> {
         mut store: impl AsContextMut<Data = T>,
         module: &str,
         name: &str,
-    ) -> Option<Extern> {
+    ) -> Result<Extern> {
         let store = &mut store.as_context_mut().0.inner;
-        assert!(
-            Engine::same(&self.engine, &store.engine),
-            "a linker of one engine was used with another engine's store"
-        );
-        Some(self.definition(module, name)?.in_store(store))
+        self.check_store(store);
+        Ok(self.defined(module, name)?.in_store(store))
+    }
+
+    /// What is defined by the names of an import, in `store`; its type is not looked at.
+    ///
+    /// # Panics
+    /// If the store is of another engine.
+    pub fn get_by_import(
+        &self,
+        store: impl AsContextMut<Data = T>,
+        import: &ImportType<'_>,
+    ) -> Option<Extern> {
+        self.get(store, import.module(), import.name()).ok()
+    }
+
+    /// All definitions, each with its two names, in no particular order.
+    ///
+    /// # Panics
+    /// If the store is of another engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "double", |x: i32| x * 2)?;
+    /// linker.alias("host", "double", "env", "twice")?;
+    /// let mut store = Store::new(&engine, ());
+    /// let mut names: Vec<_> = linker.iter(&mut store).map(|(module, name, _)| (module, name)).collect();
+    /// names.sort();
+    /// assert_eq!(names, [("env", "twice"), ("host", "double")]);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn iter<'a: 'p, 'p>(
+        &'a self,
+        mut store: impl AsContextMut<Data = T> + 'p,
+    ) -> impl Iterator<Item = (&'a str, &'a str, Extern)> + 'p {
+        self.check_store(&store.as_context().0.inner);
+        let all = self.modules.iter().flat_map(|(module, names)| {
+            names.iter().map(move |(name, definition)| (module, name, definition))
+        });
+        all.map(move |(module, name, definition)| {
+            let store = &mut store.as_context_mut().0.inner;
+            (module.as_str(), name.as_str(), definition.in_store(store))
+        })
+    }
+
+    /// Defines what `module` and `name` mean under two other names too.
+    ///
+    /// # Errors
+    /// [`LinkError::NotDefined`] if they mean nothing; if the other names are defined already,
+    /// and shadowing not allowed.
+    pub fn alias(
+        &mut self,
+        module: &str,
+        name: &str,
+        as_module: &str,
+        as_name: &str,
+    ) -> Result<&mut Self> {
+        let definition = self.defined(module, name)?.clone();
+        self.insert(as_module, as_name, definition)
+    }
+
+    /// Defines all that `module` has now under the first name `as_module` too.
+    ///
+    /// # Errors
+    /// If one of the names is defined already, and shadowing not allowed.
+    pub fn alias_module(&mut self, module: &str, as_module: &str) -> Result<()> {
+        for (name, definition) in self.modules.get(module).cloned().unwrap_or_default() {
+            self.insert(as_module, &name, definition)?;
+        }
+        Ok(())
     }
 
     /// Instantiates a module, with the definitions for its imports.
@@ -344,11 +391,12 @@ impl<T: 'static> Linker<T> {
             let definition = definition.ok_or_else(|| Error::from(self.unknown(&import)))?;
             if let Definition::HostFunc(function) = definition {
                 let found = ExternType::Func((*function.ty).clone());
-                if found != *import.ty() {
+                let expected = import.ty();
+                if found != expected {
                     return Err(LinkError::IncompatibleImport {
                         module: import.module().to_owned(),
                         name: import.name().to_owned(),
-                        expected: describe(import.ty()),
+                        expected: describe(&expected),
                         found: describe(&found),
                     }
                     .into());
@@ -380,13 +428,25 @@ impl<T: 'static> Linker<T> {
         LinkError::UnknownImport {
             module: import.module().to_owned(),
             name: import.name().to_owned(),
-            expected: describe(import.ty()),
+            expected: describe(&import.ty()),
             similar: similar.map(|(module, name)| (module.to_owned(), name.to_owned())),
         }
     }
 
-    fn definition(&self, module: &str, name: &str) -> Option<&Definition> {
+    pub(crate) fn definition(&self, module: &str, name: &str) -> Option<&Definition> {
         self.modules.get(module)?.get(name)
+    }
+
+    fn defined(&self, module: &str, name: &str) -> Result<&Definition, LinkError> {
+        let error = || LinkError::NotDefined { module: module.to_owned(), name: name.to_owned() };
+        self.definition(module, name).ok_or_else(error)
+    }
+
+    fn check_store(&self, store: &StoreGroup) {
+        assert!(
+            Engine::same(&self.engine, &store.engine),
+            "a linker of one engine was used with another engine's store"
+        );
     }
 
     fn insert(&mut self, module: &str, name: &str, definition: Definition) -> Result<&mut Self> {

@@ -4,6 +4,7 @@
 mod engine;
 pub(crate) mod store;
 pub(crate) mod linker;
+mod unknown_imports;
 pub(crate) mod instance;
 pub(crate) mod imports;
 pub(crate) mod pre;

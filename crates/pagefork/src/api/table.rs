@@ -139,6 +139,56 @@ impl Table {
         })
     }
 
+    /// Copies `length` elements from `source` of one table to `destination` of another, or of
+    /// the same one: as if they lay elsewhere meanwhile.
+    ///
+    /// # Errors
+    /// If they are not all within the tables, the elements of the one are none of the
+    /// other's type, or a table is of another store; nothing is copied then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, ExternRef, RefType, Store, Table, TableType, Val};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let ty = TableType::new(RefType::EXTERNREF, 3, None);
+    /// let table = Table::new(&mut store, ty, Val::null_extern_ref())?;
+    /// let seven = ExternRef::new(&mut store, 7)?;
+    /// table.set(&mut store, 0, seven.into())?;
+    /// Table::copy(&mut store, &table, 1, &table, 0, 2)?;
+    /// assert!(table.get(&mut store, 1).unwrap().unwrap_externref().is_some());
+    /// assert!(Table::copy(&mut store, &table, 1, &table, 0, 3).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn copy(
+        mut store: impl AsContextMut,
+        to: &Self,
+        destination: u64,
+        from: &Self,
+        source: u64,
+        length: u64,
+    ) -> Result<()> {
+        let store = &mut store.as_context_mut().0.inner;
+        let (to, from) = (to.entity(store)?, from.entity(store)?);
+        let (expected, found) = (store.table_type(to).element, store.table_type(from).element);
+        if !found.is_subtype(expected) {
+            let what = "the element of the table to copy from".to_owned();
+            let (expected, found) = (expected.to_string(), found.to_string());
+            return Err(UsageError::TypeMismatch { what, expected, found }.into());
+        }
+        for (table, start) in [(from, source), (to, destination)] {
+            let (end, length) = (start.saturating_add(length), store.table_length(table));
+            if end > length {
+                return Err(UsageError::OutsideTable { start, end, length }.into());
+            }
+        }
+        store.note_writer();
+        let copied = store.table_copy((to, from), destination, source, length);
+        copied.expect("the ranges were checked");
+        Ok(())
+    }
+
     /// Makes the table `delta` elements longer, which are all `element`; returns
     /// the length before.
     ///

@@ -112,6 +112,27 @@ pub enum LinkError {
         /// Second name of the import.
         name: String,
     },
+    /// Nothing is defined by the names that were asked for.
+    #[error("nothing is defined as {:?} {:?}", OneLine(.module), OneLine(.name))]
+    NotDefined {
+        /// First name.
+        module: String,
+        /// Second name.
+        name: String,
+    },
+    /// Nothing can be made up for an import; see
+    /// [`Linker::define_unknown_imports_as_default_values`](crate::Linker::define_unknown_imports_as_default_values).
+    #[error(
+        "{:?} {:?} has no default value: it is a {expected}", OneLine(.module), OneLine(.name)
+    )]
+    NoDefault {
+        /// First name of the import.
+        module: String,
+        /// Second name of the import.
+        name: String,
+        /// What it must be.
+        expected: String,
+    },
     /// A module is neither a command nor a reactor; see
     /// [`Linker::module`](crate::Linker::module).
     #[error("the module is neither a command nor a reactor: {0}")]

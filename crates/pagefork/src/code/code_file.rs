@@ -16,14 +16,6 @@ use crate::code::engine::Engine;
 use crate::code::module::Module;
 
 impl Module {
-    /// The compiled module as a *code image*: the bytes of a file from which
-    /// engines with the same settings load it without compiling.
-    pub fn to_code_image(&self) -> Vec<u8> {
-        let mut image = self.code_image_head();
-        image.extend_from_slice(&self.whole_text());
-        image
-    }
-
     /// Writes the module as a code image to a file that can then be given to
     /// [`Module::from_code_image_file`]. It is written beside `path` and renamed,
     /// so no process sees half of it. Its permissions are those of executables.
@@ -82,12 +74,7 @@ impl Module {
         open(path).and_then(load).map_err(|error| error.about(path.display()))
     }
 
-    /// Whether these are the first bytes of a code image: eight are enough.
-    pub fn is_code_image(bytes: &[u8]) -> bool {
-        file::is_code_image(bytes)
-    }
-
-    fn code_image_head(&self) -> Vec<u8> {
+    pub(crate) fn code_image_head(&self) -> Vec<u8> {
         let options = &self.engine().config().compile;
         file::head(self.compiled(), &self.whole_text(), options, self.code_key())
     }

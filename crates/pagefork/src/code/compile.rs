@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use pagefork_compiler::file::CodeKey;
+use pagefork_compiler::file::{self, CodeKey};
 use pagefork_compiler::{CompileError, CompiledModule};
 
 use crate::base::error::{Result, SystemError};
@@ -51,7 +51,47 @@ impl Module {
     }
 }
 
+impl Module {
+    /// Whether a module in its binary format is valid for `engine`, with the proposals that
+    /// are on; nothing is compiled.
+    ///
+    /// # Errors
+    /// If it is not, and why. What is valid can still be too large or too costly for
+    /// [`Module::new`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, Module};
+    ///
+    /// let wasm = wat::parse_str("(module (func (param v128)))").expect("well-formed");
+    /// Module::validate(&Engine::default(), &wasm)?;
+    /// let without_vectors = Engine::new(Config::new().wasm_simd(false))?;
+    /// assert!(Module::validate(&without_vectors, &wasm).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn validate(engine: &Engine, binary: &[u8]) -> Result<()> {
+        Ok(pagefork_compiler::validate(binary, &engine.config().compile)?)
+    }
+}
+
 impl Engine {
+    /// Compiles a module, as [`Module::new`] does, to bytes for [`Module::deserialize`]. The
+    /// engine's cache is not used.
+    ///
+    /// # Errors
+    /// As [`Module::new`].
+    pub fn precompile_module(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let bytes = &*to_binary(bytes)?;
+        let options = &self.config().compile;
+        let key = CodeKey::new(bytes, options)?;
+        let module = self.compile(bytes)?;
+        let text = &module.code.text;
+        let mut image = file::head(&module, text, options, key);
+        image.extend_from_slice(text);
+        Ok(image)
+    }
+
     /// Compiles a module from its binary format, and counts its functions in the
     /// [progress](Config::progress), if there is one.
     pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {

@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod types;
 pub(crate) mod module;
 pub(crate) mod code_file;
+pub(crate) mod serialized;
 #[cfg(feature = "compiler")]
 pub(crate) mod compile;
 #[cfg(feature = "compiler")]

@@ -150,8 +150,8 @@ impl<'a> ImportType<'a> {
     }
 
     /// What it must be.
-    pub fn ty(&self) -> &ExternType {
-        &self.ty
+    pub fn ty(&self) -> ExternType {
+        self.ty.clone()
     }
 }
 
@@ -162,8 +162,8 @@ impl<'a> ExportType<'a> {
     }
 
     /// What it is.
-    pub fn ty(&self) -> &ExternType {
-        &self.ty
+    pub fn ty(&self) -> ExternType {
+        self.ty.clone()
     }
 }
 

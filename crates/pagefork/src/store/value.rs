@@ -20,7 +20,8 @@ use crate::store::references::ExternRef;
 ///
 /// let value = Val::from(1.5f32);
 /// assert_eq!((value.ty(), value.f32(), value.i32()), (ValType::F32, Some(1.5), None));
-/// assert_eq!(Val::default_for(ValType::I64).and_then(|zero| zero.i64()), Some(0));
+/// assert_eq!(value.unwrap_f32(), 1.5);
+/// assert_eq!(Val::default_for_ty(&ValType::I64).and_then(|zero| zero.i64()), Some(0));
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -59,65 +60,35 @@ impl Val {
     }
 
     /// Zero, or null, of type `ty`; `None` for references that cannot be null.
-    pub const fn default_for(ty: ValType) -> Option<Self> {
-        Some(match ty {
+    pub const fn default_for_ty(ty: &ValType) -> Option<Self> {
+        Some(match *ty {
             ValType::I32 => Self::I32(0),
             ValType::I64 => Self::I64(0),
             ValType::F32 => Self::F32(0),
             ValType::F64 => Self::F64(0),
             ValType::V128 => Self::V128(0),
             ValType::Ref(RefType { nullable: false, .. }) => return None,
-            ValType::Ref(ty) => Self::null(ty.heap),
+            ValType::Ref(ty) => Self::null_ref(&ty.heap),
         })
     }
 
+    /// The null function.
+    pub const fn null_func_ref() -> Self {
+        Self::FuncRef(None)
+    }
+
+    /// The null host value.
+    pub const fn null_extern_ref() -> Self {
+        Self::ExternRef(None)
+    }
+
     /// The null of this kind of reference.
-    pub(crate) const fn null(heap: HeapType) -> Self {
+    pub const fn null_ref(heap: &HeapType) -> Self {
         match heap.top() {
             HeapType::Extern => Self::ExternRef(None),
             HeapType::Exn => Self::ExnRef(None),
             _ => Self::FuncRef(None),
         }
-    }
-
-    /// The value, if it is an `i32`.
-    pub const fn i32(&self) -> Option<i32> {
-        if let Self::I32(value) = self { Some(*value) } else { None }
-    }
-
-    /// The value, if it is an `i64`.
-    pub const fn i64(&self) -> Option<i64> {
-        if let Self::I64(value) = self { Some(*value) } else { None }
-    }
-
-    /// The value, if it is an `f32`.
-    pub const fn f32(&self) -> Option<f32> {
-        if let Self::F32(bits) = self { Some(f32::from_bits(*bits)) } else { None }
-    }
-
-    /// The value, if it is an `f64`.
-    pub const fn f64(&self) -> Option<f64> {
-        if let Self::F64(bits) = self { Some(f64::from_bits(*bits)) } else { None }
-    }
-
-    /// The value, if it is a `v128`.
-    pub const fn v128(&self) -> Option<u128> {
-        if let Self::V128(bits) = self { Some(*bits) } else { None }
-    }
-
-    /// The reference, if the value is a `funcref`.
-    pub const fn funcref(&self) -> Option<Option<&Func>> {
-        if let Self::FuncRef(function) = self { Some(function.as_ref()) } else { None }
-    }
-
-    /// The reference, if the value is an `externref`.
-    pub const fn externref(&self) -> Option<Option<&ExternRef>> {
-        if let Self::ExternRef(reference) = self { Some(reference.as_ref()) } else { None }
-    }
-
-    /// The reference, if the value is an `exnref`.
-    pub const fn exnref(&self) -> Option<Option<&ExnRef>> {
-        if let Self::ExnRef(reference) = self { Some(reference.as_ref()) } else { None }
     }
 
     /// The value as it lies in a place of `store` that belongs to the instance
@@ -191,6 +162,38 @@ impl Val {
         let (expected, found) = (ty.to_string(), self.ty().to_string());
         Err(UsageError::TypeMismatch { what: what(), expected, found }.into())
     }
+}
+
+macro_rules! accessors {
+    ($($variant:ident($value:ident) $get:ident $unwrap:ident $ty:ty, $name:literal => $read:expr;)*) => {
+        impl Val {
+            $(
+                #[doc = concat!("The value, if it is of type `", $name, "`.")]
+                pub const fn $get(&self) -> Option<$ty> {
+                    if let Self::$variant($value) = self { Some($read) } else { None }
+                }
+
+                #[doc = concat!("The value, which is of type `", $name, "`.")]
+                ///
+                /// # Panics
+                #[doc = concat!("If it is not of type `", $name, "`.")]
+                pub const fn $unwrap(&self) -> $ty {
+                    self.$get().expect(concat!("a value of type ", $name))
+                }
+            )*
+        }
+    };
+}
+
+accessors! {
+    I32(value) i32 unwrap_i32 i32, "i32" => *value;
+    I64(value) i64 unwrap_i64 i64, "i64" => *value;
+    F32(bits) f32 unwrap_f32 f32, "f32" => f32::from_bits(*bits);
+    F64(bits) f64 unwrap_f64 f64, "f64" => f64::from_bits(*bits);
+    V128(bits) v128 unwrap_v128 u128, "v128" => *bits;
+    FuncRef(function) funcref unwrap_funcref Option<&Func>, "funcref" => function.as_ref();
+    ExternRef(value) externref unwrap_externref Option<&ExternRef>, "externref" => value.as_ref();
+    ExnRef(exception) exnref unwrap_exnref Option<&ExnRef>, "exnref" => exception.as_ref();
 }
 
 macro_rules! from_primitives {

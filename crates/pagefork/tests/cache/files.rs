@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use pagefork::{CodeImageError, Config, Engine, ErrorKind, Module, PagesError, SystemError};
+use pagefork::{
+    CodeImageError, Config, Engine, ErrorKind, Module, PagesError, Precompiled, SystemError,
+};
 
 use crate::support::{
     Directory, MODULE, files, is_root, make_read_only, mount_tmpfs, private_directory, run,
@@ -33,10 +35,10 @@ fn a_code_image_is_loaded_without_compiling() {
     let (engine, _directory, path) = image();
     let module = Module::from_code_image_file(&engine, &path).unwrap();
     assert_eq!((run(&module), module.name()), (42, Some("answer")));
-    assert_eq!(module.to_code_image(), fs::read(&path).unwrap());
+    assert_eq!(module.serialize().unwrap(), fs::read(&path).unwrap());
 
-    assert!(Module::is_code_image(&fs::read(&path).unwrap()[..8]));
-    assert!(!Module::is_code_image(b"\0asm\x01\0\0\0") && !Module::is_code_image(b""));
+    let detected = Engine::detect_precompiled_file(&path).unwrap();
+    assert_eq!(detected, Some(Precompiled::Module));
     // Where a module is wanted, machine code is none.
     let error = Module::from_file(&engine, &path).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Compile);
