@@ -52,9 +52,6 @@ s/\bFuncType::new(&\?\(self\.\)\?\(engine\|store\.engine()\|linker\.engine()\|[a
 /^ *&\?\(engine\|[a-z_.]*engine()\),$/d
 }
 
-# Limits.
-s/\bStoreLimitsBuilder\b/StoreLimits/g
-
 # Names that are not needed.
 s/^\(use pagefork::{.*\)\bWasmBacktrace, /\1/
 s/^\(use pagefork::{.*\)\bWasmBacktrace, /\1/

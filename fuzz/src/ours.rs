@@ -126,7 +126,7 @@ impl Ours {
             Data { state: State::new(case.seed), functions: HashMap::new(), by_number: Vec::new() };
         let mut store = Store::new(engine, data);
         let limits =
-            StoreLimits::new().memory_size(MEMORY_SIZE_MAX).table_elements(TABLE_LENGTH_MAX);
+            StoreLimits::new().memory_size(MEMORY_SIZE_MAX as usize).table_elements(TABLE_LENGTH_MAX as usize);
         store.set_limits(limits);
         Self { store, module: None, kept: engines.kept.clone(), imports_made: 0 }
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::in_own_process;
 use pagefork::{
     Caller, CodeBounds, Config, Engine, GrowthKind, InstancePre, Linker, Module, PoolConfig,
-    ResetKind, StrategyConfig,
+    ResetKind, StoreLimits, StrategyConfig,
 };
 
 /// Counts what the current thread allocates.
@@ -64,7 +64,13 @@ const GUEST: &str = r#"(module
         (global.set $count (i32.add (global.get $count) (i32.const 1)))
         (global.get $count)))"#;
 
-fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<u32> {
+#[derive(Default)]
+struct Data {
+    count: u32,
+    limits: StoreLimits,
+}
+
+fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<Data> {
     let code = match growth {
         GrowthKind::Mprotect => CodeBounds::Guarded,
         GrowthKind::Checked { .. } => CodeBounds::Checked,
@@ -76,19 +82,19 @@ fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<u32> {
     let engine = Engine::new(Config::new().strategies(strategies).pool(pool)).unwrap();
     let module = Module::new(&engine, GUEST).unwrap();
     let mut linker = Linker::new(&engine);
-    let add = |mut caller: Caller<'_, u32>, value: i32| *caller.data_mut() += value as u32;
+    let add = |mut caller: Caller<'_, Data>, value: i32| caller.data_mut().count += value as u32;
     linker.func_wrap("host", "add", add).unwrap();
     linker.instantiate_pre(&module).unwrap()
 }
 
 /// Spawns, calls, resets, calls, and drops, which resets.
-fn work(pre: &InstancePre<u32>, grow: i32) {
-    let (mut store, instance) = pre.spawn(0).unwrap();
+fn work(pre: &InstancePre<Data>, grow: i32) {
+    let (mut store, instance) = pre.spawn(Data::default()).unwrap();
     let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
     assert_eq!(run.call(&mut store, grow).unwrap(), 1);
-    assert_eq!(store.reset(0).unwrap(), 1);
+    assert_eq!(store.reset(Data::default()).unwrap().count, 1);
     assert_eq!(run.call(&mut store, grow).unwrap(), 1);
-    assert_eq!(*store.data(), 1);
+    assert_eq!(store.data().count, 1);
 }
 
 /// So often something is done until all is warm, and all of `Auto` has been tried.
@@ -251,10 +257,13 @@ fn threads_do_not_wait_for_each_other() {
 fn a_warm_spawn_call_and_reset_allocate_nothing() {
     for (reset, growth, grow) in quiet() {
         let pre = pre(reset, growth);
-        (0..WARM).for_each(|_| work(&pre, grow));
-        let before = ALLOCATIONS.get();
-        (0..ROUNDS).for_each(|_| work(&pre, grow));
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{reset}, {growth:?}");
+        let limited = pre.with_limiter(|data| &mut data.limits);
+        for pre in [pre, limited] {
+            (0..WARM).for_each(|_| work(&pre, grow));
+            let before = ALLOCATIONS.get();
+            (0..ROUNDS).for_each(|_| work(&pre, grow));
+            assert_eq!(ALLOCATIONS.get() - before, 0, "{reset}, {growth:?}");
+        }
     }
 }
 

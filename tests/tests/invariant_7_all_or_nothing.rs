@@ -139,10 +139,10 @@ fn a_spawn_whose_system_calls_fail_leaves_everything_as_it_was() {
             used.check();
         }
         let mut last = used.store;
-        last.set_limits(StoreLimits::new().instances(u64::from(used.count)));
+        last.set_limits(StoreLimits::new().instances(used.count as usize));
         let error = Instance::new(&mut last, &fresh().unwrap(), &[]).unwrap_err();
         assert!(error.is::<LimitError>(), "counted: {error:#}");
-        last.set_limits(StoreLimits::new().instances(u64::from(used.count) + 1));
+        last.set_limits(StoreLimits::new().instances(used.count as usize + 1));
         Instance::new(&mut last, &fresh().unwrap(), &[]).unwrap();
     });
 }

@@ -202,7 +202,7 @@ impl Program {
 
     /// The limits of an instance.
     fn limits(&self) -> StoreLimits {
-        StoreLimits::new().memory_total(self.options.memory_max)
+        StoreLimits::new().memory_total(self.options.memory_max as usize)
     }
 
     /// Runs the program once, in a fresh instance.

@@ -36,7 +36,8 @@ impl Global {
     /// If the value is not of the global's type or of another store, a limit of
     /// the store is met, or the system refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self> {
-        let store = &mut store.as_context_mut().0.inner;
+        let mut context = store.as_context_mut();
+        let store = &mut context.0.inner;
         value.check_type(store, ty.content, || "the value of the global".to_owned())?;
         let next = store.next_ordinal();
         let cell = value.to_cell(store, next)?;
@@ -51,7 +52,9 @@ impl Global {
             exports: vec![ExportInfo { name: "global".to_owned(), item: Item::Global(0) }],
             ..ModuleInfo::default()
         };
-        let entity = spawn_alone(store, info)?;
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
+        let store = &mut context.0.inner;
         if ty.content.is_ref() {
             store.instance_mut(entity.ordinal).initial_word = cell.low;
             store.set_global_word(entity, cell.low);

@@ -10,6 +10,7 @@ use pagefork_pages::{ExternalWriter, Slot};
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::base::error::{MemoryAccessError, Result, UsageError};
 use crate::run::instantiate::spawn_alone;
+use crate::run::limiter;
 use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::interrupt::Interruption;
 use crate::store::memories::pages_max;
@@ -43,7 +44,7 @@ impl Memory {
     /// If the type is not possible, a limit of the store is met, or the system
     /// refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self> {
-        let store = &mut store.as_context_mut().0.inner;
+        let mut context = store.as_context_mut();
         let pages_max = pages_max(ty.memory64);
         let maximum = ty.maximum.unwrap_or(pages_max);
         if ty.minimum > maximum || maximum > pages_max {
@@ -55,8 +56,9 @@ impl Memory {
             exports: vec![ExportInfo { name: "memory".to_owned(), item: Item::Memory(0) }],
             ..ModuleInfo::default()
         };
-        let entity = spawn_alone(store, info)?;
-        Ok(Self::from_entity(store, entity))
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
+        Ok(Self::from_entity(&context.0.inner, entity))
     }
 
     pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
@@ -213,11 +215,12 @@ impl Memory {
     ///
     /// # Errors
     /// If that is beyond the memory's maximum, the room that its slot has, or the
-    /// store's limit, or the system refuses memory.
+    /// store's limit, if its limiter refuses it or fails, or the system refuses memory.
     pub fn grow(&self, mut store: impl AsContextMut, delta: u64) -> Result<u64> {
-        let store = &mut store.as_context_mut().0.inner;
-        let entity = self.entity(store)?;
-        store.grow_memory(entity, delta)
+        let mut store = store.as_context_mut();
+        let entity = self.entity(&store.0.inner)?;
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        unsafe { limiter::grow_memory(store.as_ptr(), entity, delta)? }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod engine;
 pub(crate) mod store;
+pub(crate) mod limiter;
 pub(crate) mod linker;
 mod unknown_imports;
 pub(crate) mod instance;

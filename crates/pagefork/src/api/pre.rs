@@ -7,14 +7,16 @@ use pagefork_pages::{Strategies, StrategyConfig};
 
 use crate::api::imports::match_imports;
 use crate::api::instance::{Extern, Instance};
+use crate::api::limiter::ask_limiter;
 use crate::api::linker::Definition;
 use crate::api::store::{AsContextMut, Invariant, Store};
 use crate::base::error::{Result, UsageError};
 use crate::code::module::Module;
 use crate::code::pool::{Home, Pooled};
-use crate::run::instantiate;
+use crate::run::{instantiate, limiter};
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::InterruptHandle;
+use crate::store::limiter::{AskLimiter, ResourceLimiter};
 use crate::store::limits::StoreLimits;
 
 /// A module with what its imports are, checked: instances of it are made without
@@ -52,6 +54,7 @@ struct PreInner {
     host_functions: Option<Box<[Arc<HostFunc>]>>,
     /// What slots are reset by, where the engine's way is not good enough.
     strategies: Option<Strategies>,
+    limiter: Option<Arc<AskLimiter>>,
     home: Arc<Home>,
 }
 
@@ -63,10 +66,15 @@ impl Drop for PreInner {
 
 impl<T: 'static> InstancePre<T> {
     pub(crate) fn new(module: Module, imports: Vec<Definition>) -> Self {
-        Self::with(module, imports, None)
+        Self::with(module, imports, None, None)
     }
 
-    fn with(module: Module, imports: Vec<Definition>, strategies: Option<Strategies>) -> Self {
+    fn with(
+        module: Module,
+        imports: Vec<Definition>,
+        strategies: Option<Strategies>,
+        limiter: Option<Arc<AskLimiter>>,
+    ) -> Self {
         let host_functions = imports
             .iter()
             .map(|import| match import {
@@ -75,7 +83,7 @@ impl<T: 'static> InstancePre<T> {
             })
             .collect();
         let home = Arc::new(Home::new(module.engine()));
-        let shared = PreInner { module, imports, host_functions, strategies, home };
+        let shared = PreInner { module, imports, host_functions, strategies, limiter, home };
         Self { shared: Arc::new(shared), data: PhantomData }
     }
 
@@ -91,8 +99,36 @@ impl<T: 'static> InstancePre<T> {
     /// together, or not with the engine's code.
     pub fn with_strategies(&self, config: StrategyConfig) -> Result<Self> {
         let strategies = self.module().engine().check_strategies(config)?;
-        let PreInner { module, imports, .. } = &*self.shared;
-        Ok(Self::with(module.clone(), imports.clone(), Some(strategies)))
+        let PreInner { module, imports, limiter, .. } = &*self.shared;
+        Ok(Self::with(module.clone(), imports.clone(), Some(strategies), limiter.clone()))
+    }
+
+    /// The same, with a limiter that every store has which is spawned from it, from before its
+    /// instance is made: see [`Store::limiter`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, StoreLimits};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 4))"#)?;
+    /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
+    /// let pre = pre.with_limiter(|limits: &mut StoreLimits| limits);
+    /// assert!(pre.spawn(StoreLimits::new().memory_size(3 << 16)).is_err());
+    /// let (mut store, instance) = pre.spawn(StoreLimits::new().memory_size(5 << 16))?;
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// assert!(memory.grow(&mut store, 1).is_ok() && memory.grow(&mut store, 1).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_limiter(
+        &self,
+        limiter: impl (Fn(&mut T) -> &mut dyn ResourceLimiter) + Send + Sync + 'static,
+    ) -> Self {
+        let PreInner { module, imports, strategies, .. } = &*self.shared;
+        let limiter = Some(ask_limiter(limiter));
+        Self::with(module.clone(), imports.clone(), *strategies, limiter)
     }
 
     /// Makes an instance, and runs the module's start function.
@@ -198,6 +234,11 @@ impl<T: 'static> InstancePre<T> {
         // SAFETY: the store is ours, and the pointer is to the whole of it.
         instantiate::take_over_parked(unsafe { &mut *store.as_ptr() }, tenant)?;
         prepare(&mut store)?;
+        if let Some(limiter) = &shared.limiter {
+            store.set_limiter(Arc::clone(limiter));
+            // SAFETY: the store is ours, and the pointer is to the whole of it.
+            unsafe { limiter::allow_present(store.as_ptr())? };
+        }
         // SAFETY: the store is ours, and the pointer is to the whole of it.
         unsafe { instantiate::start_again(store.as_ptr())? };
         let instance = Instance::from_ordinal(store.inner(), 1);
@@ -223,6 +264,9 @@ impl<T: 'static> InstancePre<T> {
         let mut store = Store::new(shared.module.engine(), data);
         store.set_tenant(shared.home.number, tenant);
         prepare(&mut store)?;
+        if let Some(limiter) = &shared.limiter {
+            store.set_limiter(Arc::clone(limiter));
+        }
         let instance = self.instantiate(&mut store)?;
         store.set_home(Arc::clone(&shared.home));
         Ok((store, instance))

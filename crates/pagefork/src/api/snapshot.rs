@@ -10,6 +10,7 @@ use crate::api::store::Store;
 use crate::base::error::{LimitError, Result, UsageError};
 use crate::code::module::Module;
 use crate::run::contents::make_image;
+use crate::run::limiter;
 use crate::store::group::{StoreGroup, StoreId};
 use crate::store::host_func::HostFunc;
 use crate::store::limits;
@@ -84,12 +85,21 @@ impl<T> Store<T> {
     /// [`UsageError::WrongSnapshot`] if the store has other instances than the one that
     /// the snapshot is of, or a guest referred to a host function that this store does not
     /// have, [`LimitError`] if they had more then than the store may,
-    /// and nothing has changed then; if the system refuses something, as [`Store::reset`].
+    /// and nothing has changed then; if the system or the store's limiter refuses something, as
+    /// [`Store::reset`].
     pub fn reset_to(&mut self, snapshot: &Snapshot, data: T) -> Result<T> {
         snapshot.check(self.inner())?;
         // SAFETY: the store is borrowed.
         snapshot.fill(unsafe { &mut *self.as_ptr() })?;
-        Ok(self.replace_data(data))
+        let old = self.replace_data(data);
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        match unsafe { limiter::allow_present(self.as_ptr()) } {
+            Ok(()) => Ok(old),
+            Err(error) => {
+                self.replace_data(old);
+                Err(error)
+            }
+        }
     }
 }
 

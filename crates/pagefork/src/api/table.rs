@@ -6,6 +6,7 @@ use crate::api::store::{AsContext, AsContextMut};
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
 use crate::run::instantiate::spawn_alone;
+use crate::run::limiter;
 use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::value::Val;
 
@@ -38,7 +39,8 @@ impl Table {
     /// If the type is not possible, the element is of another type or store, a
     /// limit of the store is met, or the system refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: TableType, element: Val) -> Result<Self> {
-        let store = &mut store.as_context_mut().0.inner;
+        let mut context = store.as_context_mut();
+        let store = &mut context.0.inner;
         if ty.maximum.is_some_and(|maximum| maximum < ty.minimum) {
             let maximum = ty.maximum.unwrap_or(u64::MAX);
             let what = format!("a table of {} to {maximum} times {}", ty.minimum, ty.element);
@@ -51,7 +53,9 @@ impl Table {
             exports: vec![ExportInfo { name: "table".to_owned(), item: Item::Table(0) }],
             ..ModuleInfo::default()
         };
-        let entity = spawn_alone(store, info)?;
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
+        let store = &mut context.0.inner;
         store.instance_mut(entity.ordinal).initial_word = word;
         if word != 0 {
             store.put_elements(entity, 0, (0..ty.minimum).map(|_| word));
@@ -194,13 +198,16 @@ impl Table {
     ///
     /// # Errors
     /// If that is beyond the table's maximum, the room that its slot has, or the
-    /// store's limit, or the value is of another type or store.
+    /// store's limit, if its limiter refuses it or fails, or the value is of another type or
+    /// store.
     pub fn grow(&self, mut store: impl AsContextMut, delta: u64, element: Val) -> Result<u64> {
-        let store = &mut store.as_context_mut().0.inner;
+        let mut context = store.as_context_mut();
+        let store = &context.0.inner;
         let entity = self.entity(store)?;
         let ty = ValType::Ref(store.table_type(entity).element);
         element.check_type(store, ty, || "the element".to_owned())?;
         let word = element.to_cell(store, entity.ordinal)?.low;
-        Ok(store.table_grow(entity, delta, word)?)
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        unsafe { limiter::grow_table(context.as_ptr(), entity, delta, word)? }
     }
 }

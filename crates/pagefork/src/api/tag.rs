@@ -15,7 +15,7 @@ impl Tag {
     /// If the type has results, a limit of the store is met, or the system
     /// refuses address space.
     pub fn new(mut store: impl AsContextMut, ty: FuncType) -> Result<Self> {
-        let store = &mut store.as_context_mut().0.inner;
+        let mut context = store.as_context_mut();
         if !ty.results.is_empty() {
             return Err(UsageError::InvalidType(format!("a tag with results: {ty}")).into());
         }
@@ -25,8 +25,9 @@ impl Tag {
             exports: vec![ExportInfo { name: "tag".to_owned(), item: Item::Tag(0) }],
             ..ModuleInfo::default()
         };
-        let entity = spawn_alone(store, info)?;
-        Ok(Self::from_entity(store, entity))
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
+        Ok(Self::from_entity(&context.0.inner, entity))
     }
 
     /// The tag's type: exceptions carry its parameters.

@@ -236,6 +236,8 @@ pub struct LimitError {
 pub enum LimitSource {
     /// [`Store::set_limits`](crate::Store::set_limits).
     Store,
+    /// [`ResourceLimiter`](crate::ResourceLimiter): the limit is the present size.
+    Limiter,
     /// The type of the memory or table, which has a maximum.
     Declared,
     /// The room that a slot has for it: see
@@ -250,6 +252,7 @@ impl fmt::Display for LimitSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Store => "the store's limit of",
+            Self::Limiter => "what the store's limiter allows beyond",
             Self::Declared => "the maximum of its own type,",
             Self::Slot => "the room of its slot (`Config` sets it), which is",
             Self::Index => "what its index type can number, which is",

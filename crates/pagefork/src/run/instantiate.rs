@@ -16,6 +16,7 @@ use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::{self, Home, Pooled};
 use crate::run::enter::{self, CallOutcome};
+use crate::run::limiter;
 #[cfg(feature = "testing")]
 use crate::run::poison;
 use crate::store::group::{Entity, Imports, StoreGroup};
@@ -33,12 +34,15 @@ pub(crate) unsafe fn instantiate(
     imports: Imports,
     strategies: Option<&Strategies>,
 ) -> Result<u32> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends here.
+    let inner = unsafe { &*store };
+    inner.check_usable()?;
+    let usage = inner.usage;
+    // SAFETY: by this function's contract, which is the same.
+    let ordinal = unsafe { spawn(store, module, imports, strategies)? };
     // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
     // is entered.
     let inner = unsafe { &mut *store };
-    inner.check_usable()?;
-    let usage = inner.usage;
-    let ordinal = spawn(inner, module, imports, strategies)?;
     let plan = Arc::clone(&inner.instance(ordinal).plan);
     let mut known_outside = false;
     if let Err(code) = apply_steps(inner, ordinal, &plan.steps, &mut known_outside) {
@@ -128,19 +132,31 @@ pub(crate) fn check_engine(store: &StoreGroup, module: &Module) -> Result<()> {
 ///
 /// # Errors
 /// If a limit is met or the system refuses address space.
-pub(crate) fn spawn_alone(store: &mut StoreGroup, info: ModuleInfo) -> Result<Entity> {
-    let module = Module::without_code(&store.engine, info)?;
-    let ordinal = spawn(store, &module, Imports::default(), None)?;
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn spawn_alone(store: *mut StoreGroup, info: ModuleInfo) -> Result<Entity> {
+    // SAFETY: this function's contract is that of `spawn`.
+    let ordinal = unsafe {
+        let module = Module::without_code(&(*store).engine, info)?;
+        spawn(store, &module, Imports::default(), None)?
+    };
     Ok(Entity { ordinal, own_index: 0 })
 }
 
 /// Maps the slot and makes the instance part of the store.
-fn spawn(
-    store: &mut StoreGroup,
+///
+/// # Safety
+/// As [`instantiate`].
+unsafe fn spawn(
+    whole: *mut StoreGroup,
     module: &Module,
     imports: Imports,
     strategies: Option<&Strategies>,
 ) -> Result<u32> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends before the
+    // embedder's limiter is asked.
+    let store = unsafe { &mut *whole };
     if store.is_broken() {
         return Err(UsageError::ResetIncomplete.into());
     }
@@ -157,6 +173,10 @@ fn spawn(
         (!ty.is_ref()).then(|| store.global_cell(entity).u128())
     })?;
     check_sizes(store, module, &plan, store.memory_total_if_limited())?;
+    // SAFETY: by this function's contract, which is the same.
+    unsafe { limiter::allow_new(whole, module.info(), &usage)? };
+    // SAFETY: by this function's contract the store is ours.
+    let store = unsafe { &mut *whole };
     let own_way = || store.engine.default_strategies();
     let parked = plan.home.as_ref().filter(|_| strategies.is_none()).and_then(Home::take);
     let mut slot = match parked {

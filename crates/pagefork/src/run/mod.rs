@@ -5,6 +5,7 @@ pub(crate) mod signals;
 pub(crate) mod services;
 pub(crate) mod throw;
 pub(crate) mod instantiate;
+pub(crate) mod limiter;
 pub(crate) mod reset;
 pub(crate) mod contents;
 pub(crate) mod suspend;

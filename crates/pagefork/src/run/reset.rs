@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pagefork_pages::{MemorySize, Owner};
 
 use crate::base::error::Result;
-use crate::run::instantiate;
+use crate::run::{instantiate, limiter};
 use crate::store::group::StoreGroup;
 use crate::store::group::{Entity, interrupt_word};
 use crate::store::interrupt::Interrupts;
@@ -27,6 +27,7 @@ impl StoreGroup {
         self.references.clear();
         self.values.clear();
         self.limits = StoreLimits::default();
+        self.limiter = None;
         self.usage = instantiate::own_usage(self.instances[0].module.info());
         self.timeout = None;
         self.activation.fuel = 0;
@@ -112,6 +113,8 @@ impl StoreGroup {
         }
         inner.interrupts.show_again();
         inner.note_writer();
+        // SAFETY: by this function's contract the store is ours, with all of its provenance.
+        unsafe { limiter::allow_present(store)? };
         for ordinal in 1..=count {
             // SAFETY: by this function's contract the store is ours, with all of its provenance.
             unsafe {

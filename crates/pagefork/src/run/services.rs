@@ -3,11 +3,16 @@
 //! then lets the guest pay for what it does, and only then writes anything: a
 //! length means nothing before it is checked, and costs nothing.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use pagefork_layout::link::Service;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::trap::TrapCode;
 
 use crate::base::cell::Cell;
+use crate::base::error::Error;
+use crate::run::limiter;
 use crate::store::group::StoreGroup;
 
 /// What growth answers that is not possible: -1, as 64 bits and in its lower 32.
@@ -22,36 +27,103 @@ const ELEMENTS_PER_UNIT: u64 = 2;
 /// Carries out the service `index` for the instance with this base.
 ///
 /// # Errors
-/// The guest traps.
+/// The guest ends.
 ///
 /// # Safety
-/// The base is that of an instance of the store, and `cells` has the arguments of
-/// the service, as compiled code of that instance puts them.
+/// The store is exclusively the caller's, with the provenance of the whole, the base is that
+/// of one of its instances, and `cells` has the arguments of the service, as compiled code of
+/// that instance puts them.
 pub(crate) unsafe fn call(
-    store: &mut StoreGroup,
+    store: *mut StoreGroup,
     base: usize,
     index: u32,
     cells: *mut Cell,
-) -> Result<(), TrapCode> {
+) -> Result<(), Stop> {
     let service = Service::from_index(index).expect("compiled code calls known services");
+    // SAFETY: this function's contract is that of each of them.
+    unsafe {
+        match service {
+            Service::MemoryGrow | Service::TableGrow => grow(store, base, service, cells),
+            _ => Ok(operate(&mut *store, base, service, cells)?),
+        }
+    }
+}
+
+/// Why a service ends the guest.
+pub(crate) enum Stop {
+    Trap(TrapCode),
+    /// The embedder's limiter failed.
+    Error(Error),
+    /// It panicked.
+    Panic(Box<dyn Any + Send>),
+}
+
+impl From<TrapCode> for Stop {
+    fn from(code: TrapCode) -> Self {
+        Self::Trap(code)
+    }
+}
+
+/// Growth, for which the embedder's limiter is asked.
+///
+/// # Safety
+/// As [`call`].
+unsafe fn grow(
+    store: *mut StoreGroup,
+    base: usize,
+    service: Service,
+    cells: *mut Cell,
+) -> Result<(), Stop> {
+    // SAFETY: each service reads as many cells as it has arguments.
+    let argument = |i: usize| unsafe { (*cells.add(i)).low };
+    // SAFETY: by this function's contract the store is ours; the borrow ends before the limiter
+    // is asked, and `base` is that of an instance of the store.
+    let (inner, caller) = unsafe { (&*store, (*store).ordinal_of(base)) };
+    let entity = match service {
+        Service::MemoryGrow => inner.memory(caller, argument(0) as u32),
+        _ => inner.table(caller, argument(0) as u32),
+    };
+    // A panic must not cross the guest's frames, which no unwinder knows.
+    let grown = catch_unwind(AssertUnwindSafe(|| match service {
+        // SAFETY: by this function's contract the store is ours.
+        Service::MemoryGrow => unsafe { limiter::grow_memory(store, entity, argument(1)) },
+        _ => {
+            let word = inner.stored(entity, argument(1), caller);
+            // SAFETY: by this function's contract the store is ours.
+            unsafe { limiter::grow_table(store, entity, argument(2), word) }
+        }
+    }));
+    let grown = grown.map_err(Stop::Panic)?.map_err(Stop::Error)?;
+    // SAFETY: by this function's contract the store is ours.
+    let inner = unsafe { &mut *store };
+    if inner.is_broken() {
+        return Err(TrapCode::MemoryOutOfBounds.into());
+    }
+    if matches!(service, Service::TableGrow) && grown.is_ok() {
+        inner.pay_fuel(argument(2) / ELEMENTS_PER_UNIT)?;
+    }
+    // SAFETY: the first argument's cell takes the result.
+    unsafe { cells.write(Cell::from_u64(grown.unwrap_or(NO_GROWTH))) };
+    Ok(())
+}
+
+/// All services but growth.
+///
+/// # Safety
+/// As [`call`].
+unsafe fn operate(
+    store: &mut StoreGroup,
+    base: usize,
+    service: Service,
+    cells: *mut Cell,
+) -> Result<(), TrapCode> {
     // SAFETY: by this function's contract `base` is that of an instance of the store.
     let caller = unsafe { store.ordinal_of(base) };
     // SAFETY: each service reads as many cells as it has arguments.
     let argument = |i: usize| unsafe { (*cells.add(i)).low };
     let number = |i: usize| argument(i) as u32;
-    let answer = |value: u64| {
-        // SAFETY: the first argument's cell takes the result.
-        unsafe { cells.write(Cell::from_u64(value)) };
-    };
     match service {
-        Service::MemoryGrow => {
-            let memory = store.memory(caller, number(0));
-            let old = store.grow_memory(memory, argument(1));
-            if store.is_broken() {
-                return Err(TrapCode::MemoryOutOfBounds);
-            }
-            answer(old.unwrap_or(NO_GROWTH));
-        }
+        Service::MemoryGrow | Service::TableGrow => unreachable!("growth is apart"),
         Service::MemoryFill => {
             let memory = store.memory(caller, number(0));
             let (destination, length) = (argument(1), argument(3));
@@ -83,15 +155,6 @@ pub(crate) unsafe fn call(
             store.memory_init(memory, bytes, destination, source, length)?;
         }
         Service::DataDrop => drop_segment(store, caller, Segment::Data(number(0))),
-        Service::TableGrow => {
-            let table = store.table(caller, number(0));
-            let word = store.stored(table, argument(1), caller);
-            let old = store.table_grow(table, argument(2), word);
-            if old.is_ok() {
-                store.pay_fuel(argument(2) / ELEMENTS_PER_UNIT)?;
-            }
-            answer(old.unwrap_or(NO_GROWTH));
-        }
         Service::TableFill => {
             let table = store.table(caller, number(0));
             let (start, length) = (argument(1), argument(3));

@@ -33,6 +33,7 @@ use crate::store::activation::Activation;
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{Deadline, Due, InterruptHandle, Interrupts};
+use crate::store::limiter::AskLimiter;
 use crate::store::limits::{StoreLimits, Usage};
 use crate::store::references::References;
 use crate::store::suspended::{Copied, Suspended};
@@ -78,6 +79,8 @@ pub(crate) struct StoreGroup {
     pub(crate) references: References,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) limits: StoreLimits,
+    /// Who is asked besides.
+    pub(crate) limiter: Option<Arc<AskLimiter>>,
     pub(crate) usage: Usage,
     pub(crate) timeout: Option<Duration>,
     pub(crate) suspended: Option<Suspended>,
@@ -113,6 +116,7 @@ const _: () = {
     const fn sync<T: Sync>() {}
     sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
+    sync::<Option<Arc<AskLimiter>>>();
     sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
 };
 
@@ -236,6 +240,7 @@ impl StoreGroup {
             references: References::default(),
             interrupts,
             limits: StoreLimits::default(),
+            limiter: None,
             usage: Usage::default(),
             timeout: None,
             suspended: None,

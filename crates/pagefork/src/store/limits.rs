@@ -1,6 +1,7 @@
 //! How much a store may use.
 
-use crate::base::error::{LimitError, LimitSource};
+use crate::base::error::{Error, LimitError, LimitSource, Result};
+use crate::store::limiter::ResourceLimiter;
 
 /// How much a store may use. Nothing is limited unless it is said here, apart
 /// from what modules and slots limit themselves.
@@ -19,6 +20,19 @@ use crate::base::error::{LimitError, LimitSource};
 /// assert!(memory.grow(&mut store, 1).is_err());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
+///
+/// They can also be a part of the store's data, and change from within host functions:
+///
+/// ```
+/// use pagefork::{Engine, Memory, MemoryType, Store, StoreLimits, StoreLimitsBuilder};
+///
+/// let limits = StoreLimitsBuilder::new().memory_size(1 << 20).build();
+/// let mut store = Store::new(&Engine::default(), limits);
+/// store.limiter(|limits| limits);
+/// let memory = Memory::new(&mut store, MemoryType::new(16, None))?;
+/// assert!(memory.grow(&mut store, 1).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLimits {
     pub(crate) memory_size: u64,
@@ -27,7 +41,13 @@ pub struct StoreLimits {
     pub(crate) instances: u64,
     pub(crate) memories: u64,
     pub(crate) tables: u64,
+    pub(crate) trap_on_grow_failure: bool,
+    /// As a limiter: bytes of all memories, and those of the last growth.
+    used: (u64, u64),
 }
+
+/// [`StoreLimits`] are their own builder.
+pub type StoreLimitsBuilder = StoreLimits;
 
 impl Default for StoreLimits {
     fn default() -> Self {
@@ -38,6 +58,8 @@ impl Default for StoreLimits {
             instances: u64::MAX,
             memories: u64::MAX,
             tables: u64::MAX,
+            trap_on_grow_failure: false,
+            used: (0, 0),
         }
     }
 }
@@ -50,44 +72,116 @@ impl StoreLimits {
 
     /// Bytes that each memory may have.
     #[must_use]
-    pub fn memory_size(mut self, bytes: u64) -> Self {
-        self.memory_size = bytes;
+    pub fn memory_size(mut self, bytes: usize) -> Self {
+        self.memory_size = bytes as u64;
         self
     }
 
     /// Bytes that all memories may have together, those the host creates included.
     #[must_use]
-    pub fn memory_total(mut self, bytes: u64) -> Self {
-        self.memory_total = bytes;
+    pub fn memory_total(mut self, bytes: usize) -> Self {
+        self.memory_total = bytes as u64;
         self
     }
 
     /// Elements that each table may have.
     #[must_use]
-    pub fn table_elements(mut self, elements: u64) -> Self {
-        self.table_elements = elements;
+    pub fn table_elements(mut self, elements: usize) -> Self {
+        self.table_elements = elements as u64;
         self
     }
 
     /// How many instances there may be.
     #[must_use]
-    pub fn instances(mut self, count: u64) -> Self {
-        self.instances = count;
+    pub fn instances(mut self, count: usize) -> Self {
+        self.instances = count as u64;
         self
     }
 
     /// How many memories there may be, those the host creates included.
     #[must_use]
-    pub fn memories(mut self, count: u64) -> Self {
-        self.memories = count;
+    pub fn memories(mut self, count: usize) -> Self {
+        self.memories = count as u64;
         self
     }
 
     /// How many tables there may be, those the host creates included.
     #[must_use]
-    pub fn tables(mut self, count: u64) -> Self {
-        self.tables = count;
+    pub fn tables(mut self, count: usize) -> Self {
+        self.tables = count as u64;
         self
+    }
+
+    /// Whether growth that fails, for whatever reason, ends the guest, with a backtrace of who
+    /// asked for it, and does not answer -1 as the specification wants it. Off by default.
+    #[must_use]
+    pub fn trap_on_grow_failure(mut self, trap: bool) -> Self {
+        self.trap_on_grow_failure = trap;
+        self
+    }
+
+    /// These limits.
+    #[must_use]
+    pub fn build(self) -> Self {
+        self
+    }
+
+    /// The error of a growth that ends the guest.
+    pub(crate) fn forced(error: Error) -> Error {
+        error.context("growth that fails is to end the guest")
+    }
+
+    fn answer(&self, checked: Result<(), LimitError>) -> Result<bool> {
+        match checked {
+            Err(error) if self.trap_on_grow_failure => Err(Self::forced(error.into())),
+            checked => Ok(checked.is_ok()),
+        }
+    }
+}
+
+/// `memory_total` counts from when the limits were made.
+impl ResourceLimiter for StoreLimits {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> Result<bool> {
+        let (desired, more) = (desired as u64, (desired - current) as u64);
+        let total = self.used.0.saturating_add(more);
+        let checked = check("bytes of a memory", desired, self.memory_size)
+            .and_then(|()| check(LimitError::MEMORY_TOTAL, total, self.memory_total));
+        if checked.is_ok() {
+            self.used = (total, more);
+        }
+        self.answer(checked)
+    }
+
+    fn memory_grow_failed(&mut self, error: Error) -> Result<()> {
+        let (total, more) = self.used;
+        self.used = (total - more, 0);
+        match self.trap_on_grow_failure {
+            true => Err(Self::forced(error)),
+            false => Ok(()),
+        }
+    }
+
+    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> Result<bool> {
+        self.answer(check("elements of a table", desired as u64, self.table_elements))
+    }
+
+    fn table_grow_failed(&mut self, error: Error) -> Result<()> {
+        match self.trap_on_grow_failure {
+            true => Err(Self::forced(error)),
+            false => Ok(()),
+        }
+    }
+
+    fn instances(&self) -> usize {
+        self.instances as usize
+    }
+
+    fn tables(&self) -> usize {
+        self.tables as usize
+    }
+
+    fn memories(&self) -> usize {
+        self.memories as usize
     }
 }
 

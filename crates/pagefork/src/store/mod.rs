@@ -16,4 +16,5 @@ pub(crate) mod frame;
 pub(crate) mod suspended;
 pub(crate) mod interrupt;
 pub(crate) mod limits;
+pub(crate) mod limiter;
 pub(crate) mod thread;

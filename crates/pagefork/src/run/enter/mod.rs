@@ -20,6 +20,7 @@ use crate::base::cell::Cell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::frames::WasmBacktrace;
 use crate::base::trap::{Trap, TrapCode};
+use crate::run::services::Stop;
 use crate::run::throw::Thrown;
 use crate::run::{services, throw};
 use crate::store::activation::{Activation, LeaveReason};
@@ -288,9 +289,9 @@ unsafe extern "C" fn on_host_call(
                 let thrown = throw::throw(&*activation, &mut *store, caller, service, cells);
                 return HostAnswer::thrown(activation, thrown);
             }
-            return match services::call(&mut *store, base, index, cells) {
+            return match services::call(store, base, index, cells) {
                 Ok(()) => HostAnswer::CONTINUE,
-                Err(code) => HostAnswer::leave(activation, trapped(activation, code)),
+                Err(stop) => HostAnswer::leave(activation, stopped(activation, stop)),
             };
         }
         let function = (*store).host_function_ptr(index);
@@ -438,6 +439,23 @@ unsafe extern "C" fn on_trap(
 unsafe fn trapped(activation: *mut Activation, code: TrapCode) -> LeaveReason {
     // SAFETY: by this function's contract a host call runs that the guest made.
     LeaveReason::Trap(code, unsafe { backtrace(activation) })
+}
+
+/// # Safety
+/// As [`trapped`].
+#[cold]
+unsafe fn stopped(activation: *mut Activation, stop: Stop) -> LeaveReason {
+    // SAFETY: this function's contract is that of both.
+    unsafe {
+        match stop {
+            Stop::Trap(code) => trapped(activation, code),
+            Stop::Error(mut error) => {
+                error.set_backtrace(|| backtrace(activation));
+                LeaveReason::Error(error)
+            }
+            Stop::Panic(payload) => LeaveReason::Panic(payload),
+        }
+    }
 }
 
 /// The frames above a host call.
