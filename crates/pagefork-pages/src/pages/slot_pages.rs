@@ -453,23 +453,25 @@ impl SlotPages {
     /// Slot offsets that are accessible and may have been written, ascending: from
     /// the stack to the end of the first memory, then each further memory.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Range<u64>> {
-        let end = |index: usize| {
-            let zone = &self.zones.memories[index];
-            zone.start..zone.start + self.memories[index].dirty.min(self.accessible(index))
-        };
-        let first = if self.memories.is_empty() { self.zones.base } else { end(0).end };
-        let further = (1..self.memories.len()).map(end);
-        std::iter::once(self.zones.stack.start..first).chain(further)
+        self.parts_up_to(|index| self.memories[index].dirty.min(self.accessible(index)))
     }
 
     /// Slot offsets of all that is accessible, ascending: from the stack to the end
     /// of the first memory, then each further memory.
     #[cfg(any(debug_assertions, feature = "testing"))]
     pub(crate) fn accessible_parts(&self) -> Vec<Range<u64>> {
-        let end = |index: usize| self.zones.memories[index].start + self.accessible(index);
-        let first = if self.memories.is_empty() { self.zones.base } else { end(0) };
-        let further = (1..self.memories.len()).map(|i| self.zones.memories[i].start..end(i));
-        std::iter::once(self.zones.stack.start..first).chain(further).collect()
+        self.parts_up_to(|index| self.accessible(index)).collect()
+    }
+
+    /// Slot offsets from the stack to the end of the first memory, then of each further memory,
+    /// which has this many bytes.
+    fn parts_up_to(&self, size: impl Fn(usize) -> u64) -> impl Iterator<Item = Range<u64>> {
+        let memory = move |index: usize| {
+            let start = self.zones.memories[index].start;
+            start..start + size(index)
+        };
+        let first = if self.memories.is_empty() { self.zones.base } else { memory(0).end };
+        std::iter::once(self.zones.stack.start..first).chain((1..self.memories.len()).map(memory))
     }
 
     /// Bytes of a memory that are accessible now.

@@ -152,16 +152,11 @@ impl Spare {
 
 /// As many slots as are wanted, and the guard below them; `None` if there cannot be several.
 fn several(kind: PageKind, size: u64, count: u64) -> Option<Reservation> {
-    if count < 2 || !size.is_multiple_of(SLOT_ALIGN) || !is_unlimited() {
+    if count < 2 || !size.is_multiple_of(SLOT_ALIGN) || getrlimit(Resource::As).current.is_some() {
         return None;
     }
     let all = size.checked_mul(count)?.checked_add(PRE_GUARD)?;
     Reservation::of(kind, all, SLOT_ALIGN).ok()
-}
-
-/// Whether this process may have as much address space as there is.
-fn is_unlimited() -> bool {
-    getrlimit(Resource::As).current.is_none()
 }
 
 #[cfg(test)]

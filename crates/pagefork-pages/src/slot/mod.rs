@@ -104,17 +104,11 @@ impl Slot {
         image: &Arc<Image>,
         sizes: &[MemorySize],
     ) -> Result<Self, PagesError> {
+        let (setup, strategy, choice) = (Setup::PLAIN, Strategy::Discard, Choice::PLAIN);
+        let plain = Made { setup, strategy, choice };
         let zones = config.into();
         zones.check();
-        Ok(Self {
-            pages: SlotPages::new(zones, Setup::PLAIN, image, sizes)?,
-            strategy: Strategy::Discard,
-            choice: Choice::PLAIN,
-            writers: Writers::default(),
-            stack: Stack::default(),
-            resident: 0,
-            written: 0,
-        })
+        Self::make(zones, image, sizes, plain, Stack::default())
     }
 
     /// As [`Slot::new`], reset and grown as `strategies` say, or by what is nearest
@@ -151,19 +145,21 @@ impl Slot {
     ) -> Result<Self, PagesError> {
         let zones = config.into();
         zones.check();
-        let Made { setup, mut strategy, choice } = strategies.make(sizes, budget)?;
         let stack = Stack::new(strategies, &zones);
+        Self::make(zones, image, sizes, strategies.make(sizes, budget)?, stack)
+    }
+
+    fn make(
+        zones: SlotConfig,
+        image: &Arc<Image>,
+        sizes: &[MemorySize],
+        Made { setup, mut strategy, choice }: Made,
+        stack: Stack,
+    ) -> Result<Self, PagesError> {
         let pages = SlotPages::new(zones, setup, image, sizes)?;
         strategy.begin(&pages);
-        Ok(Self {
-            pages,
-            strategy,
-            choice,
-            writers: Writers::default(),
-            stack,
-            resident: 0,
-            written: 0,
-        })
+        let writers = Writers::default();
+        Ok(Self { pages, strategy, choice, writers, stack, resident: 0, written: 0 })
     }
 
     /// Address of the slot's first byte, which is guard.

@@ -188,9 +188,9 @@ impl Program {
     ) -> Result<Program, CgiProgramError> {
         let pre = linker.instantiate_pre(module).map_err(CgiProgramError::Instantiate)?;
         let program = Program { pre, template, options, live: Arc::new(()) };
-        let streams = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
+        let (stdin, output) = (StdinKind::Null, OutputKind::Null);
         let environment = program.template.environment();
-        let context = program.template.context(environment, streams.0, streams.1, streams.2);
+        let context = program.template.context(environment, stdin, output.clone(), output);
         let spawned = program.pre.spawn_limited(0, context, program.limits(), drop);
         let (mut store, instance) = spawned.map_err(CgiProgramError::from_spawning)?;
         if instance.get_typed_func::<(), ()>(&mut store, "_start").is_err() {
@@ -253,26 +253,23 @@ impl Program {
         output: &CgiStdout,
     ) -> Result<Option<Redirect>, Failure> {
         let Err(error) = called else { return lock(&output.0).end() };
-        match error.downcast_ref::<Exit>() {
-            Some(Exit(0)) => lock(&output.0).end(),
-            Some(Exit(code)) => {
-                let ended = lock(&output.0).end();
-                let text = format!("the program exited with code {code}");
-                match ended {
-                    Ok(redirect) => {
-                        response.log(Severity::Warning, &request.id, &text);
-                        Ok(redirect)
-                    }
-                    Err(failure) => {
-                        let detail = format!("{text}; {}", failure.detail());
-                        Err(Failure::new(failure.kind(), detail))
-                    }
-                }
-            }
+        let code = match error.downcast_ref() {
+            Some(Exit(code)) => *code,
             // The front end knows better why.
-            None if response.is_given_up() => Ok(None),
-            None => Err(Failure::new(FailureKind::Trap, format!("{error:?}"))),
+            None if response.is_given_up() => return Ok(None),
+            None => return Err(Failure::new(FailureKind::Trap, format!("{error:?}"))),
+        };
+        let ended = lock(&output.0).end();
+        if code != 0 {
+            let text = format!("the program exited with code {code}");
+            let failed = |failure: Failure| {
+                Failure::new(failure.kind(), format!("{text}; {}", failure.detail()))
+            };
+            return ended
+                .inspect(|_| response.log(Severity::Warning, &request.id, &text))
+                .map_err(failed);
         }
+        ended
     }
 
     fn context(

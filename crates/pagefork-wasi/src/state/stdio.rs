@@ -89,8 +89,7 @@ impl StdinKind {
     /// Standard input that the embedder writes, and the pipe into which to write it.
     pub fn pipe() -> (InputPipe, StdinKind) {
         let shared = Arc::new(InputShared::default());
-        let reader = InputReader(Arc::clone(&shared));
-        (InputPipe(Arc::new(CloseOnDrop(shared))), StdinKind::Source(Arc::new(reader)))
+        (InputPipe(Arc::new(CloseOnDrop(Arc::clone(&shared)))), StdinKind::Source(shared))
     }
 
     pub(crate) fn filetype(&self) -> FileType {
@@ -322,10 +321,6 @@ struct InputState {
     closed: bool,
 }
 
-/// The guest's end of an [`InputPipe`].
-#[derive(Debug)]
-struct InputReader(Arc<InputShared>);
-
 /// The bytes that can be read without waiting. [`InputSource`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readable {
@@ -335,9 +330,10 @@ pub struct Readable {
     pub hangup: bool,
 }
 
-impl InputSource for InputReader {
+/// The guest's end of an [`InputPipe`].
+impl InputSource for InputShared {
     fn read(&self, into: &mut [u8]) -> Result<Option<usize>> {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         let count = state.bytes.len().min(into.len());
         for (target, byte) in into.iter_mut().zip(state.bytes.drain(..count)) {
             *target = byte;
@@ -348,9 +344,9 @@ impl InputSource for InputReader {
 
     fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
         let empty = |state: &mut InputState| state.bytes.is_empty() && !state.closed;
-        let state = self.0.lock();
+        let state = self.lock();
         let timeout = timeout.unwrap_or(Duration::MAX);
-        let waited = self.0.changed.wait_timeout_while(state, timeout, empty);
+        let waited = self.changed.wait_timeout_while(state, timeout, empty);
         let state = waited.unwrap_or_else(PoisonError::into_inner).0;
         let ready = !state.bytes.is_empty() || state.closed;
         ready.then(|| Readable { available: state.bytes.len() as u64, hangup: state.closed })

@@ -50,6 +50,7 @@ pub(crate) trait FrameSource: Any + Send + Sync {
 /// let backtrace = error.backtrace().expect("a guest ran");
 /// let names: Vec<_> = backtrace.frames().iter().map(|frame| frame.function_name()).collect();
 /// assert_eq!(names, [Some("inner"), Some("outer")]);
+/// assert_eq!(backtrace.omitted_count(), 0);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Default)]
@@ -74,6 +75,9 @@ pub struct WasmBacktrace {
 /// let frame = &error.backtrace().expect("a guest ran").frames()[0];
 /// assert_eq!((frame.module().name(), frame.function_index()), (Some("m"), 0));
 /// assert!(frame.to_string().starts_with("m!f (function 0"));
+/// // The module has no debug information.
+/// assert!(frame.source_locations().is_empty() && frame.wasm_offset().is_none());
+/// println!("{} bytes into the function's code", frame.code_offset());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone)]

@@ -37,6 +37,19 @@ impl Trap {
     }
 
     /// A trap that a host function raises itself, or that no frame is known of.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Trap, TrapCode};
+    ///
+    /// /// What a host function does that divides.
+    /// fn divide(a: u32, b: u32) -> Result<u32, Trap> {
+    ///     let trap = || Trap::without_backtrace(TrapCode::IntegerDivisionByZero);
+    ///     a.checked_div(b).ok_or_else(trap)
+    /// }
+    /// assert_eq!(divide(1, 0).unwrap_err().code(), TrapCode::IntegerDivisionByZero);
+    /// ```
     pub fn without_backtrace(code: TrapCode) -> Self {
         Self { code, backtrace: WasmBacktrace::default() }
     }

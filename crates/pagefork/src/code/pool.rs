@@ -171,6 +171,28 @@ pub(crate) fn owner(number: u64, tenant: u64) -> Owner {
 
 impl Engine {
     /// What the engine keeps for later instances, and how often that was of use.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pagefork::{Engine, Linker, Module, PoolConfig};
+    ///
+    /// let engine = Engine::default();
+    /// engine.set_pool(PoolConfig { kept_max: 8, idle_max: None, ..PoolConfig::default() });
+    /// let module = Module::new(&engine, "(module (memory 1))")?;
+    /// let pre = Linker::<()>::new(&engine).instantiate_pre(&module)?;
+    /// for _ in 0..3 {
+    ///     pre.spawn(())?;
+    /// }
+    /// // The second and the third found what the one before had left.
+    /// let counters = engine.pool_counters();
+    /// assert_eq!((counters.taken, counters.put, counters.parked), (2, 3, 1));
+    /// assert_eq!(engine.trim_pool(Duration::from_secs(3600)), 0);
+    /// assert_eq!(engine.purge_pool(), 1);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn pool_counters(&self) -> PoolCounters {
         self.pool().counters()
     }
@@ -195,6 +217,17 @@ impl Engine {
 
     /// The strategies of slots where nothing else is said: what this machine can do of
     /// them, and why.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, ResetKind, StrategyConfig};
+    ///
+    /// let config = StrategyConfig { reset: ResetKind::Discard, ..StrategyConfig::default() };
+    /// let engine = Engine::new(Config::new().strategies(config))?;
+    /// assert_eq!(engine.strategies().config().reset, ResetKind::Discard);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn strategies(&self) -> &Strategies {
         self.default_strategies()
     }

@@ -64,52 +64,36 @@ impl Default for StoreLimits {
     }
 }
 
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident: $unit:ident;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $unit: usize) -> Self {
+            self.$name = $unit as u64;
+            self
+        }
+    )*};
+}
+
 impl StoreLimits {
     /// No limits.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Bytes that each memory may have.
-    #[must_use]
-    pub fn memory_size(mut self, bytes: usize) -> Self {
-        self.memory_size = bytes as u64;
-        self
-    }
-
-    /// Bytes that all memories may have together, those the host creates included.
-    #[must_use]
-    pub fn memory_total(mut self, bytes: usize) -> Self {
-        self.memory_total = bytes as u64;
-        self
-    }
-
-    /// Elements that each table may have.
-    #[must_use]
-    pub fn table_elements(mut self, elements: usize) -> Self {
-        self.table_elements = elements as u64;
-        self
-    }
-
-    /// How many instances there may be.
-    #[must_use]
-    pub fn instances(mut self, count: usize) -> Self {
-        self.instances = count as u64;
-        self
-    }
-
-    /// How many memories there may be, those the host creates included.
-    #[must_use]
-    pub fn memories(mut self, count: usize) -> Self {
-        self.memories = count as u64;
-        self
-    }
-
-    /// How many tables there may be, those the host creates included.
-    #[must_use]
-    pub fn tables(mut self, count: usize) -> Self {
-        self.tables = count as u64;
-        self
+    limits! {
+        /// Bytes that each memory may have.
+        memory_size: bytes;
+        /// Bytes that all memories may have together, those the host creates included.
+        memory_total: bytes;
+        /// Elements that each table may have.
+        table_elements: elements;
+        /// How many instances there may be.
+        instances: count;
+        /// How many memories there may be, those the host creates included.
+        memories: count;
+        /// How many tables there may be, those the host creates included.
+        tables: count;
     }
 
     /// Whether growth that fails, for whatever reason, ends the guest, with a backtrace of who

@@ -52,6 +52,14 @@ type Boxed = Box<dyn StdError + Send + Sync>;
 /// // What the engine refused is told from what the embedder found.
 /// assert_eq!(error.kind(), ErrorKind::Host);
 /// assert_eq!(Error::from(UsageError::Suspended).kind(), ErrorKind::Usage);
+///
+/// // A boxed error is what it was, and can be taken out again.
+/// let boxed: Box<dyn std::error::Error + Send + Sync> = error.into();
+/// let error = Error::from_boxed(boxed).context("no server");
+/// assert_eq!(error.chain().count(), 3);
+/// assert_eq!(error.root_cause().to_string(), "invalid digit found in string");
+/// assert!(error.downcast::<std::num::ParseIntError>().is_ok());
+/// assert_eq!(Error::msg("a message").to_string(), "a message");
 /// ```
 pub struct Error(Box<ErrorInner>);
 

@@ -44,6 +44,7 @@ const SIZE_LIMIT: u64 = 1 << 30;
 /// use pagefork::{Cache, Config, Engine, Module};
 ///
 /// let cache = Cache::new(std::env::temp_dir().join(format!("cache-{}", std::process::id())));
+/// cache.set_size_limit(64 << 20);
 /// let engine = Engine::new(Config::new().cache(cache.clone()))?;
 /// Module::new(&engine, "(module)")?;
 /// Module::new(&engine, "(module)")?;
