@@ -18,10 +18,6 @@ s/\bWasiP1Ctx\b/WasiCtx/g
 s/\.build_p1()/.build()?/g
 s/\bI32Exit\b/Exit/g
 s/\bFsPerms\b/Permissions/g
-s/\.inherit_args()/.args(std::env::args())/g
-s/\.inherit_stdin()/.stdin(pagefork_wasi::StdinKind::Inherit)/g
-s/\.inherit_stdout()/.stdout(pagefork_wasi::OutputKind::Inherit)/g
-s/\.inherit_stderr()/.stderr(pagefork_wasi::OutputKind::Inherit)/g
 
 # Errors and traps.
 s/\bTrap::UnreachableCodeReached\b/TrapCode::Unreachable/g

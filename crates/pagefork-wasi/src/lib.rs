@@ -11,7 +11,7 @@
 //!    symbolic link that leads out fails with [`Errno::Perm`].
 //! 4. The state is plain data: a descriptor is a [`Description`] and a handle that can be opened
 //!    from it again. Offsets stand in the description, not in the host's file. Clocks and random
-//!    numbers have no state.
+//!    numbers have no state, unless the embedder gives others than the host's.
 //!
 //! All 46 functions exist. `proc_raise` is not supported, as in other hosts. A guest opens no
 //! sockets: the embedder passes them in, and the guest accepts connections on them. Paths and
@@ -57,6 +57,7 @@ pub use state::ctx::{Unsaveable, WasiCtx};
 pub use state::descriptor::{Description, DescriptorOrigin};
 pub use state::grants::Permissions;
 pub use state::path::OpenMode;
+pub use state::sources::{HostMonotonicClock, HostWallClock};
 pub use state::stdio::{
     InputPipe, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,
 };

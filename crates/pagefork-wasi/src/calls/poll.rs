@@ -15,6 +15,7 @@ use crate::base::waiting::StopCheck;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Descriptor, Handle};
 use crate::state::socket::Socket;
+use crate::state::sources::Sources;
 use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
 
 /// Largest count of subscriptions in one call. No serious program passes more.
@@ -70,7 +71,8 @@ impl WasiCtx {
         let (number, flags) = (number as u32, flags as u16);
         let (event_type, subject) = match (tag as u8, flags) {
             (0, 0 | ABSTIME) => {
-                let deadline = ClockDeadline::new(number, timeout_ns, flags == ABSTIME);
+                let sources = &self.grants.shared.sources;
+                let deadline = ClockDeadline::new(number, timeout_ns, flags == ABSTIME, sources);
                 (EventType::Clock, deadline.map(Subject::Time))
             }
             (1, _) => (EventType::FdRead, self.subject_to_read(number)),
@@ -170,19 +172,25 @@ impl ClockDeadline {
     /// # Errors
     ///
     /// [`Errno::Notsup`] for a clock that cannot be waited for.
-    fn new(clock: u32, timeout_ns: u64, absolute: bool) -> Result<ClockDeadline> {
-        let clock = match clock {
+    fn new(
+        number: u32,
+        timeout_ns: u64,
+        absolute: bool,
+        sources: &Sources,
+    ) -> Result<ClockDeadline> {
+        let clock = match number {
             0 => ClockId::Realtime,
             1 => ClockId::Monotonic,
             _ => return Err(Errno::Notsup),
         };
-        Ok(if absolute {
-            ClockDeadline { clock, time_ns: timeout_ns }
-        } else {
-            // A duration must not change when the wall clock is set.
-            let clock = ClockId::Monotonic;
-            ClockDeadline { clock, time_ns: now_ns(clock).saturating_add(timeout_ns) }
-        })
+        let duration_ns = match (absolute, sources.now_ns(number)) {
+            (true, None) => return Ok(ClockDeadline { clock, time_ns: timeout_ns }),
+            (true, Some(own_ns)) => timeout_ns.saturating_sub(own_ns),
+            (false, _) => timeout_ns,
+        };
+        // A duration must not change when the wall clock is set.
+        let clock = ClockId::Monotonic;
+        Ok(ClockDeadline { clock, time_ns: now_ns(clock).saturating_add(duration_ns) })
     }
 
     fn remaining(self) -> Duration {

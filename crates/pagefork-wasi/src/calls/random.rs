@@ -1,4 +1,5 @@
-//! Random numbers from the kernel, so that copies of a guest share no state.
+//! Random numbers: from the kernel, so that copies of a guest share no state, or the embedder's
+//! own.
 
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -23,8 +24,15 @@ impl WasiCtx {
             let mut rest = &mut *into;
             while !rest.is_empty() {
                 let part = rest.len().min(PART_SIZE);
-                let filled =
-                    retry_on_intr(|| getrandom(&mut rest[..part], GetRandomFlags::empty()))?;
+                let filled = match &self.grants.shared.sources.random {
+                    Some(own) => {
+                        own(&mut rest[..part]);
+                        part
+                    }
+                    None => {
+                        retry_on_intr(|| getrandom(&mut rest[..part], GetRandomFlags::empty()))?
+                    }
+                };
                 rest = &mut rest[filled..];
                 stop.check()?;
             }

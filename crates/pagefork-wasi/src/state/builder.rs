@@ -1,5 +1,7 @@
 //! How an embedder builds the state of a guest.
 
+use std::borrow::Borrow;
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -12,6 +14,7 @@ use crate::state::build_error::BuildError;
 use crate::state::ctx::WasiCtx;
 use crate::state::grants::{Grants, Permissions, Preopen, SharedGrants};
 use crate::state::socket::Socket;
+use crate::state::sources::{HostMonotonicClock, HostWallClock, Sources};
 use crate::state::stdio::{OutputKind, StdinKind};
 use crate::state::strings::{Environment, Strings};
 
@@ -41,6 +44,7 @@ pub struct WasiCtxBuilder {
     preopens: Vec<Preopen>,
     sockets: Vec<Socket>,
     descriptors_max: Option<u32>,
+    sources: Sources,
     stdin: StdinKind,
     stdout: OutputKind,
     stderr: OutputKind,
@@ -87,8 +91,21 @@ impl WasiCtxBuilder {
     /// let ctx = pagefork_wasi::WasiCtx::builder().args(["sort", "-n"]).build()?;
     /// # Ok::<(), pagefork_wasi::BuildError>(())
     /// ```
-    pub fn args(&mut self, args: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> &mut Self {
-        self.args.extend(args.into_iter().map(Into::into));
+    pub fn args(&mut self, args: impl IntoIterator<Item = impl AsRef<[u8]>>) -> &mut Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_vec()));
+        self
+    }
+
+    /// Appends the arguments of this process, the program's name included.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let ctx = pagefork_wasi::WasiCtx::builder().inherit_args().build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn inherit_args(&mut self) -> &mut Self {
+        self.args.extend(std::env::args_os().map(OsString::into_vec));
         self
     }
 
@@ -105,6 +122,29 @@ impl WasiCtxBuilder {
         match self.variables.iter_mut().find(|(other, _)| *other == name) {
             Some((_, old)) => *old = value,
             None => self.variables.push((name, value)),
+        }
+        self
+    }
+
+    /// Sets environment variables, given as pairs of a name and a value, as
+    /// [`WasiCtxBuilder::env`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::WasiCtx;
+    ///
+    /// let ctx = WasiCtx::builder().envs(&[("LANG", "C"), ("HOME", "/")]).build()?;
+    /// let ctx = WasiCtx::builder().envs(std::env::vars()).build()?;
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn envs<Name: AsRef<[u8]>, Value: AsRef<[u8]>>(
+        &mut self,
+        variables: impl IntoIterator<Item = impl Borrow<(Name, Value)>>,
+    ) -> &mut Self {
+        for variable in variables {
+            let (name, value) = variable.borrow();
+            self.env(name.as_ref(), value.as_ref());
         }
         self
     }
@@ -133,7 +173,22 @@ impl WasiCtxBuilder {
     /// # Ok::<(), pagefork_wasi::BuildError>(())
     /// ```
     pub fn inherit_stdio(&mut self) -> &mut Self {
-        self.stdin(StdinKind::Inherit).stdout(OutputKind::Inherit).stderr(OutputKind::Inherit)
+        self.inherit_stdin().inherit_stdout().inherit_stderr()
+    }
+
+    /// Uses the standard input of this process.
+    pub fn inherit_stdin(&mut self) -> &mut Self {
+        self.stdin(StdinKind::Inherit)
+    }
+
+    /// Uses the standard output of this process.
+    pub fn inherit_stdout(&mut self) -> &mut Self {
+        self.stdout(OutputKind::Inherit)
+    }
+
+    /// Uses the standard error of this process.
+    pub fn inherit_stderr(&mut self) -> &mut Self {
+        self.stderr(OutputKind::Inherit)
     }
 
     /// Sets where standard input comes from.
@@ -180,6 +235,47 @@ impl WasiCtxBuilder {
     /// ```
     pub fn stderr(&mut self, kind: OutputKind) -> &mut Self {
         self.stderr = kind;
+        self
+    }
+
+    /// Sets another clock for the time of day than the host's; see [`HostWallClock`]. The times
+    /// of files stay the host's.
+    ///
+    /// A guest that waits until a time by this clock waits as long as it is until then when it
+    /// begins to, by the host's clock.
+    pub fn wall_clock(&mut self, clock: impl HostWallClock + 'static) -> &mut Self {
+        self.sources.wall_clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sets another clock that never goes back than the host's, for the time and, as
+    /// [`WasiCtxBuilder::wall_clock`], for waits until a time. Waits of some duration are the
+    /// host's.
+    pub fn monotonic_clock(&mut self, clock: impl HostMonotonicClock + 'static) -> &mut Self {
+        self.sources.monotonic_clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sets what fills buffers with random bytes in place of the kernel; guests take them for
+    /// keys, too. States that are built from this builder share it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, WasiCtx};
+    ///
+    /// // Every run of the guest is the same.
+    /// let mut ctx = WasiCtx::builder().secure_random(|buffer| buffer.fill(4)).build()?;
+    /// let mut bytes = [0; 8];
+    /// ctx.random_get(&mut GuestMemory::new(&mut bytes[..]), 2, 3)?;
+    /// assert_eq!(bytes, [0, 0, 4, 4, 4, 0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn secure_random(
+        &mut self,
+        random: impl Fn(&mut [u8]) + Send + Sync + 'static,
+    ) -> &mut Self {
+        self.sources.random = Some(Arc::new(random));
         self
     }
 
@@ -321,7 +417,9 @@ impl WasiCtxBuilder {
         }
         let (preopens, sockets) = (self.preopens.clone(), self.sockets.clone());
         let descriptors_max = self.descriptors_max.unwrap_or(DESCRIPTORS_MAX);
-        let shared = Arc::new(SharedGrants { args, preopens, sockets, descriptors_max });
+        let sources = self.sources.clone();
+        let shared = SharedGrants { args, preopens, sockets, descriptors_max, sources };
+        let shared = Arc::new(shared);
         Ok(WasiTemplate { shared, variables })
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod stdio;
 pub(crate) mod socket;
 pub(crate) mod path;
 pub(crate) mod listing;
+pub(crate) mod sources;
 pub(crate) mod grants;
 pub(crate) mod descriptor;
 pub(crate) mod table;

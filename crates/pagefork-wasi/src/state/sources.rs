@@ -1,0 +1,100 @@
+//! Clocks and random numbers that the embedder gives a guest in place of the host's.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A clock of the embedder's own, for [`WasiCtxBuilder::wall_clock`]. States that are built from
+/// one builder share it.
+///
+/// [`WasiCtxBuilder::wall_clock`]: crate::WasiCtxBuilder::wall_clock
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use pagefork_wasi::{GuestMemory, HostWallClock, WasiCtx};
+///
+/// /// It is always the same second.
+/// struct Stopped(u64);
+///
+/// impl HostWallClock for Stopped {
+///     fn resolution(&self) -> Duration {
+///         Duration::from_secs(1)
+///     }
+///
+///     fn now(&self) -> Duration {
+///         Duration::from_secs(self.0)
+///     }
+/// }
+///
+/// let mut ctx = WasiCtx::builder().wall_clock(Stopped(1_000_000_000)).build()?;
+/// let mut bytes = [0; 8];
+/// ctx.clock_time_get(&mut GuestMemory::new(&mut bytes[..]), 0, 0, 0)?;
+/// assert_eq!(u64::from_le_bytes(bytes), 1_000_000_000 * 1_000_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait HostWallClock: Send + Sync {
+    /// How far apart two times are at least that differ.
+    fn resolution(&self) -> Duration;
+
+    /// The time since the beginning of 1970, UTC.
+    fn now(&self) -> Duration;
+}
+
+/// A clock of the embedder's own that never goes back, for
+/// [`WasiCtxBuilder::monotonic_clock`]; see [`HostWallClock`] for an example.
+///
+/// [`WasiCtxBuilder::monotonic_clock`]: crate::WasiCtxBuilder::monotonic_clock
+pub trait HostMonotonicClock: Send + Sync {
+    /// How far apart two times are at least that differ, nanoseconds.
+    fn resolution(&self) -> u64;
+
+    /// The time since some moment, nanoseconds.
+    fn now(&self) -> u64;
+}
+
+/// Fills buffers with random bytes.
+pub(crate) type RandomSource = dyn Fn(&mut [u8]) + Send + Sync;
+
+/// What is the embedder's own; the rest is the host's.
+#[derive(Clone, Default)]
+pub(crate) struct Sources {
+    pub(crate) wall_clock: Option<Arc<dyn HostWallClock>>,
+    pub(crate) monotonic_clock: Option<Arc<dyn HostMonotonicClock>>,
+    pub(crate) random: Option<Arc<RandomSource>>,
+}
+
+impl Sources {
+    /// The time of the clock with this number, nanoseconds, if it is the embedder's own.
+    pub(crate) fn now_ns(&self, clock: u32) -> Option<u64> {
+        match clock {
+            0 => self.wall_clock.as_ref().map(|clock| nanoseconds(clock.now())),
+            1 => self.monotonic_clock.as_ref().map(|clock| clock.now()),
+            _ => None,
+        }
+    }
+
+    /// Its resolution, nanoseconds.
+    pub(crate) fn resolution_ns(&self, clock: u32) -> Option<u64> {
+        match clock {
+            0 => self.wall_clock.as_ref().map(|clock| nanoseconds(clock.resolution())),
+            1 => self.monotonic_clock.as_ref().map(|clock| clock.resolution()),
+            _ => None,
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources")
+            .field("wall_clock", &self.wall_clock.is_some())
+            .field("monotonic_clock", &self.monotonic_clock.is_some())
+            .field("random", &self.random.is_some())
+            .finish()
+    }
+}
