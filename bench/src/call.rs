@@ -2,24 +2,64 @@
 
 use crate::measure::{Effort, Row, Size, Work, compare};
 
-/// The three calls of wasmtime PR 3319, and Wasm calling the host in a loop.
+/// The three calls of wasmtime PR 3319, and loops of calls of the host. Each loop adds up what it
+/// calls returns; one calls nothing, so that its turns can be taken off.
 const WAT: &str = r#"(module
     (import "host" "i64" (func $i64 (result i64)))
     (import "host" "many" (func $many (param i32 i32 i32 i32 i32) (result i32)))
+    (import "host" "f64" (func $f64 (param f64) (result f64)))
+    (import "host" "caller" (func $caller (param i32) (result i32)))
+    (import "new" "i64" (func $new_i64 (result i64)))
+    (import "new" "many" (func $new_many (param i32 i32 i32 i32 i32) (result i32)))
     (func (export "nop"))
     (func (export "i64") (result i64) (call $i64))
     (func (export "many")
         (drop (call $many
             (i32.const 1) (i32.const 2) (i32.const 3) (i32.const 4) (i32.const 5))))
-    (func (export "loop") (param $count i32) (result i64) (local $sum i64)
+    (func (export "new_i64") (result i64) (call $new_i64))
+    (func (export "new_many")
+        (drop (call $new_many
+            (i32.const 1) (i32.const 2) (i32.const 3) (i32.const 4) (i32.const 5))))
+    (func (export "loop_nothing") (param $count i32) (result i64) (local $sum i64)
+        (loop $next
+            (local.set $sum (i64.add (local.get $sum) (i64.const 7)))
+            (local.set $count (i32.sub (local.get $count) (i32.const 1)))
+            (br_if $next (local.get $count)))
+        (local.get $sum))
+    (func (export "loop_i64") (param $count i32) (result i64) (local $sum i64)
         (loop $next
             (local.set $sum (i64.add (local.get $sum) (call $i64)))
             (local.set $count (i32.sub (local.get $count) (i32.const 1)))
             (br_if $next (local.get $count)))
         (local.get $sum))
+    (func (export "loop_many") (param $count i32) (result i64) (local $sum i32)
+        (loop $next
+            (local.set $sum (i32.add (local.get $sum) (call $many (i32.const 1) (i32.const 0)
+                (i32.const 2) (i32.const 4) (i32.const 0))))
+            (local.set $count (i32.sub (local.get $count) (i32.const 1)))
+            (br_if $next (local.get $count)))
+        (i64.extend_i32_u (local.get $sum)))
+    (func (export "loop_f64") (param $count i32) (result i64) (local $sum f64)
+        (loop $next
+            (local.set $sum (f64.add (local.get $sum) (call $f64 (f64.const 3.5))))
+            (local.set $count (i32.sub (local.get $count) (i32.const 1)))
+            (br_if $next (local.get $count)))
+        (i64.trunc_f64_u (local.get $sum)))
+    (func (export "loop_caller") (param $count i32) (result i64) (local $sum i32)
+        (loop $next
+            (local.set $sum (i32.add (local.get $sum) (call $caller (i32.const 7))))
+            (local.set $count (i32.sub (local.get $count) (i32.const 1)))
+            (br_if $next (local.get $count)))
+        (i64.extend_i32_u (local.get $sum)))
+    (func (export "loop_new") (param $count i32) (result i64) (local $sum i64)
+        (loop $next
+            (local.set $sum (i64.add (local.get $sum) (call $new_i64)))
+            (local.set $count (i32.sub (local.get $count) (i32.const 1)))
+            (br_if $next (local.get $count)))
+        (local.get $sum))
     (func (export "trap") unreachable))"#;
 
-/// Host calls an iteration of `loop`.
+/// Turns of each loop.
 const LOOP_COUNT: u32 = 100;
 
 /// Times each kind of call.
@@ -29,10 +69,10 @@ pub fn run(size: Size) -> Vec<Row> {
     let mut theirs = wasmtime_side::Calls::new(WAT);
     let mut rows = Vec::new();
     macro_rules! row {
-        ($name:literal, $expected:expr, $method:ident) => {{
-            let mut work = || ours.$method();
+        ($name:literal, $expected:expr, $method:ident $($function:ident)?) => {{
+            let mut work = || ours.$method($(|calls| &calls.$function)?);
             #[cfg(feature = "peer")]
-            let mut peer = || theirs.$method();
+            let mut peer = || theirs.$method($(|calls| &calls.$function)?);
             #[cfg(feature = "peer")]
             let peer: Option<Work<'_>> = Some(&mut peer);
             #[cfg(not(feature = "peer"))]
@@ -43,25 +83,47 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("typed nop", 0, nop);
     row!("typed i64 through the host", 7, i64);
     row!("typed many through the host", 0, many);
-    row!("untyped nop", 0, untyped);
-    row!("100 host calls in a loop", 700, looped);
+    row!("untyped nop", 0, untyped nop_func);
+    row!("untyped i64 through the host", 7, untyped_i64);
+    row!("untyped many through the host", 0, untyped many_func);
+    row!("typed i64 through a host function on slices", 7, new_i64);
+    row!("typed many through a host function on slices", 0, untyped new_many_func);
+    row!("100 turns of a loop that calls nothing", 700, looped loop_nothing);
+    row!("100 host calls in a loop: i64", 700, looped loop_i64);
+    row!("100 host calls in a loop: five i32", 700, looped loop_many);
+    row!("100 host calls in a loop: f64", 700, looped loop_f64);
+    row!("100 host calls in a loop: i32 with Caller", 700, looped loop_caller);
+    row!("100 host calls in a loop: on slices", 700, looped loop_new);
     row!("trap", 1, trap);
     rows
 }
 
 macro_rules! side {
-    ($module:ident, $engine:ident) => {
+    ($module:ident, $engine:ident, $func_type:expr) => {
         mod $module {
-            use $engine::{Engine, Func, Linker, Module, Store, TypedFunc};
+            use $engine::{
+                Caller, Engine, Func, FuncType, Linker, Module, Store, TypedFunc, Val, ValType,
+            };
+
+            type Loop = TypedFunc<u32, i64>;
 
             pub(super) struct Calls {
-                store: Store<()>,
+                store: Store<u32>,
                 nop: TypedFunc<(), ()>,
                 i64: TypedFunc<(), i64>,
                 many: TypedFunc<(), ()>,
-                looped: TypedFunc<u32, i64>,
+                new_i64: TypedFunc<(), i64>,
                 trap: TypedFunc<(), ()>,
-                untyped: Func,
+                pub(super) loop_nothing: Loop,
+                pub(super) loop_i64: Loop,
+                pub(super) loop_many: Loop,
+                pub(super) loop_f64: Loop,
+                pub(super) loop_caller: Loop,
+                pub(super) loop_new: Loop,
+                pub(super) nop_func: Func,
+                i64_func: Func,
+                pub(super) many_func: Func,
+                pub(super) new_many_func: Func,
             }
 
             impl Calls {
@@ -69,27 +131,33 @@ macro_rules! side {
                     let engine = Engine::default();
                     let wasm = wat::parse_str(wat).expect("a module");
                     let module = Module::new(&engine, wasm).expect("a valid module");
-                    let mut linker = Linker::new(&engine);
-                    linker.func_wrap("host", "i64", || 7i64).expect("a new name");
-                    linker
-                        .func_wrap("host", "many", |a: i32, b: i32, c: i32, d: i32, e: i32| {
-                            a + b + c + d + e
-                        })
-                        .expect("a new name");
-                    let mut store = Store::new(&engine, ());
+                    let mut store = Store::new(&engine, 0);
+                    let linker = linker(&engine);
                     let instance = linker.instantiate(&mut store, &module).expect("all is linked");
                     macro_rules! func {
                         ($name:literal) => {
                             instance.get_typed_func(&mut store, $name).expect("an export")
+                        };
+                        (@untyped $name:literal) => {
+                            instance.get_func(&mut store, $name).expect("an export")
                         };
                     }
                     Self {
                         nop: func!("nop"),
                         i64: func!("i64"),
                         many: func!("many"),
-                        looped: func!("loop"),
+                        new_i64: func!("new_i64"),
                         trap: func!("trap"),
-                        untyped: instance.get_func(&mut store, "nop").expect("an export"),
+                        loop_nothing: func!("loop_nothing"),
+                        loop_i64: func!("loop_i64"),
+                        loop_many: func!("loop_many"),
+                        loop_f64: func!("loop_f64"),
+                        loop_caller: func!("loop_caller"),
+                        loop_new: func!("loop_new"),
+                        nop_func: func!(@untyped "nop"),
+                        i64_func: func!(@untyped "i64"),
+                        many_func: func!(@untyped "many"),
+                        new_many_func: func!(@untyped "new_many"),
                         store,
                     }
                 }
@@ -106,22 +174,65 @@ macro_rules! side {
                     self.many.call(&mut self.store, ()).map_or(1, |()| 0)
                 }
 
-                pub(super) fn untyped(&mut self) -> u64 {
-                    self.untyped.call(&mut self.store, &[], &mut []).map_or(1, |()| 0)
+                pub(super) fn new_i64(&mut self) -> u64 {
+                    self.new_i64.call(&mut self.store, ()).map_or(0, |value| value as u64)
                 }
 
-                pub(super) fn looped(&mut self) -> u64 {
-                    self.looped.call(&mut self.store, super::LOOP_COUNT).map_or(0, |sum| sum as u64)
+                pub(super) fn untyped(&mut self, function: fn(&Self) -> &Func) -> u64 {
+                    let function = *function(self);
+                    function.call(&mut self.store, &[], &mut []).map_or(1, |()| 0)
+                }
+
+                pub(super) fn untyped_i64(&mut self) -> u64 {
+                    let mut results = [Val::I64(0)];
+                    let done = self.i64_func.call(&mut self.store, &[], &mut results);
+                    done.map_or(0, |()| results[0].i64().map_or(0, |value| value as u64))
+                }
+
+                pub(super) fn looped(&mut self, function: fn(&Self) -> &Loop) -> u64 {
+                    let function = function(self).clone();
+                    function.call(&mut self.store, super::LOOP_COUNT).map_or(0, |sum| sum as u64)
                 }
 
                 pub(super) fn trap(&mut self) -> u64 {
                     u64::from(self.trap.call(&mut self.store, ()).is_err())
                 }
             }
+
+            fn linker(engine: &Engine) -> Linker<u32> {
+                let mut linker = Linker::new(engine);
+                let sum = |a: i32, b: i32, c: i32, d: i32, e: i32| a + b + c + d + e;
+                let caller = |mut caller: Caller<'_, u32>, value: i32| {
+                    *caller.data_mut() += 1;
+                    value
+                };
+                linker.func_wrap("host", "i64", || 7i64).expect("a new name");
+                linker.func_wrap("host", "many", sum).expect("a new name");
+                linker.func_wrap("host", "f64", |value: f64| value * 2.0).expect("a new name");
+                linker.func_wrap("host", "caller", caller).expect("a new name");
+                let ty: fn(&Engine, Vec<ValType>, Vec<ValType>) -> FuncType = $func_type;
+                let i64_type = ty(engine, vec![], vec![ValType::I64]);
+                let i64 = |_: Caller<'_, u32>, _: &[Val], results: &mut [Val]| {
+                    results[0] = Val::I64(7);
+                    Ok(())
+                };
+                linker.func_new("new", "i64", i64_type, i64).expect("a new name");
+                let many_type = ty(engine, vec![ValType::I32; 5], vec![ValType::I32]);
+                let many = |_: Caller<'_, u32>, params: &[Val], results: &mut [Val]| {
+                    let sum = params.iter().map(|value| value.i32().unwrap_or(0)).sum();
+                    results[0] = Val::I32(sum);
+                    Ok(())
+                };
+                linker.func_new("new", "many", many_type, many).expect("a new name");
+                linker
+            }
         }
     };
 }
 
-side!(pagefork_side, pagefork);
+side!(pagefork_side, pagefork, |_, params, results| FuncType {
+    params: params.into(),
+    results: results.into()
+});
 #[cfg(feature = "peer")]
-side!(wasmtime_side, wasmtime);
+side!(wasmtime_side, wasmtime, FuncType::new);

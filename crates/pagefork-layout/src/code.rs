@@ -21,6 +21,8 @@ pub struct CodeImage {
     /// For each canonical type, the offset of its entry stub, or `None` if no
     /// function of that type can be called from outside.
     pub entries: Vec<Option<u32>>,
+    /// The same for entries with values in registers, where the type allows them.
+    pub direct_entries: Vec<Option<u32>>,
     /// Instructions that may trap by a signal: (offset, reason), ascending.
     #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
     pub traps: Vec<(u32, TrapCode)>,
@@ -72,6 +74,10 @@ pub enum CodeKind {
     /// Called by the host to enter a function of this canonical type: System V;
     /// rdi: the function's code. Arguments and results are in the state's cells.
     Entry(u32),
+    /// The same for types whose values [fit registers](crate::link::function_import::is_direct):
+    /// System V; rdi: the function's code, then come the arguments. The result comes second,
+    /// after the address of the store's activation.
+    DirectEntry(u32),
     /// Calls a foreign function reference of this canonical type.
     Foreign(u32),
     /// Calls a function of this canonical type of another instance: its code and

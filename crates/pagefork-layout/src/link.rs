@@ -141,19 +141,23 @@ pub mod function_import {
     /// Whether functions of this type can be called directly: all values fit registers, and
     /// mean the same to host and guest.
     pub fn is_direct(ty: &FuncType) -> bool {
-        let (mut ints, mut floats) = (0, 0);
-        for param in &ty.params {
-            match param {
+        are_direct(&ty.params, &ty.results)
+    }
+
+    /// As [`is_direct`], of the types of parameters and results.
+    pub const fn are_direct(params: &[ValType], results: &[ValType]) -> bool {
+        let (mut ints, mut floats, mut i) = (0, 0, 0);
+        while i < params.len() {
+            match params[i] {
                 ValType::I32 | ValType::I64 => ints += 1,
                 ValType::F32 | ValType::F64 => floats += 1,
                 ValType::V128 | ValType::Ref(_) => return false,
             }
+            i += 1;
         }
-        let one = matches!(
-            &*ty.results,
-            [] | [ValType::I32 | ValType::I64 | ValType::F32 | ValType::F64]
-        );
-        one && ints <= INTS_MAX && floats <= FLOATS_MAX
+        let fits =
+            matches!(results, [] | [ValType::I32 | ValType::I64 | ValType::F32 | ValType::F64]);
+        fits && ints <= INTS_MAX && floats <= FLOATS_MAX
     }
 }
 

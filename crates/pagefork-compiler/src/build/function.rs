@@ -78,7 +78,7 @@ pub(super) fn compile_all(
     effort: &Effort,
     units: Vec<CodeKind>,
 ) -> Result<Vec<CompiledFunction>, CompileError> {
-    let functions = FirstOfType::new(&module.info);
+    let functions = FirstOfType::new(module.info);
     units
         .into_par_iter()
         .map_init(
@@ -135,6 +135,7 @@ fn compile_one(
             }
         },
         CodeKind::Entry(ty) => stubs::entry(module, ty, context, scratch),
+        CodeKind::DirectEntry(ty) => stubs::direct_entry(module, ty, context, scratch),
         CodeKind::Foreign(ty) => stubs::foreign(module, ty, context, scratch),
         CodeKind::Cross(ty) => stubs::cross(module, ty, context, scratch),
         CodeKind::Throw => stubs::throw(module, context, scratch),
@@ -145,7 +146,10 @@ fn compile_one(
 
     let index = match kind {
         CodeKind::Function(index) | CodeKind::Checked(index) => index,
-        CodeKind::Entry(ty) | CodeKind::Foreign(ty) | CodeKind::Cross(ty) => functions.of(ty),
+        CodeKind::Entry(ty)
+        | CodeKind::DirectEntry(ty)
+        | CodeKind::Foreign(ty)
+        | CodeKind::Cross(ty) => functions.of(ty),
         _ => functions.last,
     };
     let site = Site { function: index, offset: body.map_or(0, |body| body.body.range().start) };
@@ -160,7 +164,7 @@ fn compile_one(
         .map_err(|error| failed(index, &error))?;
     let compiled = stencil.apply_params(&context.func.params);
     let addresses = match kind {
-        CodeKind::Entry(_) => 1,
+        CodeKind::Entry(_) | CodeKind::DirectEntry(_) => 1,
         CodeKind::Cross(_) => 2,
         _ => 0,
     };

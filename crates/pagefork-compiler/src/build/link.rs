@@ -22,7 +22,9 @@ pub(super) fn link(
 ) -> Result<CodeImage, CompileError> {
     let info = &parsed.info;
     let mut sources = Vec::new();
-    let mut image = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
+    let none = vec![None; info.types.len()];
+    let mut image =
+        CodeImage { entries: none.clone(), direct_entries: none, ..CodeImage::default() };
     let mut places: HashMap<Symbol, u32> = HashMap::new();
     let mut function_places: BTreeMap<u32, u32> = BTreeMap::new();
     let text = &mut image.text;
@@ -46,6 +48,7 @@ pub(super) fn link(
             CodeKind::Copy(memory) => drop(places.insert(Symbol::Copy(memory), start)),
             CodeKind::Fill(memory) => drop(places.insert(Symbol::Fill(memory), start)),
             CodeKind::Entry(ty) => image.entries[ty as usize] = Some(start),
+            CodeKind::DirectEntry(ty) => image.direct_entries[ty as usize] = Some(start),
         }
         text.extend(&unit.code);
         if text.len() > TEXT_SIZE_MAX {

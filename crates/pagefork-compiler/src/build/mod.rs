@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use pagefork_layout::code::{CodeImage, CodeKind};
+use pagefork_layout::link::function_import::is_direct;
 use pagefork_layout::slot::SlotLayout;
 
 use self::function::{compile_all, failed};
@@ -99,7 +100,10 @@ fn build(
 
     let imported = parsed.info.imported_functions;
     let functions = imported..parsed.info.functions.len() as u32;
-    let entries = entered_types(&parsed.info).into_iter().map(CodeKind::Entry);
+    let entered = entered_types(&parsed.info);
+    let direct = entered.iter().copied().filter(|ty| is_direct(&parsed.info.types[*ty as usize]));
+    let entries = entered.iter().copied().map(CodeKind::Entry);
+    let entries = entries.chain(direct.map(CodeKind::DirectEntry));
     let mut units: Vec<CodeKind> =
         functions.clone().map(CodeKind::Function).chain(entries).collect();
     if module.is_dual() {

@@ -12,8 +12,8 @@ use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
 
 use crate::translate::{
-    ModuleContext, Scratch, Symbol, Translator, bulk_signature, cross_signature, foreign_signature,
-    ir_type, signature, throw_signature,
+    ModuleContext, Scratch, Symbol, Translator, bulk_signature, cross_signature, direct_signature,
+    foreign_signature, ir_type, signature, throw_signature,
 };
 
 /// The function that stands for the import `index`.
@@ -90,6 +90,26 @@ pub(crate) fn entry(
         }
         let activation = t.link_word(types::I64, link::ACTIVATION);
         t.b.ins().return_(&[activation]);
+    });
+}
+
+/// As [`entry`], for types whose values fit registers: they come after the code, and the result
+/// goes after the activation.
+pub(crate) fn direct_entry(
+    module: ModuleContext<'_>,
+    canonical_type: u32,
+    context: &mut Context,
+    scratch: &mut Scratch,
+) {
+    let ty = &module.info.types[canonical_type as usize];
+    build(module, direct_signature(ty), context, scratch, |t, args| {
+        let callee = t.b.import_signature(signature(ty));
+        let call = t.b.ins().call_indirect(callee, args[0], &args[1..]);
+        t.forget_addresses();
+        let activation = t.link_word(types::I64, link::ACTIVATION);
+        let results: Vec<Value> =
+            [activation].into_iter().chain(t.b.inst_results(call).iter().copied()).collect();
+        t.b.ins().return_(&results);
     });
 }
 

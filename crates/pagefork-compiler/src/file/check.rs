@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use pagefork_layout::code::{CodeImage, CodeKind, LandingSite, descriptor};
+use pagefork_layout::link::function_import::is_direct;
 use pagefork_layout::module::{
     ConstExpr, ConstOp, FuncType, HeapType, Item, ModuleInfo, SegmentMode, ValType,
 };
@@ -245,6 +246,7 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent
     ensure(placed && apart && debug.end == text_size, "the place of its debug information")?;
 
     let mut entries = vec![None; info.types.len()];
+    let mut direct_entries = entries.clone();
     let mut after = 0;
     for range in &code.functions {
         let end = range.start.checked_add(range.size);
@@ -259,6 +261,9 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent
             CodeKind::Entry(ty) => entries
                 .get_mut(ty as usize)
                 .is_some_and(|entry| entry.replace(range.start).is_none()),
+            CodeKind::DirectEntry(ty) => direct_entries
+                .get_mut(ty as usize)
+                .is_some_and(|entry| entry.replace(range.start).is_none()),
             CodeKind::Foreign(ty) | CodeKind::Cross(ty) => (ty as usize) < info.types.len(),
             CodeKind::Copy(memory) | CodeKind::Fill(memory) => {
                 (memory as usize) < info.memories.len()
@@ -267,12 +272,13 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent
         };
         ensure(known, "what a piece of code is")?;
     }
-    ensure(entries == code.entries, "the entries of its functions")?;
-    let needed = entered_types(info);
-    ensure(
-        needed.iter().all(|ty| entries[*ty as usize].is_some()),
-        "the entries of its functions",
-    )?;
+    let listed = entries == code.entries && direct_entries == code.direct_entries;
+    let complete = entered_types(info).into_iter().all(|ty| {
+        let direct = is_direct(&info.types[ty as usize]);
+        let ty = ty as usize;
+        entries[ty].is_some() && direct == direct_entries[ty].is_some()
+    });
+    ensure(listed && complete, "the entries of its functions")?;
 
     let inside = |offset: &u32| *offset <= code.descriptors;
     let traps = code.traps.is_sorted_by_key(|(offset, _)| *offset);

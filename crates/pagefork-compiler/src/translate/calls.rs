@@ -5,13 +5,13 @@ use cranelift_codegen::ir::{AbiParam, Block, BlockArg, InstBuilder, Signature, V
 use cranelift_codegen::isa::CallConv;
 use pagefork_layout::code::descriptor;
 use pagefork_layout::link::{self, Service, activation, function_import};
-use pagefork_layout::module::{FuncType, ValType};
+use pagefork_layout::module::FuncType;
 use pagefork_layout::state::result_cells;
 use pagefork_layout::trap::TrapCode;
 use wasmparser::Operator;
 
 use super::address::AliasClass;
-use super::{Symbol, Translator, ir_type, signature};
+use super::{Symbol, Translator, direct_signature, ir_type, signature};
 
 /// What a call through a reference calls.
 struct Callee {
@@ -107,14 +107,7 @@ impl<'a> Translator<'a> {
 
         self.open_block(direct);
         let record = self.b.ins().iadd_imm_s(imports, i64::from(record));
-        let mut signature = Signature::new(CallConv::SystemV);
-        let values = |list: &[ValType]| {
-            let values = list.iter().map(|ty| AbiParam::new(ir_type(*ty)));
-            [AbiParam::new(types::I64)].into_iter().chain(values).collect()
-        };
-        signature.params = values(&ty.params);
-        signature.returns = values(&ty.results);
-        let signature = self.b.import_signature(signature);
+        let signature = self.b.import_signature(direct_signature(ty));
         let args: Vec<Value> = [record].into_iter().chain(args.iter().copied()).collect();
         let call = self.b.ins().call_indirect(signature, thunk, &args);
         (self.b.inst_results(call)[1..].to_vec(), otherwise)

@@ -498,6 +498,19 @@ pub(crate) fn bulk_signature() -> Signature {
     signature
 }
 
+/// How functions are called whose values fit registers, from the host or at it: an address comes
+/// before the arguments, and another result before the function's.
+pub(crate) fn direct_signature(ty: &FuncType) -> Signature {
+    let values = |list: &[ValType]| {
+        let values = list.iter().map(|ty| AbiParam::new(ir_type(*ty)));
+        [AbiParam::new(types::I64)].into_iter().chain(values).collect()
+    };
+    let mut signature = Signature::new(CallConv::SystemV);
+    signature.params = values(&ty.params);
+    signature.returns = values(&ty.results);
+    signature
+}
+
 /// How a foreign reference is called: the reference, then the arguments.
 pub(crate) fn foreign_signature(ty: &FuncType) -> Signature {
     let mut signature = signature(ty);

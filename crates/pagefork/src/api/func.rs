@@ -1,6 +1,7 @@
 //! Functions as embedders make and call them, and what host functions know of their caller.
 
 use pagefork_layout::module::FuncType;
+use pagefork_layout::reference::HOST_ORDINAL;
 
 use crate::api::host_func::IntoFunc;
 use crate::api::instance::{Extern, Instance};
@@ -11,7 +12,6 @@ use crate::base::error::{Result, UsageError};
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome};
 use crate::store::group::StoreGroup;
-use crate::store::handle::CallTarget;
 use crate::store::handle::Func;
 use crate::store::handle::cells;
 use crate::store::handle::read_results;
@@ -83,44 +83,67 @@ impl Func {
         results: &mut [Val],
     ) -> Result<()> {
         let mut store = store.as_context_mut();
-        let inner = &store.0.inner;
+        let store = store.as_ptr();
+        // SAFETY: the store is borrowed.
+        let inner = unsafe { &mut *store };
         inner.check(self.store, "function")?;
-        let (ty, _) = inner.function_type(self.definition);
-        check_count("parameters", ty.params.len(), params.len())?;
-        check_count("results", ty.results.len(), results.len())?;
-        for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
-            param.check_type(inner, *ty, || format!("parameter {i}"))?;
+        if self.definition.ordinal() == HOST_ORDINAL {
+            // SAFETY: the store is borrowed, and the function is of the store.
+            return unsafe { self.call_host(store, params, results) };
         }
-        match self.entry(inner) {
-            CallTarget::Guest(target) => {
-                let cells = cells(&target);
-                // SAFETY: the link zone has cells for each function with an entry stub; the
-                // parameters are as many as the type has.
-                unsafe { write_values(inner, params, cells, target.ordinal)? };
-                // SAFETY: the target is this store's, and its arguments, checked
-                // above, are in its cells.
-                match unsafe { enter::call(store.as_ptr(), &target)? } {
-                    CallOutcome::Finished => {}
-                    CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
-                }
-                // SAFETY: the function has finished, so its results are in its cells.
-                unsafe {
-                    read_results(&store.0.inner, self.definition, results, cells, target.ordinal);
-                }
+        let called = inner.called(self.definition);
+        let target = &called.target;
+        // SAFETY: nothing but guests and host functions come between, and no instance goes as
+        // long as they run.
+        let ty = unsafe { called.ty() };
+        check_values(inner, ty, params, results)?;
+        let cells = cells(target);
+        // SAFETY: the link zone has cells for each function with an entry stub, and the
+        // values are as many as the type has. The store is borrowed, and the target is its
+        // own, with its arguments, just checked, in its cells; where it has finished, its
+        // results are there.
+        unsafe {
+            write_values(inner, params, cells, target.ordinal)?;
+            match enter::call(store, target)? {
+                CallOutcome::Finished => {}
+                CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
             }
-            CallTarget::Host(index) => {
-                let mut buffer = vec![Cell::default(); ty.params.len().max(ty.results.len())];
-                let cells = buffer.as_mut_ptr();
-                // SAFETY: the buffer has a cell for each parameter.
-                unsafe { write_values(inner, params, cells, 0)? };
-                let function = inner.host_function_ptr(index);
-                let _deadline = store.0.inner.begin_host_call()?;
-                // SAFETY: the function is in the store's list; the cells are as
-                // many as it needs and hold arguments of its type.
-                unsafe { ((*function).call)(store.as_ptr(), cells, 0)? };
-                // SAFETY: the function has returned, so its results are in the buffer.
-                unsafe { read_results(&store.0.inner, self.definition, results, cells, 0) };
-            }
+            read_results(&*store, ty, results, cells, target.ordinal);
+        }
+        Ok(())
+    }
+
+    /// Calls a function of the host.
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller, the pointer with the provenance of the whole, and
+    /// the function is a host function of it.
+    unsafe fn call_host(
+        &self,
+        store: *mut StoreGroup,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<()> {
+        const FEW: usize = 16;
+        let index = self.definition.index().expect("a definition is not null");
+        // SAFETY: by this function's contract the store is borrowed, and the function, which
+        // stays in the store's list, is of it; the buffer has a cell for each value, and once
+        // it has returned its results are there.
+        unsafe {
+            let function = &*(*store).host_function_ptr(index);
+            check_values(&*store, &function.ty, params, results)?;
+            let (mut few, mut many) = ([Cell::default(); FEW], Vec::new());
+            let cells = match params.len().max(results.len()) {
+                ..=FEW => few.as_mut_ptr(),
+                count => {
+                    many.resize(count, Cell::default());
+                    many.as_mut_ptr()
+                }
+            };
+            write_values(&*store, params, cells, 0)?;
+            let _deadline = (*store).begin_host_call()?;
+            (function.call)(store, cells, 0)?;
+            read_results(&*store, &function.ty, results, cells, 0);
         }
         Ok(())
     }
@@ -150,6 +173,19 @@ impl Func {
     }
 }
 
+/// # Errors
+/// If the values are not what a function of this type takes.
+#[inline]
+fn check_values(store: &StoreGroup, ty: &FuncType, params: &[Val], results: &[Val]) -> Result<()> {
+    check_count("parameters", ty.params.len(), params.len())?;
+    check_count("results", ty.results.len(), results.len())?;
+    for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
+        param.check_type(store, *ty, || format!("parameter {i}"))?;
+    }
+    Ok(())
+}
+
+#[inline]
 fn check_count(what: &'static str, expected: usize, found: usize) -> Result<()> {
     match expected == found {
         true => Ok(()),

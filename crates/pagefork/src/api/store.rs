@@ -302,7 +302,7 @@ impl<T> Store<T> {
             inner.check_interruptible()?;
         }
         inner.timeout = timeout;
-        inner.update_attention();
+        inner.update_due();
         Ok(())
     }
 

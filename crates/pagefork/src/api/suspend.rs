@@ -119,12 +119,12 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Call
         return Err(UsageError::Nested.into());
     }
     let suspended = inner.suspended.take().ok_or(UsageError::NotSuspended)?;
-    inner.update_attention();
+    inner.update_due();
     let deadline = match inner.begin_outermost() {
         Ok(deadline) => deadline,
         Err(error) => {
             inner.suspended = Some(suspended);
-            inner.update_attention();
+            inner.update_due();
             return Err(error);
         }
     };
@@ -152,7 +152,7 @@ pub fn abandon(mut store: impl AsContextMut) {
     let inner = &mut store.as_context_mut().0.inner;
     inner.note_writer();
     if let Some(suspended) = inner.suspended.take() {
-        inner.update_attention();
+        inner.update_due();
         let instance = inner.instance(suspended.ordinal);
         let size = instance.module.layout().state_parts.save_size;
         // SAFETY: the save area is in the state zone.
@@ -433,7 +433,7 @@ pub fn copy_to<T: 'static>(
     target.limits = source.limits;
     target.usage = source.usage;
     target.suspended = source.suspended.clone();
-    target.update_attention();
+    target.update_due();
     if let Some(suspended) = &source.suspended {
         copy_stack(source, target, suspended, &words);
     }
@@ -508,12 +508,12 @@ unsafe fn progress(
         }
         CallOutcome::Finished => {
             let target = inner.target(function);
-            let count = inner.function_type(function).0.results.len();
-            let mut results = vec![Val::I32(0); count];
+            let ty = inner.function_type(function).0;
+            let mut results = vec![Val::I32(0); ty.results.len()];
             // SAFETY: the function has finished, so its results are in its cells.
             unsafe {
                 let cells = cells(&target);
-                read_results(inner, function, &mut results, cells, target.ordinal);
+                read_results(inner, ty, &mut results, cells, target.ordinal);
             }
             Ok(CallProgress::Finished(results))
         }

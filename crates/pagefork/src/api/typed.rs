@@ -3,13 +3,14 @@
 use std::marker::PhantomData;
 
 use pagefork_layout::exception::ExceptionRef;
+use pagefork_layout::link::function_import::are_direct;
 use pagefork_layout::module::ValType;
 use pagefork_layout::reference::FuncRef;
 
 use crate::api::store::AsContextMut;
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
-use crate::run::enter::{self, CallOutcome};
+use crate::run::enter::{self, CallOutcome, Registers};
 use crate::store::exception::ExnRef;
 use crate::store::group::{StoreGroup, StoreId};
 use crate::store::handle::cells;
@@ -62,34 +63,73 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
     ///
     /// # Panics
     /// If a host function panics, with its payload.
-    #[inline]
+    // A third of what a call costs would be to save registers once more around it.
+    #[inline(always)]
     pub fn call(&self, mut store: impl AsContextMut, params: Params) -> Result<Results> {
         let mut store = store.as_context_mut();
-        store.0.inner.check(self.store, "function")?;
         let store = store.as_ptr();
-        match &self.entry {
-            // SAFETY: the store is borrowed; the entry is its own and of this
-            // type, so the cells are enough and hold what the type says.
-            CallTarget::Guest(target) => unsafe {
-                let cells = cells(target);
-                params.write(cells, CellOwner::of_ordinal(&*store, target.ordinal))?;
-                match enter::call(store, target)? {
-                    CallOutcome::Finished => {}
-                    CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
+        // SAFETY: the store is borrowed.
+        if let CallTarget::Guest(target) = &self.entry
+            && unsafe { (*store).id == self.store && enter::is_outermost(store) }
+        {
+            // SAFETY: the entry is the store's own and of this type, so registers or cells are
+            // enough and hold what the type says; nothing has happened since the check.
+            return unsafe {
+                if const { are_direct(Params::TYPES, Results::TYPES) } {
+                    let (entry, mut registers) = (target.direct_entry, Registers::default());
+                    params.put(&mut registers);
+                    let result = match const { has_floats(Params::TYPES) } {
+                        true => enter::call_outermost::<true>(store, target, entry, registers),
+                        false => enter::call_outermost::<false>(store, target, entry, registers),
+                    };
+                    result.map(|(int, float)| {
+                        Results::from_register(Results::Register::take(int, float))
+                    })
+                } else {
+                    let cells = cells(target);
+                    params.write(cells, CellOwner::of_ordinal(&*store, target.ordinal))?;
+                    let none = Registers::default();
+                    enter::call_outermost::<false>(store, target, target.entry, none).map(|_| {
+                        Results::read(cells, CellOwner::of_ordinal(&*store, target.ordinal))
+                    })
                 }
-                Ok(Results::read(cells, CellOwner::of_ordinal(&*store, target.ordinal)))
-            },
-            // SAFETY: the store is borrowed; the function is in its list and of this type, and
-            // no list of values is longer than the buffer.
-            CallTarget::Host(index) => unsafe {
-                let mut buffer = [Cell::default(); VALUES_MAX];
-                let cells = buffer.as_mut_ptr();
-                params.write(cells, CellOwner::of_ordinal(&*store, 0))?;
-                let function = (*store).host_function_ptr(*index);
-                let _deadline = (*store).begin_host_call()?;
-                ((*function).call)(store, cells, 0)?;
-                Ok(Results::read(cells, CellOwner::of_ordinal(&*store, 0)))
-            },
+            };
+        }
+        // SAFETY: the store is borrowed.
+        unsafe { self.call_otherwise(store, params) }
+    }
+
+    /// Calls a function of the host, or one in a store that needs more than to be entered.
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller, the pointer with the provenance of the whole.
+    #[inline(never)]
+    unsafe fn call_otherwise(&self, store: *mut StoreGroup, params: Params) -> Result<Results> {
+        // SAFETY: by this function's contract the store is borrowed; the entry is its own and
+        // of this type, so the cells are enough and hold what the type says. The host function
+        // is in its list, and no list of values is longer than the buffer.
+        unsafe {
+            (*store).check(self.store, "function")?;
+            match &self.entry {
+                CallTarget::Guest(target) => {
+                    let cells = cells(target);
+                    params.write(cells, CellOwner::of_ordinal(&*store, target.ordinal))?;
+                    match enter::call(store, target)? {
+                        CallOutcome::Finished => {}
+                        CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
+                    }
+                    Ok(Results::read(cells, CellOwner::of_ordinal(&*store, target.ordinal)))
+                }
+                CallTarget::Host(index) => {
+                    let mut buffer = [Cell::default(); VALUES_MAX];
+                    let cells = buffer.as_mut_ptr();
+                    params.write(cells, CellOwner::of_ordinal(&*store, 0))?;
+                    let function = (*store).host_function_ptr(*index);
+                    let _deadline = (*store).begin_host_call()?;
+                    ((*function).call)(store, cells, 0)?;
+                    Ok(Results::read(cells, CellOwner::of_ordinal(&*store, 0)))
+                }
+            }
         }
     }
 }
@@ -119,9 +159,9 @@ pub unsafe trait WasmTy: Copy + 'static {
     #[doc(hidden)]
     const TYPE: ValType;
 
-    /// What it is in a register of a direct call; `()` if it cannot be.
+    /// What it is in a register; `()` if it cannot be.
     #[doc(hidden)]
-    type Register: Copy + Default;
+    type Register: Register;
 
     #[doc(hidden)]
     fn from_register(register: Self::Register) -> Self;
@@ -152,12 +192,20 @@ pub unsafe trait WasmValues: Copy + 'static {
     #[doc(hidden)]
     const TYPES: &'static [ValType];
 
-    /// What the only value is in a register of a direct call.
+    /// What a list of one value is in a register; `()` for other lists.
     #[doc(hidden)]
-    type Register: Copy + Default;
+    type Register: Register;
+
+    /// To be called for lists of one value or none.
+    #[doc(hidden)]
+    fn from_register(register: Self::Register) -> Self;
 
     #[doc(hidden)]
     fn into_register(self) -> Self::Register;
+
+    /// Puts the values into registers, as long as there are any left.
+    #[doc(hidden)]
+    fn put(self, registers: &mut Registers);
 
     /// # Safety
     /// There is a cell for each of `TYPES` that can be written.
@@ -245,6 +293,63 @@ wasm_ty! {
     u64, I64, value => value, low => low;
     f32, F32, value => u64::from(value.to_bits()), low => f32::from_bits(low as u32);
     f64, F64, value => value.to_bits(), low => f64::from_bits(low);
+}
+
+/// What registers hold.
+#[doc(hidden)]
+pub trait Register: Copy + Default {
+    /// Puts it into the next register of its kind, if there is one.
+    fn put(self, registers: &mut Registers);
+
+    /// Takes it from the register of its kind.
+    fn take(int: u64, float: f64) -> Self;
+}
+
+impl Register for () {
+    #[inline]
+    fn put(self, _: &mut Registers) {}
+
+    #[inline]
+    fn take(_: u64, _: f64) {}
+}
+
+macro_rules! register {
+    ($($ty:ty: $put:ident, $value:ident => $to:expr, ($int:ident, $float:ident) => $from:expr;)*) => {$(
+        impl Register for $ty {
+            #[inline(always)]
+            fn put(self, registers: &mut Registers) {
+                let $value = self;
+                registers.$put($to);
+            }
+
+            #[inline(always)]
+            fn take($int: u64, $float: f64) -> Self {
+                $from
+            }
+        }
+    )*};
+}
+
+register! {
+    i32: put_int, value => u64::from(value as u32), (int, _float) => int as i32;
+    u32: put_int, value => u64::from(value), (int, _float) => int as u32;
+    i64: put_int, value => value as u64, (int, _float) => int as i64;
+    u64: put_int, value => value, (int, _float) => int;
+    f32: put_float, value => f64::from_bits(u64::from(value.to_bits())),
+        (_int, float) => f32::from_bits(float.to_bits() as u32);
+    f64: put_float, value => value, (_int, float) => float;
+}
+
+/// Whether one of the types is a float.
+const fn has_floats(types: &[ValType]) -> bool {
+    let mut i = 0;
+    while i < types.len() {
+        if matches!(types[i], ValType::F32 | ValType::F64) {
+            return true;
+        }
+        i += 1;
+    }
+    false
 }
 
 macro_rules! no_register {
@@ -354,8 +459,18 @@ unsafe impl<A: WasmTy> WasmValues for A {
     type Register = A::Register;
 
     #[inline]
+    fn from_register(register: A::Register) -> Self {
+        WasmTy::from_register(register)
+    }
+
+    #[inline]
     fn into_register(self) -> A::Register {
         WasmTy::into_register(self)
+    }
+
+    #[inline]
+    fn put(self, registers: &mut Registers) {
+        WasmTy::into_register(self).put(registers);
     }
 
     #[inline]
@@ -372,18 +487,28 @@ unsafe impl<A: WasmTy> WasmValues for A {
 }
 
 macro_rules! wasm_values {
+    (@register) => {
+        type Register = ();
+
+        fn from_register((): ()) {}
+
+        fn into_register(self) {}
+    };
     (@register $value:ident) => {
         type Register = $value::Register;
 
         #[inline]
+        fn from_register(register: Self::Register) -> Self {
+            ($value::from_register(register),)
+        }
+
+        #[inline]
         fn into_register(self) -> Self::Register {
-            self.0.into_register()
+            WasmTy::into_register(self.0)
         }
     };
     (@register $($value:ident)*) => {
-        type Register = ();
-
-        fn into_register(self) {}
+        no_register!();
     };
     ($($value:ident)*) => {
         // SAFETY: a cell for each value, in order.
@@ -394,6 +519,12 @@ macro_rules! wasm_values {
             const TYPES: &'static [ValType] = &[$($value::TYPE),*];
 
             wasm_values!(@register $($value)*);
+
+            #[inline]
+            fn put(self, registers: &mut Registers) {
+                let ($($value,)*) = self;
+                $(WasmTy::into_register($value).put(registers);)*
+            }
 
             #[inline]
             unsafe fn write(self, cells: *mut Cell, owner: CellOwner<'_>) -> Result<()> {

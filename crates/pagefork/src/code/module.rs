@@ -259,7 +259,9 @@ impl Module {
         limits.stack_size = 0;
         let layout =
             SlotLayout::new(&info, &limits).map_err(pagefork_compiler::CompileError::from)?;
-        let code = CodeImage { entries: vec![None; info.types.len()], ..CodeImage::default() };
+        let none = vec![None; info.types.len()];
+        let code =
+            CodeImage { entries: none.clone(), direct_entries: none, ..CodeImage::default() };
         let module = CompiledModule { info, layout, code };
         let (info, mut uses) = (&module.info, engine.type_uses());
         let types = info.types.iter().map(|ty| (uses.add(ty), ty.clone())).collect();

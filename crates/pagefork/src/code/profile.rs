@@ -129,6 +129,7 @@ fn pieces<'a>(
                 }
             }
             CodeKind::Entry(ty) => format!("entry {}", info.types[ty as usize]),
+            CodeKind::DirectEntry(ty) => format!("direct entry {}", info.types[ty as usize]),
             CodeKind::Foreign(ty) => format!("foreign call {}", info.types[ty as usize]),
             CodeKind::Cross(ty) => format!("cross-instance call {}", info.types[ty as usize]),
             CodeKind::Throw => "throw".to_owned(),

@@ -31,7 +31,7 @@ impl StoreGroup {
         self.usage = instantiate::own_usage(self.instances[0].module.info());
         self.timeout = None;
         self.activation.fuel = 0;
-        self.update_attention();
+        self.update_due();
         if renewed {
             self.list_interrupt_words();
         }
@@ -74,7 +74,7 @@ impl StoreGroup {
         self.suspended = None;
         self.resets += 1;
         self.activation.forget_run();
-        self.update_attention();
+        self.update_due();
     }
 
     /// Handles for interrupts that still exist must not reach the next

@@ -41,9 +41,6 @@ pub(crate) struct Activation {
     // The contract with compiled code ends here.
     /// The store, with the provenance of the outermost entry.
     pub(crate) store: *mut StoreGroup,
-    /// Whether the next outermost entry must look at more than addresses: a
-    /// timeout is set, or the store is suspended, or closed.
-    pub(crate) attention: bool,
     /// Ordinal of the instance in whose slot the stack in use lies.
     pub(crate) stack_owner: u32,
     /// Set while the list of instances changes, so that the signal handler
@@ -60,8 +57,7 @@ pub(crate) struct Activation {
     pub(crate) suspendable: bool,
     /// Where the guest goes on that catches an exception.
     pub(crate) landing: Landing,
-    /// What is due when a host function returns: bits of the store's
-    /// [`Interrupts`](crate::store::interrupt::Interrupts).
+    /// What is due: bits of the store's [`Interrupts`](crate::store::interrupt::Interrupts).
     pub(crate) due: *const AtomicU32,
     /// What a direct host call that does not just go on needs besides its verdict: the save
     /// area, or the landing.
@@ -113,7 +109,6 @@ impl Activation {
             memory_move: thunks.memory_move,
             memory_set: thunks.memory_set,
             store: ptr::null_mut(),
-            attention: false,
             stack_owner: 0,
             changing: AtomicBool::new(false),
             parked: None,

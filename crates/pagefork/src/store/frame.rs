@@ -79,7 +79,7 @@ impl Thunks {
 }
 
 /// A function to enter: addresses that are valid as long as the store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Target {
     pub(crate) base: usize,
     pub(crate) ordinal: u32,
@@ -88,6 +88,8 @@ pub(crate) struct Target {
     pub(crate) cells: usize,
     /// The entry stub of the function's type.
     pub(crate) entry: usize,
+    /// The entry stub for values in registers, 0 if its type has none.
+    pub(crate) direct_entry: usize,
     /// The function's code.
     pub(crate) code: usize,
 }

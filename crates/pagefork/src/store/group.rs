@@ -31,6 +31,7 @@ use crate::code::pool::Home;
 use crate::code::types::TypeId;
 use crate::store::activation::Activation;
 use crate::store::frame::{DirectThunks, Target, Thunks};
+use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{Deadline, Due, InterruptHandle, Interrupts};
 use crate::store::limiter::AskLimiter;
@@ -86,6 +87,7 @@ pub(crate) struct StoreGroup {
     pub(crate) suspended: Option<Suspended>,
     /// The store that it was copied from, if it was.
     pub(crate) copied: Option<Copied>,
+    pub(crate) called: CalledFunctions,
     /// A buffer for the values of untyped host functions, kept between calls.
     pub(crate) values: Vec<Val>,
     /// Where the store is parked when it is dropped.
@@ -104,7 +106,8 @@ pub(crate) struct StoreGroup {
 // on every thread; host functions and host values are `Send` and `Sync`.
 unsafe impl Send for StoreGroup {}
 
-// SAFETY: of the fields only the activation is not `Sync` by itself. What is read of it
+// SAFETY: of the fields only the activation and the functions that were called are not `Sync` by
+// themselves. The latter are read through `&mut` alone. What is read of the activation
 // through `&StoreGroup` are plain words, which are written only through `&mut StoreGroup`
 // or while a guest runs, when its entry holds the `&mut`; what is parked in it, which may
 // not be `Sync`, is taken through `&mut` alone. The pages of slots are written through `&mut`
@@ -245,6 +248,7 @@ impl StoreGroup {
             timeout: None,
             suspended: None,
             copied: None,
+            called: CalledFunctions::default(),
             values: Vec::new(),
             home: None,
             owner: None,
@@ -376,6 +380,7 @@ impl StoreGroup {
         // The handler runs on this thread, if at all.
         compiler_fence(Ordering::SeqCst);
         change(self);
+        self.called.clear();
         self.activation.bases = self.bases.as_ptr();
         compiler_fence(Ordering::SeqCst);
         self.activation.changing.store(false, Ordering::Relaxed);
@@ -479,6 +484,7 @@ impl StoreGroup {
             let records = self.instances[index].function_imports.iter_mut();
             records.zip(thunks).for_each(|(record, thunk)| record.thunk = thunk);
         }
+        self.update_due();
     }
 
     /// Where an indirect call across instances finds what it must call.
@@ -547,6 +553,7 @@ impl StoreGroup {
             stack_top: instance.slot.stack_top().expose_provenance(),
             cells: instance.word(instance.module.layout().cell(0)).expose_provenance(),
             entry: start + entry as usize,
+            direct_entry: code.direct_entries[ty as usize].map_or(0, |at| start + at as usize),
             code: instance.module.function_code(index),
         }
     }
@@ -606,9 +613,14 @@ impl StoreGroup {
         }
     }
 
-    pub(crate) fn update_attention(&mut self) {
-        self.activation.attention =
-            self.timeout.is_some() || self.suspended.is_some() || self.broken.is_some();
+    /// Says whether the next outermost entry has more to do than to enter: the store has a
+    /// timeout, is suspended or broken, or its guests must find registers cleared.
+    pub(crate) fn update_due(&mut self) {
+        let prepares = self.timeout.is_some()
+            || self.suspended.is_some()
+            || self.broken.is_some()
+            || self.clears_registers;
+        self.interrupts.set_due(Due::Preparation, prepares);
     }
 
     /// Counts a point at which the guest could be suspended; whether it is to be.
@@ -638,7 +650,7 @@ impl StoreGroup {
         // SAFETY: by this function's contract `base` is that of an instance of this store.
         let ordinal = unsafe { self.ordinal_of(base) };
         self.suspended = Some(Suspended::new(ordinal, self.activation.stack_owner, kind));
-        self.update_attention();
+        self.update_due();
         let instance = self.instance(ordinal);
         instance.at(instance.module.layout().state_parts.save_area.into())
     }
@@ -746,7 +758,7 @@ impl StoreGroup {
             _ => (),
         }
         self.interrupts.set_due(Due::Broken, self.broken.is_some());
-        self.update_attention();
+        self.update_due();
     }
 }
 

@@ -63,6 +63,63 @@ pub(crate) enum CallTarget {
     Host(u32),
 }
 
+/// Guest functions that were called untyped, so that the next call looks nothing up: a few of
+/// them, each at a place that follows from its index.
+#[derive(Default)]
+pub(crate) struct CalledFunctions([CalledFunction; 4]);
+
+/// A guest function with what calls of it need.
+#[derive(Clone, Copy)]
+pub(crate) struct CalledFunction {
+    function: FuncRef,
+    pub(crate) target: Target,
+    /// Part of the module of the function's instance.
+    ty: *const FuncType,
+}
+
+impl Default for CalledFunction {
+    fn default() -> Self {
+        Self { function: FuncRef::NULL, target: Target::default(), ty: std::ptr::null() }
+    }
+}
+
+impl CalledFunctions {
+    /// Forgets all functions: to be called when instances go.
+    pub(crate) fn clear(&mut self) {
+        self.0.iter_mut().for_each(|called| called.function = FuncRef::NULL);
+    }
+}
+
+impl CalledFunction {
+    /// The function's type.
+    ///
+    /// # Safety
+    /// The store has had its instances ever since this was [looked up](StoreGroup::called).
+    pub(crate) unsafe fn ty<'a>(&self) -> &'a FuncType {
+        // SAFETY: by this function's contract the instance is there, and with it its module.
+        unsafe { &*self.ty }
+    }
+}
+
+impl StoreGroup {
+    /// What calls of a guest's function need.
+    #[inline]
+    pub(crate) fn called(&mut self, function: FuncRef) -> CalledFunction {
+        let CalledFunctions(known) = &self.called;
+        let known = known[function.0 as usize % known.len()];
+        if known.function == function { known } else { self.look_up_called(function) }
+    }
+
+    #[cold]
+    fn look_up_called(&mut self, function: FuncRef) -> CalledFunction {
+        let (target, ty) = (self.target(function), &raw const *self.function_type(function).0);
+        let CalledFunctions(known) = &mut self.called;
+        let place = function.0 as usize % known.len();
+        known[place] = CalledFunction { function, target, ty };
+        known[place]
+    }
+}
+
 /// Where the arguments and results of an entry are.
 pub(crate) fn cells(target: &Target) -> *mut Cell {
     std::ptr::with_exposed_provenance_mut(target.cells)
@@ -85,16 +142,15 @@ pub(crate) unsafe fn write_values(
 }
 
 /// # Safety
-/// `cells` has a cell for each result of `function`, with a value of its type, in a place
-/// that belongs to `owner`.
+/// `cells` has a cell for each result of a function of type `ty`, with a value of its type, in a
+/// place that belongs to `owner`.
 pub(crate) unsafe fn read_results(
     store: &StoreGroup,
-    function: FuncRef,
+    ty: &FuncType,
     results: &mut [Val],
     cells: *mut Cell,
     owner: u32,
 ) {
-    let (ty, _) = store.function_type(function);
     for (i, (result, ty)) in results.iter_mut().zip(&ty.results).enumerate() {
         // SAFETY: by this function's contract there is a cell for each result of the type.
         let cell = unsafe { cells.add(i).read() };

@@ -113,13 +113,13 @@ impl<'a> Interruption<'a> {
 /// The interrupt words of a store's slots, and whether an interrupt is wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
-    /// What is to be looked at when a host function returns, as bits: what entries and
-    /// such returns test without taking the lock. 0: the guest goes on.
+    /// What is to be looked at, as bits: what entries and returns of host functions test
+    /// without taking the lock.
     due: AtomicU32,
     state: Mutex<InterruptState>,
 }
 
-/// Why a guest may not just go on when a host function returns: a bit of
+/// Why a guest may not just be entered, or go on when a host function returns: a bit of
 /// [`Interrupts::due`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Due {
@@ -129,6 +129,14 @@ pub(crate) enum Due {
     Suspension = 2,
     /// The store is broken.
     Broken = 4,
+    /// An outermost entry has more to do than to enter.
+    Preparation = 8,
+}
+
+impl Due {
+    /// The bits that matter where a host function returns.
+    pub(crate) const AFTER_HOST_CALLS: u32 =
+        Self::Interrupt as u32 | Self::Suspension as u32 | Self::Broken as u32;
 }
 
 #[derive(Debug, Default)]
@@ -179,10 +187,12 @@ impl Interrupts {
     }
 
     pub(crate) fn set_due(&self, what: Due, is_due: bool) {
-        match is_due {
-            true => self.due.fetch_or(what as u32, Ordering::Relaxed),
-            false => self.due.fetch_and(!(what as u32), Ordering::Relaxed),
-        };
+        let bit = what as u32;
+        match (is_due, self.due.load(Ordering::Relaxed) & bit != 0) {
+            (true, false) => drop(self.due.fetch_or(bit, Ordering::Relaxed)),
+            (false, true) => drop(self.due.fetch_and(!bit, Ordering::Relaxed)),
+            _ => (),
+        }
     }
 
     /// Forgets a request that came too late for the call that it was meant for.

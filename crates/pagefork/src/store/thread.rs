@@ -64,6 +64,14 @@ pub(crate) fn check_stack() -> Result<(), Error> {
     check_stack_slowly(stack_pointer)
 }
 
+/// Whether this is the thread `number` and could enter a guest without further ado.
+#[inline]
+pub(crate) fn is_ready(number: u64) -> bool {
+    let marker = 0u8;
+    let stack_pointer = &raw const marker as usize;
+    THREAD.with(|thread| stack_pointer > thread.stack_limit.get() && number == thread.number.get())
+}
+
 #[cold]
 fn check_stack_slowly(stack_pointer: usize) -> Result<(), Error> {
     if THREAD.with(|thread| thread.stack_limit.get() == usize::MAX) {

@@ -9,15 +9,16 @@
 
 mod x86_64;
 
+use std::arch::asm;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::{ptr, slice};
 
-use pagefork_layout::link::Service;
+use pagefork_layout::link::{Service, function_import};
 use pagefork_layout::state::save::{self, Suspension};
 
 use crate::base::cell::Cell;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, UsageError};
 use crate::base::frames::WasmBacktrace;
 use crate::base::trap::{Trap, TrapCode};
 use crate::run::services::Stop;
@@ -26,6 +27,7 @@ use crate::run::{services, throw};
 use crate::store::activation::{Activation, LeaveReason};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::group::StoreGroup;
+use crate::store::interrupt::Due;
 use crate::store::thread;
 
 /// What host code answers the thunk that called it.
@@ -57,6 +59,7 @@ unsafe extern "C" {
         save_area: usize,
         result: u64,
     ) -> u32;
+    fn pagefork_enter_outermost();
     fn pagefork_direct_none();
     fn pagefork_direct_int();
     fn pagefork_direct_float();
@@ -116,12 +119,152 @@ pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Cal
     // SAFETY: by the first clause of this function the store is borrowed for us; the borrows
     // made here end before the guest is entered.
     unsafe {
+        if is_outermost(store) {
+            let call = call_outermost::<false>;
+            return call(store, target, target.entry, Registers::default())
+                .map(|_| CallOutcome::Finished);
+        }
         // First of all: the arguments are written already.
         (*store).note_writer();
         thread::check_stack()?;
-        let attention = (*store).activation.attention || (*store).interrupts.is_noted();
-        let _deadline = if attention { (*store).prepare_entry()? } else { None };
+        let _deadline = (*store).prepare_entry()?;
         enter(store, target)
+    }
+}
+
+/// Arguments in registers: the others are 0.
+#[doc(hidden)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Registers {
+    ints: [u64; function_import::INTS_MAX],
+    floats: [f64; function_import::FLOATS_MAX],
+    int_count: usize,
+    float_count: usize,
+}
+
+impl Registers {
+    /// Adds an integer, if there is a register left.
+    #[inline(always)]
+    pub fn put_int(&mut self, value: u64) {
+        if let Some(register) = self.ints.get_mut(self.int_count) {
+            *register = value;
+        }
+        self.int_count += 1;
+    }
+
+    /// Adds a float, if there is a register left.
+    #[inline(always)]
+    pub fn put_float(&mut self, value: f64) {
+        if let Some(register) = self.floats.get_mut(self.float_count) {
+            *register = value;
+        }
+        self.float_count += 1;
+    }
+}
+
+/// Whether a guest of the store is entered by [`call_outermost`].
+///
+/// # Safety
+/// The store is valid.
+#[inline]
+pub(crate) unsafe fn is_outermost(store: *const StoreGroup) -> bool {
+    // SAFETY: by this function's contract the store is valid.
+    unsafe {
+        let activation = &(*store).activation;
+        thread::is_ready(activation.writer)
+            && !activation.is_active()
+            && (*activation.due).load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Calls a guest function with no guest around it: as [`call`], where [`is_outermost`]
+/// says so. `entry` is one of its two entry stubs. Returns a result in registers: as an
+/// integer and as a float.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Panics
+/// As [`call`].
+///
+/// # Safety
+/// As [`call`]; [`is_outermost`] has just said yes; and the arguments are where `entry` wants
+/// them: in cells, or in `registers`, of which floats are looked at only with `FLOATS`.
+#[inline(always)]
+pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
+    store: *mut StoreGroup,
+    target: &Target,
+    entry: usize,
+    registers: Registers,
+) -> Result<(u64, f64), Error> {
+    let Registers { ints, floats, .. } = registers;
+    let (outcome, int, float): (u64, u64, f64);
+    // SAFETY: by the contract of `call` the store is borrowed for us, and the guest's stack is
+    // unused, as no guest is entered.
+    let activation = unsafe { &raw mut (*store).activation };
+    // SAFETY: as above; the assembly enters the function's entry stub and changes the registers
+    // that a call changes, and r12 to r15.
+    unsafe {
+        (*activation).store = store;
+        (*activation).stack_top = target.stack_top;
+        (*activation).stack_owner = target.ordinal;
+        let outer = thread::set_current(activation);
+        macro_rules! enter {
+            ($($floats:tt)*) => {
+                asm!(
+                    "call {enter}",
+                    enter = sym pagefork_enter_outermost,
+                    inlateout("rax") activation => outcome,
+                    in("rdi") target.code,
+                    in("r10") entry,
+                    in("r11") target.stack_top,
+                    in("rsi") ints[0],
+                    inlateout("rdx") ints[1] => int,
+                    in("rcx") ints[2],
+                    in("r8") ints[3],
+                    in("r9") ints[4],
+                    lateout("r12") _,
+                    lateout("r13") _,
+                    lateout("r14") _,
+                    inlateout("r15") target.base => _,
+                    $($floats)*
+                    clobber_abi("sysv64"),
+                )
+            };
+        }
+        match FLOATS {
+            true => enter!(
+                inlateout("xmm0") floats[0] => float,
+                in("xmm1") floats[1],
+                in("xmm2") floats[2],
+                in("xmm3") floats[3],
+                in("xmm4") floats[4],
+                in("xmm5") floats[5],
+                in("xmm6") floats[6],
+                in("xmm7") floats[7],
+            ),
+            false => enter!(lateout("xmm0") float,),
+        }
+        thread::set_current(outer);
+    }
+    match outcome as u32 {
+        FINISHED => Ok((int, float)),
+        // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
+        outcome => Err(unsafe { left_unfinished(activation, outcome) }),
+    }
+}
+
+/// Why a guest did not finish.
+///
+/// # Safety
+/// The activation's store is borrowed by the caller.
+#[cold]
+#[inline(never)]
+unsafe fn left_unfinished(activation: *mut Activation, outcome: u32) -> Error {
+    // SAFETY: by this function's contract, which is that of `left`.
+    match unsafe { left(activation, outcome) } {
+        Err(error) => error,
+        Ok(_) => UsageError::Suspended.into(),
     }
 }
 
@@ -312,7 +455,7 @@ unsafe extern "C" fn on_host_call(
 #[inline]
 pub(crate) unsafe fn goes_on(activation: *const Activation) -> bool {
     // SAFETY: by this function's contract the store is valid, and with it its interrupts.
-    unsafe { (*(*activation).due).load(Ordering::Relaxed) == 0 }
+    unsafe { (*(*activation).due).load(Ordering::Relaxed) & Due::AFTER_HOST_CALLS == 0 }
 }
 
 /// What becomes of the guest after a direct host call: the verdict for the thunk.

@@ -293,6 +293,57 @@ global_asm!(
     ".cfi_endproc",
     ".size pagefork_enter, . - pagefork_enter",
 
+    // -- enter_outermost ---------------------------------------------------
+    // As `enter`, for a call with no guest around it, of a store whose guests find things of
+    // the host in scratch registers.
+    //   rax  the activation          rdi  what the entry stub calls
+    //   r10  the entry stub          r11  guest stack pointer, aligned to 16
+    //   r15  base of the instance    and arguments, if the stub takes them
+    // Returns how the guest was left in eax, and a result in rdx or xmm0. Does not preserve
+    // r12 to r15.
+    ".globl pagefork_enter_outermost",
+    ".hidden pagefork_enter_outermost",
+    ".type pagefork_enter_outermost,@function",
+    ".p2align 4",
+    "pagefork_enter_outermost:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "push rbx",
+    ".cfi_def_cfa_offset 24",
+    ".cfi_offset rbx, -24",
+    // The frame is as that of `enter`, but that r12 to r15 are not in it, which who calls this
+    // does not expect back and unwinders do not need, nor GUEST_SP and GUEST_BASE of no guest.
+    "xor ebp, ebp",
+    "sub rsp, 56",
+    "push rbp",
+    "push rax",
+    ".cfi_def_cfa_offset 96",
+    "mov [rax + {HOST_SP}], rsp",
+    "mov rsp, r11",
+    ".cfi_remember_state",
+    cfa_through_base!(),
+    // What guests keep across calls may become bytes of their pages.
+    "xor ebx, ebx",
+    "xor r12d, r12d",
+    "xor r13d, r13d",
+    "xor r14d, r14d",
+    "call r10",
+    "mov rsp, [rax + {HOST_SP}]",
+    ".cfi_restore_state",
+    "mov qword ptr [rax + {HOST_SP}], 0",
+    "add rsp, 72",
+    ".cfi_def_cfa_offset 24",
+    "pop rbx",
+    ".cfi_def_cfa_offset 16",
+    "pop rbp",
+    ".cfi_def_cfa_offset 8",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".size pagefork_enter_outermost, . - pagefork_enter_outermost",
+
     // -- host_call ---------------------------------------------------------
     // Called by the guest, System V: calls a host function or service.
     //   edi  its index               r15  base of the caller
