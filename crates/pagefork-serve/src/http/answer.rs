@@ -38,7 +38,6 @@ const QUEUE_LOOK_MAX: Duration = Duration::from_millis(16);
 struct Reply {
     /// Whether a body is left out, as the request is for the head alone.
     bodiless: bool,
-    id: HeaderValue,
     ending: Ending,
 }
 
@@ -66,7 +65,7 @@ pub(crate) async fn answer(
     let bodiless = head.method == Method::HEAD;
     let body_end = turn.body();
     let ending = Ending::new(&front.telemetry, &head, &id, remote, begun, turn);
-    let reply = Reply { bodiless, id: id.clone(), ending };
+    let reply = Reply { bodiless, ending };
     if let Some(failure) = refusal {
         front.telemetry.report(&id, failure.kind(), failure.detail());
         return reply.refused(failure.kind());
@@ -215,7 +214,7 @@ impl Reply {
         let bodiless = self.bodiless || has_no_body(head.status);
         let output = if bodiless { Bytes::new() } else { output.into() };
         let body = ResponseBody::whole(output, self.ending.status(head.status));
-        respond(head, body, &self.id)
+        respond(head, body)
     }
 
     /// A response whose body the handler still writes.
@@ -233,7 +232,7 @@ impl Reply {
             return self.whole(head, Vec::new());
         }
         let body = ResponseBody::streaming(under_way, promised, self.ending.status(head.status));
-        respond(head, body, &self.id)
+        respond(head, body)
     }
 
     /// A response that says why there is no other.
@@ -244,9 +243,9 @@ impl Reply {
         if kind.status() == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        let body = if self.bodiless { String::new() } else { explanation(kind, &self.id) };
+        let body = if self.bodiless { String::new() } else { explanation(kind, &self.ending.id) };
         let body = ResponseBody::whole(body.into(), self.ending.refused(kind));
-        respond(ResponseHead { status: kind.status(), headers }, body, &self.id)
+        respond(ResponseHead { status: kind.status(), headers }, body)
     }
 }
 
@@ -266,14 +265,14 @@ fn has_no_body(status: StatusCode) -> bool {
     matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-fn respond(mut head: ResponseHead, body: ResponseBody, id: &HeaderValue) -> Response<ResponseBody> {
+fn respond(mut head: ResponseHead, body: ResponseBody) -> Response<ResponseBody> {
     if head.status == StatusCode::NO_CONTENT {
         head.headers.remove(header::CONTENT_LENGTH);
     }
+    head.headers.insert(identity::FIELD, body.ending.id.clone());
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
-    response.headers_mut().insert(identity::FIELD, id.clone());
     response
 }
 

@@ -21,7 +21,7 @@ use crate::observe::telemetry::Telemetry;
 /// The body of a response.
 pub(crate) struct ResponseBody {
     content: BodyContent,
-    ending: Ending,
+    pub(super) ending: Ending,
 }
 
 enum BodyContent {
@@ -200,7 +200,7 @@ pub(crate) struct Ending {
     /// 0 if there was no response.
     status: u16,
     sent: u64,
-    id: HeaderValue,
+    pub(super) id: HeaderValue,
     outcome: RequestOutcome,
     /// Whether a body ends with its connection, as in HTTP/1.0.
     ends_with_connection: bool,

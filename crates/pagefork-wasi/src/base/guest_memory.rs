@@ -170,9 +170,8 @@ impl<'a> GuestMemory<'a> {
     ///
     /// [`Errno::Fault`] if out of bounds.
     pub fn read_u32(&self, address: u32) -> Result<u32> {
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(self.bytes(address, 4)?);
-        Ok(u32::from_le_bytes(bytes))
+        let (bytes, _) = self.bytes(address, 4)?.as_chunks();
+        Ok(u32::from_le_bytes(bytes[0]))
     }
 
     /// Writes four bytes, little-endian.
