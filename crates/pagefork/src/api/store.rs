@@ -582,18 +582,30 @@ pub trait AsContextMut: AsContext {
     fn as_context_mut(&mut self) -> StoreContextMut<'_, Self::Data>;
 }
 
-impl<T: 'static> AsContext for Store<T> {
-    type Data = T;
+macro_rules! contexts {
+    ($($ty:ty: |$this:ident| $shared:expr, $exclusive:expr;)*) => {$(
+        impl<T: 'static> AsContext for $ty {
+            type Data = T;
 
-    fn as_context(&self) -> StoreContext<'_, T> {
-        StoreContext(self.full())
-    }
+            fn as_context(&self) -> StoreContext<'_, T> {
+                let $this = self;
+                StoreContext($shared)
+            }
+        }
+
+        impl<T: 'static> AsContextMut for $ty {
+            fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
+                let $this = self;
+                StoreContextMut($exclusive)
+            }
+        }
+    )*};
 }
 
-impl<T: 'static> AsContextMut for Store<T> {
-    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
-        StoreContextMut(self.full_mut())
-    }
+contexts! {
+    Store<T>: |store| store.full(), store.full_mut();
+    StoreContextMut<'_, T>: |context| context.0, context.0;
+    Caller<'_, T>: |caller| caller.store.0, caller.store.0;
 }
 
 impl<T: 'static> AsContext for StoreContext<'_, T> {
@@ -601,34 +613,6 @@ impl<T: 'static> AsContext for StoreContext<'_, T> {
 
     fn as_context(&self) -> StoreContext<'_, T> {
         *self
-    }
-}
-
-impl<T: 'static> AsContext for StoreContextMut<'_, T> {
-    type Data = T;
-
-    fn as_context(&self) -> StoreContext<'_, T> {
-        StoreContext(self.0)
-    }
-}
-
-impl<T: 'static> AsContextMut for StoreContextMut<'_, T> {
-    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
-        StoreContextMut(self.0)
-    }
-}
-
-impl<T: 'static> AsContext for Caller<'_, T> {
-    type Data = T;
-
-    fn as_context(&self) -> StoreContext<'_, T> {
-        StoreContext(self.store.0)
-    }
-}
-
-impl<T: 'static> AsContextMut for Caller<'_, T> {
-    fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
-        StoreContextMut(self.store.0)
     }
 }
 
