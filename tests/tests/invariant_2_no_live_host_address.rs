@@ -6,6 +6,8 @@
 mod guests;
 mod oracle;
 
+use std::arch::asm;
+
 use pagefork::suspend::{self, CallProgress};
 use pagefork::{
     Caller, CodeBounds, Config, Engine, ExternRef, GrowthKind, Linker, Module, Result, Store,
@@ -46,7 +48,30 @@ impl Synthetic {
         };
         linker.func_wrap("host", "note", note).unwrap();
         linker.func_wrap("host", "pass", |value: Option<ExternRef>| value).unwrap();
+        let nothing = |mut caller: Caller<'_, i64>, x: i32| {
+            *caller.data_mut() -= i64::from(x);
+            leave_in_registers((&raw const *caller.data()).expose_provenance());
+        };
+        let i32 = |x: i32, y: i64, s: f32, f: f64| x ^ y as i32 ^ s as i32 ^ f as i32;
+        let i64 = |a: i64, b: i64, c: i64, d: i64, e: i64| (a ^ b).wrapping_add(c * d) ^ e;
+        linker.func_wrap("host", "nothing", nothing).unwrap();
+        linker.func_wrap("host", "i32", i32).unwrap();
+        linker.func_wrap("host", "i64", i64).unwrap();
+        linker.func_wrap("host", "f32", |a: f32, b: f32| a * b).unwrap();
+        linker.func_wrap("host", "f64", |a: f64, b: i32| a + f64::from(b)).unwrap();
         Self { modules: [modules, other], linker }
+    }
+}
+
+/// Leaves an address of the host in registers that a call may change.
+fn leave_in_registers(address: usize) {
+    // SAFETY: the registers are said to be changed.
+    unsafe {
+        asm!(
+            "mov r8, {address}", "mov r11, {address}", "movq xmm5, {address}",
+            "movq xmm15, {address}", address = in(reg) address,
+            out("r8") _, out("r11") _, out("xmm5") _, out("xmm15") _,
+        );
     }
 }
 

@@ -1,6 +1,12 @@
 (module $main
   (import "host" "note" (func $note (param i32 i64 f32 f64) (result i64 f64)))
   (import "host" "pass" (func $pass (param externref) (result externref)))
+  ;; Called directly, with a result of each kind.
+  (import "host" "nothing" (func $nothing (param i32)))
+  (import "host" "i32" (func $i32 (param i32 i64 f32 f64) (result i32)))
+  (import "host" "i64" (func $i64 (param i64 i64 i64 i64 i64) (result i64)))
+  (import "host" "f32" (func $f32 (param f32 f32) (result f32)))
+  (import "host" "f64" (func $f64 (param f64 i32) (result f64)))
   (import "library" "spread" (func $spread (param i32)
     (result i32 i64 i32 i64 i32 i64 i32 i64 i32 i64 f64 v128 f64 f32 f64 f32 f64 v128 f64 f32)))
   (import "library" "table" (table $shared 4 funcref))
@@ -38,6 +44,12 @@
     (local.set $s (f32.div (f32.convert_i32_u (local.get 0)) (f32.const 3)))
     (call $note (local.get 0) (global.get $total) (local.get $s) (f64.const 1.25))
     (local.set $f) (local.set $n)
+    (call $nothing (local.get 0))
+    (local.set $sum (call $i32 (local.get 0) (local.get $n) (local.get $s) (local.get $f)))
+    (local.set $n (call $i64 (local.get $n) (i64.const 1) (i64.const 2) (i64.const 3)
+      (i64.extend_i32_u (local.get $sum))))
+    (local.set $s (call $f32 (local.get $s) (f32.const 0.5)))
+    (local.set $f (call $f64 (local.get $f) (local.get $sum)))
     (if (i32.eqz (i32.rem_u (local.get 0) (i32.const 5)))
       (then
         (drop (memory.grow (i32.const 1)))

@@ -206,7 +206,7 @@ fn is_first_instruction(store: &StoreGroup, pc: usize) -> bool {
             let range = instance.module.code().range_at(offset);
             range.is_some_and(|range| range.start == offset)
         }
-        None => enter::thunks().called_by_guests().contains(&pc),
+        None => enter::thunks().called_by_guests().any(|thunk| thunk == pc),
     }
 }
 

@@ -42,25 +42,39 @@ pub(crate) struct Thunks {
     pub(crate) direct: DirectThunks,
 }
 
-/// Addresses of the thunks for direct host calls: they clear all registers but that of the
-/// result, or, the last one, none.
+/// Addresses of the thunks for direct host calls, by the kind of the result.
 #[derive(Clone, Copy)]
 pub(crate) struct DirectThunks {
-    pub(crate) none: usize,
-    pub(crate) int: usize,
-    pub(crate) float: usize,
-    pub(crate) unclear: usize,
+    /// Those that clear what host code left in the register of the result alone.
+    pub(crate) result: DirectThunkSet,
+    /// Those that clear all registers that a call may change.
+    pub(crate) all: DirectThunkSet,
 }
 
-impl DirectThunks {
-    /// The one for functions with these results.
-    pub(crate) fn of(&self, results: &[ValType], clears: bool) -> usize {
+/// A thunk for each kind of result.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectThunkSet {
+    pub(crate) none: usize,
+    pub(crate) i32: usize,
+    pub(crate) i64: usize,
+    pub(crate) f32: usize,
+    pub(crate) f64: usize,
+}
+
+impl DirectThunkSet {
+    /// The one for functions with these results, of which there is one at most.
+    pub(crate) fn of(&self, results: &[ValType]) -> usize {
         match results {
-            _ if !clears => self.unclear,
             [] => self.none,
-            [ValType::F32 | ValType::F64, ..] => self.float,
-            [..] => self.int,
+            [ValType::I32, ..] => self.i32,
+            [ValType::F32, ..] => self.f32,
+            [ValType::F64, ..] => self.f64,
+            [..] => self.i64,
         }
+    }
+
+    fn all(&self) -> [usize; 5] {
+        [self.none, self.i32, self.i64, self.f32, self.f64]
     }
 }
 
@@ -71,10 +85,10 @@ impl Thunks {
     }
 
     /// Those that guests call.
-    pub(crate) fn called_by_guests(&self) -> [usize; 9] {
-        let DirectThunks { none, int, float, unclear } = self.direct;
-        let Self { host_call, interrupt, trap, memory_move, memory_set, .. } = *self;
-        [host_call, interrupt, trap, memory_move, memory_set, none, int, float, unclear]
+    pub(crate) fn called_by_guests(&self) -> impl Iterator<Item = usize> {
+        let Self { host_call, interrupt, trap, memory_move, memory_set, direct, .. } = self;
+        let others = [*host_call, *interrupt, *trap, *memory_move, *memory_set];
+        others.into_iter().chain(direct.result.all()).chain(direct.all.all())
     }
 }
 

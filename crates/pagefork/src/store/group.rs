@@ -467,7 +467,11 @@ impl StoreGroup {
         let Some(direct) = &host.direct else {
             return FunctionImport { code, base, thunk, shim, closure, activation };
         };
-        let thunk = self.direct_thunks.of(&host.ty.results, self.clears_registers);
+        let thunks = match self.clears_registers {
+            true => &self.direct_thunks.all,
+            false => &self.direct_thunks.result,
+        };
+        let thunk = thunks.of(&host.ty.results);
         let closure = Arc::as_ptr(&direct.closure).expose_provenance();
         FunctionImport { code, base, thunk, shim: direct.shim, closure, activation }
     }

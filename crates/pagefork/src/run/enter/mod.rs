@@ -10,6 +10,7 @@
 mod x86_64;
 
 use std::arch::asm;
+use std::arch::x86_64::{__m128d, _mm_cvtsd_f64, _mm_set_sd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::{ptr, slice};
@@ -25,7 +26,7 @@ use crate::run::services::Stop;
 use crate::run::throw::Thrown;
 use crate::run::{services, throw};
 use crate::store::activation::{Activation, LeaveReason};
-use crate::store::frame::{DirectThunks, Target, Thunks};
+use crate::store::frame::{DirectThunkSet, DirectThunks, Target, Thunks};
 use crate::store::group::StoreGroup;
 use crate::store::interrupt::Due;
 use crate::store::thread;
@@ -61,9 +62,14 @@ unsafe extern "C" {
     ) -> u32;
     fn pagefork_enter_outermost();
     fn pagefork_direct_none();
-    fn pagefork_direct_int();
-    fn pagefork_direct_float();
-    fn pagefork_direct_unclear();
+    fn pagefork_direct_i32();
+    fn pagefork_direct_f32();
+    fn pagefork_direct_f64();
+    fn pagefork_direct_none_clear();
+    fn pagefork_direct_i32_clear();
+    fn pagefork_direct_i64_clear();
+    fn pagefork_direct_f32_clear();
+    fn pagefork_direct_f64_clear();
     fn pagefork_host_call();
     fn pagefork_interrupt();
     fn pagefork_trap();
@@ -84,10 +90,21 @@ pub(crate) fn thunks() -> Thunks {
         memory_move: pagefork_memory_move as *const () as usize,
         memory_set: pagefork_memory_set as *const () as usize,
         direct: DirectThunks {
-            none: pagefork_direct_none as *const () as usize,
-            int: pagefork_direct_int as *const () as usize,
-            float: pagefork_direct_float as *const () as usize,
-            unclear: pagefork_direct_unclear as *const () as usize,
+            result: DirectThunkSet {
+                none: pagefork_direct_none as *const () as usize,
+                i32: pagefork_direct_i32 as *const () as usize,
+                // Nothing is to be cleared.
+                i64: pagefork_direct_none as *const () as usize,
+                f32: pagefork_direct_f32 as *const () as usize,
+                f64: pagefork_direct_f64 as *const () as usize,
+            },
+            all: DirectThunkSet {
+                none: pagefork_direct_none_clear as *const () as usize,
+                i32: pagefork_direct_i32_clear as *const () as usize,
+                i64: pagefork_direct_i64_clear as *const () as usize,
+                f32: pagefork_direct_f32_clear as *const () as usize,
+                f64: pagefork_direct_f64_clear as *const () as usize,
+            },
         },
     }
 }
@@ -189,7 +206,8 @@ pub(crate) unsafe fn is_outermost(store: *const StoreGroup) -> bool {
 ///
 /// # Safety
 /// As [`call`]; [`is_outermost`] has just said yes; and the arguments are where `entry` wants
-/// them: in cells, or in `registers`, of which floats are looked at only with `FLOATS`.
+/// them: in cells, or in `registers`, of which floats are looked at only with `FLOATS`. What is
+/// left of their registers is zero, since the guest may save all of it.
 #[inline(always)]
 pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
     store: *mut StoreGroup,
@@ -198,12 +216,12 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
     registers: Registers,
 ) -> Result<(u64, f64), Error> {
     let Registers { ints, floats, .. } = registers;
-    let (outcome, int, float): (u64, u64, f64);
+    let (outcome, int, vector): (u64, u64, __m128d);
     // SAFETY: by the contract of `call` the store is borrowed for us, and the guest's stack is
     // unused, as no guest is entered.
     let activation = unsafe { &raw mut (*store).activation };
     // SAFETY: as above; the assembly enters the function's entry stub and changes the registers
-    // that a call changes, and r12 to r15.
+    // that a call changes, and r12 to r15. Every x86-64 processor has SSE2.
     unsafe {
         (*activation).store = store;
         (*activation).stack_top = target.stack_top;
@@ -234,21 +252,22 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
         }
         match FLOATS {
             true => enter!(
-                inlateout("xmm0") floats[0] => float,
-                in("xmm1") floats[1],
-                in("xmm2") floats[2],
-                in("xmm3") floats[3],
-                in("xmm4") floats[4],
-                in("xmm5") floats[5],
-                in("xmm6") floats[6],
-                in("xmm7") floats[7],
+                inlateout("xmm0") _mm_set_sd(floats[0]) => vector,
+                in("xmm1") _mm_set_sd(floats[1]),
+                in("xmm2") _mm_set_sd(floats[2]),
+                in("xmm3") _mm_set_sd(floats[3]),
+                in("xmm4") _mm_set_sd(floats[4]),
+                in("xmm5") _mm_set_sd(floats[5]),
+                in("xmm6") _mm_set_sd(floats[6]),
+                in("xmm7") _mm_set_sd(floats[7]),
             ),
-            false => enter!(lateout("xmm0") float,),
+            false => enter!(lateout("xmm0") vector,),
         }
         thread::set_current(outer);
     }
     match outcome as u32 {
-        FINISHED => Ok((int, float)),
+        // SAFETY: every x86-64 processor has SSE2.
+        FINISHED => Ok((int, unsafe { _mm_cvtsd_f64(vector) })),
         // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
         outcome => Err(unsafe { left_unfinished(activation, outcome) }),
     }

@@ -99,7 +99,7 @@ macro_rules! cfa_on_host_stack {
 }
 
 /// Lets guests call a host function with arguments in registers, and its result in one. The
-/// record is the first argument. `$clear` clears all scratch registers but that of the result.
+/// record is the first argument. `$clear` clears registers, but not the result.
 macro_rules! direct_thunk {
     ($name:literal, $clear:expr) => {
         concat!(
@@ -434,19 +434,29 @@ global_asm!(
     //   rdi  the record of the import   r15  base of the caller
     //   and its arguments from rsi and xmm0 on
     // Returns its result in rdx or xmm0. The shim that it calls answers in the same way, and
-    // in eax what is to be done. All of them are alike but for what they clear: the first
-    // three everything but the result, since at an interruption point all registers become
-    // bytes of the guest's pages; the last one nothing.
-    direct_thunk!("pagefork_direct_none", concat!(
-        "xor ecx, ecx\n xor edi, edi\n xor edx, edx\n xorps xmm0, xmm0\n",
-        clear_scratch_registers_without_results!())),
-    direct_thunk!("pagefork_direct_int", concat!(
-        "xor ecx, ecx\n xor edi, edi\n xorps xmm0, xmm0\n",
-        clear_scratch_registers_without_results!())),
-    direct_thunk!("pagefork_direct_float", concat!(
-        "xor ecx, ecx\n xor edi, edi\n xor edx, edx\n",
-        clear_scratch_registers_without_results!())),
-    direct_thunk!("pagefork_direct_unclear", ""),
+    // in eax what is to be done. All of them are alike but for the kind of the result, of
+    // whose register the rest is cleared, since the guest may save all of it; and for
+    // whether they clear the others, which at an interruption point become bytes of the
+    // guest's pages.
+    direct_thunk!("pagefork_direct_none", ""),
+    direct_thunk!("pagefork_direct_i32", "mov edx, edx\n"),
+    direct_thunk!("pagefork_direct_f32", "pslldq xmm0, 12\n psrldq xmm0, 12\n"),
+    direct_thunk!("pagefork_direct_f64", "movq xmm0, xmm0\n"),
+    direct_thunk!("pagefork_direct_none_clear", concat!(
+        "xor edx, edx\n xorps xmm0, xmm0\n",
+        clear_scratch_registers_without_results!(), "\n xor ecx, ecx\n xor edi, edi\n")),
+    direct_thunk!("pagefork_direct_i32_clear", concat!(
+        "mov edx, edx\n xorps xmm0, xmm0\n",
+        clear_scratch_registers_without_results!(), "\n xor ecx, ecx\n xor edi, edi\n")),
+    direct_thunk!("pagefork_direct_i64_clear", concat!(
+        "xorps xmm0, xmm0\n",
+        clear_scratch_registers_without_results!(), "\n xor ecx, ecx\n xor edi, edi\n")),
+    direct_thunk!("pagefork_direct_f32_clear", concat!(
+        "xor edx, edx\n pslldq xmm0, 12\n psrldq xmm0, 12\n",
+        clear_scratch_registers_without_results!(), "\n xor ecx, ecx\n xor edi, edi\n")),
+    direct_thunk!("pagefork_direct_f64_clear", concat!(
+        "xor edx, edx\n movq xmm0, xmm0\n",
+        clear_scratch_registers_without_results!(), "\n xor ecx, ecx\n xor edi, edi\n")),
 
     // Not going on is the same for all host calls.
     ".Lpagefork_direct_otherwise:",
