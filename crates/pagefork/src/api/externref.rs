@@ -15,7 +15,7 @@ impl ExternRef {
     pub fn new(mut store: impl AsContextMut, value: impl Any + Send + Sync) -> Result<Self> {
         let store = &mut store.as_context_mut().0.inner;
         let handle = store.references.insert(Arc::new(value))?;
-        Ok(Self::new_in(store, handle))
+        Ok(Self { store: store.id, handle })
     }
 
     /// The value.

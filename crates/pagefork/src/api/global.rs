@@ -6,6 +6,7 @@ use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
 use crate::run::instantiate::spawn_alone;
 use crate::store::group::{Entity, StoreGroup, StoreId};
+use crate::store::handle::entity_handle;
 use crate::store::value::Val;
 
 /// A global variable of a store.
@@ -28,6 +29,8 @@ pub struct Global {
     store: StoreId,
     entity: Entity,
 }
+
+entity_handle!(Global, "global");
 
 impl Global {
     /// Makes a global of the host, which has a slot of its own.
@@ -60,21 +63,6 @@ impl Global {
             store.set_global_word(entity, cell.low);
         }
         Ok(Self::from_entity(store, entity))
-    }
-
-    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
-        Self { store: store.id, entity }
-    }
-
-    /// # Errors
-    /// If the global is of another store.
-    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
-        store.check(self.store, "global").map(|()| self.entity)
-    }
-
-    fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
-        assert!(self.store == store.id, "a global of one store was used with another store");
-        self.entity
     }
 
     /// The global's type.

@@ -12,6 +12,7 @@ use crate::base::error::{MemoryAccessError, Result, UsageError};
 use crate::run::instantiate::spawn_alone;
 use crate::run::limiter;
 use crate::store::group::{Entity, StoreGroup, StoreId};
+use crate::store::handle::entity_handle;
 use crate::store::interrupt::Interruption;
 use crate::store::memories::pages_max;
 
@@ -37,6 +38,8 @@ pub struct Memory {
     entity: Entity,
 }
 
+entity_handle!(Memory, "memory");
+
 impl Memory {
     /// Makes a memory of the host, which has a slot of its own.
     ///
@@ -59,21 +62,6 @@ impl Memory {
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
         Ok(Self::from_entity(&context.0.inner, entity))
-    }
-
-    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
-        Self { store: store.id, entity }
-    }
-
-    /// # Errors
-    /// If the memory is of another store.
-    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
-        store.check(self.store, "memory").map(|()| self.entity)
-    }
-
-    fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
-        assert!(self.store == store.id, "a memory of one store was used with another store");
-        self.entity
     }
 
     /// The memory's type, with the present size as its minimum.

@@ -8,6 +8,7 @@ use crate::base::error::{Result, UsageError};
 use crate::run::instantiate::spawn_alone;
 use crate::run::limiter;
 use crate::store::group::{Entity, StoreGroup, StoreId};
+use crate::store::handle::entity_handle;
 use crate::store::value::Val;
 
 /// A table of a store.
@@ -31,6 +32,8 @@ pub struct Table {
     store: StoreId,
     entity: Entity,
 }
+
+entity_handle!(Table, "table");
 
 impl Table {
     /// Makes a table of the host, which has a slot of its own, full of `element`.
@@ -61,21 +64,6 @@ impl Table {
             store.put_elements(entity, 0, (0..ty.minimum).map(|_| word));
         }
         Ok(Self::from_entity(store, entity))
-    }
-
-    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
-        Self { store: store.id, entity }
-    }
-
-    /// # Errors
-    /// If the table is of another store.
-    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
-        store.check(self.store, "table").map(|()| self.entity)
-    }
-
-    fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
-        assert!(self.store == store.id, "a table of one store was used with another store");
-        self.entity
     }
 
     /// The table's type, with the present length as its minimum.

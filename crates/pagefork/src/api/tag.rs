@@ -36,7 +36,6 @@ impl Tag {
     /// If the tag is of another store.
     pub fn ty(&self, store: impl AsContext) -> FuncType {
         let store = &store.as_context().0.inner;
-        assert!(self.store == store.id, "a tag of one store was used with another store");
-        store.tag_type(self.entity).clone()
+        store.tag_type(self.entity_or_panic(store)).clone()
     }
 }

@@ -24,7 +24,7 @@ impl WasmBacktrace {
     ) -> Self {
         let mut trace = Self::default();
         for pc in instructions {
-            trace.add(store, *pc);
+            trace.add(store, *pc, 0);
         }
         let (mut frame, mut entry) = (frame, entry);
         loop {
@@ -34,7 +34,7 @@ impl WasmBacktrace {
                 let (next, return_address) =
                     unsafe { *std::ptr::with_exposed_provenance::<(usize, usize)>(frame) };
                 // A call's instruction ends where its return address begins.
-                trace.add_call(store, return_address);
+                trace.add(store, return_address - 1, 1);
                 frame = next;
             }
             if entry == 0 {
@@ -51,19 +51,9 @@ impl WasmBacktrace {
         }
     }
 
-    /// Adds the frame of the call that returns to this address.
-    fn add_call(&mut self, store: &StoreGroup, return_address: usize) {
-        self.add_at(store, return_address - 1, 1);
-    }
-
-    /// Adds the frame of the instruction at `pc`.
-    fn add(&mut self, store: &StoreGroup, pc: usize) {
-        self.add_at(store, pc, 0);
-    }
-
     /// Adds the frame of the instruction at `pc`, whose source is noted `ahead`
     /// bytes behind it.
-    fn add_at(&mut self, store: &StoreGroup, pc: usize, ahead: u32) {
+    fn add(&mut self, store: &StoreGroup, pc: usize, ahead: u32) {
         let Some((instance, offset)) = store.code_at(pc) else {
             debug_assert!(pc == 0 || enter::thunks().contains(pc), "unknown code in a frame");
             return;

@@ -127,18 +127,20 @@ unsafe fn operate(
         Service::MemoryFill => {
             let memory = store.memory(caller, number(0));
             let (destination, length) = (argument(1), argument(3));
-            store.memory_range(memory, destination, length)?;
+            let to = store.memory_range(memory, destination, length)?;
             store.pay_fuel(length / BYTES_PER_UNIT)?;
-            store.memory_fill(memory, destination, argument(2) as u8, length)?;
+            // SAFETY: the range is accessible.
+            unsafe { to.write_bytes(argument(2) as u8, length as usize) };
         }
         Service::MemoryCopy => {
             let to = store.memory(caller, number(0));
             let from = store.memory(caller, number(1));
             let (destination, source, length) = (argument(2), argument(3), argument(4));
-            store.memory_range(from, source, length)?;
-            store.memory_range(to, destination, length)?;
+            let from = store.memory_range(from, source, length)?;
+            let to = store.memory_range(to, destination, length)?;
             store.pay_fuel(length / BYTES_PER_UNIT)?;
-            store.memory_copy((to, from), destination, source, length)?;
+            // SAFETY: both ranges are accessible; they may overlap.
+            unsafe { to.copy_from(from, length as usize) };
         }
         Service::MemoryInit => {
             let memory = store.memory(caller, number(0));

@@ -158,6 +158,34 @@ pub(crate) unsafe fn read_results(
     }
 }
 
+/// Gives a handle of a place that an instance defines, with the fields `store` and `entity`, what
+/// all of them have.
+macro_rules! entity_handle {
+    ($handle:ident, $what:literal) => {
+        impl $handle {
+            pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
+                Self { store: store.id, entity }
+            }
+
+            /// # Errors
+            /// If the handle is of another store.
+            pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
+                store.check(self.store, $what).map(|()| self.entity)
+            }
+
+            /// # Panics
+            /// If the handle is of another store.
+            pub(crate) fn entity_or_panic(&self, store: &StoreGroup) -> Entity {
+                let is_own = self.store == store.id;
+                assert!(is_own, concat!("a ", $what, " of one store was used with another store"));
+                self.entity
+            }
+        }
+    };
+}
+
+pub(crate) use entity_handle;
+
 /// A tag of a store: what tells exceptions apart, and what they carry. Two are
 /// equal if they are the same tag.
 ///
@@ -178,17 +206,7 @@ pub struct Tag {
     pub(crate) entity: Entity,
 }
 
-impl Tag {
-    pub(crate) fn from_entity(store: &StoreGroup, entity: Entity) -> Self {
-        Self { store: store.id, entity }
-    }
-
-    /// # Errors
-    /// If the tag is of another store.
-    pub(crate) fn entity(&self, store: &StoreGroup) -> Result<Entity> {
-        store.check(self.store, "tag").map(|()| self.entity)
-    }
-}
+entity_handle!(Tag, "tag");
 
 impl StoreGroup {
     pub(crate) fn tag_type(&self, entity: Entity) -> &FuncType {

@@ -92,35 +92,6 @@ impl StoreGroup {
         }
     }
 
-    /// `memory.fill`, all or nothing.
-    pub(crate) fn memory_fill(
-        &mut self,
-        memory: Entity,
-        destination: u64,
-        byte: u8,
-        length: u64,
-    ) -> Result<(), TrapCode> {
-        let to = self.memory_range(memory, destination, length)?;
-        // SAFETY: the range is accessible.
-        unsafe { ptr::write_bytes(to, byte, length as usize) };
-        Ok(())
-    }
-
-    /// `memory.copy`, all or nothing.
-    pub(crate) fn memory_copy(
-        &mut self,
-        (to, from): (Entity, Entity),
-        destination: u64,
-        source: u64,
-        length: u64,
-    ) -> Result<(), TrapCode> {
-        let from = self.memory_range(from, source, length)?;
-        let to = self.memory_range(to, destination, length)?;
-        // SAFETY: both ranges are accessible; they may overlap.
-        unsafe { ptr::copy(from, to, length as usize) };
-        Ok(())
-    }
-
     /// `memory.init` from these bytes, all or nothing.
     pub(crate) fn memory_init(
         &mut self,

@@ -23,16 +23,11 @@ use crate::store::group::{StoreGroup, StoreId};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ExternRef {
-    store: StoreId,
-    handle: u64,
+    pub(crate) store: StoreId,
+    pub(crate) handle: u64,
 }
 
 impl ExternRef {
-    /// The reference to a value that `store` has just taken.
-    pub(crate) fn new_in(store: &StoreGroup, handle: u64) -> Self {
-        Self { store: store.id, handle }
-    }
-
     pub(crate) fn handle(&self, store: &StoreGroup) -> Result<u64> {
         match self.store == store.id {
             // A stale handle must not reach a guest, which could not tell it either.

@@ -140,20 +140,18 @@ impl Val {
         ty: ValType,
         what: impl Fn() -> String,
     ) -> Result<()> {
+        let null = |heap| ValType::Ref(RefType { nullable: true, heap });
+        let non_null = |heap| ValType::Ref(RefType { nullable: false, heap });
         let own = match self {
             Self::FuncRef(Some(function)) => {
                 let (_, id) = store.function_type(function.reference(store)?);
-                ValType::Ref(RefType { nullable: false, heap: HeapType::Concrete(id.0) })
+                non_null(HeapType::Concrete(id.0))
             }
-            Self::FuncRef(None) => ValType::Ref(RefType { nullable: true, heap: HeapType::NoFunc }),
-            Self::ExternRef(Some(_)) => {
-                ValType::Ref(RefType { nullable: false, heap: HeapType::Extern })
-            }
-            Self::ExternRef(None) => {
-                ValType::Ref(RefType { nullable: true, heap: HeapType::NoExtern })
-            }
-            Self::ExnRef(Some(_)) => ValType::Ref(RefType { nullable: false, heap: HeapType::Exn }),
-            Self::ExnRef(None) => ValType::Ref(RefType { nullable: true, heap: HeapType::NoExn }),
+            Self::FuncRef(None) => null(HeapType::NoFunc),
+            Self::ExternRef(Some(_)) => non_null(HeapType::Extern),
+            Self::ExternRef(None) => null(HeapType::NoExtern),
+            Self::ExnRef(Some(_)) => non_null(HeapType::Exn),
+            Self::ExnRef(None) => null(HeapType::NoExn),
             number => number.ty(),
         };
         if own.is_subtype(ty) {
