@@ -35,6 +35,22 @@ impl WasiCtx {
     /// [`Errno::Fault`], [`Errno::Intr`] if the guest must stop or the embedder's check asks
     /// for it (see [`WasiCtx::set_interrupt_check`]). An error of one subscription's
     /// descriptor or clock stands in its event.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, WasiCtx};
+    ///
+    /// let mut ctx = WasiCtx::builder().build()?;
+    /// // A subscription at 0 with the number 7: the monotonic clock (1), in 5 nanoseconds.
+    /// let mut bytes = [0; 84];
+    /// (bytes[0], bytes[16], bytes[24]) = (7, 1, 5);
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// ctx.poll_oneoff(memory, 0, 48, 1, 80)?;
+    /// // One event, at 48, with the same number.
+    /// assert_eq!((memory.read_u32(80)?, memory.read_u32(48)?), (1, 7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_oneoff(
         &mut self,
         memory: &mut GuestMemory<'_>,

@@ -38,6 +38,23 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Fault`], and [`Errno::Overflow`] if a number exceeds 32 bits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, WasiCtx};
+    ///
+    /// let mut ctx = WasiCtx::builder().arg("greet").arg("Ada").env("LANG", "C").build()?;
+    /// let mut bytes = [0; 32];
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// ctx.args_sizes_get(memory, 0, 4)?;
+    /// assert_eq!((memory.read_u32(0)?, memory.read_u32(4)?), (2, 10));
+    /// ctx.args_get(memory, 0, 8)?;
+    /// assert_eq!((memory.bytes(8, 10)?, memory.read_u32(4)?), (&b"greet\0Ada\0"[..], 14));
+    /// ctx.environ_get(memory, 0, 8)?;
+    /// assert_eq!(memory.bytes(8, 7)?, b"LANG=C\0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn args_sizes_get(
         &mut self,
         memory: &mut GuestMemory<'_>,

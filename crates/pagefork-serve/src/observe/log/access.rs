@@ -95,7 +95,7 @@ impl AccessLog {
         }
         let AccessState { buffer, clock, .. } = &mut *state;
         self.format.line(buffer, clock, access);
-        if state.buffer.len() >= BUFFER_MAX && !state.health.is_failing() {
+        if state.buffer.len() >= BUFFER_MAX && state.health.0.is_none() {
             self.flush_state(&mut state);
         }
     }

@@ -93,10 +93,6 @@ fn append(path: &Path) -> io::Result<File> {
 struct Health(Option<ErrorKind>);
 
 impl Health {
-    fn is_failing(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Notes how a write ended; says whether that is news.
     fn note(&mut self, result: &io::Result<()>) -> bool {
         let now = result.as_ref().err().map(io::Error::kind);

@@ -235,6 +235,37 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Spipe`] for streams, [`Errno::Notcapable`],
     /// [`Errno::Fault`], and [`Errno::Inval`] for an unknown `whence` or an
     /// offset that would lie before 0 or beyond 2^63.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, Permissions, Rights, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-file-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir(&host, "/", Permissions::ReadWrite)?.build()?;
+    /// // An iovec at 0 names two bytes at 16; the name of a file is at 16, too. Results go to 8.
+    /// let mut bytes = *b"\x10\0\0\0\x02\0\0\0........hi";
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// let (create, rights) = (1, (Rights::FD_READ | Rights::FD_WRITE).bits());
+    /// ctx.path_open(memory, 3, 0, 16, 2, create, rights, 0, 0, 8)?;
+    ///
+    /// ctx.fd_write(memory, 4, 0, 1, 8)?;
+    /// ctx.fd_pwrite(memory, 4, 0, 1, 3, 8)?;
+    /// assert_eq!(std::fs::read(host.join("hi"))?, b"hi\0hi");
+    /// // From 3 before the end on.
+    /// ctx.fd_seek(memory, 4, -3, 2, 8)?;
+    /// ctx.fd_read(memory, 4, 0, 1, 8)?;
+    /// assert_eq!(memory.bytes(16, 2)?, b"\0h");
+    /// ctx.fd_tell(memory, 4, 8)?;
+    /// assert_eq!(memory.read_u32(8)?, 4);
+    /// ctx.fd_filestat_set_size(memory, 4, 2)?;
+    /// ctx.fd_sync(memory, 4)?;
+    /// ctx.fd_close(memory, 4)?;
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fd_seek(
         &mut self,
         memory: &mut GuestMemory<'_>,

@@ -21,6 +21,31 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Notcapable`] if a right is
     /// lacking, [`Errno::Perm`] if the path leads out or the directory is read-only,
     /// [`Errno::Fault`], and host errors. The other functions on paths fail likewise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, Permissions, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-paths-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir(&host, "/", Permissions::ReadWrite)?.build()?;
+    /// // The directory is the descriptor 3. The names `a` and `b` lie at 0 and 1.
+    /// let mut bytes = *b"ab......";
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// ctx.path_create_directory(memory, 3, 0, 1)?;
+    /// ctx.path_rename(memory, 3, 0, 1, 3, 1, 1)?;
+    /// // A link `a` to `b`, whose target is read to 2, and its size to 4.
+    /// ctx.path_symlink(memory, 1, 1, 3, 0, 1)?;
+    /// ctx.path_readlink(memory, 3, 0, 1, 2, 1, 4)?;
+    /// assert_eq!((memory.bytes(2, 1)?, memory.read_u32(4)?), (&b"b"[..], 1));
+    /// ctx.path_unlink_file(memory, 3, 0, 1)?;
+    /// ctx.path_remove_directory(memory, 3, 1, 1)?;
+    /// assert_eq!(std::fs::read_dir(&host)?.count(), 0);
+    /// # std::fs::remove_dir(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn path_create_directory(
         &mut self,
         memory: &mut GuestMemory<'_>,
