@@ -139,6 +139,19 @@ fn two_runs_at_different_addresses_have_the_same_pages() {
     assert!(counts.stale.contains_key(&Target::Code), "or there is nothing to prove dead");
 }
 
+/// A guest that goes on after a host call, and is suspended only later, has what is in registers
+/// then in its frames.
+#[test]
+fn host_calls_leave_nothing_in_registers() {
+    let guest = Synthetic::new();
+    let undisturbed = Run::undisturbed(&guest);
+    for interval in [2, 3, 7] {
+        let plan = Plan { interval, moved_every: 3 };
+        let counts = check("synthetic", &guest, &undisturbed, plan);
+        assert!(counts.points > 100, "{counts}");
+    }
+}
+
 /// Functions begin in the bodies that compare, because memories are accessible as far as
 /// they may grow; in the slots that they are moved to they are not, and others go on.
 #[test]
