@@ -6,6 +6,7 @@ pub(crate) mod store;
 pub(crate) mod limiter;
 pub(crate) mod linker;
 mod unknown_imports;
+mod backtrace;
 pub(crate) mod instance;
 pub(crate) mod imports;
 pub(crate) mod pre;

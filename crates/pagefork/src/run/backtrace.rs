@@ -16,7 +16,7 @@ impl WasmBacktrace {
     /// # Safety
     /// `frame` is a frame pointer of a guest of `store` that does not run now, or
     /// 0, and `entry` its innermost entry frame, or 0.
-    pub(crate) unsafe fn capture(
+    pub(crate) unsafe fn from_frames(
         store: &StoreGroup,
         instructions: &[usize],
         frame: usize,

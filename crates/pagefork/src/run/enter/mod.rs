@@ -557,7 +557,7 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
     unsafe {
         let store = (*activation).store;
         if (*store).interrupts.is_noted() {
-            let backtrace = WasmBacktrace::capture(&*store, &[], frame, (*activation).host_sp);
+            let backtrace = WasmBacktrace::from_frames(&*store, &[], frame, (*activation).host_sp);
             return HostAnswer::leave(
                 activation,
                 LeaveReason::Trap(TrapCode::Interrupt, backtrace),
@@ -591,7 +591,8 @@ unsafe extern "C" fn on_trap(
         let store = &*(*activation).store;
         // A call's instruction ends where its return address begins.
         let instructions = [pc, caller.saturating_sub(1)];
-        let backtrace = WasmBacktrace::capture(store, &instructions, frame, (*activation).host_sp);
+        let backtrace =
+            WasmBacktrace::from_frames(store, &instructions, frame, (*activation).host_sp);
         (*activation).parked = Some(LeaveReason::Trap(code, backtrace));
     }
 }
@@ -628,6 +629,6 @@ unsafe fn backtrace(activation: *mut Activation) -> WasmBacktrace {
     // SAFETY: during a host call GUEST_SP is the frame pointer of the thunk.
     unsafe {
         let store = &*(*activation).store;
-        WasmBacktrace::capture(store, &[], (*activation).guest_sp, (*activation).host_sp)
+        WasmBacktrace::from_frames(store, &[], (*activation).guest_sp, (*activation).host_sp)
     }
 }
