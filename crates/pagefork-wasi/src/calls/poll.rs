@@ -15,7 +15,7 @@ use crate::base::waiting::StopCheck;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Descriptor, Handle};
 use crate::state::socket::Socket;
-use crate::state::sources::Sources;
+use crate::state::sources::OwnSources;
 use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
 
 /// Largest count of subscriptions in one call. No serious program passes more.
@@ -192,7 +192,7 @@ impl ClockDeadline {
         number: u32,
         timeout_ns: u64,
         absolute: bool,
-        sources: &Sources,
+        sources: &OwnSources,
     ) -> Result<ClockDeadline> {
         let clock = match number {
             0 => ClockId::Realtime,

@@ -14,7 +14,7 @@ use crate::state::build_error::BuildError;
 use crate::state::ctx::WasiCtx;
 use crate::state::grants::{Grants, Permissions, Preopen, SharedGrants};
 use crate::state::socket::Socket;
-use crate::state::sources::{HostMonotonicClock, HostWallClock, Sources};
+use crate::state::sources::{HostMonotonicClock, HostWallClock, OwnSources};
 use crate::state::stdio::{OutputKind, StdinKind};
 use crate::state::strings::{Environment, Strings};
 
@@ -44,7 +44,7 @@ pub struct WasiCtxBuilder {
     preopens: Vec<Preopen>,
     sockets: Vec<Socket>,
     descriptors_max: Option<u32>,
-    sources: Sources,
+    sources: OwnSources,
     stdin: StdinKind,
     stdout: OutputKind,
     stderr: OutputKind,

@@ -7,7 +7,7 @@ use cap_std::fs::Dir;
 
 use crate::base::errno::{Errno, Result};
 use crate::state::socket::Socket;
-use crate::state::sources::Sources;
+use crate::state::sources::OwnSources;
 use crate::state::stdio::{OutputKind, OutputStream, StdinKind};
 use crate::state::strings::{Environment, Strings};
 
@@ -47,7 +47,7 @@ pub(crate) struct SharedGrants {
     pub(crate) preopens: Vec<Preopen>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) descriptors_max: u32,
-    pub(crate) sources: Sources,
+    pub(crate) sources: OwnSources,
 }
 
 /// All grants of one state.

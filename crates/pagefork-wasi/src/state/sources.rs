@@ -59,13 +59,13 @@ pub(crate) type RandomSource = dyn Fn(&mut [u8]) + Send + Sync;
 
 /// What is the embedder's own; the rest is the host's.
 #[derive(Clone, Default)]
-pub(crate) struct Sources {
+pub(crate) struct OwnSources {
     pub(crate) wall_clock: Option<Arc<dyn HostWallClock>>,
     pub(crate) monotonic_clock: Option<Arc<dyn HostMonotonicClock>>,
     pub(crate) random: Option<Arc<RandomSource>>,
 }
 
-impl Sources {
+impl OwnSources {
     /// The time of the clock with this number, nanoseconds, if it is the embedder's own.
     pub(crate) fn now_ns(&self, clock: u32) -> Option<u64> {
         match clock {
@@ -89,9 +89,9 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl fmt::Debug for Sources {
+impl fmt::Debug for OwnSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sources")
+        f.debug_struct("OwnSources")
             .field("wall_clock", &self.wall_clock.is_some())
             .field("monotonic_clock", &self.monotonic_clock.is_some())
             .field("random", &self.random.is_some())
