@@ -25,6 +25,7 @@ s/\bTrap::\(StackOverflow\|MemoryOutOfBounds\|TableOutOfBounds\|IndirectCallToNu
 s/\.downcast_ref::<\(pagefork::\)\?Trap>()/.downcast_ref::<\1Trap>().map(\1Trap::code)/g
 s/\bSome(&TrapCode::/Some(TrapCode::/g
 s/\(use pagefork::{.*\)\bTrap\b/\1Trap, TrapCode/
+s/\.downcast::<\(pagefork::\)\?Trap>()?/&.code()/g
 s/\.downcast_ref::<\(pagefork::\)\?WasmBacktrace>()/.backtrace()/g
 s/\.func_name()/.function_name()/g
 s/\.func_index()/.function_index()/g
@@ -38,6 +39,8 @@ s/\.max_wasm_stack(/.stack_size(/g
 s/\.cranelift_nan_canonicalization(/.deterministic(/g
 s/\.relaxed_simd_deterministic(/.deterministic(/g
 s/\bRooted<\([A-Za-z]*\)>/\1/g
+s/\bRooted::ref_eq(/ExternRef::ptr_eq(/g
+s/\.unwrap_extern()/.unwrap_externref()/g
 s/\bRef::Func(/Val::FuncRef(/g
 s/\bRef::Extern(/Val::ExternRef(/g
 s/\bWasm\(Params\|Results\)\b/WasmValues/g

@@ -75,11 +75,12 @@ pub use crate::code::cache::{Cache, CacheRefusal, CacheStats};
 #[doc(hidden)]
 pub use crate::code::cache::{Step as CacheStep, on_step as on_cache_step};
 pub use crate::code::config::Config;
-pub use crate::code::engine::Engine;
+pub use crate::code::engine::{Engine, EngineWeak};
 pub use crate::code::module::{ExportType, ImportType, Module};
 pub use crate::code::profile::Profile;
 pub use crate::code::serialized::Precompiled;
 pub use crate::run::signals::handlers_on_guest_stacks;
+pub use crate::store::epoch::UpdateDeadline;
 pub use crate::store::exception::{Exception, ExnRef};
 pub use crate::store::handle::{Func, Tag};
 pub use crate::store::interrupt::{InterruptHandle, Interruption};

@@ -4,6 +4,7 @@
 mod engine;
 pub(crate) mod store;
 pub(crate) mod limiter;
+mod epoch;
 pub(crate) mod linker;
 mod unknown_imports;
 mod backtrace;

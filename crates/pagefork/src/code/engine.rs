@@ -1,6 +1,6 @@
 //! Engines: what modules are compiled with and stores belong to.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use pagefork_compiler::Bounds;
 use pagefork_layout::page::PAGE_SIZE;
@@ -8,6 +8,7 @@ use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
 
 use crate::base::error::{Result, SystemError};
 use crate::code::config::Config;
+use crate::code::epochs::Epochs;
 use crate::code::pool::Pooled;
 use crate::code::types::{TypeUses, Types};
 
@@ -36,6 +37,30 @@ struct EngineInner {
     strategies: Strategies,
     budget: Budget,
     pool: Pool<Pooled>,
+    epochs: Arc<Epochs>,
+}
+
+/// An engine that may be gone: what a thread keeps that outlives it.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::Engine;
+///
+/// let engine = Engine::default();
+/// let weak = engine.weak();
+/// assert!(Engine::same(&engine, &weak.upgrade().expect("it is there")));
+/// drop(engine);
+/// assert!(weak.upgrade().is_none());
+/// ```
+#[derive(Clone, Debug)]
+pub struct EngineWeak(Weak<EngineInner>);
+
+impl EngineWeak {
+    /// The engine, unless it is gone with all that belonged to it.
+    pub fn upgrade(&self) -> Option<Engine> {
+        self.0.upgrade().map(Engine)
+    }
 }
 
 impl Engine {
@@ -54,13 +79,13 @@ impl Engine {
         config.profile.open()?;
         let strategies = config.strategies.check()?;
         let (budget, pool) = (config.budget(), Pool::new(config.pool));
-        let (mut config, types) = (config.clone(), Arc::default());
+        let (mut config, types, epochs) = (config.clone(), Arc::default(), Arc::default());
         config.compile.bounds = match config.strategies.code {
             CodeBounds::Guarded => Bounds::Guarded,
             CodeBounds::Checked => Bounds::Checked,
             CodeBounds::Dual => Bounds::Dual,
         };
-        Ok(Self(Arc::new(EngineInner { config, types, strategies, budget, pool })))
+        Ok(Self(Arc::new(EngineInner { config, types, strategies, budget, pool, epochs })))
     }
 
     /// # Errors
@@ -80,6 +105,15 @@ impl Engine {
 
     pub(crate) fn pool(&self) -> &Pool<Pooled> {
         &self.0.pool
+    }
+
+    pub(crate) fn epochs(&self) -> &Arc<Epochs> {
+        &self.0.epochs
+    }
+
+    /// The engine for those who do not keep it alive.
+    pub fn weak(&self) -> EngineWeak {
+        EngineWeak(Arc::downgrade(&self.0))
     }
 
     /// The engine's configuration.

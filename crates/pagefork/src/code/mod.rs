@@ -3,6 +3,7 @@
 
 pub(crate) mod config;
 pub(crate) mod engine;
+pub(crate) mod epochs;
 pub(crate) mod types;
 pub(crate) mod module;
 pub(crate) mod code_file;

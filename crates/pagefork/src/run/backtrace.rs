@@ -9,6 +9,18 @@ use crate::run::enter;
 use crate::store::frame::EntryFrame;
 use crate::store::group::StoreGroup;
 
+/// Added to the stack pointer of a guest that waits at an interruption point while host code
+/// runs that may enter guests: below it lie its registers, above which is its frame pointer.
+pub(crate) const AT_INTERRUPTION_POINT: usize = 1;
+
+/// The frame pointer of a guest that waits in a host call, or at an interruption point.
+fn frame_pointer(guest_sp: usize) -> usize {
+    match guest_sp & AT_INTERRUPTION_POINT {
+        0 => guest_sp,
+        _ => guest_sp - AT_INTERRUPTION_POINT + enter::INTERRUPT_BLOCK as usize,
+    }
+}
+
 impl WasmBacktrace {
     /// The frames of these instructions, then those from the frame pointer `frame`
     /// up, and on in the entries around this one.
@@ -26,7 +38,7 @@ impl WasmBacktrace {
         for pc in instructions {
             trace.add(store, *pc, 0);
         }
-        let (mut frame, mut entry) = (frame, entry);
+        let (mut frame, mut entry) = (frame_pointer(frame), entry);
         loop {
             while frame != 0 {
                 // SAFETY: frame pointers are kept in every frame: the caller's,
@@ -46,7 +58,7 @@ impl WasmBacktrace {
             if around.outer_host_sp == 0 {
                 return trace;
             }
-            frame = around.outer_guest_sp;
+            frame = frame_pointer(around.outer_guest_sp);
             entry = around.outer_host_sp;
         }
     }

@@ -6,6 +6,7 @@ pub(crate) mod services;
 pub(crate) mod throw;
 pub(crate) mod instantiate;
 pub(crate) mod limiter;
+pub(crate) mod epoch;
 pub(crate) mod reset;
 pub(crate) mod contents;
 pub(crate) mod suspend;

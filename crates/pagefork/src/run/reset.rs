@@ -20,6 +20,7 @@ impl StoreGroup {
             self.remove_latest_instance();
         }
         self.host_functions.truncate(self.instances[0].imports.functions.len());
+        self.epochs.forget(&self.interrupts);
         let renewed = self.renew_interrupts();
         self.reset_slot(0)?;
         self.set_broken(false);

@@ -30,10 +30,11 @@ use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::Home;
 use crate::code::types::TypeId;
 use crate::store::activation::Activation;
+use crate::store::epoch::{EpochCallback, StoreEpochs};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
-use crate::store::interrupt::{Deadline, Due, InterruptHandle, Interrupts};
+use crate::store::interrupt::{Deadline, Due, InterruptHandle, Interrupts, watch_deadlines};
 use crate::store::limiter::AskLimiter;
 use crate::store::limits::{StoreLimits, Usage};
 use crate::store::references::References;
@@ -80,6 +81,7 @@ pub(crate) struct StoreGroup {
     pub(crate) references: References,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) limits: StoreLimits,
+    pub(crate) epochs: StoreEpochs,
     /// Who is asked besides.
     pub(crate) limiter: Option<Arc<AskLimiter>>,
     pub(crate) usage: Usage,
@@ -119,7 +121,7 @@ const _: () = {
     const fn sync<T: Sync>() {}
     sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
-    sync::<Option<Arc<AskLimiter>>>();
+    sync::<(StoreEpochs, Option<Arc<AskLimiter>>)>();
     sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
 };
 
@@ -243,6 +245,7 @@ impl StoreGroup {
             references: References::default(),
             interrupts,
             limits: StoreLimits::default(),
+            epochs: StoreEpochs::default(),
             limiter: None,
             usage: Usage::default(),
             timeout: None,
@@ -611,6 +614,9 @@ impl StoreGroup {
     /// of this one.
     pub(crate) fn begin_outermost(&mut self) -> Result<Option<Deadline>> {
         self.interrupts.clear();
+        if self.epochs.is_unwatched() {
+            watch_deadlines()?;
+        }
         match self.timeout {
             Some(timeout) => Ok(Deadline::after(timeout, &self.interrupts)?),
             None => Ok(None),
@@ -618,11 +624,13 @@ impl StoreGroup {
     }
 
     /// Says whether the next outermost entry has more to do than to enter: the store has a
-    /// timeout, is suspended or broken, or its guests must find registers cleared.
+    /// timeout, is suspended or broken, its deadline is not watched yet, or its guests must
+    /// find registers cleared.
     pub(crate) fn update_due(&mut self) {
         let prepares = self.timeout.is_some()
             || self.suspended.is_some()
             || self.broken.is_some()
+            || self.epochs.is_unwatched()
             || self.clears_registers;
         self.interrupts.set_due(Due::Preparation, prepares);
     }
@@ -734,6 +742,22 @@ impl StoreGroup {
             false if self.broken == Some(id) => Err(UsageError::ResetIncomplete.into()),
             false => Err(UsageError::WrongStore { what }.into()),
         }
+    }
+
+    /// See [`Store::set_epoch_deadline`](crate::Store::set_epoch_deadline).
+    ///
+    /// # Panics
+    /// If the engine's code cannot be interrupted.
+    pub(crate) fn set_epoch_deadline(&mut self, ticks: u64) {
+        if let Err(error) = self.check_interruptible() {
+            panic!("{error}");
+        }
+        self.epochs.set_deadline(self.engine.epochs(), &self.interrupts, ticks);
+        self.update_due();
+    }
+
+    pub(crate) fn set_epoch_callback(&mut self, callback: Option<Box<EpochCallback>>) {
+        self.epochs.set_callback(callback, &self.interrupts);
     }
 
     /// What the store was spawned from, if it was.

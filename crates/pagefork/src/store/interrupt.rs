@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::base::error::SystemError;
+use crate::code::epochs::{self, Epochs};
 use crate::store::thread;
 
 /// Interrupts the guest that runs in a store, from any thread. Cheap to clone.
@@ -131,12 +131,17 @@ pub(crate) enum Due {
     Broken = 4,
     /// An outermost entry has more to do than to enter.
     Preparation = 8,
+    /// The store's deadline in epochs has come, at which guests trap.
+    Epoch = 16,
 }
 
 impl Due {
+    /// The bits that say that the guest must end.
+    const INTERRUPTS: u32 = Self::Interrupt as u32 | Self::Epoch as u32;
+
     /// The bits that matter where a host function returns.
     pub(crate) const AFTER_HOST_CALLS: u32 =
-        Self::Interrupt as u32 | Self::Suspension as u32 | Self::Broken as u32;
+        Self::INTERRUPTS | Self::Suspension as u32 | Self::Broken as u32;
 }
 
 #[derive(Debug, Default)]
@@ -145,13 +150,17 @@ struct InterruptState {
     /// the store empties the list before it unmaps.
     words: Vec<usize>,
     requested: bool,
+    /// Whether the store's deadline in epochs has come.
+    epoch: bool,
+    /// Whether a callback is asked then.
+    epoch_calls: bool,
     /// Whether every interruption point is to call the host, interrupt or not.
     every_point: bool,
 }
 
 impl InterruptState {
     fn show(&self) {
-        let value = u32::from(self.requested || self.every_point);
+        let value = u32::from(self.requested || self.epoch || self.every_point);
         for word in &self.words {
             let word = std::ptr::with_exposed_provenance_mut::<u32>(*word);
             // SAFETY: listed words are in mapped slots, aligned, and otherwise
@@ -178,7 +187,30 @@ impl Interrupts {
     /// so that nothing between the guest's frames can swallow it.
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
-        self.due.load(Ordering::Relaxed) & Due::Interrupt as u32 != 0
+        self.due.load(Ordering::Relaxed) & Due::INTERRUPTS != 0
+    }
+
+    /// Whether the deadline has come and a callback is to be asked.
+    pub(crate) fn is_epoch_due(&self) -> bool {
+        let state = self.state();
+        state.epoch && state.epoch_calls
+    }
+
+    /// Says that the deadline has come, or that it has not.
+    fn set_epoch(&self, has_come: bool) {
+        let mut state = self.state();
+        if state.epoch != has_come {
+            state.epoch = has_come;
+            self.set_due(Due::Epoch, has_come && !state.epoch_calls);
+            state.show();
+        }
+    }
+
+    /// Says what happens at the deadline: a trap, or a callback is asked.
+    pub(crate) fn set_epoch_traps(&self, traps: bool) {
+        let mut state = self.state();
+        state.epoch_calls = !traps;
+        self.set_due(Due::Epoch, state.epoch && traps);
     }
 
     /// The bits of what is due, which live as long as the interrupts.
@@ -197,7 +229,7 @@ impl Interrupts {
 
     /// Forgets a request that came too late for the call that it was meant for.
     pub(crate) fn clear(&self) {
-        if self.is_noted() {
+        if self.due.load(Ordering::Relaxed) & Due::Interrupt as u32 != 0 {
             let mut state = self.state();
             self.set_due(Due::Interrupt, false);
             state.requested = false;
@@ -271,7 +303,7 @@ impl Deadline {
         let watched = Watched { interrupts: Arc::clone(interrupts), thread: thread::number() };
         watchdog.deadlines.insert(key, watched);
         if watchdog.deadlines.first_key_value().is_some_and(|(first, _)| *first == key) {
-            watchdog.wake();
+            epochs::ring();
         }
         Ok(Some(Self { key }))
     }
@@ -284,13 +316,74 @@ impl Drop for Deadline {
     }
 }
 
+/// A deadline in epochs, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct EpochWatch {
+    epochs: Arc<Epochs>,
+    deadline: u64,
+    number: u64,
+    interrupts: Arc<Interrupts>,
+    is_watched: bool,
+}
+
+impl EpochWatch {
+    /// Where the thread that watches cannot be started, [`watch_deadlines`] says so.
+    pub(crate) fn new(epochs: &Arc<Epochs>, deadline: u64, interrupts: &Arc<Interrupts>) -> Self {
+        let mut watchdog = Watchdog::get();
+        let is_watched = watchdog.run().is_ok();
+        watchdog.count += 1;
+        let number = watchdog.count;
+        let queue = watchdog.epochs.entry(Arc::as_ptr(epochs).addr()).or_default();
+        queue.insert((deadline, number), (Arc::clone(epochs), Arc::clone(interrupts)));
+        epochs.add_watched();
+        // What advanced the epoch before may have rung for nobody.
+        watchdog.look_at_epochs();
+        let (epochs, interrupts) = (Arc::clone(epochs), Arc::clone(interrupts));
+        Self { epochs, deadline, number, interrupts, is_watched }
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+}
+
+impl Drop for EpochWatch {
+    fn drop(&mut self) {
+        let mut watchdog = Watchdog::get();
+        let engine = Arc::as_ptr(&self.epochs).addr();
+        if let Some(queue) = watchdog.epochs.get_mut(&engine)
+            && queue.remove(&(self.deadline, self.number)).is_some()
+        {
+            self.epochs.remove_watched();
+            if queue.is_empty() {
+                watchdog.epochs.remove(&engine);
+            }
+        }
+        // Deadlines come under this lock: none comes after it.
+        self.interrupts.set_epoch(false);
+    }
+}
+
+/// Sees that deadlines are watched.
+///
+/// # Errors
+/// If the thread that does so cannot be started.
+pub(crate) fn watch_deadlines() -> Result<(), SystemError> {
+    Watchdog::get().run()
+}
+
+/// The deadlines in epochs of one engine, by the epoch and their numbers.
+type EpochQueue = BTreeMap<(u64, u64), (Arc<Epochs>, Arc<Interrupts>)>;
+
 /// What the one thread of the process knows that waits for deadlines.
 struct Watchdog {
     deadlines: BTreeMap<(Instant, u64), Watched>,
+    /// By the address of the engine's epochs.
+    epochs: BTreeMap<usize, EpochQueue>,
     /// How many deadlines there have been: tells equal times apart.
     count: u64,
-    /// The thread, and the process that has it.
-    thread: Option<(u64, Thread)>,
+    /// The process that has the thread.
+    thread: Option<u64>,
 }
 
 struct Watched {
@@ -299,8 +392,12 @@ struct Watched {
     thread: u64,
 }
 
-static WATCHDOG: Mutex<Watchdog> =
-    Mutex::new(Watchdog { deadlines: BTreeMap::new(), count: 0, thread: None });
+static WATCHDOG: Mutex<Watchdog> = Mutex::new(Watchdog {
+    deadlines: BTreeMap::new(),
+    epochs: BTreeMap::new(),
+    count: 0,
+    thread: None,
+});
 
 impl Watchdog {
     fn get() -> MutexGuard<'static, Self> {
@@ -312,24 +409,32 @@ impl Watchdog {
     /// parent.
     fn run(&mut self) -> Result<(), SystemError> {
         let process = pagefork_pages::this_process();
-        if self.thread.as_ref().is_some_and(|(of, _)| *of == process) {
-            return Ok(());
+        if self.thread != Some(process) {
+            watch_forks();
+            let thread = std::thread::Builder::new().name("pagefork-timeouts".to_owned());
+            thread.spawn(watch).map_err(SystemError::Watchdog)?;
+            self.thread = Some(process);
         }
-        watch_forks();
-        let thread = std::thread::Builder::new().name("pagefork-timeouts".to_owned());
-        let thread = thread.spawn(watch).map_err(SystemError::Watchdog)?;
-        self.thread = Some((process, thread.thread().clone()));
         Ok(())
     }
 
-    fn wake(&self) {
-        if let Some((_, thread)) = &self.thread {
-            thread.unpark();
-        }
+    /// Tells the stores whose deadlines in epochs have come.
+    fn look_at_epochs(&mut self) {
+        self.epochs.retain(|_, queue| {
+            while let Some(first) = queue.first_entry()
+                && first.get().0.now() >= first.key().0
+            {
+                let (epochs, interrupts) = first.remove();
+                epochs.remove_watched();
+                interrupts.set_epoch(true);
+            }
+            !queue.is_empty()
+        });
     }
 
     /// Requests the interrupts whose time has come; returns the time until the next one.
     fn look(&mut self) -> Option<Duration> {
+        self.look_at_epochs();
         let now = Instant::now();
         while let Some(first) = self.deadlines.first_entry() {
             if first.key().0 > now {
@@ -344,13 +449,11 @@ impl Watchdog {
 /// Waits for deadlines.
 fn watch() {
     loop {
+        let rung = epochs::rung();
         let working = pagefork_pages::working();
         let wait = Watchdog::get().look();
         drop(working);
-        match wait {
-            Some(time) => std::thread::park_timeout(time),
-            None => std::thread::park(),
-        }
+        epochs::wait(rung, wait);
     }
 }
 
@@ -363,7 +466,7 @@ fn watch_forks() {
         // Held by a thread that is gone, if that was in a call: see `Engine`.
         if let Ok(mut watchdog) = WATCHDOG.try_lock() {
             watchdog.deadlines.retain(|_, watched| watched.thread == thread);
-            if !watchdog.deadlines.is_empty() {
+            if !watchdog.deadlines.is_empty() || !watchdog.epochs.is_empty() {
                 // If it cannot be started, the next call says so.
                 let _ = watchdog.run();
             }

@@ -9,6 +9,8 @@
 
 mod x86_64;
 
+pub(crate) use self::x86_64::INTERRUPT_BLOCK;
+
 use std::arch::asm;
 use std::arch::x86_64::{__m128d, _mm_cvtsd_f64, _mm_set_sd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,7 +26,7 @@ use crate::base::frames::WasmBacktrace;
 use crate::base::trap::{Trap, TrapCode};
 use crate::run::services::Stop;
 use crate::run::throw::Thrown;
-use crate::run::{services, throw};
+use crate::run::{epoch, services, throw};
 use crate::store::activation::{Activation, LeaveReason};
 use crate::store::frame::{DirectThunkSet, DirectThunks, Target, Thunks};
 use crate::store::group::StoreGroup;
@@ -562,6 +564,11 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
                 activation,
                 LeaveReason::Trap(TrapCode::Interrupt, backtrace),
             );
+        }
+        if (*store).interrupts.is_epoch_due()
+            && let Err(stop) = epoch::reached(activation)
+        {
+            return HostAnswer::leave(activation, stopped(activation, stop));
         }
         if (*activation).suspend_countdown > 0 && (*store).may_suspend() {
             let base = (*activation).guest_base;

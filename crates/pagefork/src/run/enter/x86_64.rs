@@ -47,7 +47,7 @@ use super::{CATCH, CONTINUE, FINISHED, LEFT, SUSPEND, SUSPENDED};
 //   rbp -   8   unused, keeps the block aligned
 //   rbp - 112   rax rcx rdx rbx rsi rdi r8 .. r14, 8 bytes each
 //   rbp - 368   xmm0 .. xmm15, 16 bytes each: guest code uses no more of them
-const INTERRUPT_BLOCK: u32 = 368;
+pub(crate) const INTERRUPT_BLOCK: u32 = 368;
 
 /// Clears what a call may change, so that a guest finds nothing of the host in
 /// registers: at an interruption point all of them become bytes of its pages.
