@@ -8,7 +8,7 @@ use pagefork_pages::{Budget, CodeBounds, Pool, Strategies, StrategyConfig};
 
 use crate::base::error::{Result, SystemError};
 use crate::code::config::Config;
-use crate::code::epochs::Epochs;
+use crate::code::epochs::EpochClock;
 use crate::code::pool::Pooled;
 use crate::code::types::{TypeUses, Types};
 
@@ -37,7 +37,7 @@ struct EngineInner {
     strategies: Strategies,
     budget: Budget,
     pool: Pool<Pooled>,
-    epochs: Arc<Epochs>,
+    epochs: Arc<EpochClock>,
 }
 
 /// An engine that may be gone: what a thread keeps that outlives it.
@@ -107,7 +107,7 @@ impl Engine {
         &self.0.pool
     }
 
-    pub(crate) fn epochs(&self) -> &Arc<Epochs> {
+    pub(crate) fn epochs(&self) -> &Arc<EpochClock> {
         &self.0.epochs
     }
 

@@ -8,12 +8,12 @@ use rustix::time::Timespec;
 
 /// How often an engine's epoch has been advanced, and how many deadlines wait for that.
 #[derive(Debug, Default)]
-pub(crate) struct Epochs {
+pub(crate) struct EpochClock {
     now: AtomicU64,
     watched: AtomicUsize,
 }
 
-impl Epochs {
+impl EpochClock {
     pub(crate) fn now(&self) -> u64 {
         self.now.load(Ordering::SeqCst)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::base::error::Result;
-use crate::code::epochs::Epochs;
+use crate::code::epochs::EpochClock;
 use crate::store::group::StoreGroup;
 use crate::store::interrupt::{EpochWatch, Interrupts};
 
@@ -59,7 +59,7 @@ impl StoreEpochs {
     /// Sets the deadline to so many epochs from now.
     pub(crate) fn set_deadline(
         &mut self,
-        epochs: &Arc<Epochs>,
+        epochs: &Arc<EpochClock>,
         interrupts: &Arc<Interrupts>,
         ticks: u64,
     ) {

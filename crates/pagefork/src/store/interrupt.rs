@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::base::error::SystemError;
-use crate::code::epochs::{self, Epochs};
+use crate::code::epochs::{self, EpochClock};
 use crate::store::thread;
 
 /// Interrupts the guest that runs in a store, from any thread. Cheap to clone.
@@ -319,7 +319,7 @@ impl Drop for Deadline {
 /// A deadline in epochs, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct EpochWatch {
-    epochs: Arc<Epochs>,
+    epochs: Arc<EpochClock>,
     deadline: u64,
     number: u64,
     interrupts: Arc<Interrupts>,
@@ -328,7 +328,11 @@ pub(crate) struct EpochWatch {
 
 impl EpochWatch {
     /// Where the thread that watches cannot be started, [`watch_deadlines`] says so.
-    pub(crate) fn new(epochs: &Arc<Epochs>, deadline: u64, interrupts: &Arc<Interrupts>) -> Self {
+    pub(crate) fn new(
+        epochs: &Arc<EpochClock>,
+        deadline: u64,
+        interrupts: &Arc<Interrupts>,
+    ) -> Self {
         let mut watchdog = Watchdog::get();
         let is_watched = watchdog.run().is_ok();
         watchdog.count += 1;
@@ -373,7 +377,7 @@ pub(crate) fn watch_deadlines() -> Result<(), SystemError> {
 }
 
 /// The deadlines in epochs of one engine, by the epoch and their numbers.
-type EpochQueue = BTreeMap<(u64, u64), (Arc<Epochs>, Arc<Interrupts>)>;
+type EpochQueue = BTreeMap<(u64, u64), (Arc<EpochClock>, Arc<Interrupts>)>;
 
 /// What the one thread of the process knows that waits for deadlines.
 struct Watchdog {
