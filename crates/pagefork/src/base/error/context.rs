@@ -28,12 +28,14 @@ use crate::base::error::{Error, Result};
 /// assert!(error.is::<pagefork::TextError>());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-pub trait Context<T, E>: sealed::Sealed {
+pub trait Context<T, E>: sealed::Sealed + Sized {
     /// The value, or the error with this context.
     ///
     /// # Errors
     /// If this is an error, or nothing.
-    fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T>;
+    fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T> {
+        self.with_context(|| context)
+    }
 
     /// As [`Context::context`], with a context that is only made if there is an error.
     ///
@@ -46,10 +48,6 @@ pub trait Context<T, E>: sealed::Sealed {
 }
 
 impl<T, E: Into<Error>> Context<T, E> for Result<T, E> {
-    fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T> {
-        self.map_err(|error| error.into().context(context))
-    }
-
     fn with_context<C, F>(self, context: F) -> Result<T>
     where
         C: fmt::Display + Send + Sync + 'static,
@@ -60,10 +58,6 @@ impl<T, E: Into<Error>> Context<T, E> for Result<T, E> {
 }
 
 impl<T> Context<T, Infallible> for Option<T> {
-    fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T> {
-        self.ok_or_else(|| Error::msg(context))
-    }
-
     fn with_context<C, F>(self, context: F) -> Result<T>
     where
         C: fmt::Display + Send + Sync + 'static,
