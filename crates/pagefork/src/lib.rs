@@ -80,6 +80,7 @@ pub use crate::code::module::{ExportType, ImportType, Module};
 pub use crate::code::profile::Profile;
 pub use crate::code::serialized::Precompiled;
 pub use crate::run::signals::handlers_on_guest_stacks;
+pub use crate::store::call_hook::CallHook;
 pub use crate::store::epoch::UpdateDeadline;
 pub use crate::store::exception::{Exception, ExnRef};
 pub use crate::store::handle::{Func, Tag};

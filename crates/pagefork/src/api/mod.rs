@@ -5,6 +5,7 @@ mod engine;
 pub(crate) mod store;
 pub(crate) mod limiter;
 mod epoch;
+mod call_hook;
 pub(crate) mod linker;
 mod unknown_imports;
 mod backtrace;

@@ -7,6 +7,7 @@ pub(crate) mod throw;
 pub(crate) mod instantiate;
 pub(crate) mod limiter;
 pub(crate) mod epoch;
+pub(crate) mod call_hook;
 pub(crate) mod reset;
 pub(crate) mod contents;
 pub(crate) mod suspend;

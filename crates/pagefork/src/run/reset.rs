@@ -21,6 +21,9 @@ impl StoreGroup {
         }
         self.host_functions.truncate(self.instances[0].imports.functions.len());
         self.epochs.forget(&self.interrupts);
+        if self.is_hooked {
+            self.set_call_hook(None);
+        }
         let renewed = self.renew_interrupts();
         self.reset_slot(0)?;
         self.set_broken(false);

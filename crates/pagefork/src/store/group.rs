@@ -30,6 +30,7 @@ use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::Home;
 use crate::code::types::TypeId;
 use crate::store::activation::Activation;
+use crate::store::call_hook::{HOOKED, HookCallback};
 use crate::store::epoch::{EpochCallback, StoreEpochs};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::handle::CalledFunctions;
@@ -82,6 +83,10 @@ pub(crate) struct StoreGroup {
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) limits: StoreLimits,
     pub(crate) epochs: StoreEpochs,
+    /// Absent while it runs.
+    pub(crate) call_hook: Option<Box<HookCallback>>,
+    /// Whether there is one.
+    pub(crate) is_hooked: bool,
     /// Who is asked besides.
     pub(crate) limiter: Option<Arc<AskLimiter>>,
     pub(crate) usage: Usage,
@@ -121,7 +126,7 @@ const _: () = {
     const fn sync<T: Sync>() {}
     sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
-    sync::<(StoreEpochs, Option<Arc<AskLimiter>>)>();
+    sync::<(StoreEpochs, Option<Box<HookCallback>>, Option<Arc<AskLimiter>>)>();
     sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
 };
 
@@ -246,6 +251,8 @@ impl StoreGroup {
             interrupts,
             limits: StoreLimits::default(),
             epochs: StoreEpochs::default(),
+            call_hook: None,
+            is_hooked: false,
             limiter: None,
             usage: Usage::default(),
             timeout: None,
@@ -466,6 +473,10 @@ impl StoreGroup {
             return FunctionImport { code, base, thunk, shim, closure, activation };
         }
         let (code, base) = (index as usize, 0);
+        if self.is_hooked {
+            let code = code | HOOKED as usize;
+            return FunctionImport { code, base, thunk, shim, closure, activation };
+        }
         let host = &self.host_functions[code];
         let Some(direct) = &host.direct else {
             return FunctionImport { code, base, thunk, shim, closure, activation };
@@ -485,13 +496,17 @@ impl StoreGroup {
         if std::mem::replace(&mut self.clears_registers, true) {
             return;
         }
+        self.renew_function_imports();
+        self.update_due();
+    }
+
+    /// Writes again how the functions are called that instances import.
+    pub(crate) fn renew_function_imports(&mut self) {
         for index in 0..self.instances.len() {
             let functions = self.instances[index].imports.functions.iter();
-            let thunks: Vec<usize> = functions.map(|of| self.function_import(*of).thunk).collect();
-            let records = self.instances[index].function_imports.iter_mut();
-            records.zip(thunks).for_each(|(record, thunk)| record.thunk = thunk);
+            let records: Vec<_> = functions.map(|of| self.function_import(*of)).collect();
+            self.instances[index].function_imports.copy_from_slice(&records);
         }
-        self.update_due();
     }
 
     /// Where an indirect call across instances finds what it must call.
@@ -624,13 +639,14 @@ impl StoreGroup {
     }
 
     /// Says whether the next outermost entry has more to do than to enter: the store has a
-    /// timeout, is suspended or broken, its deadline is not watched yet, or its guests must
-    /// find registers cleared.
+    /// timeout or a hook, is suspended or broken, its deadline is not watched yet, or its guests
+    /// must find registers cleared.
     pub(crate) fn update_due(&mut self) {
         let prepares = self.timeout.is_some()
             || self.suspended.is_some()
             || self.broken.is_some()
             || self.epochs.is_unwatched()
+            || self.is_hooked
             || self.clears_registers;
         self.interrupts.set_due(Due::Preparation, prepares);
     }

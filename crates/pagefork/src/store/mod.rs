@@ -16,6 +16,7 @@ pub(crate) mod frame;
 pub(crate) mod suspended;
 pub(crate) mod interrupt;
 pub(crate) mod epoch;
+pub(crate) mod call_hook;
 pub(crate) mod limits;
 pub(crate) mod limiter;
 pub(crate) mod thread;

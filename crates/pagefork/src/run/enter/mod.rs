@@ -26,8 +26,9 @@ use crate::base::frames::WasmBacktrace;
 use crate::base::trap::{Trap, TrapCode};
 use crate::run::services::Stop;
 use crate::run::throw::Thrown;
-use crate::run::{epoch, services, throw};
+use crate::run::{call_hook, epoch, services, throw};
 use crate::store::activation::{Activation, LeaveReason};
+use crate::store::call_hook::HOOKED;
 use crate::store::frame::{DirectThunkSet, DirectThunks, Target, Thunks};
 use crate::store::group::StoreGroup;
 use crate::store::interrupt::Due;
@@ -147,7 +148,10 @@ pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Cal
         (*store).note_writer();
         thread::check_stack()?;
         let _deadline = (*store).prepare_entry()?;
-        enter(store, target)
+        match (*store).is_hooked {
+            true => call_hook::around_guest(store, target, || enter(store, target)),
+            false => enter(store, target),
+        }
     }
 }
 
@@ -446,7 +450,10 @@ unsafe extern "C" fn on_host_call(
     unsafe {
         let store = (*activation).store;
         let base = (*activation).guest_base;
-        if index >= Service::MemoryGrow as u32 {
+        if index >= HOOKED {
+            if index < Service::MemoryGrow as u32 {
+                return on_hooked_host_call(activation, index & !HOOKED, cells);
+            }
             if let Some(service @ (Service::Throw | Service::Rethrow)) = Service::from_index(index)
             {
                 let caller = (*store).ordinal_of(base);
@@ -465,6 +472,30 @@ unsafe extern "C" fn on_host_call(
             return HostAnswer::CONTINUE;
         }
         let results = slice::from_raw_parts(cells, (&*function).ty.results.len());
+        after_host_function(activation, result, results)
+    }
+}
+
+/// Runs a host function of a store that has a hook.
+///
+/// # Safety
+/// As of [`on_host_call`].
+#[cold]
+unsafe fn on_hooked_host_call(
+    activation: *mut Activation,
+    index: u32,
+    cells: *mut Cell,
+) -> HostAnswer {
+    // SAFETY: by this function's contract the store is valid, and its guest waits.
+    unsafe {
+        let (store, base) = ((*activation).store, (*activation).guest_base);
+        let function = &*(*store).host_function_ptr(index);
+        let call = || call_hook::around_host_function(store, function, cells, base);
+        let result = catch_unwind(AssertUnwindSafe(call));
+        if matches!(result, Ok(Ok(()))) && goes_on(activation) {
+            return HostAnswer::CONTINUE;
+        }
+        let results = slice::from_raw_parts(cells, function.ty.results.len());
         after_host_function(activation, result, results)
     }
 }
