@@ -119,6 +119,34 @@ impl Slot {
     ///
     /// # Panics
     /// As of [`Slot::new`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{
+    ///     ExternalWriter, Image, MemorySize, MemoryZone, Owner, ResetKind, Slot, SlotConfig,
+    ///     StrategyConfig,
+    /// };
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 65_536, maximum: 1 << 20 };
+    /// let asked = StrategyConfig { reset: ResetKind::Remap, ..StrategyConfig::default() };
+    /// let mut slot = Slot::with_strategies(config, &image, &[size], &asked.check()?)?;
+    /// let choice = slot.strategy();
+    /// assert_eq!((choice.asked, choice.used), (ResetKind::Remap, ResetKind::Remap));
+    /// println!("by {}: {:?}", choice.used, choice.reason);
+    ///
+    /// // The kernel has written to it, for a guest that read a file.
+    /// slot.note_external_writer(ExternalWriter::UntilReset);
+    /// let report = slot.reset()?;
+    /// slot.hand_to(Owner(1));
+    /// assert_eq!(report.by, ResetKind::Remap);
+    /// assert!(slot.is_whole());
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
     pub fn with_strategies(
         config: impl Into<SlotConfig>,
         image: &Arc<Image>,
