@@ -11,7 +11,6 @@
 //! are emptied and made inaccessible, until others take them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -49,6 +48,7 @@ const HOLES_MAX: usize = 1024;
 /// assert_eq!(seven(), 7);
 /// # Ok::<(), pagefork_pages::PagesError>(())
 /// ```
+#[derive(Debug)]
 pub struct CodePages {
     /// Invariant: whole pages that are ours alone; readable and executable once
     /// [`Self::new`] has returned.
@@ -99,12 +99,6 @@ impl Drop for CodePages {
         if !self.range.is_empty() {
             arena().give_back(self.range.clone());
         }
-    }
-}
-
-impl fmt::Debug for CodePages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CodePages").field("range", &self.range).finish_non_exhaustive()
     }
 }
 

@@ -12,6 +12,7 @@
 //! whole is whole.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -589,6 +590,12 @@ impl Exchange {
             state = lock(&self.state);
         }
         state
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("id", &self.id).finish_non_exhaustive()
     }
 }
 

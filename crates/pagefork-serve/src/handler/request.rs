@@ -1,6 +1,5 @@
 //! A request as its handler gets it.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,7 +47,7 @@ pub struct Request {
 ///     }
 /// }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct BodyReader(pub(crate) Arc<Exchange>);
 
 impl BodyReader {
@@ -77,11 +76,5 @@ impl io::Read for BodyReader {
             }
             self.wait(None);
         }
-    }
-}
-
-impl fmt::Debug for BodyReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BodyReader")
     }
 }

@@ -1,6 +1,5 @@
 //! A response as its handler writes it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,7 +53,7 @@ use crate::handler::failure::{GivenUp, Severity};
 /// # server.wait();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ResponseWriter(pub(crate) Arc<Exchange>);
 
 impl ResponseWriter {
@@ -102,12 +101,6 @@ impl ResponseWriter {
     /// Writes a record to the server's log, with the request's id before it.
     pub fn log(&self, severity: Severity, id: &HeaderValue, text: &str) {
         self.0.host().log(severity, id, text);
-    }
-}
-
-impl fmt::Debug for ResponseWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ResponseWriter")
     }
 }
 
