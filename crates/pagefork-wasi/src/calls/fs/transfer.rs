@@ -17,7 +17,7 @@ use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::{Buffer, GuestMemory};
 use crate::base::waiting::{PART_SIZE, StopCheck, write_parts};
 use crate::state::ctx::WasiCtx;
-use crate::state::descriptor::Handle;
+use crate::state::descriptor::{Description, Handle};
 use crate::state::inherited::HOST_OFFSET;
 use crate::state::socket::{Socket, receive, send};
 
@@ -131,17 +131,8 @@ impl WasiCtx {
         let size = match &descriptor.handle {
             _ if slices.is_empty() => 0,
             Handle::File(file) => {
-                let size = if description.flags.contains(FdFlags::APPEND) {
-                    let (size, end) = append(file, &mut slices, stop)?;
-                    description.offset = end;
-                    size
-                } else {
-                    let size = write_at(file, &mut slices, description.offset, stop)?;
-                    description.offset += size as u64;
-                    size
-                };
-                sync_as_flags_ask(file, description.flags)?;
-                size
+                let Description { flags, offset, .. } = description;
+                write_file(file, *flags, &mut slices, offset, stop)?
             }
             Handle::Stream(file) => blocking
                 .write_all(file.as_fd(), &mut slices, |slices| rustix::io::writev(file, slices))?,
@@ -177,12 +168,7 @@ impl WasiCtx {
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let stop = self.interrupt.and(memory.interruption());
         let (flags, mut slices) = (descriptor.description.flags, memory.io_slices(&buffers)?);
-        let size = if flags.contains(FdFlags::APPEND) {
-            append(file, &mut slices, stop)?.0
-        } else {
-            write_at(file, &mut slices, offset, stop)?
-        };
-        sync_as_flags_ask(file, flags)?;
+        let size = write_file(file, flags, &mut slices, &mut { offset }, stop)?;
         memory.write_size(result, size)
     }
 }
@@ -227,18 +213,32 @@ fn parts(buffer: &Buffer) -> impl Iterator<Item = Buffer> {
         .map(move |start| Buffer { address: address + start, size: (size - start).min(SIZE) })
 }
 
-fn write_at(
+/// Writes at `offset`, or at the end with [`FdFlags::APPEND`], and moves `offset` behind it.
+fn write_file(
     file: &File,
+    flags: FdFlags,
     slices: &mut [IoSlice<'_>],
-    offset: u64,
+    offset: &mut u64,
     stop: StopCheck<'_>,
 ) -> Result<usize> {
-    check_offset(offset)?;
-    write_parts(slices, |part, total| {
-        stop.check()?;
-        let at = offset.saturating_add(total as u64);
-        Ok(retry_on_intr(|| rustix::io::pwritev(file, part, at))?)
-    })
+    let size;
+    if flags.contains(FdFlags::APPEND) {
+        (size, *offset) = append(file, slices, stop)?;
+    } else {
+        check_offset(*offset)?;
+        size = write_parts(slices, |part, total| {
+            stop.check()?;
+            let at = offset.saturating_add(total as u64);
+            Ok(retry_on_intr(|| rustix::io::pwritev(file, part, at))?)
+        })?;
+        *offset += size as u64;
+    }
+    if flags.contains(FdFlags::SYNC) {
+        file.sync_all()?;
+    } else if flags.contains(FdFlags::DSYNC) {
+        file.sync_data()?;
+    }
+    Ok(size)
 }
 
 /// Writes at the end of the file, and returns the size written and the offset after it. Each
@@ -264,13 +264,4 @@ fn append(file: &File, slices: &mut [IoSlice<'_>], stop: StopCheck<'_>) -> Resul
         Ok(retry_on_intr(|| append_part(part))?)
     })?;
     Ok((size, rustix::fs::tell(file)?))
-}
-
-fn sync_as_flags_ask(file: &File, flags: FdFlags) -> Result {
-    if flags.contains(FdFlags::SYNC) {
-        file.sync_all()?;
-    } else if flags.contains(FdFlags::DSYNC) {
-        file.sync_data()?;
-    }
-    Ok(())
 }
