@@ -125,8 +125,9 @@ impl Ours {
         let data =
             Data { state: State::new(case.seed), functions: HashMap::new(), by_number: Vec::new() };
         let mut store = Store::new(engine, data);
-        let limits =
-            StoreLimits::new().memory_size(MEMORY_SIZE_MAX as usize).table_elements(TABLE_LENGTH_MAX as usize);
+        let limits = StoreLimits::new()
+            .memory_size(MEMORY_SIZE_MAX as usize)
+            .table_elements(TABLE_LENGTH_MAX as usize);
         store.set_limits(limits);
         Self { store, module: None, kept: engines.kept.clone(), imports_made: 0 }
     }

@@ -28,6 +28,7 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", run: clippy },
     Step { name: "doc", run: doc },
     Step { name: "images", run: without_compiler },
+    Step { name: "tracing", run: tracing },
     Step { name: "guests", run: fetch_guests },
     Step { name: "test", run: test },
     Step { name: "sabotage", run: |host| sabotage::run(host, None).map(|()| passed()) },
@@ -126,6 +127,14 @@ fn build(host: &Host) -> Result<Outcome> {
         .filter(|package| !package.is_empty())
         .collect();
     Ok(Outcome::Passed(format!("{} packages in the workspace's build", packages.len())))
+}
+
+/// The spans of the feature `tracing`, which is off elsewhere.
+fn tracing(host: &Host) -> Result<Outcome> {
+    const TEST: [&str; 8] =
+        ["test", "-p", "pagefork", "--features", "tracing", "--test", "spans", "--locked"];
+    host::check(host.cargo().args(TEST))?;
+    Ok(passed())
 }
 
 /// A build of the runtime without its compiler has no Cranelift in it, and runs code images.

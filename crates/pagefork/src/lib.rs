@@ -32,6 +32,9 @@
 //!   [`Module::from_code_image_file`] loads them. `Module::new`, `Cache` and the limits of
 //!   compiling are not there then.
 //! - `wat`, on by default, accepts the text format wherever a module is accepted.
+//! - `tracing` opens spans of the crate `tracing`, of the target `pagefork`: `compile`,
+//!   `instantiate`, `spawn`, `reset` and `park`, of level DEBUG, and `call`, of level TRACE, for
+//!   each outermost call of a guest. Without it there is nothing of them.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("pagefork runs guests on Linux on x86-64 only");

@@ -9,6 +9,7 @@ use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::api::typed::{TypedFunc, WasmValues};
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
+use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome};
 use crate::store::group::StoreGroup;
@@ -91,6 +92,7 @@ impl Func {
             // SAFETY: the store is borrowed, and the function is of the store.
             return unsafe { self.call_host(store, params, results) };
         }
+        span!(if !inner.activation.is_active(), TRACE, "call");
         let called = inner.called(self.definition);
         let target = &called.target;
         // SAFETY: nothing but guests and host functions come between, and no instance goes as

@@ -11,6 +11,7 @@ use crate::api::limiter::ask_limiter;
 use crate::api::linker::Definition;
 use crate::api::store::{AsContextMut, Invariant, Store};
 use crate::base::error::{Result, UsageError};
+use crate::base::trace::span;
 use crate::code::module::Module;
 use crate::code::pool::{Home, Pooled};
 use crate::run::{instantiate, limiter};
@@ -225,6 +226,7 @@ impl<T: 'static> InstancePre<T> {
         data: T,
         prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
     ) -> Result<(Store<T>, Instance)> {
+        span!(DEBUG, "spawn", module = self.module().name());
         let shared = &*self.shared;
         let mut store = match shared.home.take() {
             // SAFETY: what is parked under this key has data of type `T`.

@@ -8,6 +8,7 @@ use pagefork_pages::{Image, MemorySize, Owner};
 
 use crate::api::store::Store;
 use crate::base::error::{LimitError, Result, UsageError};
+use crate::base::trace::span;
 use crate::code::module::Module;
 use crate::run::contents::make_image;
 use crate::run::limiter;
@@ -88,6 +89,7 @@ impl<T> Store<T> {
     /// and nothing has changed then; if the system or the store's limiter refuses something, as
     /// [`Store::reset`].
     pub fn reset_to(&mut self, snapshot: &Snapshot, data: T) -> Result<T> {
+        span!(DEBUG, "reset");
         snapshot.check(self.inner())?;
         // SAFETY: the store is borrowed.
         snapshot.fill(unsafe { &mut *self.as_ptr() })?;

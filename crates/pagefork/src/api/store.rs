@@ -13,6 +13,7 @@ pub(crate) use crate::store::group::{StoreGroup, StoreId};
 use crate::api::func::Caller;
 use crate::base::error::Result;
 use crate::base::frames::WasmBacktrace;
+use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::pool::{self, Home, ParkedSlots, ParkedStore};
 use crate::run::enter;
@@ -215,6 +216,7 @@ impl<T> Store<T> {
     /// # Panics
     /// If a host function panics that a start function calls.
     pub fn reset(&mut self, data: T) -> Result<T> {
+        span!(DEBUG, "reset");
         let old = self.replace_data(data);
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         match unsafe { StoreGroup::reset(self.as_ptr()) } {
@@ -378,7 +380,10 @@ unsafe fn release<T: 'static>(full: NonNull<Full<T>>) -> T {
     let home = inner.home.as_ref().map(|home| home.local());
     if let Some(home) = home
         && !inner.engine.pool().keeps_nothing()
-        && inner.reset_for_parking().is_ok()
+        && {
+            span!(DEBUG, "park");
+            inner.reset_for_parking().is_ok()
+        }
     {
         // SAFETY: by this function's contract the store is ours; its data was just taken.
         pool::park(home, unsafe { ParkedStore::new(full) });

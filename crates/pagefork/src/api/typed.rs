@@ -10,6 +10,7 @@ use pagefork_layout::reference::FuncRef;
 use crate::api::store::AsContextMut;
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
+use crate::base::trace::span;
 use crate::run::enter::{self, CallOutcome, Registers};
 use crate::store::exception::ExnRef;
 use crate::store::group::{StoreGroup, StoreId};
@@ -72,6 +73,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
         if let CallTarget::Guest(target) = &self.entry
             && unsafe { (*store).id == self.store && enter::is_outermost(store) }
         {
+            span!(TRACE, "call");
             // SAFETY: the entry is the store's own and of this type, so registers or cells are
             // enough and hold what the type says; nothing has happened since the check.
             return unsafe {
@@ -112,6 +114,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
             (*store).check(self.store, "function")?;
             match &self.entry {
                 CallTarget::Guest(target) => {
+                    span!(if !(*store).activation.is_active(), TRACE, "call");
                     let cells = cells(target);
                     params.write(cells, CellOwner::of_ordinal(&*store, target.ordinal))?;
                     match enter::call(store, target)? {

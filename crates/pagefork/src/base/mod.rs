@@ -5,3 +5,4 @@ pub(crate) mod trap;
 pub(crate) mod frames;
 pub(crate) mod cell;
 pub(crate) mod similar;
+pub(crate) mod trace;

@@ -7,6 +7,7 @@ use pagefork_compiler::file::{self, CodeKey};
 use pagefork_compiler::{CompileError, CompiledModule};
 
 use crate::base::error::{Result, SystemError};
+use crate::base::trace::span;
 use crate::code::config::Config;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
@@ -95,6 +96,7 @@ impl Engine {
     /// Compiles a module from its binary format, and counts its functions in the
     /// [progress](Config::progress), if there is one.
     pub(crate) fn compile(&self, bytes: &[u8]) -> Result<CompiledModule, CompileError> {
+        span!(DEBUG, "compile", bytes = bytes.len());
         let Config { compile, progress, .. } = self.config();
         match progress {
             None => pagefork_compiler::compile(bytes, compile),

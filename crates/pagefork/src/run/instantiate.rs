@@ -11,6 +11,7 @@ use pagefork_pages::{Slot, Strategies};
 
 use crate::base::cell::Cell;
 use crate::base::error::{LimitError, LimitSource, Result, UsageError};
+use crate::base::trace::span;
 use crate::base::trap::{Trap, TrapCode};
 use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
@@ -34,6 +35,7 @@ pub(crate) unsafe fn instantiate(
     imports: Imports,
     strategies: Option<&Strategies>,
 ) -> Result<u32> {
+    span!(DEBUG, "instantiate", module = module.name());
     // SAFETY: by this function's contract the store is ours; this borrow ends here.
     let inner = unsafe { &*store };
     inner.check_usable()?;
