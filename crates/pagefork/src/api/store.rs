@@ -204,14 +204,15 @@ impl<T> Store<T> {
     /// in the order in which they were made. The embedder's data becomes `data`; what it
     /// was is returned.
     ///
-    /// Handles of instances and what is in them stay good, limits and the timeout stay
-    /// as they are. References to host values mean nothing any more, unless the host made
+    /// Handles of instances and what is in them stay good; limits, the timeout, the deadline, the
+    /// hook and the limiter stay as they are. References to host values mean nothing any more, unless the host made
     /// a global or table with one.
     ///
     /// # Errors
     /// If the system refuses something: then nothing in the store can be used before it
-    /// is reset again. If a start function fails, whose instance stays as it left it. The
-    /// data is dropped, and the old stays.
+    /// is reset again. If the store's [limiter](Store::limiter), which is asked for all that is
+    /// made again, refuses it: then no start function runs. If a start function fails, whose
+    /// instance stays as it left it. The data is dropped, and the old stays.
     ///
     /// # Panics
     /// If a host function panics that a start function calls.

@@ -86,7 +86,8 @@ pub trait ResourceLimiter: Send {
         Ok(())
     }
 
-    /// How many instances there may be: by default 10,000.
+    /// How many instances there may be: by default 10,000. Each memory, table, global and tag
+    /// that the host creates counts as one.
     fn instances(&self) -> usize {
         COUNT
     }
