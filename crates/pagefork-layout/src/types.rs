@@ -5,6 +5,10 @@ use crate::module::{
 };
 
 /// Whether a global can be written.
+///
+/// # Examples
+///
+/// See [`GlobalType::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mutability {
     /// It keeps its first value.
@@ -290,6 +294,16 @@ impl TableType {
 
 impl MemoryType {
     /// A memory that is indexed by 32 bits; sizes are in wasm pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_layout::module::{ExternType, MemoryType};
+    ///
+    /// let ty = MemoryType::new(1, Some(2));
+    /// assert_eq!((ty.minimum(), ty.maximum(), ty.is_64()), (1, Some(2), false));
+    /// assert_eq!(ExternType::from(ty).unwrap_memory(), &ty);
+    /// ```
     pub const fn new(minimum: u32, maximum: Option<u32>) -> Self {
         Self { minimum: minimum as u64, maximum: widened(maximum), memory64: false }
     }

@@ -335,7 +335,8 @@ impl<T: 'static> Linker<T> {
         })
     }
 
-    /// Defines what `module` and `name` mean under two other names too.
+    /// Defines what `module` and `name` mean under two other names too; see [`Linker::iter`] for
+    /// an example.
     ///
     /// # Errors
     /// [`LinkError::NotDefined`] if they mean nothing; if the other names are defined already,
