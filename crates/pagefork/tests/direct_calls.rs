@@ -143,7 +143,8 @@ fn check<R>(
 macro_rules! signatures {
     ($store:ident; $(($($name:ident: $ty:ty = $value:expr),*) -> $result:ty { $body:expr })*) => {$({
         type Params = ($($ty,)*);
-        let expected: $result = (|$($name: $ty),*| $body)($($value),*);
+        let expected = |$($name: $ty),*| -> $result { $body };
+        let expected = expected($($value),*);
         let given: Vec<Val> = vec![$(Val::from({ let $name: $ty = $value; $name })),*];
         let call = |store: &mut Store<u32>, function: &Func| {
             let typed: TypedFunc<Params, $result> = function.typed(&*store).unwrap();

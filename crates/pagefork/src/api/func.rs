@@ -53,7 +53,7 @@ impl Func {
         Self::from_host(&mut store.0.inner, function)
     }
 
-    fn from_host(store: &mut StoreGroup, function: HostFunc) -> Self {
+    pub(crate) fn from_host(store: &mut StoreGroup, function: HostFunc) -> Self {
         let definition = store.add_host_function(function.into());
         Self { store: store.id, definition }
     }
@@ -120,7 +120,7 @@ impl Func {
     /// # Safety
     /// The store is borrowed by the caller, the pointer with the provenance of the whole, and
     /// the function is a host function of it.
-    unsafe fn call_host(
+    pub(crate) unsafe fn call_host(
         &self,
         store: *mut StoreGroup,
         params: &[Val],
@@ -178,7 +178,12 @@ impl Func {
 /// # Errors
 /// If the values are not what a function of this type takes.
 #[inline]
-fn check_values(store: &StoreGroup, ty: &FuncType, params: &[Val], results: &[Val]) -> Result<()> {
+pub(crate) fn check_values(
+    store: &StoreGroup,
+    ty: &FuncType,
+    params: &[Val],
+    results: &[Val],
+) -> Result<()> {
     check_count("parameters", ty.params.len(), params.len())?;
     check_count("results", ty.results.len(), results.len())?;
     for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {

@@ -25,11 +25,20 @@ impl HostFunc {
         call: Box<HostCall>,
         direct: DirectCall,
     ) -> Self {
+        let function = Self::in_cells::<Params, Results>(engine, call);
+        let direct = function_import::is_direct(&function.ty).then_some(direct);
+        Self { direct, ..function }
+    }
+
+    /// A function that is never called directly.
+    pub(crate) fn in_cells<Params: WasmValues, Results: WasmValues>(
+        engine: &Engine,
+        call: Box<HostCall>,
+    ) -> Self {
         let ty = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
-        let direct = function_import::is_direct(&ty).then_some(direct);
         let mut uses = engine.type_uses();
         let (type_id, ty) = uses.add_shared(ty);
-        Self { type_id, ty, call, direct, _uses: uses }
+        Self { type_id, ty, call, direct: None, _uses: uses }
     }
 
     pub(crate) fn untyped<T: 'static>(

@@ -151,6 +151,15 @@ impl<T: 'static> Linker<T> {
         function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
     ) -> Result<&mut Self> {
         let function = HostFunc::untyped(&self.engine, ty, function);
+        self.define_host(module, name, function)
+    }
+
+    pub(crate) fn define_host(
+        &mut self,
+        module: &str,
+        name: &str,
+        function: HostFunc,
+    ) -> Result<&mut Self> {
         self.insert(module, name, Definition::HostFunc(Arc::new(function)))
     }
 

@@ -33,14 +33,11 @@ use crate::base::error::{Result, UsageError};
 use crate::code::engine::Engine;
 use crate::code::module::Module;
 use crate::run::enter::{self, CallOutcome};
-use crate::run::suspend::Suspendable;
 use crate::run::suspend::chain;
 use crate::run::suspend::copy_stack;
 use crate::run::suspend::copy_zones;
-use crate::run::suspend::give_results;
-use crate::run::suspend::save_area;
 use crate::run::suspend::saved;
-use crate::run::suspend::stack_top;
+use crate::run::suspend::{self as run, Suspendable};
 pub use crate::run::suspend::{FrameWord, FrameWordKind};
 use crate::store::group::StoreGroup;
 use crate::store::handle::Tag;
@@ -100,9 +97,11 @@ pub fn call(
     // SAFETY: the store is borrowed; the target is its own, its arguments are
     // checked and in its cells.
     unsafe {
+        let deadline = (*store).prepare_entry()?;
         let suspendable = Suspendable::begin(store, stop_at);
-        let outcome = enter::call(store, &target);
+        let outcome = enter::call_prepared(store, &target);
         drop(suspendable);
+        drop(deadline);
         progress(store, definition, outcome)
     }
 }
@@ -128,20 +127,11 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Call
             return Err(error);
         }
     };
-    let stack_top = stack_top(inner.instance(suspended.stack_owner));
-    let instance = inner.instance(suspended.ordinal);
-    let (base, save_area) = (instance.base(), save_area(instance).expose_provenance());
-    let result = give_results(instance);
-    let frame = stack_top - saved(instance, save::FP) as usize;
-    inner.activation.stack_top = stack_top;
-    inner.activation.stack_owner = suspended.stack_owner;
     let store = store.as_ptr();
     // SAFETY: the store is borrowed, no guest is entered, and the guest's frames are
     // where it was suspended or where a copy has put them.
     unsafe {
-        let suspendable = Suspendable::begin(store, stop_at);
-        let outcome = enter::resume(store, base, frame, save_area, result);
-        drop(suspendable);
+        let outcome = run::resume(store, &suspended, None, stop_at);
         drop(deadline);
         progress(store, suspended.function, outcome)
     }
@@ -149,15 +139,7 @@ pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<Call
 
 /// Gives a suspended guest up: its frames are forgotten.
 pub fn abandon(mut store: impl AsContextMut) {
-    let inner = &mut store.as_context_mut().0.inner;
-    inner.note_writer();
-    if let Some(suspended) = inner.suspended.take() {
-        inner.update_due();
-        let instance = inner.instance(suspended.ordinal);
-        let size = instance.module.layout().state_parts.save_size;
-        // SAFETY: the save area is in the state zone.
-        unsafe { save_area(instance).write_bytes(0, size as usize) };
-    }
+    run::abandon(&mut store.as_context_mut().0.inner);
 }
 
 /// Asks, from a host function, that its caller be suspended when it returns.
@@ -166,16 +148,7 @@ pub fn abandon(mut store: impl AsContextMut) {
 /// If the guest was not started with [`call`], or host functions run between its
 /// frames.
 pub fn request<T: 'static>(caller: &mut Caller<'_, T>) -> Result<()> {
-    let activation = &mut caller.store.0.inner.activation;
-    if !activation.is_active() || !activation.suspendable {
-        return Err(UsageError::NotSuspendable.into());
-    }
-    // SAFETY: the guest is entered.
-    if unsafe { activation.is_nested() } {
-        return Err(UsageError::Nested.into());
-    }
-    activation.suspend_requested = true;
-    Ok(())
+    Ok(run::request(&mut caller.store.0.inner)?)
 }
 
 /// What the guest of a store is suspended in; `None` if it is not.

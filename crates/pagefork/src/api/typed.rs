@@ -48,6 +48,14 @@ impl<Params, Results> TypedFunc<Params, Results> {
         Self { func, store, entry, ty: PhantomData }
     }
 
+    /// How it is called.
+    ///
+    /// # Errors
+    /// If it is another store's.
+    pub(crate) fn checked_target(&self, store: &StoreGroup) -> Result<CallTarget> {
+        store.check(self.store, "function").map(|()| self.entry)
+    }
+
     /// The same function without its type.
     pub fn func(&self) -> &Func {
         &self.func
@@ -69,8 +77,8 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
     pub fn call(&self, mut store: impl AsContextMut, params: Params) -> Result<Results> {
         let mut store = store.as_context_mut();
         let store = store.as_ptr();
-        // SAFETY: the store is borrowed.
         if let CallTarget::Guest(target) = &self.entry
+            // SAFETY: the store is borrowed.
             && unsafe { (*store).id == self.store && enter::is_outermost(store) }
         {
             span!(TRACE, "call");
@@ -106,7 +114,11 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
     /// # Safety
     /// The store is borrowed by the caller, the pointer with the provenance of the whole.
     #[inline(never)]
-    unsafe fn call_otherwise(&self, store: *mut StoreGroup, params: Params) -> Result<Results> {
+    pub(crate) unsafe fn call_otherwise(
+        &self,
+        store: *mut StoreGroup,
+        params: Params,
+    ) -> Result<Results> {
         // SAFETY: by this function's contract the store is borrowed; the entry is its own and
         // of this type, so the cells are enough and hold what the type says. The host function
         // is in its list, and no list of values is longer than the buffer.

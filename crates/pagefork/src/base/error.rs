@@ -397,6 +397,12 @@ pub enum UsageError {
     /// The call was not one that can be suspended.
     #[error("the guest cannot be suspended: it was not called to be")]
     NotSuspendable,
+    /// An asynchronous host function was called otherwise than by a guest that was called to wait.
+    #[error(
+        "an asynchronous host function can only be called by a guest that was called with \
+         `call_async`"
+    )]
+    NotAsync,
     /// The target of a move already has instances.
     #[error("the store that a guest moves to must be empty")]
     TargetNotEmpty,

@@ -34,6 +34,7 @@ impl StoreGroup {
         self.limiter = None;
         self.usage = instantiate::own_usage(self.instances[0].module.info());
         self.timeout = None;
+        self.yield_after = None;
         self.activation.fuel = 0;
         self.update_due();
         if renewed {

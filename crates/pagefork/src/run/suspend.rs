@@ -8,8 +8,9 @@ use pagefork_layout::CELL_SIZE;
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::state::save;
 
-use crate::base::error::UsageError;
-use crate::run::enter;
+use crate::base::error::{Result, UsageError};
+use crate::run::enter::{self, CallOutcome};
+use crate::store::frame::Landing;
 use crate::store::group::{InstanceData, StoreGroup};
 use crate::store::interrupt::Due;
 use crate::store::suspended::Suspended;
@@ -54,8 +55,10 @@ impl Suspendable {
         // SAFETY: by this function's contract the store is borrowed by the caller.
         unsafe {
             (*store).activation.suspendable = true;
-            (*store).interrupts.set_due(Due::Suspension, true);
-            (*store).clear_registers();
+            if counting {
+                (*store).interrupts.set_due(Due::Suspension, true);
+                (*store).clear_registers();
+            }
             (*store).activation.suspend_requested = false;
             (*store).activation.suspend_countdown = stop_at.unwrap_or(0);
             if counting {
@@ -78,6 +81,69 @@ impl Drop for Suspendable {
                 (*self.store).interrupts.set_every_point(false);
             }
         }
+    }
+}
+
+/// Asks that the guest be suspended when the host function that runs returns.
+///
+/// # Errors
+/// If the guest was not called to be, or host functions run between its frames.
+pub(crate) fn request(store: &mut StoreGroup) -> Result<(), UsageError> {
+    let activation = &mut store.activation;
+    if !activation.is_active() || !activation.suspendable {
+        return Err(UsageError::NotSuspendable);
+    }
+    // SAFETY: the guest is entered.
+    if unsafe { activation.is_nested() } {
+        return Err(UsageError::Nested);
+    }
+    activation.suspend_requested = true;
+    store.interrupts.set_due(Due::Suspension, true);
+    Ok(())
+}
+
+/// Continues a guest that was suspended, which the store must not know any more: with the results
+/// in its save area, or where an exception lands.
+///
+/// # Errors
+/// As [`enter::call`].
+///
+/// # Panics
+/// As [`enter::call`].
+///
+/// # Safety
+/// The store is borrowed by the caller, the pointer with the provenance of the whole; no guest of
+/// it is entered; and the guest's frames are where it was suspended, or where a copy has put them.
+pub(crate) unsafe fn resume(
+    store: *mut StoreGroup,
+    suspended: &Suspended,
+    landing: Option<Landing>,
+    stop_at: Option<u64>,
+) -> Result<CallOutcome> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let inner = &mut *store;
+        let stack_top = stack_top(inner.instance(suspended.stack_owner));
+        let instance = inner.instance(suspended.ordinal);
+        let (base, save_area) = (instance.base(), save_area(instance).expose_provenance());
+        let result = give_results(instance);
+        let frame = stack_top - saved(instance, save::FP) as usize;
+        inner.activation.stack_top = stack_top;
+        inner.activation.stack_owner = suspended.stack_owner;
+        let _suspendable = Suspendable::begin(store, stop_at);
+        enter::resume(store, base, frame, save_area, result, landing)
+    }
+}
+
+/// Gives a suspended guest up: its frames are forgotten.
+pub(crate) fn abandon(store: &mut StoreGroup) {
+    store.note_writer();
+    if let Some(suspended) = store.suspended.take() {
+        store.update_due();
+        let instance = store.instance(suspended.ordinal);
+        let size = instance.module.layout().state_parts.save_size;
+        // SAFETY: the save area is in the state zone.
+        unsafe { save_area(instance).write_bytes(0, size as usize) };
     }
 }
 

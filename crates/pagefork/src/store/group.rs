@@ -35,9 +35,10 @@ use crate::store::epoch::{EpochCallback, StoreEpochs};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
-use crate::store::interrupt::{Deadline, Due, InterruptHandle, Interrupts, watch_deadlines};
+use crate::store::interrupt::{AtEnd, Deadline, Due, InterruptHandle, Interrupts, watch_deadlines};
 use crate::store::limiter::AskLimiter;
 use crate::store::limits::{StoreLimits, Usage};
+use crate::store::pending::PendingCall;
 use crate::store::references::References;
 use crate::store::suspended::{Copied, Suspended};
 use crate::store::thread;
@@ -92,6 +93,10 @@ pub(crate) struct StoreGroup {
     pub(crate) usage: Usage,
     pub(crate) timeout: Option<Duration>,
     pub(crate) suspended: Option<Suspended>,
+    /// The host function that the guest waits for, until the task that has called takes it.
+    pub(crate) pending: Option<Box<dyn PendingCall>>,
+    /// How long a guest runs until it lets others run, where it can.
+    pub(crate) yield_after: Option<Duration>,
     /// The store that it was copied from, if it was.
     pub(crate) copied: Option<Copied>,
     pub(crate) called: CalledFunctions,
@@ -257,6 +262,8 @@ impl StoreGroup {
             usage: Usage::default(),
             timeout: None,
             suspended: None,
+            pending: None,
+            yield_after: None,
             copied: None,
             called: CalledFunctions::default(),
             values: Vec::new(),
@@ -633,7 +640,7 @@ impl StoreGroup {
             watch_deadlines()?;
         }
         match self.timeout {
-            Some(timeout) => Ok(Deadline::after(timeout, &self.interrupts)?),
+            Some(timeout) => Ok(Deadline::after(timeout, &self.interrupts, AtEnd::Interrupt)?),
             None => Ok(None),
         }
     }

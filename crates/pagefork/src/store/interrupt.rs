@@ -1,8 +1,9 @@
 //! Interrupts from other threads, and timeouts.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::base::error::SystemError;
@@ -55,7 +56,7 @@ impl InterruptHandle {
 
     /// Interrupts the call that runs now.
     pub fn interrupt(&self) {
-        self.interrupts.request();
+        wake(self.interrupts.request());
     }
 }
 
@@ -117,6 +118,8 @@ pub(crate) struct Interrupts {
     /// without taking the lock.
     due: AtomicU32,
     state: Mutex<InterruptState>,
+    /// See [`Interrupts::task`].
+    task: AtomicPtr<Context<'static>>,
 }
 
 /// Why a guest may not just be entered, or go on when a host function returns: a bit of
@@ -156,11 +159,15 @@ struct InterruptState {
     epoch_calls: bool,
     /// Whether every interruption point is to call the host, interrupt or not.
     every_point: bool,
+    /// Whether the guest is to let others run.
+    yields: bool,
+    /// Who waits for the end of a host call that the guest waits for.
+    waker: Option<Waker>,
 }
 
 impl InterruptState {
     fn show(&self) {
-        let value = u32::from(self.requested || self.epoch || self.every_point);
+        let value = u32::from(self.requested || self.epoch || self.every_point || self.yields);
         for word in &self.words {
             let word = std::ptr::with_exposed_provenance_mut::<u32>(*word);
             // SAFETY: listed words are in mapped slots, aligned, and otherwise
@@ -176,11 +183,50 @@ impl Interrupts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(&self) {
+    /// To be [woken](wake) is who waits.
+    #[must_use]
+    fn request(&self) -> Option<Waker> {
         let mut state = self.state();
         state.requested = true;
         self.set_due(Due::Interrupt, true);
         state.show();
+        state.waker.take()
+    }
+
+    /// Has the task woken at the next request.
+    pub(crate) fn wake_at_request(&self, waker: &Waker) {
+        let mut state = self.state();
+        match &mut state.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// Asks the guest to let others run at its next interruption point.
+    fn request_yield(&self) {
+        let mut state = self.state();
+        state.yields = true;
+        state.show();
+    }
+
+    /// Whether the guest was asked to let others run, which is forgotten.
+    pub(crate) fn take_yield(&self) -> bool {
+        let mut state = self.state();
+        let yields = std::mem::take(&mut state.yields);
+        if yields {
+            state.show();
+        }
+        yields
+    }
+
+    /// The task that polls a call of the store's guest now; null if none does.
+    pub(crate) fn task(&self) -> *mut Context<'static> {
+        self.task.load(Ordering::Relaxed)
+    }
+
+    /// Says which task polls from now on; returns the one before.
+    pub(crate) fn set_task(&self, task: *mut Context<'static>) -> *mut Context<'static> {
+        self.task.swap(task, Ordering::Relaxed)
     }
 
     /// Whether an interrupt is wanted. It is until the next call of the embedder's begins,
@@ -197,13 +243,17 @@ impl Interrupts {
     }
 
     /// Says that the deadline has come, or that it has not.
-    fn set_epoch(&self, has_come: bool) {
+    #[must_use]
+    fn set_epoch(&self, has_come: bool) -> Option<Waker> {
         let mut state = self.state();
-        if state.epoch != has_come {
-            state.epoch = has_come;
-            self.set_due(Due::Epoch, has_come && !state.epoch_calls);
-            state.show();
+        if state.epoch == has_come {
+            return None;
         }
+        state.epoch = has_come;
+        let traps = has_come && !state.epoch_calls;
+        self.set_due(Due::Epoch, traps);
+        state.show();
+        if traps { state.waker.take() } else { None }
     }
 
     /// Says what happens at the deadline: a trap, or a callback is asked.
@@ -287,12 +337,22 @@ pub(crate) struct Deadline {
     key: (Instant, u64),
 }
 
+/// What happens when the time of a [`Deadline`] has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AtEnd {
+    /// The guest is interrupted.
+    Interrupt,
+    /// It lets others run.
+    Yield,
+}
+
 impl Deadline {
     /// # Errors
     /// If the thread that watches the time cannot be started.
     pub(crate) fn after(
         timeout: Duration,
         interrupts: &Arc<Interrupts>,
+        at_end: AtEnd,
     ) -> Result<Option<Self>, SystemError> {
         // A time that far away never comes.
         let Some(at) = Instant::now().checked_add(timeout) else { return Ok(None) };
@@ -300,7 +360,8 @@ impl Deadline {
         watchdog.run()?;
         watchdog.count += 1;
         let key = (at, watchdog.count);
-        let watched = Watched { interrupts: Arc::clone(interrupts), thread: thread::number() };
+        let watched =
+            Watched { interrupts: Arc::clone(interrupts), at_end, thread: thread::number() };
         watchdog.deadlines.insert(key, watched);
         if watchdog.deadlines.first_key_value().is_some_and(|(first, _)| *first == key) {
             epochs::ring();
@@ -341,7 +402,10 @@ impl EpochWatch {
         queue.insert((deadline, number), (Arc::clone(epochs), Arc::clone(interrupts)));
         epochs.add_watched();
         // What advanced the epoch before may have rung for nobody.
-        watchdog.look_at_epochs();
+        let mut wakers = Vec::new();
+        watchdog.look_at_epochs(&mut wakers);
+        drop(watchdog);
+        wakers.into_iter().for_each(wake);
         let (epochs, interrupts) = (Arc::clone(epochs), Arc::clone(interrupts));
         Self { epochs, deadline, number, interrupts, is_watched }
     }
@@ -364,7 +428,8 @@ impl Drop for EpochWatch {
             }
         }
         // Deadlines come under this lock: none comes after it.
-        self.interrupts.set_epoch(false);
+        // Nobody waits for a deadline that has not come.
+        let _ = self.interrupts.set_epoch(false);
     }
 }
 
@@ -392,6 +457,7 @@ struct Watchdog {
 
 struct Watched {
     interrupts: Arc<Interrupts>,
+    at_end: AtEnd,
     /// The thread whose call it is.
     thread: u64,
 }
@@ -423,30 +489,43 @@ impl Watchdog {
     }
 
     /// Tells the stores whose deadlines in epochs have come.
-    fn look_at_epochs(&mut self) {
+    fn look_at_epochs(&mut self, wakers: &mut Vec<Option<Waker>>) {
         self.epochs.retain(|_, queue| {
             while let Some(first) = queue.first_entry()
                 && first.get().0.now() >= first.key().0
             {
                 let (epochs, interrupts) = first.remove();
                 epochs.remove_watched();
-                interrupts.set_epoch(true);
+                wakers.push(interrupts.set_epoch(true));
             }
             !queue.is_empty()
         });
     }
 
     /// Requests the interrupts whose time has come; returns the time until the next one.
-    fn look(&mut self) -> Option<Duration> {
-        self.look_at_epochs();
+    ///
+    /// Those who wait are to be [woken](wake) then.
+    fn look(&mut self, wakers: &mut Vec<Option<Waker>>) -> Option<Duration> {
+        self.look_at_epochs(wakers);
         let now = Instant::now();
         while let Some(first) = self.deadlines.first_entry() {
             if first.key().0 > now {
                 return Some(first.key().0 - now);
             }
-            first.remove().interrupts.request();
+            let Watched { interrupts, at_end, .. } = first.remove();
+            match at_end {
+                AtEnd::Interrupt => wakers.push(interrupts.request()),
+                AtEnd::Yield => interrupts.request_yield(),
+            }
         }
         None
+    }
+}
+
+/// Wakes who waits. Not to be called with a lock held: what it runs is the executor's.
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
     }
 }
 
@@ -455,7 +534,9 @@ fn watch() {
     loop {
         let rung = epochs::rung();
         let working = pagefork_pages::working();
-        let wait = Watchdog::get().look();
+        let mut wakers = Vec::new();
+        let wait = Watchdog::get().look(&mut wakers);
+        wakers.into_iter().for_each(wake);
         drop(working);
         epochs::wait(rung, wait);
     }
@@ -510,8 +591,8 @@ mod tests {
     fn a_deadline_that_was_dropped_in_time_interrupts_nothing() {
         let (kept, dropped) = (Arc::new(Interrupts::default()), Arc::new(Interrupts::default()));
         let time = Duration::from_millis(30);
-        let cancelled = Deadline::after(time, &dropped).unwrap();
-        let waiting = Deadline::after(time, &kept).unwrap();
+        let cancelled = Deadline::after(time, &dropped, AtEnd::Interrupt).unwrap();
+        let waiting = Deadline::after(time, &kept, AtEnd::Interrupt).unwrap();
         drop(cancelled);
         let start = Instant::now();
         while !kept.is_noted() {

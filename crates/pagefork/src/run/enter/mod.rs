@@ -29,7 +29,7 @@ use crate::run::throw::Thrown;
 use crate::run::{call_hook, epoch, services, throw};
 use crate::store::activation::{Activation, LeaveReason};
 use crate::store::call_hook::HOOKED;
-use crate::store::frame::{DirectThunkSet, DirectThunks, Target, Thunks};
+use crate::store::frame::{DirectThunkSet, DirectThunks, Landing, Target, Thunks};
 use crate::store::group::StoreGroup;
 use crate::store::interrupt::Due;
 use crate::store::thread;
@@ -62,6 +62,7 @@ unsafe extern "C" {
         frame: usize,
         save_area: usize,
         result: u64,
+        landing: *const Landing,
     ) -> u32;
     fn pagefork_enter_outermost();
     fn pagefork_direct_none();
@@ -148,10 +149,44 @@ pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Cal
         (*store).note_writer();
         thread::check_stack()?;
         let _deadline = (*store).prepare_entry()?;
+        enter_telling_hook(store, target)
+    }
+}
+
+/// # Safety
+/// As [`call`].
+unsafe fn enter_telling_hook(
+    store: *mut StoreGroup,
+    target: &Target,
+) -> Result<CallOutcome, Error> {
+    // SAFETY: by this function's contract, which is that of `call`.
+    unsafe {
         match (*store).is_hooked {
             true => call_hook::around_guest(store, target, || enter(store, target)),
             false => enter(store, target),
         }
+    }
+}
+
+/// Calls a guest function that may be suspended: as [`call`], once the entry is prepared.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Panics
+/// As [`call`].
+///
+/// # Safety
+/// As [`call`].
+pub(crate) unsafe fn call_prepared(
+    store: *mut StoreGroup,
+    target: &Target,
+) -> Result<CallOutcome, Error> {
+    // SAFETY: by this function's contract, which is that of `call`.
+    unsafe {
+        (*store).note_writer();
+        thread::check_stack()?;
+        enter_telling_hook(store, target)
     }
 }
 
@@ -226,8 +261,8 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
     // SAFETY: by the contract of `call` the store is borrowed for us, and the guest's stack is
     // unused, as no guest is entered.
     let activation = unsafe { &raw mut (*store).activation };
-    // SAFETY: as above; the assembly enters the function's entry stub and changes the registers
-    // that a call changes, and r12 to r15. Every x86-64 processor has SSE2.
+    // SAFETY: the store is borrowed for us; the assembly enters the function's entry stub and
+    // changes the registers that a call changes, and r12 to r15. Every x86-64 processor has SSE2.
     unsafe {
         (*activation).store = store;
         (*activation).stack_top = target.stack_top;
@@ -331,13 +366,14 @@ unsafe fn enter(store: *mut StoreGroup, target: &Target) -> Result<CallOutcome, 
 /// - As [`call`], and no guest of the store is entered.
 /// - The guest is suspended in `base`'s save area, with its frames on the stack
 ///   below `activation.stack_top`. If it is suspended in a host call, that has these bits as its
-///   first result.
+///   first result, or it throws, and goes on at the landing.
 pub(crate) unsafe fn resume(
     store: *mut StoreGroup,
     base: usize,
     frame: usize,
     save_area: usize,
     result: u64,
+    landing: Option<Landing>,
 ) -> Result<CallOutcome, Error> {
     // SAFETY: by this function's contract the store is borrowed for us, and the frames are
     // where the save area says.
@@ -347,7 +383,8 @@ pub(crate) unsafe fn resume(
         let activation = &raw mut (*store).activation;
         (*activation).store = store;
         let outer = thread::set_current(activation);
-        let outcome = pagefork_resume(activation, base, frame, save_area, result);
+        let landing = landing.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let outcome = pagefork_resume(activation, base, frame, save_area, result, landing);
         thread::set_current(outer);
         match outcome {
             FINISHED => Ok(CallOutcome::Finished),
@@ -601,7 +638,11 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
         {
             return HostAnswer::leave(activation, stopped(activation, stop));
         }
-        if (*activation).suspend_countdown > 0 && (*store).may_suspend() {
+        if (*store).interrupts.take_yield() {
+            (*activation).suspend_requested = (*activation).suspendable;
+        }
+        let may = (*activation).suspend_countdown > 0 || (*activation).suspend_requested;
+        if may && (*store).may_suspend() {
             let base = (*activation).guest_base;
             return HostAnswer::suspend(store, base, Suspension::Interrupt, &[]);
         }

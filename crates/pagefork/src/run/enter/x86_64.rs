@@ -634,6 +634,7 @@ global_asm!(
     //   rdi  the activation          rdx  guest frame pointer to go on from
     //   rsi  base of the instance    rcx  the save area
     //   r8   bits of the first result of the host call that it is suspended in
+    //   r9   where to land instead, because it throws; or 0
     ".globl pagefork_resume",
     ".hidden pagefork_resume",
     ".type pagefork_resume,@function",
@@ -680,6 +681,9 @@ global_asm!(
     "mov [rcx + {SAVE_REGISTERS} + 8], rdx",
     "mov [rcx + {SAVE_REGISTERS} + 16], rdx",
     "mov [rcx + {SAVE_REGISTERS} + 24], rdx",
+    "mov rdx, r9",
+    "test r9, r9",
+    "jne .Lpagefork_catch",
     "cmp eax, {AT_INTERRUPT}",
     "je .Lpagefork_interrupt_return",
     // A direct call has its result in one of two registers.

@@ -1,0 +1,343 @@
+//! Calls of guests that wait: each poll of the future runs the guest until it ends, or until it
+//! has to wait, when it is suspended and is nothing but pages.
+//!
+//! # Safety
+//!
+//! A task holds a pointer to a store that its maker has borrowed for as long as it lives. While
+//! the guest waits for a host function, that one's future has the store, and so the task leaves it
+//! alone; it knows by itself what it needs then.
+
+use std::ptr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pagefork_layout::state::save;
+use pagefork_layout::trap::TrapCode;
+
+use crate::base::cell::Cell;
+use crate::base::error::{Error, ErrorKind, Result, UsageError};
+use crate::base::frames::WasmBacktrace;
+use crate::base::trap::Trap;
+use crate::run::call_hook;
+use crate::run::enter::{self, CallOutcome};
+use crate::run::suspend::{self, Suspendable};
+use crate::run::throw::{self, Thrown};
+use crate::store::frame::{Landing, Target};
+use crate::store::group::StoreGroup;
+use crate::store::interrupt::{AtEnd, Deadline, Interrupts};
+use crate::store::pending::PendingCall;
+
+/// A call of a guest's function that may wait.
+pub(crate) struct Task {
+    store: *mut StoreGroup,
+    interrupts: Arc<Interrupts>,
+    target: Target,
+    state: TaskState,
+    deadline: Option<Deadline>,
+}
+
+enum TaskState {
+    /// The guest has not been entered.
+    New,
+    Waiting(Waiting),
+    Ended,
+}
+
+/// What a suspended guest waits for.
+struct Waiting {
+    /// The host function; `None` if it only lets others run.
+    call: Option<Box<dyn PendingCall>>,
+    /// Where the results go.
+    cells: *mut Cell,
+    /// Base of the instance that has called.
+    base: usize,
+}
+
+// SAFETY: the store can be used from any thread, by one at a time; the other pointers are to its
+// slots, which are the same on all threads. Whether the embedder's data may go to another thread
+// is asked where the task is made.
+unsafe impl Send for Task {}
+
+impl Task {
+    /// # Safety
+    /// The store is borrowed for as long as this lives, the pointer with the provenance of the
+    /// whole, and `target` is a function of an instance of it.
+    pub(crate) unsafe fn new(store: *mut StoreGroup, target: Target) -> Self {
+        // SAFETY: by this function's contract the store is borrowed for us.
+        let interrupts = unsafe { Arc::clone(&(*store).interrupts) };
+        Self { store, interrupts, target, state: TaskState::New, deadline: None }
+    }
+
+    /// Runs the guest until it ends or waits. Before it is entered, `arguments` puts its arguments
+    /// into the cells.
+    ///
+    /// # Errors
+    /// As [`enter::call`].
+    ///
+    /// # Panics
+    /// As [`enter::call`]; if it has ended.
+    ///
+    /// # Safety
+    /// `arguments` writes values of the function's type.
+    pub(crate) unsafe fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        arguments: impl FnOnce(*mut StoreGroup) -> Result<()>,
+    ) -> Poll<Result<()>> {
+        // SAFETY: by this function's contract, and the states are what they say.
+        let outcome = unsafe {
+            match &mut self.state {
+                TaskState::New => {
+                    self.state = TaskState::Ended;
+                    self.start(context, arguments)
+                }
+                TaskState::Waiting(waiting) => {
+                    // First of all, so that no request gets lost.
+                    self.interrupts.wake_at_request(context.waker());
+                    let mut result = Ok(());
+                    if !self.interrupts.is_noted()
+                        && let Some(call) = &mut waiting.call
+                    {
+                        match call.poll(context, self.store, waiting.cells, waiting.base) {
+                            Poll::Ready(ready) => result = ready,
+                            Poll::Pending => return Poll::Pending,
+                        }
+                    }
+                    // Its future goes before the store is used again.
+                    waiting.call = None;
+                    self.resume(context, result)
+                }
+                TaskState::Ended => panic!("a call was polled after its end"),
+            }
+        };
+        match outcome {
+            Ok(CallOutcome::Suspended) => {
+                self.note_suspension();
+                self.interrupts.wake_at_request(context.waker());
+                if self.interrupts.is_noted() || self.yields() {
+                    context.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+            outcome => {
+                self.state = TaskState::Ended;
+                self.deadline = None;
+                // What a host function has begun is nothing that anything waits for any more.
+                // SAFETY: the store is borrowed for us, and no guest of it is entered.
+                unsafe { (*self.store).pending = None };
+                Poll::Ready(outcome.map(|_| ()))
+            }
+        }
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> *mut StoreGroup {
+        self.store
+    }
+
+    fn yields(&self) -> bool {
+        matches!(&self.state, TaskState::Waiting(waiting) if waiting.call.is_none())
+    }
+
+    /// Enters the guest.
+    ///
+    /// # Safety
+    /// As of [`Task::poll`].
+    unsafe fn start(
+        &mut self,
+        context: &mut Context<'_>,
+        arguments: impl FnOnce(*mut StoreGroup) -> Result<()>,
+    ) -> Result<CallOutcome> {
+        let store = self.store;
+        // SAFETY: the store is borrowed for us.
+        unsafe {
+            (*store).check_usable()?;
+            if (*store).activation.is_active() {
+                // It cannot wait, but what it calls may be ready at once.
+                arguments(store)?;
+                let _polling = Polling::begin(&self.interrupts, context);
+                return enter::call(store, &self.target);
+            }
+            self.deadline = (*store).begin_outermost()?;
+            if (*store).yield_after.is_some() {
+                (*store).clear_registers();
+            }
+            arguments(store)?;
+            let _turn = self.turn()?;
+            let _polling = Polling::begin(&self.interrupts, context);
+            let _suspendable = Suspendable::begin(store, None);
+            let outcome = enter::call_prepared(store, &self.target);
+            if outcome.is_err() {
+                // The hook may have failed after the guest has begun to wait.
+                suspend::abandon(&mut *store);
+            }
+            outcome
+        }
+    }
+
+    /// Goes on with a suspended guest, with what its host call has come to.
+    ///
+    /// # Safety
+    /// The store is borrowed for us, and its guest is suspended.
+    unsafe fn resume(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Result<()>,
+    ) -> Result<CallOutcome> {
+        let store = self.store;
+        // SAFETY: by this function's contract.
+        unsafe {
+            if (*store).is_broken() {
+                // A host function has failed to grow a memory; its guest is forgotten already.
+                let trap = Trap::without_backtrace(TrapCode::MemoryOutOfBounds);
+                return result.and(Err(trap.into()));
+            }
+            let ready = self.throw(result).and_then(|landing| Ok((landing, self.turn()?)));
+            let (landing, _turn) = ready.inspect_err(|_| suspend::abandon(&mut *store))?;
+            let suspended = (*store).suspended.take().ok_or(UsageError::NotSuspended)?;
+            (*store).update_due();
+            let _polling = Polling::begin(&self.interrupts, context);
+            let resume = || suspend::resume(store, &suspended, landing, None);
+            let outcome = match (*store).is_hooked {
+                true => call_hook::around_guest(store, &self.target, resume),
+                false => resume(),
+            };
+            if outcome.is_err() && !(*store).is_broken() {
+                // The hook may have failed before the guest went on, or after it has waited again.
+                (*store).suspended.get_or_insert(suspended);
+                suspend::abandon(&mut *store);
+            }
+            outcome
+        }
+    }
+
+    /// Throws into the suspended guest what its host call has failed with: where it goes on if it
+    /// catches that, or nothing if the call has not failed.
+    ///
+    /// # Errors
+    /// What ends the guest.
+    ///
+    /// # Safety
+    /// The store is borrowed for us, and its guest is suspended.
+    unsafe fn throw(&mut self, result: Result<()>) -> Result<Option<Landing>> {
+        let store = self.store;
+        // SAFETY: by this function's contract the store has a suspended guest, whose frames are
+        // where its save area says; it waits like one in a host call.
+        unsafe {
+            let suspended = (*store).suspended.clone().ok_or(UsageError::NotSuspended)?;
+            let top = suspend::stack_top((*store).instance(suspended.stack_owner));
+            let instance = (*store).instance(suspended.ordinal);
+            let frame = top - suspend::saved(instance, save::FP) as usize;
+            let activation = &raw mut (*store).activation;
+            (*activation).stack_top = top;
+            (*activation).stack_owner = suspended.stack_owner;
+            (*activation).guest_sp = frame;
+            let shared = store.cast_const();
+            let backtrace = || WasmBacktrace::from_frames(&*shared, &[], frame, 0);
+            let trap = |code| Error::from(Trap::new(code, backtrace()));
+            let error = match (self.interrupts.is_noted(), result) {
+                // A handler would let the guest go on.
+                (true, Err(error)) if error.kind() == ErrorKind::Exception => {
+                    return Err(trap(TrapCode::Interrupt));
+                }
+                (true, Ok(())) => return Err(trap(TrapCode::Interrupt)),
+                (_, Err(error)) => error,
+                (false, Ok(())) => return Ok(None),
+            };
+            match throw::throw_error(&*activation, &mut *store, error) {
+                Ok(Thrown::Caught(landing)) => Ok(Some(landing)),
+                Ok(Thrown::Trap(code)) => Err(trap(code)),
+                Ok(Thrown::Uncaught(exception)) => Err(exception.into()),
+                Err(mut error) => {
+                    error.set_backtrace(backtrace);
+                    Err(error)
+                }
+            }
+        }
+    }
+
+    /// Notes what the guest waits for that has just been suspended.
+    fn note_suspension(&mut self) {
+        // SAFETY: the store is borrowed for us, and no guest of it is entered.
+        let store = unsafe { &mut *self.store };
+        let suspended = store.suspended.as_ref().expect("the guest has just been suspended");
+        let instance = store.instance(suspended.ordinal);
+        let cells = suspend::save_area(instance).wrapping_add(save::CELLS as usize).cast();
+        let base = instance.base();
+        self.state = TaskState::Waiting(Waiting { call: store.pending.take(), cells, base });
+    }
+
+    /// How long the guest may run now.
+    fn turn(&self) -> Result<Option<Deadline>> {
+        // SAFETY: the store is borrowed for us, and no guest of it is entered.
+        let turn = unsafe { (*self.store).yield_after };
+        match turn {
+            Some(turn) => Ok(Deadline::after(turn, &self.interrupts, AtEnd::Yield)?),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let TaskState::Waiting(waiting) = &mut self.state {
+            // Its future goes before the store is used.
+            waiting.call = None;
+            // SAFETY: the store is borrowed for us, and no guest of it is entered.
+            suspend::abandon(unsafe { &mut *self.store });
+        }
+    }
+}
+
+/// While one of these lives, asynchronous host functions find out who polls.
+pub(crate) struct Polling<'a> {
+    interrupts: &'a Interrupts,
+    outer: *mut Context<'static>,
+}
+
+impl<'a> Polling<'a> {
+    pub(crate) fn begin(interrupts: &'a Interrupts, context: &mut Context<'_>) -> Self {
+        let outer = interrupts.set_task(ptr::from_mut(context).cast());
+        Self { interrupts, outer }
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.interrupts.set_task(self.outer);
+    }
+}
+
+/// Begins an asynchronous host function: if it is not ready at once, its guest is going to be
+/// suspended.
+///
+/// # Errors
+/// What the host function fails with; if the guest cannot wait.
+///
+/// # Safety
+/// As of [`PendingCall::poll`], in a host call of the store's.
+pub(crate) unsafe fn begin_call(
+    store: *mut StoreGroup,
+    cells: *mut Cell,
+    base: usize,
+    results: usize,
+    mut call: Box<dyn PendingCall>,
+) -> Result<()> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let task = (*store).interrupts.task();
+        if task.is_null() {
+            return Err(UsageError::NotAsync.into());
+        }
+        // The context is that of the poll in which this guest was entered.
+        if let Poll::Ready(result) = call.poll(&mut *task, store, cells, base) {
+            return result;
+        }
+        suspend::request(&mut *store)?;
+        (*store).pending = Some(call);
+        for i in 0..results {
+            cells.add(i).write(Cell::default());
+        }
+        Ok(())
+    }
+}
