@@ -1,5 +1,9 @@
 //! Entering functions, and calling the host from them.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use crate::measure::{Effort, Row, Size, Work, compare};
 
 /// The three calls of wasmtime PR 3319, and loops of calls of the host. Each loop adds up what it
@@ -95,14 +99,47 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("100 host calls in a loop: i32 with Caller", 700, looped loop_caller);
     row!("100 host calls in a loop: on slices", 700, looped loop_new);
     row!("trap", 1, trap);
+    row!("asynchronous nop", 0, async_nop);
+    row!("asynchronous i64 through the host, ready at once", 7, async_ready);
+    row!("asynchronous i64 through the host, after a wait", 7, async_waiting);
     rows
 }
 
+/// What guests call that may wait: at once and after a poll.
+const ASYNC_WAT: &str = r#"(module
+    (import "host" "ready" (func $ready (result i64)))
+    (import "host" "waits" (func $waits (result i64)))
+    (func (export "nop"))
+    (func (export "ready") (result i64) (call $ready))
+    (func (export "waits") (result i64) (call $waits)))"#;
+
+/// Polls until it is ready.
+fn polled<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    loop {
+        let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(output) = polled {
+            return output;
+        }
+    }
+}
+
+/// Is ready when it is polled the second time.
+async fn second_poll() {
+    let mut waits = true;
+    poll_fn(|_| match std::mem::take(&mut waits) {
+        true => Poll::Pending,
+        false => Poll::Ready(()),
+    })
+    .await;
+}
+
 macro_rules! side {
-    ($module:ident, $engine:ident, $func_type:expr) => {
+    ($module:ident, $engine:ident, $func_type:expr, $pool:expr, $instantiate:expr) => {
         mod $module {
             use $engine::{
-                Caller, Engine, Func, FuncType, Linker, Module, Store, TypedFunc, Val, ValType,
+                Caller, Engine, Func, FuncType, Instance, Linker, Module, Store, TypedFunc, Val,
+                ValType,
             };
 
             type Loop = TypedFunc<u32, i64>;
@@ -124,6 +161,10 @@ macro_rules! side {
                 i64_func: Func,
                 pub(super) many_func: Func,
                 pub(super) new_many_func: Func,
+                async_store: Store<u32>,
+                async_nop: TypedFunc<(), ()>,
+                async_ready: TypedFunc<(), i64>,
+                async_waiting: TypedFunc<(), i64>,
             }
 
             impl Calls {
@@ -142,7 +183,19 @@ macro_rules! side {
                             instance.get_func(&mut store, $name).expect("an export")
                         };
                     }
+                    let (mut async_store, instance_async) = asynchronous();
+                    macro_rules! async_func {
+                        ($name:literal) => {
+                            instance_async
+                                .get_typed_func(&mut async_store, $name)
+                                .expect("an export")
+                        };
+                    }
                     Self {
+                        async_nop: async_func!("nop"),
+                        async_ready: async_func!("ready"),
+                        async_waiting: async_func!("waits"),
+                        async_store,
                         nop: func!("nop"),
                         i64: func!("i64"),
                         many: func!("many"),
@@ -197,6 +250,47 @@ macro_rules! side {
                 pub(super) fn trap(&mut self) -> u64 {
                     u64::from(self.trap.call(&mut self.store, ()).is_err())
                 }
+
+                pub(super) fn async_nop(&mut self) -> u64 {
+                    let called = self.async_nop.call_async(&mut self.async_store, ());
+                    super::polled(called).map_or(1, |()| 0)
+                }
+
+                pub(super) fn async_ready(&mut self) -> u64 {
+                    let called = self.async_ready.call_async(&mut self.async_store, ());
+                    super::polled(called).map_or(0, |value| value as u64)
+                }
+
+                pub(super) fn async_waiting(&mut self) -> u64 {
+                    let called = self.async_waiting.call_async(&mut self.async_store, ());
+                    super::polled(called).map_or(0, |value| value as u64)
+                }
+            }
+
+            fn asynchronous() -> (Store<u32>, Instance) {
+                let pool: fn() -> Engine = $pool;
+                let engine = pool();
+                let mut linker = Linker::new(&engine);
+                linker
+                    .func_wrap_async("host", "ready", |_: Caller<'_, u32>, (): ()| {
+                        Box::new(async { 7i64 })
+                    })
+                    .expect("a new name");
+                linker
+                    .func_wrap_async("host", "waits", |_: Caller<'_, u32>, (): ()| {
+                        Box::new(async {
+                            super::second_poll().await;
+                            7i64
+                        })
+                    })
+                    .expect("a new name");
+                let wasm = wat::parse_str(super::ASYNC_WAT).expect("a module");
+                let module = Module::new(&engine, wasm).expect("a valid module");
+                let mut store = Store::new(&engine, 0);
+                let instantiate: fn(&Linker<u32>, &mut Store<u32>, &Module) -> Instance =
+                    $instantiate;
+                let instance = instantiate(&linker, &mut store, &module);
+                (store, instance)
             }
 
             fn linker(engine: &Engine) -> Linker<u32> {
@@ -230,9 +324,24 @@ macro_rules! side {
     };
 }
 
-side!(pagefork_side, pagefork, |_, params, results| FuncType {
-    params: params.into(),
-    results: results.into()
-});
+side!(
+    pagefork_side,
+    pagefork,
+    |_, params, results| FuncType { params: params.into(), results: results.into() },
+    Engine::default,
+    |linker, store, module| linker.instantiate(store, module).expect("all is linked")
+);
 #[cfg(feature = "peer")]
-side!(wasmtime_side, wasmtime, FuncType::new);
+side!(
+    wasmtime_side,
+    wasmtime,
+    FuncType::new,
+    || {
+        let mut config = wasmtime::Config::new();
+        config.allocation_strategy(wasmtime::InstanceAllocationStrategy::pooling());
+        Engine::new(&config).expect("a pool")
+    },
+    |linker, store, module| {
+        super::polled(linker.instantiate_async(store, module)).expect("all is linked")
+    }
+);
