@@ -159,6 +159,9 @@ impl<Params: WasmValues + Unpin, Results: WasmValues> TypedFunc<Params, Results>
     /// suspended: it is nothing but pages then, and takes no thread. Any executor will do, and
     /// each poll may come on another thread.
     ///
+    /// If the future is dropped before it has ended, so is that of the host function; the guest
+    /// is given up, its memory stays as it was, and the store can be used again.
+    ///
     /// A timeout of the store counts from the first poll on, and like an interrupt ends a wait,
     /// too. What blocks a host function blocks the thread that polls, and so does a guest that
     /// computes, unless it is asked to [yield](Store::set_yield_interval); fills and copies of
@@ -268,7 +271,8 @@ impl<T: 'static> Linker<T> {
     /// Defines a function of the host that may let its caller wait. It gets its caller and its
     /// parameters, as a tuple, and returns a future of what [`Linker::func_wrap`]'s closures
     /// return. The future is polled at once; if it is not ready then, the guest is suspended
-    /// until it is, and was to be called with [`call_async`](TypedFunc::call_async).
+    /// until it is. Even if all futures are ready at once, guests that call it are to be called
+    /// with [`call_async`](TypedFunc::call_async); start functions cannot call it.
     ///
     /// While it waits, the future can use its caller's store: data, memories, globals, tables. But
     /// guests of the store cannot be called then: [`UsageError::Suspended`]. An error, or an

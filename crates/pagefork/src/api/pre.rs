@@ -166,7 +166,8 @@ impl<T: 'static> InstancePre<T> {
 
     /// Makes a fresh instance in a store of its own, and runs the module's start
     /// function. When the store is dropped its slot is reset, and kept for the next
-    /// one: spawning it takes no system call and no allocation then.
+    /// one: spawning it takes no system call and no allocation then. Timeout, limits, deadline and
+    /// all other settings of the store start as those of a new one.
     ///
     /// # Errors
     /// [`UsageError::ImportOfStore`] if an import is not a host function of the linker;

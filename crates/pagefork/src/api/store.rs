@@ -24,8 +24,8 @@ use crate::store::limits::StoreLimits;
 /// embedder's `T`.
 ///
 /// Handles such as [`Func`](crate::Func) and [`Memory`](crate::Memory) name
-/// something in a store and are used together with it. Dropping or closing the
-/// store frees all of its address space.
+/// something in a store and are used together with it. Dropping the store gives its
+/// slots to the pool for the next ones; [closing](Store::close) it keeps none.
 ///
 /// A store may move between threads, if `T` may, and any thread may enter its
 /// guests. If `T` may be shared by threads, so may the store: they read its data and
@@ -205,7 +205,7 @@ impl<T> Store<T> {
     /// was is returned.
     ///
     /// Handles of instances and what is in them stay good; limits, the timeout, the deadline, the
-    /// hook and the limiter stay as they are. References to host values mean nothing any more, unless the host made
+    /// yield interval, the hook and the limiter stay as they are. References to host values mean nothing any more, unless the host made
     /// a global or table with one.
     ///
     /// # Errors

@@ -375,8 +375,8 @@ pub enum UsageError {
         /// Its name.
         name: String,
     },
-    /// The store's guest is suspended, and must be resumed first.
-    #[error("the store's guest is suspended: resume it first")]
+    /// The store's guest is suspended: it waits in a call that was made with `call_async`.
+    #[error("the store's guest is suspended: its call has to end first, or be dropped")]
     Suspended,
     /// A timeout was set or an interrupt handle asked for, and the engine's code cannot be
     /// interrupted.
@@ -388,25 +388,25 @@ pub enum UsageError {
     /// Fuel was set or asked for, and the engine does not meter.
     #[error("the engine does not meter fuel: switch it on with `Config::fuel`")]
     NotMetered,
-    /// There is no suspended guest.
+    /// Internal: there is no suspended guest.
     #[error("the store has no suspended guest")]
     NotSuspended,
     /// Host functions run between the guest's frames.
     #[error("the guest cannot be suspended: it was called by a host function that it called")]
     Nested,
-    /// The call was not one that can be suspended.
+    /// Internal: the call was not one that can be suspended.
     #[error("the guest cannot be suspended: it was not called to be")]
     NotSuspendable,
-    /// An asynchronous host function was called otherwise than by a guest that was called to wait.
+    /// An asynchronous host function was called by a guest that was not called with `call_async`.
     #[error(
         "an asynchronous host function can only be called by a guest that was called with \
          `call_async`"
     )]
     NotAsync,
-    /// The target of a move already has instances.
+    /// Internal: the target of a move already has instances.
     #[error("the store that a guest moves to must be empty")]
     TargetNotEmpty,
-    /// A stack that is not what compiled code leaves.
+    /// Internal: a stack that is not what compiled code leaves.
     #[error("the suspended guest's chain of frames is broken: {0}")]
     BrokenFrames(&'static str),
 }
