@@ -630,3 +630,48 @@ fn hooks_are_told_each_time_the_guest_runs() -> Result<()> {
     }
     Ok(())
 }
+
+/// Counts how often it is woken, and tells by its count of references who else has it.
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn nothing_keeps_a_task_whose_call_has_ended() -> Result<()> {
+    let woken = Arc::new(Woken(AtomicU32::new(0)));
+    let (mut store, instance) = summing(1)?;
+    let run = instance.get_typed_func::<(), i32>(&mut store, "run")?;
+    let waker = Waker::from(Arc::clone(&woken));
+    for polls in [1, 2, 10] {
+        let mut call = run.call_async(&mut store, ());
+        for _ in 0..polls {
+            if Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_ready() {
+                break;
+            }
+            assert!(Arc::strong_count(&woken) > 2, "an interrupt would wake it");
+        }
+        drop(call);
+        assert_eq!(Arc::strong_count(&woken), 2);
+    }
+    Ok(())
+}
+
+/// A request to let others run that comes after the call's end is not the next one's.
+#[test]
+fn calls_without_an_interval_never_yield() -> Result<()> {
+    let (mut store, instance) = summing(0)?;
+    let spin = instance.get_typed_func::<i32, ()>(&mut store, "spin")?;
+    for _ in 0..3 {
+        store.set_yield_interval(Some(Duration::ZERO))?;
+        let plain = instance.get_typed_func::<(), i32>(&mut store, "plain")?;
+        assert_eq!(block_on(plain.call_async(&mut store, ()))?, 5);
+        thread::sleep(Duration::from_millis(2));
+        store.set_yield_interval(None)?;
+        assert!(poll_once(&mut spin.call_async(&mut store, 1000)).is_ready());
+    }
+    Ok(())
+}

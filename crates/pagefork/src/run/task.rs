@@ -122,9 +122,11 @@ impl Task {
             outcome => {
                 self.state = TaskState::Ended;
                 self.deadline = None;
+                self.interrupts.forget_waker();
                 // What a host function has begun is nothing that anything waits for any more.
                 // SAFETY: the store is borrowed for us, and no guest of it is entered.
-                unsafe { (*self.store).pending = None };
+                let pending = unsafe { (*self.store).pending.take() };
+                drop(pending);
                 Poll::Ready(outcome.map(|_| ()))
             }
         }
@@ -283,6 +285,7 @@ impl Drop for Task {
         if let TaskState::Waiting(waiting) = &mut self.state {
             // Its future goes before the store is used.
             waiting.call = None;
+            self.interrupts.forget_waker();
             // SAFETY: the store is borrowed for us, and no guest of it is entered.
             suspend::abandon(unsafe { &mut *self.store });
         }

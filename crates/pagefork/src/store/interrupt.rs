@@ -202,6 +202,13 @@ impl Interrupts {
         }
     }
 
+    /// Forgets the task that was to be woken, once nothing waits any more.
+    pub(crate) fn forget_waker(&self) {
+        let waker = self.state().waker.take();
+        // What it frees is the executor's.
+        drop(waker);
+    }
+
     /// Asks the guest to let others run at its next interruption point.
     fn request_yield(&self) {
         let mut state = self.state();

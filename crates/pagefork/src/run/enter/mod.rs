@@ -638,7 +638,8 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
         {
             return HostAnswer::leave(activation, stopped(activation, stop));
         }
-        if (*store).interrupts.take_yield() {
+        // An earlier call may have been asked too late.
+        if (*store).interrupts.take_yield() && (*store).yield_after.is_some() {
             (*activation).suspend_requested = (*activation).suspendable;
         }
         let may = (*activation).suspend_countdown > 0 || (*activation).suspend_requested;
