@@ -80,7 +80,30 @@ fn write_record(name: &str, report: &Report) -> std::io::Result<()> {
     let date = Command::new("date").args(["--utc", "+%F"]).output()?.stdout;
     let directory = directory.join("samples").join(String::from_utf8_lossy(&date).trim());
     std::fs::create_dir_all(&directory)?;
-    std::fs::write(directory.join(name).with_extension("tsv"), &report.samples)
+    std::fs::write(directory.join(name).with_extension("tsv"), condensed(&report.samples))
+}
+
+/// Samples as they are kept: all of a cell in a line, without percentiles, to four digits.
+fn condensed(samples: &str) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for line in samples.lines() {
+        let mut fields = line.rsplitn(3, '\t');
+        let (value, number, cell) = (fields.next(), fields.next(), fields.next());
+        let (Some(Ok(value)), Some(cell)) = (value.map(str::parse::<f64>), cell) else { continue };
+        if number.is_some_and(|number| number.starts_with('p')) {
+            continue;
+        }
+        // As it would be read again, and no longer than it has to be.
+        let value: f64 = format!("{value:.3e}").parse().unwrap_or(value);
+        match cell == last {
+            true => text += &format!(" {value}"),
+            false => text += &format!("{}{cell}\t{value}", if text.is_empty() { "" } else { "\n" }),
+        }
+        last = cell;
+    }
+    text.push('\n');
+    text
 }
 
 /// Replaces what the document has for this benchmark, if it has anything.
@@ -129,5 +152,12 @@ mod tests {
         let document = "a\n<!-- bench x -->\nold\n<!-- bench end -->\nb\n";
         assert_eq!(&document[between(document, "x").unwrap()], "old\n");
         assert_eq!(between(document, "y"), None);
+    }
+
+    #[test]
+    fn kept_samples_of_a_cell_are_in_a_line() {
+        let samples =
+            "x\ta\tns\t0\t12.34567\nx\ta\tns\t1\t7\nx\ta\tns\tp50\t7\nx\tb\tns\t0\t123456\n";
+        assert_eq!(super::condensed(samples), "x\ta\tns\t12.35 7\nx\tb\tns\t123500\n");
     }
 }
