@@ -57,7 +57,10 @@ impl Synthetic {
         linker.func_wrap("host", "nothing", nothing).unwrap();
         linker.func_wrap("host", "i32", i32).unwrap();
         linker.func_wrap("host", "i64", i64).unwrap();
-        linker.func_wrap("host", "f32", |a: f32, b: f32| a * b).unwrap();
+        let f32 = |caller: Caller<'_, i64>, a: f32, b: f32| {
+            beside(a * b, (&raw const *caller.data()).expose_provenance())
+        };
+        linker.func_wrap("host", "f32", f32).unwrap();
         linker.func_wrap("host", "f64", |a: f64, b: i32| a + f64::from(b)).unwrap();
         Self { modules: [modules, other], linker }
     }
@@ -73,6 +76,19 @@ fn leave_in_registers(address: usize) {
             out("r8") _, out("r11") _, out("xmm5") _, out("xmm15") _,
         );
     }
+}
+
+/// The same number, in a register that has part of an address of the host beside it.
+fn beside(number: f32, address: usize) -> f32 {
+    let both: f32;
+    // SAFETY: one register is changed, as is said.
+    unsafe {
+        asm!(
+            "movq {both}, {address}", "psllq {both}, 32", "movss {both}, {number}",
+            both = out(xmm_reg) both, address = in(reg) address, number = in(xmm_reg) number,
+        );
+    }
+    both
 }
 
 impl Guest for Synthetic {
