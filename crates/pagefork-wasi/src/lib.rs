@@ -10,8 +10,9 @@
 //!    beneath a directory handle, by cap-std. An absolute path, `..` above the directory, or a
 //!    symbolic link that leads out fails with [`Errno::Perm`].
 //! 4. The state is plain data: a descriptor is a [`Description`] and a handle that can be opened
-//!    from it again. Offsets stand in the description, not in the host's file. Clocks and random
-//!    numbers have no state, unless the embedder gives others than the host's.
+//!    from it again. Offsets stand in the description, not in the host's file. Random numbers have no
+//!    state, unless the embedder gives others than the host's. [`WasiCtx::save`] makes a
+//!    [`WasiState`] of it, and [`WasiCtxBuilder::restore`] a state of that.
 //!
 //! All 46 functions exist. `proc_raise` is not supported, as in other hosts. A guest opens no
 //! sockets: the embedder passes them in, and the guest accepts connections on them. Paths and
@@ -53,10 +54,16 @@ pub use link::linker::{NoMemory, add_to_linker};
 pub use link::program::{InitializeError, ProgramKind, initialize};
 pub use state::build_error::BuildError;
 pub use state::builder::{WasiCtxBuilder, WasiTemplate};
-pub use state::ctx::{Unsaveable, WasiCtx};
+pub use state::ctx::WasiCtx;
 pub use state::descriptor::{Description, DescriptorOrigin};
 pub use state::grants::Permissions;
+pub use state::identity::FileChange;
 pub use state::path::OpenMode;
+pub use state::restore::{
+    ChangedFile, FileDecision, FilePolicy, RestoreError, RestoreNotice, RestoredCtx,
+};
+pub use state::save::SaveError;
+pub use state::saved::WasiState;
 pub use state::sources::{HostMonotonicClock, HostWallClock};
 pub use state::stdio::{
     InputPipe, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,

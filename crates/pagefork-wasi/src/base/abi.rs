@@ -4,6 +4,7 @@
 //! words here, which `GuestMemory::write_words` stores.
 
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 
 use crate::base::errno::{Errno, Result};
 
@@ -200,7 +201,7 @@ pub(crate) fn flags<F: bitflags::Flags<Bits = u16>>(bits: u32) -> Result<F> {
 }
 
 /// Type of a file, as the guest sees it. [`Description`](crate::Description) has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum FileType {
     /// A type that WASI has no number for, such as a pipe.

@@ -2,5 +2,6 @@
 
 pub(crate) mod errno;
 pub(crate) mod abi;
+pub(crate) mod plain;
 pub(crate) mod guest_memory;
 pub(crate) mod waiting;

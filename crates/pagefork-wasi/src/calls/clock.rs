@@ -1,10 +1,11 @@
-//! Clocks: those of the host, so that there is no state, or the embedder's own.
+//! Clocks: those of the host, or the embedder's own.
 
-use rustix::time::{ClockId, Timespec, clock_getres, clock_gettime};
+use rustix::time::{ClockId, clock_getres};
 
 use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
 use crate::state::ctx::WasiCtx;
+use crate::state::sources::{host_now_ns, timespec_ns};
 
 impl WasiCtx {
     /// `clock_res_get`: writes the resolution of a clock, nanoseconds.
@@ -20,7 +21,7 @@ impl WasiCtx {
     ) -> Result {
         let resolution = match self.grants.shared.sources.resolution_ns(clock) {
             Some(own) => own,
-            None => nanoseconds(clock_getres(host_clock(clock)?)),
+            None => timespec_ns(clock_getres(host_clock(clock)?)),
         };
         memory.write_words(result, [resolution])
     }
@@ -41,17 +42,13 @@ impl WasiCtx {
         _precision_ns: u64,
         result: u32,
     ) -> Result {
-        let now = match self.grants.shared.sources.now_ns(clock) {
-            Some(own) => own,
-            None => now_ns(host_clock(clock)?),
+        let now = match clock {
+            0 => self.grants.shared.sources.wall_ns(),
+            1 => self.monotonic_ns(),
+            _ => host_now_ns(host_clock(clock)?),
         };
         memory.write_words(result, [now])
     }
-}
-
-/// Time of a clock, nanoseconds.
-pub(crate) fn now_ns(clock: ClockId) -> u64 {
-    nanoseconds(clock_gettime(clock))
 }
 
 fn host_clock(clock: u32) -> Result<ClockId> {
@@ -61,11 +58,4 @@ fn host_clock(clock: u32) -> Result<ClockId> {
         2 | 3 => Ok(ClockId::ThreadCPUTime),
         _ => Err(Errno::Inval),
     }
-}
-
-/// Nanoseconds since 1970, from 1970 to 2554.
-pub(crate) fn nanoseconds(time: Timespec) -> u64 {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let fraction = u64::try_from(time.tv_nsec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(fraction)
 }

@@ -7,7 +7,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno as Host;
 use rustix::time::ClockId;
 
-use super::clock::now_ns;
 use crate::base::abi::{self, EVENT_SIZE, EventType, Rights, SUBSCRIPTION_SIZE};
 use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
@@ -15,7 +14,7 @@ use crate::base::waiting::StopCheck;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Descriptor, Handle};
 use crate::state::socket::Socket;
-use crate::state::sources::OwnSources;
+use crate::state::sources::host_now_ns;
 use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
 
 /// Largest count of subscriptions in one call. No serious program passes more.
@@ -87,8 +86,7 @@ impl WasiCtx {
         let (number, flags) = (number as u32, flags as u16);
         let (event_type, subject) = match (tag as u8, flags) {
             (0, 0 | ABSTIME) => {
-                let sources = &self.grants.shared.sources;
-                let deadline = ClockDeadline::new(number, timeout_ns, flags == ABSTIME, sources);
+                let deadline = self.deadline(number, timeout_ns, flags == ABSTIME);
                 (EventType::Clock, deadline.map(Subject::Time))
             }
             (1, _) => (EventType::FdRead, self.subject_to_read(number)),
@@ -97,6 +95,25 @@ impl WasiCtx {
         };
         let subject = subject.unwrap_or_else(Subject::Failed);
         Ok(Subscription { userdata, event_type, subject })
+    }
+
+    /// # Errors
+    ///
+    /// [`Errno::Notsup`] for a clock that cannot be waited for.
+    fn deadline(&self, number: u32, timeout_ns: u64, absolute: bool) -> Result<ClockDeadline> {
+        let sources = &self.grants.shared.sources;
+        let duration_ns = match (number, absolute) {
+            (0 | 1, false) => timeout_ns,
+            (0, true) if sources.wall_clock.is_none() => {
+                return Ok(ClockDeadline { clock: ClockId::Realtime, time_ns: timeout_ns });
+            }
+            (0, true) => timeout_ns.saturating_sub(sources.wall_ns()),
+            (1, true) => timeout_ns.saturating_sub(self.monotonic_ns()),
+            _ => return Err(Errno::Notsup),
+        };
+        // A duration must not change when the wall clock is set.
+        let clock = ClockId::Monotonic;
+        Ok(ClockDeadline { clock, time_ns: host_now_ns(clock).saturating_add(duration_ns) })
     }
 
     fn subject_to_read(&self, fd: u32) -> Result<Subject<'_>> {
@@ -185,32 +202,8 @@ struct ClockDeadline {
 }
 
 impl ClockDeadline {
-    /// # Errors
-    ///
-    /// [`Errno::Notsup`] for a clock that cannot be waited for.
-    fn new(
-        number: u32,
-        timeout_ns: u64,
-        absolute: bool,
-        sources: &OwnSources,
-    ) -> Result<ClockDeadline> {
-        let clock = match number {
-            0 => ClockId::Realtime,
-            1 => ClockId::Monotonic,
-            _ => return Err(Errno::Notsup),
-        };
-        let duration_ns = match (absolute, sources.now_ns(number)) {
-            (true, None) => return Ok(ClockDeadline { clock, time_ns: timeout_ns }),
-            (true, Some(own_ns)) => timeout_ns.saturating_sub(own_ns),
-            (false, _) => timeout_ns,
-        };
-        // A duration must not change when the wall clock is set.
-        let clock = ClockId::Monotonic;
-        Ok(ClockDeadline { clock, time_ns: now_ns(clock).saturating_add(duration_ns) })
-    }
-
     fn remaining(self) -> Duration {
-        Duration::from_nanos(self.time_ns.saturating_sub(now_ns(self.clock)))
+        Duration::from_nanos(self.time_ns.saturating_sub(host_now_ns(self.clock)))
     }
 }
 

@@ -110,7 +110,9 @@ impl WasiCtx {
 
     /// `proc_exit`: returns the error that ends the guest.
     pub fn proc_exit(&mut self, code: u32) -> Exit {
-        Exit(code.cast_signed())
+        let code = code.cast_signed();
+        self.exit_code = Some(code);
+        Exit(code)
     }
 
     /// `proc_raise`: would send a signal to the guest, but no guest can handle signals.

@@ -41,13 +41,13 @@ const DESCRIPTORS_MAX: u32 = 1024;
 pub struct WasiCtxBuilder {
     args: Vec<Vec<u8>>,
     variables: Vec<(Vec<u8>, Vec<u8>)>,
-    preopens: Vec<Preopen>,
-    sockets: Vec<Socket>,
+    pub(super) preopens: Vec<Preopen>,
+    pub(super) sockets: Vec<Socket>,
     descriptors_max: Option<u32>,
-    sources: OwnSources,
-    stdin: StdinKind,
-    stdout: OutputKind,
-    stderr: OutputKind,
+    pub(super) sources: OwnSources,
+    pub(super) stdin: StdinKind,
+    pub(super) stdout: OutputKind,
+    pub(super) stderr: OutputKind,
 }
 
 impl WasiCtx {
@@ -371,6 +371,10 @@ impl WasiCtxBuilder {
         Ok(self)
     }
 
+    pub(super) fn descriptor_limit(&self) -> u32 {
+        self.descriptors_max.unwrap_or(DESCRIPTORS_MAX)
+    }
+
     /// Builds the state. The builder keeps its settings and can build another.
     ///
     /// # Errors
@@ -416,7 +420,7 @@ impl WasiCtxBuilder {
             variables.push(name, value)?;
         }
         let (preopens, sockets) = (self.preopens.clone(), self.sockets.clone());
-        let descriptors_max = self.descriptors_max.unwrap_or(DESCRIPTORS_MAX);
+        let descriptors_max = self.descriptor_limit();
         let sources = self.sources.clone();
         let shared = SharedGrants { args, preopens, sockets, descriptors_max, sources };
         let shared = Arc::new(shared);

@@ -4,29 +4,15 @@ use std::path::Path;
 
 use crate::base::errno::Result;
 use crate::base::waiting::InterruptCheck;
-use crate::state::descriptor::{Description, DescriptorOrigin};
+use crate::state::descriptor::Description;
 use crate::state::grants::{Grants, Permissions};
 use crate::state::table::DescriptorTable;
-
-/// A state that cannot be saved, because of a descriptor. [`WasiCtx::check_saveable`] has an
-/// example.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "descriptor {fd} is a connection ({origin:?}), whose state is in the kernel and at the peer; \
-     the guest must close it before its state is saved"
-)]
-pub struct Unsaveable {
-    /// The descriptor.
-    pub fd: u32,
-    /// Where it comes from.
-    pub origin: DescriptorOrigin,
-}
 
 /// The WASI state of one guest.
 ///
 /// It consists of what the embedder granted, which never changes, and of the open
 /// descriptors. A descriptor is plain data and a handle that can be opened from it again.
-/// Clocks and random numbers have no state.
+/// Random numbers have no state, and clocks no more than how far the monotonic one is.
 ///
 /// # Examples
 ///
@@ -59,12 +45,47 @@ pub struct WasiCtx {
     pub(crate) table: DescriptorTable,
     /// Belongs to the embedder, so it stays at a reset.
     pub(crate) interrupt: InterruptCheck,
+    /// By how much the guest's monotonic clock is ahead of the one that it is made of,
+    /// nanoseconds. It may be behind, so this wraps around.
+    monotonic_offset_ns: u64,
+    pub(crate) exit_code: Option<i32>,
 }
 
 impl WasiCtx {
     pub(crate) fn new(grants: Grants) -> Self {
         let table = DescriptorTable::new(&grants);
-        WasiCtx { grants, table, interrupt: InterruptCheck::default() }
+        WasiCtx::with_table(grants, table)
+    }
+
+    pub(crate) fn with_table(grants: Grants, table: DescriptorTable) -> Self {
+        let interrupt = InterruptCheck::default();
+        WasiCtx { grants, table, interrupt, monotonic_offset_ns: 0, exit_code: None }
+    }
+
+    /// What the guest's monotonic clock reads, nanoseconds.
+    pub(crate) fn monotonic_ns(&self) -> u64 {
+        self.grants.shared.sources.monotonic_ns().wrapping_add(self.monotonic_offset_ns)
+    }
+
+    /// Lets the monotonic clock go on from `now_ns`, which is below 2^63.
+    pub(crate) fn continue_clock(&mut self, now_ns: u64) {
+        self.monotonic_offset_ns = now_ns.wrapping_sub(self.grants.shared.sources.monotonic_ns());
+    }
+
+    /// The code with which the guest exited, if it called `proc_exit`. A [`WasiCtx::reset`]
+    /// forgets it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let mut ctx = pagefork_wasi::WasiCtx::builder().build()?;
+    /// assert_eq!(ctx.exit_code(), None);
+    /// ctx.proc_exit(3);
+    /// assert_eq!(ctx.exit_code(), Some(3));
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
+    pub fn exit_code(&self) -> Option<i32> {
+        self.exit_code
     }
 
     /// Returns to the state at the start: descriptors that the guest opened are closed, and
@@ -86,6 +107,7 @@ impl WasiCtx {
     /// ```
     pub fn reset(&mut self) {
         self.table = DescriptorTable::new(&self.grants);
+        self.exit_code = None;
     }
 
     /// Sets a function that is called every 20 milliseconds while the guest waits. Once it
@@ -155,31 +177,8 @@ impl WasiCtx {
         Ok(())
     }
 
-    /// Checks that the state can be saved: that the descriptors, as plain data, are all of it.
-    ///
-    /// # Errors
-    ///
-    /// [`Unsaveable`] names the first descriptor for which they are not: a connection.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// let (socket, _peer) = std::os::unix::net::UnixStream::pair()?;
-    /// let mut builder = pagefork_wasi::WasiCtx::builder();
-    /// assert!(builder.build()?.check_saveable().is_ok());
-    /// let ctx = builder.preopened_socket(socket)?.build()?;
-    /// assert_eq!(ctx.check_saveable().unwrap_err().fd, 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check_saveable(&self) -> Result<(), Unsaveable> {
-        match self.descriptors().find(|(_, description)| !description.is_saveable()) {
-            Some((fd, description)) => Err(Unsaveable { fd, origin: description.origin.clone() }),
-            None => Ok(()),
-        }
-    }
-
     /// The directories that the guest was given: host path, guest path, permissions. Their
-    /// order is that of the index in [`DescriptorOrigin::Preopen`].
+    /// order is that of the index in [`DescriptorOrigin::Preopen`](crate::DescriptorOrigin::Preopen).
     ///
     /// # Examples
     ///

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use cap_std::fs::{Dir, File};
 use rustix::fs::OFlags as HostFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::base::abi::{FdFlags, FileType, Rights};
 use crate::base::errno::{Errno, Result};
+use crate::base::plain::path_bytes;
 use crate::base::waiting::{Blocking, StopCheck};
 use crate::state::grants::{Grants, Permissions};
 use crate::state::listing::Listing;
@@ -19,7 +21,7 @@ use crate::state::stdio::OutputStream;
 
 /// Where a descriptor comes from. With this and the preopened directories, its handle can be
 /// made again. [`Description`] has an example.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DescriptorOrigin {
     /// Standard input.
     Stdin,
@@ -52,6 +54,7 @@ pub enum DescriptorOrigin {
         /// Index of the preopened directory from which the path leads.
         preopen: u32,
         /// Path relative to it, as the guest gave it, links not resolved.
+        #[serde(with = "path_bytes")]
         path: PathBuf,
         /// How it was opened.
         mode: OpenMode,
@@ -82,7 +85,7 @@ pub enum DescriptorOrigin {
 /// assert!(file.is_saveable() && file.preopen() == Some(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// Where it comes from.
     pub origin: DescriptorOrigin,

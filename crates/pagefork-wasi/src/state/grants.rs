@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cap_std::fs::Dir;
+use serde::{Deserialize, Serialize};
 
 use crate::base::errno::{Errno, Result};
 use crate::state::socket::Socket;
@@ -23,7 +24,7 @@ use crate::state::strings::{Environment, Strings};
 /// builder.preopened_dir(std::env::temp_dir(), "/tmp", Permissions::ReadWrite)?;
 /// # Ok::<(), pagefork_wasi::BuildError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Permissions {
     /// Read and list. A call that would change something fails with [`Errno::Perm`].
     ReadOnly,

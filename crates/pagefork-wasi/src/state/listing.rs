@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, Mode, OFlags as HostFlags};
 use crate::base::abi::{FileType, dirent};
 use crate::base::errno::{Errno, Result};
 use crate::base::waiting::StopCheck;
+use crate::state::saved::SavedListing;
 
 /// Count of names that are read between two checks of limits.
 const NAMES_BETWEEN_CHECKS: usize = 1024;
@@ -39,6 +40,19 @@ impl Listing {
 
     pub(crate) fn is_read(&self) -> bool {
         !self.names.entries.is_empty()
+    }
+
+    /// How far the guest has read, unless it is at the start.
+    pub(crate) fn save(&self) -> Option<SavedListing> {
+        let Listing { first_cookie, resume, .. } = self;
+        let is_begun = *first_cookie != 0 || resume.is_some();
+        is_begun.then(|| SavedListing { first_cookie: *first_cookie, resume: resume.clone() })
+    }
+
+    /// A listing that goes on from there. Its names are read when the guest does.
+    pub(crate) fn restore(saved: &SavedListing) -> Listing {
+        let SavedListing { first_cookie, resume } = saved.clone();
+        Listing { first_cookie, resume, ..Listing::default() }
     }
 
     /// Forgets the names, but not how far the guest has read.

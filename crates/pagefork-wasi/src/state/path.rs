@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use cap_std::fs::{Dir, File, OpenOptions, OpenOptionsExt};
 use rustix::fs::{AtFlags, Mode, OFlags as HostFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::base::abi::FileType;
 use crate::base::errno::{Errno, Result};
 
 /// The part of an open that is repeated when the file is opened again. Creating and
 /// truncating are not. [`Description`](crate::Description) has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenMode {
     /// Open for reading.
     pub read: bool,

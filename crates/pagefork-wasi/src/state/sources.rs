@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
 /// A clock of the embedder's own, for [`WasiCtxBuilder::wall_clock`]. States that are built from
 /// one builder share it.
 ///
@@ -66,16 +68,23 @@ pub(crate) struct OwnSources {
 }
 
 impl OwnSources {
-    /// The time of the clock with this number, nanoseconds, if it is the embedder's own.
-    pub(crate) fn now_ns(&self, clock: u32) -> Option<u64> {
-        match clock {
-            0 => self.wall_clock.as_ref().map(|clock| nanoseconds(clock.now())),
-            1 => self.monotonic_clock.as_ref().map(|clock| clock.now()),
-            _ => None,
+    /// The time of the monotonic clock, nanoseconds.
+    pub(crate) fn monotonic_ns(&self) -> u64 {
+        match &self.monotonic_clock {
+            Some(clock) => clock.now(),
+            None => host_now_ns(ClockId::Monotonic),
         }
     }
 
-    /// Its resolution, nanoseconds.
+    /// The time of day, nanoseconds since 1970.
+    pub(crate) fn wall_ns(&self) -> u64 {
+        match &self.wall_clock {
+            Some(clock) => nanoseconds(clock.now()),
+            None => host_now_ns(ClockId::Realtime),
+        }
+    }
+
+    /// The resolution of the clock with this number, nanoseconds, if it is the embedder's own.
     pub(crate) fn resolution_ns(&self, clock: u32) -> Option<u64> {
         match clock {
             0 => self.wall_clock.as_ref().map(|clock| nanoseconds(clock.resolution())),
@@ -87,6 +96,18 @@ impl OwnSources {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Time of a clock of the host, nanoseconds.
+pub(crate) fn host_now_ns(clock: ClockId) -> u64 {
+    timespec_ns(clock_gettime(clock))
+}
+
+/// Nanoseconds since 1970, from 1970 to 2554.
+pub(crate) fn timespec_ns(time: Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let fraction = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(fraction)
 }
 
 impl fmt::Debug for OwnSources {

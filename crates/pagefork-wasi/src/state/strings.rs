@@ -99,6 +99,12 @@ impl Strings {
         &self.bytes
     }
 
+    /// Each string, without its NUL.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let ends = self.starts.iter().skip(1).copied().chain([self.bytes.len()]);
+        self.starts.iter().zip(ends).map(|(&start, end)| &self.bytes[start..end - 1])
+    }
+
     pub(crate) fn starts(&self) -> &[usize] {
         &self.starts
     }

@@ -11,7 +11,7 @@ use crate::state::socket::Socket;
 use crate::state::stdio::OutputStream;
 
 /// Count of numbers that belong to the standard streams.
-const STREAMS: usize = 3;
+pub(crate) const STREAMS: usize = 3;
 
 /// Memory that the listings of all directories of one guest may take, bytes.
 const LISTINGS_SIZE_MAX: usize = 64 << 20;
@@ -62,6 +62,12 @@ impl DescriptorTable {
             let (base, inheriting) = (Rights::DIRECTORY, Rights::DIRECTORY | Rights::FILE);
             push(handle, origin, FileType::Directory, base, inheriting);
         }
+        DescriptorTable { entries, count_max: grants.shared.descriptors_max }
+    }
+
+    /// The table of a guest that is restored: its descriptors by number, the numbers of the
+    /// standard streams at least.
+    pub(crate) fn from_entries(entries: Vec<Option<Descriptor>>, grants: &Grants) -> Self {
         DescriptorTable { entries, count_max: grants.shared.descriptors_max }
     }
 

@@ -19,6 +19,8 @@ mod readdir;
 mod rights;
 mod races;
 mod sandbox;
+mod saved;
+mod saved_hostile;
 mod sockets;
 mod stat;
 mod state;

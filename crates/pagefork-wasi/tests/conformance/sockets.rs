@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagefork_wasi::{BuildError, DescriptorOrigin, Errno, Permissions, Rights, WasiCtx};
+use pagefork_wasi::{BuildError, DescriptorOrigin, Errno, Permissions, Rights, SaveError, WasiCtx};
 
 use crate::harness::*;
 
@@ -323,7 +323,8 @@ fn connections_are_refused_by_name_when_a_state_is_to_be_saved() {
     let mut client = TcpStream::connect(address).unwrap();
     let fd = guest.accept(SOCKET, 0).unwrap();
     let error = guest.ctx.check_saveable().unwrap_err();
-    assert_eq!((error.fd, &error.origin), (fd, &DescriptorOrigin::Accepted { listener: 0 }));
+    let origin = DescriptorOrigin::Accepted { listener: 0 };
+    assert_eq!(error, SaveError::Connection { fd, origin });
     assert!(error.to_string().starts_with("descriptor 4 is a connection"), "{error}");
     assert_eq!(guest.ctx.reopen(fd), Err(Errno::Notrecoverable));
     // The old handle stays.
@@ -334,5 +335,6 @@ fn connections_are_refused_by_name_when_a_state_is_to_be_saved() {
 
     let (guest, _peer) = connected();
     let error = guest.ctx.check_saveable().unwrap_err();
-    assert_eq!((error.fd, &error.origin), (3, &DescriptorOrigin::Connection { index: 0 }));
+    let origin = DescriptorOrigin::Connection { index: 0 };
+    assert_eq!(error, SaveError::Connection { fd: 3, origin });
 }

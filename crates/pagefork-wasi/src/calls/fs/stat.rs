@@ -8,10 +8,10 @@ use rustix::fs::{AtFlags, OFlags as HostFlags, Stat, Timespec, Timestamps, UTIME
 use crate::base::abi::{self, FileType, LookupFlags, Rights, TimeFlags};
 use crate::base::errno::{Errno, Result};
 use crate::base::guest_memory::GuestMemory;
-use crate::calls::clock::nanoseconds;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::Handle;
 use crate::state::path::{LastComponent, OpenMode, locate, open_beneath};
+use crate::state::sources::timespec_ns;
 
 impl WasiCtx {
     /// `fd_filestat_get`: writes the attributes of an open file. For a standard stream or a
@@ -146,7 +146,7 @@ fn find<'a>(dir: &'a Dir, path: &Path, flags: LookupFlags) -> Result<StatTarget<
 /// The words of a `filestat`. Times before 1970 become 1970.
 fn file_stat(stat: &Stat) -> [u64; abi::FILESTAT_WORDS as usize] {
     let time = |seconds, nanos: u64| {
-        nanoseconds(Timespec { tv_sec: seconds, tv_nsec: nanos.cast_signed() })
+        timespec_ns(Timespec { tv_sec: seconds, tv_nsec: nanos.cast_signed() })
     };
     [
         stat.st_dev,

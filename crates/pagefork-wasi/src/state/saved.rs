@@ -1,0 +1,106 @@
+//! A saved state: plain data, and nothing of the host but the numbers of files.
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::descriptor::Description;
+use crate::state::grants::Permissions;
+use crate::state::identity::FileIdentity;
+
+/// The state of a guest as plain data, made by [`WasiCtx::save`]. It is serialized by serde, and
+/// a [`WasiCtx`] is made of it again by [`WasiCtxBuilder::restore`].
+///
+/// It has what the guest can see of itself: arguments, environment, every descriptor with its
+/// rights, flags and offset, listings of directories that it has begun to read, how far its
+/// monotonic clock is, and its exit code. It has no contents of files, no data of standard
+/// streams, and neither the time of day nor random numbers, which are the host's.
+///
+/// It is trusted with nothing: whatever it says, a guest restored from it reaches only what the
+/// builder grants.
+///
+/// [`WasiCtx`]: crate::WasiCtx
+/// [`WasiCtx::save`]: crate::WasiCtx::save
+/// [`WasiCtxBuilder::restore`]: crate::WasiCtxBuilder::restore
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{WasiCtx, WasiState};
+///
+/// let state = WasiCtx::builder().arg("greet").build()?.save()?;
+/// let bytes = postcard::to_allocvec(&state)?;
+///
+/// let state: WasiState = postcard::from_bytes(&bytes)?;
+/// assert_eq!(state.descriptors().count(), 3);
+/// let ctx = WasiCtx::builder().restore(&state)?.ctx;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WasiState {
+    pub(crate) args: Vec<Vec<u8>>,
+    /// Each as `name=value`.
+    pub(crate) variables: Vec<Vec<u8>>,
+    pub(crate) preopens: Vec<SavedPreopen>,
+    /// By number.
+    pub(crate) descriptors: Vec<SavedDescriptor>,
+    /// What the guest's monotonic clock read, nanoseconds.
+    pub(crate) monotonic_ns: u64,
+    pub(crate) exit_code: Option<i32>,
+}
+
+/// A directory that the guest was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedPreopen {
+    pub(crate) guest_path: String,
+    pub(crate) permissions: Permissions,
+}
+
+/// An open descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedDescriptor {
+    pub(crate) fd: u32,
+    pub(crate) description: Description,
+    /// Of a file that the guest opened.
+    pub(crate) file: Option<FileIdentity>,
+    /// Of a directory that the guest has begun to list.
+    pub(crate) listing: Option<SavedListing>,
+}
+
+/// How far a guest has read a listing. The names are read again when it goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedListing {
+    pub(crate) first_cookie: u64,
+    /// The last name that the guest got, and the cookie after it.
+    pub(crate) resume: Option<(Vec<u8>, u64)>,
+}
+
+impl WasiState {
+    /// Every open descriptor, by number.
+    pub fn descriptors(&self) -> impl Iterator<Item = (u32, &Description)> {
+        self.descriptors.iter().map(|saved| (saved.fd, &saved.description))
+    }
+
+    /// The names under which the guest knows the directories that it was given, and what it may
+    /// do there. [`WasiCtxBuilder::restore`](crate::WasiCtxBuilder::restore) needs a directory
+    /// for each.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Permissions, WasiCtx};
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// let ctx = builder.preopened_dir("/usr", "/data", Permissions::ReadOnly)?.build()?;
+    /// let state = ctx.save()?;
+    /// assert_eq!(state.preopens().next(), Some(("/data", Permissions::ReadOnly)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn preopens(&self) -> impl Iterator<Item = (&str, Permissions)> {
+        self.preopens.iter().map(|preopen| (preopen.guest_path.as_str(), preopen.permissions))
+    }
+
+    /// The code with which the guest had exited, if it had; see
+    /// [`WasiCtx::exit_code`](crate::WasiCtx::exit_code).
+    pub fn exit_code(&self) -> Option<i32> {
+        self.exit_code
+    }
+}
