@@ -222,7 +222,7 @@ struct Life {
     store: Store<()>,
     instance: Instance,
     importer: Option<Instance>,
-    snapshot: Option<(Snapshot, Model)>,
+    snapshot: Option<(Snapshot<()>, Model)>,
     model: Model,
 }
 

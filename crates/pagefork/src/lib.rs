@@ -58,6 +58,7 @@ pub use crate::api::snapshot::Snapshot;
 pub use crate::api::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 #[doc(hidden)]
 pub use crate::api::suspend;
+pub use crate::api::suspendable::{CallProgress, SuspendedAt, SuspendedCall};
 pub use crate::api::table::Table;
 pub use crate::api::typed::{TypedFunc, WasmTy, WasmValues};
 #[cfg(feature = "wat")]

@@ -21,7 +21,7 @@ assert_send_and_sync! {
     pagefork::Engine, pagefork::Config, pagefork::Module, pagefork::Cache, pagefork::CacheStats,
     pagefork::CacheRefusal, pagefork::Profile, pagefork::Progress,
     Store<()>, StoreContext<'static, ()>, StoreContextMut<'static, ()>, Caller<'static, ()>,
-    pagefork::Linker<()>, pagefork::InstancePre<()>, pagefork::Snapshot, pagefork::StoreLimits,
+    pagefork::Linker<()>, pagefork::InstancePre<()>, pagefork::Snapshot<()>, pagefork::StoreLimits,
     // They hold no `T`.
     pagefork::Linker<Rc<Cell<()>>>, pagefork::InstancePre<Rc<Cell<()>>>,
     pagefork::Instance, pagefork::Export, pagefork::Extern, pagefork::Func,

@@ -8,10 +8,11 @@ use crate::api::instance::{Extern, Instance};
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::api::typed::{TypedFunc, WasmValues};
 use crate::base::cell::Cell;
-use crate::base::error::{Result, UsageError};
+use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome};
+use crate::run::suspend;
 use crate::store::group::StoreGroup;
 use crate::store::handle::Func;
 use crate::store::handle::cells;
@@ -317,6 +318,66 @@ impl<'a, T: 'static> Caller<'a, T> {
     /// called it traps as soon as it returns then.
     pub fn interruption(&self) -> Interruption<'_> {
         Interruption::of(&self.store.0.inner.interrupts)
+    }
+
+    /// Has the guest that called suspended before this call: what a host function returns as its
+    /// error that would have to wait, and has done nothing yet. The embedder's call ends with
+    /// [`CallProgress::Suspended`](crate::CallProgress). On resuming, the function is called again
+    /// with the same arguments, or the embedder gives its results. While it is called again no
+    /// guest of the store can be called.
+    ///
+    /// If the guest cannot be suspended, because it was not called with
+    /// [`call_suspendable`](Func::call_suspendable), or host functions run between its frames, the
+    /// error says so, and ends the guest as any other: [`Caller::can_suspend`] asks before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{CallProgress, Caller, Engine, Linker, Module, Result, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "next" (func $next (result i32)))
+    ///     (func (export "run") (result i32) (i32.mul (call $next) (call $next))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "next", |mut caller: Caller<'_, Vec<i32>>| -> Result<i32> {
+    ///     match caller.data_mut().pop() {
+    ///         Some(next) => Ok(next),
+    ///         None => Err(caller.suspend_before()),
+    ///     }
+    /// })?;
+    /// let mut store = Store::new(&engine, vec![6]);
+    /// let run = linker.instantiate(&mut store, &module)?.get_func(&mut store, "run").unwrap();
+    /// // The second call finds nothing.
+    /// assert!(matches!(run.call_suspendable(&mut store, &[])?, CallProgress::Suspended));
+    /// store.data_mut().push(7);
+    /// let CallProgress::Finished(results) = store.resume()? else { panic!("it has what it needs") };
+    /// assert_eq!(results[0].i32(), Some(42));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn suspend_before(&mut self) -> Error {
+        match suspend::check_ends_suspended(&self.store.0.inner.activation) {
+            Ok(()) => UsageError::PutOff.into(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Has the guest that called suspended when this host function has returned: it will go on
+    /// with the function's results.
+    ///
+    /// # Errors
+    /// If it was not called with [`call_suspendable`](Func::call_suspendable), or host functions
+    /// run between its frames.
+    pub fn suspend_after(&mut self) -> Result<()> {
+        let inner = &mut self.store.0.inner;
+        suspend::check_ends_suspended(&inner.activation)?;
+        suspend::request(inner);
+        Ok(())
+    }
+
+    /// Whether the guest that called can be suspended.
+    pub fn can_suspend(&self) -> bool {
+        suspend::check_ends_suspended(&self.store.0.inner.activation).is_ok()
     }
 
     /// The store.

@@ -131,6 +131,32 @@ unsafe fn answer_slowly<V: WasmValues>(
     }
 }
 
+/// Ends a direct call of a function that asks to be called later, if that can be.
+///
+/// # Safety
+/// The record is that of the call, which had these arguments.
+#[cold]
+#[inline(never)]
+unsafe fn put_off<A: WasmValues, R: Default>(
+    record: *const FunctionImport,
+    error: &Error,
+    args: A,
+) -> Option<DirectAnswer<R>> {
+    let mut cells = vec![Cell::default(); A::TYPES.len()];
+    // SAFETY: by this function's contract the record is valid, and with it the store, whose guest
+    // waits in the call; there is a cell for each argument.
+    let verdict = unsafe {
+        let (activation, function) = ((*record).activation(), (*record).host_function());
+        let store = (*activation).store;
+        let owner = CellOwner::of_base(&*store, (*activation).guest_base);
+        enter::put_direct_call_off(activation, error, function, || {
+            args.write(cells.as_mut_ptr(), owner).ok()?;
+            Some(cells)
+        })?
+    };
+    Some(DirectAnswer { verdict, value: R::default() })
+}
+
 /// What a result of this type is before the host function sets it: a value of another type.
 fn unset(ty: ValType) -> Val {
     match ty {
@@ -197,11 +223,15 @@ pub trait WasmRet {
     type Values: WasmValues;
 
     #[doc(hidden)]
+    const IS_FALLIBLE: bool;
+
+    #[doc(hidden)]
     fn into_result(self) -> Result<Self::Values>;
 }
 
 impl<R: WasmValues> WasmRet for R {
     type Values = R;
+    const IS_FALLIBLE: bool = false;
 
     #[inline]
     fn into_result(self) -> Result<R> {
@@ -211,6 +241,7 @@ impl<R: WasmValues> WasmRet for R {
 
 impl<R: WasmValues, E: Into<Box<dyn StdError + Send + Sync>>> WasmRet for Result<R, E> {
     type Values = R;
+    const IS_FALLIBLE: bool = true;
 
     #[inline]
     fn into_result(self) -> Result<R> {
@@ -264,7 +295,8 @@ macro_rules! into_func {
                     }
                 }
                 let shim = shim::<F, R, $($arg),*> as *const () as usize;
-                let direct = DirectCall { shim, closure };
+                // Without a caller it cannot ask to be called later.
+                let direct = DirectCall { shim, keeping_shim: shim, closure };
                 HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call), direct)
             }
         }
@@ -296,7 +328,7 @@ macro_rules! into_func {
                 };
                 /// # Safety
                 /// Called by the thunk of this record alone; the store's data are a `T`.
-                unsafe extern "C" fn shim<T: 'static, F, R, $($arg),*>(
+                unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, F, R, $($arg),*>(
                     record: *const FunctionImport,
                     $($arg: $arg::Register),*
                 ) -> DirectAnswer<<R::Values as WasmValues>::Register>
@@ -316,11 +348,22 @@ macro_rules! into_func {
                             let caller = Caller::<T>::new(store, base);
                             function(caller, $($arg::from_register($arg)),*).into_result()
                         };
-                        answer(activation, catch_unwind(AssertUnwindSafe(call)))
+                        let result = catch_unwind(AssertUnwindSafe(call));
+                        if KEEPS && let Ok(Err(error)) = &result {
+                            let args = ($($arg::from_register($arg),)*);
+                            if let Some(answer) = put_off(record, error, args) {
+                                return answer;
+                            }
+                        }
+                        answer(activation, result)
                     }
                 }
-                let shim = shim::<T, F, R, $($arg),*> as *const () as usize;
-                let direct = DirectCall { shim, closure };
+                let plain = shim::<false, T, F, R, $($arg),*> as *const () as usize;
+                let keeping_shim = match R::IS_FALLIBLE {
+                    true => shim::<true, T, F, R, $($arg),*> as *const () as usize,
+                    false => plain,
+                };
+                let direct = DirectCall { shim: plain, keeping_shim, closure };
                 HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call), direct)
             }
         }

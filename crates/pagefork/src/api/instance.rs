@@ -14,6 +14,7 @@ use crate::base::error::{Result, UsageError};
 use crate::code::module::Module;
 use crate::store::group::{StoreGroup, StoreId};
 use crate::store::handle::{Func, Tag};
+use crate::store::suspended::Copied;
 
 /// A module in a store, with its memory, tables and globals.
 ///
@@ -64,6 +65,26 @@ pub enum Extern {
     Memory(Memory),
     /// A tag of exceptions.
     Tag(Tag),
+}
+
+impl Extern {
+    /// What in `store`, a copy of the store that this is of, corresponds to it.
+    ///
+    /// # Errors
+    /// If `store` is none, or this was made after the copy.
+    pub(crate) fn counterpart(&self, store: &StoreGroup) -> Result<Self> {
+        Ok(match self {
+            Self::Func(function) => {
+                let copied = Copied::of_store(store, function.store)?;
+                let function = Func::from_reference(store, copied.function(function.definition)?);
+                function.expect("a definition is not null").into()
+            }
+            Self::Global(global) => global.counterpart(store)?.into(),
+            Self::Table(table) => table.counterpart(store)?.into(),
+            Self::Memory(memory) => memory.counterpart(store)?.into(),
+            Self::Tag(tag) => tag.counterpart(store)?.into(),
+        })
+    }
 }
 
 macro_rules! externs {
@@ -165,6 +186,15 @@ impl Instance {
 
     pub(crate) fn from_ordinal(store: &StoreGroup, ordinal: u32) -> Self {
         Self { store: store.id, ordinal }
+    }
+
+    /// What in `store`, a copy of the store that this is of, corresponds to it.
+    ///
+    /// # Errors
+    /// If `store` is none, or this was made after the copy.
+    pub(crate) fn counterpart(&self, store: &StoreGroup) -> Result<Self> {
+        let ordinal = Copied::of_store(store, self.store)?.instance(self.ordinal)?;
+        Ok(Self::from_ordinal(store, ordinal))
     }
 
     pub(crate) fn ordinal(&self, store: &StoreGroup) -> Result<u32> {

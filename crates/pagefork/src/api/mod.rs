@@ -24,3 +24,4 @@ pub(crate) mod tag;
 pub(crate) mod exception;
 pub(crate) mod externref;
 pub mod suspend;
+pub(crate) mod suspendable;

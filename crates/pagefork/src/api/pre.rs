@@ -14,7 +14,8 @@ use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::module::Module;
 use crate::code::pool::{Home, Pooled};
-use crate::run::{instantiate, limiter};
+use crate::run::{freeze, instantiate, limiter};
+use crate::store::frozen::Frozen;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::InterruptHandle;
 use crate::store::limiter::{AskLimiter, ResourceLimiter};
@@ -57,6 +58,8 @@ struct PreInner {
     strategies: Option<Strategies>,
     limiter: Option<Arc<AskLimiter>>,
     home: Arc<Home>,
+    /// What stores begin as, if that is not how the module starts.
+    frozen: Option<Arc<Frozen>>,
 }
 
 impl Drop for PreInner {
@@ -84,11 +87,34 @@ impl<T: 'static> InstancePre<T> {
             })
             .collect();
         let home = Arc::new(Home::new(module.engine()));
-        let shared = PreInner { module, imports, host_functions, strategies, limiter, home };
+        let frozen = None;
+        let shared =
+            PreInner { module, imports, host_functions, strategies, limiter, home, frozen };
         Self { shared: Arc::new(shared), data: PhantomData }
     }
 
-    /// The module.
+    /// What spawns stores as they were captured, with at least one instance, and data of this
+    /// type.
+    pub(crate) fn of_frozen(frozen: Arc<Frozen>) -> Self {
+        let module = frozen.instances[frozen.main as usize - 1].module.clone();
+        let mut shared = Self::new(module, Vec::new());
+        Arc::get_mut(&mut shared.shared).expect("it was just made").frozen = Some(frozen);
+        shared
+    }
+
+    /// The same with other settings.
+    fn with_settings(
+        &self,
+        strategies: Option<Strategies>,
+        limiter: Option<Arc<AskLimiter>>,
+    ) -> Self {
+        let PreInner { module, imports, frozen, .. } = &*self.shared;
+        let mut other = Self::with(module.clone(), imports.clone(), strategies, limiter);
+        Arc::get_mut(&mut other.shared).expect("it was just made").frozen.clone_from(frozen);
+        other
+    }
+
+    /// The module; of a snapshot, that of the instance which spawning returns.
     pub fn module(&self) -> &Module {
         &self.shared.module
     }
@@ -100,8 +126,7 @@ impl<T: 'static> InstancePre<T> {
     /// together, or not with the engine's code.
     pub fn with_strategies(&self, config: StrategyConfig) -> Result<Self> {
         let strategies = self.module().engine().check_strategies(config)?;
-        let PreInner { module, imports, limiter, .. } = &*self.shared;
-        Ok(Self::with(module.clone(), imports.clone(), Some(strategies), limiter.clone()))
+        Ok(self.with_settings(Some(strategies), self.shared.limiter.clone()))
     }
 
     /// The same, with a limiter that every store has which is spawned from it, from before its
@@ -127,15 +152,15 @@ impl<T: 'static> InstancePre<T> {
         &self,
         limiter: impl (Fn(&mut T) -> &mut dyn ResourceLimiter) + Send + Sync + 'static,
     ) -> Self {
-        let PreInner { module, imports, strategies, .. } = &*self.shared;
-        let limiter = Some(ask_limiter(limiter));
-        Self::with(module.clone(), imports.clone(), *strategies, limiter)
+        self.with_settings(self.shared.strategies, Some(ask_limiter(limiter)))
     }
 
-    /// Makes an instance, and runs the module's start function.
+    /// Makes an instance, and runs the module's start function. Of a snapshot: fills an empty store
+    /// with what was captured.
     ///
     /// # Errors
     /// If an import is of another store; else as [`Instance::new`].
+    /// [`UsageError::TargetNotEmpty`], if it is of a snapshot and the store is not empty.
     ///
     /// # Panics
     /// If a host function panics that the start function calls.
@@ -145,6 +170,15 @@ impl<T: 'static> InstancePre<T> {
         // Host functions know their types by the numbers of their engine.
         instantiate::check_engine(inner, self.module())?;
         let strategies = self.shared.strategies.as_ref();
+        if let Some(frozen) = &self.shared.frozen {
+            let store = store.as_ptr();
+            // SAFETY: the store is borrowed, the pointer is to the whole of it, and its data are
+            // of the type that the host functions were made for.
+            unsafe {
+                freeze::spawn(store, frozen, strategies)?;
+                return Ok(Instance::from_ordinal(&*store, frozen.main));
+            }
+        }
         let imports = match &self.shared.host_functions {
             Some(functions) if inner.host_functions.is_empty() => {
                 inner.host_functions.extend(functions.iter().cloned());
@@ -215,7 +249,10 @@ impl<T: 'static> InstancePre<T> {
         self.spawn_prepared(tenant, data, |store| {
             store.set_limits(limits);
             watch(store.interrupt_handle()?);
-            instantiate::check_limits(store.inner())
+            match &self.shared.frozen {
+                Some(frozen) => frozen.check_limits(&limits),
+                None => instantiate::check_limits(store.inner()),
+            }
         })
     }
 
@@ -244,7 +281,8 @@ impl<T: 'static> InstancePre<T> {
         }
         // SAFETY: the store is ours, and the pointer is to the whole of it.
         unsafe { instantiate::start_again(store.as_ptr())? };
-        let instance = Instance::from_ordinal(store.inner(), 1);
+        let ordinal = shared.frozen.as_ref().map_or(1, |frozen| frozen.main);
+        let instance = Instance::from_ordinal(store.inner(), ordinal);
         Ok((store, instance))
     }
 

@@ -305,6 +305,9 @@ impl<T> Store<T> {
             inner.check_interruptible()?;
         }
         inner.timeout = timeout;
+        if let Some(suspended) = &mut inner.suspended {
+            suspended.rest = timeout;
+        }
         inner.update_due();
         Ok(())
     }

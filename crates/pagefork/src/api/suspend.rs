@@ -16,125 +16,58 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::save;
 pub use pagefork_layout::state::save::Suspension;
 use pagefork_pages::{ExternalWriter, Slot};
 
 use crate::api::func::Caller;
-use crate::api::global::Global;
-use crate::api::instance::{Extern, Instance};
+use crate::api::instance::Instance;
 use crate::api::linker::Linker;
-use crate::api::memory::Memory;
 use crate::api::store::{AsContext, AsContextMut, Store, StoreContext};
-use crate::api::table::Table;
+pub use crate::api::suspendable::CallProgress;
+use crate::api::suspendable::resume_until;
 use crate::base::error::{Result, UsageError};
 use crate::code::engine::Engine;
 use crate::code::module::Module;
-use crate::run::enter::{self, CallOutcome};
+use crate::run::enter;
 use crate::run::suspend::chain;
 use crate::run::suspend::copy_stack;
 use crate::run::suspend::copy_zones;
 use crate::run::suspend::saved;
-use crate::run::suspend::{self as run, Suspendable};
-pub use crate::run::suspend::{FrameWord, FrameWordKind};
+use crate::run::suspend::{self as run, Suspends};
 use crate::store::group::StoreGroup;
-use crate::store::handle::Tag;
-use crate::store::handle::cells;
-use crate::store::handle::read_results;
-use crate::store::handle::write_values;
-use crate::store::handle::{CallTarget, Func};
+use crate::store::handle::Func;
 use crate::store::suspended::Copied;
+pub use crate::store::suspended::{FrameWord, FrameWordKind};
 use crate::store::value::Val;
-
-/// How far a call got.
-#[derive(Clone, Debug)]
-pub enum CallProgress {
-    /// The function returned these values.
-    Finished(Vec<Val>),
-    /// The guest is suspended.
-    Suspended,
-}
 
 /// Calls a guest's function, and suspends it at the `stop_at`th point where that
 /// is possible, counted from 1: returns from host functions and interruption
 /// points. It is suspended earlier if a host function [asks](request) for it.
 ///
 /// # Errors
-/// As [`Func::call`]; if the function is the host's, or a guest of the store runs
-/// or is suspended.
+/// As [`Func::call_suspendable`].
 pub fn call(
     mut store: impl AsContextMut,
     function: &Func,
     params: &[Val],
     stop_at: Option<u64>,
 ) -> Result<CallProgress> {
-    let mut store = store.as_context_mut();
-    let inner = &store.0.inner;
-    let definition = function.reference(inner)?;
-    let CallTarget::Guest(target) = function.entry(inner) else {
-        return Err(UsageError::NotSuspendable.into());
-    };
-    if inner.suspended.is_some() {
-        return Err(UsageError::Suspended.into());
-    }
-    if inner.activation.is_active() {
-        return Err(UsageError::Nested.into());
-    }
-    let (ty, _) = inner.function_type(definition);
-    if params.len() != ty.params.len() {
-        let (expected, found) = (ty.params.len(), params.len());
-        return Err(UsageError::ValueCount { what: "parameters", expected, found }.into());
-    }
-    for (i, (param, ty)) in params.iter().zip(&ty.params).enumerate() {
-        param.check_type(inner, *ty, || format!("parameter {i}"))?;
-    }
-    // SAFETY: the link zone has cells for each function with an entry stub; the parameters
-    // are as many as the type has.
-    unsafe { write_values(inner, params, cells(&target), target.ordinal)? };
-    let store = store.as_ptr();
-    // SAFETY: the store is borrowed; the target is its own, its arguments are
-    // checked and in its cells.
-    unsafe {
-        let deadline = (*store).prepare_entry()?;
-        let suspendable = Suspendable::begin(store, stop_at);
-        let outcome = enter::call_prepared(store, &target);
-        drop(suspendable);
-        drop(deadline);
-        progress(store, definition, outcome)
-    }
+    function.call_until(store.as_context_mut(), params, stops(stop_at))
 }
 
 /// Continues the suspended guest of a store, up to the `stop_at`th point from
 /// here.
 ///
 /// # Errors
-/// If there is none, or a guest of the store runs; else as [`Func::call`].
+/// As [`Store::resume`].
 pub fn resume(mut store: impl AsContextMut, stop_at: Option<u64>) -> Result<CallProgress> {
-    let mut store = store.as_context_mut();
-    let inner = &mut store.0.inner;
-    if inner.activation.is_active() {
-        return Err(UsageError::Nested.into());
-    }
-    let suspended = inner.suspended.take().ok_or(UsageError::NotSuspended)?;
-    inner.update_due();
-    let deadline = match inner.begin_outermost() {
-        Ok(deadline) => deadline,
-        Err(error) => {
-            inner.suspended = Some(suspended);
-            inner.update_due();
-            return Err(error);
-        }
-    };
-    let store = store.as_ptr();
-    // SAFETY: the store is borrowed, no guest is entered, and the guest's frames are
-    // where it was suspended or where a copy has put them.
-    unsafe {
-        let outcome = run::resume(store, &suspended, None, stop_at);
-        drop(deadline);
-        progress(store, suspended.function, outcome)
-    }
+    resume_until(store.as_context_mut(), None, stops(stop_at))
+}
+
+fn stops(stop_at: Option<u64>) -> Suspends {
+    stop_at.filter(|count| *count > 0).map_or(Suspends::Ends, Suspends::EndsAt)
 }
 
 /// Gives a suspended guest up: its frames are forgotten.
@@ -145,10 +78,9 @@ pub fn abandon(mut store: impl AsContextMut) {
 /// Asks, from a host function, that its caller be suspended when it returns.
 ///
 /// # Errors
-/// If the guest was not started with [`call`], or host functions run between its
-/// frames.
+/// As [`Caller::suspend_after`].
 pub fn request<T: 'static>(caller: &mut Caller<'_, T>) -> Result<()> {
-    Ok(run::request(&mut caller.store.0.inner)?)
+    caller.suspend_after()
 }
 
 /// What the guest of a store is suspended in; `None` if it is not.
@@ -425,7 +357,7 @@ pub fn instance_in_copy<T: 'static>(
     target: &Store<T>,
 ) -> Result<Instance> {
     let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
-    let ordinal = Copied::check(source, target)?.instance(instance.ordinal(source)?)?;
+    let ordinal = Copied::of_store(target, source.id)?.instance(instance.ordinal(source)?)?;
     Ok(Instance::from_ordinal(target, ordinal))
 }
 
@@ -441,54 +373,6 @@ pub fn linker_in_copy<T: 'static>(
     target: &Store<T>,
 ) -> Result<Linker<T>> {
     let (source, target) = (&source.as_context().0.inner, &target.as_context().0.inner);
-    let copied = Copied::check(source, target)?;
-    linker.map_externs(|value| {
-        Ok(match value {
-            Extern::Func(function) => {
-                let reference = copied.function(function.reference(source)?)?;
-                let function = Func::from_reference(target, reference);
-                function.expect("a definition is not null").into()
-            }
-            Extern::Global(global) => {
-                Global::from_entity(target, copied.entity(global.entity(source)?)?).into()
-            }
-            Extern::Table(table) => {
-                Table::from_entity(target, copied.entity(table.entity(source)?)?).into()
-            }
-            Extern::Memory(memory) => {
-                Memory::from_entity(target, copied.entity(memory.entity(source)?)?).into()
-            }
-            Extern::Tag(tag) => {
-                Tag::from_entity(target, copied.entity(tag.entity(source)?)?).into()
-            }
-        })
-    })
-}
-
-/// # Safety
-/// The store is borrowed by the caller, and `function` is a guest's of it.
-unsafe fn progress(
-    store: *mut StoreGroup,
-    function: FuncRef,
-    outcome: Result<CallOutcome>,
-) -> Result<CallProgress> {
-    // SAFETY: by this function's contract the store is borrowed, and its guest was left.
-    let inner = unsafe { &mut *store };
-    match outcome? {
-        CallOutcome::Suspended => {
-            inner.suspended.as_mut().expect("it was just noted").function = function;
-            Ok(CallProgress::Suspended)
-        }
-        CallOutcome::Finished => {
-            let target = inner.target(function);
-            let ty = inner.function_type(function).0;
-            let mut results = vec![Val::I32(0); ty.results.len()];
-            // SAFETY: the function has finished, so its results are in its cells.
-            unsafe {
-                let cells = cells(&target);
-                read_results(inner, ty, &mut results, cells, target.ordinal);
-            }
-            Ok(CallProgress::Finished(results))
-        }
-    }
+    Copied::of_store(target, source.id)?;
+    linker.map_externs(|value| value.counterpart(target))
 }

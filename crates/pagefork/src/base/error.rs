@@ -375,8 +375,11 @@ pub enum UsageError {
         /// Its name.
         name: String,
     },
-    /// The store's guest is suspended: it waits in a call that was made with `call_async`.
-    #[error("the store's guest is suspended: its call has to end first, or be dropped")]
+    /// The store's guest is suspended: it waits in a call that was made with `call_async`, or is
+    /// to be [resumed](crate::Store::resume).
+    #[error(
+        "the store's guest is suspended: its call has to end first, or be dropped or abandoned"
+    )]
     Suspended,
     /// A timeout was set or an interrupt handle asked for, and the engine's code cannot be
     /// interrupted.
@@ -388,14 +391,27 @@ pub enum UsageError {
     /// Fuel was set or asked for, and the engine does not meter.
     #[error("the engine does not meter fuel: switch it on with `Config::fuel`")]
     NotMetered,
-    /// Internal: there is no suspended guest.
+    /// A host function asked to be called [later](crate::Caller::suspend_before) where that cannot
+    /// be, since it was not called by a guest that can be suspended.
+    #[error(
+        "the host function asked to be called later, and was not called by a guest that can be \
+         suspended"
+    )]
+    PutOff,
+    /// A suspended guest was given results that it does not wait for.
+    #[error("the suspended guest waits for no results: resume it without")]
+    NoResultsWanted,
+    /// There is no suspended guest.
     #[error("the store has no suspended guest")]
     NotSuspended,
     /// Host functions run between the guest's frames.
     #[error("the guest cannot be suspended: it was called by a host function that it called")]
     Nested,
-    /// Internal: the call was not one that can be suspended.
-    #[error("the guest cannot be suspended: it was not called to be")]
+    /// The call was not one that can be suspended.
+    #[error(
+        "the guest cannot be suspended: it was not called to be, with `call_suspendable` for \
+         example"
+    )]
     NotSuspendable,
     /// An asynchronous host function was called by a guest that was not called with `call_async`.
     #[error(
@@ -403,8 +419,8 @@ pub enum UsageError {
          `call_async`"
     )]
     NotAsync,
-    /// Internal: the target of a move already has instances.
-    #[error("the store that a guest moves to must be empty")]
+    /// A store that is to be filled with what was captured has instances or host functions already.
+    #[error("a store that is to be as another one was must be empty")]
     TargetNotEmpty,
     /// Internal: a stack that is not what compiled code leaves.
     #[error("the suspended guest's chain of frames is broken: {0}")]

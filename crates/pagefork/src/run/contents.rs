@@ -44,8 +44,13 @@ impl StoreGroup {
     }
 }
 
-/// Everything of an instance that is in an image, as runs of pages that are not zero.
-pub(crate) fn make_image(store: &StoreGroup, ordinal: u32) -> Result<Arc<Image>> {
+/// Everything of an instance that is in an image, as runs of pages that are not zero; with what is
+/// in its save area, if it is suspended.
+pub(crate) fn make_image(
+    store: &StoreGroup,
+    ordinal: u32,
+    is_suspended: bool,
+) -> Result<Arc<Image>> {
     let instance = store.instance(ordinal);
     let (module, slot) = (&instance.module, &instance.slot);
     let layout = module.layout();
@@ -59,11 +64,13 @@ pub(crate) fn make_image(store: &StoreGroup, ordinal: u32) -> Result<Arc<Image>>
         // borrowed.
         unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
     };
-    // What a call has left behind is no part of what the instance is.
     let mut state = bytes(layout.state.clone()).to_vec();
-    let place = layout.base as i64 + i64::from(layout.state_parts.save_area);
-    let at = place as usize - layout.state.start as usize;
-    state[at..at + layout.state_parts.save_size as usize].fill(0);
+    if !is_suspended {
+        // What a call has left behind is no part of what the instance is.
+        let place = layout.base as i64 + i64::from(layout.state_parts.save_area);
+        let at = place as usize - layout.state.start as usize;
+        state[at..at + layout.state_parts.save_size as usize].fill(0);
+    }
 
     let mut runs: Vec<(u64, &[u8])> = Vec::new();
     for part in std::iter::once(layout.tables.start..layout.state.start).chain(memories) {

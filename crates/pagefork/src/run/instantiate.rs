@@ -17,9 +17,9 @@ use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::{self, Home, Pooled};
 use crate::run::enter::{self, CallOutcome};
-use crate::run::limiter;
 #[cfg(feature = "testing")]
 use crate::run::poison;
+use crate::run::{freeze, limiter};
 use crate::store::group::{Entity, Imports, StoreGroup};
 use crate::store::handle::{CallTarget, Func};
 use crate::store::limits::{self, Usage};
@@ -71,17 +71,21 @@ pub(crate) unsafe fn instantiate(
 pub(crate) fn take_over_parked(store: &mut StoreGroup, tenant: u64) -> Result<()> {
     #[cfg(feature = "testing")]
     if store.engine.config().poison {
-        poison::poison_and_reset(&mut store.instances[0].slot)?;
+        for instance in &mut store.instances {
+            poison::poison_and_reset(&mut instance.slot)?;
+        }
     }
     let number = store.home_number().unwrap_or(0);
     let owner = pool::owner(number, tenant);
-    store.instances[0].slot.hand_to(owner);
+    for instance in &mut store.instances {
+        instance.slot.hand_to(owner);
+    }
     // Also of slots that are added.
     store.owner = Some(owner);
     Ok(())
 }
 
-/// Starts the one instance of a store that was parked.
+/// Starts what is in a store that was parked: the one instance, or what was captured.
 ///
 /// # Safety
 /// As [`instantiate`].
@@ -90,8 +94,21 @@ pub(crate) unsafe fn start_again(store: *mut StoreGroup) -> Result<()> {
     // is entered.
     let inner = unsafe { &mut *store };
     inner.write_link(1);
+    if inner.origin.is_some() {
+        go_on_as_captured(inner);
+        return Ok(());
+    }
     // SAFETY: by this function's contract, which is the same.
     unsafe { start(store, 1) }
+}
+
+fn go_on_as_captured(store: &mut StoreGroup) {
+    for ordinal in 2..store.next_ordinal() {
+        store.write_link(ordinal);
+    }
+    if let Some(origin) = store.origin.clone() {
+        freeze::thaw(store, &origin);
+    }
 }
 
 /// Does what is left to do for an instance whose slot is as its image.

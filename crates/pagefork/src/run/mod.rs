@@ -11,6 +11,7 @@ pub(crate) mod call_hook;
 pub(crate) mod reset;
 pub(crate) mod contents;
 pub(crate) mod suspend;
+pub(crate) mod freeze;
 pub(crate) mod task;
 pub(crate) mod backtrace;
 pub(crate) mod core_dump;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pagefork_pages::{MemorySize, Owner};
 
 use crate::base::error::Result;
-use crate::run::{instantiate, limiter};
+use crate::run::{freeze, instantiate, limiter};
 use crate::store::group::StoreGroup;
 use crate::store::group::{Entity, interrupt_word};
 use crate::store::interrupt::Interrupts;
@@ -15,24 +15,33 @@ impl StoreGroup {
     /// Makes the store of a spawned instance as it was before that started, for the
     /// next tenant. After an error it can only be dropped.
     pub(crate) fn reset_for_parking(&mut self) -> Result<()> {
-        // Only what was spawned stays: its imports are host functions, which come first.
-        while self.instances.len() > 1 {
+        // Only what was spawned stays: host functions that it needs come first.
+        while self.instances.len() > self.origin_count().max(1) {
             self.remove_latest_instance();
         }
-        self.host_functions.truncate(self.instances[0].imports.functions.len());
+        let functions = match &self.origin {
+            Some(origin) => origin.host_functions.len(),
+            None => self.instances[0].imports.functions.len(),
+        };
+        self.host_functions.truncate(functions);
         self.epochs.forget(&self.interrupts);
         if self.is_hooked {
             self.set_call_hook(None);
         }
         let renewed = self.renew_interrupts();
-        self.reset_slot(0)?;
+        for index in 0..self.instances.len() {
+            self.reset_slot(index)?;
+        }
         self.set_broken(false);
         self.forget_run();
         self.references.clear();
         self.values.clear();
         self.limits = StoreLimits::default();
         self.limiter = None;
-        self.usage = instantiate::own_usage(self.instances[0].module.info());
+        self.usage = match &self.origin {
+            Some(origin) => origin.usage,
+            None => instantiate::own_usage(self.instances[0].module.info()),
+        };
         self.timeout = None;
         self.yield_after = None;
         self.activation.fuel = 0;
@@ -50,7 +59,6 @@ impl StoreGroup {
             self.reset_slot(index)?;
         }
         self.set_broken(false);
-        self.forget_run();
         Ok(())
     }
 
@@ -111,6 +119,7 @@ impl StoreGroup {
         // guest is entered.
         let inner = unsafe { &mut *store };
         inner.reset_slots()?;
+        inner.forget_run();
         inner.give_up_references();
         let count = inner.instances.len() as u32;
         for ordinal in 1..=count {
@@ -118,16 +127,28 @@ impl StoreGroup {
         }
         inner.interrupts.show_again();
         inner.note_writer();
+        let first = inner.origin_count() as u32 + 1;
+        if let Some(origin) = inner.origin.clone() {
+            freeze::thaw(inner, &origin);
+        }
         // SAFETY: by this function's contract the store is ours, with all of its provenance.
         unsafe { limiter::allow_present(store)? };
-        for ordinal in 1..=count {
+        // What was made after the captured part starts as if no guest were suspended.
+        // SAFETY: by this function's contract the store is ours.
+        let suspended = unsafe { (*store).suspended.take() };
+        let started = (first..=count).try_for_each(|ordinal| {
             // SAFETY: by this function's contract the store is ours, with all of its provenance.
             unsafe {
                 (*store).fill_with_initial_word(ordinal);
-                instantiate::start(store, ordinal)?;
+                (*store).update_due();
+                instantiate::start(store, ordinal)
             }
-        }
-        Ok(())
+        });
+        // SAFETY: by this function's contract the store is ours.
+        let inner = unsafe { &mut *store };
+        inner.suspended = suspended;
+        inner.update_due();
+        started
     }
 
     /// What the host made is full of what it said.

@@ -2,43 +2,35 @@
 //! into another store.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 
 use pagefork_layout::CELL_SIZE;
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::state::save;
 
-use crate::base::error::{Result, UsageError};
+use crate::base::cell::Cell;
+use crate::base::error::{Error, ErrorKind, Result, UsageError};
+use crate::base::frames::WasmBacktrace;
+use crate::base::trap::{Trap, TrapCode};
+use crate::run::call_hook;
 use crate::run::enter::{self, CallOutcome};
+use crate::run::throw::{self, Thrown};
+use crate::store::activation::Activation;
 use crate::store::frame::Landing;
 use crate::store::group::{InstanceData, StoreGroup};
 use crate::store::interrupt::Due;
-use crate::store::suspended::Suspended;
+use crate::store::suspended::{FrameWord, FrameWordKind, Suspended};
 
-/// A word of a suspended guest's stack that is an address.
+/// What it means to a call that its guest is suspended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FrameWord {
-    /// Where it lies: an offset in the slot that has the stack.
-    pub offset: u64,
-    /// What it is.
-    pub kind: FrameWordKind,
-}
-
-/// What an address on the stack is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FrameWordKind {
-    /// A saved frame pointer, as a distance below the top of the stack; `None` at
-    /// the end of the chain.
-    FramePointer(Option<u64>),
-    /// A return address: an offset in the text of the instance with this number.
-    ReturnAddress {
-        /// The first instance that has this code.
-        ordinal: u32,
-        /// Offset in its module's text.
-        offset: u32,
-    },
-    /// A return address in the thunk through which the guest was entered.
-    ReturnToHost,
+pub(crate) enum Suspends {
+    /// The task that it is made by waits.
+    WithItsTask,
+    /// It ends, and the embedder is told.
+    Ends,
+    /// It ends, at the latest at this point where that is possible, counted from 1.
+    EndsAt(u64),
 }
 
 /// While one of these lives, the store's guest may be suspended.
@@ -50,22 +42,27 @@ pub(crate) struct Suspendable {
 impl Suspendable {
     /// # Safety
     /// The store is borrowed by the caller for as long as this lives.
-    pub(crate) unsafe fn begin(store: *mut StoreGroup, stop_at: Option<u64>) -> Self {
-        let counting = stop_at.is_some_and(|count| count > 0);
+    pub(crate) unsafe fn begin(store: *mut StoreGroup, suspends: Suspends) -> Self {
+        let count = match suspends {
+            Suspends::EndsAt(count) => count,
+            _ => 0,
+        };
         // SAFETY: by this function's contract the store is borrowed by the caller.
         unsafe {
             (*store).activation.suspendable = true;
-            if counting {
-                (*store).interrupts.set_due(Due::Suspension, true);
+            if suspends != Suspends::WithItsTask {
+                (*store).activation.ends_suspended = true;
+                // At any interruption point, as soon as anyone asks for it.
                 (*store).clear_registers();
             }
             (*store).activation.suspend_requested = false;
-            (*store).activation.suspend_countdown = stop_at.unwrap_or(0);
-            if counting {
+            (*store).activation.suspend_countdown = count;
+            if count > 0 {
+                (*store).interrupts.set_due(Due::Suspension, true);
                 (*store).interrupts.set_every_point(true);
             }
         }
-        Self { store, counting }
+        Self { store, counting: count > 0 }
     }
 }
 
@@ -74,6 +71,7 @@ impl Drop for Suspendable {
         // SAFETY: by the contract of `begin` the store is borrowed as long as `self` lives.
         unsafe {
             (*self.store).activation.suspendable = false;
+            (*self.store).activation.ends_suspended = false;
             (*self.store).interrupts.set_due(Due::Suspension, false);
             (*self.store).activation.suspend_requested = false;
             (*self.store).activation.suspend_countdown = 0;
@@ -84,22 +82,163 @@ impl Drop for Suspendable {
     }
 }
 
-/// Asks that the guest be suspended when the host function that runs returns.
+/// Whether the guest whose host function runs can be suspended.
 ///
 /// # Errors
-/// If the guest was not called to be, or host functions run between its frames.
-pub(crate) fn request(store: &mut StoreGroup) -> Result<(), UsageError> {
-    let activation = &mut store.activation;
-    if !activation.is_active() || !activation.suspendable {
+/// If it was not called to be, or host functions run between its frames.
+pub(crate) fn check_suspendable(activation: &Activation) -> Result<(), UsageError> {
+    if !activation.suspendable {
         return Err(UsageError::NotSuspendable);
     }
     // SAFETY: the guest is entered.
-    if unsafe { activation.is_nested() } {
-        return Err(UsageError::Nested);
+    match activation.is_active() && unsafe { activation.is_nested() } {
+        true => Err(UsageError::Nested),
+        false => Ok(()),
     }
-    activation.suspend_requested = true;
+}
+
+/// Whether it can be, so that the embedder's call ends.
+///
+/// # Errors
+/// As of [`check_suspendable`].
+pub(crate) fn check_ends_suspended(activation: &Activation) -> Result<(), UsageError> {
+    match activation.ends_suspended {
+        true => check_suspendable(activation),
+        false => Err(UsageError::NotSuspendable),
+    }
+}
+
+/// Has the guest suspended when the host function that runs returns.
+pub(crate) fn request(store: &mut StoreGroup) {
+    store.activation.suspend_requested = true;
     store.interrupts.set_due(Due::Suspension, true);
-    Ok(())
+}
+
+/// Whether a host function has failed with this to be called later, and it can be.
+///
+/// # Safety
+/// The activation's store is valid, and its guest waits in the host call.
+pub(crate) unsafe fn is_put_off(activation: &Activation, error: &Error) -> bool {
+    // SAFETY: by this function's contract the store is valid.
+    let store = unsafe { &*activation.store };
+    asks_to_be_put_off(error)
+        && !store.interrupts.is_noted()
+        && check_ends_suspended(activation).is_ok()
+}
+
+fn asks_to_be_put_off(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(UsageError::PutOff))
+}
+
+/// Whether this error of a host function can let its caller go on: a handler may catch it, or
+/// the call is made again.
+pub(crate) fn goes_on_after(error: &Error) -> bool {
+    error.kind() == ErrorKind::Exception || asks_to_be_put_off(error)
+}
+
+/// Makes the host call that a guest was suspended before: if it is not put off once more, its
+/// results are in the save area, and the guest is to be [told](deliver) what it has come to.
+///
+/// # Panics
+/// If the host function panics, with its payload; the guest is given up.
+///
+/// # Safety
+/// The store is borrowed by the caller, the pointer with the provenance of the whole, and its
+/// guest is suspended before that call.
+pub(crate) unsafe fn make_call(store: *mut StoreGroup, index: u32) -> HostCallOutcome {
+    // SAFETY: by this function's contract: the arguments are in the save area, which has cells
+    // enough for the results, too.
+    unsafe {
+        let suspended = (*store).suspended.clone().expect("the guest is suspended");
+        let instance = (*store).instance(suspended.ordinal);
+        let cells: *mut Cell = save_area(instance).wrapping_add(save::CELLS as usize).cast();
+        let base = instance.base();
+        let function = &*(*store).host_function_ptr(index);
+        let _suspendable = Suspendable::begin(store, Suspends::Ends);
+        (*store).activation.store = store;
+        let call = || match (*store).is_hooked {
+            true => call_hook::around_host_function(store, function, cells, base),
+            false => (function.call)(store, cells, base),
+        };
+        let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
+            abandon(&mut *store);
+            resume_unwind(payload)
+        });
+        let inner = &mut *store;
+        match &result {
+            Err(error) if asks_to_be_put_off(error) && !inner.interrupts.is_noted() => {
+                return HostCallOutcome::PutOff;
+            }
+            Ok(()) => {
+                let (given, got) = (function.ty.params.len(), function.ty.results.len());
+                (got..given).for_each(|i| cells.add(i).write(Cell::default()));
+            }
+            Err(_) => {}
+        }
+        if let Some(suspended) = &mut inner.suspended {
+            suspended.host_function = None;
+        }
+        let asked = inner.interrupts.take_suspension_request() | inner.activation.suspend_requested;
+        match asked && result.is_ok() && !inner.is_broken() && !inner.interrupts.is_noted() {
+            true => HostCallOutcome::Suspended,
+            false => HostCallOutcome::Returned(result),
+        }
+    }
+}
+
+/// What became of a host call that a guest was suspended before.
+pub(crate) enum HostCallOutcome {
+    /// The guest stays suspended before it.
+    PutOff,
+    /// The guest stays suspended after it.
+    Suspended,
+    /// The guest is to go on.
+    Returned(Result<()>),
+}
+
+/// Tells a suspended guest what its host call has come to: where it goes on if that is an exception
+/// that it catches, or nothing if the call has not failed.
+///
+/// # Errors
+/// What ends the guest: it is to be given up then.
+///
+/// # Safety
+/// The store is borrowed by the caller, the pointer with the provenance of the whole, and it has a
+/// suspended guest.
+pub(crate) unsafe fn deliver(
+    store: *mut StoreGroup,
+    result: Result<()>,
+) -> Result<Option<Landing>> {
+    // SAFETY: by this function's contract the store has a suspended guest, whose frames are
+    // where its save area says; it waits like one in a host call.
+    unsafe {
+        let suspended = (*store).suspended.clone().ok_or(UsageError::NotSuspended)?;
+        let top = stack_top((*store).instance(suspended.stack_owner));
+        let instance = (*store).instance(suspended.ordinal);
+        let frame = top - saved(instance, save::FP) as usize;
+        let activation = &raw mut (*store).activation;
+        (*activation).stack_top = top;
+        (*activation).stack_owner = suspended.stack_owner;
+        (*activation).guest_sp = frame;
+        let shared = store.cast_const();
+        let backtrace = || WasmBacktrace::from_frames(&*shared, &[], frame, 0);
+        let trap = |code| Error::from(Trap::new(code, backtrace()));
+        let error = match ((*store).interrupts.is_noted(), result) {
+            (true, Err(error)) if goes_on_after(&error) => return Err(trap(TrapCode::Interrupt)),
+            (true, Ok(())) => return Err(trap(TrapCode::Interrupt)),
+            (_, Err(error)) => error,
+            (false, Ok(())) => return Ok(None),
+        };
+        match throw::throw_error(&*activation, &mut *store, error) {
+            Ok(Thrown::Caught(landing)) => Ok(Some(landing)),
+            Ok(Thrown::Trap(code)) => Err(trap(code)),
+            Ok(Thrown::Uncaught(exception)) => Err(exception.into()),
+            Err(mut error) => {
+                error.set_backtrace(backtrace);
+                Err(error)
+            }
+        }
+    }
 }
 
 /// Continues a guest that was suspended, which the store must not know any more: with the results
@@ -118,7 +257,7 @@ pub(crate) unsafe fn resume(
     store: *mut StoreGroup,
     suspended: &Suspended,
     landing: Option<Landing>,
-    stop_at: Option<u64>,
+    suspends: Suspends,
 ) -> Result<CallOutcome> {
     // SAFETY: by this function's contract.
     unsafe {
@@ -130,7 +269,7 @@ pub(crate) unsafe fn resume(
         let frame = stack_top - saved(instance, save::FP) as usize;
         inner.activation.stack_top = stack_top;
         inner.activation.stack_owner = suspended.stack_owner;
-        let _suspendable = Suspendable::begin(store, stop_at);
+        let _suspendable = Suspendable::begin(store, suspends);
         enter::resume(store, base, frame, save_area, result, landing)
     }
 }

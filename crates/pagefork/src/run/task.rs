@@ -15,14 +15,12 @@ use pagefork_layout::state::save;
 use pagefork_layout::trap::TrapCode;
 
 use crate::base::cell::Cell;
-use crate::base::error::{Error, ErrorKind, Result, UsageError};
-use crate::base::frames::WasmBacktrace;
+use crate::base::error::{Result, UsageError};
 use crate::base::trap::Trap;
 use crate::run::call_hook;
 use crate::run::enter::{self, CallOutcome};
-use crate::run::suspend::{self, Suspendable};
-use crate::run::throw::{self, Thrown};
-use crate::store::frame::{Landing, Target};
+use crate::run::suspend::{self, Suspendable, Suspends};
+use crate::store::frame::Target;
 use crate::store::group::StoreGroup;
 use crate::store::interrupt::{AtEnd, Deadline, Interrupts};
 use crate::store::pending::PendingCall;
@@ -167,7 +165,7 @@ impl Task {
             arguments(store)?;
             let _turn = self.turn()?;
             let _polling = Polling::begin(&self.interrupts, context);
-            let _suspendable = Suspendable::begin(store, None);
+            let _suspendable = Suspendable::begin(store, Suspends::WithItsTask);
             let outcome = enter::call_prepared(store, &self.target);
             if outcome.is_err() {
                 // The hook may have failed after the guest has begun to wait.
@@ -194,12 +192,13 @@ impl Task {
                 let trap = Trap::without_backtrace(TrapCode::MemoryOutOfBounds);
                 return result.and(Err(trap.into()));
             }
-            let ready = self.throw(result).and_then(|landing| Ok((landing, self.turn()?)));
+            let ready = suspend::deliver(store, result);
+            let ready = ready.and_then(|landing| Ok((landing, self.turn()?)));
             let (landing, _turn) = ready.inspect_err(|_| suspend::abandon(&mut *store))?;
             let suspended = (*store).suspended.take().ok_or(UsageError::NotSuspended)?;
             (*store).update_due();
             let _polling = Polling::begin(&self.interrupts, context);
-            let resume = || suspend::resume(store, &suspended, landing, None);
+            let resume = || suspend::resume(store, &suspended, landing, Suspends::WithItsTask);
             let outcome = match (*store).is_hooked {
                 true => call_hook::around_guest(store, &self.target, resume),
                 false => resume(),
@@ -210,51 +209,6 @@ impl Task {
                 suspend::abandon(&mut *store);
             }
             outcome
-        }
-    }
-
-    /// Throws into the suspended guest what its host call has failed with: where it goes on if it
-    /// catches that, or nothing if the call has not failed.
-    ///
-    /// # Errors
-    /// What ends the guest.
-    ///
-    /// # Safety
-    /// The store is borrowed for us, and its guest is suspended.
-    unsafe fn throw(&mut self, result: Result<()>) -> Result<Option<Landing>> {
-        let store = self.store;
-        // SAFETY: by this function's contract the store has a suspended guest, whose frames are
-        // where its save area says; it waits like one in a host call.
-        unsafe {
-            let suspended = (*store).suspended.clone().ok_or(UsageError::NotSuspended)?;
-            let top = suspend::stack_top((*store).instance(suspended.stack_owner));
-            let instance = (*store).instance(suspended.ordinal);
-            let frame = top - suspend::saved(instance, save::FP) as usize;
-            let activation = &raw mut (*store).activation;
-            (*activation).stack_top = top;
-            (*activation).stack_owner = suspended.stack_owner;
-            (*activation).guest_sp = frame;
-            let shared = store.cast_const();
-            let backtrace = || WasmBacktrace::from_frames(&*shared, &[], frame, 0);
-            let trap = |code| Error::from(Trap::new(code, backtrace()));
-            let error = match (self.interrupts.is_noted(), result) {
-                // A handler would let the guest go on.
-                (true, Err(error)) if error.kind() == ErrorKind::Exception => {
-                    return Err(trap(TrapCode::Interrupt));
-                }
-                (true, Ok(())) => return Err(trap(TrapCode::Interrupt)),
-                (_, Err(error)) => error,
-                (false, Ok(())) => return Ok(None),
-            };
-            match throw::throw_error(&*activation, &mut *store, error) {
-                Ok(Thrown::Caught(landing)) => Ok(Some(landing)),
-                Ok(Thrown::Trap(code)) => Err(trap(code)),
-                Ok(Thrown::Uncaught(exception)) => Err(exception.into()),
-                Err(mut error) => {
-                    error.set_backtrace(backtrace);
-                    Err(error)
-                }
-            }
         }
     }
 
@@ -336,7 +290,8 @@ pub(crate) unsafe fn begin_call(
         if let Poll::Ready(result) = call.poll(&mut *task, store, cells, base) {
             return result;
         }
-        suspend::request(&mut *store)?;
+        suspend::check_suspendable(&(*store).activation)?;
+        suspend::request(&mut *store);
         (*store).pending = Some(call);
         for i in 0..results {
             cells.add(i).write(Cell::default());

@@ -53,8 +53,10 @@ pub(crate) struct Activation {
     /// Whether the host function that runs now asked for the suspension of its
     /// caller.
     pub(crate) suspend_requested: bool,
-    /// Whether the embedder is ready to see the guest suspended.
+    /// Whether who called is ready to see the guest suspended.
     pub(crate) suspendable: bool,
+    /// Whether that is the embedder, whose call ends with it.
+    pub(crate) ends_suspended: bool,
     /// Where the guest goes on that catches an exception.
     pub(crate) landing: Landing,
     /// What is due: bits of the store's [`Interrupts`](crate::store::interrupt::Interrupts).
@@ -115,6 +117,7 @@ impl Activation {
             suspend_countdown: 0,
             suspend_requested: false,
             suspendable: false,
+            ends_suspended: false,
             landing: Landing::default(),
             due,
             direct_place: ptr::null_mut(),
@@ -129,6 +132,7 @@ impl Activation {
         self.suspend_countdown = 0;
         self.suspend_requested = false;
         self.suspendable = false;
+        self.ends_suspended = false;
         self.writer = 0;
     }
 

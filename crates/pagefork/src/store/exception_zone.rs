@@ -89,6 +89,11 @@ impl ExceptionZone {
         self.unit_word(zone::END)
     }
 
+    /// Where the zone starts, and how many units of it are in use.
+    pub(crate) fn in_use(self) -> (*mut u8, u32) {
+        (self.start, self.end())
+    }
+
     fn place(self, unit: u32) -> *mut u8 {
         assert!(unit < self.units, "unit {unit} of an exceptions zone of {}", self.units);
         self.start.wrapping_add((u64::from(unit) * UNIT) as usize)

@@ -33,6 +33,7 @@ use crate::store::activation::Activation;
 use crate::store::call_hook::{HOOKED, HookCallback};
 use crate::store::epoch::{EpochCallback, StoreEpochs};
 use crate::store::frame::{DirectThunks, Target, Thunks};
+use crate::store::frozen::Frozen;
 use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{AtEnd, Deadline, Due, InterruptHandle, Interrupts, watch_deadlines};
@@ -99,6 +100,8 @@ pub(crate) struct StoreGroup {
     pub(crate) yield_after: Option<Duration>,
     /// The store that it was copied from, if it was.
     pub(crate) copied: Option<Copied>,
+    /// What its first instances were spawned as, if that is not how their modules start.
+    pub(crate) origin: Option<Arc<Frozen>>,
     pub(crate) called: CalledFunctions,
     /// A buffer for the values of untyped host functions, kept between calls.
     pub(crate) values: Vec<Val>,
@@ -133,6 +136,7 @@ const _: () = {
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
     sync::<(StoreEpochs, Option<Box<HookCallback>>, Option<Arc<AskLimiter>>)>();
     sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
+    sync::<Option<Arc<Frozen>>>();
 };
 
 /// What the host keeps about an instance.
@@ -190,6 +194,11 @@ impl FunctionImport {
     #[inline]
     pub(crate) fn closure<F>(&self) -> *const F {
         ptr::with_exposed_provenance(self.closure)
+    }
+
+    /// The host function's index.
+    pub(crate) fn host_function(&self) -> u32 {
+        self.code as u32 & !HOOKED
     }
 
     /// The activation of the store.
@@ -265,6 +274,7 @@ impl StoreGroup {
             pending: None,
             yield_after: None,
             copied: None,
+            origin: None,
             called: CalledFunctions::default(),
             values: Vec::new(),
             home: None,
@@ -494,7 +504,11 @@ impl StoreGroup {
         };
         let thunk = thunks.of(&host.ty.results);
         let closure = Arc::as_ptr(&direct.closure).expose_provenance();
-        FunctionImport { code, base, thunk, shim: direct.shim, closure, activation }
+        let shim = match self.clears_registers {
+            true => direct.keeping_shim,
+            false => direct.shim,
+        };
+        FunctionImport { code, base, thunk, shim, closure, activation }
     }
 
     /// Has direct host calls clear registers from now on: at an interruption point at which
@@ -636,10 +650,25 @@ impl StoreGroup {
     /// of this one.
     pub(crate) fn begin_outermost(&mut self) -> Result<Option<Deadline>> {
         self.interrupts.clear();
-        if self.epochs.is_unwatched() {
-            watch_deadlines()?;
+        self.check_watched()?;
+        self.begin_timeout(self.timeout)
+    }
+
+    /// Sees that the store's deadline in epochs is watched.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub(crate) fn check_watched(&self) -> Result<()> {
+        match self.epochs.is_unwatched() {
+            true => Ok(watch_deadlines()?),
+            false => Ok(()),
         }
-        match self.timeout {
+    }
+
+    /// # Errors
+    /// If nothing can watch the time.
+    pub(crate) fn begin_timeout(&self, timeout: Option<Duration>) -> Result<Option<Deadline>> {
+        match timeout {
             Some(timeout) => Ok(Deadline::after(timeout, &self.interrupts, AtEnd::Interrupt)?),
             None => Ok(None),
         }
@@ -664,7 +693,6 @@ impl StoreGroup {
     /// The guest is in a host call or at an interruption point.
     pub(crate) unsafe fn may_suspend(&mut self) -> bool {
         let activation = &mut self.activation;
-        let requested = std::mem::take(&mut activation.suspend_requested);
         let counted = match activation.suspend_countdown {
             0 => false,
             left => {
@@ -672,8 +700,17 @@ impl StoreGroup {
                 left == 1
             }
         };
+        // Only a call that may end suspended can be meant by a request from outside.
+        if self.interrupts.take_suspension_request() && activation.ends_suspended {
+            activation.suspend_requested = true;
+            self.interrupts.set_due(Due::Suspension, true);
+        }
         // SAFETY: the guest is entered.
-        (requested || counted) && unsafe { !activation.is_nested() }
+        if unsafe { activation.is_nested() } {
+            // What was asked for comes once the host functions in between have returned.
+            return false;
+        }
+        std::mem::take(&mut activation.suspend_requested) || counted
     }
 
     /// Notes that the guest is suspended in the instance with this base; returns
@@ -684,7 +721,9 @@ impl StoreGroup {
     pub(crate) unsafe fn note_suspension(&mut self, base: usize, kind: Suspension) -> *mut u8 {
         // SAFETY: by this function's contract `base` is that of an instance of this store.
         let ordinal = unsafe { self.ordinal_of(base) };
-        self.suspended = Some(Suspended::new(ordinal, self.activation.stack_owner, kind));
+        let mut suspended = Suspended::new(ordinal, self.activation.stack_owner, kind);
+        suspended.of_task = !self.activation.ends_suspended;
+        self.suspended = Some(suspended);
         self.update_due();
         let instance = self.instance(ordinal);
         instance.at(instance.module.layout().state_parts.save_area.into())
@@ -781,6 +820,11 @@ impl StoreGroup {
 
     pub(crate) fn set_epoch_callback(&mut self, callback: Option<Box<EpochCallback>>) {
         self.epochs.set_callback(callback, &self.interrupts);
+    }
+
+    /// How many instances were not made one by one, but are what the store was spawned as.
+    pub(crate) fn origin_count(&self) -> usize {
+        self.origin.as_ref().map_or(0, |origin| origin.instances.len())
     }
 
     /// What the store was spawned from, if it was.

@@ -173,6 +173,15 @@ macro_rules! entity_handle {
                 store.check(self.store, $what).map(|()| self.entity)
             }
 
+            /// What corresponds to it in a copy of its store.
+            ///
+            /// # Errors
+            /// If `store` is none, or this was made after the copy.
+            pub(crate) fn counterpart(&self, store: &StoreGroup) -> Result<Self> {
+                let copied = $crate::store::suspended::Copied::of_store(store, self.store)?;
+                Ok(Self::from_entity(store, copied.entity(self.entity)?))
+            }
+
             /// # Panics
             /// If the handle is of another store.
             pub(crate) fn entity_or_panic(&self, store: &StoreGroup) -> Entity {

@@ -25,6 +25,8 @@ pub(crate) struct DirectCall {
     /// Address of the shim: code made for the closure and its type, to be called as
     /// [`function_import`](pagefork_layout::link::function_import) says.
     pub(crate) shim: usize,
+    /// As `shim`, but one that keeps the arguments, so that the call can be made again.
+    pub(crate) keeping_shim: usize,
     /// What the shim calls.
     pub(crate) closure: Arc<dyn Any + Send + Sync>,
 }

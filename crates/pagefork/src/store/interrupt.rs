@@ -58,6 +58,45 @@ impl InterruptHandle {
     pub fn interrupt(&self) {
         wake(self.interrupts.request());
     }
+
+    /// Asks that the call that runs now be suspended, if it was made with
+    /// [`Func::call_suspendable`](crate::Func::call_suspendable) or
+    /// [`Store::resume`](crate::Store::resume): at the guest's next function entry or loop
+    /// iteration, or where a host function returns to it. Host functions that wait break off if
+    /// they [ask](Interruption::is_suspension_requested), as those of WASI do. While host
+    /// functions run between the guest's frames, the request waits until the last of them has
+    /// returned. One that comes while no such call runs is forgotten.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{CallProgress, Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1)
+    ///     (func (export "count") (loop (i32.store (i32.const 0)
+    ///         (i32.add (i32.load (i32.const 0)) (i32.const 1))) (br 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let count = instance.get_func(&mut store, "count").expect("it is exported");
+    ///
+    /// let handle = store.interrupt_handle()?;
+    /// let (done, stop) = std::sync::mpsc::channel::<()>();
+    /// let other_thread = std::thread::spawn(move || {
+    ///     while stop.recv_timeout(std::time::Duration::from_millis(1)).is_err() {
+    ///         handle.suspend();
+    ///     }
+    /// });
+    /// let progress = count.call_suspendable(&mut store, &[])?;
+    /// done.send(()).expect("the thread listens");
+    /// other_thread.join().expect("it ends");
+    /// assert!(matches!(progress, CallProgress::Suspended));
+    /// store.abandon();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn suspend(&self) {
+        self.interrupts.request_suspension();
+    }
 }
 
 /// Tells host code that waits or works for long whether the guest that called it is to be
@@ -103,7 +142,14 @@ impl<'a> Interruption<'a> {
         self.interrupts.is_some_and(|interrupts| interrupts.is_noted())
     }
 
-    /// Whether that is or can become so while the store is borrowed: the call has a
+    /// Whether the guest is to be [suspended](InterruptHandle::suspend): a host function that
+    /// waits can return [`Caller::suspend_before`](crate::Caller::suspend_before) then.
+    #[inline]
+    pub fn is_suspension_requested(&self) -> bool {
+        self.interrupts.is_some_and(|interrupts| interrupts.is_suspension_requested())
+    }
+
+    /// Whether one of the two is or can become so while the store is borrowed: the call has a
     /// timeout, or an [`InterruptHandle`] exists. Otherwise there is no need to ask.
     pub fn is_possible(&self) -> bool {
         self.is_requested()
@@ -136,6 +182,8 @@ pub(crate) enum Due {
     Preparation = 8,
     /// The store's deadline in epochs has come, at which guests trap.
     Epoch = 16,
+    /// The guest's suspension was requested since requests were last cleared.
+    SuspensionRequest = 32,
 }
 
 impl Due {
@@ -143,8 +191,13 @@ impl Due {
     const INTERRUPTS: u32 = Self::Interrupt as u32 | Self::Epoch as u32;
 
     /// The bits that matter where a host function returns.
-    pub(crate) const AFTER_HOST_CALLS: u32 =
-        Self::INTERRUPTS | Self::Suspension as u32 | Self::Broken as u32;
+    pub(crate) const AFTER_HOST_CALLS: u32 = Self::INTERRUPTS
+        | Self::Suspension as u32
+        | Self::SuspensionRequest as u32
+        | Self::Broken as u32;
+
+    /// The bits of requests that are meant for one call.
+    const REQUESTS: u32 = Self::Interrupt as u32 | Self::SuspensionRequest as u32;
 }
 
 #[derive(Debug, Default)]
@@ -161,13 +214,16 @@ struct InterruptState {
     every_point: bool,
     /// Whether the guest is to let others run.
     yields: bool,
+    /// Whether it is to be suspended.
+    suspends: bool,
     /// Who waits for the end of a host call that the guest waits for.
     waker: Option<Waker>,
 }
 
 impl InterruptState {
     fn show(&self) {
-        let value = u32::from(self.requested || self.epoch || self.every_point || self.yields);
+        let wanted = self.requested || self.epoch || self.yields || self.suspends;
+        let value = u32::from(wanted || self.every_point);
         for word in &self.words {
             let word = std::ptr::with_exposed_provenance_mut::<u32>(*word);
             // SAFETY: listed words are in mapped slots, aligned, and otherwise
@@ -191,6 +247,31 @@ impl Interrupts {
         self.set_due(Due::Interrupt, true);
         state.show();
         state.waker.take()
+    }
+
+    fn request_suspension(&self) {
+        let mut state = self.state();
+        state.suspends = true;
+        self.set_due(Due::SuspensionRequest, true);
+        state.show();
+    }
+
+    /// Whether the guest is to be suspended.
+    #[inline]
+    pub(crate) fn is_suspension_requested(&self) -> bool {
+        self.due.load(Ordering::Relaxed) & Due::SuspensionRequest as u32 != 0
+    }
+
+    /// Whether the guest's suspension was requested, which is forgotten.
+    pub(crate) fn take_suspension_request(&self) -> bool {
+        let requested = self.is_suspension_requested();
+        if requested {
+            let mut state = self.state();
+            self.set_due(Due::SuspensionRequest, false);
+            state.suspends = false;
+            state.show();
+        }
+        requested
     }
 
     /// Has the task woken at the next request.
@@ -284,12 +365,13 @@ impl Interrupts {
         }
     }
 
-    /// Forgets a request that came too late for the call that it was meant for.
+    /// Forgets requests that came too late for the call that they were meant for.
     pub(crate) fn clear(&self) {
-        if self.due.load(Ordering::Relaxed) & Due::Interrupt as u32 != 0 {
+        if self.due.load(Ordering::Relaxed) & Due::REQUESTS != 0 {
             let mut state = self.state();
             self.set_due(Due::Interrupt, false);
-            state.requested = false;
+            self.set_due(Due::SuspensionRequest, false);
+            (state.requested, state.suspends) = (false, false);
             state.show();
         }
     }
@@ -374,6 +456,11 @@ impl Deadline {
             epochs::ring();
         }
         Ok(Some(Self { key }))
+    }
+
+    /// How long it is until then.
+    pub(crate) fn rest(&self) -> Duration {
+        self.key.0.saturating_duration_since(Instant::now())
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod host_func;
 pub(crate) mod activation;
 pub(crate) mod frame;
 pub(crate) mod suspended;
+pub(crate) mod frozen;
 pub(crate) mod pending;
 pub(crate) mod interrupt;
 pub(crate) mod epoch;

@@ -74,6 +74,23 @@ impl References {
         }
     }
 
+    /// Whether there are no values.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Others under the same handles.
+    ///
+    /// # Errors
+    /// What `other` fails with.
+    pub(crate) fn map(
+        &self,
+        mut other: impl FnMut(&(dyn Any + Send + Sync)) -> Result<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Self> {
+        let values = self.values.iter().map(|value| other(&**value)).collect::<Result<_>>()?;
+        Ok(Self { values, generation: self.generation })
+    }
+
     /// Gives all values up: no handle means anything any more.
     pub(crate) fn clear(&mut self) {
         if !self.values.is_empty() {

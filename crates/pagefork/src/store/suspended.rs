@@ -1,5 +1,7 @@
 //! What a store remembers of a suspended guest, and of the store that it is a copy of.
 
+use std::time::Duration;
+
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state::save::Suspension;
 
@@ -16,12 +18,53 @@ pub(crate) struct Suspended {
     pub(crate) kind: Suspension,
     /// The function that the embedder called.
     pub(crate) function: FuncRef,
+    /// The host function that is to be called, with its arguments in the save area, before the
+    /// guest goes on; `None` if it has returned, or there is none.
+    pub(crate) host_function: Option<u32>,
+    /// What is left of the call's timeout.
+    pub(crate) rest: Option<Duration>,
+    /// Whether an asynchronous call waits for it, which alone can go on with it.
+    pub(crate) of_task: bool,
 }
 
 impl Suspended {
     pub(crate) fn new(ordinal: u32, stack_owner: u32, kind: Suspension) -> Self {
-        Self { ordinal, stack_owner, kind, function: FuncRef::NULL }
+        Self {
+            ordinal,
+            stack_owner,
+            kind,
+            function: FuncRef::NULL,
+            host_function: None,
+            rest: None,
+            of_task: false,
+        }
     }
+}
+
+/// A word of a suspended guest's stack that is an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameWord {
+    /// Where it lies: an offset in the slot that has the stack.
+    pub offset: u64,
+    /// What it is.
+    pub kind: FrameWordKind,
+}
+
+/// What an address on the stack is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameWordKind {
+    /// A saved frame pointer, as a distance below the top of the stack; `None` at
+    /// the end of the chain.
+    FramePointer(Option<u64>),
+    /// A return address: an offset in the text of the instance with this number.
+    ReturnAddress {
+        /// The first instance that has this code.
+        ordinal: u32,
+        /// Offset in its module's text.
+        offset: u32,
+    },
+    /// A return address in the thunk through which the guest was entered.
+    ReturnToHost,
 }
 
 /// What a store is a [copy](copy_to) of. As long as both stores have their identities,
@@ -38,9 +81,9 @@ pub(crate) struct Copied {
 
 impl Copied {
     /// # Errors
-    /// If the stores are not a copy and what it is of.
-    pub(crate) fn check(source: &StoreGroup, target: &StoreGroup) -> Result<Self> {
-        let copied = target.copied.filter(|copied| copied.source == source.id);
+    /// If `target` is not a copy of that store.
+    pub(crate) fn of_store(target: &StoreGroup, source: StoreId) -> Result<Self> {
+        let copied = target.copied.filter(|copied| copied.source == source);
         copied.ok_or_else(|| UsageError::WrongStore { what: "copy" }.into())
     }
 

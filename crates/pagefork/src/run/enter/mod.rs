@@ -21,12 +21,12 @@ use pagefork_layout::link::{Service, function_import};
 use pagefork_layout::state::save::{self, Suspension};
 
 use crate::base::cell::Cell;
-use crate::base::error::{Error, ErrorKind, UsageError};
+use crate::base::error::{Error, UsageError};
 use crate::base::frames::WasmBacktrace;
 use crate::base::trap::{Trap, TrapCode};
 use crate::run::services::Stop;
 use crate::run::throw::Thrown;
-use crate::run::{call_hook, epoch, services, throw};
+use crate::run::{call_hook, epoch, services, suspend, throw};
 use crate::store::activation::{Activation, LeaveReason};
 use crate::store::call_hook::HOOKED;
 use crate::store::frame::{DirectThunkSet, DirectThunks, Landing, Target, Thunks};
@@ -447,6 +447,22 @@ impl HostAnswer {
         Self { verdict: SUSPEND.into(), place: save_area }
     }
 
+    /// What becomes of the guest whose call of a host function is to be made later.
+    ///
+    /// # Safety
+    /// As of [`HostAnswer::suspend`], where the function has these arguments.
+    #[cold]
+    unsafe fn suspend_before(activation: *mut Activation, function: u32, args: &[Cell]) -> Self {
+        // SAFETY: by this function's contract the store is valid.
+        unsafe {
+            let (store, base) = ((*activation).store, (*activation).guest_base);
+            let answer = Self::suspend(store, base, Suspension::HostCall, args);
+            let suspended = (*store).suspended.as_mut().expect("it was just noted");
+            suspended.host_function = Some(function);
+            answer
+        }
+    }
+
     /// What becomes of the guest that an exception comes to.
     ///
     /// # Safety
@@ -508,8 +524,7 @@ unsafe extern "C" fn on_host_call(
         if matches!(result, Ok(Ok(()))) && goes_on(activation) {
             return HostAnswer::CONTINUE;
         }
-        let results = slice::from_raw_parts(cells, (&*function).ty.results.len());
-        after_host_function(activation, result, results)
+        after_host_call(activation, result, index, cells)
     }
 }
 
@@ -532,8 +547,56 @@ unsafe fn on_hooked_host_call(
         if matches!(result, Ok(Ok(()))) && goes_on(activation) {
             return HostAnswer::CONTINUE;
         }
-        let results = slice::from_raw_parts(cells, function.ty.results.len());
+        after_host_call(activation, result, index, cells)
+    }
+}
+
+/// What becomes of the guest after a host function that it called with cells.
+///
+/// # Safety
+/// As of [`after_host_function`]; the cells are those of the call.
+#[cold]
+unsafe fn after_host_call(
+    activation: *mut Activation,
+    result: std::thread::Result<Result<(), Error>>,
+    index: u32,
+    cells: *mut Cell,
+) -> HostAnswer {
+    // SAFETY: by this function's contract the store is valid; a function that fails leaves its
+    // arguments, one that does not its results.
+    unsafe {
+        let ty = &(&*(*(*activation).store).host_function_ptr(index)).ty;
+        if let Ok(Err(error)) = &result
+            && suspend::is_put_off(&(*activation), error)
+        {
+            let args = slice::from_raw_parts(cells, ty.params.len());
+            return HostAnswer::suspend_before(activation, index, args);
+        }
+        let results = slice::from_raw_parts(cells, ty.results.len());
         after_host_function(activation, result, results)
+    }
+}
+
+/// What becomes of the guest after a direct call of a host function that asks to be called
+/// later: the verdict for the thunk; `None` if that cannot be.
+///
+/// # Safety
+/// As of [`after_direct_call`]; the function has these arguments.
+#[cold]
+pub(crate) unsafe fn put_direct_call_off(
+    activation: *mut Activation,
+    error: &Error,
+    function: u32,
+    args: impl FnOnce() -> Option<Vec<Cell>>,
+) -> Option<u64> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if !suspend::is_put_off(&*activation, error) {
+            return None;
+        }
+        let answer = HostAnswer::suspend_before(activation, function, &args()?);
+        (*activation).direct_place = answer.place;
+        Some(answer.verdict)
     }
 }
 
@@ -596,10 +659,7 @@ unsafe fn after_host_function(
                 }
                 false => HostAnswer::CONTINUE,
             },
-            Ok(Err(error))
-                if error.kind() == ErrorKind::Exception && (*store).interrupts.is_noted() =>
-            {
-                // A handler would let the guest go on.
+            Ok(Err(error)) if (*store).interrupts.is_noted() && suspend::goes_on_after(&error) => {
                 HostAnswer::leave(activation, trapped(activation, TrapCode::Interrupt))
             }
             Ok(Err(error)) => match throw::throw_error(&*activation, &mut *store, error) {
@@ -642,7 +702,9 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
         if (*store).interrupts.take_yield() && (*store).yield_after.is_some() {
             (*activation).suspend_requested = (*activation).suspendable;
         }
-        let may = (*activation).suspend_countdown > 0 || (*activation).suspend_requested;
+        let may = (*activation).suspend_countdown > 0
+            || (*activation).suspend_requested
+            || (*store).interrupts.is_suspension_requested();
         if may && (*store).may_suspend() {
             let base = (*activation).guest_base;
             return HostAnswer::suspend(store, base, Suspension::Interrupt, &[]);

@@ -1,0 +1,270 @@
+//! Capturing stores, suspended guests included, and making others as they were.
+//!
+//! # Safety
+//!
+//! As in `group`; a suspended guest's frames lie as in `suspend`.
+
+use std::any::Any;
+use std::ptr;
+use std::sync::Arc;
+
+use pagefork_layout::exception::UNIT;
+use pagefork_layout::module::HeapType;
+use pagefork_layout::state::save;
+use pagefork_pages::{CodeBounds, GrowthKind, Slot, Strategies};
+
+use crate::base::error::{Result, UsageError};
+use crate::code::module::SpawnPlan;
+use crate::run::contents::make_image;
+use crate::run::limiter;
+#[cfg(feature = "testing")]
+use crate::run::poison;
+use crate::run::suspend::{chain, saved};
+use crate::store::frozen::{Frozen, FrozenCall, FrozenInstance};
+use crate::store::group::StoreGroup;
+use crate::store::limits::Usage;
+use crate::store::suspended::{Copied, FrameWord, FrameWordKind, Suspended};
+
+/// What stands for a host value in the stores that are spawned: the embedder's to say.
+pub(crate) type SaveReference<'a> =
+    dyn FnMut(&(dyn Any + Send + Sync)) -> Result<Arc<dyn Any + Send + Sync>> + 'a;
+
+/// What a store is now. The store stays as it is.
+///
+/// # Errors
+/// [`UsageError::NoSnapshot`] if it holds what means nothing in another store; what `save` fails
+/// with; if the system refuses memory.
+pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -> Result<Frozen> {
+    if store.is_broken() {
+        return Err(UsageError::ResetIncomplete.into());
+    }
+    if store.suspended.as_ref().is_some_and(|suspended| suspended.of_task) {
+        return Err(UsageError::NoSnapshot("a guest waits in an asynchronous call").into());
+    }
+    let references = match save {
+        Some(save) => store.references.map(save)?,
+        None => {
+            check_references(store)?;
+            Default::default()
+        }
+    };
+    let call =
+        store.suspended.as_ref().map(|suspended| freeze_call(store, suspended)).transpose()?;
+    let mut referred = Vec::new();
+    let mut instances = Vec::with_capacity(store.instances.len());
+    for ordinal in 1..store.next_ordinal() {
+        store.each_host_function(ordinal, |index| referred.push(index));
+        let instance = store.instance(ordinal);
+        let is_suspended = |call: &FrozenCall| call.suspended.ordinal == ordinal;
+        let image = make_image(store, ordinal, call.as_ref().is_some_and(is_suspended))?;
+        let sizes = store.present_sizes(ordinal);
+        let plan = SpawnPlan {
+            image: Arc::clone(&image),
+            steps: Vec::new(),
+            memory_sizes: sizes.clone(),
+            home: None,
+        };
+        instances.push(FrozenInstance {
+            module: instance.module.clone(),
+            imports: instance.imports.clone(),
+            image,
+            sizes,
+            plan: Arc::new(plan),
+            exceptions: store.exceptions_in_use(ordinal),
+            table_elements: store.table_elements(ordinal),
+        });
+    }
+    referred.sort_unstable();
+    referred.dedup();
+    Ok(Frozen {
+        main: main_instance(store, call.as_ref()),
+        instances,
+        host_functions: store.host_functions().to_vec(),
+        referred,
+        references,
+        usage: store.usage,
+        fuel: store.activation.fuel,
+        call,
+        store: store.id,
+        home: store.home_number(),
+    })
+}
+
+/// # Errors
+/// If guests hold references to host values, or may: frames cannot be searched for them.
+fn check_references(store: &StoreGroup) -> Result<()> {
+    let refused = |why| Err(UsageError::NoSnapshot(why).into());
+    if store.suspended.is_some() && !store.references.is_empty() {
+        return refused(
+            "the suspended guest may hold references to values of the host: \
+             use `snapshot_with`, which saves them",
+        );
+    }
+    let mut found = false;
+    for ordinal in 1..store.next_ordinal() {
+        store.each_reference(ordinal, |ty, word| {
+            found |= word != 0 && ty.heap.top() == HeapType::Extern;
+        });
+    }
+    match found {
+        true => refused(
+            "a guest holds a reference to a value of the host: use `snapshot_with`, which saves it",
+        ),
+        false => Ok(()),
+    }
+}
+
+/// # Errors
+/// If the chain of frames is broken.
+fn freeze_call(store: &StoreGroup, suspended: &Suspended) -> Result<FrozenCall> {
+    let owner = store.instance(suspended.stack_owner);
+    let size = saved(store.instance(suspended.ordinal), save::SP) as usize;
+    let top = owner.slot.stack_top();
+    let end = owner.module.layout().stack.end;
+    let frame_pointer = |word: &FrameWord| match word.kind {
+        FrameWordKind::FramePointer(Some(to)) => Some(((end - word.offset) as u32, to as u32)),
+        _ => None,
+    };
+    let words = chain(store, suspended)?;
+    let frame_pointers = words.iter().filter_map(|(word, _)| frame_pointer(word)).collect();
+    // SAFETY: the part in use is in the stack zone, and no guest is entered.
+    let stack = unsafe { std::slice::from_raw_parts(top.wrapping_sub(size), size) };
+    Ok(FrozenCall { suspended: suspended.clone(), stack: stack.into(), frame_pointers })
+}
+
+/// The instance whose function was called; else the one that was made last and has code.
+fn main_instance(store: &StoreGroup, call: Option<&FrozenCall>) -> u32 {
+    let called = call.map(|call| call.suspended.function.ordinal());
+    let has_code = |ordinal: &u32| !store.instance(*ordinal).module.info().functions.is_empty();
+    let last = store.next_ordinal() - 1;
+    called.or_else(|| (1..=last).rev().find(has_code)).unwrap_or(last)
+}
+
+/// Fills an empty store.
+///
+/// # Errors
+/// If the store may not have all of it, or the system refuses something: the store is empty then.
+///
+/// # Safety
+/// `store` is exclusively the caller's, with the provenance of the whole store, and its data are
+/// of the type that the host functions were made for.
+pub(crate) unsafe fn spawn(
+    store: *mut StoreGroup,
+    frozen: &Arc<Frozen>,
+    strategies: Option<&Strategies>,
+) -> Result<()> {
+    // SAFETY: by this function's contract the store is ours.
+    let result = unsafe { try_spawn(store, frozen, strategies) };
+    if result.is_err() {
+        // SAFETY: by this function's contract the store is ours.
+        let inner = unsafe { &mut *store };
+        while !inner.instances.is_empty() {
+            inner.remove_latest_instance();
+        }
+        inner.host_functions.clear();
+        (inner.usage, inner.origin) = (Usage::default(), None);
+    }
+    result
+}
+
+/// # Safety
+/// As of [`spawn`].
+unsafe fn try_spawn(
+    store: *mut StoreGroup,
+    frozen: &Arc<Frozen>,
+    strategies: Option<&Strategies>,
+) -> Result<()> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends before the
+    // embedder's limiter is asked.
+    let inner = unsafe { &mut *store };
+    if !inner.instances.is_empty() || !inner.host_functions.is_empty() {
+        return Err(UsageError::TargetNotEmpty.into());
+    }
+    frozen.check_limits(&inner.limits)?;
+    let strategies =
+        strategies_for(frozen, strategies.unwrap_or(inner.engine.default_strategies()))?;
+    inner.host_functions.extend(frozen.host_functions.iter().cloned());
+    for instance in &frozen.instances {
+        let (layout, budget) = (instance.module.layout(), inner.engine.budget());
+        let mut slot = Slot::within(layout, &instance.image, &instance.sizes, &strategies, budget)?;
+        #[cfg(feature = "testing")]
+        if inner.engine.config().poison {
+            poison::poison_and_reset(&mut slot)?;
+        }
+        slot.hand_to(inner.owner.unwrap_or_else(|| instance.plan.owner()));
+        let (module, imports) = (instance.module.clone(), instance.imports.clone());
+        let ordinal = inner.add_instance(module, slot, imports, Arc::clone(&instance.plan));
+        inner.instance_mut(ordinal).own_strategies = true;
+    }
+    inner.usage = frozen.usage;
+    inner.origin = Some(Arc::clone(frozen));
+    inner.copied = Some(Copied {
+        source: frozen.store,
+        instances: frozen.instances.len() as u32,
+        host_functions: frozen.host_functions.len() as u32,
+    });
+    thaw(inner, frozen);
+    // SAFETY: by this function's contract the store is ours.
+    unsafe { limiter::allow_present(store) }
+}
+
+/// A body of a function that relies on guards must never go on where more of a memory is accessible
+/// than it has: functions choose their bodies when they are entered, and these were.
+fn strategies_for(frozen: &Frozen, strategies: &Strategies) -> Result<Strategies> {
+    let mut config = strategies.config();
+    if frozen.call.is_some() && config.code == CodeBounds::Dual {
+        config.growth = GrowthKind::Mprotect;
+    }
+    Ok(config.check()?)
+}
+
+/// Does what is left to do in a store whose slots are as the images.
+pub(crate) fn thaw(store: &mut StoreGroup, frozen: &Frozen) {
+    store.note_writer();
+    for (ordinal, instance) in (1..).zip(&frozen.instances) {
+        store.put_exceptions(ordinal, &instance.exceptions);
+    }
+    if let Some(call) = &frozen.call {
+        let top = store.instance(call.suspended.stack_owner).slot.stack_top();
+        let (at, size) = (top.wrapping_sub(call.stack.len()), call.stack.len());
+        // SAFETY: what was in use of a stack zone fits into one of the same size, which no guest
+        // uses; the words are in it.
+        unsafe {
+            ptr::copy_nonoverlapping(call.stack.as_ptr(), at, size);
+            for (word, to) in &call.frame_pointers {
+                let to = top.expose_provenance() - *to as usize;
+                top.wrapping_sub(*word as usize).cast::<usize>().write(to);
+            }
+        }
+        store.suspended = Some(call.suspended.clone());
+    }
+    // What was made later may have references to others besides.
+    if store.references.is_empty() {
+        store.references = frozen.references.clone();
+    }
+    store.activation.fuel = frozen.fuel;
+    store.update_due();
+}
+
+impl StoreGroup {
+    /// The part in use of an instance's exceptions zone.
+    fn exceptions_in_use(&self, ordinal: u32) -> Box<[u8]> {
+        let zone = &self.instance(ordinal).module.layout().exceptions;
+        if zone.is_empty() {
+            return Box::default();
+        }
+        let (start, units) = self.exceptions(ordinal).in_use();
+        let size = (u64::from(units) * UNIT) as usize;
+        // SAFETY: the zone is accessible in full, and not written while the store is borrowed.
+        unsafe { std::slice::from_raw_parts(start, size) }.into()
+    }
+
+    /// Fills an exceptions zone that is all zeros.
+    fn put_exceptions(&self, ordinal: u32, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let (start, _) = self.exceptions(ordinal).in_use();
+            // SAFETY: the zone is accessible in full, and as large as that which the bytes are of.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+        }
+    }
+}
