@@ -14,7 +14,8 @@
 //!    are one map. Each further memory costs two, or three with contents. (An
 //!    image with wide holes costs two maps a hole, see [`Image`].)
 //! 2. An image never changes. It lies in a sealed memfd, or in a file that no other
-//!    user can write.
+//!    user can write; or it is a *branch* of such an image, and holds the pages in
+//!    which it differs.
 //! 3. How much of a memory is accessible has one owner, the [`Slot`]. What else
 //!    shows the size is set from it.
 //! 4. A reset gives pages back or restores them; it knows no fields, so there is
@@ -42,6 +43,7 @@ mod image;
 /// The operating system: every system call.
 mod os;
 
+pub use crate::image::branch::{BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX};
 pub use crate::image::code::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::image::file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};

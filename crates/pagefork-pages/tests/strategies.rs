@@ -2,6 +2,8 @@
 //! map, whatever was done to it.
 
 mod common;
+#[path = "common/conformance.rs"]
+mod conformance;
 #[path = "common/matrix.rs"]
 mod matrix;
 
@@ -9,63 +11,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use common::*;
+use conformance::*;
 use matrix::*;
-use pagefork_pages::{CodeBounds, ExternalWriter, GrowthKind, ResetKind, Slot, StrategyConfig};
-
-/// What is done to a slot between two resets.
-const MUTATIONS: [(&str, fn(&Case, &mut Slot, &mut Random)); 9] = [
-    ("nothing", |_, _, _| ()),
-    ("stores in every zone", stores),
-    ("whole pages", whole_pages),
-    ("pages equal to the image again", equal_again),
-    ("growth", growth),
-    ("everything", everything),
-    ("another thread", another_thread),
-    ("huge pages", huge_pages),
-    ("disjoint runs", disjoint_runs),
-];
+use pagefork_pages::{CodeBounds, GrowthKind, ResetKind, Slot, StrategyConfig};
 
 #[test]
 fn after_every_mutation_a_reset_slot_is_as_a_fresh_one() {
-    conformance(&all_kinds(), 3);
-}
-
-/// `rounds` times each mutation, alone and with others, on each strategy and image.
-fn conformance(kinds: &[ResetKind], rounds: u64) {
-    for case in cases() {
-        for strategies in all_strategies() {
-            let config = strategies.config();
-            if !kinds.contains(&config.reset) {
-                continue;
-            }
-            let mut slot = case.spawn(&strategies);
-            let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
-            case.assert_fresh(&slot, &strategies, &what);
-            case.assert_bounded(&slot, &strategies, &what);
-            let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ config.reset as u64);
-            for round in 0..rounds * MUTATIONS.len() as u64 {
-                let (name, mutate) = MUTATIONS[round as usize % MUTATIONS.len()];
-                let (also, mutate_also) = *random.of(&MUTATIONS);
-                let what = format!("{what}, round {round}: {name}, {also}");
-                slot.enter();
-                mutate(&case, &mut slot, &mut random);
-                if round >= MUTATIONS.len() as u64 {
-                    mutate_also(&case, &mut slot, &mut random);
-                }
-                slot.reset_for(OWNER).unwrap();
-                case.assert_fresh(&slot, &strategies, &what);
-                case.assert_bounded(&slot, &strategies, &what);
-                if random.below(4) == 0 {
-                    slot.enter();
-                    case.assert_growth_is_zero(&mut slot, &what);
-                    slot.reset_for(OWNER).unwrap();
-                    case.assert_fresh(&slot, &strategies, &what);
-                }
-            }
-            let fresh = fresh_attributes(&case, &strategies, &slot);
-            assert_eq!(lasting_attributes(&slot), fresh, "{what}");
-        }
-    }
+    conformance(&cases(), 3);
 }
 
 /// Each has to make what a thread needs; what the kernel can do is tried by one of them.
@@ -90,113 +42,6 @@ fn three_hundred_threads_begin_at_once() {
         };
         std::thread::scope(|scope| (0..300).for_each(|_| drop(scope.spawn(begin))));
     });
-}
-
-fn all_kinds() -> Vec<ResetKind> {
-    ResetKind::ALL.to_vec()
-}
-
-/// A place in any zone: half of them in the small ones.
-fn place(case: &Case, slot: &Slot, random: &mut Random) -> u64 {
-    let layout = &case.layout;
-    let zones: [Range<u64>; 4] = [
-        layout.stack.clone(),
-        layout.link.start..layout.tables.start,
-        layout.tables.start..layout.image_start,
-        layout.image_start..layout.base,
-    ];
-    let zone = if random.below(2) == 0 {
-        random.of(&zones).clone()
-    } else {
-        random.of(&case.parts(slot)).clone()
-    };
-    let zone = if zone.is_empty() { layout.stack.clone() } else { zone };
-    zone.start + random.below(zone.end - zone.start)
-}
-
-fn stores(case: &Case, slot: &mut Slot, random: &mut Random) {
-    for _ in 0..1 + random.below(30) {
-        let at = place(case, slot, random);
-        write(slot, at, &[random.below(256) as u8]);
-    }
-}
-
-fn whole_pages(case: &Case, slot: &mut Slot, random: &mut Random) {
-    for _ in 0..1 + random.below(4) {
-        let part = random.of(&case.parts(slot)).clone();
-        let first = part.start + random.below((part.end - part.start) / PAGE) * PAGE;
-        let length = (1 + random.below(90)) * PAGE;
-        let length = length.min(part.end - first);
-        let bytes = pattern(random.below(256) as u8, length);
-        write(slot, first, &bytes);
-    }
-}
-
-fn equal_again(case: &Case, slot: &mut Slot, random: &mut Random) {
-    for _ in 0..1 + random.below(8) {
-        let page = place(case, slot, random) / PAGE * PAGE;
-        let before = read(slot, page..page + PAGE);
-        write(slot, page, &pattern(3, PAGE));
-        write(slot, page, &before);
-    }
-}
-
-fn growth(case: &Case, slot: &mut Slot, random: &mut Random) {
-    for (index, size) in case.sizes.iter().enumerate() {
-        let now = slot.memory_size(index);
-        let wanted = now + random.below((size.maximum - now) / PAGE + 1) * PAGE;
-        slot.grow_memory(index, wanted).unwrap();
-        let part = case.memory(index) + now..case.memory(index) + wanted;
-        if random.below(2) == 0 {
-            write(slot, part.start, &pattern(7, part.end - part.start));
-        } else if !part.is_empty() {
-            write(slot, part.end - 1, &[1]);
-        }
-    }
-}
-
-fn everything(case: &Case, slot: &mut Slot, random: &mut Random) {
-    for part in case.parts(slot) {
-        write(slot, part.start, &pattern(random.below(256) as u8, part.end - part.start));
-    }
-}
-
-/// A view of the host, used elsewhere, as its contract says.
-fn another_thread(case: &Case, slot: &mut Slot, random: &mut Random) {
-    slot.note_external_writer(ExternalWriter::UntilReset);
-    let slot: &mut Slot = slot;
-    std::thread::scope(|scope| {
-        let writes = move || {
-            stores(case, slot, random);
-            whole_pages(case, slot, random);
-        };
-        scope.spawn(writes).join().unwrap();
-    });
-}
-
-/// Makes huge pages of all that is written, where that is possible.
-fn huge_pages(case: &Case, slot: &mut Slot, random: &mut Random) {
-    stores(case, slot, random);
-    for index in 0..slot.memory_count() {
-        collapse(slot, case.memory(index), slot.memory_size(index));
-    }
-    stores(case, slot, random);
-}
-
-/// Whether a huge page was made.
-fn collapse(slot: &Slot, start: u64, size: u64) -> bool {
-    let place = slot.start().wrapping_add(start as usize);
-    // SAFETY: this keeps the contents of pages.
-    unsafe { libc::madvise(place.cast(), size as usize, libc::MADV_COLLAPSE) == 0 }
-}
-
-fn disjoint_runs(case: &Case, slot: &mut Slot, _: &mut Random) {
-    for index in 0..slot.memory_count() {
-        let pages = (slot.memory_size(index) / PAGE).min(2000);
-        for page in (0..pages).step_by(2) {
-            write(slot, case.memory(index) + page * PAGE + 9, &[0xee]);
-        }
-    }
 }
 
 /// Wasmtime's scan stopped after 32 regions.
@@ -225,7 +70,9 @@ fn a_thousand_disjoint_runs_are_all_found() {
 #[test]
 fn pages_in_swap_space_are_restored() {
     let Some(_swap) = Swap::on() else { return };
-    for case in cases().into_iter().filter(|case| ["none", "dense", "file"].contains(&case.name)) {
+    let swapped = ["none", "dense", "file", "branch of a branch"];
+    let all = cases().into_iter().chain(branch_cases());
+    for case in all.filter(|case| swapped.contains(&case.name)) {
         for strategies in all_strategies() {
             let config = strategies.config();
             let what = format!("{} {} {:?}", case.name, config.reset, config.growth);
@@ -360,6 +207,9 @@ fn image_no_image_and_other_image_in_every_order() {
     let other = dense_image(&one, 0xee, PAGE).0;
     let cases: Vec<Case> = cases().into_iter().filter(|case| case.name != "several").collect();
     let mut cases: Vec<&Case> = cases.iter().filter(|case| case.name != "large").collect();
+    let branches = branch_cases();
+    let of_one = ["branch of dense", "branch of a branch", "branch of a file"];
+    cases.extend(branches.iter().filter(|case| of_one.contains(&case.name)));
     let small = Case::new("other", layout(), other, (PAGE, PAGE));
     let nothing = Case::new("nothing", layout(), empty_image(&one), (0, 0));
     cases.extend([&small, &nothing]);

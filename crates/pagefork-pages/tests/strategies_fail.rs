@@ -50,14 +50,37 @@ fn change(case: &Case, slot: &mut Slot) {
 
 #[test]
 fn each_failure_of_a_reset_leaves_the_slot_as_before_or_unusable() {
+    each_failure_of_a_reset(&case());
+}
+
+#[test]
+fn each_failure_of_a_reset_to_a_branch_leaves_the_slot_as_before_or_unusable() {
+    each_failure_of_a_reset(&branch_case());
+}
+
+/// Pages that the image has, pages that it has not, and zeros.
+fn branch_case() -> Case {
     let case = case();
+    let [first, second] = [case.memory(0), case.memory(1)];
+    let pages = [
+        (first + PAGE, 1),
+        (first + 2 * PAGE, 2),
+        (first + 39 * PAGE, 0),
+        (first + 40 * PAGE, 3),
+        (second, 0),
+        (second + 63 * PAGE, 4),
+    ];
+    case.branch("branch", &pages)
+}
+
+fn each_failure_of_a_reset(case: &Case) {
     HostFeatures::get().unwrap();
     for strategies in all_strategies() {
         let strategies = tight(&strategies);
         let mut slot = case.spawn(&strategies);
         for all_later in [false, true] {
             for nth in 0.. {
-                change(&case, &mut slot);
+                change(case, &mut slot);
                 let sizes = memory_sizes(&slot);
                 let what = format!("{:?}, call {nth}", strategies.config());
                 let outcome = if all_later {
@@ -104,13 +127,18 @@ fn each_failure_of_a_reset_leaves_the_slot_as_before_or_unusable() {
 
 #[test]
 fn each_failure_of_filling_a_slot_again_leaves_it_as_before_or_unusable() {
-    let case = case();
+    for case in [case(), branch_case()] {
+        each_failure_of_filling(&case);
+    }
+}
+
+fn each_failure_of_filling(case: &Case) {
     let other = Image::new("other", case.memory(0)..case.memory(0), []).unwrap();
     HostFeatures::get().unwrap();
     for strategies in all_strategies() {
         let mut slot = case.spawn(&strategies);
         for nth in 0.. {
-            change(&case, &mut slot);
+            change(case, &mut slot);
             let outcome = fail_nth(nth, libc::ENOMEM, || slot.reset_to(&other, &case.sizes, OWNER));
             let what = format!("{:?}, call {nth}", strategies.config());
             assert_eq!(outcome.value.is_err(), outcome.failed.is_some(), "{what}");
@@ -131,6 +159,83 @@ fn each_failure_of_filling_a_slot_again_leaves_it_as_before_or_unusable() {
             }
         }
     }
+}
+
+/// What looks at a slot changes neither the slot nor its image.
+#[test]
+fn each_failure_of_a_snapshot_leaves_slot_and_image_as_they_were() {
+    // Few pages are a branch, many are whole.
+    for (case, pages) in [(case(), 3), (case(), 120), (branch_case(), 3), (branch_case(), 120)] {
+        HostFeatures::get().unwrap();
+        for strategies in all_strategies() {
+            let mut slot = case.spawn(&strategies);
+            let what = format!("{} {:?}", case.name, strategies.config());
+            for nth in 0.. {
+                slot.enter();
+                slot.grow_memory(0, 128 * PAGE).unwrap();
+                for page in 0..pages {
+                    write(&slot, case.memory(0) + page * PAGE, &[0x2f; 20]);
+                }
+                let changed = fail_nth(nth, libc::EIO, || slot.changed_pages());
+                assert_eq!(changed.value.is_err(), changed.failed.is_some(), "{what}");
+                let outcome = fail_nth(nth, libc::ENOMEM, || slot.snapshot("snapshot", &[]));
+                assert_eq!(outcome.value.is_err(), outcome.failed.is_some(), "{what}");
+                assert_eq!(slot.changed_pages().unwrap(), case.changed_pages(&slot), "{what}");
+                let again = slot.snapshot("snapshot", &[]).unwrap();
+                case.assert_snapshot(&slot, &again, &what);
+                assert_eq!(again.parent().is_some(), pages == 3, "{what}");
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                case.assert_growth_is_zero(&mut slot, &what);
+                slot.reset_for(OWNER).unwrap();
+                if outcome.failed.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Also the maps and descriptors of the process.
+#[test]
+fn a_failed_branch_leaves_nothing() {
+    in_own_process("a_failed_branch_leaves_nothing", || {
+        let case = branch_case();
+        let extents = case.image.extents().to_vec();
+        let bytes = pattern(0x77, 40 * PAGE);
+        for pages in [3, 40] {
+            let runs = [(case.memory(0), &bytes[..pages * PAGE as usize])];
+            let branch = || Image::branch(&case.image, "branch", extents.clone(), runs);
+            let made = branch().unwrap();
+            assert_eq!(made.parent().is_some(), pages == 3);
+            drop(made);
+            let before = held();
+            for nth in 0.. {
+                let outcome = fail_nth(nth, libc::ENOMEM, branch);
+                assert_eq!(outcome.value.is_err(), outcome.failed.is_some());
+                drop(outcome.value);
+                assert_eq!(held(), before, "{:?}", outcome.failed);
+                if outcome.failed.is_none() {
+                    break;
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_slot_that_is_not_whole_has_no_snapshot() {
+    let case = branch_case();
+    let mut slot = case.spawn(&strategies(ResetKind::Discard));
+    change(&case, &mut slot);
+    fail_from(1, libc::ENOMEM, || slot.reset()).value.unwrap_err();
+    assert!(!slot.is_whole());
+    assert_eq!(slot.changed_pages(), Err(PagesError::ResetIncomplete));
+    for patches in [&[][..], &[(case.memory(0), &b"x"[..])]] {
+        assert_eq!(slot.snapshot("n", patches).unwrap_err(), PagesError::ResetIncomplete);
+    }
+    slot.reset().unwrap();
+    assert_eq!(slot.changed_pages(), Ok(Vec::new()));
 }
 
 #[test]
@@ -170,7 +275,8 @@ fn a_failed_spawn_leaves_maps_and_descriptors_as_they_were() {
 /// Everything that [`change`] does, again and again, under what is there instead.
 fn all_hold() {
     let mut cases = cases();
-    cases.retain(|case| case.name != "large");
+    cases.extend(branch_cases());
+    cases.retain(|case| !["large", "branch of large"].contains(&case.name));
     cases.push(case());
     for case in &cases {
         for strategies in all_strategies() {
@@ -185,6 +291,11 @@ fn all_hold() {
                     for page in (part.start..part.end).step_by((step + round) * PAGE as usize) {
                         write(&slot, page, &[0xaa; 17]);
                     }
+                }
+                if round == 1 {
+                    assert_eq!(slot.changed_pages().unwrap(), case.changed_pages(&slot), "{what}");
+                    let snapshot = slot.snapshot("snapshot", &[]).unwrap();
+                    case.assert_snapshot(&slot, &snapshot, &what);
                 }
                 slot.reset_for(OWNER).unwrap();
                 case.assert_fresh(&slot, &strategies, &what);

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::image::shared::{ARENA_SIZE, SharedFile, SharedPart};
 use crate::os::error::PagesError;
-use crate::os::memfd::{self, Write, seal, view};
+use crate::os::memfd::{self, Write, adjacent, seal, view};
 use crate::os::reservation::Reservation;
 use crate::os::sys;
 
@@ -107,8 +107,8 @@ impl Own {
         }
         let (file, _) = memfd::create(name)?;
         sys::resize_image(file.as_fd(), size)?;
-        for &(offset, bytes) in writes {
-            sys::write_image(file.as_fd(), bytes, offset)?;
+        for (offset, pieces) in adjacent(writes) {
+            sys::write_image_pieces(file.as_fd(), &pieces, offset)?;
         }
         seal(&file)?;
         Ok(Self { file, size, view: OnceLock::new(), _counted: counted })

@@ -2,6 +2,10 @@
 
 /// Machine code: in pages that many modules share, or mapped from files.
 pub(crate) mod code;
+/// Images that hold only the pages in which they differ from another.
+pub(crate) mod branch;
+/// Reading images page by page.
+pub(crate) mod read;
 /// The files that images lie in: one each, or many in one.
 pub(crate) mod file;
 /// A memfd that many images share.
@@ -15,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::{FileType, Stat};
 
+use crate::image::branch::Branch;
 use crate::image::file::ImageFile;
 use crate::os::error::{FileProblem, PagesError};
 use crate::os::memfd::{Write, map_once};
@@ -50,6 +55,9 @@ pub const SPAN_COUNT_MAX: usize = 4;
 /// as final: so descriptors and maps stay few however many images there are. The
 /// pages of such an image are given back when all images in its memfd are gone.
 ///
+/// An image can also be a *branch* of another one ([`Image::branch`]): then it holds only
+/// the pages in which the two differ.
+///
 /// # Examples
 ///
 /// ```
@@ -66,10 +74,12 @@ pub struct Image {
     /// Invariant: ascending, apart, of whole pages, none empty.
     extents: Vec<Range<u64>>,
     /// Invariant: ascending, apart, each within one extent, of whole pages, none
-    /// empty; the file covers each.
+    /// empty; the file covers each. A branch has none of its own.
     spans: Vec<Span>,
     /// `None` if there are no spans.
     file: Option<ImageFile>,
+    /// Of an image that has a parent.
+    branch: Option<Branch>,
     /// All spans as a copy, for a file that could be cut; made when it is first
     /// asks for it.
     copy: OnceLock<Reservation>,
@@ -189,7 +199,7 @@ impl Image {
     }
 
     fn of_parts(extents: Vec<Range<u64>>, spans: Vec<Span>, file: Option<ImageFile>) -> Self {
-        Self { extents, spans, file, copy: OnceLock::new() }
+        Self { extents, spans, file, branch: None, copy: OnceLock::new() }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,
@@ -206,6 +216,13 @@ impl Image {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PagesError> {
         within(&self.extents, offset, into.len() as u64)?;
         into.fill(0);
+        self.read_file(offset, into)?;
+        branch::lay_over(self.differing(), offset, into);
+        Ok(())
+    }
+
+    /// Reads what the file has from slot offset `offset` on, and leaves alone what it has not.
+    fn read_file(&self, offset: u64, into: &mut [u8]) -> Result<(), PagesError> {
         let wanted = offset..offset + into.len() as u64;
         for (slot, file, file_offset) in self.maps() {
             let part = slot.start.max(wanted.start)..slot.end.min(wanted.end);
@@ -224,35 +241,36 @@ impl Image {
         Ok(())
     }
 
-    /// What to map where: slot offsets, file, and byte offset in the file.
+    /// What to map where: slot offsets, file, and byte offset in the file. Of a branch, what
+    /// its root has.
     pub(crate) fn maps(&self) -> impl Iterator<Item = (Range<u64>, BorrowedFd<'_>, u64)> {
-        let file = self.file.as_ref();
+        let base = self.base();
+        let file = base.file.as_ref();
         let with_file =
             move |span: &Span| Some((span.slot.clone(), file?.as_fd(), span.file_offset));
-        self.spans.iter().filter_map(with_file)
+        base.spans.iter().filter_map(with_file)
     }
 }
 
 impl Image {
-    /// Where the host can read the image's spans, ascending. The first call for an
-    /// image makes the map or the copy that all slots share; images in one file
-    /// share the map too.
+    /// Where the host can read the spans of the image, or of a branch's root, ascending. The
+    /// first call for an image makes the map or the copy that all slots share; images in one
+    /// file share the map too.
     ///
     /// # Errors
     /// The limit that was met; a file that was cut short.
     pub(crate) fn sources(&self, unsealed: Unsealed) -> Result<Vec<Source>, PagesError> {
-        let (Some(first), Some(last), Some(file)) =
-            (self.spans.first(), self.spans.last(), &self.file)
-        else {
+        let Self { spans, file, copy, .. } = self.base();
+        let (Some(first), Some(last), Some(file)) = (spans.first(), spans.last(), file) else {
             return Ok(Vec::new());
         };
         let file_start = first.file_offset;
         let size = last.file_offset + (last.slot.end - last.slot.start) - file_start;
         let start = match (file.address(file_start)?, unsealed) {
             (Some(start), _) => Some(start),
-            (None, Unsealed::Copied) => Some(map_once(&self.copy, size, |pages| {
+            (None, Unsealed::Copied) => Some(map_once(copy, size, |pages| {
                 pages.commit(0..size)?;
-                self.read_spans(pages)
+                self.base().read_spans(pages)
             })?),
             (None, Unsealed::Absent) => None,
         };
@@ -260,7 +278,7 @@ impl Image {
             slot: span.slot.clone(),
             address: start.map(|start| start + (span.file_offset - file_start) as usize),
         };
-        Ok(self.spans.iter().map(source).collect())
+        Ok(spans.iter().map(source).collect())
     }
 
     /// Reads all spans into accessible pages, as they lie in the file.
@@ -285,6 +303,7 @@ impl fmt::Debug for Image {
         f.debug_struct("Image")
             .field("extents", &self.extents)
             .field("spans", &self.spans)
+            .field("branch", &self.branch)
             .finish_non_exhaustive()
     }
 }

@@ -27,7 +27,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::os::error::{Feature, PagesError};
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
-use crate::os::memfd::{self, Write};
+use crate::os::memfd::{self, Write, adjacent};
 use crate::os::reservation::Reservation;
 use crate::os::sys;
 
@@ -171,8 +171,9 @@ impl OpenFile {
         let pages = self.window.pages();
         // Where there is no memory, this is an error; writing to the map would
         // raise SIGBUS.
-        for &(offset, bytes) in writes {
-            let covered = page::covering(offset..offset + bytes.len() as u64);
+        for (offset, pieces) in adjacent(writes) {
+            let size: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let covered = page::covering(offset..offset + size as u64);
             let length = covered.end - covered.start;
             sys::allocate_image(self.arena.file.as_fd(), self.used + covered.start, length)?;
         }

@@ -277,6 +277,8 @@ displayed! {
         AllocateImage = "take the memory for an image (fallocate)",
         /// Seal an image.
         SealImage = "seal an image (fcntl F_ADD_SEALS)",
+        /// Find what of an image is no hole.
+        FindData = "find the data of an image (lseek)",
         /// Read from an image.
         ReadImage = "read an image (pread)",
         /// Read the attributes of an image file.

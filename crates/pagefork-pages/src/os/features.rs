@@ -57,6 +57,16 @@ impl HostFeatures {
         FEATURES.get(Self::probe)
     }
 
+    /// How private pages are found; `None` if nothing tells. With `zeros` the shared page of zeros
+    /// has to count as private.
+    pub(crate) fn search_method(&self, zeros: bool) -> Option<Method> {
+        match self {
+            Self { scan: true, .. } => Some(Method::Scan { zeros: zeros || self.merges }),
+            Self { pagemap: true, .. } => Some(Method::Read),
+            _ => None,
+        }
+    }
+
     /// Tries everything anew.
     ///
     /// # Errors

@@ -13,6 +13,15 @@ use crate::os::sys;
 /// Something to write: the byte offset in the image's file, and the bytes.
 pub(crate) type Write<'a> = (u64, &'a [u8]);
 
+/// Where each group begins of writes that follow on each other without a gap, and its pieces.
+pub(crate) fn adjacent<'a>(
+    writes: &'a [Write<'a>],
+) -> impl Iterator<Item = (u64, Vec<&'a [u8]>)> + 'a {
+    let follows = |before: &Write<'_>, next: &Write<'_>| before.0 + before.1.len() as u64 == next.0;
+    let group = |group: &[Write<'a>]| (group[0].0, group.iter().map(|write| write.1).collect());
+    writes.chunk_by(follows).map(group)
+}
+
 /// Address of the first `size` bytes of a file that cannot be cut, mapped once for all
 /// readers.
 pub(crate) fn view(

@@ -2,10 +2,12 @@
 //! at most once, except where a signal interrupts it, and reports its failure as a
 //! [`CallFailure`].
 
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, Stat};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::os::error::Call;
@@ -60,6 +62,31 @@ pub(crate) fn write_image(
     Ok(())
 }
 
+/// Writes all of several pieces one behind the other.
+pub(crate) fn write_image_pieces(
+    file: BorrowedFd<'_>,
+    pieces: &[&[u8]],
+    mut offset: u64,
+) -> Result<(), CallFailure> {
+    /// The most that the kernel takes in one call.
+    const PIECES_MAX: usize = 1024;
+    for pieces in pieces.chunks(PIECES_MAX) {
+        let length: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let mut written = attempt(Call::WriteImage, length, || {
+            rustix::io::retry_on_intr(|| rustix::io::pwritev(file, &slices, offset))
+        })?;
+        for piece in pieces {
+            // A call may write a part, as where a limit is met: then the rest shows the error.
+            let (of_piece, at) = (written.min(piece.len()), offset);
+            written -= of_piece;
+            offset += piece.len() as u64;
+            write_image(file, &piece[of_piece..], at + of_piece as u64)?;
+        }
+    }
+    Ok(())
+}
+
 /// Reads until `into` is full or the file ends; returns the bytes read.
 pub(crate) fn read_image(
     file: BorrowedFd<'_>,
@@ -78,6 +105,27 @@ pub(crate) fn read_image(
         done += count;
     }
     Ok(done)
+}
+
+/// The first part of a range of a file that is no hole, or nothing.
+pub(crate) fn find_data(
+    file: BorrowedFd<'_>,
+    range: Range<u64>,
+) -> Result<Option<Range<u64>>, CallFailure> {
+    let seek = |to| attempt(Call::FindData, 0, || rustix::fs::seek(file, to));
+    if range.is_empty() {
+        return Ok(None);
+    }
+    let start = match seek(SeekFrom::Data(range.start)) {
+        // There are only holes.
+        Err(CallFailure { errno: Errno::NXIO, .. }) => return Ok(None),
+        found => found?,
+    };
+    if start >= range.end {
+        return Ok(None);
+    }
+    let end = seek(SeekFrom::Hole(start))?;
+    Ok(Some(start..end.min(range.end)))
 }
 
 /// Takes the memory for a part of a memfd, which still reads as zero.

@@ -86,8 +86,9 @@ enum HugePages {
     None,
 }
 
-/// Proof that no page of a slot is private, or that those that are will be replaced before
-/// the slot is used: only with it may be forgotten which pages are private.
+/// Proof that no page of a slot is private but those that it has a copy of, or that those that
+/// are will be replaced before the slot is used: only with it may be forgotten which pages are
+/// private.
 #[derive(Debug)]
 pub(crate) struct AllFresh(());
 
@@ -214,11 +215,44 @@ impl SlotPages {
                 unsafe { self.restore_from(source, source.slot.clone()) };
             }
         }
+        self.copy_differing();
         for (index, memory) in self.memories.iter().enumerate() {
             self.bounds.set_memory_size(index, memory.size.initial);
         }
         self.condition = Condition::Whole;
         Ok(())
+    }
+
+    /// Copies the pages in which a branch differs from the image that is mapped. They are
+    /// private from then on.
+    fn copy_differing(&self) {
+        for page in self.differing_pages() {
+            // SAFETY: images lie in what is accessible as soon as a slot is filled, and no other
+            // code uses a slot while it is filled or reset.
+            unsafe { self.restore(page) };
+        }
+    }
+
+    /// Slot offsets of the pages in which the image differs from what is mapped, ascending. The
+    /// slot has a copy of each, which no discard brings back.
+    pub(crate) fn differing_pages(&self) -> impl Iterator<Item = u64> {
+        self.image.differing().iter().map(|differing| differing.page)
+    }
+
+    /// Bytes of those copies.
+    pub(crate) fn copied_size(&self) -> u64 {
+        self.image.copied_pages() as u64 * PAGE_SIZE
+    }
+
+    /// Whether the slot has such copies.
+    pub(crate) fn has_copies(&self) -> bool {
+        !self.image.differing().is_empty()
+    }
+
+    /// Whether the slot has a copy of the page because the image differs there from what is
+    /// mapped.
+    pub(crate) fn is_differing(&self, page: u64) -> bool {
+        self.image.differing_page(page).is_some()
     }
 
     /// Slot offset up to which memory `index` is accessible once the slot is filled.
@@ -384,7 +418,8 @@ impl SlotPages {
         refused
     }
 
-    /// Whether no page of a slot that has just been made is private, and none can become huge.
+    /// Whether no page of a slot that has just been made is private but those that it has a copy
+    /// of, and none can become huge.
     pub(crate) fn is_untouched(&self) -> bool {
         self.has_small_pages() && !self.setup.copies_image
     }
@@ -412,6 +447,7 @@ impl SlotPages {
             self.condition = Condition::Unfilled;
             return Err(failure.into());
         }
+        self.copy_differing();
         for memory in &mut self.memories {
             memory.private = memory.size.initial;
         }
@@ -426,11 +462,13 @@ impl SlotPages {
     pub(crate) fn discard_kept(&mut self) -> Result<Option<AllFresh>, PagesError> {
         // What was grown once is inaccessible now, and may be private still.
         let all = self.zones.stack.start..self.zones.size;
-        if !self.can_discard(&all) {
+        if !self.can_discard_around(&all) {
             return Ok(None);
         }
-        self.pages.discard(all)?;
-        Ok(Some(AllFresh(())))
+        let discarded = self.pages.discard(all);
+        // Also after an error: a part may have been discarded.
+        self.copy_differing();
+        Ok(Some(discarded.map(|()| AllFresh(()))?))
     }
 
     /// Slot offset up to which pages may have been written.
@@ -461,6 +499,18 @@ impl SlotPages {
     #[cfg(any(debug_assertions, feature = "testing"))]
     pub(crate) fn accessible_parts(&self) -> Vec<Range<u64>> {
         self.parts_up_to(|index| self.accessible(index)).collect()
+    }
+
+    /// Slot offsets of what images hold, ascending: from tables to the end of the first memory as
+    /// it is now, then each further memory.
+    pub(crate) fn image_parts(&self) -> impl Iterator<Item = Range<u64>> {
+        let parts = self.parts_up_to(|index| self.bounds.memory_size(index));
+        parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
+    }
+
+    /// Whether the image was copied instead of mapped.
+    pub(crate) fn copies_image(&self) -> bool {
+        self.setup.copies_image
     }
 
     /// Slot offsets from the stack to the end of the first memory, then of each further memory,
@@ -495,11 +545,20 @@ impl SlotPages {
     /// Whether `page` can be restored in place: not if only the kernel may read
     /// that part of the image.
     pub(crate) fn can_restore(&self, page: u64) -> bool {
-        self.source(page).is_none_or(|source| source.address.is_some())
+        self.is_differing(page) || self.source(page).is_none_or(|source| source.address.is_some())
     }
 
     /// Whether discarding `range` makes it as the image.
     pub(crate) fn can_discard(&self, range: &Range<u64>) -> bool {
+        let differing = self.image.differing();
+        let first = differing.partition_point(|differing| differing.page < range.start);
+        let copies = differing.get(first).is_some_and(|differing| differing.page < range.end);
+        !copies && self.can_discard_around(range)
+    }
+
+    /// Whether discarding `range` makes it as the image but for the pages in which that differs
+    /// from what is mapped.
+    fn can_discard_around(&self, range: &Range<u64>) -> bool {
         let of_image =
             |source: &Source| source.slot.start < range.end && range.start < source.slot.end;
         self.setup.discards && !(self.setup.copies_image && self.sources.iter().any(of_image))
@@ -517,10 +576,12 @@ impl SlotPages {
     /// # Safety
     /// The page is accessible, no other code uses it, and [`Self::can_restore`].
     pub(crate) unsafe fn restore(&self, page: u64) {
-        match self.source(page) {
+        match self.wanted(page) {
             // SAFETY: by this function's contract the page is accessible, and no other code
-            // uses it.
-            Some(source) => unsafe { self.restore_from(source, page..page + PAGE_SIZE) },
+            // uses it; the image's is held by `self.image`, and lies elsewhere.
+            Some(wanted) => unsafe {
+                self.place(page).copy_from_nonoverlapping(wanted, PAGE_SIZE as usize);
+            },
             // SAFETY: by this function's contract the page is accessible, and no other code
             // uses it.
             None => unsafe { self.clear(page..page + PAGE_SIZE) },
@@ -544,7 +605,7 @@ impl SlotPages {
     /// # Safety
     /// As of [`Self::restore`].
     pub(crate) unsafe fn restore_if_changed(&self, page: u64) -> u32 {
-        let wanted = self.source(page).map(|source| source.place(page));
+        let wanted = self.wanted(page);
         // SAFETY: the caller says so of the page; the image's is never written, and
         // held by `self.image`.
         unsafe { restore::restore_if_changed(self.place(page), wanted) }
@@ -555,7 +616,7 @@ impl SlotPages {
     /// # Safety
     /// As of [`Self::restore`].
     pub(crate) unsafe fn differs(&self, page: u64) -> bool {
-        let wanted = self.source(page).map(|source| source.place(page));
+        let wanted = self.wanted(page);
         // SAFETY: as of `restore_if_changed`.
         unsafe { restore::differs(self.place(page), wanted) }
     }
@@ -571,7 +632,16 @@ impl SlotPages {
         }
     }
 
-    /// Where the image has the page, unless it is zero.
+    /// Where the bytes lie that the image has as the page, unless they are zero. They are held by
+    /// `self.image`, and never written.
+    fn wanted(&self, page: u64) -> Option<*const u8> {
+        match self.image.differing_page(page) {
+            Some(differing) => differing.bytes().map(|bytes| bytes.as_ptr()),
+            None => self.source(page).map(|source| source.place(page)),
+        }
+    }
+
+    /// Where the file of the image has the page, unless it is zero there.
     fn source(&self, page: u64) -> Option<&Source> {
         self.sources.iter().find(|source| source.slot.contains(&page))
     }

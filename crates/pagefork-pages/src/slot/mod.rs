@@ -18,6 +18,8 @@ use crate::strategy::reset::Strategy;
 use crate::strategy::stack::{Owner, Stack};
 use crate::strategy::writers::{ExternalWriter, Writers};
 
+/// What a slot has otherwise than its image, and images of it.
+mod snapshot;
 /// What tests do to slots and ask of them.
 #[cfg(any(debug_assertions, feature = "testing"))]
 mod audit;
@@ -186,8 +188,8 @@ impl Slot {
     ) -> Result<Self, PagesError> {
         let pages = SlotPages::new(zones, setup, image, sizes)?;
         strategy.begin(&pages);
-        let writers = Writers::default();
-        Ok(Self { pages, strategy, choice, writers, stack, resident: 0, written: 0 })
+        let (writers, resident) = (Writers::default(), pages.copied_size());
+        Ok(Self { pages, strategy, choice, writers, stack, resident, written: 0 })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -306,7 +308,7 @@ impl Slot {
         if let Ok(report) = &report {
             writers.note_reset();
             let private = report.private.unwrap_or(0) - report.discarded;
-            self.resident = private * PAGE_SIZE;
+            self.resident = (private * PAGE_SIZE).max(pages.copied_size());
             self.written = report.restored + report.discarded;
         }
         report
@@ -334,9 +336,9 @@ impl Slot {
         if pages.is_whole()
             && let Some(fresh) = pages.discard_kept()?
         {
-            strategy.forget(&fresh);
+            strategy.forget(&fresh, pages);
             stack.forget(&fresh);
-            self.resident = 0;
+            self.resident = pages.copied_size();
         }
         Ok(())
     }
@@ -379,7 +381,7 @@ impl Slot {
     ) -> Result<ResetReport, PagesError> {
         let Self { pages, strategy, stack, .. } = self;
         let report = strategy.refill(pages, stack, Some((image, sizes)))?;
-        (self.resident, self.written) = (0, 0);
+        (self.resident, self.written) = (pages.copied_size(), 0);
         self.writers.note_reset();
         self.hand_to(owner);
         Ok(report)

@@ -99,7 +99,8 @@ impl Auto {
             self.wait = self.wait.saturating_sub(1);
         }
         let (mode, reason) = match self.mode {
-            Scan if new >= MANY_PAGES && dirty.keeps_nothing() => {
+            // A discard takes the copies that a slot of a branch has, and they are made again.
+            Scan if new >= MANY_PAGES && dirty.keeps_nothing() && !pages.has_copies() => {
                 (Discard, Reason::OtherPagesEachTime { new, discarded })
             }
             Scan if !may_count || self.wait > 0 => return,

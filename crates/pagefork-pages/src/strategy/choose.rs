@@ -85,12 +85,8 @@ impl Strategies {
         let copy_on_write = self.config().copy_on_write && !is_switched_off();
         // Of a copied image a page of zeros becomes the shared one where the kernel splits
         // a huge page.
-        let zeros = features.merges || asked == Copy || !copy_on_write;
-        let method = match features {
-            HostFeatures { scan: true, .. } => Some(Method::Scan { zeros }),
-            HostFeatures { pagemap: true, .. } => Some(Method::Read),
-            _ => None,
-        };
+        let zeros = asked == Copy || !copy_on_write;
+        let method = features.search_method(zeros);
         let reads = match method {
             Some(Method::Read) => Reason::ReadsPageMap,
             _ => Reason::Asked,

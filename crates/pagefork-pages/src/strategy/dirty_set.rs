@@ -48,15 +48,20 @@ mod find;
 ///  kept      unchanged, `keep` times in a row               evicted      look, discard
 ///  kept      beyond the budget, in swap space, new in an    evicted      discard
 ///            exceptionally large run, or not restorable
+///  kept      the slot's copy of a differing page            kept         look, restore if changed
 ///  kept      inaccessible, as the memory shrank             kept         nothing
 ///  kept      a scan finds it no longer private              clean        nothing
 ///  kept      its discard fails                              kept         restore
 ///  evicted   the run wrote it                               as if clean  as if clean
-///  any       all pages of the slot are fresh                clean        nothing
+///  any       all pages of the slot are fresh                clean        nothing; kept if the
+///                                                                        slot has a copy
 /// ```
 ///
 /// A discard costs a call for up to [`DISCARDS_MAX`] ranges, and a page fault when the page is
 /// written again. A restore writes the blocks that differ.
+///
+/// Of a branch a slot has copies of some pages ([`SlotPages::differing_pages`]), which no discard
+/// brings back: they are kept from the first, whatever that costs.
 ///
 /// Invariant: between resets every private page is in the set. So a page leaves it in three
 /// places only: a discard of the page has succeeded ([`DirtySet::evict`]), a scan did not find
@@ -161,11 +166,19 @@ impl DirtySet {
         }
     }
 
-    /// Forgets all pages, since they are fresh.
-    pub(crate) fn forget(&mut self, _: &AllFresh) {
+    /// Forgets all pages, since they are fresh, but for those that the slot has a copy of.
+    pub(crate) fn forget(&mut self, _: &AllFresh, pages: &SlotPages) {
         self.pages.clear();
         self.evicted.clear();
         self.share.resize(0);
+        self.begin(pages);
+    }
+
+    /// Has a set that is empty know the pages that the slot has a copy of.
+    pub(crate) fn begin(&mut self, pages: &SlotPages) {
+        debug_assert!(self.pages.is_empty());
+        let copy = |page| DirtyPage { is_new: false, ..DirtyPage::new(page, Action::Keep, true) };
+        self.pages.extend(pages.differing_pages().map(copy));
     }
 
     /// Whether pages are discarded without a look, since they return too late.
@@ -272,7 +285,7 @@ impl DirtySet {
     /// restored.
     fn restore(&mut self, pages: &SlotPages) -> u64 {
         self.evict_exceptions();
-        self.heed_budget();
+        self.heed_budget(pages);
         self.doubts = false;
         // Fewer pages lie in the processor's caches, so they say nothing of the costs of others.
         let timed = self.resets.is_multiple_of(LOOK_TIMED) && self.pages.len() as u64 >= MANY_PAGES;
@@ -365,8 +378,8 @@ impl DirtySet {
     }
 
     /// Evicts what is beyond the budget: first pages that the last runs did not write, then
-    /// others.
-    fn heed_budget(&mut self) {
+    /// others. What cannot be discarded stays.
+    fn heed_budget(&mut self, pages: &SlotPages) {
         let count = self.pages.len() as u64;
         let kept = self.share.resize(count.min(self.kept_max));
         let mut beyond = count - kept;
@@ -375,7 +388,10 @@ impl DirtySet {
                 if beyond == 0 {
                     return;
                 }
-                if of_last_runs == (dirty.unchanged == 0) && dirty.action == Action::Keep {
+                if of_last_runs == (dirty.unchanged == 0)
+                    && dirty.action == Action::Keep
+                    && pages.can_discard(&(dirty.page..dirty.page + PAGE_SIZE))
+                {
                     dirty.action = Action::EvictUnseen;
                     beyond -= 1;
                 }

@@ -74,7 +74,7 @@ impl Strategy {
         };
         // An error may come before pages were replaced, or after.
         if let Some(fresh) = filled.as_ref().ok().or(pages.unfilled().as_ref()) {
-            self.forget(fresh);
+            self.forget(fresh, pages);
             stack.forget(fresh);
         }
         filled.map(|_| ResetReport::blind(ResetKind::Remap))
@@ -97,9 +97,9 @@ impl Strategy {
     }
 
     /// Forgets what is known of pages, which holds no more.
-    pub(crate) fn forget(&mut self, fresh: &AllFresh) {
+    pub(crate) fn forget(&mut self, fresh: &AllFresh, pages: &SlotPages) {
         if let Self::Search(search) = self {
-            search.forget(fresh);
+            search.forget(fresh, pages);
         }
     }
 

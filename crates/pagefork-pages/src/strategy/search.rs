@@ -31,6 +31,7 @@ impl Search {
     }
 
     pub(super) fn begin(&mut self, pages: &SlotPages) {
+        self.dirty.begin(pages);
         if (self.kind == ResetKind::Resident || self.auto.is_some()) && pages.is_untouched() {
             self.before = Faults::try_now();
         }
@@ -47,7 +48,7 @@ impl Search {
             && pages.refuse_huge_pages();
         let report = if refused || by == ResetKind::Discard {
             let fresh = pages.discard_all()?;
-            self.forget(&fresh);
+            self.forget(&fresh, pages);
             stack.forget(&fresh);
             ResetReport::blind(ResetKind::Discard)
         } else {
@@ -118,9 +119,9 @@ impl Search {
         Ok(())
     }
 
-    pub(super) fn forget(&mut self, fresh: &AllFresh) {
+    pub(super) fn forget(&mut self, fresh: &AllFresh, pages: &SlotPages) {
         self.before = None;
-        self.dirty.forget(fresh);
+        self.dirty.forget(fresh, pages);
     }
 
     pub(super) fn choice(&self) -> Option<Choice> {

@@ -41,6 +41,38 @@ impl Case {
         Self { name, layout, image, sizes, fresh }
     }
 
+    /// The same slots with a branch of the image: pages have a pattern, or are zero.
+    pub fn branch(&self, name: &'static str, pages: &[(u64, u8)]) -> Self {
+        let patterns: Vec<(u64, Vec<u8>)> = pages
+            .iter()
+            .map(|&(page, seed)| match seed {
+                0 => (page, vec![0; PAGE as usize]),
+                seed => (page, pattern(seed, PAGE)),
+            })
+            .collect();
+        let runs: Vec<_> = patterns.iter().map(|(page, bytes)| (*page, &bytes[..])).collect();
+        self.branch_of(name, &runs)
+    }
+
+    /// The same slots with a branch of the image.
+    pub fn branch_of(&self, name: &'static str, pages: &[(u64, &[u8])]) -> Self {
+        let mut fresh = self.fresh.clone();
+        let initial: Vec<u64> = self.sizes.iter().map(|size| size.initial).collect();
+        let all = parts(&self.layout, &initial);
+        // Each reaches as far as its part.
+        let from = |part: &Range<u64>| part.start.max(self.layout.image_start);
+        let extents = all.iter().map(|part| from(part)..part.end).collect();
+        for &(page, bytes) in pages {
+            let index = all.iter().position(|part| part.contains(&page)).unwrap();
+            let at = (page - all[index].start) as usize;
+            fresh[index][at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        let image = Image::branch(&self.image, name, extents, pages.iter().copied()).unwrap();
+        assert_eq!(image.depth(), self.image.depth() + 1, "{name}");
+        let (layout, sizes) = (self.layout.clone(), self.sizes.clone());
+        Self { name, layout, image, sizes, fresh }
+    }
+
     pub fn spawn(&self, strategies: &Strategies) -> Slot {
         Slot::with_strategies(&self.layout, &self.image, &self.sizes, strategies).unwrap()
     }
@@ -81,6 +113,57 @@ impl Case {
                     );
                 }
             }
+        }
+    }
+
+    /// Parts of a slot as it is now that are in images.
+    pub fn image_parts(&self, slot: &Slot) -> Vec<Range<u64>> {
+        let from = self.layout.tables.start;
+        self.parts(slot).into_iter().map(|part| part.start.max(from)..part.end).collect()
+    }
+
+    /// The pages in which a slot differs from a fresh one, found by looking at all.
+    pub fn changed_pages(&self, slot: &Slot) -> Vec<u64> {
+        let initial: Vec<u64> = self.sizes.iter().map(|size| size.initial).collect();
+        let fresh = parts(&self.layout, &initial);
+        let mut changed = Vec::new();
+        for (index, part) in self.image_parts(slot).into_iter().enumerate() {
+            for page in part.step_by(PAGE as usize) {
+                let at = (page - fresh[index].start) as usize;
+                let wanted = self.fresh[index].get(at..at + PAGE as usize);
+                let found = bytes(slot, page..page + PAGE);
+                if wanted.map_or(found.iter().any(|&byte| byte != 0), |wanted| found != wanted) {
+                    changed.push(page);
+                }
+            }
+        }
+        changed
+    }
+
+    /// Asserts that an image is as a slot, and of few pages holds no more than those.
+    #[track_caller]
+    pub fn assert_snapshot(&self, slot: &Slot, snapshot: &Arc<Image>, what: &str) {
+        for part in self.image_parts(slot) {
+            let mut found = vec![0; (part.end - part.start) as usize];
+            for extent in snapshot.extents().iter().filter(|extent| part.contains(&extent.start)) {
+                let at = (extent.start - part.start) as usize;
+                let length = (extent.end - extent.start) as usize;
+                snapshot.read(extent.start, &mut found[at..at + length]).unwrap();
+            }
+            let present = bytes(slot, part.clone());
+            if let Some(at) = (0..found.len()).find(|&at| found[at] != present[at]) {
+                panic!("{what}: a snapshot differs at slot offset {:#x}", part.start + at as u64);
+            }
+        }
+        let own = snapshot.own_pages();
+        if Arc::ptr_eq(snapshot, slot.image()) {
+            assert!(self.changed_pages(slot).is_empty(), "{what}");
+        } else if let Some(parent) = snapshot.parent() {
+            assert!(Arc::ptr_eq(parent, slot.image()), "{what}");
+            assert_eq!(own, self.changed_pages(slot), "{what}");
+            assert!(snapshot.size() <= own.len() as u64 * PAGE, "{what}");
+        } else {
+            assert!(own.is_empty() && snapshot.copied_pages() == 0, "{what}");
         }
     }
 
@@ -191,8 +274,62 @@ pub fn cases() -> Vec<Case> {
         Case::new("zeros", layout(), zeros, wasm_pages(2, 8)),
         Case::new("large", layout(), large, wasm_pages(200, 210)),
         Case::new("several", three, several, wasm_pages(1, 4)),
-        Case::new("file", layout(), file_image(&one), wasm_pages(1, 4)),
+        Case::new("file", layout(), file_image(&one), wasm_pages(2, 4)),
     ]
+}
+
+/// Branches of every kind of image, at most of the second generation; each as a model says that
+/// knows no branches.
+pub fn branch_cases() -> Vec<Case> {
+    let pages = |count: u64| count * PAGE;
+    let mut roots = cases();
+    let mut take = |name| {
+        let at = roots.iter().position(|case| case.name == name).unwrap();
+        roots.swap_remove(at)
+    };
+    let [none, dense, sparse] = ["none", "dense", "sparse"].map(&mut take);
+    let [large, several, file] = ["large", "several", "file"].map(&mut take);
+    let base = sparse.memory(0);
+
+    let none = none.branch("branch of nothing", &[(base, 1), (base + pages(20), 2)]);
+    let dense = dense.branch(
+        "branch of dense",
+        &[(base, 0), (base + pages(2), 3), (base + pages(5), 4), (base - PAGE, 5)],
+    );
+    // As the root again where it has bytes and where it has none, zero again, another one, one
+    // that stays, and a new one.
+    let mut again = vec![0; PAGE as usize];
+    dense.image.root().read(base, &mut again).unwrap();
+    let zero = vec![0; PAGE as usize];
+    let other = pattern(9, PAGE);
+    let changed =
+        [(base, &again), (base + pages(5), &zero), (base + pages(2), &zero), (base - PAGE, &other)]
+            .map(|(page, bytes)| (page, &bytes[..]));
+    let second = dense.branch_of("branch of a branch", &changed);
+    assert_eq!((second.image.depth(), second.image.copied_pages()), (2, 2));
+    let sparse = sparse.branch(
+        "branch of sparse",
+        &[
+            (base, 6),
+            (base + PAGE, 0),
+            (base + pages(100), 7),
+            (base + 3 * MIB, 0),
+            (base + 3 * MIB + PAGE, 8),
+            (base + 10 * MIB - PAGE, 9),
+        ],
+    );
+    let changed: Vec<(u64, u8)> = (0..300).map(|at| (base + pages(at * 9), at as u8)).collect();
+    let large = large.branch("branch of large", &changed);
+    let [first, middle, last] = [0, 1, 2].map(|index| several.memory(index));
+    let several = several.branch(
+        "branch of several",
+        &[(first + PAGE, 1), (middle + pages(5), 2), (last, 0), (last + pages(15), 3)],
+    );
+    let file = file.branch(
+        "branch of a file",
+        &[(base - PAGE, 1), (base + PAGE, 2), (base + pages(2), 0), (base + pages(9), 3)],
+    );
+    vec![none, dense, second, sparse, large, several, file]
 }
 
 /// An image in a file that could still be cut short.

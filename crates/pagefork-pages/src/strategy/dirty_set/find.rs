@@ -123,8 +123,9 @@ impl DirtySet {
             let action = if swapped { Action::EvictUnseen } else { Action::Keep };
             for page in (region.start.max(stack_end)..region.end).step_by(PAGE_SIZE as usize) {
                 while let Some(&before) = old.next_if(|dirty| dirty.page < page) {
-                    // Searches do not see inaccessible pages, which may be private.
-                    if !cursor.contains(before.page) {
+                    // Searches do not see inaccessible pages, which may be private, nor that a
+                    // copy is not as the image if the kernel has made the page of zeros of it.
+                    if !cursor.contains(before.page) || pages.is_differing(before.page) {
                         merged.push(before);
                     }
                 }
@@ -140,7 +141,7 @@ impl DirtySet {
             }
         }
         for &rest in old {
-            if !cursor.contains(rest.page) {
+            if !cursor.contains(rest.page) || pages.is_differing(rest.page) {
                 merged.push(rest);
             }
         }

@@ -1,0 +1,325 @@
+//! Images that hold only the pages in which they differ from another.
+//!
+//! ```text
+//!  root      file     | page | page | page | page | page |           mapped by slots
+//!  branch    differs         | page |             | zero |           2 pages in host memory
+//!  branch    differs         | page | page |      | zero |           1 page more; the table has 3
+//! ```
+//!
+//! Slots map the file of the root, and copy what their image has otherwise. A branch knows its
+//! root and all pages in which it differs from that, those of its ancestors included, so no
+//! chain is walked. Pages are shared by all branches that have them.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pagefork_layout::page::PAGE_SIZE;
+
+use super::{Image, check_extents, within};
+use crate::image::read::PageReader;
+use crate::os::error::PagesError;
+
+/// A branch differs in at most this many pages from its root. Each slot has a copy of all of
+/// them, so an image with more is cheaper to map as a whole.
+pub const BRANCH_PAGES_MAX: usize = 1024;
+
+/// A branch has at most this many ancestors. They are held as long as it is, with pages that it
+/// has otherwise.
+pub const BRANCH_DEPTH_MAX: u32 = 32;
+
+/// With at most this many pages in which it differs from its root, an image is a branch of
+/// however small a root.
+const FEW_PAGES: usize = 16;
+
+/// The bytes of a page. They lie at a multiple of 8.
+#[repr(C, align(8))]
+struct PageBytes([u8; PAGE_SIZE as usize]);
+
+/// What makes an image a branch.
+pub(super) struct Branch {
+    parent: Arc<Image>,
+    /// Invariant: it is no branch.
+    root: Arc<Image>,
+    /// Number of ancestors, at most [`BRANCH_DEPTH_MAX`].
+    depth: u32,
+    /// The pages that are not as the root has them. Invariant: ascending, within the extents,
+    /// at most [`BRANCH_PAGES_MAX`].
+    differing: Vec<DifferingPage>,
+    /// Slot offsets of the pages that are not as the parent has them, ascending.
+    own: Vec<u64>,
+}
+
+/// A page that a branch has otherwise than its root.
+#[derive(Clone)]
+pub(crate) struct DifferingPage {
+    /// Slot offset.
+    pub(crate) page: u64,
+    /// `None`: it is zero.
+    contents: Option<Arc<PageBytes>>,
+}
+
+impl DifferingPage {
+    /// # Panics
+    /// If it is not as many bytes as a page.
+    fn new(page: u64, bytes: &[u8]) -> Self {
+        let contents = (!is_zero(bytes)).then(|| {
+            let bytes = bytes.try_into().expect("pages are of one size");
+            Arc::new(PageBytes(bytes))
+        });
+        Self { page, contents }
+    }
+
+    /// Its bytes, at a multiple of 8, which never change while the image lives; `None` if it is
+    /// zero.
+    pub(crate) fn bytes(&self) -> Option<&[u8; PAGE_SIZE as usize]> {
+        self.contents.as_ref().map(|bytes| &bytes.0)
+    }
+}
+
+impl Image {
+    /// An image that is as `parent` but for some pages, of which it alone holds the contents:
+    /// a *branch*. `runs` are whole pages at slot offsets of whole pages; where they overlap, the
+    /// later one holds. Those that are as the parent has them are left out, and nothing is held
+    /// of pages that are zero. The extents hold those of the parent; what is new of them is zero
+    /// where no run lies.
+    ///
+    /// The pages lie in ordinary memory of this process: a branch takes no descriptor and no
+    /// map. Slots map the file of the [root](Image::root), and copy the pages in which the
+    /// branch differs from that.
+    ///
+    /// The image becomes whole, with a file of its own and no parent, where that is cheaper for
+    /// slots: if it differs in more than [`BRANCH_PAGES_MAX`] pages from its root, or in more
+    /// than half as many as the root has in its file, but for a few; or if it had more than
+    /// [`BRANCH_DEPTH_MAX`] ancestors. `name` is for its file then, as of [`Image::new`].
+    ///
+    /// # Errors
+    /// [`PagesError::OutsideImage`] for a run outside the extents; an error of the parent's
+    /// file, also when it was cut short; else the limit that was met.
+    ///
+    /// # Panics
+    /// If the extents or runs are not whole pages, or extents are not ascending, one behind the
+    /// other, or do not hold those of the parent.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use pagefork_pages::Image;
+    ///
+    /// let root = Image::new("example", 0..1 << 20, [(0, &[1; 1 << 20][..])])?;
+    /// let branch = Image::branch(&root, "example", vec![0..1 << 20], [(4096, &[2; 4096][..])])?;
+    /// let mut bytes = [0; 2];
+    /// branch.read(4095, &mut bytes)?;
+    /// assert_eq!(bytes, [1, 2]);
+    /// assert!(Arc::ptr_eq(branch.parent().unwrap(), &root));
+    /// assert_eq!((branch.depth(), branch.own_pages()), (1, &[4096][..]));
+    /// assert_eq!((root.size(), branch.size()), (1 << 20, 4096));
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn branch<'a>(
+        parent: &Arc<Self>,
+        name: &str,
+        extents: Vec<Range<u64>>,
+        runs: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Arc<Self>, PagesError> {
+        let mut pages: Vec<(u64, &[u8])> = Vec::new();
+        for (offset, bytes) in runs {
+            let length = bytes.len() as u64;
+            assert!(
+                offset.is_multiple_of(PAGE_SIZE) && length.is_multiple_of(PAGE_SIZE),
+                "runs of a branch are whole pages, not {length} bytes at {offset:#x}"
+            );
+            within(&extents, offset, length)?;
+            let places = (offset..).step_by(PAGE_SIZE as usize);
+            pages.extend(places.zip(bytes.chunks(PAGE_SIZE as usize)));
+        }
+        pages.sort_by_key(|(page, _)| *page);
+        pages.dedup_by(|later, last| {
+            let same = later.0 == last.0;
+            if same {
+                last.1 = later.1;
+            }
+            same
+        });
+        let mut reader = PageReader::new(parent)?;
+        let mut changed = Vec::with_capacity(pages.len());
+        for (page, bytes) in pages {
+            if !reader.is_equal(page, bytes)? {
+                changed.push((page, bytes));
+            }
+        }
+        Self::of_changed(parent, name, extents, &changed)
+    }
+
+    /// As [`Image::branch`], of pages that are ascending and not as the parent has them.
+    pub(crate) fn of_changed(
+        parent: &Arc<Self>,
+        name: &str,
+        extents: Vec<Range<u64>>,
+        changed: &[(u64, &[u8])],
+    ) -> Result<Arc<Self>, PagesError> {
+        check_extents(&extents);
+        let held = |inner: &Range<u64>| {
+            extents.iter().any(|outer| outer.start <= inner.start && inner.end <= outer.end)
+        };
+        assert!(
+            parent.extents.iter().all(held),
+            "a branch of {:#x?} does not lie in {extents:#x?}",
+            parent.extents
+        );
+        let (root, old) = (parent.root(), parent.differing());
+        let news = changed.iter().filter(|(page, _)| find(old, *page).is_none()).count();
+        let depth = parent.depth() + 1;
+        if depth > BRANCH_DEPTH_MAX || !is_few(old.len() + news, root) {
+            return whole(parent, name, extents, changed);
+        }
+        let mut reader = PageReader::new(root)?;
+        let mut differing = Vec::with_capacity(old.len() + news);
+        let mut rest = old.iter().peekable();
+        for &(page, bytes) in changed {
+            while let Some(before) = rest.next_if(|before| before.page < page) {
+                differing.push(before.clone());
+            }
+            // Only what the parent has otherwise can be again as in the root.
+            let was_other = rest.next_if(|before| before.page == page).is_some();
+            if !was_other || !reader.is_equal(page, bytes)? {
+                differing.push(DifferingPage::new(page, bytes));
+            }
+        }
+        differing.extend(rest.cloned());
+        let own = changed.iter().map(|(page, _)| *page).collect();
+        let branch =
+            Branch { parent: Arc::clone(parent), root: Arc::clone(root), depth, differing, own };
+        let mut image = Self::of_parts(extents, Vec::new(), None);
+        image.extents.retain(|extent| !extent.is_empty());
+        image.branch = Some(branch);
+        Ok(Arc::new(image))
+    }
+
+    /// The image that a branch was made of; `None` of an image that is no branch.
+    /// [`Image::branch`] has an example.
+    pub fn parent(&self) -> Option<&Arc<Self>> {
+        self.branch.as_ref().map(|branch| &branch.parent)
+    }
+
+    /// The image whose file slots map: the first ancestor of a branch, or else the image itself.
+    pub fn root(self: &Arc<Self>) -> &Arc<Self> {
+        self.branch.as_ref().map_or(self, |branch| &branch.root)
+    }
+
+    /// Number of ancestors.
+    pub fn depth(&self) -> u32 {
+        self.branch.as_ref().map_or(0, |branch| branch.depth)
+    }
+
+    /// Slot offsets of the pages that a branch has otherwise than its parent, ascending; none of
+    /// an image that is no branch.
+    pub fn own_pages(&self) -> &[u64] {
+        self.branch.as_ref().map_or(&[], |branch| &branch.own)
+    }
+
+    /// Bytes of contents that the image has for itself, in its file or, of a branch, in memory:
+    /// what it takes besides its ancestors. Holes between spans are counted as far as they are
+    /// mapped.
+    pub fn size(&self) -> u64 {
+        let Some(branch) = &self.branch else {
+            return self.spans.iter().map(|span| span.slot.end - span.slot.start).sum();
+        };
+        let held = |page: &&u64| {
+            find(&branch.differing, **page).is_some_and(|page| page.contents.is_some())
+        };
+        branch.own.iter().filter(held).count() as u64 * PAGE_SIZE
+    }
+
+    /// Number of pages that each slot of this image has a copy of: those in which a branch
+    /// differs from its root.
+    pub fn copied_pages(&self) -> usize {
+        self.differing().len()
+    }
+
+    /// The pages in which a branch differs from its root, ascending.
+    pub(crate) fn differing(&self) -> &[DifferingPage] {
+        self.branch.as_ref().map_or(&[], |branch| &branch.differing)
+    }
+
+    /// The page if a branch has it otherwise than its root.
+    pub(crate) fn differing_page(&self, page: u64) -> Option<&DifferingPage> {
+        find(self.differing(), page)
+    }
+
+    /// The image with the file: the root of a branch.
+    pub(super) fn base(&self) -> &Self {
+        self.branch.as_ref().map_or(self, |branch| &branch.root)
+    }
+}
+
+/// Whether an image that differs in this many pages from `root` is to be a branch.
+fn is_few(count: usize, root: &Image) -> bool {
+    let half = root.size() / PAGE_SIZE / 2;
+    count <= BRANCH_PAGES_MAX && (count <= FEW_PAGES || count as u64 <= half)
+}
+
+/// An image as `parent` but for some pages, which are ascending, with a file of its own.
+fn whole(
+    parent: &Image,
+    name: &str,
+    extents: Vec<Range<u64>>,
+    changed: &[(u64, &[u8])],
+) -> Result<Arc<Image>, PagesError> {
+    let is_changed = |page: u64| changed.binary_search_by_key(&page, |(page, _)| *page).is_ok();
+    let data = parent.data()?;
+    let mut pages: Vec<(u64, &[u8])> = Vec::new();
+    for (start, bytes) in &data {
+        let places = (*start..).step_by(PAGE_SIZE as usize);
+        let of_file = places.zip(bytes.chunks(PAGE_SIZE as usize));
+        let holds = |page: u64| parent.differing_page(page).is_none() && !is_changed(page);
+        pages.extend(of_file.filter(|(page, _)| holds(*page)));
+    }
+    let differing = parent.differing().iter().filter(|differing| !is_changed(differing.page));
+    pages.extend(differing.filter_map(|differing| Some((differing.page, &differing.bytes()?[..]))));
+    pages.extend(changed);
+    pages.retain(|(_, bytes)| !is_zero(bytes));
+    // Neighbours are written together.
+    pages.sort_unstable_by_key(|(page, _)| *page);
+    Image::with_extents(name, extents, pages)
+}
+
+/// Lays differing pages over bytes from slot offset `offset` on.
+pub(super) fn lay_over(differing: &[DifferingPage], offset: u64, into: &mut [u8]) {
+    let end = offset + into.len() as u64;
+    let first = differing.partition_point(|differing| differing.page + PAGE_SIZE <= offset);
+    for differing in differing[first..].iter().take_while(|differing| differing.page < end) {
+        let page = differing.page;
+        let common = page.max(offset)..(page + PAGE_SIZE).min(end);
+        let to = &mut into[(common.start - offset) as usize..(common.end - offset) as usize];
+        match differing.bytes() {
+            Some(bytes) => {
+                to.copy_from_slice(&bytes[(common.start - page) as usize..][..to.len()]);
+            }
+            None => to.fill(0),
+        }
+    }
+}
+
+fn find(differing: &[DifferingPage], page: u64) -> Option<&DifferingPage> {
+    let found = differing.binary_search_by_key(&page, |differing| differing.page);
+    found.ok().map(|index| &differing[index])
+}
+
+/// Whether all bytes of a page are zero.
+pub(super) fn is_zero(page: &[u8]) -> bool {
+    const ZEROS: &[u8; PAGE_SIZE as usize] = &[0; _];
+    page == ZEROS
+}
+
+impl fmt::Debug for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Branch")
+            .field("depth", &self.depth)
+            .field("differing", &self.differing.len())
+            .field("own", &self.own.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! Reading images page by page, in place where that is possible.
+
+use std::borrow::Cow;
+use std::ptr;
+
+use pagefork_layout::page::{PAGE_SIZE, round_down, round_up};
+
+use crate::image::branch::is_zero;
+use crate::image::{Image, Source, Unsealed};
+use crate::os::error::PagesError;
+use crate::os::sys;
+
+/// Reads pages of an image.
+pub(crate) struct PageReader<'a> {
+    image: &'a Image,
+    /// Invariant: as `image` says.
+    sources: Vec<Source>,
+    /// Room for a page of a file that cannot be read in place.
+    copied: Vec<u8>,
+}
+
+impl<'a> PageReader<'a> {
+    /// # Errors
+    /// The limit that was met.
+    pub(crate) fn new(image: &'a Image) -> Result<Self, PagesError> {
+        let sources = image.sources(Unsealed::Absent)?;
+        Ok(Self { image, sources, copied: Vec::new() })
+    }
+
+    /// Whether the image has these bytes as the page at slot offset `page`. It has zeros where
+    /// it does not reach.
+    ///
+    /// # Errors
+    /// An error of the file, also when it was cut short.
+    pub(crate) fn is_equal(&mut self, page: u64, bytes: &[u8]) -> Result<bool, PagesError> {
+        Ok(match self.page(page)? {
+            Some(own) => own == bytes,
+            None => is_zero(bytes),
+        })
+    }
+
+    /// The page at a slot offset; `None` if it is zero.
+    fn page(&mut self, page: u64) -> Result<Option<&[u8]>, PagesError> {
+        if let Some(differing) = self.image.differing_page(page) {
+            return Ok(differing.bytes().map(|bytes| &bytes[..]));
+        }
+        let source = self.sources.iter().find(|source| source.slot.contains(&page));
+        let Some(source) = source else { return Ok(None) };
+        let Some(address) = source.address else {
+            self.copied.resize(PAGE_SIZE as usize, 0);
+            self.image.read_file(page, &mut self.copied)?;
+            return Ok(Some(&self.copied));
+        };
+        let place = ptr::with_exposed_provenance(address + (page - source.slot.start) as usize);
+        // SAFETY: the image is borrowed, so its bytes stay mapped; a file that is mapped for
+        // reading is sealed, so they never change.
+        Ok(Some(unsafe { std::slice::from_raw_parts(place, PAGE_SIZE as usize) }))
+    }
+}
+
+impl Image {
+    /// What the file has, without holes as far as they are known: whole pages, with the slot
+    /// offset of the first. Bytes of a file that cannot be read in place are a copy.
+    ///
+    /// # Errors
+    /// The limit that was met; an error of the file, also when it was cut short.
+    pub(super) fn data(&self) -> Result<Vec<(u64, Cow<'_, [u8]>)>, PagesError> {
+        let mut data = Vec::new();
+        let sources = self.sources(Unsealed::Absent)?;
+        for (source, (slot, file, file_start)) in sources.iter().zip(self.maps()) {
+            let Some(address) = source.address else {
+                let mut bytes = vec![0; (slot.end - slot.start) as usize];
+                self.read_file(slot.start, &mut bytes)?;
+                data.push((slot.start, Cow::Owned(bytes)));
+                continue;
+            };
+            let file_end = file_start + (slot.end - slot.start);
+            let mut at = file_start;
+            while let Some(found) = sys::find_data(file, at..file_end)? {
+                let found = round_down(found.start)..round_up(found.end);
+                at = found.end;
+                let (offset, length) = (found.start - file_start, found.end - found.start);
+                let place = ptr::with_exposed_provenance(address + offset as usize);
+                // SAFETY: the image is borrowed, so its bytes stay mapped; a file that is mapped
+                // for reading is sealed, so they never change.
+                let bytes = unsafe { std::slice::from_raw_parts(place, length as usize) };
+                data.push((slot.start + offset, Cow::Borrowed(bytes)));
+            }
+        }
+        Ok(data)
+    }
+}

@@ -1,0 +1,179 @@
+//! What a slot has otherwise than its image, and the image of what it has now.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pagefork_layout::page::{self, PAGE_SIZE};
+
+use super::Slot;
+use crate::image::Image;
+use crate::image::read::PageReader;
+use crate::os::error::PagesError;
+use crate::os::features::HostFeatures;
+use crate::os::pagemap::Finder;
+
+impl Slot {
+    /// Slot offsets of the pages that are not as in the slot's image, ascending: of all that
+    /// images hold, which is tables, state, and the memories as they are now, without the stack
+    /// and the link zone.
+    ///
+    /// Where the kernel tells which pages are private, no other is read. What the slot's strategy
+    /// knows is neither used nor changed. No code may run in the slot meanwhile; it may be
+    /// suspended.
+    ///
+    /// # Errors
+    /// [`PagesError::ResetIncomplete`] after a reset that failed; if the kernel does not tell
+    /// what is private though it has before; an error of the image's file. Nothing has changed
+    /// then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base + 4096, [(base, &b"hello"[..])])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let mut slot = Slot::new(config, &image, &[size])?;
+    /// slot.enter();
+    /// // SAFETY: the memory is accessible, and no other code uses it.
+    /// unsafe { slot.memory(0).write(b'j') };
+    /// assert_eq!(slot.changed_pages()?, [base]);
+    /// let changed = slot.snapshot("changed", &[(base + 1, b"a")])?;
+    /// let mut bytes = [0; 5];
+    /// changed.read(base, &mut bytes)?;
+    /// assert_eq!(&bytes, b"jallo");
+    /// assert_eq!(changed.own_pages(), [base]);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn changed_pages(&self) -> Result<Vec<u64>, PagesError> {
+        let mut reader = PageReader::new(self.image())?;
+        let mut changed = Vec::new();
+        for page in self.candidates()? {
+            // SAFETY: candidates are accessible.
+            if !reader.is_equal(page, unsafe { self.page(page) })? {
+                changed.push(page);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// An image of what the slot has now, but for `patches`: bytes at slot offsets that it has
+    /// instead. Of patches that overlap the later one holds. It is a [branch](Image::branch) of
+    /// the slot's image if few pages are otherwise, or else whole: then pages of the slot's image
+    /// that the slot has unchanged are read there. The slot stays as it is.
+    ///
+    /// Code may be suspended in the slot, and must not run meanwhile. `name` is as of
+    /// [`Image::new`]. [`Slot::changed_pages`] has an example.
+    ///
+    /// # Errors
+    /// [`PagesError::OutsideImage`] for a patch outside tables, state and memories; else as of
+    /// [`Slot::changed_pages`] and [`Image::branch`].
+    pub fn snapshot(&self, name: &str, patches: &[(u64, &[u8])]) -> Result<Arc<Image>, PagesError> {
+        let patched = self.patched(patches)?;
+        let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
+        let mut reader = PageReader::new(self.image())?;
+        let mut changed = Vec::new();
+        for page in self.candidates()? {
+            // SAFETY: candidates are accessible.
+            let bytes = unsafe { self.page(page) };
+            if !patched.contains_key(&page) && !reader.is_equal(page, bytes)? {
+                changed.push((page, bytes));
+            }
+        }
+        for (page, bytes) in of_patches {
+            if !reader.is_equal(page, bytes)? {
+                changed.push((page, bytes));
+            }
+        }
+        changed.sort_unstable_by_key(|(page, _)| *page);
+        if changed.is_empty() {
+            return Ok(Arc::clone(self.image()));
+        }
+        Image::of_changed(self.image(), name, self.extents(&changed), &changed)
+    }
+
+    /// Slot offsets of the pages that can be otherwise than in the image, ascending: all of them
+    /// are accessible.
+    fn candidates(&self) -> Result<Vec<u64>, PagesError> {
+        if !self.is_whole() {
+            return Err(PagesError::ResetIncomplete);
+        }
+        let pages = &self.pages;
+        let features = HostFeatures::get()?;
+        // Where discarding does nothing, the page map proves nothing either.
+        let method = features.search_method(pages.copies_image()).filter(|_| features.discard);
+        let Some(method) = method else {
+            return Ok(pages.image_parts().flat_map(pages_in).collect());
+        };
+        let start = self.start().addr() as u64;
+        let (mut finder, mut regions) = (Finder::new(method)?, Vec::new());
+        for part in pages.image_parts() {
+            finder.find(start + part.start..start + part.end, &mut regions)?;
+        }
+        let found = regions.iter().map(|region| region.start - start..region.end - start);
+        let mut candidates: Vec<u64> = found.flat_map(pages_in).collect();
+        // A copy that the kernel has made the page of zeros of does not count as private.
+        candidates.extend(pages.differing_pages());
+        candidates.sort_unstable();
+        candidates.dedup();
+        Ok(candidates)
+    }
+
+    /// The pages that patches are of, as they are to be.
+    fn patched(&self, patches: &[(u64, &[u8])]) -> Result<BTreeMap<u64, Vec<u8>>, PagesError> {
+        if !self.is_whole() {
+            return Err(PagesError::ResetIncomplete);
+        }
+        let mut patched = BTreeMap::new();
+        for &(offset, bytes) in patches.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            let length = bytes.len() as u64;
+            let holds = |part: &Range<u64>| part.contains(&offset) && length <= part.end - offset;
+            let parts = self.pages.image_parts();
+            if !parts.into_iter().any(|part| holds(&part)) {
+                let extent = self.pages.image_parts().next().unwrap_or_default();
+                return Err(PagesError::OutsideImage { offset, length, extent });
+            }
+            for page in pages_in(page::covering(offset..offset + length)) {
+                // SAFETY: parts of images are accessible.
+                let present = || unsafe { self.page(page) }.to_vec();
+                let patched = patched.entry(page).or_insert_with(present);
+                let common = offset.max(page)..(offset + length).min(page + PAGE_SIZE);
+                let from = &bytes[(common.start - offset) as usize..(common.end - offset) as usize];
+                patched[(common.start - page) as usize..][..from.len()].copy_from_slice(from);
+            }
+        }
+        Ok(patched)
+    }
+
+    /// What an image of this slot covers that has these pages and those of the slot's image: in
+    /// each part that images hold, one range.
+    fn extents(&self, changed: &[(u64, &[u8])]) -> Vec<Range<u64>> {
+        let of_part = |part: Range<u64>| {
+            let first = changed.partition_point(|(page, _)| *page < part.start);
+            let behind = changed.partition_point(|(page, _)| *page < part.end);
+            let pages = changed[first..behind].iter().map(|(page, _)| *page..*page + PAGE_SIZE);
+            let before = self.image().extents().iter().filter(|one| part.contains(&one.start));
+            pages
+                .chain(before.cloned())
+                .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))
+        };
+        self.pages.image_parts().filter_map(of_part).collect()
+    }
+
+    /// The bytes of a page.
+    ///
+    /// # Safety
+    /// The page is accessible, and is not written meanwhile.
+    unsafe fn page(&self, page: u64) -> &[u8] {
+        // SAFETY: by this function's contract.
+        unsafe { std::slice::from_raw_parts(self.place(page), PAGE_SIZE as usize) }
+    }
+}
+
+fn pages_in(range: Range<u64>) -> impl Iterator<Item = u64> {
+    range.step_by(PAGE_SIZE as usize)
+}

@@ -1,0 +1,394 @@
+//! Branches of images hold the pages that differ, and no others; slots are as they say under
+//! every strategy. What a slot has otherwise than its image is found, and becomes an image.
+
+mod common;
+#[path = "common/conformance.rs"]
+mod conformance;
+#[path = "common/matrix.rs"]
+mod matrix;
+
+use std::sync::Arc;
+
+use common::*;
+use conformance::*;
+use matrix::*;
+use pagefork_pages::{
+    BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, Image, MemorySize, PagesError, ResetKind, Slot,
+};
+
+#[test]
+fn after_every_mutation_a_slot_of_a_branch_is_as_a_fresh_one() {
+    conformance(&branch_cases(), 2);
+}
+
+/// Branches of images that are overwritten soon.
+fn small_cases() -> impl Iterator<Item = Case> {
+    let small = |case: &Case| !["branch of large", "branch of sparse"].contains(&case.name);
+    branch_cases().into_iter().filter(small)
+}
+
+/// Asserts that an image holds what a model says, however it is read.
+#[track_caller]
+fn assert_reads(case: &Case, image: &Image, fresh: &[Vec<u8>], what: &str) {
+    let initial: Vec<u64> = case.sizes.iter().map(|size| size.initial).collect();
+    let parts = parts(&case.layout, &initial);
+    let mut random = Random(11);
+    for extent in image.extents() {
+        let index = parts.iter().position(|part| part.contains(&extent.start)).unwrap();
+        let wanted = |from: u64, length: usize| {
+            let at = (from - parts[index].start) as usize;
+            &fresh[index][at..at + length]
+        };
+        let length = (extent.end - extent.start) as usize;
+        let mut all = vec![0xee; length];
+        image.read(extent.start, &mut all).unwrap();
+        assert!(all == wanted(extent.start, length), "{what}");
+        for _ in 0..200 {
+            let from = extent.start + random.below(extent.end - extent.start);
+            let length = random.below((extent.end - from).min(3 * PAGE) + 1) as usize;
+            let mut some = vec![0xee; length];
+            image.read(from, &mut some).unwrap();
+            assert!(some == wanted(from, length), "{what}: {length} bytes from {from:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_branch_reads_as_its_parent_but_for_its_pages() {
+    for case in branch_cases() {
+        assert_reads(&case, &case.image, &case.fresh, case.name);
+        let (image, parent) = (&case.image, case.image.parent().unwrap());
+        let end = image.extents().last().unwrap().end;
+        let outside = image.read(end - 1, &mut [0; 2]).unwrap_err();
+        assert!(matches!(outside, PagesError::OutsideImage { .. }), "{outside}");
+        assert!(image.size() <= image.own_pages().len() as u64 * PAGE);
+        // The pages that it says are its own are those, and all of them.
+        let mut page = [0; PAGE as usize];
+        let runs: Vec<(u64, Vec<u8>)> = image
+            .own_pages()
+            .iter()
+            .map(|&own| {
+                image.read(own, &mut page).unwrap();
+                (own, page.to_vec())
+            })
+            .collect();
+        let runs = runs.iter().map(|(own, bytes)| (*own, &bytes[..]));
+        let extents = image.extents().to_vec();
+        let same = Image::branch(parent, "same", extents, runs).unwrap();
+        assert_reads(&case, &same, &case.fresh, case.name);
+        assert_eq!((same.own_pages(), same.size()), (image.own_pages(), image.size()));
+    }
+}
+
+#[test]
+fn pages_that_are_as_in_the_parent_are_left_out_and_zeros_take_no_memory() {
+    let layout = layout();
+    let (root, bytes) = dense_image(&layout, 7, 8 * PAGE);
+    let extents = vec![layout.image_start..layout.base + 20 * PAGE; 1];
+    let at = (layout.base - layout.image_start) as usize;
+    let (zeros, other) = (vec![0; 2 * PAGE as usize], pattern(5, PAGE));
+    let runs = [
+        // All of the memory as it is, and zeros behind it that are none of the root's.
+        (layout.base, &bytes[at..]),
+        (layout.base + 9 * PAGE, &zeros[..]),
+        // What comes later holds.
+        (layout.base + PAGE, &other[..]),
+        (layout.base + PAGE, &zeros[..]),
+        (layout.base + 5 * PAGE, &other[..]),
+    ];
+    let branch = Image::branch(&root, "branch", extents.clone(), runs).unwrap();
+    let own = [1, 2, 5].map(|page| layout.base + page * PAGE);
+    assert_eq!(branch.own_pages(), own);
+    assert_eq!((branch.size(), branch.copied_pages()), (PAGE, 3));
+    // As in the root again.
+    let runs = [(layout.base, &bytes[at..])];
+    let again = Image::branch(&branch, "again", extents, runs).unwrap();
+    assert_eq!(again.own_pages(), own);
+    assert_eq!((again.size(), again.copied_pages(), again.depth()), (0, 0, 2));
+    assert!(Arc::ptr_eq(again.root(), &root) && Arc::ptr_eq(again.parent().unwrap(), &branch));
+    assert!(Arc::ptr_eq(root.root(), &root) && root.parent().is_none());
+}
+
+#[test]
+fn what_a_branch_cannot_be_of_is_refused() {
+    let (root, _) = dense_image(&layout(), 7, 8 * PAGE);
+    let extent = root.extents()[0].clone();
+    let page = vec![1; PAGE as usize];
+    for at in [extent.start - PAGE, extent.end, u64::MAX - PAGE + 1] {
+        let runs = [(at, &page[..])];
+        let error = Image::branch(&root, "outside", vec![extent.clone()], runs).unwrap_err();
+        assert!(matches!(error, PagesError::OutsideImage { .. }), "{error}");
+    }
+    let panics = |extents: Vec<std::ops::Range<u64>>, at, length| {
+        let bytes = vec![1; length];
+        let runs = [(at, &bytes[..])];
+        let make = || Image::branch(&root, "wrong", extents, runs);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(make)).is_err()
+    };
+    assert!(panics(vec![extent.clone()], extent.start + 1, 4096), "no whole page");
+    assert!(panics(vec![extent.clone()], extent.start, 4095), "no whole page");
+    assert!(panics(vec![extent.start..extent.end - PAGE; 1], extent.start, 4096), "less");
+}
+
+#[test]
+fn what_differs_too_much_or_is_too_deep_becomes_whole() {
+    for root in cases().into_iter().filter(|case| ["large", "file"].contains(&case.name)) {
+        let few = BRANCH_PAGES_MAX.min(root.image.size() as usize / PAGE as usize / 2).max(16);
+        let initial = (root.sizes[0].initial / PAGE) as usize;
+        for (count, is_branch) in [(few, true), (few + 1, false)] {
+            assert!(count <= initial, "{}", root.name);
+            // None is as in the root.
+            let page = |at: usize| [&pattern(9, PAGE - 8)[..], &(!at).to_le_bytes()].concat();
+            let bytes: Vec<Vec<u8>> = (0..count).map(page).collect();
+            let base = root.memory(0);
+            let runs = || bytes.iter().zip(0..).map(|(run, at)| (base + at * PAGE, &run[..]));
+            let extents = vec![root.layout.image_start..base + root.sizes[0].initial; 1];
+            let image = Image::branch(&root.image, "n", extents.clone(), runs()).unwrap();
+            assert_eq!(image.parent().is_some(), is_branch, "{} pages", count);
+            let mut fresh = root.fresh.clone();
+            let at = (base - root.layout.stack.start) as usize;
+            for (place, run) in fresh[0][at..].chunks_mut(PAGE as usize).zip(&bytes) {
+                place.copy_from_slice(run);
+            }
+            assert_reads(&root, &image, &fresh, root.name);
+            // The same in two steps.
+            let half = Image::branch(&root.image, "n", extents.clone(), runs().step_by(2)).unwrap();
+            assert!(half.parent().is_some());
+            let both = Image::branch(&half, "n", extents, runs().skip(1).step_by(2)).unwrap();
+            assert_eq!(both.parent().is_some(), is_branch, "{} pages", count);
+            assert_reads(&root, &both, &fresh, root.name);
+        }
+    }
+    let (root, _) = dense_image(&layout(), 7, 8 * PAGE);
+    let extent = root.extents()[0].clone();
+    let mut image = Arc::clone(&root);
+    for depth in 1..=BRANCH_DEPTH_MAX + 1 {
+        let page = pattern(depth as u8, PAGE);
+        let runs = [(extent.start + u64::from(depth % 8) * PAGE, &page[..])];
+        let next = Image::branch(&image, "deep", vec![extent.clone()], runs).unwrap();
+        let is_branch = depth <= BRANCH_DEPTH_MAX;
+        assert_eq!(next.depth(), if is_branch { depth } else { 0 });
+        assert_eq!(next.parent().is_some(), is_branch);
+        let mut bytes = vec![0; PAGE as usize];
+        next.read(runs[0].0, &mut bytes).unwrap();
+        assert_eq!(bytes, page);
+        image = next;
+    }
+}
+
+#[test]
+fn a_thousand_branches_take_no_descriptor_and_no_map_and_what_they_wrote() {
+    in_own_process("a_thousand_branches_take_no_descriptor_and_no_map_and_what_they_wrote", || {
+        const COUNT: u64 = 1000;
+        const WRITTEN: u64 = 20;
+        let limit = libc::rlimit { rlim_cur: 256, rlim_max: 256 };
+        // SAFETY: a system call with numbers.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+        let (root, _) = dense_image(&layout(), 7, 4 * MIB);
+        let case = Case::new("root", layout(), root, (128 * WASM_PAGE, 256 * WASM_PAGE));
+        let strategies = strategies(ResetKind::Auto);
+        let mut slot = case.spawn(&strategies);
+        slot.snapshot("nothing yet", &[]).unwrap();
+        let page = |number: u64, at: u64| case.memory(0) + (number * 7 + at * 31) % 2000 * PAGE;
+        let write_all = |slot: &mut Slot, number: u64| {
+            slot.enter();
+            (0..WRITTEN).for_each(|at| write(slot, page(number, at), &number.to_le_bytes()));
+        };
+        write_all(&mut slot, 0);
+        slot.reset().unwrap();
+        let (before, memory) = (held(), resident_memory());
+        let mut images = Vec::new();
+        for number in 0..COUNT {
+            write_all(&mut slot, number);
+            images.push(slot.snapshot("branch", &[]).unwrap());
+            slot.reset().unwrap();
+        }
+        let after = held();
+        assert_eq!(after.descriptors, before.descriptors);
+        assert!(after.maps <= before.maps + 8, "{before:?} {after:?}");
+        let written = COUNT * WRITTEN * PAGE;
+        let taken = resident_memory() - memory;
+        assert!(taken < written * 11 / 10 + MIB, "{taken} bytes for {written}");
+        // Branches of them, which share what they do not change.
+        let mut deeper = Vec::new();
+        for (number, image) in (0..).zip(&images) {
+            slot.reset_to(image, &case.sizes, OWNER).unwrap();
+            slot.enter();
+            write(&slot, page(number, 3) + 100, b"deeper");
+            deeper.push(slot.snapshot("deeper", &[]).unwrap());
+        }
+        let taken = resident_memory() - memory;
+        let written = written + COUNT * PAGE;
+        assert!(taken < written * 11 / 10 + MIB, "{taken} bytes for {written}");
+        drop(images);
+        // All at once in slots.
+        let spawn = |image| Slot::with_strategies(&case.layout, image, &case.sizes, &strategies);
+        let slots: Vec<Slot> = deeper.iter().map(|image| spawn(image).unwrap()).collect();
+        for (number, slot) in (0..COUNT).zip(&slots) {
+            for at in 0..WRITTEN {
+                assert_eq!(
+                    read(slot, page(number, at)..page(number, at) + 8),
+                    number.to_le_bytes()
+                );
+            }
+            assert_eq!(bytes(slot, page(number, 3) + 100..page(number, 3) + 106), b"deeper");
+            assert_eq!(slot.differs_from_image().unwrap(), None);
+        }
+        assert_eq!(held().descriptors, before.descriptors);
+    });
+}
+
+/// Bytes of this process that are in memory.
+fn resident_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * PAGE
+}
+
+/// What the page map says of each page of a slot's image.
+fn page_map(case: &Case, slot: &Slot) -> Vec<u64> {
+    use std::os::unix::fs::FileExt;
+    let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let mut all = Vec::new();
+    for part in case.image_parts(slot) {
+        let mut entries = vec![0; ((part.end - part.start) / PAGE * 8) as usize];
+        let first = (slot.start().addr() as u64 + part.start) / PAGE;
+        map.read_exact_at(&mut entries, first * 8).unwrap();
+        let (entries, _) = entries.as_chunks();
+        all.extend(entries.iter().map(|entry| u64::from_le_bytes(*entry)));
+    }
+    all
+}
+
+#[test]
+fn pages_that_were_not_touched_are_not_read() {
+    for case in cases().into_iter().chain(branch_cases()) {
+        let strategies = strategies(ResetKind::Scan);
+        let mut slot = case.spawn(&strategies);
+        slot.enter();
+        write(&slot, case.memory(0) + 4 * PAGE, b"one");
+        let before = page_map(&case, &slot);
+        assert_eq!(slot.changed_pages().unwrap(), [case.memory(0) + 4 * PAGE], "{}", case.name);
+        slot.snapshot("snapshot", &[]).unwrap();
+        assert!(page_map(&case, &slot) == before, "{}", case.name);
+    }
+}
+
+#[test]
+fn patches_hold_instead_of_what_the_slot_has() {
+    for case in branch_cases() {
+        let strategies = strategies(ResetKind::Auto);
+        let mut slot = case.spawn(&strategies);
+        let at = case.memory(0) + 3 * PAGE;
+        slot.enter();
+        write(&slot, at, b"changed");
+        write(&slot, at + PAGE, b"more");
+        let before = slot.changed_pages().unwrap();
+        let (mut first, mut second) =
+            (read(&slot, at..at + PAGE), read(&slot, at + PAGE..at + 2 * PAGE));
+        let patches: [(u64, &[u8]); 4] =
+            [(at + PAGE - 1, b"abc"), (at + 2, b"xy"), (at + 3, b"z"), (at, b"")];
+        let image = slot.snapshot("patched", &patches).unwrap();
+        first[PAGE as usize - 1] = b'a';
+        first[2..4].copy_from_slice(b"xz");
+        second[..2].copy_from_slice(b"bc");
+        let mut found = vec![0; 2 * PAGE as usize];
+        image.read(at, &mut found).unwrap();
+        assert!(found == [first, second].concat(), "{}", case.name);
+        assert_eq!(slot.changed_pages().unwrap(), before, "the slot stays as it is");
+
+        // A page that patches make as in the image is none of the snapshot's, and one that only
+        // patches change is.
+        let mut fresh = vec![0; 2 * PAGE as usize];
+        let initial = case.fresh[0].len() as u64 + case.layout.stack.start;
+        assert!(at + 7 * PAGE <= initial);
+        let from = (at - case.layout.stack.start) as usize;
+        fresh.copy_from_slice(&case.fresh[0][from..from + 2 * PAGE as usize]);
+        let other = [(at, &fresh[..]), (at + 6 * PAGE + 9, b"only")];
+        let image = slot.snapshot("patched", &other).unwrap();
+        assert_eq!(image.own_pages(), [at + 6 * PAGE], "{}", case.name);
+        let image = slot.snapshot("patched", &[(at, &fresh[..])]).unwrap();
+        assert!(Arc::ptr_eq(&image, slot.image()), "{}: as before", case.name);
+
+        let end = case.memory(0) + slot.memory_size(0);
+        for (place, bytes) in [
+            (end - 1, &b"ab"[..]),
+            (end, b"a"),
+            (case.layout.tables.start - 1, b"a"),
+            (case.layout.stack.start, b"a"),
+            (u64::MAX, b"a"),
+        ] {
+            let error = slot.snapshot("outside", &[(place, bytes)]).unwrap_err();
+            assert!(matches!(error, PagesError::OutsideImage { .. }), "{place:#x}: {error}");
+        }
+    }
+}
+
+/// What a memory had grown by, and what an earlier run left there.
+#[test]
+fn pages_of_grown_memory_are_changes_if_they_hold_something() {
+    for case in small_cases() {
+        for strategies in all_strategies() {
+            let mut slot = case.spawn(&strategies);
+            let what = format!("{} {:?}", case.name, strategies.config());
+            for round in 0..3 {
+                slot.enter();
+                let MemorySize { initial, maximum } = case.sizes[0];
+                slot.grow_memory(0, maximum).unwrap();
+                let end = case.memory(0) + maximum;
+                if round == 1 {
+                    assert_eq!(slot.changed_pages().unwrap(), [], "{what}");
+                    assert!(Arc::ptr_eq(&slot.snapshot("same", &[]).unwrap(), &case.image));
+                }
+                write(&slot, case.memory(0) + initial, &[0; 100]);
+                write(&slot, end - 1, &[1]);
+                assert_eq!(slot.changed_pages().unwrap(), [end - PAGE], "{what}");
+                let image = slot.snapshot("grown", &[]).unwrap();
+                case.assert_snapshot(&slot, &image, &what);
+                // Where it was taken from goes on, and another one goes on from there.
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                let mut sizes = case.sizes.clone();
+                sizes[0].initial = maximum;
+                let layout = case.layout.clone();
+                let mut other =
+                    Slot::with_strategies(&layout, &image, &sizes, &strategies).unwrap();
+                for _ in 0..3 {
+                    assert_eq!(bytes(&other, end - 1..end), [1]);
+                    assert_eq!(other.differs_from_image().unwrap(), None);
+                    other.enter();
+                    overwrite(&layout, &other, 0x77);
+                    other.reset_for(OWNER).unwrap();
+                }
+                let fits = slot.reset_to(&image, &case.sizes, OWNER);
+                assert!(matches!(fits, Err(PagesError::ImageMisfit { .. })), "{what}: {fits:?}");
+            }
+        }
+    }
+}
+
+/// Memory that a pool gives back while a slot is parked.
+#[test]
+fn a_slot_of_a_branch_that_is_discarded_is_as_before() {
+    for case in small_cases() {
+        for strategies in all_strategies() {
+            let mut slot = case.spawn(&strategies);
+            let what = format!("{} {:?}", case.name, strategies.config());
+            let copies = case.image.copied_pages() as u64 * PAGE;
+            assert!(slot.resident() >= copies, "{what}");
+            for _ in 0..3 {
+                slot.enter();
+                overwrite(&case.layout, &slot, 0x5f);
+                slot.reset_for(OWNER).unwrap();
+                slot.discard().unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+                if slot.strategy().used != ResetKind::Copy {
+                    assert_eq!(slot.resident(), copies, "{what}");
+                }
+                slot.enter();
+                stores(&case, &mut slot, &mut Random(3));
+                slot.reset_for(OWNER).unwrap();
+                case.assert_fresh(&slot, &strategies, &what);
+            }
+        }
+    }
+}
