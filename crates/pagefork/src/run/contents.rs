@@ -1,11 +1,9 @@
 //! What an instance holds: the references in its globals and tables, and all of it as an
 //! image.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use pagefork_layout::module::{HeapType, RefType, ValType};
-use pagefork_layout::page::{PAGE_SIZE, round_up};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_pages::Image;
 
@@ -44,55 +42,21 @@ impl StoreGroup {
     }
 }
 
-/// Everything of an instance that is in an image, as runs of pages that are not zero; with what is
-/// in its save area, if it is suspended.
+/// An image of what an instance is now; with what is in its save area, if it is suspended.
+///
+/// # Errors
+/// If the system refuses something.
 pub(crate) fn make_image(
     store: &StoreGroup,
     ordinal: u32,
     is_suspended: bool,
 ) -> Result<Arc<Image>> {
     let instance = store.instance(ordinal);
-    let (module, slot) = (&instance.module, &instance.slot);
-    let layout = module.layout();
-    let memories = layout.memories.iter().enumerate().map(|(index, memory)| {
-        let start = layout.base + memory.offset;
-        start..start + slot.memory_size(index)
-    });
-    let bytes = |range: Range<u64>| {
-        let start = slot.start().wrapping_add(range.start as usize);
-        // SAFETY: the range is accessible, and not written while the store is
-        // borrowed.
-        unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
-    };
-    let mut state = bytes(layout.state.clone()).to_vec();
-    if !is_suspended {
-        // What a call has left behind is no part of what the instance is.
-        let place = layout.base as i64 + i64::from(layout.state_parts.save_area);
-        let at = place as usize - layout.state.start as usize;
-        state[at..at + layout.state_parts.save_size as usize].fill(0);
-    }
-
-    let mut runs: Vec<(u64, &[u8])> = Vec::new();
-    for part in std::iter::once(layout.tables.start..layout.state.start).chain(memories) {
-        let start = part.start;
-        for (page, at) in bytes(part).chunks(PAGE_SIZE as usize).zip(0..) {
-            if page.iter().any(|byte| *byte != 0) {
-                runs.push((start + at * PAGE_SIZE, page));
-            }
-        }
-    }
-    runs.push((layout.state.start, &state));
-    runs.sort_unstable_by_key(|(at, _)| *at);
-    let further = layout.memories.iter().skip(1).map(|memory| layout.base + memory.offset);
-    let mut extents: Vec<Range<u64>> =
-        std::iter::once(layout.image_start..layout.base).chain(further.map(|at| at..at)).collect();
-    for (at, run) in &runs {
-        let extent = extents.iter_mut().rev().find(|extent| extent.start <= *at);
-        match extent {
-            Some(extent) => extent.end = extent.end.max(round_up(at + run.len() as u64)),
-            None => extents[0].start = extents[0].start.min(*at),
-        }
-    }
-    let name = module.name().unwrap_or("snapshot");
-    Ok(Image::with_extents(name, extents, runs)?)
+    let layout = instance.module.layout();
+    let name = instance.module.name().unwrap_or("snapshot");
+    // What a call has left behind is no part of what the instance is.
+    let nothing = vec![0; layout.state_parts.save_size as usize];
+    let save_area = (layout.base as i64 + i64::from(layout.state_parts.save_area)) as u64;
+    let patches: &[(u64, &[u8])] = if is_suspended { &[] } else { &[(save_area, &nothing)] };
+    Ok(instance.slot.snapshot(name, patches)?)
 }
