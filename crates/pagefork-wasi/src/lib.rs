@@ -69,3 +69,4 @@ pub use state::stdio::{
     InputPipe, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,
 };
 pub use state::strings::Environment;
+pub use state::tree::{SessionError, SessionLimits};

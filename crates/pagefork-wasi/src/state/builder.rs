@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cap_std::ambient_authority;
@@ -13,10 +13,12 @@ use cap_std::fs::Dir;
 use crate::state::build_error::BuildError;
 use crate::state::ctx::WasiCtx;
 use crate::state::grants::{Grants, Permissions, Preopen, SharedGrants};
+use crate::state::session::{SessionDir, SessionFiles};
 use crate::state::socket::Socket;
 use crate::state::sources::{HostMonotonicClock, HostWallClock, OwnSources};
 use crate::state::stdio::{OutputKind, StdinKind};
 use crate::state::strings::{Environment, Strings};
+use crate::state::tree::SessionLimits;
 
 /// Count of descriptors that a guest can have if the embedder does not set another.
 const DESCRIPTORS_MAX: u32 = 1024;
@@ -44,6 +46,8 @@ pub struct WasiCtxBuilder {
     pub(super) preopens: Vec<Preopen>,
     pub(super) sockets: Vec<Socket>,
     descriptors_max: Option<u32>,
+    pub(super) session_limits: SessionLimits,
+    pub(super) session_files: Option<SessionFiles>,
     pub(super) sources: OwnSources,
     pub(super) stdin: StdinKind,
     pub(super) stdout: OutputKind,
@@ -330,11 +334,72 @@ impl WasiCtxBuilder {
         match Dir::open_ambient_dir(&host_path, ambient_authority()) {
             Ok(dir) => {
                 let dir = Arc::new(dir);
-                self.preopens.push(Preopen { host_path, guest_path, permissions, dir });
+                let session = None;
+                self.preopens.push(Preopen { host_path, guest_path, permissions, dir, session });
                 Ok(self)
             }
             Err(source) => Err(BuildError::Preopen { host_path, guest_path, source }),
         }
+    }
+
+    /// Gives the guest a directory of the host, to read and write, that belongs to its session:
+    /// it is copied when the state is saved, by [`WasiCtx::save_with_files`], and each guest that
+    /// is restored has a copy of its own; see [`WasiCtxBuilder::session_files`]. Other
+    /// directories are shared with the host and with all other guests that have them.
+    ///
+    /// The directory itself is the embedder's and stays. States that are built from this builder
+    /// share it.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtxBuilder::preopened_dir`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let host = std::env::temp_dir().join(format!("pagefork-own-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// let mut builder = pagefork_wasi::WasiCtx::builder();
+    /// let ctx = builder.session_dir(&host, "/work")?.build()?;
+    /// assert_eq!(ctx.preopens().next().unwrap().1, "/work");
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn session_dir(
+        &mut self,
+        host_path: impl AsRef<Path>,
+        guest_path: impl Into<String>,
+    ) -> Result<&mut Self, BuildError> {
+        self.preopened_dir(host_path, guest_path, Permissions::ReadWrite)?;
+        if let Some(preopen) = self.preopens.last_mut() {
+            preopen.session = Some(Arc::new(SessionDir::Given));
+        }
+        Ok(self)
+    }
+
+    /// Limits what the directories of a session may hold to be copied, when a state is saved and
+    /// when it is restored.
+    pub fn session_limits(&mut self, limits: SessionLimits) -> &mut Self {
+        self.session_limits = limits;
+        self
+    }
+
+    /// Says where the directories of a session come from when a state is restored that was saved
+    /// by [`WasiCtx::save_with_files`]: from copies in `saved`, the directory that it was saved
+    /// with. Each guest that is restored has copies of its own in new directories in `place`,
+    /// which only this user can read. They are removed when its [`WasiCtx`] is dropped.
+    ///
+    /// Nothing in `saved` is changed, so that any number of guests are restored from it. Where
+    /// the file system can, copies share blocks with it until they are written.
+    ///
+    /// A process that is killed leaves the directories in `place` behind.
+    pub fn session_files(
+        &mut self,
+        saved: impl Into<PathBuf>,
+        place: impl Into<PathBuf>,
+    ) -> &mut Self {
+        self.session_files = Some(SessionFiles { saved: saved.into(), place: place.into() });
+        self
     }
 
     /// Gives the guest a socket: a [`TcpListener`](std::net::TcpListener) or
@@ -422,7 +487,9 @@ impl WasiCtxBuilder {
         let (preopens, sockets) = (self.preopens.clone(), self.sockets.clone());
         let descriptors_max = self.descriptor_limit();
         let sources = self.sources.clone();
-        let shared = SharedGrants { args, preopens, sockets, descriptors_max, sources };
+        let session_limits = self.session_limits;
+        let shared =
+            SharedGrants { args, preopens, sockets, descriptors_max, session_limits, sources };
         let shared = Arc::new(shared);
         Ok(WasiTemplate { shared, variables })
     }

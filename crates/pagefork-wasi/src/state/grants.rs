@@ -7,10 +7,12 @@ use cap_std::fs::Dir;
 use serde::{Deserialize, Serialize};
 
 use crate::base::errno::{Errno, Result};
+use crate::state::session::SessionDir;
 use crate::state::socket::Socket;
 use crate::state::sources::OwnSources;
 use crate::state::stdio::{OutputKind, OutputStream, StdinKind};
 use crate::state::strings::{Environment, Strings};
+use crate::state::tree::SessionLimits;
 
 /// What a guest may do below a preopened directory.
 ///
@@ -39,6 +41,15 @@ pub(crate) struct Preopen {
     pub(crate) guest_path: String,
     pub(crate) permissions: Permissions,
     pub(crate) dir: Arc<Dir>,
+    /// Set if it belongs to the guest's session.
+    pub(crate) session: Option<Arc<SessionDir>>,
+}
+
+impl Preopen {
+    /// Whether it is a copy of what the guest had when it was saved, with other file numbers.
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self.session.as_deref(), Some(SessionDir::Copied(_)))
+    }
 }
 
 /// The grants that all states of one template share.
@@ -48,6 +59,7 @@ pub(crate) struct SharedGrants {
     pub(crate) preopens: Vec<Preopen>,
     pub(crate) sockets: Vec<Socket>,
     pub(crate) descriptors_max: u32,
+    pub(crate) session_limits: SessionLimits,
     pub(crate) sources: OwnSources,
 }
 

@@ -72,8 +72,8 @@ impl FileIdentity {
     /// Size and time of a directory change whenever a name in it does, so its number alone
     /// counts. So it is for devices, whose contents are not in the file system.
     pub(crate) fn change(&self, found: &FileIdentity) -> Option<FileChange> {
-        if self.filetype != found.filetype {
-            return Some(FileChange::Type { saved: self.filetype, found: found.filetype });
+        if let Some(change) = self.type_change(found) {
+            return Some(change);
         }
         if !self.is_same_file(found) || self.special_device != found.special_device {
             return Some(FileChange::Replaced);
@@ -85,7 +85,20 @@ impl FileIdentity {
         self.size_change(found).or(modified.then_some(FileChange::Modified))
     }
 
-    pub(crate) fn size_change(&self, found: &FileIdentity) -> Option<FileChange> {
+    /// How the file that is found in a copy of the directory differs from this one.
+    pub(crate) fn change_in_copy(&self, found: &FileIdentity) -> Option<FileChange> {
+        self.type_change(found).or_else(|| match self.filetype {
+            FileType::RegularFile => self.size_change(found),
+            _ => None,
+        })
+    }
+
+    fn type_change(&self, found: &FileIdentity) -> Option<FileChange> {
+        let (saved, found) = (self.filetype, found.filetype);
+        (saved != found).then_some(FileChange::Type { saved, found })
+    }
+
+    fn size_change(&self, found: &FileIdentity) -> Option<FileChange> {
         let (saved, found) = (self.size, found.size);
         (saved != found).then_some(FileChange::Size { saved, found })
     }

@@ -10,6 +10,8 @@ pub(crate) mod listing;
 pub(crate) mod sources;
 pub(crate) mod grants;
 pub(crate) mod identity;
+pub(crate) mod tree;
+pub(crate) mod session;
 pub(crate) mod descriptor;
 pub(crate) mod table;
 pub(crate) mod ctx;

@@ -18,10 +18,12 @@ use crate::state::identity::{FileChange, FileIdentity};
 use crate::state::listing::Listing;
 use crate::state::path::{OpenMode, open_beneath};
 use crate::state::saved::{SavedDescriptor, SavedPreopen, WasiState};
+use crate::state::session::restore_directory;
 use crate::state::socket::Socket;
 use crate::state::stdio::OutputStream;
 use crate::state::strings::{Environment, Strings};
 use crate::state::table::{DescriptorTable, STREAMS};
+use crate::state::tree::{CopyBudget, SessionError};
 
 /// A [`WasiCtx`] made of a saved state. [`WasiCtxBuilder::restore`] has an example.
 #[derive(Debug)]
@@ -170,11 +172,32 @@ pub enum RestoreError {
         /// Its name in the guest.
         guest_path: String,
     },
-    /// The builder has a directory that the guest had not, and would never look for.
-    #[error("the guest was saved without a directory `{guest_path}`; do not preopen it")]
+    /// The builder has a directory that the guest had not, and would never look for, or that
+    /// belonged to its session.
+    #[error(
+        "the guest was saved without a directory `{guest_path}`, or with one of its own session; \
+         do not preopen it"
+    )]
     UnknownPreopen {
         /// Its name in the guest.
         guest_path: String,
+    },
+    /// The guest had a directory of its session, of which there is no copy.
+    #[error(
+        "the directory `{guest_path}` belongs to the guest's session; say by `session_files` where \
+         its copy is"
+    )]
+    NoSessionFiles {
+        /// Its name in the guest.
+        guest_path: String,
+    },
+    /// A directory of the guest's session cannot be copied.
+    #[error("cannot restore the directory `{guest_path}` of the guest's session: {error}")]
+    Session {
+        /// Its name in the guest.
+        guest_path: String,
+        /// Why not.
+        error: SessionError,
     },
     /// The guest had a listening socket that the builder has not.
     #[error(
@@ -235,6 +258,8 @@ impl WasiCtxBuilder {
     /// Arguments and environment are the saved state's, and those of the builder are not used.
     /// What the guest may do in a directory is what both states allow.
     ///
+    /// Directories of the guest's session are copied: see [`WasiCtxBuilder::session_files`].
+    ///
     /// Each file that the guest had open is opened again by its path beneath the preopened
     /// directory, and must be what it was: the same file, of the same size, not changed since.
     /// Of directories and devices only the first is asked.
@@ -294,6 +319,7 @@ impl WasiCtxBuilder {
             preopens,
             sockets: self.sockets.clone(),
             descriptors_max: self.descriptor_limit(),
+            session_limits: self.session_limits,
             sources: self.sources.clone(),
         };
         let grants = Grants {
@@ -317,7 +343,11 @@ impl WasiCtxBuilder {
     /// index.
     fn match_preopens(&self, saved: &[SavedPreopen]) -> Result<Vec<Preopen>, RestoreError> {
         let mut given: Vec<Option<&Preopen>> = self.preopens.iter().map(Some).collect();
-        let mut find = |saved: &SavedPreopen| {
+        let mut budget = CopyBudget::new(self.session_limits);
+        let mut find = |(number, saved): (usize, &SavedPreopen)| {
+            if saved.is_session {
+                return self.restore_session_dir(number, &saved.guest_path, &mut budget);
+            }
             let is_it = |given: &&mut Option<_>| {
                 given.is_some_and(|g: &Preopen| g.guest_path == saved.guest_path)
             };
@@ -330,12 +360,34 @@ impl WasiCtxBuilder {
                 if saved.permissions == read_only { read_only } else { found.permissions };
             Ok(Preopen { permissions, ..found.clone() })
         };
-        let preopens = saved.iter().map(&mut find).collect::<Result<_, _>>()?;
+        let preopens = saved.iter().enumerate().map(&mut find).collect::<Result<_, _>>()?;
         match given.into_iter().flatten().next() {
             Some(Preopen { guest_path, .. }) => {
                 Err(RestoreError::UnknownPreopen { guest_path: guest_path.clone() })
             }
             None => Ok(preopens),
+        }
+    }
+
+    fn restore_session_dir(
+        &self,
+        number: usize,
+        guest_path: &str,
+        budget: &mut CopyBudget,
+    ) -> Result<Preopen, RestoreError> {
+        let guest_path = guest_path.to_owned();
+        let Some(files) = &self.session_files else {
+            return Err(RestoreError::NoSessionFiles { guest_path });
+        };
+        match restore_directory(files, number, budget) {
+            Ok((host_path, dir, session)) => Ok(Preopen {
+                host_path,
+                guest_path,
+                permissions: Permissions::ReadWrite,
+                dir: Arc::new(dir),
+                session: Some(Arc::new(session)),
+            }),
+            Err(error) => Err(RestoreError::Session { guest_path, error }),
         }
     }
 }
@@ -495,6 +547,8 @@ impl Restoring<'_, '_> {
         };
         // Looked at before it is opened, which has an effect on some devices.
         let (named, change) = match find(&preopen.dir, path, *mode) {
+            // A copy has the contents, but another number and time.
+            Ok(named) if preopen.is_copy() => (Some(named), file.change_in_copy(&named)),
             Ok(named) => (Some(named), file.change(&named)),
             Err(error) => (None, Some(FileChange::Unreachable(error))),
         };

@@ -1,6 +1,6 @@
 //! Saving a state as plain data.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags as HostFlags;
 
@@ -8,10 +8,12 @@ use crate::base::abi::FileType;
 use crate::base::errno::{Errno, Result};
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Descriptor, DescriptorOrigin, Handle};
-use crate::state::grants::{Grants, Preopen};
+use crate::state::grants::{Grants, Preopen, SharedGrants};
 use crate::state::identity::FileIdentity;
 use crate::state::path::{OpenMode, open_beneath};
 use crate::state::saved::{SavedDescriptor, SavedPreopen, WasiState};
+use crate::state::session::save_directories;
+use crate::state::tree::SessionError;
 
 /// A state that cannot be saved, because of a descriptor whose file cannot be opened again.
 /// [`WasiCtx::check_saveable`] has an example.
@@ -62,12 +64,25 @@ pub enum SaveError {
         /// Why it cannot be opened by this path, if that does not lead to another file.
         error: Option<Errno>,
     },
+    /// A directory of the session needs a place for its copy.
+    #[error(
+        "the directory `{guest_path}` belongs to the guest's session, so its files are saved too; \
+         use `save_with_files`"
+    )]
+    NoPlaceForFiles {
+        /// Its name in the guest.
+        guest_path: String,
+    },
+    /// A directory of the session cannot be copied.
+    #[error(transparent)]
+    Session(#[from] SessionError),
 }
 
 impl WasiCtx {
     /// Saves the state as plain data. The state itself stays as it is.
     ///
-    /// Files are saved by name and number, not by contents: restored, the guest must find them
+    /// Files are saved by name and number, not by contents, but for those of the session: see
+    /// [`WasiCtx::save_with_files`]. Restored, the guest must find them
     /// as they were; see [`WasiCtxBuilder::restore`](crate::WasiCtxBuilder::restore). The data of
     /// standard streams is not saved, nor what the guest was given to set in place of the host's
     /// clocks and random numbers, nor [`WasiCtx::set_interrupt_check`].
@@ -76,6 +91,7 @@ impl WasiCtx {
     ///
     /// [`SaveError`] names the first descriptor that could not be opened again: a connection, a
     /// pipe, or a file that was removed or renamed since it was opened.
+    /// [`SaveError::NoPlaceForFiles`] if the guest has a directory of its session.
     ///
     /// # Examples
     ///
@@ -92,11 +108,73 @@ impl WasiCtx {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn save(&self) -> Result<WasiState, SaveError> {
+        let own = self.grants.shared.preopens.iter().find(|preopen| preopen.session.is_some());
+        if let Some(Preopen { guest_path, .. }) = own {
+            return Err(SaveError::NoPlaceForFiles { guest_path: guest_path.clone() });
+        }
+        self.save_state()
+    }
+
+    /// Saves the state as [`WasiCtx::save`] does, and copies the directories of the guest's
+    /// session into the new directory `copies`, which belongs to the saved state from then on.
+    /// The embedder removes it when the state is no more needed.
+    ///
+    /// Copied are directories, regular files and symbolic links, with times and permissions;
+    /// links of one file under several names stay such. No link is followed. No other process
+    /// should change the directories meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`WasiCtx::save`], and [`SaveError::Session`] if the directories hold more than
+    /// [`WasiCtxBuilder::session_limits`](crate::WasiCtxBuilder::session_limits) allows, or
+    /// something that cannot be copied, or the host refuses. Then nothing of `copies` stays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{SaveError, SessionError, SessionLimits, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-session-{}", std::process::id()));
+    /// # std::fs::create_dir_all(host.join("work"))?;
+    /// # std::fs::create_dir_all(host.join("forks"))?;
+    /// std::fs::write(host.join("work/notes"), "before")?;
+    /// let mut builder = WasiCtx::builder();
+    /// let ctx = builder.session_dir(host.join("work"), "/work")?.build()?;
+    /// let state = ctx.save_with_files(host.join("saved"))?;
+    /// std::fs::write(host.join("work/notes"), "after")?;
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// builder.session_files(host.join("saved"), host.join("forks"));
+    /// let fork = builder.restore(&state)?.ctx;
+    /// let (work, _, _) = fork.preopens().next().unwrap();
+    /// assert_eq!(std::fs::read(work.join("notes"))?, b"before");
+    /// drop(fork);
+    /// assert_eq!(std::fs::read_dir(host.join("forks"))?.count(), 0);
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// builder.session_limits(SessionLimits { bytes: 3, files: 10 });
+    /// let ctx = builder.session_dir(host.join("work"), "/work")?.build()?;
+    /// let error = ctx.save_with_files(host.join("more")).unwrap_err();
+    /// assert!(matches!(error, SaveError::Session(SessionError::Bytes { limit: 3, .. })));
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn save_with_files(&self, copies: impl AsRef<Path>) -> Result<WasiState, SaveError> {
+        let state = self.save_state()?;
+        let SharedGrants { preopens, session_limits, .. } = &*self.grants.shared;
+        let own = preopens.iter().enumerate().filter(|(_, preopen)| preopen.session.is_some());
+        let own = own.map(|(index, preopen)| (index, &*preopen.dir));
+        save_directories(own, copies.as_ref(), *session_limits)?;
+        Ok(state)
+    }
+
+    fn save_state(&self) -> Result<WasiState, SaveError> {
         let descriptors = self.save_descriptors()?;
         let Grants { shared, variables, .. } = &self.grants;
         let preopens = shared.preopens.iter().map(|preopen| SavedPreopen {
             guest_path: preopen.guest_path.clone(),
             permissions: preopen.permissions,
+            is_session: preopen.session.is_some(),
         });
         Ok(WasiState {
             args: shared.args.iter().map(<[u8]>::to_vec).collect(),

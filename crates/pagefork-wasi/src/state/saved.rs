@@ -13,12 +13,14 @@ use crate::state::identity::FileIdentity;
 /// rights, flags and offset, listings of directories that it has begun to read, how far its
 /// monotonic clock is, and its exit code. It has no contents of files, no data of standard
 /// streams, and neither the time of day nor random numbers, which are the host's.
+/// [`WasiCtx::save_with_files`] copies files that belong to the session.
 ///
 /// It is trusted with nothing: whatever it says, a guest restored from it reaches only what the
 /// builder grants.
 ///
 /// [`WasiCtx`]: crate::WasiCtx
 /// [`WasiCtx::save`]: crate::WasiCtx::save
+/// [`WasiCtx::save_with_files`]: crate::WasiCtx::save_with_files
 /// [`WasiCtxBuilder::restore`]: crate::WasiCtxBuilder::restore
 ///
 /// # Examples
@@ -52,6 +54,8 @@ pub struct WasiState {
 pub(crate) struct SavedPreopen {
     pub(crate) guest_path: String,
     pub(crate) permissions: Permissions,
+    /// Whether it belongs to the guest's session, and was copied.
+    pub(crate) is_session: bool,
 }
 
 /// An open descriptor.
@@ -79,9 +83,9 @@ impl WasiState {
         self.descriptors.iter().map(|saved| (saved.fd, &saved.description))
     }
 
-    /// The names under which the guest knows the directories that it was given, and what it may
-    /// do there. [`WasiCtxBuilder::restore`](crate::WasiCtxBuilder::restore) needs a directory
-    /// for each.
+    /// The names under which the guest knows the directories that it shares with the host, and
+    /// what it may do there. [`WasiCtxBuilder::restore`](crate::WasiCtxBuilder::restore) needs a
+    /// directory for each.
     ///
     /// # Examples
     ///
@@ -95,7 +99,16 @@ impl WasiState {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn preopens(&self) -> impl Iterator<Item = (&str, Permissions)> {
-        self.preopens.iter().map(|preopen| (preopen.guest_path.as_str(), preopen.permissions))
+        let shared = self.preopens.iter().filter(|preopen| !preopen.is_session);
+        shared.map(|preopen| (preopen.guest_path.as_str(), preopen.permissions))
+    }
+
+    /// The names under which the guest knows the directories that belong to its session;
+    /// [`WasiCtxBuilder::session_files`](crate::WasiCtxBuilder::session_files) says where they
+    /// come from.
+    pub fn session_dirs(&self) -> impl Iterator<Item = &str> {
+        let own = self.preopens.iter().filter(|preopen| preopen.is_session);
+        own.map(|preopen| preopen.guest_path.as_str())
     }
 
     /// The code with which the guest had exited, if it had; see

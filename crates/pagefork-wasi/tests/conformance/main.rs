@@ -21,6 +21,7 @@ mod races;
 mod sandbox;
 mod saved;
 mod saved_hostile;
+mod session;
 mod sockets;
 mod stat;
 mod state;

@@ -17,7 +17,7 @@ use crate::saved::{builder, saved};
 struct Parts {
     args: Vec<Vec<u8>>,
     variables: Vec<Vec<u8>>,
-    preopens: Vec<(String, Permissions)>,
+    preopens: Vec<(String, Permissions, bool)>,
     descriptors: Vec<Entry>,
     monotonic_ns: u64,
     exit_code: Option<i32>,
