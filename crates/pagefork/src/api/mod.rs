@@ -16,6 +16,7 @@ pub(crate) mod snapshot;
 pub(crate) mod func;
 pub(crate) mod host_func;
 pub(crate) mod typed;
+pub(crate) mod raw;
 pub(crate) mod future;
 pub(crate) mod memory;
 pub(crate) mod table;

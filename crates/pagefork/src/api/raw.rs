@@ -1,0 +1,389 @@
+//! Values without their types, and calls that check nothing: what bindings for other languages
+//! are built on.
+
+use std::slice;
+use std::sync::Arc;
+
+use pagefork_layout::module::{FuncType, ValType};
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
+
+use crate::api::func::Caller;
+use crate::api::linker::Linker;
+use crate::api::store::{AsContext, AsContextMut};
+use crate::base::cell::Cell;
+use crate::base::error::{Result, UsageError};
+use crate::base::trace::span;
+use crate::code::engine::Engine;
+use crate::run::enter::{self, CallOutcome};
+use crate::store::group::StoreGroup;
+use crate::store::handle::{Func, cells};
+use crate::store::host_func::HostFunc;
+use crate::store::value::Val;
+
+/// A WebAssembly value without its type: 16 bytes, aligned to 8. Whoever has one must know what it
+/// is.
+///
+/// A value of 4 bytes lies in the first 4, and one of 8 in the first 8; the bytes behind are not
+/// looked at, and are zero in what comes from here. Floats are their bits, and a vector takes all
+/// 16, little endian. A reference is a number of 8 bytes, 0 for null, which means something in its
+/// store alone, and until that is reset; [`Val::to_raw`] and [`Func::to_raw`] make it, and nothing
+/// else may.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::ValRaw;
+///
+/// assert_eq!(ValRaw::i32(-1).get_i32(), -1);
+/// assert_eq!(ValRaw::i32(-1).get_u64(), 0xffff_ffff);
+/// assert_eq!(f32::from_bits(ValRaw::f32(1.5f32.to_bits()).get_f32()), 1.5);
+/// assert_eq!(ValRaw::v128(1 << 100).get_v128(), 1 << 100);
+/// assert_eq!((size_of::<ValRaw>(), align_of::<ValRaw>()), (16, 8));
+/// ```
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(transparent)]
+pub struct ValRaw(Cell);
+
+const _: () = assert!(size_of::<ValRaw>() == 16 && align_of::<ValRaw>() == 8);
+
+macro_rules! raw_values {
+    ($($make:ident $get:ident $ty:ty, $what:literal, $value:ident => $cell:expr,
+        $from:ident => $read:expr;)*) => {
+        impl ValRaw {
+            $(
+                #[doc = concat!("The value of this ", $what, ".")]
+                pub const fn $make($value: $ty) -> Self {
+                    Self($cell)
+                }
+
+                #[doc = concat!("The ", $what, " that it is; if it is something else, a number without meaning.")]
+                pub const fn $get(self) -> $ty {
+                    let $from = self.0;
+                    $read
+                }
+            )*
+        }
+    };
+}
+
+raw_values! {
+    i32 get_i32 i32, "`i32`", value => Cell::from_u64(value as u32 as u64),
+        cell => cell.low as i32;
+    u32 get_u32 u32, "`i32` without a sign", value => Cell::from_u64(value as u64),
+        cell => cell.low as u32;
+    i64 get_i64 i64, "`i64`", value => Cell::from_u64(value as u64), cell => cell.low as i64;
+    u64 get_u64 u64, "`i64` without a sign", value => Cell::from_u64(value), cell => cell.low;
+    f32 get_f32 u32, "`f32` with these bits", bits => Cell::from_u64(bits as u64),
+        cell => cell.low as u32;
+    f64 get_f64 u64, "`f64` with these bits", bits => Cell::from_u64(bits), cell => cell.low;
+    v128 get_v128 u128, "`v128`, little endian", bits => Cell::from_u128(bits),
+        cell => cell.u128();
+    funcref get_funcref u64, "reference to a function", reference => Cell::from_u64(reference),
+        cell => cell.low;
+    externref get_externref u64, "reference to a host value",
+        reference => Cell::from_u64(reference), cell => cell.low;
+    exnref get_exnref u64, "reference to an exception", reference => Cell::from_u64(reference),
+        cell => cell.low;
+}
+
+impl Val {
+    /// The value without its type.
+    ///
+    /// # Errors
+    /// If it is a reference of another store, or to a value that is gone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, Store, Val, ValType};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let double = Func::wrap(&mut store, |x: i32| x * 2);
+    /// let raw = Val::from(double).to_raw(&store)?;
+    /// // SAFETY: the value was made of a function of this store, which was not reset since.
+    /// let same = unsafe { Val::from_raw(&store, raw, ValType::FUNCREF) };
+    /// let same = same.unwrap_funcref().expect("it is not null");
+    /// assert_eq!(same.typed::<i32, i32>(&store)?.call(&mut store, 4)?, 8);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn to_raw(self, store: impl AsContext) -> Result<ValRaw> {
+        self.to_cell(&store.as_context().0.inner, 0).map(ValRaw)
+    }
+
+    /// The value that `raw` is as one of type `ty`.
+    ///
+    /// # Panics
+    /// May panic if the contract below is broken.
+    ///
+    /// # Safety
+    /// `raw` is a value of type `ty`. If it is a reference, it was made for this store, which was
+    /// not reset since.
+    pub unsafe fn from_raw(store: impl AsContext, raw: ValRaw, ty: ValType) -> Self {
+        Self::from_cell(raw.0, ty, &store.as_context().0.inner, 0)
+    }
+}
+
+impl Func {
+    /// The reference to the function, as in a [`ValRaw`].
+    ///
+    /// # Errors
+    /// If the function is of another store.
+    pub fn to_raw(&self, store: impl AsContext) -> Result<u64> {
+        Ok(self.reference(&store.as_context().0.inner)?.0)
+    }
+
+    /// The function that a reference names; `None` for null.
+    ///
+    /// # Panics
+    /// May panic if the contract below is broken.
+    ///
+    /// # Safety
+    /// The reference is 0 or was made for this store, which was not reset since.
+    pub unsafe fn from_raw(store: impl AsContext, raw: u64) -> Option<Self> {
+        Self::from_reference(&store.as_context().0.inner, FuncRef(raw))
+    }
+
+    /// Calls the function with values that are not checked: `params_and_returns` begins with its
+    /// arguments, which are replaced by its results. As a [`Func::call`], it allocates nothing;
+    /// if it fails, the values are as good as undefined.
+    ///
+    /// # Errors
+    /// If the function is of another store, or there are fewer values than it has parameters or
+    /// results; else what ends the call: a [`Trap`](crate::Trap), or the error of a host function.
+    ///
+    /// # Panics
+    /// If a host function panics, with its payload.
+    ///
+    /// # Safety
+    /// `params_and_returns` can be read and written, and nothing else does so during the call. It
+    /// begins with a value of the type of each parameter. References among them are as
+    /// [`Val::from_raw`] wants them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store, ValRaw};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "add")
+    ///     (param i32 i32) (result i64) (i64.extend_i32_s (i32.add (local.get 0) (local.get 1)))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let add = instance.get_func(&mut store, "add").expect("it is exported");
+    /// let mut values = [ValRaw::i32(-3), ValRaw::i32(1)];
+    /// // SAFETY: these are two `i32`, as the type says, and room for one result.
+    /// unsafe { add.call_unchecked(&mut store, &raw mut values[..])? };
+    /// assert_eq!(values[0].get_i64(), -2);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub unsafe fn call_unchecked(
+        &self,
+        mut store: impl AsContextMut,
+        params_and_returns: *mut [ValRaw],
+    ) -> Result<()> {
+        let mut store = store.as_context_mut();
+        let store = store.as_ptr();
+        let values: *mut Cell = params_and_returns.cast();
+        // SAFETY: the store is borrowed; this borrow ends before anything is called.
+        let inner = unsafe { &mut *store };
+        inner.check(self.store, "function")?;
+        if self.definition.ordinal() == HOST_ORDINAL {
+            let index = self.definition.index().expect("a definition is not null");
+            // SAFETY: the function stays in the store's list, which is borrowed; by this
+            // function's contract the values are what it takes, and were just found to be enough.
+            return unsafe {
+                let function = &*inner.host_function_ptr(index);
+                let count = check_room(&function.ty, params_and_returns)?;
+                let _deadline = inner.begin_host_call()?;
+                with_own_cells(count, |own| {
+                    copy(values, own, &function.ty.params, |word| word);
+                    (function.call)(store, own, 0)?;
+                    copy(own, values, &function.ty.results, |word| word);
+                    Ok(())
+                })
+            };
+        }
+        span!(if !inner.activation.is_active(), TRACE, "call");
+        let called = inner.called(self.definition);
+        let target = &called.target;
+        // SAFETY: nothing but guests and host functions come between, and no instance goes as
+        // long as they run.
+        let ty = unsafe { called.ty() };
+        check_room(ty, params_and_returns)?;
+        let cells = cells(target);
+        // SAFETY: the link zone has cells for each function with an entry stub; by this
+        // function's contract the values are of its type, and there are enough. The target is
+        // the store's own, and where it has finished its results are in the cells.
+        unsafe {
+            copy(values, cells, &ty.params, |word| word.relative(target.ordinal));
+            match enter::call(store, target)? {
+                CallOutcome::Finished => {}
+                CallOutcome::Suspended => return Err(UsageError::Suspended.into()),
+            }
+            copy(cells, values, &ty.results, |word| word.absolute(target.ordinal));
+        }
+        Ok(())
+    }
+
+    /// Makes a closure a function of the type `ty`, as [`Func::new`] does, but for its values: it
+    /// gets as many as the function has parameters, or results if these are more. The first ones
+    /// are the arguments, and it puts the results in their place.
+    ///
+    /// # Safety
+    /// When the closure returns without an error, the values begin with one of the type of each
+    /// result. References among them are as [`Val::from_raw`] wants them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, FuncType, Store, ValRaw, ValType};
+    ///
+    /// let mut store = Store::new(&Engine::default(), 0);
+    /// let ty = FuncType::new([ValType::I32; 2], [ValType::I32]);
+    /// // SAFETY: the closure leaves an `i32`, as the type says.
+    /// let add = unsafe {
+    ///     Func::new_unchecked(&mut store, ty, |mut caller: Caller<'_, i32>, values: &mut [ValRaw]| {
+    ///         *caller.data_mut() += 1;
+    ///         values[0] = ValRaw::i32(values[0].get_i32() + values[1].get_i32());
+    ///         Ok(())
+    ///     })
+    /// };
+    /// assert_eq!(add.typed::<(i32, i32), i32>(&store)?.call(&mut store, (3, 4))?, 7);
+    /// assert_eq!(*store.data(), 1);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub unsafe fn new_unchecked<T: 'static>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let store = store.as_context_mut();
+        // SAFETY: this function's contract is that of `unchecked`.
+        let function = unsafe { unchecked(store.engine(), ty, function) };
+        Self::from_host(&mut store.0.inner, function)
+    }
+}
+
+impl<T: 'static> Linker<T> {
+    /// Defines a host function of any type on values that are not checked; see
+    /// [`Func::new_unchecked`].
+    ///
+    /// # Errors
+    /// As [`Linker::func_new`].
+    ///
+    /// # Safety
+    /// As of [`Func::new_unchecked`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, FuncType, Linker, ValRaw, ValType};
+    ///
+    /// let mut linker = Linker::<()>::new(&Engine::default());
+    /// let negate = |_: Caller<'_, ()>, values: &mut [ValRaw]| {
+    ///     values[0] = ValRaw::i64(-values[0].get_i64());
+    ///     Ok(())
+    /// };
+    /// let ty = FuncType::new([ValType::I64], [ValType::I64]);
+    /// // SAFETY: the closure leaves an `i64`, as the type says.
+    /// unsafe { linker.func_new_unchecked("host", "negate", ty, negate)? };
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub unsafe fn func_new_unchecked(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<&mut Self> {
+        // SAFETY: this function's contract is that of `unchecked`.
+        let function = unsafe { unchecked(self.engine(), ty, function) };
+        self.define_host(module, name, function)
+    }
+}
+
+/// A host function on values that are not checked.
+///
+/// # Safety
+/// As of [`Func::new_unchecked`].
+unsafe fn unchecked<T: 'static>(
+    engine: &Engine,
+    ty: FuncType,
+    function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
+) -> HostFunc {
+    let mut uses = engine.type_uses();
+    let (type_id, ty) = uses.add_shared(ty);
+    let types = Arc::clone(&ty);
+    let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+        let count = types.params.len().max(types.results.len());
+        // The guest's own cells are not lent: calls of guests by the closure use them too.
+        with_own_cells(count, |own| {
+            // SAFETY: `HostCall` says that store, cells and base are of one store and function
+            // type; there are as many cells of our own, which are values without types, and by
+            // this function's contract the closure leaves results.
+            unsafe {
+                let owner = (*store).ordinal_of(base);
+                copy(cells, own, &types.params, |word| word.absolute(owner));
+                let values = slice::from_raw_parts_mut(own.cast(), count);
+                function(Caller::new(store, base), values)?;
+                copy(own, cells, &types.results, |word| word.relative(owner));
+            }
+            Ok(())
+        })
+    };
+    HostFunc { type_id, ty, call: Box::new(call), direct: None, _uses: uses }
+}
+
+/// Lends `count` cells, on the stack if they are few.
+#[inline]
+fn with_own_cells<R>(count: usize, use_cells: impl FnOnce(*mut Cell) -> R) -> R {
+    const FEW: usize = 16;
+    match count {
+        ..=FEW => use_cells([Cell::default(); FEW].as_mut_ptr()),
+        _ => use_cells(vec![Cell::default(); count].as_mut_ptr()),
+    }
+}
+
+/// How many cells a function of this type takes.
+///
+/// # Errors
+/// If there are fewer values.
+#[inline]
+fn check_room(ty: &FuncType, values: *mut [ValRaw]) -> Result<usize> {
+    let (expected, found) = (ty.params.len().max(ty.results.len()), values.len());
+    match expected <= found {
+        true => Ok(expected),
+        false => Err(UsageError::ValueCount { what: "values", expected, found }.into()),
+    }
+}
+
+/// Copies values of these types from one place to another, with references that name their
+/// owners by the place they are in as `moved` says.
+///
+/// # Safety
+/// Both have a cell for each type, and what is copied is of these types: of a cell as many bytes
+/// are read as its type has.
+#[inline]
+unsafe fn copy(
+    from: *const Cell,
+    to: *mut Cell,
+    types: &[ValType],
+    moved: impl Fn(FuncRef) -> FuncRef,
+) {
+    for (i, ty) in types.iter().enumerate() {
+        // SAFETY: by this function's contract there is a cell for each type in both, with as
+        // many bytes of a value as are read.
+        unsafe {
+            let from = from.add(i);
+            let cell = match ty {
+                ValType::I32 | ValType::F32 => Cell::from_u64(from.cast::<u32>().read().into()),
+                ValType::I64 | ValType::F64 => Cell::from_u64(from.cast::<u64>().read()),
+                ValType::V128 => from.read(),
+                // References to exceptions name their owners in the same way.
+                ty if ty.has_owner() => Cell::from_u64(moved(FuncRef(from.cast::<u64>().read())).0),
+                ValType::Ref(_) => Cell::from_u64(from.cast::<u64>().read()),
+            };
+            to.add(i).write(cell);
+        }
+    }
+}
