@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
-use pagefork::{Engine, InstancePre, Linker, Module, StoreLimits};
+use pagefork::{Engine, InstancePre, Linker, Module, StoreLimits, TypedExport};
 use pagefork_serve::{
     Failure, FailureKind, Handler, Request, ResponseWriter, Server, ServerConfig,
 };
@@ -28,7 +28,10 @@ const GUEST: &str = r#"(module
             (local.set $b (i32.sub (local.get $b) (i32.const 1)))
             (br_if $next (i32.lt_u (local.get $a) (local.get $b))))))"#;
 
-struct Reverser(InstancePre<()>);
+struct Reverser {
+    pre: InstancePre<()>,
+    handle: TypedExport<u32, ()>,
+}
 
 impl Handler for Reverser {
     fn handle(&self, request: Request, response: &ResponseWriter) -> Result<(), Failure> {
@@ -46,12 +49,12 @@ impl Reverser {
         let mut guard = None;
         let limits = StoreLimits::new().memory_total(1 << 20);
         // When the server gives the request up, the guest is interrupted.
-        let (mut store, instance) = self.0.spawn_limited(0, (), limits, |handle| {
+        let (mut store, instance) = self.pre.spawn_limited(0, (), limits, |handle| {
             guard = Some(response.on_give_up(move || handle.interrupt()));
         })?;
         let memory = instance.get_memory(&mut store, "memory").expect("it exports one");
         memory.write(&mut store, 1024, path.as_bytes())?;
-        let handle = instance.get_typed_func::<u32, ()>(&mut store, "handle")?;
+        let handle = instance.get_typed_export(&store, &self.handle)?;
         handle.call(&mut store, path.len() as u32)?;
         Ok(memory.data(&store)[1024..1024 + path.len()].to_vec())
     }
@@ -59,12 +62,14 @@ impl Reverser {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::default();
-    let pre = Linker::new(&engine).instantiate_pre(&Module::new(&engine, GUEST)?)?;
+    let module = Module::new(&engine, GUEST)?;
+    let (handle, pre) =
+        (module.get_typed_export("handle")?, Linker::new(&engine).instantiate_pre(&module)?);
     // Port 0: the system chooses one.
     let mut config = ServerConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
     config.timeout = Duration::from_millis(500);
     config.log(Box::new(std::io::sink()));
-    let server = Server::start(config, Reverser(pre))?;
+    let server = Server::start(config, Reverser { pre, handle })?;
 
     for path in ["/stressed", "/!", "/*", "/desserts"] {
         let mut client = TcpStream::connect(server.address())?;

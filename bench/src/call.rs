@@ -90,6 +90,8 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("untyped nop", 0, untyped nop_func);
     row!("untyped i64 through the host", 7, untyped_i64);
     row!("untyped many through the host", 0, untyped many_func);
+    row!("unchecked nop", 0, unchecked_nop);
+    row!("unchecked i64 through the host", 7, unchecked_i64);
     row!("typed i64 through a host function on slices", 7, new_i64);
     row!("typed many through a host function on slices", 0, untyped new_many_func);
     row!("100 turns of a loop that calls nothing", 700, looped loop_nothing);
@@ -139,7 +141,7 @@ macro_rules! side {
         mod $module {
             use $engine::{
                 Caller, Engine, Func, FuncType, Instance, Linker, Module, Store, TypedFunc, Val,
-                ValType,
+                ValRaw, ValType,
             };
 
             type Loop = TypedFunc<u32, i64>;
@@ -240,6 +242,26 @@ macro_rules! side {
                     let mut results = [Val::I64(0)];
                     let done = self.i64_func.call(&mut self.store, &[], &mut results);
                     done.map_or(0, |()| results[0].i64().map_or(0, |value| value as u64))
+                }
+
+                #[allow(unsafe_code)]
+                pub(super) fn unchecked_nop(&mut self) -> u64 {
+                    let mut values: [ValRaw; 0] = [];
+                    // SAFETY: the function takes and returns nothing.
+                    let done = unsafe {
+                        self.nop_func.call_unchecked(&mut self.store, &raw mut values[..])
+                    };
+                    done.map_or(1, |()| 0)
+                }
+
+                #[allow(unsafe_code)]
+                pub(super) fn unchecked_i64(&mut self) -> u64 {
+                    let mut values = [ValRaw::i64(0)];
+                    // SAFETY: the function takes nothing and returns an `i64`.
+                    let done = unsafe {
+                        self.i64_func.call_unchecked(&mut self.store, &raw mut values[..])
+                    };
+                    done.map_or(0, |()| values[0].get_i64() as u64)
                 }
 
                 pub(super) fn looped(&mut self, function: fn(&Self) -> &Loop) -> u64 {

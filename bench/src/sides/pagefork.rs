@@ -2,7 +2,7 @@
 
 use pagefork::{
     Cache, Config, Engine, ExternType, Instance, InstancePre, Linker, Module as Compiled,
-    ResetKind, Store, StrategyConfig, Val, ValType,
+    ResetKind, Store, StrategyConfig, TypedExport, Val, ValType,
 };
 
 use super::{Held, Side};
@@ -25,6 +25,8 @@ pub(crate) struct Module {
     linker: Linker<()>,
     module: Compiled,
     pre: InstancePre<()>,
+    /// Quicker than by name.
+    run: TypedExport<(u32, u32, u32), i64>,
 }
 
 impl Module {
@@ -56,8 +58,8 @@ impl Module {
             };
             linker.func_new(import.module(), import.name(), ty, function).expect("a new name");
         }
-        let pre = linker.instantiate_pre(&module)?;
-        Ok(Self { linker, module, pre })
+        let (pre, run) = (linker.instantiate_pre(&module)?, module.get_typed_export("run")?);
+        Ok(Self { linker, module, pre, run })
     }
 
     /// The same with another way of resetting slots.
@@ -67,30 +69,31 @@ impl Module {
             linker: self.linker.clone(),
             module: self.module.clone(),
             pre: self.pre.with_strategies(strategies).expect("every kind goes with guards"),
+            run: self.run,
         }
     }
-}
 
-fn call(store: &mut Store<()>, instance: Instance, pages: Pages) -> u64 {
-    let run = instance.get_typed_func::<(u32, u32, u32), i64>(&mut *store, "run").expect("run");
-    run.call(store, (pages.first, pages.count, pages.step)).expect("run does not trap") as u64
+    fn call(&self, store: &mut Store<()>, instance: Instance, pages: Pages) -> u64 {
+        let run = instance.get_typed_export(&*store, &self.run).expect("run");
+        run.call(store, (pages.first, pages.count, pages.step)).expect("run does not trap") as u64
+    }
 }
 
 impl Side for Module {
     fn request(&self, pages: Pages) -> u64 {
         let (mut store, instance) = self.pre.spawn(()).expect("a slot");
-        call(&mut store, instance, pages)
+        self.call(&mut store, instance, pages)
     }
 
     fn request_by_linker(&self, pages: Pages) -> u64 {
         let mut store = Store::new(self.module.engine(), ());
         let instance = self.linker.instantiate(&mut store, &self.module).expect("a slot");
-        call(&mut store, instance, pages)
+        self.call(&mut store, instance, pages)
     }
 
     fn hold(&self, pages: Pages) -> Result<(Held, u64), String> {
         let (mut store, instance) = self.pre.spawn(()).map_err(|error| error.to_string())?;
-        let result = call(&mut store, instance, pages);
+        let result = self.call(&mut store, instance, pages);
         Ok((Held::Pagefork(store), result))
     }
 
@@ -100,7 +103,7 @@ impl Side for Module {
 
     fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_> {
         let (mut store, instance) = self.pre.spawn(()).expect("a slot");
-        let run = instance.get_typed_func::<(u32, u32, u32), i64>(&mut store, "run").expect("run");
+        let run = instance.get_typed_export(&store, &self.run).expect("run");
         Box::new(move |pages| {
             let result = run.call(&mut store, (pages.first, pages.count, pages.step));
             store.reset(()).expect("the kernel gives pages back");

@@ -47,6 +47,7 @@ mod store;
 mod code;
 mod base;
 
+pub use crate::api::export::{ModuleExport, TypedExport};
 pub use crate::api::func::Caller;
 pub use crate::api::global::Global;
 pub use crate::api::host_func::{IntoFunc, WasmRet};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http::{Method, Uri};
 use pagefork::{
     CodeBounds, Error, ErrorKind, GrowthKind, InstancePre, LimitError, Linker, Module, StoreLimits,
-    StrategyConfig,
+    StrategyConfig, TypedExport,
 };
 use pagefork_wasi::{
     BuildError, Environment, Errno, Exit, InputSource, OutputKind, OutputSink, Readable, StdinKind,
@@ -156,6 +156,7 @@ impl CgiProgramError {
 /// ```
 pub struct Program {
     pre: InstancePre<WasiCtx>,
+    start: TypedExport<(), ()>,
     template: WasiTemplate,
     options: ProgramOptions,
     /// Each instance that runs holds a clone.
@@ -187,16 +188,13 @@ impl Program {
         options: ProgramOptions,
     ) -> Result<Program, CgiProgramError> {
         let pre = linker.instantiate_pre(module).map_err(CgiProgramError::Instantiate)?;
-        let program = Program { pre, template, options, live: Arc::new(()) };
+        let start = module.get_typed_export("_start").map_err(|_| CgiProgramError::NoStart)?;
+        let program = Program { pre, start, template, options, live: Arc::new(()) };
         let (stdin, output) = (StdinKind::Null, OutputKind::Null);
         let environment = program.template.environment();
         let context = program.template.context(environment, stdin, output.clone(), output);
         let spawned = program.pre.spawn_limited(0, context, program.limits(), drop);
-        let (mut store, instance) = spawned.map_err(CgiProgramError::from_spawning)?;
-        if instance.get_typed_func::<(), ()>(&mut store, "_start").is_err() {
-            return Err(CgiProgramError::NoStart);
-        }
-        drop(store);
+        spawned.map_err(CgiProgramError::from_spawning)?;
         Ok(program)
     }
 
@@ -233,9 +231,8 @@ impl Program {
         let called = if response.is_given_up() {
             Ok(())
         } else {
-            instance
-                .get_typed_func::<(), ()>(&mut store, "_start")
-                .and_then(|start| start.call(&mut store, ()))
+            let start = instance.get_typed_export(&store, &self.start);
+            start.and_then(|start| start.call(&mut store, ()))
         };
         drop(guard);
         response.record(Phase::Run, spawned.elapsed());

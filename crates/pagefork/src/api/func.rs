@@ -3,6 +3,7 @@
 use pagefork_layout::module::FuncType;
 use pagefork_layout::reference::HOST_ORDINAL;
 
+use crate::api::export::check_type;
 use crate::api::host_func::IntoFunc;
 use crate::api::instance::{Extern, Instance};
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
@@ -162,16 +163,7 @@ impl Func {
     ) -> Result<TypedFunc<Params, Results>> {
         let inner = &store.as_context().0.inner;
         inner.check(self.store, "function")?;
-        let (ty, _) = inner.function_type(self.definition);
-        if *ty.params != *Params::TYPES || *ty.results != *Results::TYPES {
-            let asked = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
-            return Err(UsageError::TypeMismatch {
-                what: "the function".to_owned(),
-                expected: asked.to_string(),
-                found: ty.to_string(),
-            }
-            .into());
-        }
+        check_type::<Params, Results>(inner.function_type(self.definition).0)?;
         Ok(TypedFunc::new(*self, self.store, self.entry(inner)))
     }
 }
@@ -390,7 +382,7 @@ impl<'a, T: 'static> Caller<'a, T> {
         AsContextMut::as_context_mut(self)
     }
 
-    fn instance(&self) -> Option<Instance> {
+    pub(crate) fn instance(&self) -> Option<Instance> {
         let inner = &self.store.0.inner;
         // SAFETY: `base` is that of an instance of the store, or 0.
         let ordinal = unsafe { inner.ordinal_of(self.base) };

@@ -211,6 +211,11 @@ impl Instance {
         &store.instance(self.ordinal).module
     }
 
+    /// The instance's module, where the store is known to be its own.
+    pub(crate) fn module_in<'a>(&self, store: &'a StoreGroup) -> &'a Module {
+        &store.instance(self.ordinal).module
+    }
+
     /// How the instance's slot is reset, and why so: what [`ResetKind::Auto`] has come to by
     /// what it has seen of earlier runs.
     ///
@@ -315,7 +320,7 @@ impl Instance {
         exports.into_iter()
     }
 
-    fn item(&self, store: &StoreGroup, item: Item) -> Extern {
+    pub(crate) fn item(&self, store: &StoreGroup, item: Item) -> Extern {
         match item {
             Item::Func(index) => {
                 let definition = store.function(self.ordinal, index);
@@ -335,7 +340,7 @@ impl Instance {
         }
     }
 
-    fn assert_store(&self, store: &StoreGroup) {
+    pub(crate) fn assert_store(&self, store: &StoreGroup) {
         assert!(self.store == store.id, "an instance of one store was used with another store");
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod linker;
 mod unknown_imports;
 mod backtrace;
 pub(crate) mod instance;
+pub(crate) mod export;
 pub(crate) mod imports;
 pub(crate) mod pre;
 pub(crate) mod snapshot;

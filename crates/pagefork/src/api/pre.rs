@@ -36,10 +36,12 @@ use crate::store::limits::StoreLimits;
 ///         (global.set $count (i32.add (global.get $count) (i32.const 1)))
 ///         (global.get $count)))"#)?;
 /// let pre = Linker::<()>::new(&engine).instantiate_pre(&module)?;
+/// // Found once, for all instances.
+/// let next = module.get_typed_export::<(), i32>("next")?;
 /// for _ in 0..3 {
 ///     // A fresh instance each time, in the slot of the one before.
 ///     let (mut store, instance) = pre.spawn(())?;
-///     let next = instance.get_typed_func::<(), i32>(&mut store, "next")?;
+///     let next = instance.get_typed_export(&store, &next)?;
 ///     assert_eq!((next.call(&mut store, ())?, next.call(&mut store, ())?), (1, 2));
 /// }
 /// # Ok::<(), pagefork::Error>(())

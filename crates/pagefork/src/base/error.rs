@@ -311,6 +311,12 @@ pub enum UsageError {
         /// What kind of handle.
         what: &'static str,
     },
+    /// What was found in one module was used with an instance of another.
+    #[error("an {what} of one module was used with an instance of another module")]
+    WrongModule {
+        /// What was found.
+        what: &'static str,
+    },
     /// An object of one engine was used with another.
     #[error("a {what} of one engine was used with another engine")]
     WrongEngine {

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagefork_compiler::file::CodeKey;
@@ -56,6 +57,8 @@ struct ModuleInner {
 
 /// What copies of a module at different addresses share.
 struct Compiled {
+    /// Tells it from all other modules of the process, also from those that are gone.
+    number: u64,
     engine: Engine,
     module: CompiledModule,
     /// For each canonical type, its number in the engine, and the type with the
@@ -234,7 +237,9 @@ impl Module {
         let exports = info.exports.iter().map(|export| (export.name.as_str().into(), export.item));
         let mut exports: Box<[(Box<str>, Item)]> = exports.collect();
         exports.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let compiled = Compiled {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             engine: engine.clone(),
             types,
             _type_uses: type_uses,
@@ -352,6 +357,11 @@ impl Module {
     pub(crate) fn sources(&self) -> Option<(&DebugInfo, &Sources)> {
         let debug = self.debug()?;
         Some((debug, self.0.sources.get_or_init(|| Sources::new(debug)).as_ref()?))
+    }
+
+    /// What tells the module from others: clones have the same.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.compiled.number
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {
