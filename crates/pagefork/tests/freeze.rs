@@ -463,3 +463,67 @@ fn a_store_whose_task_was_forgotten_is_neither_resumed_nor_captured() -> Result<
     assert!(store.suspended().is_none());
     Ok(())
 }
+
+#[test]
+fn guests_are_told_that_they_were_restored_and_the_suspended_one_does_not_notice() -> Result<()> {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module
+        (import "host" "pause" (func $pause))
+        (import "host" "seed" (func $seed (result i64)))
+        (tag $tag (param i64))
+        (global $seed (mut i64) (i64.const 1))
+        (func $deep (param i64 i64) (result i64) (local $x i64)
+            (local.set $x (i64.mul (local.get 0) (local.get 1)))
+            (if (result i64) (i64.eqz (local.get 0))
+                (then (local.get 1))
+                (else (i64.add (local.get $x)
+                    (call $deep (i64.sub (local.get 0) (i64.const 1)) (local.get 1))))))
+        ;; Fills the room for exceptions again and again.
+        (func (export "pagefork_after_restore") (local $i i32)
+            (drop (call $deep (i64.const 3000) (i64.const 0x5555555555555555)))
+            (loop $l
+                (block $caught (result exnref)
+                    (try_table (catch_all_ref $caught) (throw $tag (i64.const -1)))
+                    (unreachable))
+                drop
+                (br_if $l (i32.lt_u
+                    (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 9000))))
+            (global.set $seed (call $seed)))
+        (func (export "run") (result i64) (local $e exnref) (local $x i64)
+            (local.set $x (call $deep (i64.const 50) (i64.const 3)))
+            (block $caught (result exnref)
+                (try_table (catch_all_ref $caught) (throw $tag (i64.const 1000)))
+                (unreachable))
+            (local.set $e)
+            (call $pause)
+            (block $again (result i64)
+                (try_table (catch $tag $again) (throw_ref (local.get $e)))
+                (unreachable))
+            (i64.add (i64.add (local.get $x) (global.get $seed)))))"#,
+    )?;
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap("host", "pause", |mut caller: Caller<'_, i64>| caller.suspend_after())?;
+    linker.func_wrap("host", "seed", |caller: Caller<'_, i64>| match caller.data() {
+        0 => Err(pagefork::Error::msg("there is no seed")),
+        seed => Ok(*seed),
+    })?;
+    let mut store = Store::new(&engine, 0);
+    let run = linker.instantiate(&mut store, &module)?.get_func(&mut store, "run").unwrap();
+    run.call_suspendable(&mut store, &[])?;
+    let (snapshot, pre) = (store.snapshot()?, store.snapshot()?.instance_pre()?);
+    let result = finish(&mut store)?[0].i64().unwrap();
+    assert_eq!(result, 3 * (50 * 51 / 2 + 1) + 1000 + 1, "nothing was restored");
+    for seed in [100, 200, 300] {
+        let (mut fork, _) = pre.spawn(seed)?;
+        assert_eq!(finish(&mut fork)?[0].i64(), Some(result - 1 + seed));
+        fork.reset(seed + 1)?;
+        assert_eq!(finish(&mut fork)?[0].i64(), Some(result + seed));
+        // What fails is told, and a later try finds all as it was.
+        assert!(pre.spawn(0).is_err() && fork.reset(0).is_err());
+    }
+    store.reset_to(&snapshot, 500)?;
+    assert_eq!(finish(&mut store)?[0].i64(), Some(result - 1 + 500));
+    Ok(())
+}

@@ -131,8 +131,13 @@ impl<T: 'static> Store<T> {
         // SAFETY: the store is borrowed.
         snapshot.fill(unsafe { &mut *self.as_ptr() })?;
         let old = self.replace_data(data);
+        let store = self.as_ptr();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
-        match unsafe { limiter::allow_present(self.as_ptr()) } {
+        let told = unsafe {
+            limiter::allow_present(store)
+                .and_then(|()| freeze::tell_restored(store, &snapshot.frozen))
+        };
+        match told {
             Ok(()) => Ok(old),
             Err(error) => {
                 self.replace_data(old);
@@ -226,7 +231,11 @@ impl<T: 'static> Snapshot<T> {
     /// whose function was called, or else the one that was made last;
     /// [`Store::counterpart`] finds the others.
     ///
-    /// [`Store::reset`] of a spawned store returns to the snapshot.
+    /// Guests hold copies of all that they had, their random number generators among it. What they
+    /// get from the host is new. A function `pagefork_after_restore` without parameters and
+    /// results that an instance exports is called whenever it was restored: here, by
+    /// [`Store::reset`] of a spawned store, which returns to the snapshot, and by
+    /// [`Store::reset_to`]. It can call host functions, but those can call no guests.
     ///
     /// # Errors
     /// [`UsageError::WrongSnapshot`] if it is of a store without instances.

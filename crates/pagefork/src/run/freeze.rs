@@ -9,7 +9,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use pagefork_layout::exception::UNIT;
-use pagefork_layout::module::HeapType;
+use pagefork_layout::module::{HeapType, Item};
+use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state::save;
 use pagefork_pages::{CodeBounds, GrowthKind, Slot, Strategies};
 
@@ -19,11 +20,14 @@ use crate::run::contents::make_image;
 use crate::run::limiter;
 #[cfg(feature = "testing")]
 use crate::run::poison;
-use crate::run::suspend::{chain, saved};
+use crate::run::suspend::{call_beside, chain, saved};
 use crate::store::frozen::{Frozen, FrozenCall, FrozenInstance};
 use crate::store::group::StoreGroup;
 use crate::store::limits::Usage;
 use crate::store::suspended::{Copied, FrameWord, FrameWordKind, Suspended};
+
+/// A function of this name, without parameters and results, is called in what was restored.
+const AFTER_RESTORE: &str = "pagefork_after_restore";
 
 /// What stands for a host value in the stores that are spawned: the embedder's to say.
 pub(crate) type SaveReference<'a> =
@@ -76,7 +80,9 @@ pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -
     }
     referred.sort_unstable();
     referred.dedup();
+    let told = (1..store.next_ordinal()).filter_map(|ordinal| after_restore(store, ordinal));
     Ok(Frozen {
+        after_restore: told.collect(),
         main: main_instance(store, call.as_ref()),
         instances,
         host_functions: store.host_functions().to_vec(),
@@ -88,6 +94,16 @@ pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -
         store: store.id,
         home: store.home_number(),
     })
+}
+
+/// The function that an instance exports to be told that it goes on elsewhere.
+fn after_restore(store: &StoreGroup, ordinal: u32) -> Option<FuncRef> {
+    let module = &store.instance(ordinal).module;
+    let Some(Item::Func(index)) = module.export(AFTER_RESTORE) else { return None };
+    let function = store.function(ordinal, index);
+    let ty = store.function_type(function).0;
+    let fits = ty.params.is_empty() && ty.results.is_empty();
+    (fits && function.ordinal() != HOST_ORDINAL).then_some(function)
 }
 
 /// # Errors
@@ -205,7 +221,32 @@ unsafe fn try_spawn(
     });
     thaw(inner, frozen);
     // SAFETY: by this function's contract the store is ours.
-    unsafe { limiter::allow_present(store) }
+    unsafe {
+        limiter::allow_present(store)?;
+        tell_restored(store, frozen)
+    }
+}
+
+/// Calls what guests export to be told that they go on elsewhere.
+///
+/// # Errors
+/// What ends the call.
+///
+/// # Panics
+/// If a host function panics that it calls.
+///
+/// # Safety
+/// As of [`spawn`]; the store is as the captured one was, and no guest of it is entered.
+pub(crate) unsafe fn tell_restored(store: *mut StoreGroup, frozen: &Frozen) -> Result<()> {
+    for function in &frozen.after_restore {
+        // SAFETY: by this function's contract the store is ours; the functions are those of its
+        // instances and take no arguments.
+        unsafe {
+            let target = (*store).target(*function);
+            call_beside(store, &target)?;
+        }
+    }
+    Ok(())
 }
 
 /// A body of a function that relies on guards must never go on where more of a memory is accessible

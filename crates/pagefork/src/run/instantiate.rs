@@ -19,7 +19,7 @@ use crate::code::pool::{self, Home, Pooled};
 use crate::run::enter::{self, CallOutcome};
 #[cfg(feature = "testing")]
 use crate::run::poison;
-use crate::run::{freeze, limiter};
+use crate::run::{freeze, limiter, suspend};
 use crate::store::group::{Entity, Imports, StoreGroup};
 use crate::store::handle::{CallTarget, Func};
 use crate::store::limits::{self, Usage};
@@ -94,21 +94,16 @@ pub(crate) unsafe fn start_again(store: *mut StoreGroup) -> Result<()> {
     // is entered.
     let inner = unsafe { &mut *store };
     inner.write_link(1);
-    if inner.origin.is_some() {
-        go_on_as_captured(inner);
-        return Ok(());
+    if let Some(origin) = inner.origin.clone() {
+        for ordinal in 2..inner.next_ordinal() {
+            inner.write_link(ordinal);
+        }
+        freeze::thaw(inner, &origin);
+        // SAFETY: by this function's contract, which is the same.
+        return unsafe { freeze::tell_restored(store, &origin) };
     }
     // SAFETY: by this function's contract, which is the same.
     unsafe { start(store, 1) }
-}
-
-fn go_on_as_captured(store: &mut StoreGroup) {
-    for ordinal in 2..store.next_ordinal() {
-        store.write_link(ordinal);
-    }
-    if let Some(origin) = store.origin.clone() {
-        freeze::thaw(store, &origin);
-    }
 }
 
 /// Does what is left to do for an instance whose slot is as its image.
@@ -322,8 +317,14 @@ unsafe fn call_start(store: *mut StoreGroup, ordinal: u32, start: u32) -> Result
     let definition = inner.function(ordinal, start);
     let function = Func::from_reference(inner, definition).expect("a definition is not null");
     match function.entry(inner) {
-        // SAFETY: a start function takes no arguments.
-        CallTarget::Guest(target) => match unsafe { enter::call(store, &target)? } {
+        // SAFETY: a start function takes no arguments; what is made again beside a suspended guest
+        // starts when nothing is entered.
+        CallTarget::Guest(target) => match unsafe {
+            match inner.suspended.is_some() {
+                true => suspend::call_beside(store, &target)?,
+                false => enter::call(store, &target)?,
+            }
+        } {
             CallOutcome::Finished => Ok(()),
             CallOutcome::Suspended => Err(UsageError::Suspended.into()),
         },

@@ -133,22 +133,17 @@ impl StoreGroup {
         }
         // SAFETY: by this function's contract the store is ours, with all of its provenance.
         unsafe { limiter::allow_present(store)? };
-        // What was made after the captured part starts as if no guest were suspended.
-        // SAFETY: by this function's contract the store is ours.
-        let suspended = unsafe { (*store).suspended.take() };
-        let started = (first..=count).try_for_each(|ordinal| {
-            // SAFETY: by this function's contract the store is ours, with all of its provenance.
-            unsafe {
-                (*store).fill_with_initial_word(ordinal);
-                (*store).update_due();
-                instantiate::start(store, ordinal)
+        // SAFETY: by this function's contract the store is ours, with all of its provenance.
+        unsafe {
+            if let Some(origin) = (*store).origin.clone() {
+                freeze::tell_restored(store, &origin)?;
             }
-        });
-        // SAFETY: by this function's contract the store is ours.
-        let inner = unsafe { &mut *store };
-        inner.suspended = suspended;
-        inner.update_due();
-        started
+            for ordinal in first..=count {
+                (*store).fill_with_initial_word(ordinal);
+                instantiate::start(store, ordinal)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the host made is full of what it said.

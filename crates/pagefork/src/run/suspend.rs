@@ -17,7 +17,7 @@ use crate::run::call_hook;
 use crate::run::enter::{self, CallOutcome};
 use crate::run::throw::{self, Thrown};
 use crate::store::activation::Activation;
-use crate::store::frame::Landing;
+use crate::store::frame::{Landing, Target};
 use crate::store::group::{InstanceData, StoreGroup};
 use crate::store::interrupt::Due;
 use crate::store::suspended::{FrameWord, FrameWordKind, Suspended};
@@ -183,6 +183,32 @@ pub(crate) unsafe fn make_call(store: *mut StoreGroup, index: u32) -> HostCallOu
             true => HostCallOutcome::Suspended,
             false => HostCallOutcome::Returned(result),
         }
+    }
+}
+
+/// Calls a guest's function while another may be suspended: on the same stack it runs below the
+/// other's frames. It cannot be suspended, nor can host functions that it calls call guests.
+///
+/// # Errors
+/// As [`enter::call`].
+///
+/// # Panics
+/// As [`enter::call`].
+///
+/// # Safety
+/// As [`enter::call`]; no guest of the store is entered.
+pub(crate) unsafe fn call_beside(store: *mut StoreGroup, target: &Target) -> Result<CallOutcome> {
+    let mut target = *target;
+    // SAFETY: by this function's contract the store is borrowed for us.
+    unsafe {
+        if let Some(suspended) = &(*store).suspended
+            && suspended.stack_owner == target.ordinal
+            && let Some(in_use) = (*store).suspended_stack()
+        {
+            target.stack_top = in_use.start & !15;
+        }
+        let _deadline = (*store).begin_outermost()?;
+        enter::call_prepared(store, &target)
     }
 }
 

@@ -380,6 +380,10 @@ impl StoreGroup {
         // SAFETY: by this function's contract `stack` is in the stack zone, which is readable
         // and of whole words.
         unsafe { collection.words(stack, None) };
+        if let Some(suspended) = self.suspended_stack() {
+            // SAFETY: so is the part in use of a suspended guest's stack.
+            unsafe { collection.words(suspended, None) };
+        }
         for ordinal in 1..self.next_ordinal() {
             collection.instance(self, ordinal);
         }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pagefork_layout::reference::FuncRef;
 use pagefork_pages::{Image, MemorySize};
 
 use crate::base::error::{LimitError, LimitSource, Result};
@@ -28,6 +29,8 @@ pub(crate) struct Frozen {
     pub(crate) fuel: i64,
     /// The suspended guest.
     pub(crate) call: Option<FrozenCall>,
+    /// What is called in each store that is spawned.
+    pub(crate) after_restore: Vec<FuncRef>,
     /// Ordinal of the instance that spawning returns; 0 if there is none.
     pub(crate) main: u32,
     /// The store that it was taken of.
