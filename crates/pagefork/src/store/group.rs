@@ -10,7 +10,6 @@
 
 use std::cell::Cell as StdCell;
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -20,7 +19,7 @@ use pagefork_layout::link;
 use pagefork_layout::module::FuncType;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state;
-use pagefork_layout::state::save::{self, Suspension};
+use pagefork_layout::state::save::Suspension;
 use pagefork_layout::trap::TrapCode;
 use pagefork_pages::{ExternalWriter, Owner, Slot, SlotBounds};
 
@@ -728,17 +727,6 @@ impl StoreGroup {
         self.update_due();
         let instance = self.instance(ordinal);
         instance.at(instance.module.layout().state_parts.save_area.into())
-    }
-
-    /// The part in use of the stack on which a guest is suspended: addresses.
-    pub(crate) fn suspended_stack(&self) -> Option<Range<usize>> {
-        let suspended = self.suspended.as_ref()?;
-        let instance = self.instance(suspended.ordinal);
-        let save_area = instance.at(instance.module.layout().state_parts.save_area.into());
-        // SAFETY: the save area is in the state zone.
-        let size = unsafe { save_area.byte_add(save::SP as usize).cast::<u64>().read() } as usize;
-        let top = self.instance(suspended.stack_owner).slot.stack_top().expose_provenance();
-        Some(top - size..top)
     }
 
     /// # Errors

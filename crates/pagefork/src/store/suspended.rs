@@ -1,9 +1,10 @@
 //! What a store remembers of a suspended guest, and of the store that it is a copy of.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
-use pagefork_layout::state::save::Suspension;
+use pagefork_layout::state::save::{self, Suspension};
 
 use crate::base::error::{Result, UsageError};
 use crate::store::group::{Entity, StoreGroup, StoreId};
@@ -38,6 +39,19 @@ impl Suspended {
             rest: None,
             of_task: false,
         }
+    }
+}
+
+impl StoreGroup {
+    /// The part in use of the stack on which a guest is suspended: addresses.
+    pub(crate) fn suspended_stack(&self) -> Option<Range<usize>> {
+        let suspended = self.suspended.as_ref()?;
+        let instance = self.instance(suspended.ordinal);
+        let save_area = instance.at(instance.module.layout().state_parts.save_area.into());
+        // SAFETY: the save area is in the state zone.
+        let size = unsafe { save_area.byte_add(save::SP as usize).cast::<u64>().read() } as usize;
+        let top = self.instance(suspended.stack_owner).slot.stack_top().expose_provenance();
+        Some(top - size..top)
     }
 }
 
