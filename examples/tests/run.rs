@@ -52,6 +52,14 @@ fn spawn() {
 }
 
 #[test]
+fn waiting() {
+    let output = output_of(env!("CARGO_BIN_EXE_waiting"));
+    let expected =
+        "10000 guests waited for a second each; their answers add up to 100010000\ntogether ";
+    assert!(output.starts_with(expected), "{output}");
+}
+
+#[test]
 fn plugins() {
     let expected = "honest(21): 42\n\
                     loops(21): stopped: all fuel consumed\n\

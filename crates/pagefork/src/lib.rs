@@ -49,6 +49,7 @@ mod base;
 
 pub use crate::api::export::{ModuleExport, TypedExport};
 pub use crate::api::func::Caller;
+pub use crate::api::future::AsyncHostFunc;
 pub use crate::api::global::Global;
 pub use crate::api::host_func::{IntoFunc, WasmRet};
 pub use crate::api::instance::{Export, Extern, Instance};

@@ -1,13 +1,15 @@
 //! Guests wait for host functions as pages, on any executor, and what ends a wait ends it: a
 //! result, an error, an exception, a trap, a timeout, an interrupt, or that nobody waits.
 
+mod executor;
+
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
 use pagefork::{
@@ -15,49 +17,7 @@ use pagefork::{
     Store, Tag, Trap, TrapCode, UsageError, Val, ValType,
 };
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Polls on this thread until it is ready.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park_timeout(Duration::from_secs(20)),
-        }
-    }
-}
-
-fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// Is ready when it was polled so often, and wakes each time.
-async fn polls(mut left: u32) {
-    poll_fn(|context| {
-        context.waker().wake_by_ref();
-        match left {
-            0 => Poll::Ready(()),
-            _ => {
-                left -= 1;
-                Poll::Pending
-            }
-        }
-    })
-    .await;
-}
-
-/// Is never ready.
-async fn never() {
-    std::future::pending().await
-}
+use crate::executor::{block_on, poll_once, polls};
 
 /// A store with a guest whose `run` calls `host.f`, made by `define`, with this text as module.
 fn start<T: 'static>(
@@ -100,6 +60,19 @@ fn summing(wait: u32) -> Result<(Store<u32>, Instance)> {
                 polls(wait).await;
                 *caller.data_mut() += 1;
                 i * 100
+            })
+        })?;
+        Ok(())
+    })
+}
+
+/// A store in which `host.f` waits for what never comes.
+fn waiting_forever() -> Result<(Store<()>, Instance)> {
+    start((), SUM, |linker| {
+        linker.func_wrap_async("host", "f", |_: Caller<'_, ()>, (i,): (i32,)| {
+            Box::new(async move {
+                std::future::pending::<()>().await;
+                i
             })
         })?;
         Ok(())
@@ -332,15 +305,7 @@ fn failures_after_a_wait_reach_the_guest_or_the_caller() -> Result<()> {
 
 #[test]
 fn timeouts_and_interrupts_end_a_wait() -> Result<()> {
-    let (mut store, instance) = start((), SUM, |linker| {
-        linker.func_wrap_async("host", "f", |_: Caller<'_, ()>, (i,): (i32,)| {
-            Box::new(async move {
-                never().await;
-                i
-            })
-        })?;
-        Ok(())
-    })?;
+    let (mut store, instance) = waiting_forever()?;
     let run = instance.get_typed_func::<(), i32>(&mut store, "run")?;
     let interrupted = |error: pagefork::Error| {
         let trap = error.downcast_ref::<Trap>().expect("a trap");
@@ -581,15 +546,7 @@ fn thousands_of_guests_wait_at_once() -> Result<()> {
 /// A wait is ended by the deadline in epochs, too.
 #[test]
 fn epochs_end_a_wait() -> Result<()> {
-    let (mut store, instance) = start((), SUM, |linker| {
-        linker.func_wrap_async("host", "f", |_: Caller<'_, ()>, (i,): (i32,)| {
-            Box::new(async move {
-                never().await;
-                i
-            })
-        })?;
-        Ok(())
-    })?;
+    let (mut store, instance) = waiting_forever()?;
     let run = instance.get_typed_func::<(), i32>(&mut store, "run")?;
     store.set_epoch_deadline(1);
     let engine = store.engine().clone();

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,9 +11,10 @@ use crate::api::linker::Linker;
 use crate::api::store::{AsContextMut, Store};
 use crate::api::typed::{CellOwner, TypedFunc, WasmValues};
 use crate::base::cell::Cell;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::code::engine::Engine;
-use crate::run::task::{Polling, Task, begin_call};
+use crate::run::instantiate::NewInstance;
+use crate::run::task::{BegunHostCall, HostTask, Task, begin_call};
 use crate::store::group::StoreGroup;
 use crate::store::handle::{CallTarget, Func, cells, read_results, write_values};
 use crate::store::host_func::HostFunc;
@@ -27,13 +27,35 @@ use crate::store::value::Val;
 /// It does nothing until it is polled. If it is dropped before it has ended, the guest is given
 /// up; the store can be used again then, as after a trap.
 pub(crate) struct CallFuture<C, V> {
-    /// The call, once it has begun: it goes before what lends the store.
-    task: Option<Task>,
-    /// `None` if it cannot be called, once that was said.
-    target: Option<Result<CallTarget>>,
+    /// It goes before what lends the store.
+    stage: CallStage,
     values: V,
     /// What lends the store.
     context: C,
+}
+
+/// How far a call has come.
+enum CallStage {
+    New,
+    /// It cannot begin.
+    Refused(Error),
+    /// The guest has begun, and waits.
+    Waits(Box<Task>),
+    /// The host function has begun, and waits.
+    WaitsInHost(Box<HostTask>),
+    Ended,
+}
+
+impl<C, V> CallFuture<C, V> {
+    /// A call of a function, if it was found to be one of the store's, with arguments of its type.
+    #[inline]
+    fn new(checked: Result<()>, values: V, context: C) -> Self {
+        let stage = match checked {
+            Ok(()) => CallStage::New,
+            Err(error) => CallStage::Refused(error),
+        };
+        Self { stage, values, context }
+    }
 }
 
 /// What is called, with arguments, and where results go.
@@ -41,24 +63,25 @@ pub(crate) trait Call: Unpin {
     /// What the call returns.
     type Output;
 
+    /// How the function is called.
+    fn target(&self) -> CallTarget;
+
+    /// Base of the instance that calls a function of the host; 0 if the embedder does.
+    fn base(&self) -> usize {
+        0
+    }
+
     /// # Errors
     /// If the arguments cannot be passed.
     ///
     /// # Safety
     /// The store is that of the function, borrowed by the caller; there is a cell for each
-    /// argument, in a place of the instance `owner`.
+    /// argument, in a place of the instance `owner`, or of none where that is 0.
     unsafe fn put(&self, store: *mut StoreGroup, cells: *mut Cell, owner: u32) -> Result<()>;
 
     /// # Safety
     /// As of [`Call::put`]; the function has returned, so its results are there.
     unsafe fn take(&mut self, store: &StoreGroup, cells: *mut Cell, owner: u32) -> Self::Output;
-
-    /// Calls a function of the host, which has to be ready at once.
-    ///
-    /// # Safety
-    /// The store is that of the function, borrowed by the caller, the pointer with the provenance
-    /// of the whole.
-    unsafe fn call_host(&mut self, store: *mut StoreGroup) -> Result<Self::Output>;
 }
 
 /// See [`TypedFunc::call_async`].
@@ -70,6 +93,7 @@ pub(crate) struct TypedCall<Params, Results> {
 /// See [`Func::call_async`].
 pub(crate) struct SliceCall<'a> {
     function: Func,
+    target: CallTarget,
     params: &'a [Val],
     results: &'a mut [Val],
 }
@@ -77,39 +101,97 @@ pub(crate) struct SliceCall<'a> {
 impl<C: AsContextMut + Unpin, V: Call> Future for CallFuture<C, V> {
     type Output = Result<V::Output>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { task, target, values, context: lender } = self.get_mut();
-        let target = match target {
-            Some(Ok(CallTarget::Guest(target))) => *target,
-            Some(Ok(CallTarget::Host(_))) => {
-                *target = None;
+        let Self { stage, values, context: lender } = self.get_mut();
+        let target = values.target();
+        match (&mut *stage, target) {
+            (CallStage::New, CallTarget::Guest(target)) => {
+                *stage = CallStage::Ended;
                 let store = lender.as_context_mut().as_ptr();
-                let interrupts = Arc::clone(&lender.as_context_mut().0.inner.interrupts);
-                let _polling = Polling::begin(&interrupts, context);
-                // SAFETY: the lender lends the store, and the function was found to be of it.
-                return Poll::Ready(unsafe { values.call_host(store) });
+                let cells = cells(&target);
+                // SAFETY: the lender lends the store as long as the task lives, and is not asked
+                // for it again until then; the function was found to be of it, with these values,
+                // for which its cells are enough. If it has ended, its results are there.
+                unsafe {
+                    let put = |store| values.put(store, cells, target.ordinal);
+                    match Task::begin(store, &target, context, put) {
+                        Ok(None) => Poll::Ready(Ok(values.take(&*store, cells, target.ordinal))),
+                        Ok(Some(task)) => {
+                            *stage = CallStage::Waits(task);
+                            Poll::Pending
+                        }
+                        Err(error) => Poll::Ready(Err(error)),
+                    }
+                }
             }
-            _ => {
-                let failed = target.take().expect("a call is not polled after its end");
-                return Poll::Ready(Err(failed.expect_err("the others are above")));
+            _ => poll_otherwise(stage, values, lender, context),
+        }
+    }
+}
+
+/// Polls a call that has begun, or is not one of a guest.
+fn poll_otherwise<V: Call>(
+    stage: &mut CallStage,
+    values: &mut V,
+    lender: &mut impl AsContextMut,
+    context: &mut Context<'_>,
+) -> Poll<Result<V::Output>> {
+    match (std::mem::replace(stage, CallStage::Ended), values.target()) {
+        (CallStage::Waits(mut task), CallTarget::Guest(target)) => match task.poll(context) {
+            Poll::Pending => {
+                *stage = CallStage::Waits(task);
+                Poll::Pending
             }
-        };
-        let cells = cells(&target);
-        let task = task.get_or_insert_with(|| {
+            Poll::Ready(Ok(())) => {
+                let cells = cells(&target);
+                // SAFETY: the function has returned, so its results are in its cells.
+                Poll::Ready(Ok(unsafe { values.take(&*task.store(), cells, target.ordinal) }))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        },
+        (CallStage::New, CallTarget::Host(index)) => {
             let store = lender.as_context_mut().as_ptr();
             // SAFETY: the lender lends the store as long as the task lives, and is not asked for
-            // it again until then; the function was found to be of it.
-            unsafe { Task::new(store, target) }
-        });
-        // SAFETY: the store is that of the function; its cells are as many as the function has
-        // values, and once it has returned its results are there.
-        unsafe {
+            // it again until then; the function was found to be of it, with these values.
+            unsafe {
+                let ty = &(&*(*store).host_function_ptr(index)).ty;
+                let count = ty.params.len().max(ty.results.len()).max(1);
+                let mut cells = vec![Cell::default(); count].into_boxed_slice();
+                let put = values.put(store, cells.as_mut_ptr(), 0);
+                match put
+                    .and_then(|()| HostTask::begin(store, index, cells, values.base(), context))
+                {
+                    Ok(BegunHostCall::Waits(task)) => {
+                        *stage = CallStage::WaitsInHost(task);
+                        Poll::Pending
+                    }
+                    Ok(BegunHostCall::Returned(mut cells)) => {
+                        Poll::Ready(Ok(values.take(&*store, cells.as_mut_ptr(), 0)))
+                    }
+                    Err(error) => Poll::Ready(Err(error)),
+                }
+            }
+        }
+        (CallStage::WaitsInHost(mut task), _) => {
             let store = task.store();
-            match task.poll(context, |store| values.put(store, cells, target.ordinal)) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(Ok(())) => Poll::Ready(Ok(values.take(&*store, cells, target.ordinal))),
+            match task.poll(context) {
+                Poll::Pending => {
+                    *stage = CallStage::WaitsInHost(task);
+                    Poll::Pending
+                }
+                Poll::Ready(Ok(cells)) => {
+                    // SAFETY: the function has returned, so its results are in its cells, and the
+                    // store is ours again.
+                    let results = unsafe { values.take(&*store, cells.as_mut_ptr(), 0) };
+                    Poll::Ready(Ok(results))
+                }
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             }
+        }
+        (CallStage::Refused(error), _) => Poll::Ready(Err(error)),
+        (CallStage::New | CallStage::Waits(_) | CallStage::Ended, _) => {
+            panic!("a call was polled after its end")
         }
     }
 }
@@ -117,24 +199,30 @@ impl<C: AsContextMut + Unpin, V: Call> Future for CallFuture<C, V> {
 impl<Params: WasmValues + Unpin, Results: WasmValues> Call for TypedCall<Params, Results> {
     type Output = Results;
 
+    #[inline]
+    fn target(&self) -> CallTarget {
+        self.function.target()
+    }
+
+    #[inline]
     unsafe fn put(&self, store: *mut StoreGroup, cells: *mut Cell, owner: u32) -> Result<()> {
         // SAFETY: by this function's contract.
         unsafe { self.params.write(cells, CellOwner::of_ordinal(&*store, owner)) }
     }
 
+    #[inline]
     unsafe fn take(&mut self, store: &StoreGroup, cells: *mut Cell, owner: u32) -> Results {
         // SAFETY: by this function's contract.
         unsafe { Results::read(cells, CellOwner::of_ordinal(store, owner)) }
-    }
-
-    unsafe fn call_host(&mut self, store: *mut StoreGroup) -> Result<Results> {
-        // SAFETY: by this function's contract.
-        unsafe { self.function.call_otherwise(store, self.params) }
     }
 }
 
 impl Call for SliceCall<'_> {
     type Output = ();
+
+    fn target(&self) -> CallTarget {
+        self.target
+    }
 
     unsafe fn put(&self, store: *mut StoreGroup, cells: *mut Cell, owner: u32) -> Result<()> {
         // SAFETY: by this function's contract.
@@ -146,11 +234,43 @@ impl Call for SliceCall<'_> {
         // SAFETY: by this function's contract.
         unsafe { read_results(store, ty, self.results, cells, owner) }
     }
+}
 
-    unsafe fn call_host(&mut self, store: *mut StoreGroup) -> Result<()> {
-        // SAFETY: by this function's contract.
-        unsafe { self.function.call_host(store, self.params, self.results) }
+/// See [`InstancePre::instantiate_async`](crate::InstancePre::instantiate_async).
+struct StartCall {
+    target: CallTarget,
+    base: usize,
+}
+
+impl Call for StartCall {
+    type Output = ();
+
+    fn target(&self) -> CallTarget {
+        self.target
     }
+
+    fn base(&self) -> usize {
+        self.base
+    }
+
+    unsafe fn put(&self, _: *mut StoreGroup, _: *mut Cell, _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn take(&mut self, _: &StoreGroup, _: *mut Cell, _: u32) {}
+}
+
+/// Runs the start function of an instance that was just made, and may wait.
+///
+/// # Errors
+/// What it fails with.
+pub(crate) async fn start_async(
+    mut store: impl AsContextMut + Unpin,
+    made: &NewInstance,
+) -> Result<()> {
+    let Some(target) = made.start else { return Ok(()) };
+    let base = store.as_context_mut().0.inner.instance(made.ordinal).base();
+    CallFuture::new(Ok(()), StartCall { target, base }, store).await
 }
 
 impl<Params: WasmValues + Unpin, Results: WasmValues> TypedFunc<Params, Results> {
@@ -220,9 +340,8 @@ impl<Params: WasmValues + Unpin, Results: WasmValues> TypedFunc<Params, Results>
         mut store: C,
         params: Params,
     ) -> impl Future<Output = Result<Results>> + Unpin + use<C, Params, Results> {
-        let target = self.checked_target(&store.as_context_mut().0.inner);
-        let values = TypedCall { function: *self, params };
-        CallFuture { task: None, target: Some(target), values, context: store }
+        let checked = self.check_store(&store.as_context_mut().0.inner);
+        CallFuture::new(checked, TypedCall { function: *self, params }, store)
     }
 }
 
@@ -245,21 +364,23 @@ impl Func {
             check_values(inner, inner.function_type(self.definition).0, params, results)?;
             Ok(self.entry(inner))
         });
-        let values = SliceCall { function: *self, params, results };
-        CallFuture { task: None, target: Some(target), values, context: store }
+        let (checked, target) = match target {
+            Ok(target) => (Ok(()), target),
+            Err(error) => (Err(error), CallTarget::Host(0)),
+        };
+        CallFuture::new(checked, SliceCall { function: *self, target, params, results }, store)
     }
 
     /// Makes a function of the host that may let its caller wait: see
     /// [`Linker::func_wrap_async`].
-    pub fn wrap_async<T, Params, R, F>(mut store: impl AsContextMut<Data = T>, function: F) -> Self
+    pub fn wrap_async<T, Params, R>(
+        mut store: impl AsContextMut<Data = T>,
+        function: impl AsyncHostFunc<T, Params, R>,
+    ) -> Self
     where
         T: 'static,
         Params: WasmValues + Send,
         R: WasmRet + 'static,
-        F: for<'a> Fn(Caller<'a, T>, Params) -> Box<dyn Future<Output = R> + Send + 'a>
-            + Send
-            + Sync
-            + 'static,
     {
         let store = store.as_context_mut();
         let function = asynchronous(store.engine(), function);
@@ -267,12 +388,32 @@ impl Func {
     }
 }
 
+/// Closures that can be host functions which let their callers wait: see
+/// [`Linker::func_wrap_async`]. They get their caller and their parameters, as a tuple.
+///
+/// # Examples
+///
+/// See [`TypedFunc::call_async`].
+pub trait AsyncHostFunc<T: 'static, Params, R>:
+    for<'a> Fn(Caller<'a, T>, Params) -> Box<dyn Future<Output = R> + Send + 'a> + Send + Sync + 'static
+{
+}
+
+impl<T: 'static, Params, R, F> AsyncHostFunc<T, Params, R> for F where
+    F: for<'a> Fn(Caller<'a, T>, Params) -> Box<dyn Future<Output = R> + Send + 'a>
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 impl<T: 'static> Linker<T> {
     /// Defines a function of the host that may let its caller wait. It gets its caller and its
     /// parameters, as a tuple, and returns a future of what [`Linker::func_wrap`]'s closures
     /// return. The future is polled at once; if it is not ready then, the guest is suspended
     /// until it is. Even if all futures are ready at once, guests that call it are to be called
-    /// with [`call_async`](TypedFunc::call_async); start functions cannot call it.
+    /// with [`call_async`](TypedFunc::call_async), and those whose start functions call it are made
+    /// with [`instantiate_async`](Linker::instantiate_async).
     ///
     /// While it waits, the future can use its caller's store: data, memories, globals, tables. But
     /// guests of the store cannot be called then: [`UsageError::Suspended`]. An error, or an
@@ -286,19 +427,15 @@ impl<T: 'static> Linker<T> {
     /// See [`TypedFunc::call_async`].
     ///
     /// [`UsageError::Suspended`]: crate::UsageError::Suspended
-    pub fn func_wrap_async<Params, R, F>(
+    pub fn func_wrap_async<Params, R>(
         &mut self,
         module: &str,
         name: &str,
-        function: F,
+        function: impl AsyncHostFunc<T, Params, R>,
     ) -> Result<&mut Self>
     where
         Params: WasmValues + Send,
         R: WasmRet + 'static,
-        F: for<'a> Fn(Caller<'a, T>, Params) -> Box<dyn Future<Output = R> + Send + 'a>
-            + Send
-            + Sync
-            + 'static,
     {
         let function = asynchronous(self.engine(), function);
         self.define_host(module, name, function)
@@ -333,15 +470,14 @@ impl<T: 'static> Store<T> {
 }
 
 /// A host function that may let its caller wait.
-fn asynchronous<T, Params, R, F>(engine: &Engine, function: F) -> HostFunc
+fn asynchronous<T, Params, R>(
+    engine: &Engine,
+    function: impl AsyncHostFunc<T, Params, R>,
+) -> HostFunc
 where
     T: 'static,
     Params: WasmValues + Send,
     R: WasmRet + 'static,
-    F: for<'a> Fn(Caller<'a, T>, Params) -> Box<dyn Future<Output = R> + Send + 'a>
-        + Send
-        + Sync
-        + 'static,
 {
     let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
         // SAFETY: `HostCall` says that store, cells and base are of one store and function type,
@@ -351,7 +487,7 @@ where
         unsafe {
             let params = Params::read(cells, CellOwner::of_base(&*store, base));
             let future = Box::into_pin(function(Caller::<T>::new(store, base), params));
-            let call = Box::new(Pending { future: Some(future) });
+            let call = Pending { future: Some(future) };
             begin_call(store, cells, base, R::Values::TYPES.len(), call)
         }
     };

@@ -387,6 +387,22 @@ impl<T: 'static> Linker<T> {
         self.instantiate_pre(module)?.instantiate(store)
     }
 
+    /// As [`Linker::instantiate`], with a start function that may wait: see
+    /// [`InstancePre::instantiate_async`].
+    ///
+    /// # Errors
+    /// The future's are those of [`Linker::instantiate`].
+    ///
+    /// # Panics
+    /// As [`Linker::instantiate`], in a poll.
+    pub async fn instantiate_async(
+        &self,
+        store: impl AsContextMut<Data = T>,
+        module: &Module,
+    ) -> Result<Instance> {
+        self.instantiate_pre(module)?.instantiate_async(store).await
+    }
+
     /// Looks the imports of a module up, for instantiating it many times.
     ///
     /// # Errors

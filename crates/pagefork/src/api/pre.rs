@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use pagefork_pages::{Strategies, StrategyConfig};
 
+use crate::api::future::start_async;
 use crate::api::imports::match_imports;
 use crate::api::instance::{Extern, Instance};
 use crate::api::limiter::ask_limiter;
 use crate::api::linker::Definition;
-use crate::api::store::{AsContextMut, Invariant, Store};
+use crate::api::store::{AsContextMut, Invariant, Store, StoreContextMut};
 use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::module::Module;
 use crate::code::pool::{Home, Pooled};
-use crate::run::{freeze, instantiate, limiter};
+use crate::run::instantiate::{self, NewInstance};
+use crate::run::{freeze, limiter};
 use crate::store::frozen::Frozen;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::InterruptHandle;
@@ -167,19 +169,54 @@ impl<T: 'static> InstancePre<T> {
     /// # Panics
     /// If a host function panics that the start function calls.
     pub fn instantiate(&self, mut store: impl AsContextMut<Data = T>) -> Result<Instance> {
+        span!(DEBUG, "instantiate", module = self.module().name());
         let mut store = store.as_context_mut();
+        let made = self.make(&mut store)?;
+        let store = store.as_ptr();
+        // SAFETY: the store is borrowed, and the pointer is to the whole of it.
+        unsafe {
+            instantiate::call_start(store, &made)?;
+            Ok(Instance::from_ordinal(&*store, made.ordinal))
+        }
+    }
+
+    /// As [`InstancePre::instantiate`], with a start function that may wait for
+    /// [asynchronous host functions](crate::Linker::func_wrap_async): see
+    /// [`TypedFunc::call_async`](crate::TypedFunc::call_async). If the future is dropped while it
+    /// waits, the instance stays in the store, as it does where a start function traps.
+    ///
+    /// # Errors
+    /// The future's are those of [`InstancePre::instantiate`].
+    ///
+    /// # Panics
+    /// As [`InstancePre::instantiate`], in a poll.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre::spawn_async`].
+    pub async fn instantiate_async(
+        &self,
+        mut store: impl AsContextMut<Data = T>,
+    ) -> Result<Instance> {
+        let made = {
+            span!(DEBUG, "instantiate", module = self.module().name());
+            self.make(&mut store.as_context_mut())?
+        };
+        start_async(&mut store, &made).await?;
+        Ok(Instance::from_ordinal(&store.as_context().0.inner, made.ordinal))
+    }
+
+    /// Makes an instance that is not started yet.
+    fn make(&self, store: &mut StoreContextMut<'_, T>) -> Result<NewInstance> {
         let inner = &mut store.0.inner;
         // Host functions know their types by the numbers of their engine.
         instantiate::check_engine(inner, self.module())?;
         let strategies = self.shared.strategies.as_ref();
         if let Some(frozen) = &self.shared.frozen {
-            let store = store.as_ptr();
             // SAFETY: the store is borrowed, the pointer is to the whole of it, and its data are
             // of the type that the host functions were made for.
-            unsafe {
-                freeze::spawn(store, frozen, strategies)?;
-                return Ok(Instance::from_ordinal(&*store, frozen.main));
-            }
+            unsafe { freeze::spawn(store.as_ptr(), frozen, strategies)? };
+            return Ok(NewInstance::started(frozen.main));
         }
         let imports = match &self.shared.host_functions {
             Some(functions) if inner.host_functions.is_empty() => {
@@ -192,12 +229,8 @@ impl<T: 'static> InstancePre<T> {
                 match_imports(inner, self.module(), &imports)?
             }
         };
-        let (store, module) = (store.as_ptr(), self.module());
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
-        unsafe {
-            let ordinal = instantiate::instantiate(store, module, imports, strategies)?;
-            Ok(Instance::from_ordinal(&*store, ordinal))
-        }
+        unsafe { instantiate::make(store.as_ptr(), self.module(), imports, strategies) }
     }
 
     /// Makes a fresh instance in a store of its own, and runs the module's start
@@ -258,6 +291,57 @@ impl<T: 'static> InstancePre<T> {
         })
     }
 
+    /// As [`InstancePre::spawn`], with a start function that may wait for
+    /// [asynchronous host functions](crate::Linker::func_wrap_async): see
+    /// [`TypedFunc::call_async`](crate::TypedFunc::call_async). If the future is dropped, so is the
+    /// store.
+    ///
+    /// # Errors
+    /// The future's are those of [`InstancePre::spawn`].
+    ///
+    /// # Panics
+    /// As [`InstancePre::spawn`], in a poll.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Linker, Module};
+    ///
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut context) { return it }
+    /// #     }
+    /// # }
+    /// # block_on(async {
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "setting" (func $setting (result i32)))
+    ///     (global $setting (mut i32) (i32.const 0))
+    ///     (func $start (global.set $setting (call $setting)))
+    ///     (start $start)
+    ///     (func (export "setting") (result i32) (global.get $setting)))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap_async("host", "setting", |caller: Caller<'_, i32>, (): ()| {
+    ///     Box::new(async move { *caller.data() }) // as late as it likes
+    /// })?;
+    /// let pre = linker.instantiate_pre(&module)?;
+    /// let (mut store, instance) = pre.spawn_async(7).await?;
+    /// let setting = instance.get_typed_func::<(), i32>(&mut store, "setting")?;
+    /// assert_eq!(setting.call(&mut store, ())?, 7);
+    /// # Ok::<(), pagefork::Error>(()) }).unwrap();
+    /// ```
+    pub async fn spawn_async(&self, data: T) -> Result<(Store<T>, Instance)> {
+        let (mut store, made) = {
+            span!(DEBUG, "spawn", module = self.module().name());
+            self.spawn_unstarted(0, data, |_| Ok(()))?
+        };
+        start_async(&mut store, &made).await?;
+        let instance = Instance::from_ordinal(store.inner(), made.ordinal);
+        Ok((store, instance))
+    }
+
     /// Spawns an instance in a store that `prepare` has set up: nothing has run in it.
     #[inline]
     fn spawn_prepared(
@@ -267,6 +351,20 @@ impl<T: 'static> InstancePre<T> {
         prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
     ) -> Result<(Store<T>, Instance)> {
         span!(DEBUG, "spawn", module = self.module().name());
+        let (mut store, made) = self.spawn_unstarted(tenant, data, prepare)?;
+        // SAFETY: the store is ours, and the pointer is to the whole of it.
+        unsafe { instantiate::call_start(store.as_ptr(), &made)? };
+        let instance = Instance::from_ordinal(store.inner(), made.ordinal);
+        Ok((store, instance))
+    }
+
+    #[inline]
+    fn spawn_unstarted(
+        &self,
+        tenant: u64,
+        data: T,
+        prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+    ) -> Result<(Store<T>, NewInstance)> {
         let shared = &*self.shared;
         let mut store = match shared.home.take() {
             // SAFETY: what is parked under this key has data of type `T`.
@@ -281,11 +379,10 @@ impl<T: 'static> InstancePre<T> {
             // SAFETY: the store is ours, and the pointer is to the whole of it.
             unsafe { limiter::allow_present(store.as_ptr())? };
         }
+        let main = shared.frozen.as_ref().map_or(1, |frozen| frozen.main);
         // SAFETY: the store is ours, and the pointer is to the whole of it.
-        unsafe { instantiate::start_again(store.as_ptr())? };
-        let ordinal = shared.frozen.as_ref().map_or(1, |frozen| frozen.main);
-        let instance = Instance::from_ordinal(store.inner(), ordinal);
-        Ok((store, instance))
+        let made = unsafe { instantiate::make_again(store.as_ptr(), main)? };
+        Ok((store, made))
     }
 
     #[cold]
@@ -294,7 +391,7 @@ impl<T: 'static> InstancePre<T> {
         tenant: u64,
         data: T,
         prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
-    ) -> Result<(Store<T>, Instance)> {
+    ) -> Result<(Store<T>, NewInstance)> {
         let shared = &*self.shared;
         if shared.host_functions.is_none() {
             let of_store = |import: &&Definition| matches!(import, Definition::Extern(_));
@@ -310,9 +407,9 @@ impl<T: 'static> InstancePre<T> {
         if let Some(limiter) = &shared.limiter {
             store.set_limiter(Arc::clone(limiter));
         }
-        let instance = self.instantiate(&mut store)?;
+        let made = self.make(&mut store.as_context_mut())?;
         store.set_home(Arc::clone(&shared.home));
-        Ok((store, instance))
+        Ok((store, made))
     }
 }
 

@@ -49,11 +49,16 @@ impl<Params, Results> TypedFunc<Params, Results> {
     }
 
     /// How it is called.
-    ///
+    #[inline]
+    pub(crate) fn target(&self) -> CallTarget {
+        self.entry
+    }
+
     /// # Errors
     /// If it is another store's.
-    pub(crate) fn checked_target(&self, store: &StoreGroup) -> Result<CallTarget> {
-        store.check(self.store, "function").map(|()| self.entry)
+    #[inline]
+    pub(crate) fn check_store(&self, store: &StoreGroup) -> Result<()> {
+        store.check(self.store, "function")
     }
 
     /// The same function without its type.

@@ -24,6 +24,13 @@ use crate::store::group::{Entity, Imports, StoreGroup};
 use crate::store::handle::{CallTarget, Func};
 use crate::store::limits::{self, Usage};
 
+/// An instance that is not started yet.
+pub(crate) struct NewInstance {
+    pub(crate) ordinal: u32,
+    /// Its start function, if it has one.
+    pub(crate) start: Option<CallTarget>,
+}
+
 /// Makes an instance with imports that are known to be right, in a slot with these
 /// strategies, or the engine's, and starts it. Returns its ordinal.
 ///
@@ -36,6 +43,24 @@ pub(crate) unsafe fn instantiate(
     strategies: Option<&Strategies>,
 ) -> Result<u32> {
     span!(DEBUG, "instantiate", module = module.name());
+    // SAFETY: by this function's contract, which is that of both.
+    unsafe {
+        let made = make(store, module, imports, strategies)?;
+        call_start(store, &made)?;
+        Ok(made.ordinal)
+    }
+}
+
+/// As [`instantiate`], but for starting it: that is the next thing to do.
+///
+/// # Safety
+/// As [`instantiate`].
+pub(crate) unsafe fn make(
+    store: *mut StoreGroup,
+    module: &Module,
+    imports: Imports,
+    strategies: Option<&Strategies>,
+) -> Result<NewInstance> {
     // SAFETY: by this function's contract the store is ours; this borrow ends here.
     let inner = unsafe { &*store };
     inner.check_usable()?;
@@ -54,12 +79,24 @@ pub(crate) unsafe fn instantiate(
         }
         return Err(Trap::without_backtrace(code).into());
     }
-    if let Some(start) = module.info().start {
-        // SAFETY: by this function's contract the store is ours. From here on the instance stays, even after
-        // an error: what it runs can make its functions known.
-        unsafe { call_start(store, ordinal, start)? };
+    // From here on the instance stays, even after an error: what it runs can make its functions
+    // known.
+    Ok(NewInstance::new(inner, ordinal))
+}
+
+impl NewInstance {
+    fn new(store: &StoreGroup, ordinal: u32) -> Self {
+        let start = store.instance(ordinal).module.info().start.map(|start| {
+            let function = Func::from_reference(store, store.function(ordinal, start));
+            function.expect("a definition is not null").entry(store)
+        });
+        Self { ordinal, start }
     }
-    Ok(ordinal)
+
+    /// What goes on where it was captured.
+    pub(crate) fn started(ordinal: u32) -> Self {
+        Self { ordinal, start: None }
+    }
 }
 
 /// Takes the slot of a store that was parked over for a tenant, and audits it if that is
@@ -85,11 +122,12 @@ pub(crate) fn take_over_parked(store: &mut StoreGroup, tenant: u64) -> Result<()
     Ok(())
 }
 
-/// Starts what is in a store that was parked: the one instance, or what was captured.
+/// Makes what is in a store that was parked as new: the one instance, or what was captured, of
+/// which the instance `main` is returned. Starting it is the next thing to do.
 ///
 /// # Safety
 /// As [`instantiate`].
-pub(crate) unsafe fn start_again(store: *mut StoreGroup) -> Result<()> {
+pub(crate) unsafe fn make_again(store: *mut StoreGroup, main: u32) -> Result<NewInstance> {
     // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
     // is entered.
     let inner = unsafe { &mut *store };
@@ -100,10 +138,10 @@ pub(crate) unsafe fn start_again(store: *mut StoreGroup) -> Result<()> {
         }
         freeze::thaw(inner, &origin);
         // SAFETY: by this function's contract, which is the same.
-        return unsafe { freeze::tell_restored(store, &origin) };
+        unsafe { freeze::tell_restored(store, &origin)? };
+        return Ok(NewInstance::started(main));
     }
-    // SAFETY: by this function's contract, which is the same.
-    unsafe { start(store, 1) }
+    fill(inner, 1)
 }
 
 /// Does what is left to do for an instance whose slot is as its image.
@@ -111,20 +149,22 @@ pub(crate) unsafe fn start_again(store: *mut StoreGroup) -> Result<()> {
 /// # Safety
 /// As [`instantiate`].
 pub(crate) unsafe fn start(store: *mut StoreGroup, ordinal: u32) -> Result<()> {
-    // SAFETY: by this function's contract the store is ours; this borrow ends before a guest
-    // is entered.
-    let inner = unsafe { &mut *store };
-    let instance = inner.instance(ordinal);
-    let start = instance.module.info().start;
+    // SAFETY: by this function's contract the store is ours; its borrow ends before a guest is
+    // entered.
+    unsafe {
+        let made = fill(&mut *store, ordinal)?;
+        call_start(store, &made)
+    }
+}
+
+/// Does what is left to do for an instance whose slot is as its image, but for starting it.
+fn fill(store: &mut StoreGroup, ordinal: u32) -> Result<NewInstance> {
+    let instance = store.instance(ordinal);
     if !instance.plan.steps.is_empty() {
         let plan = Arc::clone(&instance.plan);
-        apply_steps(inner, ordinal, &plan.steps, &mut false).map_err(Trap::without_backtrace)?;
+        apply_steps(store, ordinal, &plan.steps, &mut false).map_err(Trap::without_backtrace)?;
     }
-    match start {
-        // SAFETY: by this function's contract, which is the same.
-        Some(start) => unsafe { call_start(store, ordinal, start) },
-        None => Ok(()),
-    }
+    Ok(NewInstance::new(store, ordinal))
 }
 
 /// What a module imports that imports `count` host functions, the first of a store.
@@ -309,30 +349,33 @@ fn apply_steps(
     Ok(())
 }
 
+/// Runs the start function of an instance that was just made.
+///
 /// # Safety
 /// As [`instantiate`].
-unsafe fn call_start(store: *mut StoreGroup, ordinal: u32, start: u32) -> Result<()> {
-    // SAFETY: by this function's contract the store is ours.
-    let inner = unsafe { &*store };
-    let definition = inner.function(ordinal, start);
-    let function = Func::from_reference(inner, definition).expect("a definition is not null");
-    match function.entry(inner) {
+pub(crate) unsafe fn call_start(store: *mut StoreGroup, made: &NewInstance) -> Result<()> {
+    match &made.start {
+        None => Ok(()),
         // SAFETY: a start function takes no arguments; what is made again beside a suspended guest
         // starts when nothing is entered.
-        CallTarget::Guest(target) => match unsafe {
-            match inner.suspended.is_some() {
-                true => suspend::call_beside(store, &target)?,
-                false => enter::call(store, &target)?,
+        Some(CallTarget::Guest(target)) => match unsafe {
+            match (*store).suspended.is_some() {
+                true => suspend::call_beside(store, target)?,
+                false => enter::call(store, target)?,
             }
         } {
             CallOutcome::Finished => Ok(()),
             CallOutcome::Suspended => Err(UsageError::Suspended.into()),
         },
-        CallTarget::Host(index) => {
-            let (host, base) = (inner.host_function_ptr(index), inner.instance(ordinal).base());
+        Some(CallTarget::Host(index)) => {
             let mut no_cells: [Cell; 0] = [];
-            // SAFETY: it takes no arguments and has no results.
-            unsafe { ((*host).call)(store, no_cells.as_mut_ptr(), base) }
+            // SAFETY: by this function's contract the store is ours; the function takes no
+            // arguments and has no results.
+            unsafe {
+                let base = (*store).instance(made.ordinal).base();
+                let host = (*store).host_function_ptr(*index);
+                ((*host).call)(store, no_cells.as_mut_ptr(), base)
+            }
         }
     }
 }

@@ -7,9 +7,10 @@
 //! the guest waits for a host function, that one's future has the store, and so the task leaves it
 //! alone; it knows by itself what it needs then.
 
-use std::ptr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::{mem, ptr};
 
 use pagefork_layout::state::save;
 use pagefork_layout::trap::TrapCode;
@@ -25,7 +26,7 @@ use crate::store::group::StoreGroup;
 use crate::store::interrupt::{AtEnd, Deadline, Interrupts};
 use crate::store::pending::PendingCall;
 
-/// A call of a guest's function that may wait.
+/// A call of a guest's function that waits, or has ended.
 pub(crate) struct Task {
     store: *mut StoreGroup,
     interrupts: Arc<Interrupts>,
@@ -35,8 +36,8 @@ pub(crate) struct Task {
 }
 
 enum TaskState {
-    /// The guest has not been entered.
-    New,
+    /// The guest runs.
+    Entered,
     Waiting(Waiting),
     Ended,
 }
@@ -57,57 +58,129 @@ struct Waiting {
 unsafe impl Send for Task {}
 
 impl Task {
-    /// # Safety
-    /// The store is borrowed for as long as this lives, the pointer with the provenance of the
-    /// whole, and `target` is a function of an instance of it.
-    pub(crate) unsafe fn new(store: *mut StoreGroup, target: Target) -> Self {
-        // SAFETY: by this function's contract the store is borrowed for us.
-        let interrupts = unsafe { Arc::clone(&(*store).interrupts) };
-        Self { store, interrupts, target, state: TaskState::New, deadline: None }
-    }
-
-    /// Runs the guest until it ends or waits. Before it is entered, `arguments` puts its arguments
-    /// into the cells.
+    /// Calls a function, which runs until it ends or waits: then there is a task. `arguments` puts
+    /// its arguments into the cells.
     ///
     /// # Errors
     /// As [`enter::call`].
     ///
     /// # Panics
-    /// As [`enter::call`]; if it has ended.
+    /// As [`enter::call`].
     ///
     /// # Safety
-    /// `arguments` writes values of the function's type.
-    pub(crate) unsafe fn poll(
-        &mut self,
+    /// The store is borrowed for as long as the task lives, the pointer with the provenance of the
+    /// whole; `target` is a function of an instance of it; and `arguments` writes values of the
+    /// function's type.
+    #[inline]
+    pub(crate) unsafe fn begin(
+        store: *mut StoreGroup,
+        target: &Target,
         context: &mut Context<'_>,
         arguments: impl FnOnce(*mut StoreGroup) -> Result<()>,
-    ) -> Poll<Result<()>> {
-        // SAFETY: by this function's contract, and the states are what they say.
-        let outcome = unsafe {
-            match &mut self.state {
-                TaskState::New => {
-                    self.state = TaskState::Ended;
-                    self.start(context, arguments)
+    ) -> Result<Option<Box<Self>>> {
+        // SAFETY: by this function's contract the store is borrowed for us, and its interrupts
+        // stay the same as long as a guest of it is entered.
+        unsafe {
+            // Most calls take nothing but to enter the guest: what a task needs is made for those
+            // that wait.
+            if enter::is_outermost(store) && (*store).yield_after.is_none() {
+                arguments(store)?;
+                let polling = Polling::begin(&*Arc::as_ptr(&(*store).interrupts), context);
+                let outcome = enter::call_outermost_suspendable(store, target);
+                drop(polling);
+                if let Ok(CallOutcome::Finished) = outcome {
+                    return Ok(None);
                 }
-                TaskState::Waiting(waiting) => {
-                    // First of all, so that no request gets lost.
-                    self.interrupts.wake_at_request(context.waker());
-                    let mut result = Ok(());
-                    if !self.interrupts.is_noted()
-                        && let Some(call) = &mut waiting.call
-                    {
-                        match call.poll(context, self.store, waiting.cells, waiting.base) {
-                            Poll::Ready(ready) => result = ready,
-                            Poll::Pending => return Poll::Pending,
-                        }
-                    }
-                    // Its future goes before the store is used again.
-                    waiting.call = None;
-                    self.resume(context, result)
-                }
-                TaskState::Ended => panic!("a call was polled after its end"),
+                return Self::new(store, target).begun(context, outcome);
             }
+            Self::begin_otherwise(store, target, context, arguments)
+        }
+    }
+
+    /// As [`Task::begin`], in a store that needs more than to be entered.
+    ///
+    /// # Safety
+    /// As of [`Task::begin`].
+    #[inline(never)]
+    unsafe fn begin_otherwise(
+        store: *mut StoreGroup,
+        target: &Target,
+        context: &mut Context<'_>,
+        arguments: impl FnOnce(*mut StoreGroup) -> Result<()>,
+    ) -> Result<Option<Box<Self>>> {
+        // SAFETY: by this function's contract, which is that of both.
+        unsafe {
+            let mut task = Self::new(store, target);
+            let outcome = task.start(context, arguments);
+            task.begun(context, outcome)
+        }
+    }
+
+    /// # Safety
+    /// As of [`Task::begin`].
+    unsafe fn new(store: *mut StoreGroup, target: &Target) -> Self {
+        // SAFETY: by this function's contract the store is borrowed for us.
+        let interrupts = unsafe { Arc::clone(&(*store).interrupts) };
+        Self { store, interrupts, target: *target, state: TaskState::Entered, deadline: None }
+    }
+
+    /// The task, if it waits once its guest was left.
+    ///
+    /// # Errors
+    /// What has ended the call.
+    #[cold]
+    fn begun(
+        mut self,
+        context: &mut Context<'_>,
+        outcome: Result<CallOutcome>,
+    ) -> Result<Option<Box<Self>>> {
+        match self.left(context, outcome) {
+            Poll::Pending => Ok(Some(Box::new(self))),
+            Poll::Ready(result) => result.map(|()| None),
+        }
+    }
+
+    /// Asks what the guest waits for, and runs it until it ends or waits again.
+    ///
+    /// # Errors
+    /// As [`enter::call`].
+    ///
+    /// # Panics
+    /// As [`enter::call`]; if the call has ended.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let TaskState::Waiting(waiting) = &mut self.state else {
+            panic!("a call was polled after its end");
         };
+        // First of all, so that no request gets lost.
+        self.interrupts.wake_at_request(context.waker());
+        let mut result = Ok(());
+        if !self.interrupts.is_noted()
+            && let Some(call) = &mut waiting.call
+        {
+            // SAFETY: the store is borrowed for us, its guest is suspended, and the cells are
+            // those in which it finds what the call comes to.
+            let polled = unsafe { call.poll(context, self.store, waiting.cells, waiting.base) };
+            match polled {
+                Poll::Ready(ready) => result = ready,
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        // Its future goes before the store is used again.
+        waiting.call = None;
+        // SAFETY: the store is borrowed for us, and its guest is suspended.
+        let outcome = unsafe { self.resume(context, result) };
+        self.left(context, outcome)
+    }
+
+    /// Notes how the guest was left.
+    ///
+    /// # Errors
+    /// What has ended the call.
+    fn left(
+        &mut self,
+        context: &mut Context<'_>,
+        outcome: Result<CallOutcome>,
+    ) -> Poll<Result<()>> {
         match outcome {
             Ok(CallOutcome::Suspended) => {
                 self.note_suspension();
@@ -142,7 +215,7 @@ impl Task {
     /// Enters the guest.
     ///
     /// # Safety
-    /// As of [`Task::poll`].
+    /// As of [`Task::begin`].
     unsafe fn start(
         &mut self,
         context: &mut Context<'_>,
@@ -246,6 +319,118 @@ impl Drop for Task {
     }
 }
 
+/// A call by the embedder of a host function that waits. No guest is around it.
+pub(crate) struct HostTask {
+    store: *mut StoreGroup,
+    interrupts: Arc<Interrupts>,
+    /// It goes before what the pointers lead to.
+    call: Option<Box<dyn PendingCall>>,
+    /// Where its results go.
+    cells: Box<[Cell]>,
+    base: usize,
+    _deadline: Option<Deadline>,
+}
+
+// SAFETY: as of `Task`.
+unsafe impl Send for HostTask {}
+
+/// How a call of a host function has begun.
+pub(crate) enum BegunHostCall {
+    /// It has returned, and its results are in these cells.
+    Returned(Box<[Cell]>),
+    Waits(Box<HostTask>),
+}
+
+impl HostTask {
+    /// Calls a host function with its arguments in these cells, of which it has one for each
+    /// argument and for each result, and one at least: their address tells the call from others.
+    ///
+    /// # Errors
+    /// What it fails with; if a guest is around the call, and it is not ready at once.
+    ///
+    /// # Panics
+    /// If it does.
+    ///
+    /// # Safety
+    /// The store is borrowed for as long as the task lives, the pointer with the provenance of the
+    /// whole; the function is of it, and the values of its type; `base` is that of an instance of
+    /// the store, or 0.
+    pub(crate) unsafe fn begin(
+        store: *mut StoreGroup,
+        function: u32,
+        mut cells: Box<[Cell]>,
+        base: usize,
+        context: &mut Context<'_>,
+    ) -> Result<BegunHostCall> {
+        // SAFETY: by this function's contract the store is borrowed for us.
+        unsafe {
+            let interrupts = Arc::clone(&(*store).interrupts);
+            let deadline = (*store).begin_host_call()?;
+            let function = (*store).host_function_ptr(function);
+            let polling = Polling::begin(&interrupts, context);
+            let start = cells.as_mut_ptr();
+            let awaited = match (*store).activation.is_active() {
+                true => ptr::null_mut(),
+                false => start,
+            };
+            let outer = mem::replace(&mut (*store).activation.waits_in, awaited);
+            let call = || ((*function).call)(store, start, base);
+            let called = catch_unwind(AssertUnwindSafe(call));
+            (*store).activation.waits_in = outer;
+            drop(polling);
+            called.unwrap_or_else(|payload| resume_unwind(payload))?;
+            let Some(call) = (*store).pending.take() else {
+                return Ok(BegunHostCall::Returned(cells));
+            };
+            interrupts.wake_at_request(context.waker());
+            if interrupts.is_noted() {
+                context.waker().wake_by_ref();
+            }
+            let call = Some(call);
+            let task = Self { store, interrupts, call, cells, base, _deadline: deadline };
+            Ok(BegunHostCall::Waits(Box::new(task)))
+        }
+    }
+
+    /// Asks whether the host function is ready; its results are in the cells then.
+    ///
+    /// # Errors
+    /// What it fails with; a trap, if it is interrupted.
+    ///
+    /// # Panics
+    /// If it does.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<&mut [Cell]>> {
+        self.interrupts.wake_at_request(context.waker());
+        let interrupted = || Trap::without_backtrace(TrapCode::Interrupt).into();
+        if self.interrupts.is_noted() {
+            return Poll::Ready(Err(interrupted()));
+        }
+        let call = self.call.as_mut().expect("a call is not polled after its end");
+        let (store, cells) = (self.store, self.cells.as_mut_ptr());
+        // SAFETY: the store is borrowed for us, and the cells and the base are those of the call.
+        match unsafe { call.poll(context, store, cells, self.base) } {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => {
+                self.call = None;
+                Poll::Ready(result.map(|()| &mut self.cells[..]))
+            }
+        }
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> *mut StoreGroup {
+        self.store
+    }
+}
+
+impl Drop for HostTask {
+    fn drop(&mut self) {
+        // Its future goes before the store is used.
+        self.call = None;
+        self.interrupts.forget_waker();
+    }
+}
+
 /// While one of these lives, asynchronous host functions find out who polls.
 pub(crate) struct Polling<'a> {
     interrupts: &'a Interrupts,
@@ -278,21 +463,28 @@ pub(crate) unsafe fn begin_call(
     cells: *mut Cell,
     base: usize,
     results: usize,
-    mut call: Box<dyn PendingCall>,
+    mut call: impl PendingCall + 'static,
 ) -> Result<()> {
     // SAFETY: by this function's contract.
     unsafe {
         let task = (*store).interrupts.task();
-        if task.is_null() {
+        // A guest that is suspended for its caller goes on where that says so, and not where a
+        // future is ready.
+        if task.is_null() || (*store).activation.ends_suspended {
             return Err(UsageError::NotAsync.into());
         }
         // The context is that of the poll in which this guest was entered.
         if let Poll::Ready(result) = call.poll(&mut *task, store, cells, base) {
             return result;
         }
+        if (*store).activation.waits_in == cells {
+            // Who has called is told by what is pending.
+            (*store).pending = Some(Box::new(call));
+            return Ok(());
+        }
         suspend::check_suspendable(&(*store).activation)?;
         suspend::request(&mut *store);
-        (*store).pending = Some(call);
+        (*store).pending = Some(Box::new(call));
         for i in 0..results {
             cells.add(i).write(Cell::default());
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use pagefork_layout::link::activation as contract;
 
+use crate::base::cell::Cell;
 use crate::base::error::Error;
 use crate::base::frames::WasmBacktrace;
 use crate::base::trap::TrapCode;
@@ -57,6 +58,9 @@ pub(crate) struct Activation {
     pub(crate) suspendable: bool,
     /// Whether that is the embedder, whose call ends with it.
     pub(crate) ends_suspended: bool,
+    /// The cells of the host function that the embedder has called and that may wait; null if
+    /// there is none.
+    pub(crate) waits_in: *mut Cell,
     /// Where the guest goes on that catches an exception.
     pub(crate) landing: Landing,
     /// What is due: bits of the store's [`Interrupts`](crate::store::interrupt::Interrupts).
@@ -118,6 +122,7 @@ impl Activation {
             suspend_requested: false,
             suspendable: false,
             ends_suspended: false,
+            waits_in: ptr::null_mut(),
             landing: Landing::default(),
             due,
             direct_place: ptr::null_mut(),

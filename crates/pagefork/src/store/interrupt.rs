@@ -314,7 +314,10 @@ impl Interrupts {
 
     /// Says which task polls from now on; returns the one before.
     pub(crate) fn set_task(&self, task: *mut Context<'static>) -> *mut Context<'static> {
-        self.task.swap(task, Ordering::Relaxed)
+        // Only the thread that enters the store's guest writes it: no exchange is needed.
+        let outer = self.task.load(Ordering::Relaxed);
+        self.task.store(task, Ordering::Relaxed);
+        outer
     }
 
     /// Whether an interrupt is wanted. It is until the next call of the embedder's begins,

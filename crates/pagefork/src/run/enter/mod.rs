@@ -64,6 +64,7 @@ unsafe extern "C" {
         result: u64,
         landing: *const Landing,
     ) -> u32;
+    fn pagefork_entered();
     fn pagefork_enter_outermost();
     fn pagefork_direct_none();
     fn pagefork_direct_i32();
@@ -256,6 +257,97 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
     entry: usize,
     registers: Registers,
 ) -> Result<(u64, f64), Error> {
+    // SAFETY: by this function's contract.
+    let (outcome, int, float) =
+        unsafe { enter_outermost::<FLOATS>(store, target, entry, registers) };
+    match outcome {
+        FINISHED => Ok((int, float)),
+        // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
+        outcome => Err(unsafe { left_unfinished(&raw mut (*store).activation, outcome) }),
+    }
+}
+
+/// As [`call_outermost`] with arguments in cells, where the guest may be suspended.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Panics
+/// As [`call`].
+///
+/// # Safety
+/// As [`call`]; and [`is_outermost`] has just said yes.
+#[inline]
+pub(crate) unsafe fn call_outermost_suspendable(
+    store: *mut StoreGroup,
+    target: &Target,
+) -> Result<CallOutcome, Error> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        (*store).activation.suspendable = true;
+        let none = Registers::default();
+        let (outcome, ..) = enter_outermost::<false>(store, target, target.entry, none);
+        (*store).activation.suspendable = false;
+        match outcome {
+            FINISHED if is_quiet(&(*store).activation) => Ok(CallOutcome::Finished),
+            outcome => left_suspendable(store, target, outcome),
+        }
+    }
+}
+
+/// Whether nothing is due.
+///
+/// # Safety
+/// The activation's store is valid.
+#[inline]
+unsafe fn is_quiet(activation: &Activation) -> bool {
+    // SAFETY: by this function's contract the store is valid, and with it its interrupts.
+    unsafe { (*activation.due).load(Ordering::Relaxed) == 0 }
+}
+
+/// How a guest was left that may have been suspended.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Safety
+/// As [`call_outermost_suspendable`], which has just left the guest.
+#[cold]
+#[inline(never)]
+unsafe fn left_suspendable(
+    store: *mut StoreGroup,
+    target: &Target,
+    outcome: u32,
+) -> Result<CallOutcome, Error> {
+    // SAFETY: by this function's contract the store is borrowed for us.
+    unsafe {
+        (*store).activation.suspend_requested = false;
+        (*store).interrupts.set_due(Due::Suspension, false);
+        match outcome {
+            FINISHED => Ok(CallOutcome::Finished),
+            SUSPENDED => {
+                // Its outermost function is to return to who resumes it, whose entry frame is
+                // that of `enter`. The return address is the first that was put on the stack.
+                let returns = ptr::with_exposed_provenance_mut::<usize>(target.stack_top - 8);
+                returns.write(pagefork_entered as *const () as usize);
+                Ok(CallOutcome::Suspended)
+            }
+            outcome => left(&raw mut (*store).activation, outcome),
+        }
+    }
+}
+
+/// Enters a guest with no guest around it: returns how it was left, and its result in registers.
+///
+/// # Safety
+/// As [`call_outermost`].
+#[inline(always)]
+unsafe fn enter_outermost<const FLOATS: bool>(
+    store: *mut StoreGroup,
+    target: &Target,
+    entry: usize,
+    registers: Registers,
+) -> (u32, u64, f64) {
     let Registers { ints, floats, .. } = registers;
     let (outcome, int, vector): (u64, u64, __m128d);
     // SAFETY: by the contract of `call` the store is borrowed for us, and the guest's stack is
@@ -306,12 +398,8 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
         }
         thread::set_current(outer);
     }
-    match outcome as u32 {
-        // SAFETY: every x86-64 processor has SSE2.
-        FINISHED => Ok((int, unsafe { _mm_cvtsd_f64(vector) })),
-        // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
-        outcome => Err(unsafe { left_unfinished(activation, outcome) }),
-    }
+    // SAFETY: every x86-64 processor has SSE2.
+    (outcome as u32, int, unsafe { _mm_cvtsd_f64(vector) })
 }
 
 /// Why a guest did not finish.

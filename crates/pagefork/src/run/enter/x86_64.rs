@@ -261,7 +261,11 @@ global_asm!(
     "xor r14d, r14d",
     clear_scratch_registers!(),
     "call rcx",
-    // The guest is done; its results are in cells, and rax is the activation.
+    // The guest is done; its results are in cells, and rax is the activation. A guest that was
+    // suspended, however it was entered, comes here too.
+    ".globl pagefork_entered",
+    ".hidden pagefork_entered",
+    "pagefork_entered:",
     "mov rsp, [rax + {HOST_SP}]",
     "mov eax, {FINISHED}",
     ".cfi_restore_state",
