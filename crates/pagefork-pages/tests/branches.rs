@@ -14,6 +14,7 @@ use conformance::*;
 use matrix::*;
 use pagefork_pages::{
     BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, Image, MemorySize, PagesError, ResetKind, Slot,
+    StrategyConfig,
 };
 
 #[test]
@@ -319,6 +320,67 @@ fn patches_hold_instead_of_what_the_slot_has() {
         ] {
             let error = slot.snapshot("outside", &[(place, bytes)]).unwrap_err();
             assert!(matches!(error, PagesError::OutsideImage { .. }), "{place:#x}: {error}");
+        }
+    }
+}
+
+/// The budget is kept by other pages where those of the branch stay in any case.
+#[test]
+fn copies_count_for_the_budget_and_stay() {
+    let (image, _) = dense_image(&layout(), 0x42, 64 * PAGE);
+    let case = Case::new("dense", layout(), image, (64 * PAGE, 64 * PAGE));
+    let base = case.memory(0);
+    let pages: Vec<(u64, u8)> = (0..10).map(|page| (base + (50 + page) * PAGE, 3)).collect();
+    let case = case.branch("branch", &pages);
+    let config = StrategyConfig { reset: ResetKind::Scan, ..Default::default() };
+    let strategies = StrategyConfig { resident_max: 12 * PAGE, ..config }.check().unwrap();
+    let mut slot = case.spawn(&strategies);
+    for _ in 0..3 {
+        slot.enter();
+        (0..20).for_each(|page| write(&slot, base + page * PAGE, &[7]));
+        slot.reset_for(OWNER).unwrap();
+        case.assert_fresh(&slot, &strategies, "beyond the budget");
+        if slot.strategy().used == ResetKind::Scan {
+            // The link zone is kept, too.
+            let link = case.layout.tables.start - case.layout.link.start / PAGE * PAGE;
+            assert!(slot.resident() <= 12 * PAGE + link, "{}", slot.resident());
+        }
+    }
+}
+
+/// Pages that became zero are holes of a whole image.
+#[test]
+fn a_whole_snapshot_has_no_pages_of_zeros() {
+    let (image, _) = dense_image(&layout(), 0x42, 8 * MIB);
+    let case = Case::new("dense", layout(), image, (160 * WASM_PAGE, 160 * WASM_PAGE));
+    let mut slot = case.spawn(&strategies(ResetKind::Auto));
+    slot.enter();
+    let base = case.memory(0);
+    write(&slot, base + 8 * PAGE, &vec![0; 7 * MIB as usize]);
+    let snapshot = slot.snapshot("zeros", &[]).unwrap();
+    assert_eq!(snapshot.parent().map(|_| ()), None);
+    case.assert_snapshot(&slot, &snapshot, "zeros");
+    assert!(snapshot.size() < 2 * MIB, "{}", snapshot.size());
+}
+
+/// Each memory is asked for once, and nothing else: pages that differ lie in ordinary memory.
+#[test]
+#[cfg(debug_assertions)]
+fn a_snapshot_of_few_pages_takes_a_call_a_memory() {
+    use pagefork_pages::inject::record;
+    use pagefork_pages::{Call, HostFeatures};
+
+    let cases = branch_cases();
+    for case in cases.iter().filter(|case| case.name != "branch of a file") {
+        let mut slot = case.spawn(&strategies(ResetKind::Scan));
+        slot.enter();
+        write(&slot, case.memory(0), b"changed");
+        slot.snapshot("the image is mapped for reading", &[]).unwrap();
+        write(&slot, case.memory(0) + PAGE, b"changed");
+        let (snapshot, calls) = record(|| slot.snapshot("branch", &[]).unwrap());
+        assert!(snapshot.parent().is_some());
+        if HostFeatures::get().unwrap().scan {
+            assert_eq!(calls, vec![Call::Scan; slot.memory_count()], "{}", case.name);
         }
     }
 }

@@ -478,8 +478,45 @@ fn a_cleared_page_of_a_copied_image_is_restored_after_its_huge_page_was_split() 
     write(&slot, huge + 3 * PAGE, &[0; PAGE as usize]);
     // As the kernel does when memory is short.
     assert!(advise(&slot, huge + 9 * PAGE, PAGE, libc::MADV_COLD));
+    assert_eq!(slot.changed_pages().unwrap(), [huge + 3 * PAGE]);
     slot.reset_for(OWNER).unwrap();
     case.assert_fresh(&slot, &strategies, "a page was cleared");
+}
+
+/// The same of pages in which a branch differs, where its root has none.
+#[test]
+fn a_cleared_page_of_a_branch_is_restored_after_its_huge_page_was_split() {
+    let case = Case::new("none", layout(), empty_image(&layout()), (8 * MIB, 8 * MIB));
+    // Slots lie at multiples of this, and more.
+    let huge = case.memory(0).next_multiple_of(2 * MIB);
+    let case = case.branch("branch", &[3, 5, 200].map(|page| (huge + page * PAGE, 0x42)));
+    let strategies = strategies(ResetKind::Scan);
+    let ways: [fn(&mut Slot); 4] = [
+        |_| (),
+        |slot| assert!(slot.reset_for(OWNER).is_ok()),
+        |slot| slot.discard().unwrap(),
+        |slot| {
+            let (image, size) = (Arc::clone(slot.image()), slot.memory_size(0));
+            let sizes = [MemorySize { initial: size, maximum: size }];
+            slot.reset_to(&image, &sizes, OWNER).unwrap();
+        },
+    ];
+    for before in ways {
+        let mut slot = case.spawn(&strategies);
+        before(&mut slot);
+        if !advise(&slot, huge, 2 * MIB, libc::MADV_COLLAPSE) {
+            eprintln!("NOT TESTED: this machine makes no huge pages");
+            return;
+        }
+        slot.enter();
+        let cleared = [3, 200].map(|page| huge + page * PAGE);
+        cleared.iter().for_each(|&page| write(&slot, page, &[0; PAGE as usize]));
+        assert!(advise(&slot, huge + 9 * PAGE, PAGE, libc::MADV_COLD));
+        assert_eq!(slot.changed_pages().unwrap(), cleared);
+        slot.reset_for(OWNER).unwrap();
+        case.assert_fresh(&slot, &strategies, "a page was cleared");
+        assert_eq!(slot.changed_pages().unwrap(), []);
+    }
 }
 
 /// Asks the kernel for something that keeps the contents of pages.
@@ -519,5 +556,35 @@ fn a_discard_that_fails_at_locked_pages_leaves_a_slot_as_before_or_not_whole() {
         }
         slot.reset_for(OWNER).unwrap();
         case.assert_fresh(&slot, &strategies, &format!("unlocked: {unlocked_later}"));
+    }
+}
+
+/// What a discard of a parked slot takes of a branch comes back also if the discard fails
+/// half-way.
+#[test]
+fn a_parked_slot_of_a_branch_with_locked_pages_stays_as_its_image() {
+    let (image, _) = dense_image(&layout(), 0x42, 3 * PAGE);
+    let case = Case::new("dense", layout(), image, (WASM_PAGE, 16 * WASM_PAGE));
+    let base = case.memory(0);
+    let case = case.branch("branch", &[(base - PAGE, 1), (base + PAGE, 2), (base + 9 * PAGE, 3)]);
+    for strategies in all_strategies() {
+        let mut slot = case.spawn(&strategies);
+        slot.enter();
+        slot.reset_for(OWNER).unwrap();
+        slot.note_external_writer(ExternalWriter::UntilReset);
+        let locked = slot.memory(0).wrapping_add(8 * PAGE as usize).cast();
+        // SAFETY: this keeps the contents of pages.
+        assert_eq!(unsafe { libc::mlock(locked, PAGE as usize) }, 0);
+        // By a copied image nothing is discarded.
+        let refused = slot.discard().is_err();
+        assert!(refused || slot.strategy().used == ResetKind::Copy);
+        case.assert_fresh(&slot, &strategies, "after a discard that failed");
+        assert_eq!(slot.changed_pages().unwrap(), []);
+        // SAFETY: this keeps the contents of pages.
+        assert_eq!(unsafe { libc::munlock(locked, PAGE as usize) }, 0);
+        slot.enter();
+        overwrite(&case.layout, &slot, 7);
+        slot.reset_for(OWNER).unwrap();
+        case.assert_fresh(&slot, &strategies, "after another run");
     }
 }

@@ -206,3 +206,45 @@ pub(crate) fn attempt_or_pretend<R>(
     let _ = pretended;
     make().map_err(|errno| CallFailure { call, errno, requested })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn pieces_lie_one_behind_the_other_however_many_there_are() {
+        let file = create_image("pieces", true).unwrap();
+        let bytes: Vec<u8> = (0..9000u32).map(|at| (at % 251) as u8).collect();
+        for length in [1, 3, 5000] {
+            let pieces: Vec<&[u8]> = bytes.chunks(length).collect();
+            resize_image(file.as_fd(), 0).unwrap();
+            write_image_pieces(file.as_fd(), &pieces, 77).unwrap();
+            let mut found = vec![0; bytes.len() + 77 + 1];
+            assert_eq!(read_image(file.as_fd(), &mut found, 0).unwrap(), bytes.len() + 77);
+            assert!(found[77..][..bytes.len()] == bytes, "pieces of {length}");
+        }
+    }
+
+    #[test]
+    fn data_is_found_between_holes() {
+        let file = create_image("holes", true).unwrap();
+        resize_image(file.as_fd(), 1 << 20).unwrap();
+        for page in [3, 4, 9] {
+            write_image(file.as_fd(), b"data", page << 12).unwrap();
+        }
+        let find = |pages: Range<u64>| {
+            let found = find_data(file.as_fd(), pages.start << 12..pages.end << 12).unwrap();
+            found.map(|found| found.start >> 12..found.end >> 12)
+        };
+        assert_eq!(
+            [find(0..256), find(4..256), find(5..256)],
+            [Some(3..5), Some(4..5), Some(9..10)]
+        );
+        assert_eq!(
+            [find(0..4), find(5..9), find(10..256), find(7..7)],
+            [Some(3..4), None, None, None]
+        );
+    }
+}

@@ -13,6 +13,9 @@ use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
 use crate::os::pagemap::Finder;
 
+/// Room for this many runs of private pages at first: as many as the kernel finds at once.
+const REGIONS: usize = 512;
+
 impl Slot {
     /// Slot offsets of the pages that are not as in the slot's image, ascending: of all that
     /// images hold, which is tables, state, and the memories as they are now, without the stack
@@ -110,7 +113,7 @@ impl Slot {
             return Ok(pages.image_parts().flat_map(pages_in).collect());
         };
         let start = self.start().addr() as u64;
-        let (mut finder, mut regions) = (Finder::new(method)?, Vec::new());
+        let (mut finder, mut regions) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
         for part in pages.image_parts() {
             finder.find(start + part.start..start + part.end, &mut regions)?;
         }
