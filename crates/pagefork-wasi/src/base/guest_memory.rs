@@ -5,10 +5,11 @@ use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use pagefork::{Interruption, LocalMemory};
+use pagefork::LocalMemory;
 
 use crate::base::abi::IOVEC_SIZE;
 use crate::base::errno::{Errno, Result};
+use crate::base::waiting::EngineStops;
 
 /// Size of the longest path that the host takes, bytes, its NUL included.
 const PATH_SIZE_MAX: u32 = 4096;
@@ -47,6 +48,7 @@ const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
 #[derive(Debug)]
 pub struct GuestMemory<'a> {
     memory: LocalMemory<'a>,
+    can_suspend: bool,
 }
 
 /// A buffer within guest memory, as [`GuestMemory::iovecs`] returns it.
@@ -75,12 +77,17 @@ pub struct Buffer {
 impl<'a> GuestMemory<'a> {
     /// A memory, or bytes of which the first is at address 0.
     pub fn new(memory: impl Into<LocalMemory<'a>>) -> Self {
-        GuestMemory { memory: memory.into() }
+        GuestMemory { memory: memory.into(), can_suspend: false }
+    }
+
+    /// The memory of a guest for a call before which it can be suspended, or cannot.
+    pub(crate) fn of_caller(memory: LocalMemory<'a>, can_suspend: bool) -> Self {
+        GuestMemory { memory, can_suspend }
     }
 
     /// Tells when the guest must stop.
-    pub(crate) fn interruption(&self) -> Interruption<'a> {
-        self.memory.interruption()
+    pub(crate) fn stops(&self) -> EngineStops<'a> {
+        EngineStops { interruption: self.memory.interruption(), can_suspend: self.can_suspend }
     }
 
     /// Checks that `size` bytes at `address` lie within the memory.

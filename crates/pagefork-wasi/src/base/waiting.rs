@@ -1,12 +1,17 @@
 //! How calls wait, and what ends their waits.
 //!
-//! No call blocks in the host where an interrupt or a timeout cannot reach it. Host calls do
-//! not wait; only `poll` does, for a short time. A large transfer is split into parts.
+//! No call blocks in the host where an interrupt, a timeout or a request to suspend the guest
+//! cannot reach it. Host calls do not wait; only `poll` does, for a short time. A large transfer
+//! is split into parts.
+//!
+//! A wait whose guest is to be suspended is *put off*: the call ends with nothing consumed and
+//! nothing written, the guest is suspended before it, and it is made again later.
 
 use std::fmt;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pagefork::Interruption;
@@ -21,46 +26,90 @@ pub(crate) const PART_SIZE: usize = 16 << 20;
 /// How long to wait between two checks whether the guest must stop.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// What the engine says of one call of a guest: when it must stop, and whether the guest can be
+/// suspended before the call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EngineStops<'a> {
+    pub(crate) interruption: Interruption<'a>,
+    pub(crate) can_suspend: bool,
+}
+
 /// Tells whether the guest must stop what it waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StopCheck<'a> {
-    engine: Interruption<'a>,
+    engine: EngineStops<'a>,
     embedder: &'a InterruptCheck,
 }
 
 impl StopCheck<'_> {
     /// How long to wait before the next check; `None` if nothing can stop the guest.
     pub(crate) fn interval(self) -> Option<Duration> {
-        (self.engine.is_possible() || self.embedder.0.is_some()).then_some(CHECK_INTERVAL)
+        let is_possible = self.engine.interruption.is_possible() || self.embedder.check.is_some();
+        is_possible.then_some(CHECK_INTERVAL)
     }
 
-    /// Fails with [`Errno::Intr`] if the guest must stop waiting.
+    /// Fails with [`Errno::Intr`] if the guest must stop.
     pub(crate) fn check(self) -> Result {
-        match self.engine.is_requested() || self.embedder.0.as_ref().is_some_and(|check| check()) {
+        let asks = |check: &Arc<dyn Fn() -> bool + Send + Sync>| check();
+        match self.engine.interruption.is_requested()
+            || self.embedder.check.as_ref().is_some_and(asks)
+        {
             true => Err(Errno::Intr),
             false => Ok(()),
         }
     }
+
+    /// Fails if a call that waits, and has done nothing yet, must not go on: because the guest
+    /// must stop, or is to be suspended before the call.
+    pub(crate) fn check_wait(self) -> Result {
+        self.check()?;
+        let EngineStops { interruption, can_suspend } = self.engine;
+        match can_suspend && interruption.is_suspension_requested() {
+            true => Err(self.put_off()),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that the call is to be made later, and returns the error with which it ends now.
+    pub(crate) fn put_off(self) -> Errno {
+        self.embedder.is_put_off.store(true, Ordering::Relaxed);
+        Errno::Again
+    }
 }
 
-/// A function of the embedder that tells whether a guest that waits must stop.
-#[derive(Clone, Default)]
-pub(crate) struct InterruptCheck(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+/// A function of the embedder that tells whether a guest that waits must stop, and whether the
+/// last call was put off.
+#[derive(Default)]
+pub(crate) struct InterruptCheck {
+    check: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    is_put_off: AtomicBool,
+}
 
 impl InterruptCheck {
     pub(crate) fn new(interrupted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        InterruptCheck(Some(Arc::new(interrupted)))
+        InterruptCheck { check: Some(Arc::new(interrupted)), is_put_off: AtomicBool::new(false) }
     }
 
     /// The check of one call: this one, and that of the engine.
-    pub(crate) fn and<'a>(&'a self, engine: Interruption<'a>) -> StopCheck<'a> {
+    pub(crate) fn and<'a>(&'a self, engine: EngineStops<'a>) -> StopCheck<'a> {
         StopCheck { engine, embedder: self }
+    }
+
+    /// Whether the call that is made was [put off](StopCheck::put_off).
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.is_put_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call was [put off](StopCheck::put_off) since this was last asked. One that has
+    /// transferred something before ends with that, and is not made again.
+    pub(crate) fn take_put_off(&mut self) -> bool {
+        std::mem::take(self.is_put_off.get_mut())
     }
 }
 
 impl fmt::Debug for InterruptCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InterruptCheck({})", if self.0.is_some() { "set" } else { "none" })
+        write!(f, "InterruptCheck({})", if self.check.is_some() { "set" } else { "none" })
     }
 }
 
@@ -82,7 +131,7 @@ impl Blocking<'_> {
             return if ready(Some(Duration::ZERO))? { Ok(()) } else { Err(Errno::Again) };
         }
         while !ready(self.stop.interval())? {
-            self.stop.check()?;
+            self.stop.check_wait()?;
         }
         Ok(())
     }
@@ -116,7 +165,7 @@ impl Blocking<'_> {
             self.wait_for(host, wanted)?;
             // Another process that shares the descriptor may take the data each time.
             if self.waits {
-                self.stop.check()?;
+                self.stop.check_wait()?;
             }
         }
     }
@@ -131,7 +180,7 @@ impl Blocking<'_> {
     ) -> Result<usize> {
         write_parts(slices, |part, total| {
             if total > 0 {
-                self.stop.check()?;
+                self.stop.check_wait()?;
             }
             self.until_ready(host, PollFlags::OUT, || write(part))
         })

@@ -13,6 +13,7 @@ use crate::base::guest_memory::GuestMemory;
 use crate::base::waiting::StopCheck;
 use crate::state::ctx::WasiCtx;
 use crate::state::descriptor::{Descriptor, Handle};
+use crate::state::saved::PutOffPoll;
 use crate::state::socket::Socket;
 use crate::state::sources::host_now_ns;
 use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
@@ -65,12 +66,26 @@ impl WasiCtx {
         memory.check_array(subscriptions, count, SUBSCRIPTION_SIZE)?;
         memory.check_array(events, count, EVENT_SIZE)?;
         // In bounds, hence below 4 GiB: the whole array was checked.
+        let arguments = [subscriptions, events, count, result];
+        self.interrupt.take_put_off();
+        let put_off = self.put_off_poll.take().filter(|poll| poll.arguments == arguments);
+        let waited_ns = put_off.map_or(0, |poll| poll.waited_ns);
+        let began_ns = host_now_ns(ClockId::Monotonic);
         let subscriptions = (0..count)
-            .map(|index| self.subscription(memory, subscriptions + index * SUBSCRIPTION_SIZE))
+            .map(|index| {
+                let address = subscriptions + index * SUBSCRIPTION_SIZE;
+                self.subscription(memory, address, waited_ns)
+            })
             .collect::<Result<Vec<_>>>()?;
 
-        let stop = self.interrupt.and(memory.interruption());
-        let happened = wait(&subscriptions, stop)?;
+        let stop = self.interrupt.and(memory.stops());
+        let happened = wait(&subscriptions, stop);
+        if self.interrupt.is_put_off() {
+            let now_ns = host_now_ns(ClockId::Monotonic);
+            let waited_ns = waited_ns.saturating_add(now_ns.saturating_sub(began_ns));
+            self.put_off_poll = Some(PutOffPoll { arguments, waited_ns });
+        }
+        let happened = happened?;
 
         for (index, event) in (0..count).zip(&happened) {
             memory.write_words(events + index * EVENT_SIZE, *event)?;
@@ -79,14 +94,23 @@ impl WasiCtx {
     }
 
     /// Reads a subscription, as [`SUBSCRIPTION_SIZE`] draws it.
-    fn subscription(&self, memory: &GuestMemory<'_>, address: u32) -> Result<Subscription<'_>> {
+    /// The call has waited for `waited_ns` before it was made again.
+    fn subscription(
+        &self,
+        memory: &GuestMemory<'_>,
+        address: u32,
+        waited_ns: u64,
+    ) -> Result<Subscription<'_>> {
         const ABSTIME: u16 = 1;
         let [userdata, tag, number, timeout_ns, _precision, flags] = memory.read_words(address)?;
         // Only the low bytes of these words have a meaning.
         let (number, flags) = (number as u32, flags as u16);
         let (event_type, subject) = match (tag as u8, flags) {
             (0, 0 | ABSTIME) => {
-                let deadline = self.deadline(number, timeout_ns, flags == ABSTIME);
+                let deadline = match flags {
+                    ABSTIME => self.deadline(number, timeout_ns, true),
+                    _ => self.deadline(number, timeout_ns.saturating_sub(waited_ns), false),
+                };
                 (EventType::Clock, deadline.map(Subject::Time))
             }
             (1, _) => (EventType::FdRead, self.subject_to_read(number)),
@@ -125,6 +149,7 @@ impl WasiCtx {
                 StdinKind::Inherit => Subject::Host(rustix::stdio::stdin(), PollFlags::IN),
                 StdinKind::Bytes(bytes) => Subject::Ready(unread(bytes, offset).len() as u64),
                 StdinKind::Source(source) => Subject::Source(&**source),
+                StdinKind::Awaited => Subject::Awaited,
             },
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::IN),
             Handle::Socket(socket) => {
@@ -174,7 +199,11 @@ fn wait(subscriptions: &[Subscription<'_>], stop: StopCheck<'_>) -> Result<Vec<[
         if !happened.is_empty() {
             return Ok(happened);
         }
-        stop.check()?;
+        if subscriptions.iter().any(|one| matches!(one.subject, Subject::Awaited)) {
+            stop.check()?;
+            return Err(stop.put_off());
+        }
+        stop.check_wait()?;
         block(subscriptions, stop.interval())?;
     }
 }
@@ -218,6 +247,8 @@ enum Subject<'a> {
     Failed(Errno),
     Time(ClockDeadline),
     Source(&'a dyn InputSource),
+    /// Input that there is not yet. The call is put off unless something else has happened.
+    Awaited,
     Host(BorrowedFd<'a>, PollFlags),
 }
 
@@ -238,6 +269,7 @@ impl<'a> Subject<'a> {
             Subject::Failed(error) => Some(Err(*error)),
             Subject::Time(deadline) => deadline.remaining().is_zero().then(|| ready(0)),
             Subject::Source(source) => source.wait(Some(Duration::ZERO)).map(Ok),
+            Subject::Awaited => None,
             Subject::Host(..) => hosts.next().flatten(),
         }
     }

@@ -19,7 +19,7 @@ impl WasiCtx {
     /// [`Errno::Fault`](crate::Errno::Fault); then nothing was written.
     /// [`Errno::Intr`](crate::Errno::Intr) if the guest must stop.
     pub fn random_get(&mut self, memory: &mut GuestMemory<'_>, buffer: u32, size: u32) -> Result {
-        let stop = self.interrupt.and(memory.interruption());
+        let stop = self.interrupt.and(memory.stops());
         memory.fill(Buffer { address: buffer, size }, |into| {
             let mut rest = &mut *into;
             while !rest.is_empty() {

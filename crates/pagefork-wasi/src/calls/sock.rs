@@ -44,7 +44,7 @@ impl WasiCtx {
         };
         // A connection that gets no number would be lost.
         self.table.lowest_free()?;
-        let blocking = listener.blocking(self.interrupt.and(memory.interruption()));
+        let blocking = listener.blocking(self.interrupt.and(memory.stops()));
         let accepted = blocking
             .until_ready(socket, PollFlags::IN, || accept_with(socket, SocketFlags::CLOEXEC))?;
         let rights = Rights::CONNECTION & listener.description.rights_inheriting;
@@ -82,7 +82,7 @@ impl WasiCtx {
         let flags = abi::flags::<ReceiveFlags>(flags)?;
         memory.check(flags_result, 2)?;
         let buffers = memory.transfer(iovs, iovs_count, size_result)?;
-        let blocking = descriptor.blocking(self.interrupt.and(memory.interruption()));
+        let blocking = descriptor.blocking(self.interrupt.and(memory.stops()));
         let size = if flags.contains(ReceiveFlags::PEEK) {
             peek(socket, memory, &buffers, blocking)?
         } else {
@@ -114,7 +114,7 @@ impl WasiCtx {
             return Err(Errno::Inval);
         }
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let blocking = descriptor.blocking(self.interrupt.and(memory.interruption()));
+        let blocking = descriptor.blocking(self.interrupt.and(memory.stops()));
         let size = send(socket, &mut memory.io_slices(&buffers)?, blocking)?;
         memory.write_size(result, size)
     }

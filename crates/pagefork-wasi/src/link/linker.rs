@@ -64,6 +64,11 @@ macro_rules! define {
 /// A call by a module that exports no memory named `memory` fails with [`NoMemory`]. A guest
 /// that calls `proc_exit` ends with the error [`Exit`](crate::Exit).
 ///
+/// A guest that waits in one of them when it is to be [suspended](pagefork::InterruptHandle::suspend)
+/// is suspended before that call, which has had no effect, and is made again when the guest is
+/// [resumed](pagefork::Store::resume). So is one that waits for standard input of
+/// [`StdinKind::Awaited`](crate::StdinKind::Awaited).
+///
 /// # Errors
 ///
 /// Those of [`Linker::func_wrap`], if one of the names is taken.
@@ -169,9 +174,13 @@ fn call<T: 'static>(
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return Err(Error::new(NoMemory { function }));
     };
-    let (memory, data) = memory.local_and_store_mut(caller);
-    match f(get(data), &mut GuestMemory::new(memory)) {
+    let can_suspend = caller.can_suspend();
+    let (memory, data) = memory.local_and_store_mut(&mut *caller);
+    let ctx = get(data);
+    ctx.begin_call(function);
+    match f(ctx, &mut GuestMemory::of_caller(memory, can_suspend)) {
         Ok(()) => Ok(0),
+        Err(_) if ctx.interrupt.take_put_off() => Err(caller.suspend_before()),
         Err(errno) => Ok(i32::from(errno.code())),
     }
 }

@@ -6,6 +6,8 @@ use crate::base::errno::Result;
 use crate::base::waiting::InterruptCheck;
 use crate::state::descriptor::Description;
 use crate::state::grants::{Grants, Permissions};
+use crate::state::saved::PutOffPoll;
+use crate::state::stdio::StdinKind;
 use crate::state::table::DescriptorTable;
 
 /// The WASI state of one guest.
@@ -49,6 +51,8 @@ pub struct WasiCtx {
     /// nanoseconds. It may be behind, so this wraps around.
     monotonic_offset_ns: u64,
     pub(crate) exit_code: Option<i32>,
+    /// Set while the guest is suspended before a `poll_oneoff`.
+    pub(crate) put_off_poll: Option<PutOffPoll>,
 }
 
 impl WasiCtx {
@@ -59,7 +63,23 @@ impl WasiCtx {
 
     pub(crate) fn with_table(grants: Grants, table: DescriptorTable) -> Self {
         let interrupt = InterruptCheck::default();
-        WasiCtx { grants, table, interrupt, monotonic_offset_ns: 0, exit_code: None }
+        WasiCtx {
+            grants,
+            table,
+            interrupt,
+            monotonic_offset_ns: 0,
+            exit_code: None,
+            put_off_poll: None,
+        }
+    }
+
+    /// A module calls this function. Of what a call left that was put off, only the same call is
+    /// to know.
+    pub(crate) fn begin_call(&mut self, function: &str) {
+        self.interrupt.take_put_off();
+        if function != "poll_oneoff" {
+            self.put_off_poll = None;
+        }
     }
 
     /// What the guest's monotonic clock reads, nanoseconds.
@@ -108,6 +128,7 @@ impl WasiCtx {
     pub fn reset(&mut self) {
         self.table = DescriptorTable::new(&self.grants);
         self.exit_code = None;
+        self.put_off_poll = None;
     }
 
     /// Sets a function that is called every 20 milliseconds while the guest waits. Once it
@@ -136,6 +157,54 @@ impl WasiCtx {
     /// ```
     pub fn set_interrupt_check(&mut self, interrupted: impl Fn() -> bool + Send + Sync + 'static) {
         self.interrupt = InterruptCheck::new(interrupted);
+    }
+
+    /// Sets where standard input comes from, from its start, in place of what it was: for a guest
+    /// that was suspended because its input was [awaited](StdinKind::Awaited). A stream that the
+    /// guest has closed stays closed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{CallProgress, Engine, Linker, Module, Store};
+    /// use pagefork_wasi::{StdinKind, WasiCtx};
+    ///
+    /// let engine = Engine::default();
+    /// // Reads one byte to 16, by an iovec at 0, and returns it.
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "wasi_snapshot_preview1" "fd_read"
+    ///         (func $read (param i32 i32 i32 i32) (result i32)))
+    ///     (memory (export "memory") 1)
+    ///     (data (i32.const 0) "\10\00\00\00\01")
+    ///     (func (export "next") (result i32)
+    ///         (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+    ///         (i32.load8_u (i32.const 16))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// pagefork_wasi::add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+    /// let ctx = WasiCtx::builder().stdin(StdinKind::Awaited).build()?;
+    /// let mut store = Store::new(&engine, ctx);
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// let next = instance.get_func(&mut store, "next").expect("it is exported");
+    /// assert!(matches!(next.call_suspendable(&mut store, &[])?, CallProgress::Suspended));
+    ///
+    /// store.data_mut().set_stdin(StdinKind::bytes("x"));
+    /// let CallProgress::Finished(results) = store.resume()? else { panic!("it has input") };
+    /// assert_eq!(results[0].i32(), Some(i32::from(b'x')));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_stdin(&mut self, kind: StdinKind) {
+        let filetype = kind.filetype();
+        self.grants.stdin = kind;
+        self.table.restart_stdin(filetype);
+    }
+
+    /// Forgets how long the guest has waited in a `poll_oneoff` before which it is suspended: for
+    /// an embedder that does not have the call made again, but
+    /// [gives its results](pagefork::Store::resume_with), or
+    /// [gives the guest up](pagefork::Store::abandon). Else the next such call with the same
+    /// arguments would be taken for this one, and would wait for the rest of its timeouts alone.
+    pub fn forget_wait(&mut self) {
+        self.put_off_poll = None;
     }
 
     /// Every open descriptor, by number, as plain data.

@@ -56,7 +56,7 @@ pub(crate) fn write(
     let mut access = None;
     write_parts(slices, |part, total| {
         if total > 0 {
-            blocking.stop.check()?;
+            blocking.stop.check_wait()?;
         }
         if access.is_none() {
             match retry_on_intr(|| write_without_waiting(host, part)) {
@@ -135,10 +135,8 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
-    use pagefork::Interruption;
-
     use super::*;
-    use crate::base::waiting::InterruptCheck;
+    use crate::base::waiting::{EngineStops, InterruptCheck};
 
     /// A check that asks to stop from the `count`th time on.
     fn stop_at(count: usize) -> InterruptCheck {
@@ -147,7 +145,7 @@ mod tests {
     }
 
     fn blocking(check: &InterruptCheck) -> Blocking<'_> {
-        Blocking { waits: true, stop: check.and(Interruption::NEVER) }
+        Blocking { waits: true, stop: check.and(EngineStops::default()) }
     }
 
     /// Runs `f` in a thread, and fails if it takes more than 20 seconds.

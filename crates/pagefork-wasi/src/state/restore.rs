@@ -267,6 +267,9 @@ impl WasiCtxBuilder {
     /// The monotonic clock goes on from where it was when the state was saved, also on another
     /// boot or host. The time of day is the host's, and random numbers are fresh.
     ///
+    /// A `poll_oneoff` before which the guest is suspended waits for the rest of its timeouts when
+    /// it is made again.
+    ///
     /// [`WasiCtx::reset`] returns to the start of the program, not to the saved state.
     ///
     /// # Errors
@@ -336,6 +339,7 @@ impl WasiCtxBuilder {
         let mut ctx = WasiCtx::with_table(grants, table);
         ctx.continue_clock(state.monotonic_ns);
         ctx.exit_code = state.exit_code;
+        ctx.put_off_poll = state.put_off_poll;
         Ok(RestoredCtx { ctx, notices })
     }
 

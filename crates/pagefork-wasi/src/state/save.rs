@@ -183,6 +183,7 @@ impl WasiCtx {
             descriptors,
             monotonic_ns: self.monotonic_ns(),
             exit_code: self.exit_code,
+            put_off_poll: self.put_off_poll,
         })
     }
 

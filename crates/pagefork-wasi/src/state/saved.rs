@@ -11,7 +11,8 @@ use crate::state::identity::FileIdentity;
 ///
 /// It has what the guest can see of itself: arguments, environment, every descriptor with its
 /// rights, flags and offset, listings of directories that it has begun to read, how far its
-/// monotonic clock is, and its exit code. It has no contents of files, no data of standard
+/// monotonic clock is, how long it has waited in a call before which it is suspended, and its exit
+/// code. It has no contents of files, no data of standard
 /// streams, and neither the time of day nor random numbers, which are the host's.
 /// [`WasiCtx::save_with_files`] copies files that belong to the session.
 ///
@@ -47,6 +48,17 @@ pub struct WasiState {
     /// What the guest's monotonic clock read, nanoseconds.
     pub(crate) monotonic_ns: u64,
     pub(crate) exit_code: Option<i32>,
+    pub(crate) put_off_poll: Option<PutOffPoll>,
+}
+
+/// A `poll_oneoff` before which the guest is suspended, and that is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PutOffPoll {
+    /// Its arguments, by which it is known again.
+    pub(crate) arguments: [u32; 4],
+    /// How long it has waited, nanoseconds: timeouts that count from its beginning are shorter
+    /// by this.
+    pub(crate) waited_ns: u64,
 }
 
 /// A directory that the guest was given.

@@ -36,6 +36,18 @@ pub enum StdinKind {
     Bytes(Arc<[u8]>),
     /// An implementation of the embedder, or the one made by [`StdinKind::pipe`].
     Source(Arc<dyn InputSource>),
+    /// There is none yet. A guest that would wait for it is suspended before its call, which is
+    /// made again when the guest is [resumed](pagefork::Store::resume): with what
+    /// [`WasiCtx::set_stdin`] has set by then, or the state that the guest was restored with.
+    ///
+    /// A call that does not wait, because the descriptor is in non-blocking mode or something
+    /// else has happened that is polled for, goes on. A guest that cannot be
+    /// [suspended](pagefork::Caller::can_suspend) ends with an error that says so; a method of
+    /// [`WasiCtx`] that is called by other code fails with [`Errno::Again`].
+    ///
+    /// [`WasiCtx`]: crate::WasiCtx
+    /// [`WasiCtx::set_stdin`]: crate::WasiCtx::set_stdin
+    Awaited,
 }
 
 /// A standard input that the embedder implements.
@@ -103,7 +115,7 @@ impl StdinKind {
     /// for [`Self::read`].
     pub(crate) fn available(&self, offset: u64) -> Option<u64> {
         match self {
-            StdinKind::Null => Some(0),
+            StdinKind::Null | StdinKind::Awaited => Some(0),
             StdinKind::Inherit => None,
             StdinKind::Bytes(bytes) => Some(unread(bytes, offset).len() as u64),
             StdinKind::Source(source) => Some(source.wait(Some(Duration::ZERO))?.available),
@@ -120,6 +132,12 @@ impl StdinKind {
     ) -> Result<usize> {
         match self {
             StdinKind::Null => Ok(0),
+            StdinKind::Awaited if into.is_empty() => Ok(0),
+            StdinKind::Awaited if !blocking.waits => Err(Errno::Again),
+            StdinKind::Awaited => {
+                blocking.stop.check()?;
+                Err(blocking.stop.put_off())
+            }
             StdinKind::Inherit => inherited::read(rustix::stdio::stdin(), into, blocking),
             StdinKind::Bytes(bytes) => {
                 let rest = unread(bytes, *offset);
@@ -437,12 +455,11 @@ fn host_filetype(host: BorrowedFd<'_>) -> FileType {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::waiting::InterruptCheck;
-    use pagefork::Interruption;
+    use crate::base::waiting::{EngineStops, InterruptCheck};
 
     fn blocking(waits: bool) -> Blocking<'static> {
         let check: &InterruptCheck = Box::leak(Box::default());
-        Blocking { waits, stop: check.and(Interruption::NEVER) }
+        Blocking { waits, stop: check.and(EngineStops::default()) }
     }
 
     #[test]

@@ -116,6 +116,14 @@ impl DescriptorTable {
         Ok(())
     }
 
+    /// Standard input begins anew, with a stream of this type.
+    pub(crate) fn restart_stdin(&mut self, filetype: FileType) {
+        let descriptions = self.entries.iter_mut().flatten().map(|entry| &mut entry.description);
+        for description in descriptions.filter(|one| one.origin == DescriptorOrigin::Stdin) {
+            (description.filetype, description.offset) = (filetype, 0);
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Descriptor)> {
         (0..).zip(&self.entries).filter_map(|(fd, entry)| Some((fd, entry.as_ref()?)))
     }

@@ -17,6 +17,7 @@ mod poll;
 mod process;
 mod readdir;
 mod rights;
+mod put_off;
 mod races;
 mod sandbox;
 mod saved;

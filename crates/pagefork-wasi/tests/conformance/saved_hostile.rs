@@ -14,13 +14,14 @@ use crate::saved::{builder, saved};
 
 /// A saved state, with its parts in the open.
 #[derive(Clone, Serialize, Deserialize)]
-struct Parts {
+pub(crate) struct Parts {
     args: Vec<Vec<u8>>,
     variables: Vec<Vec<u8>>,
     preopens: Vec<(String, Permissions, bool)>,
     descriptors: Vec<Entry>,
     monotonic_ns: u64,
     exit_code: Option<i32>,
+    pub(crate) put_off_poll: Option<([u32; 4], u64)>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -42,12 +43,12 @@ struct Identity {
 }
 
 impl Parts {
-    fn of(guest: &Guest) -> Parts {
+    pub(crate) fn of(guest: &Guest) -> Parts {
         let bytes = postcard::to_allocvec(&guest.ctx.save().unwrap()).unwrap();
         postcard::from_bytes(&bytes).unwrap()
     }
 
-    fn state(&self) -> WasiState {
+    pub(crate) fn state(&self) -> WasiState {
         postcard::from_bytes(&postcard::to_allocvec(self).unwrap()).unwrap()
     }
 }

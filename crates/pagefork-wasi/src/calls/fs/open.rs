@@ -69,7 +69,7 @@ impl WasiCtx {
         };
         // Before a file is created or truncated.
         self.table.lowest_free()?;
-        let stop = self.interrupt.and(memory.interruption());
+        let stop = self.interrupt.and(memory.stops());
         let blocking = Blocking { waits: !flags.contains(FdFlags::NONBLOCK), stop };
         let file = open_when_ready(dir, &path, mode, request.host_flags(), blocking)?;
         let (handle, filetype) = Handle::of_file(file)?;

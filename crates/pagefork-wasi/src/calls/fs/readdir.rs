@@ -37,7 +37,7 @@ impl WasiCtx {
         }
         if !listing.is_read() {
             let dir = Arc::clone(dir);
-            let stop = self.interrupt.and(memory.interruption());
+            let stop = self.interrupt.and(memory.stops());
             let names = NameList::read(&dir, stop, |size| self.table.make_room(size))?;
             self.listing(fd)?.1.set_names(names);
         }

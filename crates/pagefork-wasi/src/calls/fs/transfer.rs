@@ -47,7 +47,7 @@ impl WasiCtx {
         }
         descriptor.require(Rights::FD_READ)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let stop = self.interrupt.and(memory.interruption());
+        let stop = self.interrupt.and(memory.stops());
         let blocking = descriptor.blocking(stop);
         let description = &mut descriptor.description;
         let size = match (&descriptor.handle, buffers.first()) {
@@ -100,7 +100,7 @@ impl WasiCtx {
     ) -> Result {
         let file = self.table.get(fd)?.file_with(Rights::FD_READ | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let stop = self.interrupt.and(memory.interruption());
+        let stop = self.interrupt.and(memory.stops());
         let size = read_at(file, memory, &buffers, offset, stop)?;
         memory.write_size(result, size)
     }
@@ -125,7 +125,7 @@ impl WasiCtx {
         descriptor.require(Rights::FD_WRITE)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
         let mut slices = memory.io_slices(&buffers)?;
-        let stop = self.interrupt.and(memory.interruption());
+        let stop = self.interrupt.and(memory.stops());
         let blocking = descriptor.blocking(stop);
         let description = &mut descriptor.description;
         let size = match &descriptor.handle {
@@ -166,7 +166,7 @@ impl WasiCtx {
         let descriptor = self.table.get(fd)?;
         let file = descriptor.file_with(Rights::FD_WRITE | Rights::FD_SEEK)?;
         let buffers = memory.transfer(iovs, iovs_count, result)?;
-        let stop = self.interrupt.and(memory.interruption());
+        let stop = self.interrupt.and(memory.stops());
         let (flags, mut slices) = (descriptor.description.flags, memory.io_slices(&buffers)?);
         let size = write_file(file, flags, &mut slices, &mut { offset }, stop)?;
         memory.write_size(result, size)
