@@ -12,6 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/pagefork-pages", &["pool", "slot", "strategy", "pages", "image", "os"]),
     ("crates/pagefork-wasi", &["link", "calls", "state", "base"]),
     ("crates/pagefork-serve", &["http", "cgi", "threads", "observe", "handler"]),
+    ("crates/pagefork-capi", &["pagefork_h", "wasm_h", "objects", "base"]),
     ("crates/pagefork-compiler", &["file", "build", "translate", "parse", "base"]),
 ];
 

@@ -1,7 +1,34 @@
 //! Backtraces of guests that are in a host function.
 
+use crate::api::instance::Instance;
 use crate::api::store::AsContext;
-use crate::base::frames::WasmBacktrace;
+use crate::base::frames::{Frame, WasmBacktrace};
+
+impl Frame {
+    /// The instance whose function it was; `None` if that is of another store, or is gone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "run") (unreachable)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+    /// let error = run.call(&mut store, ()).unwrap_err();
+    /// let frame = &error.backtrace().expect("a guest ran").frames()[0];
+    /// assert_eq!(frame.instance(&store), Some(instance));
+    /// assert_eq!(frame.instance(&Store::new(&engine, ())), None);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn instance(&self, store: impl AsContext) -> Option<Instance> {
+        let store = &store.as_context().0.inner;
+        let is_there = store.id.number() == self.store && self.instance < store.next_ordinal();
+        is_there.then(|| Instance::from_ordinal(store, self.instance))
+    }
+}
 
 impl WasmBacktrace {
     /// The frames of the store's guests that wait for host functions now, innermost first: for

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::api::store::{AsContext, AsContextMut, StoreContext};
+use crate::api::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 use crate::base::error::{Result, UsageError};
 use crate::store::references::ExternRef;
 
@@ -38,5 +38,42 @@ impl ExternRef {
     pub fn ptr_eq(store: impl AsContext, a: &Self, b: &Self) -> Result<bool> {
         let store = &store.as_context().0.inner;
         Ok(a.handle(store)? == b.handle(store)?)
+    }
+}
+
+impl<T: 'static> Store<T> {
+    /// Drops the host values that no guest of this store holds a [reference](ExternRef) to;
+    /// returns how many. References to them mean nothing any more, those included that the
+    /// embedder has kept. While a guest is in a host function or suspended, none is dropped.
+    ///
+    /// Each table and global that holds such references is read; nothing does this by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, ExternRef, Global, GlobalType, Mutability, Store, ValType};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let (kept, other) = (ExternRef::new(&mut store, 1)?, ExternRef::new(&mut store, 2)?);
+    /// let ty = GlobalType::new(ValType::EXTERNREF, Mutability::Var);
+    /// Global::new(&mut store, ty, kept.into())?;
+    /// assert_eq!(store.collect_references(), 1);
+    /// assert!(kept.data(&store).is_ok() && other.data(&store).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn collect_references(&mut self) -> usize {
+        StoreContextMut::from(self).collect_references()
+    }
+}
+
+impl<T: 'static> StoreContextMut<'_, T> {
+    /// As [`Store::collect_references`].
+    pub fn collect_references(&mut self) -> usize {
+        self.0.inner.collect_references()
+    }
+
+    /// How many host values guests may hold references to.
+    pub fn reference_count(&self) -> usize {
+        self.0.inner.references.len()
     }
 }

@@ -9,7 +9,7 @@ use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::handle::entity_handle;
 use crate::store::value::Val;
 
-/// A global variable of a store.
+/// A global variable of a store. Two are equal if they are the same variable.
 ///
 /// # Examples
 ///
@@ -24,7 +24,7 @@ use crate::store::value::Val;
 /// assert!(global.set(&mut store, Val::I32(0)).is_err());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Global {
     store: StoreId,
     entity: Entity,

@@ -16,7 +16,8 @@ use crate::store::group::{StoreGroup, StoreId};
 use crate::store::handle::{Func, Tag};
 use crate::store::suspended::Copied;
 
-/// A module in a store, with its memory, tables and globals.
+/// A module in a store, with its memory, tables and globals. Two are equal if they are the
+/// same instance.
 ///
 /// # Examples
 ///
@@ -33,13 +34,13 @@ use crate::store::suspended::Copied;
 /// assert!(instance.get_memory(&mut store, "memory").is_some());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Instance {
     store: StoreId,
     ordinal: u32,
 }
 
-/// Something that can be imported and exported.
+/// Something that can be imported and exported. Two are equal if they are the same thing.
 ///
 /// # Examples
 ///
@@ -53,7 +54,7 @@ pub struct Instance {
 /// Instance::new(&mut store, &module, &[import])?;
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Extern {
     /// A function.
     Func(Func),

@@ -16,7 +16,7 @@ use crate::store::handle::entity_handle;
 use crate::store::interrupt::Interruption;
 use crate::store::memories::pages_max;
 
-/// A linear memory of a store.
+/// A linear memory of a store. Two are equal if they are the same memory.
 ///
 /// # Examples
 ///
@@ -32,7 +32,7 @@ use crate::store::memories::pages_max;
 /// assert_eq!(&memory.data(&store)[65_530..65_534], b"aabc");
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Memory {
     store: StoreId,
     entity: Entity,

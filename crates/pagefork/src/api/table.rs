@@ -11,7 +11,7 @@ use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::handle::entity_handle;
 use crate::store::value::Val;
 
-/// A table of a store.
+/// A table of a store. Two are equal if they are the same table.
 ///
 /// # Examples
 ///
@@ -27,7 +27,7 @@ use crate::store::value::Val;
 /// assert!(table.get(&mut store, 2).is_none());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Table {
     store: StoreId,
     entity: Entity,

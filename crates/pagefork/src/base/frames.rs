@@ -21,7 +21,7 @@ pub(crate) trait FrameSource: Any + Send + Sync {
     /// The name of the function with this index.
     fn function_name(&self, function: u32) -> Option<&str>;
 
-    /// The offset in the code section that is noted for this offset in the text.
+    /// The offset in the module that is noted for this offset in the text.
     fn wasm_offset(&self, text_offset: u32) -> Option<u32>;
 
     /// The source code at this offset in the text, the innermost inlined function first.
@@ -83,6 +83,8 @@ pub struct WasmBacktrace {
 #[derive(Clone)]
 pub struct Frame {
     pub(crate) source: Arc<dyn FrameSource>,
+    /// The store's number.
+    pub(crate) store: u64,
     /// Ordinal of its instance in the store.
     pub(crate) instance: u32,
     pub(crate) function: u32,
@@ -112,6 +114,12 @@ impl Frame {
         let (body, at) =
             (self.source.wasm_offset(self.noted.0)?, self.source.wasm_offset(self.noted.1)?);
         Some(at.saturating_sub(body))
+    }
+
+    /// How many bytes of the module into it was, if that was noted: see
+    /// [`Frame::wasm_offset`].
+    pub fn module_offset(&self) -> Option<u32> {
+        self.source.wasm_offset(self.noted.1)
     }
 
     /// Where in the source code it was, by the debug information in the module:

@@ -82,6 +82,7 @@ impl WasmBacktrace {
         let latest = self.frames().last().filter(|latest| latest.instance == ordinal);
         let latest = latest.map(|latest| Arc::clone(&latest.source));
         self.push(|| Frame {
+            store: store.id.number(),
             source: latest.unwrap_or_else(|| Arc::new(module.clone())),
             instance: ordinal,
             function,

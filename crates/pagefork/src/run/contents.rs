@@ -1,6 +1,7 @@
 //! What an instance holds: the references in its globals and tables, and all of it as an
 //! image.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use pagefork_layout::module::{HeapType, RefType, ValType};
@@ -39,6 +40,32 @@ impl StoreGroup {
                 look(table.element, word);
             }
         }
+    }
+}
+
+impl StoreGroup {
+    /// Gives up the host values that no guest holds a reference to, nor anything that the host
+    /// made and that a reset fills again; returns how many. None while a guest has frames, in
+    /// which references may be.
+    pub(crate) fn collect_references(&mut self) -> usize {
+        if self.activation.is_active() || self.check_usable().is_err() {
+            return 0;
+        }
+        let mut held = HashSet::new();
+        for ordinal in 1..self.next_ordinal() {
+            self.each_reference(ordinal, |ty, word| {
+                if ty.heap.top() == HeapType::Extern {
+                    held.insert(word);
+                }
+            });
+            held.insert(self.instance(ordinal).initial_word);
+            self.exceptions(ordinal).each_word(|word| {
+                held.insert(word);
+            });
+        }
+        // Their destructors are the embedder's.
+        let given_up = self.references.keep(&held);
+        given_up.len()
     }
 }
 

@@ -281,7 +281,7 @@ pub(crate) fn thaw(store: &mut StoreGroup, frozen: &Frozen) {
     }
     // What was made later may have references to others besides.
     if store.references.is_empty() {
-        store.references = frozen.references.clone();
+        store.references.replace_by(&frozen.references);
     }
     store.activation.fuel = frozen.fuel;
     store.update_due();

@@ -111,6 +111,19 @@ impl ExceptionZone {
         unsafe { self.place(unit).cast::<BlockHead>().write(head) };
     }
 
+    /// Shows the first word of each cell of every payload.
+    pub(crate) fn each_word(self, mut look: impl FnMut(u64)) {
+        if self.units == 0 {
+            return;
+        }
+        for (unit, head) in self.blocks().filter(|(_, head)| !head.is_free()) {
+            for index in 0..(u32::from(head.units) - block::HEAD_UNITS) as usize {
+                // SAFETY: the payload is in the zone.
+                look(unsafe { self.payload(unit, index).read() }.low);
+            }
+        }
+    }
+
     /// Adds flags to a block's.
     pub(crate) fn flag(self, unit: u32, flags: u32) {
         let mut head = self.head(unit);

@@ -65,6 +65,11 @@ impl StoreId {
         NEXT.set(id + 1);
         Self(NonZeroU64::new(id).expect("there are no 2^64 stores"))
     }
+
+    /// The number that only this store has.
+    pub(crate) fn number(self) -> u64 {
+        self.0.get()
+    }
 }
 
 /// Invariant of the representation: it starts with the activation.
@@ -170,7 +175,7 @@ pub(crate) struct Imports {
 
 /// A table, memory, global or tag: the instance that defines it, and its number among
 /// those that this instance defines itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub(crate) struct Entity {
     pub(crate) ordinal: u32,

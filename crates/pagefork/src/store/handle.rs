@@ -9,7 +9,8 @@ use crate::store::frame::Target;
 use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::value::Val;
 
-/// A function of a store: a guest's, or the host's.
+/// A function of a store: a guest's, or the host's. Two are equal if they are the same function,
+/// by whatever import or export they were found.
 ///
 /// # Examples
 ///
@@ -24,7 +25,7 @@ use crate::store::value::Val;
 /// assert_eq!(add.typed::<(i32, i32), i32>(&store)?.call(&mut store, (3, 4))?, 7);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Func {
     pub(crate) store: StoreId,
     /// Invariant: absolute, and of a definition of that store, not of an import.
@@ -209,7 +210,7 @@ pub(crate) use entity_handle;
 /// assert_eq!(tag.ty(&store), ty);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag {
     pub(crate) store: StoreId,
     pub(crate) entity: Entity,

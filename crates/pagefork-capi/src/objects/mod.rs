@@ -1,0 +1,10 @@
+//! What C's pointers lead to.
+
+pub(crate) mod engine;
+pub(crate) mod types;
+pub(crate) mod host_info;
+pub(crate) mod object;
+pub(crate) mod trap;
+pub(crate) mod store;
+pub(crate) mod value;
+pub(crate) mod callback;

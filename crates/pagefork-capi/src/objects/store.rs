@@ -1,0 +1,438 @@
+//! Stores as C's objects share them, and how they are reached while their guests run.
+//!
+//! # Safety
+//!
+//! A cell has one store, and `current` says by which context it may be reached: its own while no
+//! guest runs, that of the innermost host function while one does, and none before it is there and when
+//! it goes. Each function of the library makes one context at a time of it,
+//! and uses none that it made before a call of C's. A store and its objects are used by one thread
+//! at a time, as the headers say.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use pagefork::{
+    AsContextMut, Caller, Engine, Extern, ExternRef, Func, FuncType, Module, Result, Store,
+    StoreContextMut, UsageError, ValType,
+};
+
+use crate::base::border::BorderError;
+use crate::objects::host_info::HostInfo;
+use crate::objects::object::{Object, wasm_ref_t};
+use crate::objects::types::kind_of;
+
+/// The data of every store of the library.
+pub(crate) struct HostData {
+    /// The cell that the store is in: it is there as long as the store.
+    cell: *const StoreCell,
+}
+
+// SAFETY: the headers say that a store and its objects are used by one thread at a time, and with
+// them what their cell has.
+unsafe impl Send for HostData {}
+
+// SAFETY: the pointer is followed by the thread that uses the store, which is one at a time.
+unsafe impl Sync for HostData {}
+
+/// A context whose borrow is a cell's.
+type CellContext = StoreContextMut<'static, HostData>;
+
+/// A store, and what the library keeps about it.
+pub(crate) struct StoreCell {
+    /// How many objects there are.
+    count: AtomicUsize,
+    /// How the store may be reached now; null while it may not.
+    current: Cell<*mut CellContext>,
+    /// The store's own context, if `is_filled`.
+    own: UnsafeCell<MaybeUninit<CellContext>>,
+    store: UnsafeCell<Option<Store<HostData>>>,
+    is_filled: Cell<bool>,
+    engine: Engine,
+    /// What C attached to what is in the store.
+    infos: RefCell<HashMap<Object, HostInfo>>,
+    shapes: RefCell<HashMap<FuncType, Box<FuncShape>>>,
+    /// What guests were given, so that the same object is the same reference.
+    known: RefCell<HashMap<Object, ExternRef>>,
+    /// From this many references on, those are given up that no guest holds.
+    known_max: Cell<usize>,
+}
+
+/// From this many references on it may pay to look for those that no guest holds.
+const KNOWN_MIN: usize = 256;
+
+/// What calls of functions of a type need.
+pub(crate) struct FuncShape {
+    ty: FuncType,
+    /// Kinds of the parameters.
+    pub(crate) params: Box<[u8]>,
+    /// Kinds of the results.
+    pub(crate) results: Box<[u8]>,
+    /// Whether all values are numbers.
+    pub(crate) is_numeric: bool,
+}
+
+impl FuncShape {
+    fn new(ty: FuncType) -> Self {
+        let is_number = |ty: &ValType| ty.is_num();
+        let is_numeric = ty.params.iter().chain(&ty.results).all(is_number);
+        let kinds = |types: &[ValType]| types.iter().map(|ty| kind_of(*ty)).collect();
+        Self { params: kinds(&ty.params), results: kinds(&ty.results), is_numeric, ty }
+    }
+}
+
+/// A [`FuncShape`] of a store: there as long as the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape(NonNull<FuncShape>);
+
+// SAFETY: what a shape says never changes, and is there as long as the store of its function.
+unsafe impl Send for Shape {}
+
+// SAFETY: what a shape says never changes, and is there as long as the store of its function.
+unsafe impl Sync for Shape {}
+
+/// One of those that keep a store alive.
+pub(crate) struct StoreRef(NonNull<StoreCell>);
+
+// SAFETY: the count is atomic; the rest of a cell is used by one thread at a time, as the
+// headers say.
+unsafe impl Send for StoreRef {}
+
+// SAFETY: the count is atomic; the rest of a cell is used by one thread at a time, as the
+// headers say.
+unsafe impl Sync for StoreRef {}
+
+impl Clone for StoreRef {
+    fn clone(&self) -> Self {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+impl Deref for StoreRef {
+    type Target = StoreCell;
+
+    #[inline]
+    fn deref(&self) -> &StoreCell {
+        // SAFETY: the cell is freed when there is no reference any more.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for StoreRef {
+    fn drop(&mut self) {
+        if self.count.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            // SAFETY: this was the last reference.
+            unsafe { StoreCell::release(self.0) };
+        }
+    }
+}
+
+impl StoreRef {
+    /// A new store.
+    pub(crate) fn new(engine: &Engine) -> Self {
+        let cell = Self::empty(engine);
+        let store = Store::new(engine, cell.data());
+        cell.fill(store);
+        cell
+    }
+
+    /// A cell for a store that is being made.
+    pub(crate) fn empty(engine: &Engine) -> Self {
+        let cell = StoreCell {
+            count: AtomicUsize::new(1),
+            current: Cell::new(ptr::null_mut()),
+            own: UnsafeCell::new(MaybeUninit::uninit()),
+            store: UnsafeCell::new(None),
+            is_filled: Cell::new(false),
+            engine: engine.clone(),
+            infos: RefCell::default(),
+            shapes: RefCell::default(),
+            known: RefCell::default(),
+            known_max: Cell::new(KNOWN_MIN),
+        };
+        Self(NonNull::from(Box::leak(Box::new(cell))))
+    }
+
+    /// What the store in this cell has for its data.
+    pub(crate) fn data(&self) -> HostData {
+        HostData { cell: self.0.as_ptr() }
+    }
+
+    /// An object of this store, for C.
+    pub(crate) fn own(&self, object: Object) -> Box<wasm_ref_t> {
+        Box::new(wasm_ref_t::new(self.clone(), object))
+    }
+
+    /// A function of this store, for C.
+    pub(crate) fn own_func(&self, func: Func) -> Result<Box<wasm_ref_t>> {
+        Ok(self.own(self.func_object(func)?))
+    }
+
+    /// Something that is exported, for C.
+    pub(crate) fn own_extern(&self, external: Extern) -> Result<Box<wasm_ref_t>> {
+        Ok(self.own(match external {
+            Extern::Func(func) => self.func_object(func)?,
+            Extern::Global(global) => Object::Global(global),
+            Extern::Table(table) => Object::Table(table),
+            Extern::Memory(memory) => Object::Memory(memory),
+            Extern::Tag(tag) => Object::Tag(tag),
+        }))
+    }
+}
+
+impl StoreCell {
+    /// Puts the store into its cell.
+    pub(crate) fn fill(&self, store: Store<HostData>) {
+        // SAFETY: the cell is new: nothing has borrowed what is in it.
+        unsafe { *self.store.get() = Some(store) };
+        self.is_filled.set(true);
+        self.renew_context();
+    }
+
+    /// Makes the store's own context anew, after the store itself was borrowed.
+    fn renew_context(&self) {
+        // SAFETY: no context is in use; the store stays where it is, and is not borrowed itself
+        // as long as this one is used.
+        unsafe {
+            let store: Option<&'static mut Store<HostData>> = (*self.store.get()).as_mut();
+            if let Some(store) = store {
+                self.own.get().write(MaybeUninit::new(store.as_context_mut()));
+            }
+        }
+        self.current.set(self.own_context());
+    }
+
+    #[inline]
+    fn own_context(&self) -> *mut CellContext {
+        match self.is_filled.get() {
+            true => self.own.get().cast(),
+            false => ptr::null_mut(),
+        }
+    }
+
+    /// The store's engine.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// # Errors
+    /// If the module is of another engine.
+    pub(crate) fn check_engine(&self, module: &Module) -> Result<()> {
+        match Engine::same(&self.engine, module.engine()) {
+            true => Ok(()),
+            false => Err(UsageError::WrongEngine { what: "module" }.into()),
+        }
+    }
+
+    /// The store, as whoever runs now may reach it.
+    ///
+    /// # Errors
+    /// If it may not be reached.
+    #[inline]
+    pub(crate) fn context(&self) -> Result<StoreContextMut<'_, HostData>> {
+        // SAFETY: `current` is null or leads to a context that may be used now; functions of the
+        // library make one at a time.
+        match unsafe { self.current.get().as_mut() } {
+            Some(context) => Ok(context.as_context_mut()),
+            None => Err(busy()),
+        }
+    }
+
+    /// Whether a guest or host function of the store runs.
+    pub(crate) fn is_entered(&self) -> bool {
+        self.current.get() != self.own_context()
+    }
+
+    /// Runs a host function of C's with its caller as the way to the store.
+    #[inline]
+    pub(crate) fn in_host_function<R>(
+        caller: &mut Caller<'_, HostData>,
+        function: impl FnOnce(&StoreRef) -> R,
+    ) -> R {
+        /// Sets the way back that was, also after a panic.
+        struct Back<'a>(&'a StoreCell, *mut CellContext);
+
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                self.0.current.set(self.1);
+            }
+        }
+
+        let cell = caller.data().cell;
+        let mut context = caller.as_context_mut();
+        // Not an owner: it is not dropped. A call keeps its store alive.
+        let cell = NonNull::new(cell.cast_mut()).expect("every store is in a cell");
+        let store = ManuallyDrop::new(StoreRef(cell));
+        let current = (&raw mut context).cast::<CellContext>();
+        let back = Back(&store, store.current.replace(current));
+        let result = function(&store);
+        drop(back);
+        result
+    }
+
+    /// The last object is gone: frees the store, or leaves that to who has entered it.
+    ///
+    /// # Safety
+    /// There is no reference to the cell but of those that have entered its guests.
+    unsafe fn release(cell: NonNull<Self>) {
+        // SAFETY: by this function's contract the cell is there.
+        let this = unsafe { cell.as_ref() };
+        if this.is_entered() {
+            // `KeptStore` finds that nothing has it any more.
+            return;
+        }
+        this.current.set(ptr::null_mut());
+        // SAFETY: nothing uses the store any more; its context goes first.
+        unsafe {
+            this.is_filled.set(false);
+            drop((*this.store.get()).take());
+        }
+        drop(this.infos.take());
+        // SAFETY: it was leaked from a box, and there is no reference to it any more.
+        drop(unsafe { Box::from_raw(cell.as_ptr()) });
+    }
+
+    /// What C attached to something of the store, or null.
+    pub(crate) fn info(&self, object: &Object) -> *mut c_void {
+        self.infos.borrow().get(object).map_or(ptr::null_mut(), HostInfo::data)
+    }
+
+    /// Attaches something; what was attached is finalized.
+    pub(crate) fn set_info(&self, object: Object, info: HostInfo) {
+        // The finalizer may attach something, too.
+        let old = self.infos.borrow_mut().insert(object, info);
+        drop(old);
+    }
+
+    /// What calls of functions of this type need.
+    pub(crate) fn shape(&self, ty: FuncType) -> Shape {
+        let mut shapes = self.shapes.borrow_mut();
+        if let Some(shape) = shapes.get(&ty) {
+            return Shape(NonNull::from(&**shape));
+        }
+        let shape = Box::new(FuncShape::new(ty.clone()));
+        let place = Shape(NonNull::from(&*shape));
+        shapes.insert(ty, shape);
+        place
+    }
+
+    /// What a shape says, which is one of this store's.
+    #[inline]
+    pub(crate) fn shape_of(&self, shape: Shape) -> &FuncShape {
+        // SAFETY: shapes are made by their stores alone, which free them when they go.
+        unsafe { shape.0.as_ref() }
+    }
+
+    /// The type of functions of this shape.
+    pub(crate) fn func_type(&self, shape: Shape) -> &FuncType {
+        &self.shape_of(shape).ty
+    }
+
+    /// A function as an object.
+    pub(crate) fn func_object(&self, func: Func) -> Result<Object> {
+        let ty = func.ty(&self.context()?);
+        Ok(Object::Func(func, self.shape(ty)))
+    }
+
+    /// The reference by which guests hold this object: the same one each time.
+    ///
+    /// # Errors
+    /// If the store may not be reached, or holds too many values.
+    pub(crate) fn reference(&self, object: &Object) -> Result<ExternRef> {
+        if let Some(known) = self.known.borrow().get(object)
+            && known.data(&self.context()?).is_ok()
+        {
+            return Ok(*known);
+        }
+        if self.context()?.reference_count() >= self.known_max.get() {
+            let left = self.collect()?;
+            self.known_max.set((left * 2).max(KNOWN_MIN));
+        }
+        let reference = ExternRef::new(&mut self.context()?, KnownObject(object.clone()))?;
+        self.known.borrow_mut().insert(object.clone(), reference);
+        Ok(reference)
+    }
+
+    /// Gives up the references that no guest holds; returns how many are left.
+    ///
+    /// # Errors
+    /// If the store may not be reached.
+    pub(crate) fn collect(&self) -> Result<usize> {
+        self.context()?.collect_references();
+        let context = self.context()?;
+        let is_gone = |reference: &ExternRef| reference.data(&context).is_err();
+        let gone = self.known.borrow_mut().extract_if(|_, reference| is_gone(reference)).collect();
+        let left = context.reference_count();
+        // Finalizers of C's may run here, and use the store.
+        drop::<Vec<(Object, ExternRef)>>(gone);
+        Ok(left)
+    }
+
+    /// The object that guests hold by this reference.
+    pub(crate) fn referred(&self, reference: &ExternRef) -> Result<Object> {
+        let context = self.context()?;
+        match reference.data(&context)?.downcast_ref::<KnownObject>() {
+            Some(KnownObject(object)) => Ok(object.clone()),
+            None => Err(BorderError::Unfit("a host reference that C did not make".into()).into()),
+        }
+    }
+}
+
+/// An object that guests hold references to. It does not keep the store alive, which has it.
+struct KnownObject(Object);
+
+/// A store during a call of C's, which may delete all objects of it, the one included by which
+/// the call was made.
+pub(crate) struct KeptStore(ManuallyDrop<StoreRef>);
+
+impl StoreRef {
+    /// Has the store live as long as what this returns.
+    #[inline]
+    pub(crate) fn keep(&self) -> KeptStore {
+        KeptStore(ManuallyDrop::new(Self(self.0)))
+    }
+}
+
+impl Deref for KeptStore {
+    type Target = StoreRef;
+
+    #[inline]
+    fn deref(&self) -> &StoreRef {
+        &self.0
+    }
+}
+
+impl Drop for KeptStore {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.count.load(Ordering::Relaxed) == 0 {
+            free_kept(&self.0);
+        }
+    }
+}
+
+#[cold]
+fn free_kept(store: &StoreRef) {
+    if !store.is_entered() {
+        // SAFETY: no object of the store is left, and this was the outermost call.
+        unsafe { StoreCell::release(store.0) };
+    }
+}
+
+#[cold]
+fn busy() -> pagefork::Error {
+    BorderError::Busy("an asynchronous call of it has not ended, or it is being made").into()
+}
+
+/// Objects are shared by stores and threads.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Arc<KnownObject>>();
+};

@@ -1,0 +1,3 @@
+//! The functions that `pagefork.h` declares.
+
+mod errors;

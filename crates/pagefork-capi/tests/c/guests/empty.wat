@@ -1,0 +1,2 @@
+;; Nothing but functions without effects.
+(module (func (export "f")) (func (export "g")))

@@ -1,0 +1,15 @@
+;; Functions on numbers, by arguments, results and globals, and those of the host.
+(module
+  (import "host" "mix" (func $mix (param i32 i64 f32 f64) (result f64 f32 i64 i32)))
+  (import "host" "sum" (func $sum (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+  (func (export "nop"))
+  (func (export "add") (param i32 i32) (result i32) (i32.add (local.get 0) (local.get 1)))
+  (func (export "mix") (param i32 i64 f32 f64) (result f64 f32 i64 i32)
+    (call $mix (local.get 0) (local.get 1) (local.get 2) (local.get 3)))
+  (func (export "sum") (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
+    (call $sum (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4)
+      (local.get 5) (local.get 6) (local.get 7) (local.get 8) (local.get 9)))
+  (func (export "v128") (result v128) (v128.const i64x2 1 2))
+  (global (export "counter") (mut i64) (i64.const 5))
+  (global (export "constant") f32 (f32.const 1.5))
+  (global (export "vector") v128 (v128.const i64x2 1 2)))

@@ -1,0 +1,2 @@
+;; A start function that traps.
+(module (func $start unreachable) (start $start))

@@ -1,0 +1,147 @@
+//! The headers: every language takes them without a warning, and every function that they declare
+//! is there and is used by a C program.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use crate::common::{compiler, crate_root, folder, run, static_library, write_guests};
+
+/// The headers in C.
+const HEADERS: &[&str] = &["wasm.h", "pagefork.h"];
+
+/// Names of the functions that C text declares or calls.
+fn functions(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("wasm_").into_iter().chain(rest.find("pagefork_")).min() {
+        let begins = !rest[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = rest[at..].find(|c| !is_word(c)).map_or(rest.len(), |length| at + length);
+        if begins && rest[end..].trim_start().starts_with('(') {
+            found.insert(rest[at..end].to_owned());
+        }
+        rest = &rest[end..];
+    }
+    found
+}
+
+/// The preprocessed text of a C file, by the file that each line is of.
+fn preprocessed(source: &std::path::Path, folder: &std::path::Path) -> Vec<(String, String)> {
+    let text = run(compiler("cc", folder).args(["-std=c11", "-E"]).arg(source));
+    let (mut lines, mut file) = (Vec::new(), String::new());
+    for line in text.lines() {
+        match line.strip_prefix("# ").and_then(|marker| marker.split('"').nth(1)) {
+            Some(path) => file = path.to_owned(),
+            None => lines.push((file.clone(), line.to_owned())),
+        }
+    }
+    lines
+}
+
+/// The text of the lines that are of files with such a path.
+fn text_of(lines: &[(String, String)], is_wanted: impl Fn(&str) -> bool) -> String {
+    let lines = lines.iter().filter(|(file, _)| is_wanted(file));
+    lines.map(|(_, line)| format!("{line}\n")).collect()
+}
+
+/// The functions that a header declares, and those of them that are inline.
+fn declared(header: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let folder = folder(&format!("declared_{header}"));
+    let source = folder.join("all.c");
+    fs::write(&source, format!("#include \"{header}\"\n")).expect("the folder can be written");
+    let lines = preprocessed(&source, &folder);
+    let text = text_of(&lines, |file| file.ends_with(&format!("include/{header}")));
+    let mut inline = BTreeSet::new();
+    let mut outside = String::new();
+    let mut rest = text.as_str();
+    // The body of an inline function calls others; it ends with a brace in the first column.
+    while let Some(at) = rest.find("static inline") {
+        outside += &rest[..at];
+        let body = rest[at..].find('{').expect("inline functions have bodies") + at;
+        inline.extend(functions(&rest[at..body]));
+        let line_end = rest[body..].find('\n').map_or(rest.len(), |length| body + length);
+        rest = match rest[body..line_end].trim_end().ends_with('}') {
+            true => &rest[line_end..],
+            false => &rest[rest[body..].find("\n}").expect("they end") + body + 2..],
+        };
+    }
+    outside += rest;
+    (&functions(&outside) | &inline, inline)
+}
+
+#[test]
+fn every_language_takes_the_headers_without_a_warning() {
+    let folder = folder("languages");
+    for header in HEADERS {
+        for (name, standard) in [
+            ("cc", "-std=c99"),
+            ("cc", "-std=c11"),
+            ("cc", "-std=c2x"),
+            ("c++", "-std=c++11"),
+            ("c++", "-std=c++17"),
+            ("c++", "-std=c++20"),
+        ] {
+            let extension = if name == "cc" { "c" } else { "cc" };
+            let source = folder.join(format!("all.{extension}"));
+            let text = format!("#include \"{header}\"\nint main(void) {{ return 0; }}\n");
+            fs::write(&source, text).expect("the folder can be written");
+            let mut compiler = compiler(name, &folder);
+            compiler.args([standard, "-pedantic", "-fsyntax-only"]).arg(&source);
+            run(&mut compiler);
+        }
+    }
+}
+
+#[test]
+fn wasm_h_declares_what_the_standard_does() {
+    let (all, inline) = declared("wasm.h");
+    assert_eq!((all.len(), inline.len()), (306, 26));
+    // By name and order the standard's, whose parts are families: these are all there are.
+    for family in ["valtype", "functype", "frame", "val", "extern", "importtype", "byte"] {
+        for function in ["new", "new_empty", "new_uninitialized", "copy", "delete"] {
+            let name = format!("wasm_{family}_vec_{function}");
+            assert!(all.contains(&name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn every_function_is_in_the_library_and_no_other() {
+    let symbols = run(Command::new("nm").args(["-g", "--defined-only"]).arg(static_library()));
+    let is_ours = |name: &&str| name.starts_with("wasm_") || name.starts_with("pagefork_");
+    let found: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').nth(2))
+        .filter(is_ours)
+        .map(str::to_owned)
+        .collect();
+    let internal = fs::read_to_string(crate_root().join("abi/internal.txt"));
+    let internal = internal.expect("the list of internal symbols is there");
+    let internal: BTreeSet<String> = internal.lines().map(str::to_owned).collect();
+    let mut declared_functions = BTreeSet::new();
+    for header in HEADERS {
+        let (all, inline) = declared(header);
+        declared_functions.extend(&all - &inline);
+    }
+    let found = &found - &internal;
+    assert_eq!(&declared_functions - &found, BTreeSet::new(), "declared, and not there");
+    assert_eq!(&found - &declared_functions, BTreeSet::new(), "there, and not declared");
+}
+
+#[test]
+fn every_function_is_used_by_a_program() {
+    let folder = folder("used");
+    write_guests(&folder);
+    let mut used = BTreeSet::new();
+    for file in fs::read_dir(crate_root().join("tests/c")).expect("there are programs").flatten() {
+        if file.path().extension().is_some_and(|extension| extension == "c") {
+            let lines = preprocessed(&file.path(), &folder);
+            used.extend(functions(&text_of(&lines, |file| file.contains("tests/c/"))));
+        }
+    }
+    for header in HEADERS {
+        let (all, _) = declared(header);
+        assert_eq!(&all - &used, BTreeSet::new(), "declared in {header}, and used by no program");
+    }
+}

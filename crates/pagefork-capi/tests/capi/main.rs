@@ -1,0 +1,5 @@
+//! The library as C sees it: its headers, and programs that use it.
+
+mod common;
+mod headers;
+mod programs;
