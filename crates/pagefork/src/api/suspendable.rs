@@ -358,20 +358,18 @@ unsafe fn go_on(
     unsafe {
         let landing = suspend::deliver(store, result);
         let landing = landing.inspect_err(|_| suspend::abandon(&mut *store))?;
-        (*store).suspended = None;
-        (*store).update_due();
-        let resume = || suspend::resume(store, suspended, landing, suspends);
-        if !(*store).is_hooked {
-            return resume();
+        let resume = || {
+            (*store).suspended = None;
+            (*store).update_due();
+            suspend::resume(store, suspended, landing, suspends)
+        };
+        match (*store).is_hooked {
+            true => {
+                let target = (*store).target(suspended.function);
+                call_hook::around_suspended(store, &target, resume)
+            }
+            false => resume(),
         }
-        let target = (*store).target(suspended.function);
-        let outcome = call_hook::around_guest(store, &target, resume);
-        if outcome.is_err() && !(*store).is_broken() {
-            // The hook may have failed before the guest went on, or after it was suspended again.
-            (*store).suspended.get_or_insert_with(|| suspended.clone());
-            suspend::abandon(&mut *store);
-        }
-        outcome
     }
 }
 

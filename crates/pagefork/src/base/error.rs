@@ -425,7 +425,8 @@ pub enum UsageError {
          `call_async`"
     )]
     NotAsync,
-    /// A store that is to be filled with what was captured has instances or host functions already.
+    /// A store that is to be filled with what was captured has instances, host functions or
+    /// references to host values already.
     #[error("a store that is to be as another one was must be empty")]
     TargetNotEmpty,
     /// Internal: a stack that is not what compiled code leaves.

@@ -11,6 +11,8 @@ use std::slice;
 
 use crate::base::cell::Cell;
 use crate::base::error::Result;
+use crate::base::trap::{Trap, TrapCode};
+use crate::run::suspend;
 use crate::store::call_hook::CallHook;
 use crate::store::frame::Target;
 use crate::store::group::StoreGroup;
@@ -35,10 +37,41 @@ pub(crate) unsafe fn around_guest<R>(
         let count = (*store).instance(target.ordinal).module.layout().link_parts.cell_count;
         let cells = (std::ptr::with_exposed_provenance_mut(target.cells), count as usize);
         tell(store, CallHook::CallingWasm, cells)?;
+        if (*store).is_broken() {
+            // The hook has failed to grow a memory, and ignored it.
+            return Err(Trap::without_backtrace(TrapCode::MemoryOutOfBounds).into());
+        }
         let result = enter();
         tell(store, CallHook::ReturningFromWasm, cells)?;
         result
     }
+}
+
+/// Goes on with a suspended guest, which `enter` makes the store forget: until then the hook cannot
+/// call guests, which would use its stack. If this fails the guest is given up.
+///
+/// # Errors
+/// As of [`around_guest`].
+///
+/// # Panics
+/// If the hook panics, or a host function.
+///
+/// # Safety
+/// As of [`around_guest`]; the store has a suspended guest.
+#[cold]
+pub(crate) unsafe fn around_suspended<R>(
+    store: *mut StoreGroup,
+    target: &Target,
+    enter: impl FnOnce() -> Result<R>,
+) -> Result<R> {
+    // SAFETY: by this function's contract, which is that of `around_guest`.
+    let result = catch_unwind(AssertUnwindSafe(|| unsafe { around_guest(store, target, enter) }));
+    if !matches!(result, Ok(Ok(_))) {
+        // It failed before the guest went on, or after it was suspended again.
+        // SAFETY: by this function's contract the store is ours.
+        suspend::abandon(unsafe { &mut *store });
+    }
+    result.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
 /// Calls a host function for a guest.

@@ -22,7 +22,7 @@ use crate::run::limiter;
 use crate::run::poison;
 use crate::run::suspend::{call_beside, chain, saved};
 use crate::store::frozen::{Frozen, FrozenCall, FrozenInstance};
-use crate::store::group::StoreGroup;
+use crate::store::group::{StoreGroup, StoreId};
 use crate::store::limits::Usage;
 use crate::store::suspended::{Copied, FrameWord, FrameWordKind, Suspended};
 
@@ -169,6 +169,16 @@ pub(crate) unsafe fn spawn(
     frozen: &Arc<Frozen>,
     strategies: Option<&Strategies>,
 ) -> Result<()> {
+    // SAFETY: by this function's contract the store is ours; this borrow ends here.
+    let inner = unsafe { &*store };
+    // Guests hold handles of references, which the store's own must not be taken for.
+    if !inner.instances.is_empty()
+        || !inner.host_functions.is_empty()
+        || !inner.references.is_empty()
+    {
+        return Err(UsageError::TargetNotEmpty.into());
+    }
+    let fuel = inner.activation.fuel;
     // SAFETY: by this function's contract the store is ours.
     let result = unsafe { try_spawn(store, frozen, strategies) };
     if result.is_err() {
@@ -178,7 +188,12 @@ pub(crate) unsafe fn spawn(
             inner.remove_latest_instance();
         }
         inner.host_functions.clear();
-        (inner.usage, inner.origin) = (Usage::default(), None);
+        inner.references.clear();
+        (inner.usage, inner.origin, inner.copied) = (Usage::default(), None, None);
+        (inner.suspended, inner.activation.fuel) = (None, fuel);
+        // Host functions that guests have called already can have handles of what is gone.
+        inner.id = StoreId::next();
+        inner.update_due();
     }
     result
 }
@@ -193,9 +208,6 @@ unsafe fn try_spawn(
     // SAFETY: by this function's contract the store is ours; this borrow ends before the
     // embedder's limiter is asked.
     let inner = unsafe { &mut *store };
-    if !inner.instances.is_empty() || !inner.host_functions.is_empty() {
-        return Err(UsageError::TargetNotEmpty.into());
-    }
     frozen.check_limits(&inner.limits)?;
     let strategies =
         strategies_for(frozen, strategies.unwrap_or(inner.engine.default_strategies()))?;

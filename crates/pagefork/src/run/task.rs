@@ -268,20 +268,17 @@ impl Task {
             let ready = suspend::deliver(store, result);
             let ready = ready.and_then(|landing| Ok((landing, self.turn()?)));
             let (landing, _turn) = ready.inspect_err(|_| suspend::abandon(&mut *store))?;
-            let suspended = (*store).suspended.take().ok_or(UsageError::NotSuspended)?;
-            (*store).update_due();
+            let suspended = (*store).suspended.clone().ok_or(UsageError::NotSuspended)?;
             let _polling = Polling::begin(&self.interrupts, context);
-            let resume = || suspend::resume(store, &suspended, landing, Suspends::WithItsTask);
-            let outcome = match (*store).is_hooked {
-                true => call_hook::around_guest(store, &self.target, resume),
-                false => resume(),
+            let resume = || {
+                (*store).suspended = None;
+                (*store).update_due();
+                suspend::resume(store, &suspended, landing, Suspends::WithItsTask)
             };
-            if outcome.is_err() && !(*store).is_broken() {
-                // The hook may have failed before the guest went on, or after it has waited again.
-                (*store).suspended.get_or_insert(suspended);
-                suspend::abandon(&mut *store);
+            match (*store).is_hooked {
+                true => call_hook::around_suspended(store, &self.target, resume),
+                false => resume(),
             }
-            outcome
         }
     }
 
