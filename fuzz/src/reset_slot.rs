@@ -1,11 +1,11 @@
 //! Random things done to slots by guests, hosts, other threads and the kernel;
-//! then a reset, by any strategy. What the slot must be is known from a model of
-//! plain bytes.
+//! then a reset, by any strategy, also to images that were made of slots. What the
+//! slot must be is known from a model of plain bytes.
 
 use std::fs::File;
 use std::io::Write;
 use std::ops::{Range, RangeInclusive};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -15,6 +15,11 @@ use pagefork_pages::{
     CodeBounds, GrowthKind, Image, MemorySize, MemoryZone, Owner, PagesError, ResetKind, Slot,
     SlotConfig, Strategies, StrategyConfig, ExternalWriter,
 };
+
+/// Looking at images and slots.
+mod probes;
+
+use probes::{accessible, advise, bytes, fresh_bytes, kernel_writes, populated};
 
 const PAGE: u64 = 4096;
 
@@ -87,7 +92,15 @@ struct Play<'a, 'b> {
     actors: Vec<Option<Box<Actor>>>,
     /// Of sixteen runs, this many write only where others have written.
     calm: u8,
+    /// Images that were made of slots, and the sizes that they had.
+    snapshots: Vec<Contents>,
 }
+
+/// An image and sizes that fit each other.
+type Contents = (Arc<Image>, Vec<MemorySize>);
+
+/// So many snapshots are there at most.
+const SNAPSHOTS_MAX: usize = 4;
 
 impl<'a, 'b> Play<'a, 'b> {
     fn new(u: &'a mut Unstructured<'b>) -> Result<Self> {
@@ -105,7 +118,7 @@ impl<'a, 'b> Play<'a, 'b> {
             let actor = Actor { slot, model, viewed_for_good: false, announced: false, haunts };
             actors.push(Some(Box::new(actor)));
         }
-        Ok(Self { u, stage, actors, calm })
+        Ok(Self { u, stage, actors, calm, snapshots: Vec::new() })
     }
 
     fn go(&mut self) -> Result<()> {
@@ -143,13 +156,28 @@ impl<'a, 'b> Play<'a, 'b> {
         if u.ratio(1, 8)? {
             actor.check(u.ratio(1, 4)?);
         }
+        if u.ratio(1, 6)? {
+            let snapshot = actor.look(u)?;
+            if self.snapshots.len() == SNAPSHOTS_MAX {
+                self.snapshots.swap_remove(u.choose_index(SNAPSHOTS_MAX)?);
+            }
+            self.snapshots.push(snapshot);
+        }
         Ok(actor)
+    }
+
+    /// Something else that a slot can be filled from.
+    fn other(&mut self) -> Result<Contents> {
+        if !self.snapshots.is_empty() && self.u.ratio(2, 3)? {
+            return Ok(self.u.choose(&self.snapshots)?.clone());
+        }
+        contents(self.u, self.stage)
     }
 
     /// Ends a run by a reset of any kind.
     fn end(&mut self, mut actor: Box<Actor>) -> Result<Box<Actor>> {
+        let other = if self.u.ratio(1, 10)? { Some(self.other()?) } else { None };
         let u = &mut *self.u;
-        let other = if u.ratio(1, 16)? { Some(contents(u, self.stage)?) } else { None };
         let owner = if u.ratio(3, 4)? { Some(u.int_in_range(0..=2)?) } else { None };
         if u.ratio(1, 8)? {
             actor.fail_to_reset(u, other.as_ref())?;
@@ -194,7 +222,7 @@ struct Elsewhere {
 }
 
 impl Actor {
-    fn reset(&mut self, other: Option<&(Arc<Image>, Vec<MemorySize>)>, owner: Option<u64>) {
+    fn reset(&mut self, other: Option<&Contents>, owner: Option<u64>) {
         match other {
             Some((image, sizes)) => {
                 let owner = owner.unwrap_or(7);
@@ -220,7 +248,7 @@ impl Actor {
     fn fail_to_reset(
         &mut self,
         u: &mut Unstructured<'_>,
-        other: Option<&(Arc<Image>, Vec<MemorySize>)>,
+        other: Option<&Contents>,
     ) -> Result<()> {
         let nth = u.int_in_range(0..=9)?;
         let code = *u.choose(&[libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::EPERM])?;
@@ -411,6 +439,28 @@ impl Actor {
                 }
             }
         }
+    }
+
+    /// Asserts that what the slot has otherwise than its image is found; the image of what it
+    /// has.
+    fn look(&mut self, u: &mut Unstructured<'_>) -> Result<Contents> {
+        let changed = self.slot.changed_pages().expect("pages are found");
+        assert_eq!(changed, self.model.changed(), "{self:?}");
+        let at = self.model.place(u)?;
+        let patched = at >= self.model.zones.image_floor && u.ratio(1, 3)?;
+        let byte = [u.arbitrary()?];
+        let patches: &[(u64, &[u8])] = if patched { &[(at, &byte)] } else { &[] };
+        let image = self.slot.snapshot("snapshot", patches).expect("an image is made");
+        for range in self.model.image_ranges() {
+            let mut wanted = self.model.get(range.clone()).to_vec();
+            if patched && range.contains(&at) {
+                wanted[(at - range.start) as usize] = byte[0];
+            }
+            assert!(fresh_bytes(&image, range.clone()) == wanted, "{range:x?}: {self:?}");
+        }
+        let sizes = self.model.now.iter().zip(&self.model.sizes);
+        let sizes = sizes.map(|(&initial, size)| MemorySize { initial, ..*size }).collect();
+        Ok((image, sizes))
     }
 
     /// Asserts that growth uncovers zeros, and nothing lies behind.
@@ -627,6 +677,29 @@ impl Model {
         self.ranges_of(&self.now)
     }
 
+    /// What of it is in images.
+    fn image_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let floor = self.zones.image_floor;
+        self.ranges().into_iter().map(move |range| range.start.max(floor)..range.end)
+    }
+
+    /// Pages that are not as in a fresh slot.
+    fn changed(&self) -> Vec<u64> {
+        let mut changed = Vec::new();
+        for range in self.image_ranges() {
+            let index = self.parts.iter().rposition(|(start, _)| *start <= range.start);
+            let index = index.expect("as in `part`");
+            let start = self.parts[index].0;
+            for page in range.step_by(PAGE as usize) {
+                let place = (page - start) as usize..(page - start + PAGE) as usize;
+                if self.parts[index].1[place.clone()] != self.fresh[index].1[place] {
+                    changed.push(page);
+                }
+            }
+        }
+        changed
+    }
+
     fn ranges_of(&self, sizes: &[u64]) -> Vec<Range<u64>> {
         let first = self.zones.base + sizes.first().unwrap_or(&0);
         let memories = self.zones.memories.iter().zip(sizes);
@@ -692,8 +765,8 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
     Ok(config.check().expect("legal strategies"))
 }
 
-/// An image and sizes that fit each other.
-fn contents(u: &mut Unstructured<'_>, stage: &Stage) -> Result<(Arc<Image>, Vec<MemorySize>)> {
+/// An image that was made of bytes, and sizes that fit it.
+fn contents(u: &mut Unstructured<'_>, stage: &Stage) -> Result<Contents> {
     let image = &stage.images[u.choose_index(stage.images.len())?];
     let mut sizes = Vec::new();
     for zone in &stage.zones.memories {
@@ -778,72 +851,4 @@ fn file_image(extent: Range<u64>, bytes: &[u8]) -> Arc<Image> {
     let file = File::open(&path).expect("our own file");
     std::fs::remove_file(&path).expect("our own file");
     Image::from_file(file.into(), 0, extent).expect("a file of ours is an image")
-}
-
-/// What a fresh slot has in `range`.
-fn fresh_bytes(image: &Image, range: Range<u64>) -> Vec<u8> {
-    let mut bytes = vec![0; (range.end - range.start) as usize];
-    for extent in image.extents() {
-        let common = extent.start.max(range.start)..extent.end.min(range.end);
-        if common.start < common.end {
-            let at = (common.start - range.start) as usize;
-            let length = (common.end - common.start) as usize;
-            image.read(common.start, &mut bytes[at..at + length]).expect("images can be read");
-        }
-    }
-    bytes
-}
-
-/// Accessible bytes of a slot, in place.
-fn bytes(slot: &Slot, range: Range<u64>) -> &[u8] {
-    let from = slot.start().wrapping_add(range.start as usize);
-    // SAFETY: callers ask for what is accessible, and nothing writes meanwhile.
-    unsafe { std::slice::from_raw_parts(from, (range.end - range.start) as usize) }
-}
-
-/// Advice that keeps what pages hold, or is refused.
-fn advise(slot: &Slot, range: &Range<u64>, advice: i32) {
-    let at = slot.start().wrapping_add(range.start as usize);
-    // SAFETY: only such advice is given.
-    unsafe { libc::madvise(at.cast(), (range.end - range.start) as usize, advice) };
-}
-
-/// Whether a byte can be read, found without a signal.
-fn accessible(slot: &Slot, at: u64) -> bool {
-    let mut byte = 0u8;
-    let from = slot.start().wrapping_add(at as usize);
-    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let remote = libc::iovec { iov_base: from.cast(), iov_len: 1 };
-    // SAFETY: the kernel checks the remote address; the local one is of this frame.
-    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) == 1 }
-}
-
-/// Writes by a system call of this thread.
-fn kernel_writes(slot: &Slot, at: u64, bytes: &[u8]) {
-    let to = slot.start().wrapping_add(at as usize);
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
-    // SAFETY: both are valid, and only this thread uses the slot.
-    let written = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
-    assert_eq!(written, bytes.len() as isize, "{}", std::io::Error::last_os_error());
-}
-
-/// The pages of a range that are in memory or in swap space: all others are what
-/// was mapped.
-fn populated(slot: &Slot, range: Range<u64>) -> Vec<Range<u64>> {
-    let first = (slot.start().addr() as u64 + range.start) / PAGE;
-    let mut entries = vec![0; ((range.end - range.start) / PAGE * 8) as usize];
-    let map = File::open("/proc/self/pagemap").expect("the page map of this process");
-    map.read_exact_at(&mut entries, first * 8).expect("the page map can be read");
-    let mut runs: Vec<Range<u64>> = Vec::new();
-    let (entries, _) = entries.as_chunks::<8>();
-    for (page, entry) in range.step_by(PAGE as usize).zip(entries) {
-        if u64::from_le_bytes(*entry) >> 62 != 0 {
-            match runs.last_mut() {
-                Some(last) if last.end == page => last.end += PAGE,
-                _ => runs.push(page..page + PAGE),
-            }
-        }
-    }
-    runs
 }

@@ -222,7 +222,10 @@ fn a_thousand_branches_take_no_descriptor_and_no_map_and_what_they_wrote() {
         let written = written + COUNT * PAGE;
         assert!(taken < written * 11 / 10 + MIB, "{taken} bytes for {written}");
         drop(images);
-        // All at once in slots.
+        // All at once in slots, or few where each slot has a copy of all.
+        if cfg!(feature = "no-cow") {
+            deeper.truncate(20);
+        }
         let spawn = |image| Slot::with_strategies(&case.layout, image, &case.sizes, &strategies);
         let slots: Vec<Slot> = deeper.iter().map(|image| spawn(image).unwrap()).collect();
         for (number, slot) in (0..COUNT).zip(&slots) {

@@ -153,7 +153,8 @@ impl Image {
         Self::of_changed(parent, name, extents, &changed)
     }
 
-    /// As [`Image::branch`], of pages that are ascending and not as the parent has them.
+    /// As [`Image::branch`], of pages that are ascending and not as the parent has them; of more
+    /// than [`BRANCH_PAGES_MAX`] some may be.
     pub(crate) fn of_changed(
         parent: &Arc<Self>,
         name: &str,

@@ -8,6 +8,7 @@ use pagefork_layout::page::{self, PAGE_SIZE};
 
 use super::Slot;
 use crate::image::Image;
+use crate::image::branch::BRANCH_PAGES_MAX;
 use crate::image::read::PageReader;
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
@@ -83,7 +84,9 @@ impl Slot {
         for page in self.candidates()? {
             // SAFETY: candidates are accessible.
             let bytes = unsafe { self.page(page) };
-            if !patched.contains_key(&page) && !reader.is_equal(page, bytes)? {
+            // Of a whole image it does not matter whether more pages are changed.
+            let is_whole = changed.len() > BRANCH_PAGES_MAX;
+            if !patched.contains_key(&page) && (is_whole || !reader.is_equal(page, bytes)?) {
                 changed.push((page, bytes));
             }
         }
