@@ -52,7 +52,9 @@ impl<T> Store<T> {
     /// [`Engine::increment_epoch`]. A guest that runs when it has come, or is called afterwards,
     /// traps with [`TrapCode::Interrupt`](crate::TrapCode) at its next function entry or loop,
     /// or what [`Store::epoch_deadline_callback`] has set is asked. It stays until another one
-    /// is set, also after a reset; without one, which is the default, epochs do nothing.
+    /// is set, also after a reset; without one, which is the default, epochs do nothing. A guest
+    /// that waits for an [asynchronous](crate::Linker::func_wrap_async) host function traps at once;
+    /// others that wait can ask [`Caller::interruption`](crate::Caller::interruption).
     ///
     /// To set it takes a lock of the process; calls cost nothing more. Where the thread that
     /// watches deadlines cannot be started, the next call is an error. In a process that was
@@ -61,6 +63,26 @@ impl<T> Store<T> {
     /// # Panics
     /// If the engine's code cannot be interrupted: see
     /// [`Config::interruption`](crate::Config::interruption).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "run")))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+    /// store.set_epoch_deadline(1);
+    /// run.call(&mut store, ())?;
+    /// engine.increment_epoch();
+    /// // Whoever watches the clock notices it a moment later.
+    /// while run.call(&mut store, ()).is_ok() {}
+    /// store.set_epoch_deadline(1);
+    /// run.call(&mut store, ())?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn set_epoch_deadline(&mut self, ticks_beyond_current: u64) {
         self.inner_mut().set_epoch_deadline(ticks_beyond_current);
     }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -285,7 +286,7 @@ impl<Params: WasmValues + Unpin, Results: WasmValues> TypedFunc<Params, Results>
     /// A timeout of the store counts from the first poll on, and like an interrupt ends a wait,
     /// too. What blocks a host function blocks the thread that polls, and so does a guest that
     /// computes, unless it is asked to [yield](Store::set_yield_interval); fills and copies of
-    /// large memories are one step. A guest that is called by a host function of its own store
+    /// large memories are one step. [`Store::run_turns_with`] has all that run elsewhere. A guest that is called by a host function of its own store
     /// cannot wait: what it calls must be ready at once.
     ///
     /// # Errors
@@ -464,8 +465,59 @@ impl<T: 'static> Store<T> {
     pub fn set_yield_interval(&mut self, interval: Option<Duration>) -> Result<()> {
         let inner = &mut self.as_context_mut().0.inner;
         inner.check_interruptible()?;
-        inner.yield_after = interval;
+        inner.turns.interval = interval;
         Ok(())
+    }
+}
+
+impl<T: Send + 'static> Store<T> {
+    /// Has guests that were called with [`call_async`](TypedFunc::call_async) run by `runner`: it
+    /// gets each turn of a guest, from where it begins or goes on to where it ends or waits, and
+    /// must run it once before it returns, on any thread. That is for executors that are to know
+    /// that a turn may take long: it may compute, fill or copy large memories, fault pages in, and
+    /// call host functions that block, as those of WASI do. Futures of host functions are
+    /// polled outside, except for the first time.
+    ///
+    /// With tokio's runtime of several threads, `tokio::task::block_in_place(turn)` as the runner
+    /// gives the other tasks of the thread to another one.
+    ///
+    /// # Errors
+    /// Calls fail with [`UsageError::TurnNotRun`](crate::UsageError::TurnNotRun) if it does not run
+    /// a turn.
+    ///
+    /// # Panics
+    /// If it panics, polls do, and give the guest up.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut context) { return it }
+    /// #     }
+    /// # }
+    /// # block_on(async {
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory 100) (func (export "clear")
+    ///     (memory.fill (i32.const 0) (i32.const 0) (i32.const 6_553_600))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let clear = instance.get_typed_func::<(), ()>(&mut store, "clear")?;
+    /// store.run_turns_with(|turn| std::thread::scope(|scope| {
+    ///     scope.spawn(turn).join().expect("a turn's panic is not the thread's")
+    /// }));
+    /// clear.call_async(&mut store, ()).await?;
+    /// # Ok::<(), pagefork::Error>(()) }).unwrap();
+    /// ```
+    pub fn run_turns_with(
+        &mut self,
+        runner: impl Fn(&mut (dyn FnMut() + Send)) + Send + Sync + 'static,
+    ) {
+        self.as_context_mut().0.inner.turns.runner = Some(Arc::new(runner));
     }
 }
 

@@ -105,6 +105,18 @@ impl<T: 'static> Linker<T> {
     }
 
     /// Whether a name may be defined again; without that it is an error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker};
+    ///
+    /// let mut linker = Linker::<()>::new(&Engine::default());
+    /// linker.func_wrap("host", "f", || 1i32)?;
+    /// assert!(linker.func_wrap("host", "f", || 2i32).is_err());
+    /// linker.allow_shadowing(true).func_wrap("host", "f", || 3i32)?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn allow_shadowing(&mut self, allow: bool) -> &mut Self {
         self.allow_shadowing = allow;
         self

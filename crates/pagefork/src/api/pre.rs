@@ -128,6 +128,20 @@ impl<T: 'static> InstancePre<T> {
     /// # Errors
     /// [`PagesError::IllegalStrategies`](crate::PagesError) if the parts do not go
     /// together, or not with the engine's code.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, ResetKind, StrategyConfig};
+    ///
+    /// let engine = Engine::default();
+    /// let pre = Linker::<()>::new(&engine).instantiate_pre(&Module::new(&engine, "(module)")?)?;
+    /// // One that is reset seldom need keep nothing.
+    /// let pre = pre.with_strategies(StrategyConfig { reset: ResetKind::Discard, ..Default::default() })?;
+    /// let (store, instance) = pre.spawn(())?;
+    /// assert_eq!(instance.strategy(&store).asked, ResetKind::Discard);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn with_strategies(&self, config: StrategyConfig) -> Result<Self> {
         let strategies = self.module().engine().check_strategies(config)?;
         Ok(self.with_settings(Some(strategies), self.shared.limiter.clone()))
@@ -259,6 +273,20 @@ impl<T: 'static> InstancePre<T> {
     ///
     /// # Panics
     /// As of [`InstancePre::spawn`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module};
+    ///
+    /// let engine = Engine::default();
+    /// let pre = Linker::new(&engine).instantiate_pre(&Module::new(&engine, "(module (memory 1))")?)?;
+    /// // A number for each customer.
+    /// for tenant in [1, 2, 1] {
+    ///     let (_store, _instance) = pre.spawn_for(tenant, ())?;
+    /// }
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn spawn_for(&self, tenant: u64, data: T) -> Result<(Store<T>, Instance)> {
         self.spawn_prepared(tenant, data, |_| Ok(()))
     }
@@ -274,6 +302,30 @@ impl<T: 'static> InstancePre<T> {
     ///
     /// # Panics
     /// As of [`InstancePre::spawn`], and if `watch` does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, StoreLimits};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func $start (loop (br 0))) (start $start))"#)?;
+    /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
+    /// let error = std::thread::scope(|scope| {
+    ///     let (send, receive) = std::sync::mpsc::channel();
+    ///     scope.spawn(move || {
+    ///         let handle: pagefork::InterruptHandle = receive.recv().expect("it is sent");
+    ///         std::thread::sleep(std::time::Duration::from_millis(5));
+    ///         handle.interrupt();
+    ///     });
+    ///     let limits = StoreLimits::new().memory_total(1 << 20);
+    ///     pre.spawn_limited(0, (), limits, |handle| send.send(handle).expect("it is awaited"))
+    ///         .map(|_| ())
+    ///         .unwrap_err()
+    /// });
+    /// assert!(error.to_string().contains("interrupt"), "{error}");
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn spawn_limited(
         &self,
         tenant: u64,

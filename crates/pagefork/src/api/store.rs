@@ -180,6 +180,16 @@ impl<T> Store<T> {
     }
 
     /// Drops the store and gives the embedder's data back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Store};
+    ///
+    /// let store = Store::new(&Engine::default(), String::from("data"));
+    /// assert_eq!(store.into_data(), "data");
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn into_data(self) -> T {
         let full = self.full;
         std::mem::forget(self);
@@ -216,6 +226,22 @@ impl<T> Store<T> {
     ///
     /// # Panics
     /// If a host function panics that a start function calls.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+    /// let mut store = Store::new(&engine, "first");
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// memory.write(&mut store, 0, b"written")?;
+    /// assert_eq!(store.reset("second")?, "first");
+    /// assert_eq!(memory.data(&store)[..7], [0; 7]);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn reset(&mut self, data: T) -> Result<T> {
         span!(DEBUG, "reset");
         let old = self.replace_data(data);
@@ -269,6 +295,18 @@ impl<T> Store<T> {
     }
 
     /// Sets how much the store may use from now on; what it uses already stays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Memory, MemoryType, Store, StoreLimits};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// store.set_limits(StoreLimits::new().memories(1));
+    /// Memory::new(&mut store, MemoryType::new(1, None))?;
+    /// assert!(Memory::new(&mut store, MemoryType::new(1, None)).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn set_limits(&mut self, limits: StoreLimits) {
         self.full_mut().inner.limits = limits;
     }
@@ -294,11 +332,29 @@ impl<T> Store<T> {
     /// Once the time is up, the guest cannot go on: it traps at its next function entry
     /// or loop iteration, or where the host function returns that it is in, and so does
     /// every guest around it. Host functions that wait end their waits if they ask
-    /// [`Caller::interruption`], as those of WASI do.
+    /// [`Caller::interruption`], as those of WASI do; the wait for an
+    /// [asynchronous](crate::Linker::func_wrap_async) host function ends at once, and its future
+    /// is dropped.
     ///
     /// # Errors
     /// If there is to be a timeout and the engine's code cannot be interrupted: see
     /// [`Config::interruption`](crate::Config::interruption).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use pagefork::{Engine, Instance, Module, Store, Trap, TrapCode};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "spin") (loop (br 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// store.set_timeout(Some(Duration::from_millis(5)))?;
+    /// let error = instance.get_typed_func::<(), ()>(&mut store, "spin")?.call(&mut store, ()).unwrap_err();
+    /// assert_eq!(error.downcast_ref::<Trap>().map(Trap::code), Some(TrapCode::Interrupt));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<()> {
         let inner = &mut self.full_mut().inner;
         if timeout.is_some() {
@@ -318,6 +374,18 @@ impl<T> Store<T> {
     ///
     /// # Errors
     /// If the engine does not meter: see [`Config::fuel`](crate::Config::fuel).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, Store};
+    ///
+    /// let mut store = Store::new(&Engine::new(Config::new().fuel(true))?, ());
+    /// assert_eq!(store.fuel()?, 0);
+    /// store.set_fuel(1_000_000)?;
+    /// assert_eq!(store.fuel()?, 1_000_000);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn set_fuel(&mut self, fuel: u64) -> Result<()> {
         self.full_mut().inner.set_fuel(fuel)
     }

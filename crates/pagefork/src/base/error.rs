@@ -387,6 +387,9 @@ pub enum UsageError {
         "the store's guest is suspended: its call has to end first, or be dropped or abandoned"
     )]
     Suspended,
+    /// What the embedder has guests of asynchronous calls run by has not run one.
+    #[error("the store's runner has not run a turn of its guest, so the call cannot go on")]
+    TurnNotRun,
     /// A timeout was set or an interrupt handle asked for, and the engine's code cannot be
     /// interrupted.
     #[error(

@@ -10,6 +10,7 @@ use crate::store::group::StoreGroup;
 use crate::store::group::{Entity, interrupt_word};
 use crate::store::interrupt::Interrupts;
 use crate::store::limits::StoreLimits;
+use crate::store::turns::Turns;
 
 impl StoreGroup {
     /// Makes the store of a spawned instance as it was before that started, for the
@@ -43,7 +44,7 @@ impl StoreGroup {
             None => instantiate::own_usage(self.instances[0].module.info()),
         };
         self.timeout = None;
-        self.yield_after = None;
+        self.turns = Turns::default();
         self.activation.fuel = 0;
         self.update_due();
         if renewed {

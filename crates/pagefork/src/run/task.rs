@@ -83,7 +83,7 @@ impl Task {
         unsafe {
             // Most calls take nothing but to enter the guest: what a task needs is made for those
             // that wait.
-            if enter::is_outermost(store) && (*store).yield_after.is_none() {
+            if enter::is_outermost(store) && (*store).turns.are_plain() {
                 arguments(store)?;
                 let polling = Polling::begin(&*Arc::as_ptr(&(*store).interrupts), context);
                 let outcome = enter::call_outermost_suspendable(store, target);
@@ -232,14 +232,16 @@ impl Task {
                 return enter::call(store, &self.target);
             }
             self.deadline = (*store).begin_outermost()?;
-            if (*store).yield_after.is_some() {
+            if (*store).turns.interval.is_some() {
                 (*store).clear_registers();
             }
             arguments(store)?;
             let _turn = self.turn()?;
-            let _polling = Polling::begin(&self.interrupts, context);
-            let _suspendable = Suspendable::begin(store, Suspends::WithItsTask);
-            let outcome = enter::call_prepared(store, &self.target);
+            let outcome = run_turn(store, context, |context| {
+                let _polling = Polling::begin(&self.interrupts, context);
+                let _suspendable = Suspendable::begin(store, Suspends::WithItsTask);
+                enter::call_prepared(store, &self.target)
+            });
             if outcome.is_err() {
                 // The hook may have failed after the guest has begun to wait.
                 suspend::abandon(&mut *store);
@@ -269,16 +271,23 @@ impl Task {
             let ready = ready.and_then(|landing| Ok((landing, self.turn()?)));
             let (landing, _turn) = ready.inspect_err(|_| suspend::abandon(&mut *store))?;
             let suspended = (*store).suspended.clone().ok_or(UsageError::NotSuspended)?;
-            let _polling = Polling::begin(&self.interrupts, context);
-            let resume = || {
-                (*store).suspended = None;
-                (*store).update_due();
-                suspend::resume(store, &suspended, landing, Suspends::WithItsTask)
-            };
-            match (*store).is_hooked {
-                true => call_hook::around_suspended(store, &self.target, resume),
-                false => resume(),
+            let outcome = run_turn(store, context, |context| {
+                let _polling = Polling::begin(&self.interrupts, context);
+                let resume = || {
+                    (*store).suspended = None;
+                    (*store).update_due();
+                    suspend::resume(store, &suspended, landing, Suspends::WithItsTask)
+                };
+                match (*store).is_hooked {
+                    true => call_hook::around_suspended(store, &self.target, resume),
+                    false => resume(),
+                }
+            });
+            if outcome.is_err() && !(*store).is_broken() {
+                // Its turn may not have been run.
+                suspend::abandon(&mut *store);
             }
+            outcome
         }
     }
 
@@ -296,7 +305,7 @@ impl Task {
     /// How long the guest may run now.
     fn turn(&self) -> Result<Option<Deadline>> {
         // SAFETY: the store is borrowed for us, and no guest of it is entered.
-        let turn = unsafe { (*self.store).yield_after };
+        let turn = unsafe { (*self.store).turns.interval };
         match turn {
             Some(turn) => Ok(Deadline::after(turn, &self.interrupts, AtEnd::Yield)?),
             None => Ok(None),
@@ -306,15 +315,70 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
+        if let TaskState::Ended = self.state {
+            return;
+        }
+        // Its future goes before the store is used.
         if let TaskState::Waiting(waiting) = &mut self.state {
-            // Its future goes before the store is used.
             waiting.call = None;
-            self.interrupts.forget_waker();
-            // SAFETY: the store is borrowed for us, and no guest of it is entered.
-            suspend::abandon(unsafe { &mut *self.store });
+        }
+        self.interrupts.forget_waker();
+        // SAFETY: the store is borrowed for us. Where the guest is entered that has called this,
+        // nothing of the store is suspended or pending.
+        unsafe {
+            // Who has run the guest has panicked since, if there is any.
+            let pending = (*self.store).pending.take();
+            drop(pending);
+            suspend::abandon(&mut *self.store);
         }
     }
 }
+
+/// Runs a guest until it ends or waits: by the embedder's runner, if the store has one.
+///
+/// # Errors
+/// As `turn`; if the runner does not run it.
+///
+/// # Panics
+/// As `turn` and the runner.
+///
+/// # Safety
+/// The store is borrowed by the caller. What `turn` uses can be used on any thread, by one at a
+/// time; what can be asked of the embedder's data was asked when the runner was set.
+unsafe fn run_turn(
+    store: *mut StoreGroup,
+    context: &mut Context<'_>,
+    turn: impl FnOnce(&mut Context<'_>) -> Result<CallOutcome>,
+) -> Result<CallOutcome> {
+    // SAFETY: by this function's contract the store is borrowed.
+    let Some(runner) = (unsafe { (*store).turns.runner.clone() }) else { return turn(context) };
+    // What the guest goes on with was written by this thread, and it may be entered by another.
+    // SAFETY: by this function's contract the store is borrowed.
+    unsafe { (*store).note_writer() };
+    let waker = context.waker();
+    let (mut turn, mut outcome) = (SendTurn(Some(turn)), SendTurn(None));
+    runner(&mut || {
+        // All of it, so that it is as one sent.
+        let (turn, outcome) = (&mut turn, &mut outcome);
+        if let Some(turn) = turn.0.take() {
+            // A context stays with its thread, a waker does not.
+            let turn = || turn(&mut Context::from_waker(waker));
+            outcome.0 = Some(catch_unwind(AssertUnwindSafe(turn)));
+        }
+    });
+    match outcome.0 {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(payload)) => resume_unwind(payload),
+        None => Err(UsageError::TurnNotRun.into()),
+    }
+}
+
+/// What a turn is, and what it comes to.
+struct SendTurn<T>(T);
+
+// SAFETY: by the contract of `run_turn`, which alone makes it: what a turn comes to is a result,
+// and a panic can be sent.
+unsafe impl<T> Send for SendTurn<T> {}
 
 /// A call by the embedder of a host function that waits. No guest is around it.
 pub(crate) struct HostTask {

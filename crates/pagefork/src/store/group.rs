@@ -43,6 +43,7 @@ use crate::store::pending::PendingCall;
 use crate::store::references::References;
 use crate::store::suspended::{Copied, Suspended};
 use crate::store::thread;
+use crate::store::turns::Turns;
 use crate::store::value::Val;
 
 /// Tells stores apart: no two of a process are the same.
@@ -101,8 +102,7 @@ pub(crate) struct StoreGroup {
     pub(crate) suspended: Option<Suspended>,
     /// The host function that the guest waits for, until the task that has called takes it.
     pub(crate) pending: Option<Box<dyn PendingCall>>,
-    /// How long a guest runs until it lets others run, where it can.
-    pub(crate) yield_after: Option<Duration>,
+    pub(crate) turns: Turns,
     /// The store that it was copied from, if it was.
     pub(crate) copied: Option<Copied>,
     /// What its first instances were spawned as, if that is not how their modules start.
@@ -139,7 +139,7 @@ const _: () = {
     const fn sync<T: Sync>() {}
     sync::<(StoreId, Engine, Vec<InstanceData>, Vec<usize>, Vec<Arc<HostFunc>>, References)>();
     sync::<(Arc<Interrupts>, StoreLimits, Usage, Option<Duration>, Option<Suspended>)>();
-    sync::<(StoreEpochs, Option<Box<HookCallback>>, Option<Arc<AskLimiter>>)>();
+    sync::<(StoreEpochs, Option<Box<HookCallback>>, Option<Arc<AskLimiter>>, Turns)>();
     sync::<(Option<Copied>, Vec<Val>, Option<Arc<Home>>, Option<Owner>, Option<StoreId>, u64)>();
     sync::<Option<Arc<Frozen>>>();
 };
@@ -277,7 +277,7 @@ impl StoreGroup {
             timeout: None,
             suspended: None,
             pending: None,
-            yield_after: None,
+            turns: Turns::default(),
             copied: None,
             origin: None,
             called: CalledFunctions::default(),

@@ -14,7 +14,8 @@ use crate::store::thread;
 ///
 /// The guest traps with [`TrapCode::Interrupt`](crate::TrapCode) at its next
 /// function entry or loop iteration; a host function that runs is not disturbed
-/// unless it [asks](crate::Caller::interruption), but the guest traps where it returns.
+/// unless it [asks](crate::Caller::interruption), but the guest traps where it returns; a guest
+/// that waits for an [asynchronous](crate::Linker::func_wrap_async) one traps at once.
 /// So does every guest around, up to the embedder's call. An interrupt that comes while
 /// no guest runs is forgotten when the next call begins, and one that comes after the
 /// store was dropped does nothing.
@@ -100,7 +101,8 @@ impl InterruptHandle {
 }
 
 /// Tells host code that waits or works for long whether the guest that called it is to be
-/// stopped, by a timeout or an [`InterruptHandle`]. It traps where the host code returns.
+/// stopped, by a timeout or an [`InterruptHandle`]. It traps where the host code returns. Futures of
+/// [asynchronous](crate::Linker::func_wrap_async) host functions need not ask: they are dropped.
 ///
 /// # Examples
 ///

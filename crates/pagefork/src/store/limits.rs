@@ -98,6 +98,25 @@ impl StoreLimits {
 
     /// Whether growth that fails, for whatever reason, ends the guest, with a backtrace of who
     /// asked for it, and does not answer -1 as the specification wants it. Off by default.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store, StoreLimits};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory 1) (func (export "grow") (result i32)
+    ///     (memory.grow (i32.const 1))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let grow = instance.get_typed_func::<(), i32>(&mut store, "grow")?;
+    /// let limits = StoreLimits::new().memory_size(1 << 16);
+    /// store.set_limits(limits);
+    /// assert_eq!(grow.call(&mut store, ())?, -1);
+    /// store.set_limits(limits.trap_on_grow_failure(true));
+    /// assert!(grow.call(&mut store, ()).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     #[must_use]
     pub fn trap_on_grow_failure(mut self, trap: bool) -> Self {
         self.trap_on_grow_failure = trap;

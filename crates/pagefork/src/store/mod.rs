@@ -16,6 +16,7 @@ pub(crate) mod frame;
 pub(crate) mod suspended;
 pub(crate) mod frozen;
 pub(crate) mod pending;
+pub(crate) mod turns;
 pub(crate) mod interrupt;
 pub(crate) mod epoch;
 pub(crate) mod call_hook;

@@ -787,7 +787,7 @@ unsafe extern "C" fn on_interrupt(activation: *mut Activation, frame: usize) -> 
             return HostAnswer::leave(activation, stopped(activation, stop));
         }
         // An earlier call may have been asked too late.
-        if (*store).interrupts.take_yield() && (*store).yield_after.is_some() {
+        if (*store).interrupts.take_yield() && (*store).turns.interval.is_some() {
             (*activation).suspend_requested = (*activation).suspendable;
         }
         let may = (*activation).suspend_countdown > 0
