@@ -13,8 +13,8 @@ use pagefork::{
     CallProgress, Engine, Instance, Linker, Module, Store, SuspendedAt, Trap, TrapCode,
 };
 use pagefork_wasi::{
-    InputPipe, OutputKind, OutputPipe, Permissions, StdinKind, WasiCtx, WasiCtxBuilder,
-    add_to_linker,
+    Errno, GuestMemory, InputPipe, OutputKind, OutputPipe, Permissions, StdinKind, WasiCtx,
+    WasiCtxBuilder, add_to_linker,
 };
 
 /// Each function makes one call that waits, and returns its error code. 3 is a listening socket,
@@ -139,6 +139,11 @@ impl World {
         succeeded(self.store.resume().unwrap());
     }
 
+    /// How long the guest has waited, as its saved state has it.
+    fn waited(&self) -> Option<Duration> {
+        self.store.data().save().unwrap().waited()
+    }
+
     fn bytes(&mut self, address: usize, size: usize) -> Vec<u8> {
         let memory = self.instance.get_memory(&mut self.store, "memory").unwrap();
         memory.data(&self.store)[address..address + size].to_vec()
@@ -186,16 +191,23 @@ fn polling_breaks_off_and_then_finds_what_has_happened() {
 fn a_sleep_breaks_off_and_can_be_given_up_or_answered() {
     let mut world = World::new("sleep");
     world.breaks_off_twice("sleep");
+    assert!(world.waited() > Some(Duration::ZERO));
     world.store.data_mut().forget_wait();
+    assert_eq!(world.waited(), None);
     succeeded(world.store.resume_with(Ok(&[pagefork::Val::I32(0)])).unwrap());
     world.breaks_off_twice("sleep");
     world.store.abandon();
     world.store.data_mut().forget_wait();
     world.breaks_off_twice("sleep");
-    // A timeout goes on where it was.
+    // Any other call shows that this one is not made again.
+    succeeded(world.store.resume_with(Ok(&[pagefork::Val::I32(0)])).unwrap());
+    assert!(world.waited() > Some(Duration::ZERO));
+    world.input.write(b"x");
+    succeeded(world.call("read input"));
+    assert_eq!(world.waited(), None);
+    // A timeout ends the wait, as ever.
     world.store.set_timeout(Some(Duration::from_millis(1))).unwrap();
     let function = world.instance.get_func(&mut world.store, "sleep").unwrap();
-    world.store.abandon();
     let error = function.call_suspendable(&mut world.store, &[]).unwrap_err();
     assert_eq!(error.downcast_ref::<Trap>().map(Trap::code), Some(TrapCode::Interrupt));
 }
@@ -207,6 +219,20 @@ fn accepting_breaks_off_and_then_takes_the_connection() {
     let _client = TcpStream::connect(world.address).unwrap();
     world.finishes();
     assert_eq!(world.word(32), 5);
+}
+
+#[test]
+fn reading_a_connection_breaks_off_and_then_reads_all() {
+    let mut world = World::new("connection");
+    let mut client = TcpStream::connect(world.address).unwrap();
+    succeeded(world.call("accept"));
+    let memory = world.instance.get_memory(&mut world.store, "memory").unwrap();
+    memory.data_mut(&mut world.store)[32..36].fill(0);
+    // The connection has the number that the FIFO has elsewhere.
+    world.breaks_off_twice("read fifo");
+    client.write_all(b"hello").unwrap();
+    world.finishes();
+    assert_eq!((world.word(32), world.bytes(0x200, 5)), (5, b"hello".to_vec()));
 }
 
 #[test]
@@ -303,6 +329,18 @@ fn input_that_there_is_not_yet_needs_a_guest_that_can_be_suspended() {
         let error = call.call(&mut store, ()).unwrap_err().to_string();
         assert!(error.contains("suspend"), "{error}");
     }
+}
+
+#[test]
+fn a_read_that_does_not_wait_goes_on_without_input() {
+    const NONBLOCK: u32 = 4;
+    let (mut store, instance) = linked(awaiting().0.build().unwrap());
+    let memory = &mut GuestMemory::new(&mut [][..]);
+    store.data_mut().fd_fdstat_set_flags(memory, 0, NONBLOCK).unwrap();
+    let read = instance.get_func(&mut store, "read input").unwrap();
+    let progress = read.call_suspendable(&mut store, &[]).unwrap();
+    let CallProgress::Finished(results) = progress else { panic!("it is suspended") };
+    assert_eq!(results[0].i32(), Some(i32::from(Errno::Again.code())));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A saved state: plain data, and nothing of the host but the numbers of files.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::state::descriptor::Description;
@@ -121,6 +123,19 @@ impl WasiState {
     pub fn session_dirs(&self) -> impl Iterator<Item = &str> {
         let own = self.preopens.iter().filter(|preopen| preopen.is_session);
         own.map(|preopen| preopen.guest_path.as_str())
+    }
+
+    /// How long the guest has waited in a `poll_oneoff` before which it is suspended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let state = pagefork_wasi::WasiCtx::builder().build()?.save()?;
+    /// assert_eq!(state.waited(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn waited(&self) -> Option<Duration> {
+        self.put_off_poll.map(|poll| Duration::from_nanos(poll.waited_ns))
     }
 
     /// The code with which the guest had exited, if it had; see

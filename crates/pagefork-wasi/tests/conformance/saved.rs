@@ -107,8 +107,9 @@ fn a_listing_under_way_goes_on_where_it_was() {
     // What is removed or added before and behind that place shifts nothing.
     std::fs::remove_file(dir.join("name-00")).unwrap();
     std::fs::remove_file(dir.join("name-39")).unwrap();
-    dir.write("aaa", "");
-    dir.write("zzz", "");
+    for name in ["aaa", "bbb", "ccc", "zzz"] {
+        dir.write(name, "");
+    }
     let mut copy = restored(&builder(&dir), &state);
     let mut rest = Vec::new();
     let mut cookie = first.last().unwrap().next;
@@ -427,6 +428,12 @@ fn descriptors_keep_to_the_restorers_limit() {
     assert!(Guest::with_dir(&dir).ctx.save().is_ok());
     let state = saved(&Guest::with_dir(&dir));
     assert!(builder.descriptors_max(0).restore(&state).is_ok());
+}
+
+#[test]
+fn a_state_is_plain_data() {
+    fn is_plain<T: Clone + Eq + Send + Sync + serde::Serialize + serde::de::DeserializeOwned>() {}
+    is_plain::<WasiState>();
 }
 
 #[test]
