@@ -200,6 +200,7 @@ fn dead_words_are_dead() {
             assert!(point > 1000);
             break;
         };
+        pair.turn = point / 3;
         pair.shift(&stale);
         let Step::Ended(result) = pair.step(|store| suspend::resume(store, None)) else {
             panic!("suspended again")

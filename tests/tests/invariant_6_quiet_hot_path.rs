@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::in_own_process;
 use pagefork::{
-    Caller, CodeBounds, Config, Engine, GrowthKind, InstancePre, Linker, Module, PoolConfig,
-    ResetKind, StoreLimits, StrategyConfig,
+    CallProgress, Caller, CodeBounds, Config, Engine, GrowthKind, InstancePre, Linker, Module,
+    PoolConfig, ResetKind, StoreLimits, StrategyConfig,
 };
 
 /// Counts what the current thread allocates.
@@ -45,6 +45,8 @@ static ALLOCATOR: Counting = Counting;
 /// A guest that writes to all zones, calls the host, and grows.
 const GUEST: &str = r#"(module
     (import "host" "add" (func $add (param i32)))
+    (import "host" "wait" (func $wait))
+    (tag $tag)
     (memory (export "memory") 4 40)
     (data (i32.const 1000) "contents")
     (table 10 funcref)
@@ -62,11 +64,24 @@ const GUEST: &str = r#"(module
         (table.set (i32.const 3) (ref.func $run))
         (call $add (i32.const 1))
         (global.set $count (i32.add (global.get $count) (i32.const 1)))
+        (global.get $count))
+    ;; Has an exception and something of each page that it has written to hold across the wait.
+    (func (export "wait_and_run") (result i32) (local $held exnref)
+        (block $caught (result exnref)
+            (try_table (catch_all_ref $caught) (throw $tag)) (unreachable))
+        (local.set $held)
+        (i32.store (i32.const 50000) (i32.const 9))
+        (call $wait)
+        (drop (call $run (i32.const 0)))
+        (block $again (try_table (catch_all $again) (throw_ref (local.get $held))))
+        (if (i32.ne (i32.load (i32.const 50000)) (i32.const 9)) (then unreachable))
         (global.get $count)))"#;
 
 #[derive(Default)]
 struct Data {
     count: u32,
+    /// Whether its guest is to wait.
+    waits: bool,
     limits: StoreLimits,
 }
 
@@ -84,6 +99,11 @@ fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<Data> {
     let mut linker = Linker::new(&engine);
     let add = |mut caller: Caller<'_, Data>, value: i32| caller.data_mut().count += value as u32;
     linker.func_wrap("host", "add", add).unwrap();
+    let wait = |mut caller: Caller<'_, Data>| match caller.data().waits {
+        true => Err(caller.suspend_before()),
+        false => Ok(()),
+    };
+    linker.func_wrap("host", "wait", wait).unwrap();
     linker.instantiate_pre(&module).unwrap()
 }
 
@@ -264,6 +284,67 @@ fn a_warm_spawn_call_and_reset_allocate_nothing() {
             (0..ROUNDS).for_each(|_| work(&pre, grow));
             assert_eq!(ALLOCATIONS.get() - before, 0, "{reset}, {growth:?}");
         }
+    }
+}
+
+/// What spawns stores with a guest that waits in the middle of its work: for the host to say
+/// by how much to grow.
+fn suspended_pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<Data> {
+    let pre = pre(reset, growth);
+    let (mut store, instance) = pre.spawn(Data { waits: true, ..Data::default() }).unwrap();
+    let wait = instance.get_func(&mut store, "wait_and_run").unwrap();
+    let progress = wait.call_suspendable(&mut store, &[]).unwrap();
+    assert!(matches!(progress, CallProgress::Suspended));
+    store.snapshot().unwrap().instance_pre().unwrap()
+}
+
+/// As [`work`]: the guest goes on from where it waits.
+fn work_on(pre: &InstancePre<Data>) {
+    let (mut store, _) = pre.spawn(Data::default()).unwrap();
+    for _ in 0..2 {
+        // What is returned is in a vector, which is an allocation.
+        let CallProgress::Finished(values) = store.resume().unwrap() else { panic!("it goes on") };
+        assert_eq!(values[0].i32(), Some(1));
+        assert_eq!(store.reset(Data::default()).unwrap().count, 1);
+    }
+}
+
+#[test]
+fn a_suspended_guest_is_spawned_resumed_and_reset_without_a_call_that_maps_or_waits() {
+    in_own_process(
+        "a_suspended_guest_is_spawned_resumed_and_reset_without_a_call_that_maps_or_waits",
+        || {
+            for (reset, growth, _) in quiet() {
+                let ended = in_child(|| {
+                    let pre = suspended_pre(reset, growth);
+                    (0..WARM).for_each(|_| work_on(&pre));
+                    forbid(&[&MAPS[..], &[libc::SYS_mprotect]].concat());
+                    (0..ROUNDS).for_each(|_| work_on(&pre));
+                    std::mem::forget(pre);
+                });
+                assert_eq!(ended, 0, "{reset}, {growth:?}");
+            }
+        },
+    );
+}
+
+#[test]
+fn a_suspended_guest_is_spawned_and_reset_without_an_allocation() {
+    for (reset, growth, _) in quiet() {
+        let pre = suspended_pre(reset, growth);
+        let idle = || {
+            let (mut store, _) = pre.spawn(Data::default()).unwrap();
+            store.reset(Data::default()).unwrap();
+        };
+        (0..WARM).for_each(|_| work_on(&pre));
+        (0..WARM).for_each(|_| idle());
+        let before = ALLOCATIONS.get();
+        (0..ROUNDS).for_each(|_| idle());
+        assert_eq!(ALLOCATIONS.get() - before, 0, "{reset}, {growth:?}");
+        // The results alone are allocated.
+        let before = ALLOCATIONS.get();
+        (0..ROUNDS).for_each(|_| work_on(&pre));
+        assert_eq!(ALLOCATIONS.get() - before, u64::from(2 * ROUNDS), "{reset}, {growth:?}");
     }
 }
 

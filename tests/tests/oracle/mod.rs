@@ -9,10 +9,11 @@ pub mod script;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread;
 
 use pagefork::suspend::{self, CallProgress, Zone};
-use pagefork::{Result, Store, Val};
+use pagefork::{Error, Result, Store, Val};
 use pagefork_layout::link;
 
 /// A guest whose runs are all the same.
@@ -293,17 +294,46 @@ pub fn shift<T: Default + 'static>(source: &mut Store<T>, stale: &[StaleWord]) -
     let mut target = Store::new(source.engine(), T::default());
     suspend::copy_to(source, &mut target, true)?;
     std::mem::swap(source.data_mut(), target.data_mut());
+    poison(&mut target, stale);
+    Ok(target)
+}
+
+/// As [`shift`], by a snapshot from which the store is spawned, its code where it was: in new
+/// slots, or in those of another store that was spawned from it before.
+pub fn spawn<T>(
+    source: &mut Store<T>,
+    stale: &[StaleWord],
+    slots_are_used: bool,
+) -> Result<Store<T>>
+where
+    T: Default + 'static,
+{
+    let snapshot = source.snapshot_with(|value| match value.downcast_ref::<&'static str>() {
+        Some(text) => Ok(Arc::new(*text)),
+        None => Err(Error::msg("the host's values are texts")),
+    })?;
+    let pre = snapshot.instance_pre()?;
+    if slots_are_used {
+        let (mut before, _) = pre.spawn(T::default())?;
+        poison(&mut before, stale);
+    }
+    let (mut target, _) = pre.spawn(T::default())?;
+    std::mem::swap(source.data_mut(), target.data_mut());
+    poison(&mut target, stale);
+    Ok(target)
+}
+
+fn poison<T: 'static>(target: &mut Store<T>, stale: &[StaleWord]) {
     for word in stale {
         // SAFETY: the invariant under test; if it does not hold, the process may
         // well crash.
         unsafe {
             match word.is_half {
-                false => suspend::overwrite_stack(&mut target, word.offset, &POISON),
-                true => suspend::overwrite_stack(&mut target, word.offset + 4, &POISON[4..]),
+                false => suspend::overwrite_stack(&mut *target, word.offset, &POISON),
+                true => suspend::overwrite_stack(&mut *target, word.offset + 4, &POISON[4..]),
             }
         }
     }
-    Ok(target)
 }
 
 /// Two runs of the same guest, the second one on other threads.
@@ -311,6 +341,8 @@ pub struct Pair<T: 'static> {
     stores: [Store<T>; 2],
     /// What was found so far.
     pub counts: Counts,
+    /// By which way they are moved next.
+    pub turn: u64,
 }
 
 /// How far both runs of a pair got.
@@ -325,7 +357,7 @@ pub enum Step {
 impl<T: Default + Send + 'static> Pair<T> {
     /// Two stores that differ in all addresses.
     pub fn new(stores: [Store<T>; 2]) -> Self {
-        let pair = Self { stores, counts: Counts::default() };
+        let pair = Self { stores, counts: Counts::default(), turn: 0 };
         pair.assert_apart();
         pair
     }
@@ -356,10 +388,16 @@ impl<T: Default + Send + 'static> Pair<T> {
         }
     }
 
-    /// Moves both runs.
+    /// Moves both runs: in turn as a copy, and by a snapshot to new and to used slots.
     pub fn shift(&mut self, stale: &[StaleWord]) {
+        let way = self.turn % 3;
+        self.turn += 1;
         for store in &mut self.stores {
-            let target = shift(store, stale).expect("there is room for a copy");
+            let target = match way {
+                0 => shift(store, stale),
+                way => spawn(store, stale, way == 2),
+            };
+            let target = target.expect("there is room for a copy");
             // The source goes: nothing can be read there any more.
             *store = target;
             self.counts.moves += 1;
