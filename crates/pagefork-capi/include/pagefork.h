@@ -89,6 +89,545 @@ WASM_API_EXTERN pagefork_trap_code_t pagefork_error_trap_code(const pagefork_err
 /* Whether a WASI program has ended itself: `out`, unless null, is set to its exit status. */
 WASM_API_EXTERN bool pagefork_error_exit_status(const pagefork_error_t *, int32_t *out);
 
+/* ------------------------------------------------------------------------------------------- */
+/* Configuration */
+
+/* Bytes of stack that guests have: 1 MiB unless it is set. */
+WASM_API_EXTERN void pagefork_config_stack_size(wasm_config_t *, uint64_t bytes);
+
+/* Elements that tables without a smaller maximum may grow to. */
+WASM_API_EXTERN void pagefork_config_table_elements(wasm_config_t *, uint64_t elements);
+
+/* Bytes that memories of 64 bits without a smaller maximum may grow to. */
+WASM_API_EXTERN void pagefork_config_memory64_size(wasm_config_t *, uint64_t bytes);
+
+/* Bytes that exceptions of an instance may take. */
+WASM_API_EXTERN void pagefork_config_exceptions_size(wasm_config_t *, uint64_t bytes);
+
+/* Bytes that the engine's slots may keep in memory between runs, all together. */
+WASM_API_EXTERN void pagefork_config_resident_max(wasm_config_t *, uint64_t bytes);
+
+/* How long, in how much memory and in how many steps a module may be compiled; 0 milliseconds are
+ * no limit. */
+WASM_API_EXTERN void pagefork_config_compile_timeout(wasm_config_t *, uint64_t milliseconds);
+WASM_API_EXTERN void pagefork_config_compile_memory(wasm_config_t *, uint64_t bytes);
+WASM_API_EXTERN void pagefork_config_compile_work(wasm_config_t *, uint64_t steps);
+
+/* Whether guests can be interrupted, so that timeouts, interrupt handles and epochs work: on unless
+ * it is set. */
+WASM_API_EXTERN void pagefork_config_interruption(wasm_config_t *, bool on);
+
+/* Whether guests pay fuel for what they do: off unless it is set. */
+WASM_API_EXTERN void pagefork_config_fuel(wasm_config_t *, bool on);
+
+/* Whether results are the same on all machines, NaNs included: off unless it is set. */
+WASM_API_EXTERN void pagefork_config_deterministic(wasm_config_t *, bool on);
+
+/* Whether frames tell offsets in their module: on unless it is set. Compiled modules are smaller
+ * without. */
+WASM_API_EXTERN void pagefork_config_sources(wasm_config_t *, bool on);
+
+/* Has compiled modules kept in a directory, or in the user's own if that is null. */
+WASM_API_EXTERN void pagefork_config_cache(wasm_config_t *, const char *directory);
+
+/* Ways to make a slot as it was: see pagefork_strategies_t. */
+enum pagefork_reset_enum {
+  /* What measuring says. */
+  PAGEFORK_RESET_AUTO,
+  /* New maps each time. */
+  PAGEFORK_RESET_REMAP,
+  /* The kernel throws written pages away. */
+  PAGEFORK_RESET_DISCARD,
+  /* The kernel says which pages were written; they are copied back. */
+  PAGEFORK_RESET_SCAN,
+  /* As by scanning, but only if there was a page fault. */
+  PAGEFORK_RESET_RESIDENT,
+  /* Without copy-on-write: what differs is copied. */
+  PAGEFORK_RESET_COPY
+};
+
+/* How slots are reset. All zero is what an engine does unless it is told. */
+typedef struct pagefork_strategies_t {
+  /* One of pagefork_reset_enum. */
+  uint8_t reset;
+  /* Whether stacks are cleared at each reset, and not only for another tenant. */
+  bool clear_stack;
+  /* Whether images must not be mapped copy-on-write. */
+  bool no_copy_on_write;
+  /* Bytes of a slot that may stay in memory; 0 is no limit but the engine's. */
+  uint64_t resident_max;
+  /* Bytes of the stack that stay in memory; 0 for the usual number. */
+  uint64_t stack_kept;
+} pagefork_strategies_t;
+
+/* Has slots reset in this way. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_strategies(
+    wasm_config_t *, const pagefork_strategies_t *);
+
+/* What modules may use: all of it unless it is switched off. */
+enum pagefork_feature_enum {
+  PAGEFORK_FEATURE_BULK_MEMORY,
+  PAGEFORK_FEATURE_EXCEPTIONS,
+  PAGEFORK_FEATURE_EXTENDED_CONST,
+  PAGEFORK_FEATURE_FUNCTION_REFERENCES,
+  PAGEFORK_FEATURE_MEMORY64,
+  PAGEFORK_FEATURE_MULTI_MEMORY,
+  PAGEFORK_FEATURE_MULTI_VALUE,
+  PAGEFORK_FEATURE_MUTABLE_GLOBAL,
+  PAGEFORK_FEATURE_REFERENCE_TYPES,
+  PAGEFORK_FEATURE_SATURATING_FLOAT_TO_INT,
+  PAGEFORK_FEATURE_SIGN_EXTENSION,
+  PAGEFORK_FEATURE_SIMD,
+  PAGEFORK_FEATURE_RELAXED_SIMD,
+  PAGEFORK_FEATURE_TAIL_CALL
+};
+
+/* Switches a feature, one of pagefork_feature_enum, on or off. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_feature(wasm_config_t *,
+                                                                   uint8_t feature, bool on);
+
+/* An engine; null for the configuration is that of wasm_config_new. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_engine_new(WASM_OWN wasm_config_t *,
+                                                               WASM_OWN wasm_engine_t **out);
+
+/* Makes the engine's epoch one more: stores whose deadline it is trap. From any thread, and in
+ * signal handlers. */
+WASM_API_EXTERN void pagefork_engine_increment_epoch(wasm_engine_t *);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Modules */
+
+/* Compiles a module, binary or text. It is of no store, and any thread may use it for its stores. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new(wasm_engine_t *, const void *bytes,
+                                                               size_t size,
+                                                               WASM_OWN wasm_module_t **out);
+
+/* As pagefork_module_new, of a file. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new_file(wasm_engine_t *,
+                                                                    const char *path,
+                                                                    WASM_OWN wasm_module_t **out);
+
+/* The module that wasm_module_serialize gave these bytes of, which must be unchanged: they are
+ * native code. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_deserialize(
+    wasm_engine_t *, const void *bytes, size_t size, WASM_OWN wasm_module_t **out);
+
+/* As pagefork_module_deserialize, of a file. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_deserialize_file(
+    wasm_engine_t *, const char *path, WASM_OWN wasm_module_t **out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Stores */
+
+/* What WASI programs are to see. */
+typedef struct pagefork_wasi_config_t pagefork_wasi_config_t;
+
+/* What a store may have; 0 is no limit. */
+typedef struct pagefork_limits_t {
+  /* Bytes of each memory, and of all together. */
+  uint64_t memory_size, memory_total;
+  /* Elements of each table. */
+  uint64_t table_elements;
+  /* How many there may be. */
+  uint64_t instances, memories, tables;
+  /* Whether growth that fails ends the guest, and does not answer -1. */
+  bool trap_on_grow_failure;
+} pagefork_limits_t;
+
+/* One more reference to the store. */
+WASM_API_EXTERN WASM_OWN wasm_store_t *pagefork_store_copy(const wasm_store_t *);
+
+/* Attaches something to the store, which each callback finds; what was there is finalized. The
+ * finalizer, which may be null, is called once, at the latest when the store goes. */
+WASM_API_EXTERN void pagefork_store_set_data(wasm_store_t *, void *, void (*finalizer)(void *));
+
+/* What is attached to the store, or null. */
+WASM_API_EXTERN void *pagefork_store_data(const wasm_store_t *);
+
+/* Has the store keep these limits from now on; null for none. An error while a guest runs. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_limits(wasm_store_t *,
+                                                                     const pagefork_limits_t *);
+
+/* Has each call of a guest end after this time, with PAGEFORK_TRAP_INTERRUPT; 0 for never. An error
+ * while a guest runs, or if guests cannot be interrupted. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_timeout(wasm_store_t *,
+                                                                      uint64_t nanoseconds);
+
+/* Gives guests fuel, and says how much is left. An error if the engine does not meter. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_fuel(wasm_store_t *, uint64_t fuel);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fuel(const wasm_store_t *, uint64_t *out);
+
+/* Has guests trap when the engine's epoch is so many further on. An error while a guest runs, or if
+ * guests cannot be interrupted. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_epoch_deadline(wasm_store_t *,
+                                                                             uint64_t ticks);
+
+/* What interrupts the store's guests, from any thread. */
+typedef struct pagefork_interrupt_t pagefork_interrupt_t;
+
+/* A handle for interrupts; it does not keep the store alive. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_interrupt_handle(
+    wasm_store_t *, WASM_OWN pagefork_interrupt_t **out);
+
+/* Interrupts the guests that run now: they trap with PAGEFORK_TRAP_INTERRUPT. */
+WASM_API_EXTERN void pagefork_interrupt_guests(const pagefork_interrupt_t *);
+
+WASM_API_EXTERN void pagefork_interrupt_delete(WASM_OWN pagefork_interrupt_t *);
+
+/* Drops the foreign objects, traps and modules that no guest holds any more, though they were
+ * given to one; how many are left. The library does so by itself, when it has many. */
+WASM_API_EXTERN size_t pagefork_store_collect(wasm_store_t *);
+
+/*
+ * Brings all instances of the store back to where they started, and runs their start functions
+ * again. Objects stay good; what was attached to things of the store is finalized; limits and times
+ * stay. WASI programs see what `wasi` says, or nothing if it is null. An error while a guest runs.
+ */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_reset(wasm_store_t *,
+                                                                const pagefork_wasi_config_t *wasi);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Values */
+
+/* Kinds of values that wasm.h does not have. */
+enum pagefork_valkind_enum { PAGEFORK_V128 = 4, PAGEFORK_EXNREF = 130 };
+
+/* A value: its kind, and the member of that kind. A reference that is owned is deleted with
+ * wasm_ref_delete. */
+typedef struct pagefork_val_t {
+  wasm_valkind_t kind;
+  union {
+    int32_t i32;
+    int64_t i64;
+    float32_t f32;
+    float64_t f64;
+    uint64_t v128[2]; /* The lower half first. */
+    wasm_ref_t *ref;
+  } of;
+} pagefork_val_t;
+
+/* A value without its kind, as guests have it: 16 bytes. References are numbers, which mean
+ * something in their store alone; C can pass them on, and use 0 for null. */
+typedef union pagefork_cell_t {
+  int32_t i32;
+  int64_t i64;
+  float32_t f32;
+  float64_t f64;
+  uint64_t v128[2];
+  uint64_t ref;
+} pagefork_cell_t;
+
+/* A global's value, and setting it. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_global_get(const wasm_global_t *,
+                                                               WASM_OWN pagefork_val_t *out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_global_set(wasm_global_t *,
+                                                               const pagefork_val_t *);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Functions of the host */
+
+/* Who has called a function of C's: what it was made with, and the store, lent for the call. */
+typedef struct pagefork_caller_t {
+  void *env;
+  wasm_store_t *store;
+} pagefork_caller_t;
+
+/* What the calling instance exports by a name. An error if it exports nothing by that name, or C
+ * itself has called. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_export(const pagefork_caller_t *,
+                                                                  const char *name,
+                                                                  WASM_OWN wasm_extern_t **out);
+
+/* A function with values: as of wasm_func_callback_t. It gives null, or an error that ends the
+ * guests that have called it. */
+typedef WASM_OWN pagefork_error_t *(*pagefork_func_callback_t)(const pagefork_caller_t *,
+                                                               const pagefork_val_t *args,
+                                                               size_t arg_count,
+                                                               WASM_OWN pagefork_val_t *results,
+                                                               size_t result_count);
+
+/* Makes a function with values one of the store. The finalizer, which may be null, is called once
+ * with `env`: when the store goes, or if this fails. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new(
+    wasm_store_t *, const wasm_functype_t *, pagefork_func_callback_t, void *env,
+    void (*finalizer)(void *), WASM_OWN wasm_func_t **out);
+
+/* A function with cells: as many as it has parameters, or results if these are more. The first ones
+ * are the arguments; it puts the results in their place, which nothing checks. */
+typedef WASM_OWN pagefork_error_t *(*pagefork_raw_callback_t)(const pagefork_caller_t *,
+                                                              pagefork_cell_t *cells);
+
+/* As pagefork_func_new, with cells. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_raw(
+    wasm_store_t *, const wasm_functype_t *, pagefork_raw_callback_t, void *env,
+    void (*finalizer)(void *), WASM_OWN wasm_func_t **out);
+
+/*
+ * A function with its own arguments and result: guests call it directly.
+ *
+ * A signature says its type: a letter for each parameter, a colon, and the letter of the result if
+ * there is one. `i` is an int32_t, `I` an int64_t, `f` a float, `F` a double; "iI:F" takes an int32_t
+ * and an int64_t, and gives a double. At most five integers and eight floats are parameters.
+ * Functions with vectors, references or several results are made with values or cells.
+ *
+ * The C function takes a `const pagefork_caller_t *`, then these: `double f(const pagefork_caller_t *,
+ * int32_t, int64_t)`. It is given as a `pagefork_function_t`; PAGEFORK_FUNCTION makes one of it, and
+ * refuses to compile if the prototype is another one. To end the guests that have called it, it calls
+ * pagefork_raise and returns.
+ */
+typedef void (*pagefork_function_t)(void);
+
+/* The function as a pagefork_function_t, if its prototype is `R(const pagefork_caller_t *, ...)`:
+ * PAGEFORK_FUNCTION(f, double, int32_t, int64_t). C11 and C++11. */
+#ifdef __cplusplus
+} /* extern "C" */
+template <typename R, typename... T> struct pagefork_prototype {
+  static pagefork_function_t of(R (*f)(const pagefork_caller_t *, T...)) {
+    return reinterpret_cast<pagefork_function_t>(f);
+  }
+};
+extern "C" {
+#define PAGEFORK_FUNCTION(f, ...) (pagefork_prototype<__VA_ARGS__>::of(f))
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define PAGEFORK_FUNCTION(f, ...)                                                               \
+  ((pagefork_function_t)_Generic(&(f), PAGEFORK_PROTOTYPE(__VA_ARGS__): &(f)))
+#define PAGEFORK_PROTOTYPE(...) PAGEFORK_PROTOTYPE_(__VA_ARGS__, PAGEFORK_MORE, PAGEFORK_MORE, \
+  PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE,     \
+  PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_MORE, PAGEFORK_NONE, 0)  \
+  (__VA_ARGS__)
+#define PAGEFORK_PROTOTYPE_(r, a, b, c, d, e, g, h, i, j, k, l, m, n, kind, ...) kind
+#define PAGEFORK_NONE(R) R (*)(const pagefork_caller_t *)
+#define PAGEFORK_MORE(R, ...) R (*)(const pagefork_caller_t *, __VA_ARGS__)
+#endif
+
+/* Makes a function of the signature's type one of the store; see pagefork_func_new. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_wrap(wasm_store_t *, const char *signature,
+                                                              pagefork_function_t, void *env,
+                                                              void (*finalizer)(void *),
+                                                              WASM_OWN wasm_func_t **out);
+
+/* Has the function that runs now fail when it returns; of several errors the last counts. */
+WASM_API_EXTERN void pagefork_raise(const pagefork_caller_t *, WASM_OWN pagefork_error_t *);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Calling functions */
+
+/* Calls a function with values: as wasm_func_call. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call(const wasm_func_t *,
+                                                              const pagefork_val_t *args,
+                                                              size_t arg_count,
+                                                              pagefork_val_t *results,
+                                                              size_t result_count);
+
+/* Calls a function with cells, of which there are `count`: as many as it has parameters, and as
+ * results, or more. The first ones are the arguments, which nothing checks; the results take their
+ * place. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_raw(const wasm_func_t *,
+                                                                  pagefork_cell_t *cells,
+                                                                  size_t count);
+
+/* A function whose type was checked once, to be called as a C function. */
+typedef struct pagefork_typed_func_t {
+  /* Takes the typed function, then the arguments: see PAGEFORK_CALL. */
+  pagefork_function_t call;
+  /* Why the last call that has failed did so: the caller's, who deletes it and sets it to null. The
+   * result is 0 then. */
+  WASM_OWN pagefork_error_t *error;
+} pagefork_typed_func_t;
+
+/* The function, to be called as one of a signature's type: see pagefork_function_t. An error if it is
+ * of another type, or has vectors, references or several results. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_typed(
+    const wasm_func_t *, const char *signature, WASM_OWN pagefork_typed_func_t **out);
+
+/* Deletes the typed function, with its error; not during a call of it. */
+WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *);
+
+/* Calls a typed function: `R` is its result, `T` its parameters' types in parentheses, with the
+ * typed function's own first: PAGEFORK_CALL(f, double, (pagefork_typed_func_t *, int32_t), f, 1). */
+#define PAGEFORK_CALL(f, R, T, ...) (((R(*) T)(f)->call)(__VA_ARGS__))
+
+/* ------------------------------------------------------------------------------------------- */
+/* Instances */
+
+/* What the instance exports by a name; an error if that is nothing. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(const wasm_instance_t *,
+                                                                    const char *name,
+                                                                    WASM_OWN wasm_extern_t **out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Tags and exceptions */
+
+/* The kind of tags, of what is imported and exported. */
+enum pagefork_externkind_enum { PAGEFORK_EXTERN_TAG = 4 };
+
+/* A tag of the host, whose exceptions carry values of the type's parameters. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_tag_new(wasm_store_t *, const wasm_functype_t *,
+                                                            WASM_OWN wasm_extern_t **out);
+
+/* The same object, lent, if it is a tag; else null. */
+WASM_API_EXTERN wasm_extern_t *pagefork_extern_as_tag(wasm_extern_t *);
+
+/* The type of a tag; null if it is none. */
+WASM_API_EXTERN WASM_OWN wasm_functype_t *pagefork_tag_type(const wasm_extern_t *tag);
+
+/* An exception, as an error: a function of the host that fails with it throws it. The values are
+ * copied. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_new(
+    const wasm_extern_t *tag, const pagefork_val_t *values, size_t count,
+    WASM_OWN pagefork_error_t **out);
+
+/* The tag of an exception that ended a call; null if the error is none. */
+WASM_API_EXTERN WASM_OWN wasm_extern_t *pagefork_exception_tag(const pagefork_error_t *);
+
+/* The values of an exception that ended a call, as many as its tag says. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_values(const pagefork_error_t *,
+                                                                     WASM_OWN pagefork_val_t *out,
+                                                                     size_t count);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Linkers */
+
+/* Definitions by two names, with which modules' imports are satisfied. What belongs to no store can
+ * be used in any of the engine. A linker is used by one thread at a time. */
+typedef struct pagefork_linker_t pagefork_linker_t;
+
+/* A linker without definitions. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_new(wasm_engine_t *,
+                                                               WASM_OWN pagefork_linker_t **out);
+
+WASM_API_EXTERN void pagefork_linker_delete(WASM_OWN pagefork_linker_t *);
+
+/* Whether names may be defined again; without that it is an error. */
+WASM_API_EXTERN void pagefork_linker_allow_shadowing(pagefork_linker_t *, bool allow);
+
+/* Defines something of a store, for instances in that store alone. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_define(pagefork_linker_t *,
+                                                                  const char *module,
+                                                                  const char *name,
+                                                                  const wasm_extern_t *);
+
+/* Define functions of the host, with values, with cells, and with their own arguments. Finalizers
+ * are called when nothing can call the function any more. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func(
+    pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
+    pagefork_func_callback_t, void *env, void (*finalizer)(void *));
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_raw(
+    pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
+    pagefork_raw_callback_t, void *env, void (*finalizer)(void *));
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_wrap(
+    pagefork_linker_t *, const char *module, const char *name, const char *signature,
+    pagefork_function_t, void *env, void (*finalizer)(void *));
+
+/* Defines the functions of WASI preview 1. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
+
+/* Defines all that an instance exports, by a first name. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instance(pagefork_linker_t *,
+                                                                    const char *module,
+                                                                    const wasm_instance_t *);
+
+/* Defines functions that trap for what the module imports and nothing defines. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_unknown_imports_as_traps(
+    pagefork_linker_t *, const wasm_module_t *);
+
+/* Instantiates a module in a store, and runs its start function. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate(
+    const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, WASM_OWN wasm_instance_t **out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* A fresh instance each time */
+
+/* A module with what its imports are: instances of it are made without looking names up. Any thread
+ * may use it, and several at once. */
+typedef struct pagefork_instance_pre_t pagefork_instance_pre_t;
+
+/* Finds the module's imports. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_pre(
+    const pagefork_linker_t *, const wasm_module_t *, WASM_OWN pagefork_instance_pre_t **out);
+
+WASM_API_EXTERN void pagefork_instance_pre_delete(WASM_OWN pagefork_instance_pre_t *);
+
+/* The same, with its own way of resetting slots. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_with_strategies(
+    const pagefork_instance_pre_t *, const pagefork_strategies_t *,
+    WASM_OWN pagefork_instance_pre_t **out);
+
+/* How an instance is spawned. All zero is without limits, for one tenant. */
+typedef struct pagefork_spawn_t {
+  /* Who it is for: of what another tenant has left on the stack nothing is there. */
+  uint64_t tenant;
+  /* What its store may have from the start, or null. */
+  const pagefork_limits_t *limits;
+  /* What WASI programs see, or null. */
+  const pagefork_wasi_config_t *wasi;
+} pagefork_spawn_t;
+
+/*
+ * Makes a fresh instance in a store of its own, and runs its start function. When the last object
+ * of the store is deleted, its pages are used for the next one. All imports must be of the linker,
+ * and none of a store. `how` may be null.
+ */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
+    const pagefork_instance_pre_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **store,
+    WASM_OWN wasm_instance_t **out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* WASI */
+
+/* Programs see nothing: no arguments, variables or files; what they write is discarded. */
+WASM_API_EXTERN WASM_OWN pagefork_wasi_config_t *pagefork_wasi_config_new(void);
+
+WASM_API_EXTERN void pagefork_wasi_config_delete(WASM_OWN pagefork_wasi_config_t *);
+
+/* Adds an argument; the first is the program's name. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_arg(pagefork_wasi_config_t *,
+                                                                    const char *);
+
+/* Sets a variable. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_env(pagefork_wasi_config_t *,
+                                                                    const char *name,
+                                                                    const char *value);
+
+/* Arguments, variables and standard streams of this process. */
+WASM_API_EXTERN void pagefork_wasi_config_inherit_args(pagefork_wasi_config_t *);
+WASM_API_EXTERN void pagefork_wasi_config_inherit_env(pagefork_wasi_config_t *);
+WASM_API_EXTERN void pagefork_wasi_config_inherit_stdin(pagefork_wasi_config_t *);
+WASM_API_EXTERN void pagefork_wasi_config_inherit_stdout(pagefork_wasi_config_t *);
+WASM_API_EXTERN void pagefork_wasi_config_inherit_stderr(pagefork_wasi_config_t *);
+
+/* Has programs read these bytes, which are copied. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_stdin(pagefork_wasi_config_t *,
+                                                                      const void *bytes,
+                                                                      size_t size);
+
+/* Keeps what programs write, at most so many bytes: see pagefork_store_take_output. */
+WASM_API_EXTERN void pagefork_wasi_config_capture_stdout(pagefork_wasi_config_t *, size_t size_max);
+WASM_API_EXTERN void pagefork_wasi_config_capture_stderr(pagefork_wasi_config_t *, size_t size_max);
+
+/* Gives programs a directory by a name of their own. An error if it cannot be opened. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_directory(pagefork_wasi_config_t *,
+                                                                          const char *host_path,
+                                                                          const char *guest_path,
+                                                                          bool read_only);
+
+/* Has programs of the store see this from now on. The configuration can be used again. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_wasi(wasm_store_t *,
+                                                                   const pagefork_wasi_config_t *);
+
+/* What programs have written to their output (1) or errors (2) since it was last taken. An error if
+ * it is not kept. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_take_output(wasm_store_t *,
+                                                                      uint8_t stream,
+                                                                      WASM_OWN wasm_byte_vec_t *out);
+
+/* Runs a program: calls `_start`. A program that ends itself gives an error with its exit status:
+ * see pagefork_error_exit_status. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_start(const wasm_instance_t *);
+
+/* Initializes a reactor, whose functions can be called then; of a program it does nothing. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_initialize(const wasm_instance_t *);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

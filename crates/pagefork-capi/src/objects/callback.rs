@@ -1,17 +1,20 @@
-//! C functions as host functions, and calls of functions, with values of `wasm.h`.
+//! C functions as host functions, and calls of functions, with values of either header.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
-use pagefork::{AsContextMut, Caller, Error, Func, FuncType, Result, Val, ValRaw, ValType};
+use pagefork::{
+    AsContextMut, Caller, Error, Exception, Func, FuncType, Linker, Result, Val, ValRaw, ValType,
+};
 
 use crate::base::border::BorderError;
 use crate::base::c_vec::CVec;
 use crate::objects::host_info::HostInfo;
-use crate::objects::object::wasm_ref_t;
+use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{FuncShape, HostData, Shape, StoreCell, StoreRef};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::kind_of;
-use crate::objects::value::{kind_name, wasm_val_t};
+use crate::objects::value::{CValue, kind_name, pagefork_val_t, wasm_val_t};
 
 /// A vector of values.
 pub(crate) type wasm_val_vec_t = CVec<wasm_val_t>;
@@ -27,118 +30,197 @@ pub(crate) type wasm_func_callback_with_env_t = extern "C-unwind" fn(
     *mut wasm_val_vec_t,
 ) -> Option<Box<wasm_ref_t>>;
 
-/// A C function, and its environment.
-pub(crate) enum Callback {
-    /// Without an environment.
-    Plain(wasm_func_callback_t),
-    /// With one, which is finalized with the function.
-    WithEnv(wasm_func_callback_with_env_t, HostInfo),
+/// Who has called a C function: what it was made with, and the store.
+#[repr(C)]
+pub(crate) struct pagefork_caller_t {
+    env: *mut c_void,
+    store: *const wasm_store_t,
+}
+
+impl pagefork_caller_t {
+    /// A caller, for as long as the store is lent.
+    #[inline]
+    pub(crate) fn new(env: *mut c_void, store: &wasm_store_t) -> Self {
+        Self { env, store }
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> &wasm_store_t {
+        // SAFETY: a caller is lent to C for the length of the call, in which the store is.
+        unsafe { &*self.store }
+    }
+}
+
+/// A C function with its caller, and values of `pagefork.h`.
+pub(crate) type pagefork_func_callback_t = extern "C-unwind" fn(
+    *const pagefork_caller_t,
+    *const pagefork_val_t,
+    usize,
+    *mut pagefork_val_t,
+    usize,
+) -> Option<Box<wasm_ref_t>>;
+
+/// A C function that takes values of this kind.
+pub(crate) trait Callback<V: CValue>: Send + Sync + 'static {
+    /// Calls it; the results have their kinds, and are 0 or null.
+    fn call(&self, store: &StoreRef, args: &mut [V], results: &mut [V]) -> Option<Box<wasm_ref_t>>;
+}
+
+impl Callback<wasm_val_t> for wasm_func_callback_t {
+    fn call(
+        &self,
+        _: &StoreRef,
+        args: &mut [wasm_val_t],
+        results: &mut [wasm_val_t],
+    ) -> Option<Box<wasm_ref_t>> {
+        self(&CVec::of(args), &mut CVec::of(results))
+    }
+}
+
+impl Callback<wasm_val_t> for (wasm_func_callback_with_env_t, HostInfo) {
+    fn call(
+        &self,
+        _: &StoreRef,
+        args: &mut [wasm_val_t],
+        results: &mut [wasm_val_t],
+    ) -> Option<Box<wasm_ref_t>> {
+        let (function, env) = self;
+        function(env.data(), &CVec::of(args), &mut CVec::of(results))
+    }
+}
+
+impl Callback<pagefork_val_t> for (pagefork_func_callback_t, HostInfo) {
+    fn call(
+        &self,
+        store: &StoreRef,
+        args: &mut [pagefork_val_t],
+        results: &mut [pagefork_val_t],
+    ) -> Option<Box<wasm_ref_t>> {
+        let (function, env) = self;
+        let caller = pagefork_caller_t::new(env.data(), wasm_store_t::lent(store));
+        function(&caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len())
+    }
 }
 
 /// So many values need no memory of their own.
 const FEW: usize = 8;
 
-impl Callback {
-    fn call(&self, args: &wasm_val_vec_t, results: &mut wasm_val_vec_t) -> Option<Box<wasm_ref_t>> {
-        match self {
-            Self::Plain(function) => function(args, results),
-            Self::WithEnv(function, env) => function(env.data(), args, results),
-        }
-    }
+/// Where a C function becomes a host function.
+pub(crate) enum Place<'a> {
+    /// In a store.
+    Store(&'a StoreRef),
+    /// In a linker, by two names.
+    Linker(&'a mut Linker<HostData>, &'a str, &'a str),
+}
 
-    /// Makes it a function of a store.
-    ///
-    /// # Errors
-    /// If the store may not be reached.
-    pub(crate) fn into_func(self, store: &StoreRef, ty: FuncType) -> Result<Func> {
-        let mut context = store.context()?;
-        let is_number = |ty: &ValType| ty.is_num();
-        if ty.params.iter().chain(&ty.results).all(is_number) {
-            let params: Box<[u8]> = ty.params.iter().map(|ty| kind_of(*ty)).collect();
-            let results: Box<[u8]> = ty.results.iter().map(|ty| kind_of(*ty)).collect();
-            let function = move |caller: Caller<'_, HostData>, values: &mut [ValRaw]| {
-                self.call_with_numbers(caller, &params, &results, values)
-            };
-            // SAFETY: the results are numbers of the type's kinds.
-            return Ok(unsafe { Func::new_unchecked(&mut context, ty, function) });
-        }
-        let types = ty.clone();
-        Ok(Func::new(&mut context, ty, move |caller, params, results| {
-            self.call_with_values(caller, &types, params, results)
-        }))
-    }
-
-    fn call_with_numbers(
-        &self,
-        mut caller: Caller<'_, HostData>,
-        params: &[u8],
-        results: &[u8],
-        values: &mut [ValRaw],
-    ) -> Result<()> {
-        let (count, total) = (params.len(), params.len() + results.len());
-        let (mut few, mut many) = ([const { wasm_val_t::zero(0) }; FEW], Vec::new());
-        let all = match total <= FEW {
-            true => &mut few[..total],
-            false => {
-                many.resize(total, wasm_val_t::zero(0));
-                &mut many[..]
-            }
+/// Makes a C function a host function; that of a store is returned.
+///
+/// # Errors
+/// If the store may not be reached, or the name is defined.
+pub(crate) fn define<V: CValue>(
+    callback: impl Callback<V>,
+    place: Place<'_>,
+    ty: FuncType,
+) -> Result<Option<Func>> {
+    let passes_as_is = |ty: &ValType| ty.is_num() || V::HAS_VECTORS && ty.is_v128();
+    if ty.params.iter().chain(&ty.results).all(passes_as_is) {
+        let params: Box<[u8]> = ty.params.iter().map(|ty| kind_of(*ty)).collect();
+        let results: Box<[u8]> = ty.results.iter().map(|ty| kind_of(*ty)).collect();
+        let function = move |caller: Caller<'_, HostData>, values: &mut [ValRaw]| {
+            call_with_numbers(&callback, caller, &params, &results, values)
         };
-        let (args, own) = all.split_at_mut(count);
-        for ((arg, kind), value) in args.iter_mut().zip(params).zip(&*values) {
-            *arg = wasm_val_t::of_number(*kind, *value);
+        // SAFETY: the results are numbers and vectors of the type's kinds.
+        unsafe {
+            return match place {
+                Place::Store(store) => {
+                    Ok(Some(Func::new_unchecked(&mut store.context()?, ty, function)))
+                }
+                Place::Linker(linker, module, name) => {
+                    linker.func_new_unchecked(module, name, ty, function).map(|_| None)
+                }
+            };
         }
-        for (result, kind) in own.iter_mut().zip(results) {
-            result.kind = *kind;
-        }
-        let (args, mut answer) = (CVec::of(args), CVec::of(own));
-        let trap = StoreCell::in_host_function(&mut caller, |_| self.call(&args, &mut answer));
-        if let Some(trap) = trap {
-            return Err(raised(&trap));
-        }
-        for (index, (result, kind)) in own.iter().zip(results).enumerate() {
-            if result.kind != *kind {
-                return Err(wrong_result(index, result.kind, *kind));
-            }
-            values[index] = result.number();
-        }
-        Ok(())
     }
-
-    fn call_with_values(
-        &self,
-        mut caller: Caller<'_, HostData>,
-        ty: &FuncType,
-        params: &[Val],
-        results: &mut [Val],
-    ) -> Result<()> {
-        StoreCell::in_host_function(&mut caller, |store| {
-            let mut args = FreedValues(Vec::with_capacity(params.len()));
-            for param in params {
-                args.0.push(wasm_val_t::of_val(*param, store)?);
-            }
-            let zero = |ty: &ValType| wasm_val_t::zero(kind_of(*ty));
-            let mut own: Vec<wasm_val_t> = ty.results.iter().map(zero).collect();
-            let (list, mut answer) = (CVec::of(&mut args.0), CVec::of(&mut own));
-            if let Some(trap) = self.call(&list, &mut answer) {
-                return Err(raised(&trap));
-            }
-            // They are ours now, whether they fit or not.
-            let own = FreedValues(own);
-            for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
-                *result = value.to_val(*ty, store)?;
-            }
-            Ok(())
-        })
+    let types = ty.clone();
+    let function = move |caller: Caller<'_, HostData>, params: &[Val], results: &mut [Val]| {
+        call_with_values(&callback, caller, &types, params, results)
+    };
+    match place {
+        Place::Store(store) => Ok(Some(Func::new(&mut store.context()?, ty, function))),
+        Place::Linker(linker, module, name) => {
+            linker.func_new(module, name, ty, function).map(|_| None)
+        }
     }
 }
 
-/// Values that are freed at the end.
-struct FreedValues(Vec<wasm_val_t>);
+fn call_with_numbers<V: CValue>(
+    callback: &impl Callback<V>,
+    mut caller: Caller<'_, HostData>,
+    params: &[u8],
+    results: &[u8],
+    values: &mut [ValRaw],
+) -> Result<()> {
+    let (count, total) = (params.len(), params.len() + results.len());
+    let (mut few, mut many) = ([V::zero(0); FEW], Vec::new());
+    let all = match total <= FEW {
+        true => &mut few[..total],
+        false => {
+            many.resize(total, V::zero(0));
+            &mut many[..]
+        }
+    };
+    let (args, own) = all.split_at_mut(count);
+    for ((arg, kind), value) in args.iter_mut().zip(params).zip(&*values) {
+        *arg = V::of_number(*kind, *value);
+    }
+    for (result, kind) in own.iter_mut().zip(results) {
+        result.set_kind(*kind);
+    }
+    let trap = StoreCell::in_host_function(&mut caller, |store| callback.call(store, args, own));
+    if let Some(trap) = trap {
+        return Err(raised(&trap));
+    }
+    for (index, (result, kind)) in own.iter().zip(results).enumerate() {
+        if result.kind() != *kind {
+            return Err(wrong_result(index, result.kind(), *kind));
+        }
+        values[index] = result.number();
+    }
+    Ok(())
+}
 
-impl Drop for FreedValues {
+fn call_with_values<V: CValue>(
+    callback: &impl Callback<V>,
+    mut caller: Caller<'_, HostData>,
+    ty: &FuncType,
+    params: &[Val],
+    results: &mut [Val],
+) -> Result<()> {
+    StoreCell::in_host_function(&mut caller, |store| {
+        let mut args = FreedValues::<V>(Vec::with_capacity(params.len()));
+        for param in params {
+            args.0.push(V::of_val(*param, store)?);
+        }
+        let zero = |ty: &ValType| V::zero(kind_of(*ty));
+        let mut own: Vec<V> = ty.results.iter().map(zero).collect();
+        if let Some(trap) = callback.call(store, &mut args.0, &mut own) {
+            return Err(raised(&trap));
+        }
+        // They are ours now, whether they fit or not.
+        let own = FreedValues(own);
+        for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
+            *result = value.to_val(*ty, store)?;
+        }
+        Ok(())
+    })
+}
+
+/// Values that are freed at the end.
+struct FreedValues<V: CValue>(Vec<V>);
+
+impl<V: CValue> Drop for FreedValues<V> {
     fn drop(&mut self) {
-        self.0.iter_mut().for_each(wasm_val_t::free);
+        self.0.iter_mut().for_each(V::free);
     }
 }
 
@@ -153,7 +235,11 @@ fn wrong_result(index: usize, found: u8, expected: u8) -> Error {
 #[cold]
 pub(crate) fn raised(trap: &wasm_ref_t) -> Error {
     match trap.trap() {
-        Ok(trap) => TrapObject::raise(trap),
+        Ok(trap) => match trap.error.as_ref().and_then(|error| error.downcast_ref::<Exception>()) {
+            // Guests can catch it.
+            Some(exception) => exception.clone().into(),
+            None => TrapObject::raise(trap),
+        },
         Err(error) => error,
     }
 }
@@ -163,32 +249,24 @@ fn wrong_count(what: &'static str, expected: usize, found: usize) -> Error {
     BorderError::Count { what, expected, found }.into()
 }
 
-/// Calls a function with values of `wasm.h`.
+/// Calls a function with values of C's.
 ///
 /// # Errors
-/// If the values do not fit, before anything is called; else what ended the call.
+/// If the values do not fit; else what ended the call.
 #[inline]
-pub(crate) fn call(
+pub(crate) fn call<V: CValue>(
     store: &StoreRef,
     func: &Func,
     shape: Shape,
-    args: Option<&wasm_val_vec_t>,
-    results: Option<&mut wasm_val_vec_t>,
+    args: &[V],
+    results: &mut [MaybeUninit<V>],
 ) -> Result<()> {
     let shape = store.shape_of(shape);
-    let args: &[wasm_val_t] = match args {
-        Some(args) => args.elements()?,
-        None => &[],
-    };
-    let results = match results {
-        Some(results) => results.places()?,
-        None => &mut [],
-    };
     if args.len() != shape.params.len() {
         return Err(wrong_count("arguments", shape.params.len(), args.len()));
     }
-    if !shape.is_numeric {
-        return call_with_values(store, func, shape, args, results);
+    if !shape.passes_as_is(V::HAS_VECTORS) {
+        return call_checked(store, func, shape, args, results);
     }
     let (mut few, mut many) = ([ValRaw::default(); FEW], Vec::new());
     let count = args.len().max(shape.results.len());
@@ -202,18 +280,18 @@ pub(crate) fn call(
     for (index, ((arg, kind), value)) in
         args.iter().zip(&shape.params).zip(&mut *values).enumerate()
     {
-        if arg.kind != *kind {
-            return Err(wrong_argument(index, arg.kind, *kind));
+        if arg.kind() != *kind {
+            return Err(wrong_argument(index, arg.kind(), *kind));
         }
         *value = arg.number();
     }
     let mut context = store.context()?;
-    // SAFETY: the values are numbers of the kinds that the function's type has, which were just
-    // compared, and there are as many as it has results.
+    // SAFETY: the values are of the kinds that the function's type has, which were just compared,
+    // and there are as many as it has results.
     unsafe { func.call_unchecked(&mut context, &raw mut *values)? };
     check_results(shape, results.len())?;
     for ((result, kind), value) in results.iter_mut().zip(&shape.results).zip(&*values) {
-        result.write(wasm_val_t::of_number(*kind, *value));
+        result.write(V::of_number(*kind, *value));
     }
     Ok(())
 }
@@ -236,12 +314,12 @@ fn wrong_argument(index: usize, found: u8, expected: u8) -> Error {
 }
 
 #[cold]
-fn call_with_values(
+fn call_checked<V: CValue>(
     store: &StoreRef,
     func: &Func,
     shape: &FuncShape,
-    args: &[wasm_val_t],
-    results: &mut [std::mem::MaybeUninit<wasm_val_t>],
+    args: &[V],
+    results: &mut [MaybeUninit<V>],
 ) -> Result<()> {
     let ty = func.ty(&store.context()?);
     let params = args.iter().zip(&ty.params).map(|(arg, ty)| arg.to_val(*ty, store));
@@ -252,7 +330,7 @@ fn call_with_values(
     check_results(shape, results.len())?;
     let mut own = FreedValues(Vec::with_capacity(values.len()));
     for value in values {
-        own.0.push(wasm_val_t::of_val(value, store)?);
+        own.0.push(V::of_val(value, store)?);
     }
     for (result, value) in results.iter_mut().zip(own.0.drain(..)) {
         result.write(value);

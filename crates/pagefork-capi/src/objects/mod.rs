@@ -8,3 +8,6 @@ pub(crate) mod trap;
 pub(crate) mod store;
 pub(crate) mod value;
 pub(crate) mod callback;
+pub(crate) mod fallible;
+pub(crate) mod wasi;
+pub(crate) mod linker;

@@ -163,6 +163,7 @@ of_kind! {
     instance Instance(Instance), "instance";
     module Module(Arc<ModuleObject>), "module";
     trap Trap(Arc<TrapObject>), "trap";
+    tag Tag(Tag), "tag";
 }
 
 impl wasm_ref_t {
@@ -276,9 +277,18 @@ impl wasm_ref_t {
 pub(crate) struct wasm_shared_module_t(pub(crate) Arc<ModuleObject>);
 
 /// A store.
+///
+/// Invariant of the representation: nothing but its reference.
+#[repr(transparent)]
 pub(crate) struct wasm_store_t(pub(crate) StoreRef);
 
 impl wasm_store_t {
+    /// A store as C sees it, lent.
+    pub(crate) fn lent(store: &StoreRef) -> &Self {
+        // SAFETY: the representations are the same.
+        unsafe { &*std::ptr::from_ref(store).cast() }
+    }
+
     /// An empty store of an engine.
     pub(crate) fn new(engine: &wasm_engine_t) -> Self {
         Self(StoreRef::new(&engine.engine))

@@ -18,12 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use pagefork::{
-    AsContextMut, Caller, Engine, Extern, ExternRef, Func, FuncType, Module, Result, Store,
-    StoreContextMut, UsageError, ValType,
+    AsContextMut, Caller, Engine, Error, Extern, ExternRef, Func, FuncType, Instance, Module,
+    Result, Store, StoreContextMut, UsageError, ValType,
 };
 
+use pagefork_wasi::{OutputPipe, WasiCtx};
+
 use crate::base::border::BorderError;
-use crate::objects::host_info::HostInfo;
+use crate::objects::host_info::{HostInfo, InfoPlace};
 use crate::objects::object::{Object, wasm_ref_t};
 use crate::objects::types::kind_of;
 
@@ -31,6 +33,27 @@ use crate::objects::types::kind_of;
 pub(crate) struct HostData {
     /// The cell that the store is in: it is there as long as the store.
     cell: *const StoreCell,
+    /// What WASI programs see; made when one asks first, if C does not say.
+    wasi: Option<WasiCtx>,
+    /// What programs write to the standard streams that C reads: output, errors.
+    pub(crate) outputs: [Option<OutputPipe>; 2],
+    /// What the C function that runs now fails with, if it has said so.
+    pub(crate) raised: Option<Error>,
+}
+
+impl HostData {
+    /// What WASI programs see.
+    pub(crate) fn wasi(&mut self) -> &mut WasiCtx {
+        self.wasi.get_or_insert_with(|| {
+            WasiCtx::builder().build().expect("a state without anything can be built")
+        })
+    }
+
+    /// Has WASI programs see something else.
+    pub(crate) fn set_wasi(&mut self, wasi: WasiCtx, outputs: [Option<OutputPipe>; 2]) {
+        self.wasi = Some(wasi);
+        self.outputs = outputs;
+    }
 }
 
 // SAFETY: the headers say that a store and its objects are used by one thread at a time, and with
@@ -61,6 +84,10 @@ pub(crate) struct StoreCell {
     known: RefCell<HashMap<Object, ExternRef>>,
     /// From this many references on, those are given up that no guest holds.
     known_max: Cell<usize>,
+    /// The instance whose function has called the host function that runs now.
+    caller: Cell<Option<Instance>>,
+    /// What C attached to the store itself.
+    pub(crate) data: InfoPlace,
 }
 
 /// From this many references on it may pay to look for those that no guest holds.
@@ -74,15 +101,26 @@ pub(crate) struct FuncShape {
     /// Kinds of the results.
     pub(crate) results: Box<[u8]>,
     /// Whether all values are numbers.
-    pub(crate) is_numeric: bool,
+    is_numeric: bool,
+    /// Whether all values are numbers or vectors.
+    is_plain: bool,
 }
 
 impl FuncShape {
     fn new(ty: FuncType) -> Self {
         let is_number = |ty: &ValType| ty.is_num();
         let is_numeric = ty.params.iter().chain(&ty.results).all(is_number);
+        let is_plain = !ty.params.iter().chain(&ty.results).any(|ty| ty.as_ref().is_some());
         let kinds = |types: &[ValType]| types.iter().map(|ty| kind_of(*ty)).collect();
-        Self { params: kinds(&ty.params), results: kinds(&ty.results), is_numeric, ty }
+        Self { params: kinds(&ty.params), results: kinds(&ty.results), is_numeric, is_plain, ty }
+    }
+}
+
+impl FuncShape {
+    /// Whether values pass as they are, in a header that has vectors or has none.
+    #[inline]
+    pub(crate) fn passes_as_is(&self, has_vectors: bool) -> bool {
+        if has_vectors { self.is_plain } else { self.is_numeric }
     }
 }
 
@@ -156,13 +194,15 @@ impl StoreRef {
             shapes: RefCell::default(),
             known: RefCell::default(),
             known_max: Cell::new(KNOWN_MIN),
+            caller: Cell::new(None),
+            data: InfoPlace::default(),
         };
         Self(NonNull::from(Box::leak(Box::new(cell))))
     }
 
     /// What the store in this cell has for its data.
     pub(crate) fn data(&self) -> HostData {
-        HostData { cell: self.0.as_ptr() }
+        HostData { cell: self.0.as_ptr(), wasi: None, outputs: [None, None], raised: None }
     }
 
     /// An object of this store, for C.
@@ -245,9 +285,43 @@ impl StoreCell {
         }
     }
 
+    /// The instance whose function has called the host function that runs now, if one runs.
+    pub(crate) fn caller(&self) -> Option<Instance> {
+        self.caller.get()
+    }
+
     /// Whether a guest or host function of the store runs.
     pub(crate) fn is_entered(&self) -> bool {
         self.current.get() != self.own_context()
+    }
+
+    /// Uses the store itself, which nothing else does meanwhile.
+    ///
+    /// # Errors
+    /// If a guest runs or waits.
+    pub(crate) fn with_store<R>(
+        &self,
+        function: impl FnOnce(&mut Store<HostData>) -> Result<R>,
+    ) -> Result<R> {
+        if self.current.get().is_null() || self.is_entered() {
+            return Err(BorderError::Busy("one of its guests runs or waits").into());
+        }
+        /// Brings the context back, also after a panic.
+        struct Renew<'a>(&'a StoreCell);
+
+        impl Drop for Renew<'_> {
+            fn drop(&mut self) {
+                self.0.renew_context();
+            }
+        }
+
+        self.current.set(ptr::null_mut());
+        let _renew = Renew(self);
+        // SAFETY: no context is in use, and none can be made until this one is given back.
+        match unsafe { (*self.store.get()).as_mut() } {
+            Some(store) => function(store),
+            None => Err(busy()),
+        }
     }
 
     /// Runs a host function of C's with its caller as the way to the store.
@@ -257,21 +331,23 @@ impl StoreCell {
         function: impl FnOnce(&StoreRef) -> R,
     ) -> R {
         /// Sets the way back that was, also after a panic.
-        struct Back<'a>(&'a StoreCell, *mut CellContext);
+        struct Back<'a>(&'a StoreCell, *mut CellContext, Option<Instance>);
 
         impl Drop for Back<'_> {
+            #[inline]
             fn drop(&mut self) {
                 self.0.current.set(self.1);
+                self.0.caller.set(self.2);
             }
         }
 
-        let cell = caller.data().cell;
+        let (cell, instance) = (caller.data().cell, caller.instance());
         let mut context = caller.as_context_mut();
         // Not an owner: it is not dropped. A call keeps its store alive.
         let cell = NonNull::new(cell.cast_mut()).expect("every store is in a cell");
         let store = ManuallyDrop::new(StoreRef(cell));
         let current = (&raw mut context).cast::<CellContext>();
-        let back = Back(&store, store.current.replace(current));
+        let back = Back(&store, store.current.replace(current), store.caller.replace(instance));
         let result = function(&store);
         drop(back);
         result
@@ -295,6 +371,7 @@ impl StoreCell {
             drop((*this.store.get()).take());
         }
         drop(this.infos.take());
+        this.data.clear();
         // SAFETY: it was leaked from a box, and there is no reference to it any more.
         drop(unsafe { Box::from_raw(cell.as_ptr()) });
     }
@@ -309,6 +386,11 @@ impl StoreCell {
         // The finalizer may attach something, too.
         let old = self.infos.borrow_mut().insert(object, info);
         drop(old);
+    }
+
+    /// What is in the store is what it was in the beginning: nothing is attached to it.
+    pub(crate) fn forget_infos(&self) {
+        drop(self.infos.take());
     }
 
     /// What calls of functions of this type need.
@@ -382,6 +464,11 @@ impl StoreCell {
             Some(KnownObject(object)) => Ok(object.clone()),
             None => Err(BorderError::Unfit("a host reference that C did not make".into()).into()),
         }
+    }
+
+    /// After a reset no reference means anything any more.
+    pub(crate) fn forget_references(&self) {
+        drop(self.known.take());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values of `wasm.h`: a kind, and 8 bytes.
+//! Values of `wasm.h`, of a kind and 8 bytes, and of `pagefork.h`, of a kind and 16.
 
 use std::ptr;
 
@@ -31,6 +31,186 @@ union ValueOf {
     f32: u32,
     f64: u64,
     reference: *mut wasm_ref_t,
+}
+
+/// A value of `pagefork.h`, which owns its reference if it is one.
+///
+/// # Safety
+/// As of [`wasm_val_t`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct pagefork_val_t {
+    pub(crate) kind: u8,
+    of: LongValueOf,
+}
+
+/// What a value is, by its kind.
+#[derive(Clone, Copy)]
+#[repr(C)]
+union LongValueOf {
+    i32: i32,
+    i64: i64,
+    f32: u32,
+    f64: u64,
+    v128: [u64; 2],
+    reference: *mut wasm_ref_t,
+}
+
+const _: () = assert!(size_of::<wasm_val_t>() == 16 && size_of::<pagefork_val_t>() == 24);
+
+/// What values of both headers have in common.
+pub(crate) trait CValue: Copy + 'static {
+    /// Whether a value may be a vector.
+    const HAS_VECTORS: bool;
+
+    /// Zero or null of this kind.
+    fn zero(kind: u8) -> Self;
+
+    /// The kind.
+    fn kind(&self) -> u8;
+
+    /// Says another kind.
+    fn set_kind(&mut self, kind: u8);
+
+    /// The number or vector, without its type.
+    fn number(&self) -> ValRaw;
+
+    /// The number or vector of this kind in `raw`.
+    fn of_number(kind: u8, raw: ValRaw) -> Self;
+
+    /// The value as one of type `ty` of this store.
+    ///
+    /// # Errors
+    /// If it is none of that type.
+    fn to_val(self, ty: ValType, store: &StoreRef) -> Result<Val>;
+
+    /// A value of the store, for C, which owns it.
+    ///
+    /// # Errors
+    /// If C has no such value.
+    fn of_val(value: Val, store: &StoreRef) -> Result<Self>;
+
+    /// Frees what the value owns; it is null after this.
+    fn free(&mut self);
+}
+
+impl CValue for wasm_val_t {
+    const HAS_VECTORS: bool = false;
+
+    #[inline]
+    fn zero(kind: u8) -> Self {
+        Self::zero(kind)
+    }
+
+    #[inline]
+    fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    #[inline]
+    fn set_kind(&mut self, kind: u8) {
+        self.kind = kind;
+    }
+
+    #[inline]
+    fn number(&self) -> ValRaw {
+        self.number()
+    }
+
+    #[inline]
+    fn of_number(kind: u8, raw: ValRaw) -> Self {
+        Self { kind, of: ValueOf { i64: raw.get_i64() } }
+    }
+
+    fn to_val(self, ty: ValType, store: &StoreRef) -> Result<Val> {
+        self.to_val(ty, store)
+    }
+
+    fn of_val(value: Val, store: &StoreRef) -> Result<Self> {
+        Self::of_val(value, store)
+    }
+
+    fn free(&mut self) {
+        self.free();
+    }
+}
+
+impl pagefork_val_t {
+    /// What it is as a value of `wasm.h`, if it is no vector.
+    fn short(self) -> wasm_val_t {
+        // SAFETY: by the type's contract, for a value of this kind; references take 8 bytes.
+        let of = unsafe {
+            match self.kind {
+                kind::I32 => ValueOf { i32: self.of.i32 },
+                kind::F32 => ValueOf { f32: self.of.f32 },
+                kind::V128 => ValueOf { i64: 0 },
+                _ => ValueOf { i64: self.of.i64 },
+            }
+        };
+        wasm_val_t { kind: self.kind, of }
+    }
+
+    fn long(value: wasm_val_t) -> Self {
+        // SAFETY: all bytes of the values that are made here are initialised.
+        let word = unsafe { value.of.f64 };
+        Self { kind: value.kind, of: LongValueOf { v128: [word, 0] } }
+    }
+}
+
+impl CValue for pagefork_val_t {
+    const HAS_VECTORS: bool = true;
+
+    #[inline]
+    fn zero(kind: u8) -> Self {
+        Self { kind, of: LongValueOf { v128: [0; 2] } }
+    }
+
+    #[inline]
+    fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    #[inline]
+    fn set_kind(&mut self, kind: u8) {
+        self.kind = kind;
+    }
+
+    #[inline]
+    fn number(&self) -> ValRaw {
+        if self.kind != kind::V128 {
+            return self.short().number();
+        }
+        // SAFETY: by the type's contract, for a value of this kind.
+        let [low, high] = unsafe { self.of.v128 };
+        ValRaw::v128(u128::from(high) << 64 | u128::from(low))
+    }
+
+    #[inline]
+    fn of_number(kind: u8, raw: ValRaw) -> Self {
+        let bits = raw.get_v128();
+        Self { kind, of: LongValueOf { v128: [bits as u64, (bits >> 64) as u64] } }
+    }
+
+    fn to_val(self, ty: ValType, store: &StoreRef) -> Result<Val> {
+        match (ty, self.kind) {
+            (ValType::V128, kind::V128) => Ok(Val::V128(self.number().get_v128())),
+            _ => self.short().to_val(ty, store),
+        }
+    }
+
+    fn of_val(value: Val, store: &StoreRef) -> Result<Self> {
+        match value {
+            Val::V128(bits) => Ok(Self::of_number(kind::V128, ValRaw::v128(bits))),
+            value => Ok(Self::long(wasm_val_t::of_val(value, store)?)),
+        }
+    }
+
+    fn free(&mut self) {
+        if self.kind >= kind::EXTERNREF {
+            self.short().free();
+            *self = Self::zero(self.kind);
+        }
+    }
 }
 
 /// The name of a kind, for messages.
@@ -123,12 +303,6 @@ impl wasm_val_t {
         }
     }
 
-    /// The number of this kind in `raw`.
-    #[inline]
-    pub(crate) fn of_number(kind: u8, raw: ValRaw) -> Self {
-        Self { kind, of: ValueOf { i64: raw.get_i64() } }
-    }
-
     /// The value as one of type `ty` of this store. A reference fits whichever kind it says.
     ///
     /// # Errors
@@ -144,7 +318,7 @@ impl wasm_val_t {
             let (found, ty) = (kind_name(self.kind), ty.to_string());
             return Err(BorderError::Unfit(match wanted {
                 kind::V128 | kind::EXNREF => {
-                    format!("a value of wasm.h cannot be of type {ty}: use pagefork.h")
+                    format!("the value is {found}, expected {ty}, which wasm.h does not have: use pagefork.h")
                 }
                 _ => format!("type mismatch: the value is {found}, expected {ty}"),
             })

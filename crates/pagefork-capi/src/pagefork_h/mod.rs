@@ -1,3 +1,12 @@
 //! The functions that `pagefork.h` declares.
 
 mod errors;
+mod configs;
+mod modules;
+mod stores;
+mod functions;
+mod registers;
+mod exceptions;
+mod linkers;
+mod wasi;
+mod spawn;

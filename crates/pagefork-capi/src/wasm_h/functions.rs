@@ -6,12 +6,13 @@ use pagefork::Result;
 
 use crate::base::border::{attempt, exported, given, note_error};
 use crate::objects::callback::{
-    self, Callback, wasm_func_callback_t, wasm_func_callback_with_env_t, wasm_val_vec_t,
+    self, Callback, Place, wasm_func_callback_t, wasm_func_callback_with_env_t, wasm_val_vec_t,
 };
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::wasm_externtype_t;
+use crate::objects::value::wasm_val_t;
 
 /// What is null, if it is.
 const FUNCTION: &str = "function";
@@ -19,11 +20,11 @@ const FUNCTION: &str = "function";
 fn new(
     store: Option<&wasm_store_t>,
     ty: Option<&wasm_externtype_t>,
-    callback: Callback,
+    callback: impl Callback<wasm_val_t>,
 ) -> Result<Option<Box<wasm_ref_t>>> {
     let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
-    let func = callback.into_func(&store.0, ty.clone())?;
-    Ok(store.own(Object::Func(func, store.0.shape(ty))))
+    let func = callback::define(callback, Place::Store(&store.0), ty)?;
+    Ok(Some(store.0.own_func(given(func, FUNCTION)?)?))
 }
 
 exported! {
@@ -32,7 +33,7 @@ exported! {
         ty: Option<&wasm_externtype_t>,
         callback: Option<wasm_func_callback_t>,
     ) -> Option<Box<wasm_ref_t>> {
-        new(store, ty, Callback::Plain(given(callback, FUNCTION)?))
+        new(store, ty, given(callback, FUNCTION)?)
     }
 
     fn wasm_func_new_with_env(
@@ -44,7 +45,7 @@ exported! {
     ) -> Option<Box<wasm_ref_t>> {
         // The environment is ours from here on, also on failure.
         let env = HostInfo::new(env, finalizer);
-        new(store, ty, Callback::WithEnv(given(callback, FUNCTION)?, env))
+        new(store, ty, (given(callback, FUNCTION)?, env))
     }
 
     fn wasm_func_type(func: Option<&wasm_ref_t>) -> Option<Box<wasm_externtype_t>> {
@@ -83,6 +84,14 @@ extern "C" fn wasm_func_call(
     };
     let called = attempt(|| {
         let (func, shape) = object.func()?;
+        let args: &[wasm_val_t] = match args {
+            Some(args) => args.elements()?,
+            None => &[],
+        };
+        let results = match results {
+            Some(results) => results.places()?,
+            None => &mut [],
+        };
         callback::call(&store, func, shape, args, results)
     });
     match called {

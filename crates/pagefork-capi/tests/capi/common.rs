@@ -81,6 +81,7 @@ pub(crate) fn run_program(name: &str, options: &[&str], folder: &Path) {
     link(&mut compiler, &program);
     run(&mut compiler);
     let mut program = Command::new(program);
+    program.current_dir(folder);
     // Guests' faults are the engine's, and its handlers run on stacks of its own.
     const ASAN: &[&str] = &[
         "handle_segv=0",

@@ -3,7 +3,8 @@
 use crate::common::{folder, run_program, write_guests};
 
 /// The programs.
-const PROGRAMS: &[&str] = &["types.c", "calls.c", "objects.c", "modules.c", "errors.c"];
+const PROGRAMS: &[&str] =
+    &["types.c", "calls.c", "objects.c", "modules.c", "errors.c", "embed.c", "wasi.c"];
 
 #[test]
 fn programs_run() {

@@ -382,7 +382,26 @@ impl<'a, T: 'static> Caller<'a, T> {
         AsContextMut::as_context_mut(self)
     }
 
-    pub(crate) fn instance(&self) -> Option<Instance> {
+    /// The instance whose function called; `None` if the embedder called the function itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "f" (func $f)) (func (export "run") (call $f)))"#)?;
+    /// let mut store = Store::new(&engine, None);
+    /// let f = Func::wrap(&mut store, |mut caller: Caller<'_, Option<Instance>>| {
+    ///     *caller.data_mut() = caller.instance();
+    /// });
+    /// let instance = Instance::new(&mut store, &module, &[f.into()])?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// assert_eq!(*store.data(), Some(instance));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn instance(&self) -> Option<Instance> {
         let inner = &self.store.0.inner;
         // SAFETY: `base` is that of an instance of the store, or 0.
         let ordinal = unsafe { inner.ordinal_of(self.base) };

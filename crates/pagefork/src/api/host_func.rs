@@ -79,7 +79,7 @@ impl HostFunc {
 
 /// What a shim answers: the verdict in rax, and the value in rdx or xmm0.
 #[repr(C)]
-struct DirectAnswer<R> {
+pub(crate) struct DirectAnswer<R> {
     verdict: u64,
     value: R,
 }
@@ -89,7 +89,7 @@ struct DirectAnswer<R> {
 /// # Safety
 /// The activation is that of the store whose guest called.
 #[inline(always)]
-unsafe fn answer<V: WasmValues>(
+pub(crate) unsafe fn answer<V: WasmValues>(
     activation: *mut Activation,
     result: thread::Result<Result<V>>,
 ) -> DirectAnswer<V::Register> {

@@ -18,6 +18,7 @@ pub(crate) mod func;
 pub(crate) mod host_func;
 pub(crate) mod typed;
 pub(crate) mod raw;
+pub(crate) mod registers;
 pub(crate) mod future;
 pub(crate) mod memory;
 pub(crate) mod table;

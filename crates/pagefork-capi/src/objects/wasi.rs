@@ -1,0 +1,64 @@
+//! What WASI programs are to see.
+
+use pagefork::{Error, Result};
+use pagefork_wasi::{OutputKind, OutputPipe, StdinKind, WasiCtxBuilder};
+
+use crate::objects::store::HostData;
+
+/// What WASI programs are to see; stores are given a state of it each.
+pub(crate) struct pagefork_wasi_config_t {
+    /// All but the standard streams.
+    pub(crate) builder: WasiCtxBuilder,
+    /// What programs read.
+    pub(crate) stdin: StdinKind,
+    /// Where they write: output, errors.
+    pub(crate) outputs: [Output; 2],
+}
+
+/// Where programs write.
+#[derive(Clone, Copy)]
+pub(crate) enum Output {
+    /// Nowhere.
+    Discarded,
+    /// To that of this process.
+    Inherited,
+    /// To memory, at most so many bytes, for C to read.
+    Captured(usize),
+}
+
+impl Output {
+    fn open(self) -> (OutputKind, Option<OutputPipe>) {
+        match self {
+            Self::Discarded => (OutputKind::Null, None),
+            Self::Inherited => (OutputKind::Inherit, None),
+            Self::Captured(size) => {
+                let pipe = OutputPipe::new(size);
+                (OutputKind::Pipe(pipe.clone()), Some(pipe))
+            }
+        }
+    }
+}
+
+impl pagefork_wasi_config_t {
+    /// Programs see nothing.
+    pub(crate) fn new() -> Self {
+        Self {
+            builder: WasiCtxBuilder::new(),
+            stdin: StdinKind::Null,
+            outputs: [Output::Discarded; 2],
+        }
+    }
+
+    /// Makes a state for a store with this data.
+    ///
+    /// # Errors
+    /// If it cannot be: an argument or variable has a zero in it.
+    pub(crate) fn give_to(&self, data: &mut HostData) -> Result<()> {
+        let template = self.builder.template().map_err(Error::new)?;
+        let [(stdout, output), (stderr, errors)] = self.outputs.map(Output::open);
+        let variables = template.environment();
+        let wasi = template.context(variables, self.stdin.clone(), stdout, stderr);
+        data.set_wasi(wasi, [output, errors]);
+        Ok(())
+    }
+}

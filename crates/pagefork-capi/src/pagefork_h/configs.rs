@@ -1,0 +1,144 @@
+//! Configurations and engines.
+
+use std::ffi::{OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use pagefork::{Cache, ResetKind, Result, StrategyConfig};
+
+use crate::base::border::{BorderError, exported, given};
+use crate::objects::engine::{wasm_config_t, wasm_engine_t};
+use crate::objects::fallible::{OutBox, fallible, make, string};
+
+/// What is null, if it is.
+const CONFIG: &str = "configuration";
+
+/// How slots are reset, as the header has it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct pagefork_strategies_t {
+    reset: u8,
+    clear_stack: bool,
+    no_copy_on_write: bool,
+    resident_max: u64,
+    stack_kept: u64,
+}
+
+impl pagefork_strategies_t {
+    /// What the runtime is told; 0 stands for its own number.
+    pub(super) fn to_config(self) -> Result<StrategyConfig> {
+        let default = StrategyConfig::default();
+        let or = |number, default| if number == 0 { default } else { number };
+        let reset = match self.reset {
+            0 => ResetKind::Auto,
+            1 => ResetKind::Remap,
+            2 => ResetKind::Discard,
+            3 => ResetKind::Scan,
+            4 => ResetKind::Resident,
+            5 => ResetKind::Copy,
+            number => {
+                let text = format!("there is no way {number} of resetting slots");
+                return Err(BorderError::Unfit(text).into());
+            }
+        };
+        Ok(StrategyConfig {
+            reset,
+            clear_stack: self.clear_stack,
+            copy_on_write: !self.no_copy_on_write,
+            resident_max: or(self.resident_max, default.resident_max),
+            stack_kept: or(self.stack_kept, default.stack_kept),
+            ..default
+        })
+    }
+}
+
+macro_rules! settings {
+    ($($name:ident($ty:ty) $set:ident;)*) => {
+        exported! {$(
+            fn $name(config: Option<&mut wasm_config_t>, value: $ty) {
+                given(config, CONFIG)?.config.$set(value);
+                Ok(())
+            }
+        )*}
+    };
+}
+
+settings! {
+    pagefork_config_stack_size(u64) stack_size;
+    pagefork_config_table_elements(u64) table_elements;
+    pagefork_config_memory64_size(u64) memory64_size;
+    pagefork_config_exceptions_size(u64) exceptions_size;
+    pagefork_config_resident_max(u64) resident_max;
+    pagefork_config_compile_memory(u64) compile_memory;
+    pagefork_config_compile_work(u64) compile_work;
+    pagefork_config_interruption(bool) interruption;
+    pagefork_config_fuel(bool) fuel;
+    pagefork_config_deterministic(bool) deterministic;
+    pagefork_config_sources(bool) sources;
+}
+
+exported! {
+    fn pagefork_config_compile_timeout(config: Option<&mut wasm_config_t>, milliseconds: u64) {
+        let time = (milliseconds != 0).then(|| Duration::from_millis(milliseconds));
+        given(config, CONFIG)?.config.compile_timeout(time);
+        Ok(())
+    }
+
+    fn pagefork_config_cache(config: Option<&mut wasm_config_t>, directory: *const c_char) {
+        let cache = match directory.is_null() {
+            true => Cache::in_default_directory(),
+            false => Cache::new(Path::new(OsStr::from_bytes(string(directory, "directory")?))),
+        };
+        given(config, CONFIG)?.config.cache(cache);
+        Ok(())
+    }
+
+    fn pagefork_engine_increment_epoch(engine: Option<&wasm_engine_t>) {
+        given(engine, "engine")?.engine.increment_epoch();
+        Ok(())
+    }
+}
+
+fallible! {
+    fn pagefork_config_strategies(
+        config: Option<&mut wasm_config_t>,
+        strategies: Option<&pagefork_strategies_t>,
+    ) {
+        let strategies = given(strategies, "strategies")?.to_config()?;
+        given(config, CONFIG)?.config.strategies(strategies);
+        Ok(())
+    }
+
+    fn pagefork_config_feature(config: Option<&mut wasm_config_t>, feature: u8, on: bool) {
+        let config = &mut given(config, CONFIG)?.config;
+        match feature {
+            0 => config.wasm_bulk_memory(on),
+            1 => config.wasm_exceptions(on),
+            2 => config.wasm_extended_const(on),
+            3 => config.wasm_function_references(on),
+            4 => config.wasm_memory64(on),
+            5 => config.wasm_multi_memory(on),
+            6 => config.wasm_multi_value(on),
+            7 => config.wasm_mutable_global(on),
+            8 => config.wasm_reference_types(on),
+            9 => config.wasm_saturating_float_to_int(on),
+            10 => config.wasm_sign_extension(on),
+            11 => config.wasm_simd(on),
+            12 => config.wasm_relaxed_simd(on),
+            13 => config.wasm_tail_call(on),
+            _ => {
+                let text = format!("there is no feature {feature}");
+                return Err(BorderError::Unfit(text).into());
+            }
+        };
+        Ok(())
+    }
+
+    fn pagefork_engine_new(config: Option<Box<wasm_config_t>>, out: OutBox<'_, wasm_engine_t>) {
+        make(out, || {
+            let config = config.map_or_else(wasm_config_t::new, |config| *config);
+            Ok(Box::new(wasm_engine_t::new(&config)?))
+        })
+    }
+}

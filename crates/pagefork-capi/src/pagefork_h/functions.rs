@@ -1,0 +1,158 @@
+//! Functions with values of `pagefork.h` and with cells; globals with such values; exports.
+
+use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
+
+use pagefork::{Caller, Func, Result, ValRaw};
+
+use crate::base::border::given;
+use crate::objects::callback::{self, Place, pagefork_caller_t, pagefork_func_callback_t, raised};
+use crate::objects::fallible::{OutBox, elements, fallible, make, outcome_in, places, text};
+use crate::objects::host_info::{Finalizer, HostInfo};
+use crate::objects::object::{wasm_ref_t, wasm_store_t};
+use crate::objects::store::{HostData, StoreCell};
+use crate::objects::types::{kind, wasm_externtype_t};
+use crate::objects::value::{CValue, pagefork_val_t};
+
+/// What is null, if it is.
+const FUNCTION: &str = "function";
+
+/// A C function on cells.
+pub(super) type pagefork_raw_callback_t =
+    extern "C-unwind" fn(*const pagefork_caller_t, *mut ValRaw) -> Option<Box<wasm_ref_t>>;
+
+/// What calls a C function on cells.
+pub(super) fn on_cells(
+    callback: pagefork_raw_callback_t,
+    env: HostInfo,
+) -> impl Fn(Caller<'_, HostData>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static {
+    move |mut caller, cells| {
+        let trap = StoreCell::in_host_function(&mut caller, |store| {
+            let caller = pagefork_caller_t::new(env.data(), wasm_store_t::lent(store));
+            callback(&caller, cells.as_mut_ptr())
+        });
+        trap.map_or(Ok(()), |trap| Err(raised(&trap)))
+    }
+}
+
+// SAFETY: the name is declared in our header, and begins as ours do.
+#[unsafe(no_mangle)]
+extern "C" fn pagefork_func_call(
+    func: Option<&wasm_ref_t>,
+    args: *const pagefork_val_t,
+    arg_count: usize,
+    results: *mut pagefork_val_t,
+    result_count: usize,
+) -> Option<Box<wasm_ref_t>> {
+    let store = given(func, FUNCTION).and_then(|func| func.store());
+    outcome_in(store, move |store| {
+        let (func, shape) = given(func, FUNCTION)?.func()?;
+        let args = elements(args, arg_count)?;
+        // A copy: the object may be deleted during the call.
+        callback::call(store, &{ *func }, shape, args, places(results, result_count)?)
+    })
+}
+
+// SAFETY: the name is declared in our header, and begins as ours do.
+#[unsafe(no_mangle)]
+extern "C" fn pagefork_func_call_raw(
+    func: Option<&wasm_ref_t>,
+    cells: *mut ValRaw,
+    count: usize,
+) -> Option<Box<wasm_ref_t>> {
+    let store = given(func, FUNCTION).and_then(|func| func.store());
+    outcome_in(store, move |store| {
+        let func = *given(func, FUNCTION)?.func()?.0;
+        let mut context = store.context()?;
+        let cells = std::ptr::slice_from_raw_parts_mut(cells, count);
+        // SAFETY: the header says that the cells begin with values of the parameters' types.
+        unsafe { func.call_unchecked(&mut context, cells) }
+    })
+}
+
+fallible! {
+    fn pagefork_func_new(
+        store: Option<&wasm_store_t>,
+        ty: Option<&wasm_externtype_t>,
+        callback: Option<pagefork_func_callback_t>,
+        env: *mut c_void,
+        finalizer: Option<Finalizer>,
+        out: OutBox<'_, wasm_ref_t>,
+    ) {
+        let env = HostInfo::new(env, finalizer);
+        make(out, || {
+            let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
+            let callback = (given(callback, FUNCTION)?, env);
+            let func = callback::define(callback, Place::Store(&store.0), ty)?;
+            store.0.own_func(given(func, FUNCTION)?)
+        })
+    }
+
+    fn pagefork_func_new_raw(
+        store: Option<&wasm_store_t>,
+        ty: Option<&wasm_externtype_t>,
+        callback: Option<pagefork_raw_callback_t>,
+        env: *mut c_void,
+        finalizer: Option<Finalizer>,
+        out: OutBox<'_, wasm_ref_t>,
+    ) {
+        let env = HostInfo::new(env, finalizer);
+        make(out, || {
+            let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
+            let function = on_cells(given(callback, FUNCTION)?, env);
+            // SAFETY: the header says that the callback leaves values of the results' types.
+            let func = unsafe { Func::new_unchecked(&mut store.0.context()?, ty, function) };
+            store.0.own_func(func)
+        })
+    }
+
+    fn pagefork_global_get(
+        global: Option<&wasm_ref_t>,
+        out: Option<&mut MaybeUninit<pagefork_val_t>>,
+    ) {
+        let out = given(out, "value")?.write(pagefork_val_t::zero(kind::I32));
+        let global = given(global, "global")?;
+        let store = global.store()?;
+        let value = global.global()?.get(&mut store.context()?);
+        *out = pagefork_val_t::of_val(value, store)?;
+        Ok(())
+    }
+
+    fn pagefork_global_set(global: Option<&wasm_ref_t>, value: Option<&pagefork_val_t>) {
+        let (global, value) = (given(global, "global")?, given(value, "value")?);
+        let (store, own) = (global.store()?, global.global()?);
+        let ty = own.ty(&store.context()?);
+        let value = value.to_val(ty.content, store)?;
+        own.set(&mut store.context()?, value)
+    }
+
+    fn pagefork_instance_export(
+        instance: Option<&wasm_ref_t>,
+        name: *const c_char,
+        out: OutBox<'_, wasm_ref_t>,
+    ) {
+        make(out, || {
+            let instance = given(instance, "instance")?;
+            let (store, name) = (instance.store()?, text(name, "name")?);
+            let export = instance.instance()?.get_export(&mut store.context()?, name);
+            store.own_extern(export.ok_or_else(|| no_export(name))?)
+        })
+    }
+
+    fn pagefork_caller_export(
+        caller: Option<&pagefork_caller_t>,
+        name: *const c_char,
+        out: OutBox<'_, wasm_ref_t>,
+    ) {
+        make(out, || {
+            let (store, name) = (given(caller, "caller")?.store(), text(name, "name")?);
+            let instance = given(store.0.caller(), "instance that has called")?;
+            let export = instance.get_export(&mut store.0.context()?, name);
+            store.0.own_extern(export.ok_or_else(|| no_export(name))?)
+        })
+    }
+}
+
+fn no_export(name: &str) -> pagefork::UsageError {
+    pagefork::UsageError::NoExport { kind: "thing", name: name.to_owned() }
+}

@@ -1,0 +1,361 @@
+//! Calls in both directions with values in registers, for functions whose types the Rust compiler
+//! does not know: what a library for another language stands on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
+use pagefork_layout::module::{FuncType, ValType};
+
+use crate::api::func::Caller;
+use crate::api::host_func::{DirectAnswer, answer};
+use crate::api::linker::Linker;
+use crate::api::raw::ValRaw;
+use crate::api::store::{AsContext, AsContextMut};
+use crate::api::typed::{Register, WasmValues};
+use crate::base::cell::Cell;
+use crate::base::error::{Result, UsageError};
+use crate::base::trace::span;
+use crate::code::engine::Engine;
+use crate::run::enter::{self, Registers};
+use crate::store::group::{FunctionImport, StoreGroup, StoreId};
+use crate::store::handle::{CallTarget, Func};
+use crate::store::host_func::{DirectCall, HostFunc};
+
+/// Arguments as they are in registers: integers and floats apart, each in the order of the
+/// parameters. What no parameter has is not looked at, nor the upper half of 32 bits; an `f32` is
+/// the lower half of a float's bits.
+///
+/// # Examples
+///
+/// See [`Func::with_registers`].
+#[derive(Clone, Copy, Default, Debug)]
+pub struct RegisterValues {
+    /// The values of the types `i32` and `i64`.
+    pub ints: [u64; INTS_MAX],
+    /// The values of the types `f32` and `f64`.
+    pub floats: [f64; FLOATS_MAX],
+}
+
+/// A result as it is in registers: the one that its type has counts, and of 32 bits the lower half.
+#[derive(Clone, Copy, Default, Debug)]
+#[repr(C)]
+pub struct RegisterResult {
+    /// The result, if it is an integer.
+    pub int: u64,
+    /// The result, if it is a float.
+    pub float: f64,
+}
+
+/// Host functions whose arguments and result are in registers: see [`Func::new_with_registers`].
+pub trait RegisterCallee<T: 'static>: Send + Sync + 'static {
+    /// Does what the function does.
+    ///
+    /// # Errors
+    /// As of [`Func::new`]'s closures.
+    fn call(&self, caller: Caller<'_, T>, values: RegisterValues) -> Result<RegisterResult>;
+}
+
+/// A function that is called with values in registers.
+///
+/// # Examples
+///
+/// See [`Func::with_registers`].
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterFunc {
+    func: Func,
+    store: StoreId,
+    target: CallTarget,
+    /// The bits of each register that are part of a value: what is left is no guest's to see.
+    ints: [u64; INTS_MAX],
+    floats: [u64; FLOATS_MAX],
+    has_floats: bool,
+}
+
+/// # Errors
+/// If values of such a function do not fit registers.
+fn check_fits(ty: &FuncType) -> Result<()> {
+    match function_import::is_direct(ty) {
+        true => Ok(()),
+        false => Err(UsageError::InvalidType(format!(
+            "{ty} as that of a function with its values in registers: these are at most \
+             {INTS_MAX} integers and {FLOATS_MAX} floats, and one result"
+        ))
+        .into()),
+    }
+}
+
+/// The bits of a register that a value of this type has.
+fn bits(ty: ValType) -> u64 {
+    match ty {
+        ValType::I32 | ValType::F32 => u32::MAX.into(),
+        _ => u64::MAX,
+    }
+}
+
+fn is_float(ty: ValType) -> bool {
+    matches!(ty, ValType::F32 | ValType::F64)
+}
+
+impl Func {
+    /// The function, to be called with values in registers.
+    ///
+    /// # Errors
+    /// If it is of another store. [`UsageError::InvalidType`] if its values do not fit: it takes a
+    /// vector or reference, more than 5 integers or 8 floats, or has several results.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, RegisterValues, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "scale") (param i32 f64) (result f64)
+    ///     (f64.mul (f64.convert_i32_s (local.get 0)) (local.get 1))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let scale = instance.get_func(&mut store, "scale").expect("it is exported");
+    /// let scale = scale.with_registers(&store)?;
+    /// let mut values = RegisterValues::default();
+    /// (values.ints[0], values.floats[0]) = (6, 1.5);
+    /// assert_eq!(scale.call(&mut store, values)?.float, 9.0);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn with_registers(&self, store: impl AsContext) -> Result<RegisterFunc> {
+        let store = &store.as_context().0.inner;
+        let (ty, _) = store.function_type(self.reference(store)?);
+        check_fits(ty)?;
+        let (mut ints, mut floats) = ([0; INTS_MAX], [0; FLOATS_MAX]);
+        let of_kind = |float| ty.params.iter().filter(move |ty| is_float(**ty) == float);
+        for (place, ty) in ints.iter_mut().zip(of_kind(false)) {
+            *place = bits(*ty);
+        }
+        for (place, ty) in floats.iter_mut().zip(of_kind(true)) {
+            *place = bits(*ty);
+        }
+        let has_floats = floats[0] != 0;
+        let target = self.entry(store);
+        Ok(RegisterFunc { func: *self, store: store.id, target, ints, floats, has_floats })
+    }
+
+    /// Makes `callee` a function of the type `ty`, which guests call with values in registers.
+    /// See [`Func::new`] for errors and panics.
+    ///
+    /// # Errors
+    /// [`UsageError::InvalidType`] if the values do not fit: see [`Func::with_registers`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{
+    ///     Caller, Engine, Func, FuncType, RegisterCallee, RegisterResult, RegisterValues, Result,
+    ///     Store, ValType,
+    /// };
+    ///
+    /// struct Double;
+    ///
+    /// impl RegisterCallee<()> for Double {
+    ///     fn call(&self, _: Caller<'_, ()>, values: RegisterValues) -> Result<RegisterResult> {
+    ///         Ok(RegisterResult { int: values.ints[0] * 2, float: 0.0 })
+    ///     }
+    /// }
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let ty = FuncType::new([ValType::I64], [ValType::I64]);
+    /// let double = Func::new_with_registers(&mut store, ty, Double)?;
+    /// assert_eq!(double.typed::<i64, i64>(&store)?.call(&mut store, 4)?, 8);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn new_with_registers<T: 'static>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        callee: impl RegisterCallee<T>,
+    ) -> Result<Self> {
+        let store = store.as_context_mut();
+        let function = host_func(store.engine(), ty, callee)?;
+        Ok(Self::from_host(&mut store.0.inner, function))
+    }
+}
+
+impl<T: 'static> Linker<T> {
+    /// Defines a host function whose values are in registers: see [`Func::new_with_registers`].
+    ///
+    /// # Errors
+    /// As of [`Linker::func_new`] and [`Func::new_with_registers`].
+    pub fn func_new_with_registers(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        callee: impl RegisterCallee<T>,
+    ) -> Result<&mut Self> {
+        let function = host_func(self.engine(), ty, callee)?;
+        self.define_host(module, name, function)
+    }
+}
+
+impl RegisterFunc {
+    /// The function itself.
+    pub fn func(&self) -> &Func {
+        &self.func
+    }
+
+    /// Calls the function. Allocates nothing.
+    ///
+    /// # Errors
+    /// If it is of another store; else what ends the call: a [`Trap`](crate::Trap), or the error of
+    /// a host function.
+    ///
+    /// # Panics
+    /// If a host function panics, with its payload.
+    #[inline(always)]
+    pub fn call(
+        &self,
+        mut store: impl AsContextMut,
+        values: RegisterValues,
+    ) -> Result<RegisterResult> {
+        let mut store = store.as_context_mut();
+        let whole = store.as_ptr();
+        if let CallTarget::Guest(target) = &self.target
+            // SAFETY: the store is borrowed.
+            && unsafe { (*whole).id == self.store && enter::is_outermost(whole) }
+        {
+            span!(TRACE, "call");
+            let mut registers = Registers::default();
+            for (value, bits) in values.ints.iter().zip(&self.ints) {
+                registers.put_int(value & bits);
+            }
+            let entry = target.direct_entry;
+            // SAFETY: the entry is the store's own, for values in registers, which are what the
+            // type says and zero where it has none; nothing has happened since the check.
+            let (int, float) = unsafe {
+                match self.has_floats {
+                    true => {
+                        for (value, bits) in values.floats.iter().zip(&self.floats) {
+                            registers.put_float(f64::from_bits(value.to_bits() & bits));
+                        }
+                        enter::call_outermost::<true>(whole, target, entry, registers)?
+                    }
+                    false => enter::call_outermost::<false>(whole, target, entry, registers)?,
+                }
+            };
+            return Ok(RegisterResult { int, float });
+        }
+        self.call_otherwise(store, values)
+    }
+
+    /// Calls a function of the host, or one in a store that needs more than to be entered.
+    #[inline(never)]
+    fn call_otherwise(
+        &self,
+        mut store: impl AsContextMut,
+        values: RegisterValues,
+    ) -> Result<RegisterResult> {
+        let mut store = store.as_context_mut();
+        let mut cells = [ValRaw::default(); INTS_MAX + FLOATS_MAX];
+        let ty = {
+            let inner = &store.0.inner;
+            inner.function_type(self.func.reference(inner)?).0.clone()
+        };
+        let (mut ints, mut floats) = (values.ints.iter(), values.floats.iter());
+        for (cell, ty) in cells.iter_mut().zip(&ty.params) {
+            let word = match is_float(*ty) {
+                true => floats.next().map_or(0, |value| value.to_bits()),
+                false => ints.next().copied().unwrap_or(0),
+            };
+            *cell = ValRaw::u64(word & bits(*ty));
+        }
+        // SAFETY: there is a cell for each value that fits registers, with one of its type.
+        unsafe { self.func.call_unchecked(&mut store, &raw mut cells[..])? };
+        let word = cells[0].get_u64();
+        Ok(RegisterResult { int: word, float: f64::from_bits(word) })
+    }
+}
+
+/// A host function whose values are in registers.
+fn host_func<T: 'static, C: RegisterCallee<T>>(
+    engine: &Engine,
+    ty: FuncType,
+    callee: C,
+) -> Result<HostFunc> {
+    check_fits(&ty)?;
+    let shim = match *ty.results {
+        [] => shim::<T, C, ()> as *const (),
+        [ValType::I32] => shim::<T, C, u32> as *const (),
+        [ValType::I64] => shim::<T, C, u64> as *const (),
+        [ValType::F32] => shim::<T, C, f32> as *const (),
+        _ => shim::<T, C, f64> as *const (),
+    } as usize;
+    let mut uses = engine.type_uses();
+    let (type_id, ty) = uses.add_shared(ty);
+    let closure = Arc::new(callee);
+    let (callee, types) = (Arc::clone(&closure), Arc::clone(&ty));
+    let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+        let mut values = RegisterValues::default();
+        let (mut ints, mut floats) = (values.ints.iter_mut(), values.floats.iter_mut());
+        for (index, ty) in types.params.iter().enumerate() {
+            // SAFETY: `HostCall` says that there is a cell for each parameter.
+            let word = unsafe { (*cells.add(index)).low };
+            match is_float(*ty) {
+                true => *floats.next().expect("it fits") = f64::from_bits(word),
+                false => *ints.next().expect("it fits") = word,
+            }
+        }
+        // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
+        unsafe {
+            let result = callee.call(Caller::new(store, base), values)?;
+            if let Some(ty) = types.results.first() {
+                let word = match is_float(*ty) {
+                    true => result.float.to_bits(),
+                    false => result.int,
+                };
+                cells.write(Cell::from_u64(word & bits(*ty)));
+            }
+        }
+        Ok(())
+    };
+    // It asks for no suspension that would have it called again.
+    let direct = Some(DirectCall { shim, keeping_shim: shim, closure });
+    Ok(HostFunc { ty, type_id, call: Box::new(call), direct, _uses: uses })
+}
+
+/// What guests call for a callee of this type, with a result of type `V`: registers that have no
+/// argument are passed on, too, and nobody looks at them.
+///
+/// # Safety
+/// Called by the thunk of this record alone, which is of a function with such a result; the store's
+/// data are a `T`.
+#[allow(clippy::too_many_arguments, reason = "each is a register")]
+unsafe extern "C" fn shim<T: 'static, C: RegisterCallee<T>, V: WasmValues>(
+    record: *const FunctionImport,
+    i0: u64,
+    i1: u64,
+    i2: u64,
+    i3: u64,
+    i4: u64,
+    f0: f64,
+    f1: f64,
+    f2: f64,
+    f3: f64,
+    f4: f64,
+    f5: f64,
+    f6: f64,
+    f7: f64,
+) -> DirectAnswer<V::Register> {
+    // SAFETY: by this function's contract the record is that of a callee of this type, and the
+    // activation that of the store whose guest called, which lends the store.
+    unsafe {
+        let activation = (*record).activation();
+        let callee = &*(*record).closure::<C>();
+        let call = || {
+            let (store, base) = ((*activation).store, (*activation).guest_base);
+            let values = RegisterValues {
+                ints: [i0, i1, i2, i3, i4],
+                floats: [f0, f1, f2, f3, f4, f5, f6, f7],
+            };
+            let result = callee.call(Caller::<T>::new(store, base), values)?;
+            Ok(V::from_register(V::Register::take(result.int, result.float)))
+        };
+        answer(activation, catch_unwind(AssertUnwindSafe(call)))
+    }
+}
