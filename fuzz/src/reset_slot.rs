@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use arbitrary::{Result, Unstructured};
 use pagefork_pages::inject::{fail_from, fail_nth};
 use pagefork_pages::{
-    CodeBounds, GrowthKind, Image, MemorySize, MemoryZone, Owner, PagesError, ResetKind, Slot,
-    SlotConfig, Strategies, StrategyConfig, ExternalWriter,
+    CodeBounds, ExternalWriter, GrowthKind, Image, ImageForm, MemorySize, MemoryZone, Owner,
+    PagesError, ResetKind, Slot, SlotConfig, Strategies, StrategyConfig,
 };
 
 /// Looking at images and slots.
@@ -245,11 +245,7 @@ impl Actor {
 
     /// Resets while system calls fail: the slot is as before, or refuses to be used,
     /// or nothing was amiss.
-    fn fail_to_reset(
-        &mut self,
-        u: &mut Unstructured<'_>,
-        other: Option<&Contents>,
-    ) -> Result<()> {
+    fn fail_to_reset(&mut self, u: &mut Unstructured<'_>, other: Option<&Contents>) -> Result<()> {
         let nth = u.int_in_range(0..=9)?;
         let code = *u.choose(&[libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::EPERM])?;
         let slot = &mut self.slot;
@@ -450,7 +446,8 @@ impl Actor {
         let patched = at >= self.model.zones.image_floor && u.ratio(1, 3)?;
         let byte = [u.arbitrary()?];
         let patches: &[(u64, &[u8])] = if patched { &[(at, &byte)] } else { &[] };
-        let image = self.slot.snapshot("snapshot", patches).expect("an image is made");
+        let image =
+            self.slot.snapshot("snapshot", patches, ImageForm::Branch).expect("an image is made");
         for range in self.model.image_ranges() {
             let mut wanted = self.model.get(range.clone()).to_vec();
             if patched && range.contains(&at) {

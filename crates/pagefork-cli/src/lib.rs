@@ -7,6 +7,7 @@ mod arguments;
 mod program;
 mod progress;
 
+mod fork;
 mod run;
 mod serve;
 mod compile;
@@ -42,6 +43,7 @@ pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match arguments::parse(arguments) {
         Ok(CliCommand::Run(arguments)) => run::run(&arguments),
         Ok(CliCommand::Serve(arguments)) => serve::serve(&arguments),
+        Ok(CliCommand::Fork(arguments)) => fork::fork(&arguments),
         Ok(CliCommand::Compile(arguments)) => compile::compile(&arguments),
         Ok(CliCommand::Inspect(arguments)) => inspect::inspect(&arguments),
         Ok(CliCommand::Doctor) => doctor::doctor(),

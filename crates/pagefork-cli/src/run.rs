@@ -93,16 +93,18 @@ pub(crate) fn linker(engine: &Engine) -> Result<Linker<WasiCtx>, String> {
     let mut linker: Linker<WasiCtx> = Linker::new(engine);
     pagefork_wasi::add_to_linker(&mut linker, |context| context)
         .map_err(|error| format!("{error:#}"))?;
+    // Here is the original of every program.
+    linker.func_wrap("pagefork", "snapshot", || 0).map_err(|error| format!("{error:#}"))?;
     Ok(linker)
 }
 
 /// Defines the unknown imports of a module where that was asked for. Refuses a module that
 /// imports something else.
-pub(crate) fn complete(
-    linker: &mut Linker<WasiCtx>,
+pub(crate) fn complete<T: 'static>(
+    linker: &mut Linker<T>,
     file: &Path,
     unknown_imports: UnknownImports,
-    store: &mut Store<WasiCtx>,
+    store: &mut Store<T>,
     module: &Module,
 ) -> Result<(), String> {
     if unknown_imports == UnknownImports::Trap {
@@ -112,10 +114,10 @@ pub(crate) fn complete(
 }
 
 /// Names everything that is missing, where the linker would name the first.
-fn check_imports(
+fn check_imports<T: 'static>(
     file: &Path,
-    linker: &Linker<WasiCtx>,
-    store: &mut Store<WasiCtx>,
+    linker: &Linker<T>,
+    store: &mut Store<T>,
     module: &Module,
 ) -> Result<(), String> {
     let (mut rows, mut others) = (Vec::new(), false);

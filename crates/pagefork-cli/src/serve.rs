@@ -16,7 +16,7 @@ use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{LogFormat, ServeArguments};
 use crate::program::{self, Loader};
-use crate::run;
+use crate::{fork, run};
 
 /// Serves a program until a signal says to stop.
 pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
@@ -86,12 +86,23 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     let file = arguments.program.file();
     let mut config = Config::new();
     run::set_compiling(&mut config, &arguments.program);
-    // A code image has one body for each function, and its memory grows as usual.
-    if !program::is_code_image(file) {
+    // A code image has one body for each function, and its memory grows as usual; so does that of
+    // forks, whose frames have chosen their bodies already.
+    if !program::is_code_image(file) && !arguments.warm {
         config.strategies(Program::strategies());
     }
     let loader = Loader::new(config)?;
     let module = loader.load(file)?;
+    let options = ProgramOptions {
+        memory_max: arguments.memory_max,
+        variables: VariableOptions { authorization: arguments.authorization },
+        fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
+    };
+    if arguments.warm {
+        let ServeArguments { program, environment, unknown_imports, .. } = arguments;
+        let started = fork::start(program, environment, *unknown_imports, &module)?;
+        return Ok(Program::started(started, options));
+    }
     // Only to look imports up.
     let context = WasiCtx::builder().build().map_err(|error| error.to_string())?;
     let mut store = Store::new(module.engine(), context);
@@ -101,11 +112,6 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     let mut builder = WasiCtxBuilder::new();
     run::surround(&mut builder, &arguments.program, &arguments.environment)?;
     let template = builder.template().map_err(|error| error.to_string())?;
-    let options = ProgramOptions {
-        memory_max: arguments.memory_max,
-        variables: VariableOptions { authorization: arguments.authorization },
-        fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
-    };
     Program::new(&linker, &module, template, options)
         .map_err(|error| format!("{}: {error}", file.display()))
 }

@@ -349,3 +349,66 @@ fn the_admin_address_answers_while_the_program_is_not_ready() {
     line_with(&mut stderr, "SIGTERM: stopped before it served anything");
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
+
+/// Has a head ready, counts how often it was started, and echoes what it reads.
+const ECHO: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_read"
+        (func $read (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\00\01\00\00\00\10\00\00")
+    (data (i32.const 64) "Content-Type: text/plain\0a\0a")
+    (func $print (param i32 i32)
+        (i32.store (i32.const 32) (local.get 0))
+        (i32.store (i32.const 36) (local.get 1))
+        (drop (call $write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 40))))
+    (func (export "_start")
+        (call $print (i32.const 64) (i32.const 26))
+        (loop $more
+            (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+            (if (i32.load (i32.const 8)) (then
+                (call $print (i32.const 256) (i32.load (i32.const 8)))
+                (br $more))))))"#;
+
+#[test]
+fn a_started_program_finds_each_request_on_standard_input() {
+    let echo = file("warm_echo.wat", ECHO);
+    let server = serve(&format!("--warm --env MODE=warm --env SERVER_PORT=1 {echo}"));
+    for round in 0..3 {
+        let answer = get(&server.address, &format!("/a%20b?{round}"));
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        let body = answer.split("\r\n\r\n").nth(1).unwrap();
+        let (size, rest) = body.split_once(':').unwrap();
+        let (head, end) = rest.split_at(size.parse().unwrap());
+        assert_eq!(end, ",", "there is no body");
+        assert!(head.starts_with("CONTENT_LENGTH\x000\0SCGI\x001\0"), "{head:?}");
+        let words: Vec<&str> = head.split('\0').collect();
+        let value = |name: &str| {
+            words.chunks(2).find(|pair| pair[0] == name).map(|pair| pair[1].to_owned())
+        };
+        assert_eq!(value("PATH_INFO").as_deref(), Some("/a b"));
+        assert_eq!(value("QUERY_STRING"), Some(round.to_string()));
+        assert_eq!(value("SERVER_PORT"), None, "what was set stays in the environment");
+    }
+    let mut stream = connect(&server.address);
+    let request =
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("CONTENT_LENGTH\x005\0") && answer.ends_with(",hello"), "{answer:?}");
+    server.signal("-TERM");
+    assert_eq!(server.end().0, 0);
+}
+
+#[test]
+fn a_program_that_never_reads_cannot_be_started_warm() {
+    let ends = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;
+    let ends = file("warm_ends.wat", ends);
+    assert_fails(
+        &format!("serve --warm --addr 127.0.0.1:0 {ends}"),
+        1,
+        &["exit code 0 before it read its standard input"],
+    );
+}

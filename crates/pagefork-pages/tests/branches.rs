@@ -13,8 +13,8 @@ use common::*;
 use conformance::*;
 use matrix::*;
 use pagefork_pages::{
-    BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, Image, MemorySize, PagesError, ResetKind, Slot,
-    StrategyConfig,
+    BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, Image, ImageForm, MemorySize, MemoryZone, PagesError,
+    ResetKind, Slot, SlotConfig, StrategyConfig,
 };
 
 #[test]
@@ -189,7 +189,7 @@ fn a_thousand_branches_take_no_descriptor_and_no_map_and_what_they_wrote() {
         let case = Case::new("root", layout(), root, (128 * WASM_PAGE, 256 * WASM_PAGE));
         let strategies = strategies(ResetKind::Auto);
         let mut slot = case.spawn(&strategies);
-        slot.snapshot("nothing yet", &[]).unwrap();
+        slot.snapshot("nothing yet", &[], ImageForm::Branch).unwrap();
         let page = |number: u64, at: u64| case.memory(0) + (number * 7 + at * 31) % 2000 * PAGE;
         let write_all = |slot: &mut Slot, number: u64| {
             slot.enter();
@@ -201,7 +201,7 @@ fn a_thousand_branches_take_no_descriptor_and_no_map_and_what_they_wrote() {
         let mut images = Vec::new();
         for number in 0..COUNT {
             write_all(&mut slot, number);
-            images.push(slot.snapshot("branch", &[]).unwrap());
+            images.push(slot.snapshot("branch", &[], ImageForm::Branch).unwrap());
             slot.reset().unwrap();
         }
         let after = held();
@@ -216,7 +216,7 @@ fn a_thousand_branches_take_no_descriptor_and_no_map_and_what_they_wrote() {
             slot.reset_to(image, &case.sizes, OWNER).unwrap();
             slot.enter();
             write(&slot, page(number, 3) + 100, b"deeper");
-            deeper.push(slot.snapshot("deeper", &[]).unwrap());
+            deeper.push(slot.snapshot("deeper", &[], ImageForm::Branch).unwrap());
         }
         let taken = resident_memory() - memory;
         let written = written + COUNT * PAGE;
@@ -272,7 +272,7 @@ fn pages_that_were_not_touched_are_not_read() {
         write(&slot, case.memory(0) + 4 * PAGE, b"one");
         let before = page_map(&case, &slot);
         assert_eq!(slot.changed_pages().unwrap(), [case.memory(0) + 4 * PAGE], "{}", case.name);
-        slot.snapshot("snapshot", &[]).unwrap();
+        slot.snapshot("snapshot", &[], ImageForm::Branch).unwrap();
         assert!(page_map(&case, &slot) == before, "{}", case.name);
     }
 }
@@ -291,7 +291,7 @@ fn patches_hold_instead_of_what_the_slot_has() {
             (read(&slot, at..at + PAGE), read(&slot, at + PAGE..at + 2 * PAGE));
         let patches: [(u64, &[u8]); 4] =
             [(at + PAGE - 1, b"abc"), (at + 2, b"xy"), (at + 3, b"z"), (at, b"")];
-        let image = slot.snapshot("patched", &patches).unwrap();
+        let image = slot.snapshot("patched", &patches, ImageForm::Branch).unwrap();
         first[PAGE as usize - 1] = b'a';
         first[2..4].copy_from_slice(b"xz");
         second[..2].copy_from_slice(b"bc");
@@ -308,9 +308,9 @@ fn patches_hold_instead_of_what_the_slot_has() {
         let from = (at - case.layout.stack.start) as usize;
         fresh.copy_from_slice(&case.fresh[0][from..from + 2 * PAGE as usize]);
         let other = [(at, &fresh[..]), (at + 6 * PAGE + 9, b"only")];
-        let image = slot.snapshot("patched", &other).unwrap();
+        let image = slot.snapshot("patched", &other, ImageForm::Branch).unwrap();
         assert_eq!(image.own_pages(), [at + 6 * PAGE], "{}", case.name);
-        let image = slot.snapshot("patched", &[(at, &fresh[..])]).unwrap();
+        let image = slot.snapshot("patched", &[(at, &fresh[..])], ImageForm::Branch).unwrap();
         assert!(Arc::ptr_eq(&image, slot.image()), "{}: as before", case.name);
 
         let end = case.memory(0) + slot.memory_size(0);
@@ -321,7 +321,7 @@ fn patches_hold_instead_of_what_the_slot_has() {
             (case.layout.stack.start, b"a"),
             (u64::MAX, b"a"),
         ] {
-            let error = slot.snapshot("outside", &[(place, bytes)]).unwrap_err();
+            let error = slot.snapshot("outside", &[(place, bytes)], ImageForm::Branch).unwrap_err();
             assert!(matches!(error, PagesError::OutsideImage { .. }), "{place:#x}: {error}");
         }
     }
@@ -360,7 +360,7 @@ fn a_whole_snapshot_has_no_pages_of_zeros() {
     slot.enter();
     let base = case.memory(0);
     write(&slot, base + 8 * PAGE, &vec![0; 7 * MIB as usize]);
-    let snapshot = slot.snapshot("zeros", &[]).unwrap();
+    let snapshot = slot.snapshot("zeros", &[], ImageForm::Branch).unwrap();
     assert_eq!(snapshot.parent().map(|_| ()), None);
     case.assert_snapshot(&slot, &snapshot, "zeros");
     assert!(snapshot.size() < 2 * MIB, "{}", snapshot.size());
@@ -378,9 +378,9 @@ fn a_snapshot_of_few_pages_takes_a_call_a_memory() {
         let mut slot = case.spawn(&strategies(ResetKind::Scan));
         slot.enter();
         write(&slot, case.memory(0), b"changed");
-        slot.snapshot("the image is mapped for reading", &[]).unwrap();
+        slot.snapshot("the image is mapped for reading", &[], ImageForm::Branch).unwrap();
         write(&slot, case.memory(0) + PAGE, b"changed");
-        let (snapshot, calls) = record(|| slot.snapshot("branch", &[]).unwrap());
+        let (snapshot, calls) = record(|| slot.snapshot("branch", &[], ImageForm::Branch).unwrap());
         assert!(snapshot.parent().is_some());
         if HostFeatures::get().unwrap().scan {
             assert_eq!(calls, vec![Call::Scan; slot.memory_count()], "{}", case.name);
@@ -402,12 +402,15 @@ fn pages_of_grown_memory_are_changes_if_they_hold_something() {
                 let end = case.memory(0) + maximum;
                 if round == 1 {
                     assert_eq!(slot.changed_pages().unwrap(), [], "{what}");
-                    assert!(Arc::ptr_eq(&slot.snapshot("same", &[]).unwrap(), &case.image));
+                    assert!(Arc::ptr_eq(
+                        &slot.snapshot("same", &[], ImageForm::Branch).unwrap(),
+                        &case.image
+                    ));
                 }
                 write(&slot, case.memory(0) + initial, &[0; 100]);
                 write(&slot, end - 1, &[1]);
                 assert_eq!(slot.changed_pages().unwrap(), [end - PAGE], "{what}");
-                let image = slot.snapshot("grown", &[]).unwrap();
+                let image = slot.snapshot("grown", &[], ImageForm::Branch).unwrap();
                 case.assert_snapshot(&slot, &image, &what);
                 // Where it was taken from goes on, and another one goes on from there.
                 slot.reset_for(OWNER).unwrap();
@@ -456,4 +459,33 @@ fn a_slot_of_a_branch_that_is_discarded_is_as_before() {
             }
         }
     }
+}
+
+#[test]
+fn an_image_is_whole_if_that_is_wanted() {
+    let base = 1 << 20;
+    let config = SlotConfig {
+        stack: 1 << 16..1 << 17,
+        link: 1 << 17..1 << 18,
+        image_floor: 1 << 18,
+        base,
+        memories: vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }],
+        size: 4 << 20,
+    };
+    let size = MemorySize { initial: 64 << 10, maximum: 64 << 10 };
+    let image = Image::new("root", base..base + PAGE, [(base, &[7; 4096][..])]).unwrap();
+    let mut slot = Slot::new(config.clone(), &image, &[size]).unwrap();
+    slot.enter();
+    // SAFETY: the memory is accessible, and no other code uses it.
+    unsafe { slot.base().add(8192).write(9) };
+    let whole = slot.snapshot("whole", &[], ImageForm::Whole).unwrap();
+    assert!(whole.parent().is_none() && whole.own_pages().is_empty());
+    let mut read = [0; 2];
+    whole.read(base + 8191, &mut read).unwrap();
+    assert_eq!(read, [0, 9]);
+    // Also of a branch to which nothing was written.
+    let branch = slot.snapshot("branch", &[], ImageForm::Branch).unwrap();
+    let slot = Slot::new(config, &branch, &[size]).unwrap();
+    assert!(slot.snapshot("same", &[], ImageForm::Branch).unwrap().parent().is_some());
+    assert!(slot.snapshot("whole", &[], ImageForm::Whole).unwrap().parent().is_none());
 }

@@ -17,7 +17,7 @@ use pagefork_pages::Reason;
 use pagefork_pages::inject::{fail_all, pretend, record};
 use pagefork_pages::inject::{fail_from, fail_nth};
 use pagefork_pages::{
-    Call, HostFeatures, Image, PagesError, ResetKind, Slot, Strategies, StrategyConfig,
+    Call, HostFeatures, Image, ImageForm, PagesError, ResetKind, Slot, Strategies, StrategyConfig,
 };
 
 /// Two memories, contents in both, and more pages than are kept.
@@ -178,10 +178,12 @@ fn each_failure_of_a_snapshot_leaves_slot_and_image_as_they_were() {
                 }
                 let changed = fail_nth(nth, libc::EIO, || slot.changed_pages());
                 assert_eq!(changed.value.is_err(), changed.failed.is_some(), "{what}");
-                let outcome = fail_nth(nth, libc::ENOMEM, || slot.snapshot("snapshot", &[]));
+                let outcome = fail_nth(nth, libc::ENOMEM, || {
+                    slot.snapshot("snapshot", &[], ImageForm::Branch)
+                });
                 assert_eq!(outcome.value.is_err(), outcome.failed.is_some(), "{what}");
                 assert_eq!(slot.changed_pages().unwrap(), case.changed_pages(&slot), "{what}");
-                let again = slot.snapshot("snapshot", &[]).unwrap();
+                let again = slot.snapshot("snapshot", &[], ImageForm::Branch).unwrap();
                 case.assert_snapshot(&slot, &again, &what);
                 assert_eq!(again.parent().is_some(), pages == 3, "{what}");
                 slot.reset_for(OWNER).unwrap();
@@ -232,7 +234,10 @@ fn a_slot_that_is_not_whole_has_no_snapshot() {
     assert!(!slot.is_whole());
     assert_eq!(slot.changed_pages(), Err(PagesError::ResetIncomplete));
     for patches in [&[][..], &[(case.memory(0), &b"x"[..])]] {
-        assert_eq!(slot.snapshot("n", patches).unwrap_err(), PagesError::ResetIncomplete);
+        assert_eq!(
+            slot.snapshot("n", patches, ImageForm::Branch).unwrap_err(),
+            PagesError::ResetIncomplete
+        );
     }
     slot.reset().unwrap();
     assert_eq!(slot.changed_pages(), Ok(Vec::new()));
@@ -294,7 +299,7 @@ fn all_hold() {
                 }
                 if round == 1 {
                     assert_eq!(slot.changed_pages().unwrap(), case.changed_pages(&slot), "{what}");
-                    let snapshot = slot.snapshot("snapshot", &[]).unwrap();
+                    let snapshot = slot.snapshot("snapshot", &[], ImageForm::Branch).unwrap();
                     case.assert_snapshot(&slot, &snapshot, &what);
                 }
                 slot.reset_for(OWNER).unwrap();

@@ -12,7 +12,7 @@ use common::*;
 use matrix::*;
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::slot::SlotLayout;
-use pagefork_pages::{Image, MemorySize, Slot};
+use pagefork_pages::{Image, ImageForm, MemorySize, Slot};
 
 /// Pages that a memory has at most.
 const PAGES_MAX: u64 = 96;
@@ -201,7 +201,7 @@ impl Play {
             patches.push((part.start + at, bytes));
         }
         let patches: Vec<_> = patches.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
-        let image = instance.slot.snapshot("snapshot", &patches).unwrap();
+        let image = instance.slot.snapshot("snapshot", &patches, ImageForm::Branch).unwrap();
         match image.parent() {
             Some(_) => self.branches += 1,
             None => self.wholes += 1,

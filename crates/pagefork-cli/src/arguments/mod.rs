@@ -1,6 +1,7 @@
 //! The grammar of the command line.
 
 mod common;
+mod fork;
 mod run;
 mod serve;
 
@@ -13,6 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::output;
 
 pub(crate) use common::{EnvironmentArguments, ProgramArguments, UnknownImports};
+pub(crate) use fork::ForkArguments;
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
 
@@ -76,6 +78,8 @@ pub(crate) enum CliCommand {
     Run(RunArguments),
     /// Serve HTTP: each request is answered by a fresh instance of a program
     Serve(ServeArguments),
+    /// Run a program to its first read of standard input, and many copies of it from there on
+    Fork(ForkArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory

@@ -88,6 +88,11 @@ pub(crate) struct ServeArguments {
     #[arg(long)]
     pub(crate) authorization: bool,
 
+    /// Start the program once, up to its first read of standard input, and answer each request by a
+    /// fork of it: the request's variables come on standard input, as in SCGI, then its body
+    #[arg(long)]
+    pub(crate) warm: bool,
+
     /// What to do about imported functions that the command does not define
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,

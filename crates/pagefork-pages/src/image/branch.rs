@@ -32,6 +32,17 @@ pub const BRANCH_DEPTH_MAX: u32 = 32;
 /// however small a root.
 const FEW_PAGES: usize = 16;
 
+/// How an image is held that is as another but for some pages.
+/// [`Slot::snapshot`](crate::Slot::snapshot) has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ImageForm {
+    /// As a [branch](Image::branch), if the pages are few: cheap to make, and each slot has a copy
+    /// of the pages.
+    Branch,
+    /// With a file of its own, which all slots map.
+    Whole,
+}
+
 /// The bytes of a page. They lie at a multiple of 8.
 #[repr(C, align(8))]
 struct PageBytes([u8; PAGE_SIZE as usize]);
@@ -150,7 +161,7 @@ impl Image {
                 changed.push((page, bytes));
             }
         }
-        Self::of_changed(parent, name, extents, &changed)
+        Self::of_changed(parent, name, extents, &changed, ImageForm::Branch)
     }
 
     /// As [`Image::branch`], of pages that are ascending and not as the parent has them; of more
@@ -160,6 +171,7 @@ impl Image {
         name: &str,
         extents: Vec<Range<u64>>,
         changed: &[(u64, &[u8])],
+        form: ImageForm,
     ) -> Result<Arc<Self>, PagesError> {
         check_extents(&extents);
         let held = |inner: &Range<u64>| {
@@ -173,7 +185,8 @@ impl Image {
         let (root, old) = (parent.root(), parent.differing());
         let news = changed.iter().filter(|(page, _)| find(old, *page).is_none()).count();
         let depth = parent.depth() + 1;
-        if depth > BRANCH_DEPTH_MAX || !is_few(old.len() + news, root) {
+        let is_whole = form == ImageForm::Whole;
+        if is_whole || depth > BRANCH_DEPTH_MAX || !is_few(old.len() + news, root) {
             return whole(parent, name, extents, changed);
         }
         let mut reader = PageReader::new(root)?;

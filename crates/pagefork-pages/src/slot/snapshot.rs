@@ -9,6 +9,7 @@ use pagefork_layout::page::{self, PAGE_SIZE};
 use super::Slot;
 use crate::image::Image;
 use crate::image::branch::BRANCH_PAGES_MAX;
+use crate::image::branch::ImageForm;
 use crate::image::read::PageReader;
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
@@ -34,7 +35,7 @@ impl Slot {
     /// # Examples
     ///
     /// ```
-    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    /// use pagefork_pages::{Image, ImageForm, MemorySize, MemoryZone, Slot, SlotConfig};
     ///
     /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
     /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
@@ -46,7 +47,7 @@ impl Slot {
     /// // SAFETY: the memory is accessible, and no other code uses it.
     /// unsafe { slot.memory(0).write(b'j') };
     /// assert_eq!(slot.changed_pages()?, [base]);
-    /// let changed = slot.snapshot("changed", &[(base + 1, b"a")])?;
+    /// let changed = slot.snapshot("changed", &[(base + 1, b"a")], ImageForm::Branch)?;
     /// let mut bytes = [0; 5];
     /// changed.read(base, &mut bytes)?;
     /// assert_eq!(&bytes, b"jallo");
@@ -67,8 +68,8 @@ impl Slot {
 
     /// An image of what the slot has now, but for `patches`: bytes at slot offsets that it has
     /// instead. Of patches that overlap the later one holds. It is a [branch](Image::branch) of
-    /// the slot's image if few pages are otherwise, or else whole: then pages of the slot's image
-    /// that the slot has unchanged are read there. The slot stays as it is.
+    /// the slot's image if that is wanted and few pages are otherwise, or else whole: then pages
+    /// of the slot's image that the slot has unchanged are read there. The slot stays as it is.
     ///
     /// Code may be suspended in the slot, and must not run meanwhile. `name` is as of
     /// [`Image::new`]. [`Slot::changed_pages`] has an example.
@@ -76,7 +77,12 @@ impl Slot {
     /// # Errors
     /// [`PagesError::OutsideImage`] for a patch outside tables, state and memories; else as of
     /// [`Slot::changed_pages`] and [`Image::branch`].
-    pub fn snapshot(&self, name: &str, patches: &[(u64, &[u8])]) -> Result<Arc<Image>, PagesError> {
+    pub fn snapshot(
+        &self,
+        name: &str,
+        patches: &[(u64, &[u8])],
+        form: ImageForm,
+    ) -> Result<Arc<Image>, PagesError> {
         let patched = self.patched(patches)?;
         let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
         let mut reader = PageReader::new(self.image())?;
@@ -96,10 +102,11 @@ impl Slot {
             }
         }
         changed.sort_unstable_by_key(|(page, _)| *page);
-        if changed.is_empty() {
+        let is_of_form = form == ImageForm::Branch || self.image().depth() == 0;
+        if changed.is_empty() && is_of_form {
             return Ok(Arc::clone(self.image()));
         }
-        Image::of_changed(self.image(), name, self.extents(&changed), &changed)
+        Image::of_changed(self.image(), name, self.extents(&changed), &changed, form)
     }
 
     /// Slot offsets of the pages that can be otherwise than in the image, ascending: all of them

@@ -66,7 +66,8 @@ pub fn conformance(cases: &[Case], rounds: u64) {
 #[track_caller]
 fn look(case: &Case, slot: &Slot, random: &mut Random, what: &str) {
     let changed = slot.changed_pages().unwrap();
-    let snapshot = (random.below(4) == 0).then(|| slot.snapshot(case.name, &[]).unwrap());
+    let snapshot = (random.below(4) == 0)
+        .then(|| slot.snapshot(case.name, &[], pagefork_pages::ImageForm::Branch).unwrap());
     // To read all pages could hide what depends on which were touched.
     if random.below(2) == 0 {
         assert_eq!(changed, case.changed_pages(slot), "{what}");

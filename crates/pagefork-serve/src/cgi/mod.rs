@@ -6,6 +6,9 @@
 
 mod variables;
 mod output;
+mod scgi;
+mod streams;
+pub(crate) mod started;
 pub(crate) mod program;
 
 use http::HeaderName;

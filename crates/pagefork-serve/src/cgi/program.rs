@@ -2,37 +2,29 @@
 
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use http::{Method, Uri};
 use pagefork::{
-    CodeBounds, Error, ErrorKind, GrowthKind, InstancePre, LimitError, Linker, Module, StoreLimits,
-    StrategyConfig, TypedExport,
+    CallProgress, CodeBounds, Error, ErrorKind, GrowthKind, InstancePre, InterruptHandle,
+    LimitError, Linker, Module, StoreLimits, StrategyConfig, TypedExport,
 };
 use pagefork_wasi::{
-    BuildError, Environment, Errno, Exit, InputSource, OutputKind, OutputSink, Readable, StdinKind,
-    WasiCtx, WasiTemplate,
+    BuildError, Environment, Exit, OutputKind, OutputSink, StdinKind, WasiCtx, WasiTemplate,
 };
 
-use crate::cgi::{self, CgiOutput, Redirect, VariableOptions};
+use crate::cgi::started::{ForkStreams, StartedProgram};
+use crate::cgi::streams::{CgiStdout, RequestStdin, StderrLines};
+use crate::cgi::{self, CgiOutput, Redirect, VariableOptions, scgi};
 use crate::handler::failure::{Failure, FailureKind, Severity};
 use crate::handler::lock::lock;
-use crate::handler::request::{BodyReader, Request};
+use crate::handler::request::Request;
 use crate::handler::response::ResponseWriter;
 use crate::handler::{Handler, Phase, PoolGauges};
 
 /// A request is redirected within the program this often at most.
 const REDIRECTS_MAX: usize = 10;
-
-/// Longest line of standard error, in bytes; longer ones are split.
-const LINE_MAX: usize = 4096;
-
-/// Bytes of standard error that one call takes at most: between calls, a program can be stopped.
-const TAKEN_MAX: usize = 1 << 20;
-
-/// Lines of standard error that reach the log for each request.
-const LINES_MAX: usize = 1000;
 
 /// Limits of a program, and its variables.
 ///
@@ -104,6 +96,25 @@ pub enum CgiProgramError {
     },
 }
 
+/// What is told how to interrupt an instance, before any of it runs.
+type Watch<'a> = &'a mut dyn FnMut(InterruptHandle);
+
+/// The limits of an instance.
+fn limits(options: &ProgramOptions) -> StoreLimits {
+    StoreLimits::new().memory_total(options.memory_max as usize)
+}
+
+/// Standard output and standard error of a request.
+fn outputs(
+    request: &Request,
+    response: &ResponseWriter,
+    output: &Arc<CgiStdout>,
+) -> (OutputKind, OutputKind) {
+    let stdout = OutputKind::Sink(Arc::clone(output) as Arc<dyn OutputSink>);
+    let stderr = OutputKind::Sink(Arc::new(StderrLines::new(request, response)));
+    (stdout, stderr)
+}
+
 /// Whether the program caused an error, and not the machine.
 fn is_of_a_run(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Trap | ErrorKind::Exception | ErrorKind::Host)
@@ -155,12 +166,18 @@ impl CgiProgramError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Program {
-    pre: InstancePre<WasiCtx>,
-    start: TypedExport<(), ()>,
-    template: WasiTemplate,
+    beginning: Beginning,
     options: ProgramOptions,
     /// Each instance that runs holds a clone.
     live: Arc<()>,
+}
+
+/// Where instances of a program come from.
+enum Beginning {
+    /// Each begins with `_start`.
+    Fresh { pre: InstancePre<WasiCtx>, start: TypedExport<(), ()>, template: WasiTemplate },
+    /// Each goes on from the program's first read of standard input.
+    Started(Box<StartedProgram>),
 }
 
 impl Program {
@@ -189,18 +206,26 @@ impl Program {
     ) -> Result<Program, CgiProgramError> {
         let pre = linker.instantiate_pre(module).map_err(CgiProgramError::Instantiate)?;
         let start = module.get_typed_export("_start").map_err(|_| CgiProgramError::NoStart)?;
-        let program = Program { pre, start, template, options, live: Arc::new(()) };
         let (stdin, output) = (StdinKind::Null, OutputKind::Null);
-        let environment = program.template.environment();
-        let context = program.template.context(environment, stdin, output.clone(), output);
-        let spawned = program.pre.spawn_limited(0, context, program.limits(), drop);
+        let context = template.context(template.environment(), stdin, output.clone(), output);
+        let spawned = pre.spawn_limited(0, context, limits(&options), drop);
         spawned.map_err(CgiProgramError::from_spawning)?;
-        Ok(program)
+        let beginning = Beginning::Fresh { pre, start, template };
+        Ok(Program { beginning, options, live: Arc::new(()) })
     }
 
-    /// The limits of an instance.
-    fn limits(&self) -> StoreLimits {
-        StoreLimits::new().memory_total(self.options.memory_max as usize)
+    /// Makes a handler of a program that has been started: each request is answered by a fork of
+    /// it, which goes on from the program's first read of standard input. It reads the request
+    /// there: the variables as a netstring, as in SCGI, then the body. The size of a body that is
+    /// not known in advance is empty: it ends with the input. What the program had printed before
+    /// is the beginning of each response.
+    ///
+    /// # Examples
+    ///
+    /// [`StartedProgram`] has an example of how it is started.
+    pub fn started(program: StartedProgram, options: ProgramOptions) -> Program {
+        let beginning = Beginning::Started(Box::new(program));
+        Program { beginning, options, live: Arc::new(()) }
     }
 
     /// Runs the program once, in a fresh instance.
@@ -209,36 +234,71 @@ impl Program {
         request: &Request,
         response: &ResponseWriter,
     ) -> Result<Option<Redirect>, Failure> {
-        let begun = Instant::now();
         let output = Arc::new(CgiStdout(Mutex::new(CgiOutput::new(response.clone()))));
-        let context = self.context(request, response, &output)?;
         let _live = Arc::clone(&self.live);
+        match &self.beginning {
+            Beginning::Fresh { pre, start, template } => {
+                let context = self.context(template, request, response, &output)?;
+                let spawn = |watch: Watch<'_>| {
+                    let limits = limits(&self.options);
+                    pre.spawn_limited(0, context, limits, watch)
+                };
+                self.answer(request, response, &output, spawn, |(mut store, instance)| {
+                    let start = instance.get_typed_export(&store, start);
+                    start.and_then(|start| start.call(&mut store, ()))
+                })
+            }
+            Beginning::Started(program) => {
+                if let Err(error) = output.write(&[IoSlice::new(program.written())]) {
+                    let detail = format!("what it printed when it was started: {error}");
+                    return Err(Failure::new(FailureKind::BadResponse, detail));
+                }
+                let streams = self.fork_streams(request, response, &output)?;
+                let spawn = |watch: Watch<'_>| {
+                    let limits = limits(&self.options);
+                    let watched = response.clone();
+                    let given_up = move || watched.is_given_up();
+                    program.fork_limited(1, streams, given_up, limits, watch)
+                };
+                self.answer(request, response, &output, spawn, |mut store| {
+                    match store.resume()? {
+                        CallProgress::Finished(_) => Ok(()),
+                        CallProgress::Suspended => Err(Error::msg("the program was suspended")),
+                    }
+                })
+            }
+        }
+    }
+
+    /// Spawns an instance and runs it; `spawn` has what interrupts it watched.
+    fn answer<S>(
+        &self,
+        request: &Request,
+        response: &ResponseWriter,
+        output: &CgiStdout,
+        spawn: impl FnOnce(Watch<'_>) -> Result<S, Error>,
+        run: impl FnOnce(S) -> Result<(), Error>,
+    ) -> Result<Option<Redirect>, Failure> {
+        let begun = Instant::now();
         let mut guard = None;
         // A start function is the program's too.
-        let spawned = self.pre.spawn_limited(0, context, self.limits(), |handle| {
+        let spawned = spawn(&mut |handle| {
             guard = Some(response.on_give_up(move || handle.interrupt()));
         });
-        let (mut store, instance) = match spawned {
-            Ok(spawned) => spawned,
+        let store = match spawned {
+            Ok(store) => store,
             Err(error) if is_of_a_run(&error) => {
-                return self.ended(Err(error), request, response, &output);
+                return self.ended(Err(error), request, response, output);
             }
             Err(error) => return Err(Failure::new(FailureKind::Spawn, format!("{error:#}"))),
         };
         let spawned = Instant::now();
         response.record(Phase::Spawn, spawned - begun);
-
-        let called = if response.is_given_up() {
-            Ok(())
-        } else {
-            let start = instance.get_typed_export(&store, &self.start);
-            start.and_then(|start| start.call(&mut store, ()))
-        };
+        // The instance goes when it has run, and its result is told after.
+        let called = if response.is_given_up() { Ok(()) } else { run(store) };
         drop(guard);
         response.record(Phase::Run, spawned.elapsed());
-        let ended = self.ended(called, request, response, &output);
-        drop(store);
-        ended
+        self.ended(called, request, response, output)
     }
 
     /// The result of a run.
@@ -271,39 +331,66 @@ impl Program {
 
     fn context(
         &self,
+        template: &WasiTemplate,
         request: &Request,
         response: &ResponseWriter,
         output: &Arc<CgiStdout>,
     ) -> Result<WasiCtx, Failure> {
-        let mut environment = self.template.environment();
-        self.set_variables(request, &mut environment)?;
+        let mut environment: Environment = template.environment();
+        environment.reserve(32, 1024);
+        self.variables(request, |name, value| {
+            environment.push_parts(name, value).map_err(|error: BuildError| {
+                Failure::new(FailureKind::BadRequest, error.to_string())
+            })
+        })?;
         // After a redirect there is none, even if some of the body was not read.
         let stdin = match request.body_size {
             Some(0) => StdinKind::Null,
-            _ => StdinKind::Source(Arc::new(RequestStdin(request.body.clone()))),
+            _ => StdinKind::Source(Arc::new(RequestStdin::new(
+                Vec::new(),
+                Some(request.body.clone()),
+            ))),
         };
-        let stdout = OutputKind::Sink(Arc::clone(output) as Arc<dyn OutputSink>);
-        let stderr = OutputKind::Sink(Arc::new(StderrLines::new(request, response)));
-        let mut context = self.template.context(environment, stdin, stdout, stderr);
+        let (stdout, stderr) = outputs(request, response, output);
+        let mut context = template.context(environment, stdin, stdout, stderr);
         let watched = response.clone();
         context.set_interrupt_check(move || watched.is_given_up());
         Ok(context)
     }
 
-    fn set_variables(
+    /// The streams of a fork: the request comes on standard input.
+    fn fork_streams(
         &self,
         request: &Request,
-        environment: &mut Environment,
+        response: &ResponseWriter,
+        output: &Arc<CgiStdout>,
+    ) -> Result<ForkStreams, Failure> {
+        let mut variables = Vec::with_capacity(1024);
+        let size = request.body_size.map_or(String::new(), |size| size.to_string());
+        scgi::push(&mut variables, b"CONTENT_LENGTH", &[size.as_bytes()])?;
+        scgi::push(&mut variables, b"SCGI", &[b"1"])?;
+        self.variables(request, |name, value| match name {
+            b"CONTENT_LENGTH" => Ok(()),
+            _ => scgi::push(&mut variables, name, value),
+        })?;
+        let body = (request.body_size != Some(0)).then(|| request.body.clone());
+        let stdin = RequestStdin::new(scgi::netstring(&variables), body);
+        let (stdout, stderr) = outputs(request, response, output);
+        Ok(ForkStreams { stdin: StdinKind::Source(Arc::new(stdin)), stdout, stderr })
+    }
+
+    /// Calls `set` with each variable that requests set.
+    fn variables(
+        &self,
+        request: &Request,
+        mut set: impl FnMut(&[u8], &[&[u8]]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        environment.reserve(32, 1024);
         let fixed = &self.options.fixed;
         cgi::variables(request, self.options.variables, |name, value| {
-            if fixed.iter().any(|fixed| fixed.as_bytes() == name) {
-                return Ok(());
+            match fixed.iter().any(|fixed| fixed.as_bytes() == name) {
+                true => Ok(()),
+                false => set(name, value),
             }
-            environment.push_parts(name, value).map_err(|error: BuildError| {
-                Failure::new(FailureKind::BadRequest, error.to_string())
-            })
         })
     }
 }
@@ -319,7 +406,11 @@ impl Handler for Program {
     }
 
     fn pool(&self) -> Option<PoolGauges> {
-        let counters = self.pre.module().engine().pool_counters();
+        let module = match &self.beginning {
+            Beginning::Fresh { pre, .. } => pre.module(),
+            Beginning::Started(program) => program.module(),
+        };
+        let counters = module.engine().pool_counters();
         Some(PoolGauges {
             live: Arc::strong_count(&self.live) as u64 - 1,
             parked: counters.parked,
@@ -352,97 +443,4 @@ fn redirected(mut request: Request, redirect: &Redirect) -> Result<Request, Fail
     }
     request.body_size = Some(0);
     Ok(request)
-}
-
-/// The body of a request as standard input.
-#[derive(Debug)]
-struct RequestStdin(BodyReader);
-
-impl InputSource for RequestStdin {
-    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
-        self.0.try_read(into).map_err(|_| Errno::Io)
-    }
-
-    fn wait(&self, timeout: Option<Duration>) -> Option<Readable> {
-        let (available, hangup) = self.0.wait(timeout)?;
-        Some(Readable { available: available as u64, hangup })
-    }
-}
-
-/// Standard output.
-#[derive(Debug)]
-struct CgiStdout(Mutex<CgiOutput>);
-
-impl CgiStdout {}
-
-impl OutputSink for CgiStdout {
-    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let mut output = lock(&self.0);
-        let mut written = 0;
-        for slice in slices {
-            output.write(slice).map_err(|_| Errno::Io)?;
-            written += slice.len();
-        }
-        Ok(written)
-    }
-}
-
-/// Standard error, as lines of the server's log.
-#[derive(Debug)]
-struct StderrLines {
-    id: http::HeaderValue,
-    response: ResponseWriter,
-    state: Mutex<StderrState>,
-}
-
-#[derive(Debug, Default)]
-struct StderrState {
-    line: Vec<u8>,
-    count: usize,
-}
-
-impl StderrLines {
-    fn new(request: &Request, response: &ResponseWriter) -> StderrLines {
-        let (id, response) = (request.id.clone(), response.clone());
-        StderrLines { id, response, state: Mutex::default() }
-    }
-
-    fn write_line(&self, state: &mut StderrState) {
-        state.count += 1;
-        if state.count <= LINES_MAX {
-            let text = String::from_utf8_lossy(&state.line);
-            self.response.log(Severity::Info, &self.id, &format!("stderr: {text}"));
-        } else if state.count == LINES_MAX + 1 {
-            let text = "stderr: (what follows is left out)";
-            self.response.log(Severity::Info, &self.id, text);
-        }
-        state.line.clear();
-    }
-}
-
-impl OutputSink for StderrLines {
-    fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        let mut state = lock(&self.state);
-        let mut taken = 0;
-        for byte in slices.iter().flat_map(|slice| slice.iter()).take(TAKEN_MAX) {
-            taken += 1;
-            if *byte == b'\n' || state.line.len() == LINE_MAX {
-                self.write_line(&mut state);
-            }
-            if *byte != b'\n' {
-                state.line.push(*byte);
-            }
-        }
-        Ok(taken)
-    }
-}
-
-impl Drop for StderrLines {
-    fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut state = std::mem::take(state);
-        if !state.line.is_empty() {
-            self.write_line(&mut state);
-        }
-    }
 }

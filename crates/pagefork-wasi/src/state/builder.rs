@@ -39,7 +39,7 @@ const DESCRIPTORS_MAX: u32 = 1024;
 /// let ctx = builder.build()?;
 /// # Ok::<(), pagefork_wasi::BuildError>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WasiCtxBuilder {
     args: Vec<Vec<u8>>,
     variables: Vec<(Vec<u8>, Vec<u8>)>,

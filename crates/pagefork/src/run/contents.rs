@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pagefork_layout::module::{HeapType, RefType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
-use pagefork_pages::Image;
+use pagefork_pages::{Image, ImageForm};
 
 use crate::base::error::Result;
 use crate::store::group::{Entity, StoreGroup};
@@ -85,5 +85,11 @@ pub(crate) fn make_image(
     let nothing = vec![0; layout.state_parts.save_size as usize];
     let save_area = (layout.base as i64 + i64::from(layout.state_parts.save_area)) as u64;
     let patches: &[(u64, &[u8])] = if is_suspended { &[] } else { &[(save_area, &nothing)] };
-    Ok(instance.slot.snapshot(name, patches)?)
+    // What was spawned from a snapshot differs from it in what one run has written. What was
+    // started differs from its module in all that starting it has made.
+    let form = match ordinal as usize <= store.origin_count() {
+        true => ImageForm::Branch,
+        false => ImageForm::Whole,
+    };
+    Ok(instance.slot.snapshot(name, patches, form)?)
 }

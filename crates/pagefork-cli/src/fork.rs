@@ -1,0 +1,242 @@
+//! `pagefork fork`: starts a program once, and runs many forks of it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::num::NonZero;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use pagefork::{CallProgress, Config, Linker, Module, Store};
+use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+use pagefork_wasi::{Exit, OutputKind, StdinKind, WasiCtx, WasiCtxBuilder};
+
+use crate::arguments::{
+    EnvironmentArguments, ForkArguments, ProgramArguments, UnknownImports, is_stdin,
+};
+use crate::program::{self, Loader};
+use crate::{output, run};
+
+/// So many times as many forks as run at once may have ended before one whose output comes first.
+const AHEAD: u64 = 16;
+
+/// Runs the forks. The exit code is 1 if one of them failed.
+pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
+    let mut inputs = inputs(arguments)?;
+    let mut config = Config::new();
+    run::set_compiling(&mut config, &arguments.program);
+    let loader = Loader::new(config)?;
+    let module = loader.load(arguments.program.file())?;
+    let program =
+        start(&arguments.program, &arguments.environment, arguments.unknown_imports, &module)?;
+    output::print(program.written())?;
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let jobs = arguments.jobs.map_or(processors, usize::from);
+    let board = Board { state: Mutex::default(), changed: Condvar::new() };
+    let inputs = Mutex::new((0u64, &mut *inputs));
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some((number, input)) = next_input(&inputs, &board) {
+                    board.wait_for_turn(number, jobs as u64);
+                    board.put(number, run_fork(arguments, &program, number, input));
+                }
+            });
+        }
+    });
+    let state = board.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match (state.failure, state.failed) {
+        (Some(error), _) => Err(error),
+        (None, true) => Ok(ExitCode::FAILURE),
+        (None, false) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Starts a program, to be forked.
+pub(crate) fn start(
+    program: &ProgramArguments,
+    environment: &EnvironmentArguments,
+    unknown_imports: UnknownImports,
+    module: &Module,
+) -> Result<StartedProgram, String> {
+    let mut linker: Linker<ForkGuest> = Linker::new(module.engine());
+    pagefork_wasi::add_to_linker(&mut linker, |guest| &mut guest.ctx)
+        .and_then(|()| add_fork_to_linker(&mut linker))
+        .map_err(|error| format!("{error:#}"))?;
+    // Only to look imports up.
+    let ctx = WasiCtx::builder().build().map_err(|error| error.to_string())?;
+    let mut store = Store::new(module.engine(), ForkGuest { ctx, number: None });
+    run::complete(&mut linker, program.file(), unknown_imports, &mut store, module)?;
+    let mut builder = WasiCtxBuilder::new();
+    builder.inherit_stderr();
+    run::surround(&mut builder, program, environment)?;
+    StartedProgram::start(&linker, module, builder)
+        .map_err(|error| format!("{}: {error}", program::shown(program.file())))
+}
+
+/// What forks read, one after the other.
+type Inputs = dyn Iterator<Item = io::Result<Vec<u8>>> + Send;
+
+fn inputs(arguments: &ForkArguments) -> Result<Box<Inputs>, String> {
+    let Some(path) = &arguments.inputs else {
+        let count = arguments.count.unwrap_or(0);
+        return Ok(Box::new((1..=count).map(|number| Ok(format!("{number}\n").into_bytes()))));
+    };
+    if is_stdin(path) {
+        if is_stdin(arguments.program.file()) {
+            return Err(
+                "standard input is the program already: give the lines as a file".to_owned()
+            );
+        }
+        return Ok(Box::new(lines(BufReader::new(io::stdin()))));
+    }
+    let file = File::open(path).map_err(|error| cannot_read(path, &error))?;
+    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+        return Err(format!("{} is a directory: name a file with lines", path.display()));
+    }
+    Ok(Box::new(lines(BufReader::new(file))))
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> String {
+    format!("cannot read {}: {error}", path.display())
+}
+
+/// Each line, with its end.
+fn lines(mut reader: impl BufRead + Send + 'static) -> impl Iterator<Item = io::Result<Vec<u8>>> {
+    std::iter::from_fn(move || {
+        let mut line = Vec::new();
+        match reader.read_until(b'\n', &mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(line)),
+            Err(error) => Some(Err(error)),
+        }
+    })
+}
+
+/// The next input and its number, from 0; none once something has failed for all.
+fn next_input(inputs: &Mutex<(u64, &mut Inputs)>, board: &Board) -> Option<(u64, Vec<u8>)> {
+    let mut inputs = inputs.lock().unwrap_or_else(PoisonError::into_inner);
+    if board.state().stopped {
+        return None;
+    }
+    match inputs.1.next()? {
+        Ok(input) => {
+            let number = inputs.0;
+            inputs.0 += 1;
+            Some((number, input))
+        }
+        Err(error) => {
+            board.fail(format!("cannot read the lines: {error}"));
+            None
+        }
+    }
+}
+
+/// What a fork has printed, and whether it failed.
+struct Printed {
+    bytes: Vec<u8>,
+    failed: bool,
+}
+
+fn run_fork(
+    arguments: &ForkArguments,
+    program: &StartedProgram,
+    number: u64,
+    input: Vec<u8>,
+) -> Printed {
+    let (printed, stdout) = OutputKind::pipe();
+    let streams =
+        ForkStreams { stdin: StdinKind::bytes(input), stdout, stderr: OutputKind::Inherit };
+    let number = number + 1;
+    let resume = || -> pagefork::Result<()> {
+        let mut fork = program.fork(u32::try_from(number).unwrap_or(u32::MAX), streams)?;
+        fork.set_timeout(arguments.timeout)?;
+        match fork.resume()? {
+            CallProgress::Finished(_) => Ok(()),
+            CallProgress::Suspended => Err(pagefork::Error::msg("it was suspended")),
+        }
+    };
+    let failure = match resume() {
+        Ok(()) => None,
+        Err(error) => match error.downcast_ref::<Exit>() {
+            Some(Exit(0)) => None,
+            Some(exit) => Some(format!("exit code {}", exit.0)),
+            None => Some(format!("{error:?}")),
+        },
+    };
+    if let Some(failure) = &failure {
+        output::say(format_args!("fork {number}: {failure}"));
+    }
+    Printed { bytes: printed.contents(), failed: failure.is_some() }
+}
+
+/// What was printed, brought into order.
+struct Board {
+    state: Mutex<BoardState>,
+    /// Notified when more may be run ahead.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct BoardState {
+    /// The number whose output comes next.
+    next: u64,
+    waiting: BTreeMap<u64, Vec<u8>>,
+    failed: bool,
+    /// Why nothing can go on.
+    failure: Option<String>,
+    /// Whether no further fork is to be run.
+    stopped: bool,
+}
+
+impl Board {
+    fn state(&self) -> MutexGuard<'_, BoardState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, error: String) {
+        let mut state = self.state();
+        state.failure.get_or_insert(error);
+        state.stopped = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until this number is not too far ahead of what was printed.
+    fn wait_for_turn(&self, number: u64, jobs: u64) {
+        let is_ahead =
+            |state: &mut BoardState| !state.stopped && number > state.next + jobs * AHEAD;
+        drop(self.changed.wait_while(self.state(), is_ahead));
+    }
+
+    /// Prints what comes next, and keeps what comes later.
+    fn put(&self, number: u64, printed: Printed) {
+        let mut state = self.state();
+        state.failed |= printed.failed;
+        state.waiting.insert(number, printed.bytes);
+        let mut out = io::stdout().lock();
+        let mut result = Ok(());
+        while let Some(bytes) = {
+            let next = state.next;
+            state.waiting.remove(&next)
+        } {
+            state.next += 1;
+            if !state.stopped {
+                result = result.and_then(|()| out.write_all(&bytes));
+            }
+        }
+        match result.and_then(|()| out.flush()) {
+            Ok(()) => {}
+            // Who reads has seen what it wanted.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => state.stopped = true,
+            Err(error) => {
+                state.failure.get_or_insert(format!("cannot write the output: {error}"));
+                state.stopped = true;
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,218 @@
+//! Programs that have been started once, up to where they read standard input or ask to be
+//! captured, and go on from there any number of times.
+
+use std::fmt;
+
+use pagefork::{
+    CallProgress, Caller, Error, InstancePre, InterruptHandle, Linker, Module, Result, Store,
+    StoreLimits, SuspendedAt,
+};
+use pagefork_wasi::{
+    BuildError, Exit, OutputKind, RestoreError, SaveError, StdinKind, WasiCtx, WasiCtxBuilder,
+    WasiState,
+};
+
+/// The data of a program that is forked: its WASI state, and which fork it is.
+#[derive(Debug)]
+pub struct ForkGuest {
+    /// The WASI state.
+    pub ctx: WasiCtx,
+    /// The fork's number, from 1; `None` in the original until it has been captured.
+    pub number: Option<u32>,
+}
+
+/// The standard streams of a fork.
+#[derive(Debug)]
+pub struct ForkStreams {
+    /// Standard input, from its start.
+    pub stdin: StdinKind,
+    /// Standard output.
+    pub stdout: OutputKind,
+    /// Standard error.
+    pub stderr: OutputKind,
+}
+
+/// A program that cannot be forked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForkError {
+    /// It has no `_start`.
+    #[error(
+        "the module exports no function `_start`, so it is no program; build it as a WASI \
+         command (`wasm32-wasip1`)"
+    )]
+    NoStart,
+    /// It has ended before it could be captured.
+    #[error(
+        "the program ended with exit code {0} before it read its standard input: a program is started once, up \
+         to its first read or to where it calls `pagefork.snapshot`, and goes on from there"
+    )]
+    Ended(i32),
+    /// It failed, or cannot be instantiated or captured.
+    #[error("the program cannot be started: {0:?}")]
+    Failed(Error),
+    /// Its WASI state cannot be made.
+    #[error("{0}")]
+    Build(#[from] BuildError),
+    /// What it has open cannot be opened again.
+    #[error("the program cannot be captured: {0}")]
+    Save(#[from] SaveError),
+}
+
+/// Defines the import `pagefork.snapshot`, by which a program says where it is to be captured. It
+/// returns the fork's number, from 1, or 0 where the program is not forked.
+///
+/// # Errors
+/// If the name is taken.
+///
+/// # Examples
+///
+/// See [`StartedProgram`].
+pub fn add_fork_to_linker(linker: &mut Linker<ForkGuest>) -> Result<()> {
+    linker.func_wrap(
+        "pagefork",
+        "snapshot",
+        |mut caller: Caller<'_, ForkGuest>| -> Result<u32> {
+            match caller.data().number {
+                Some(number) => Ok(number),
+                None if caller.can_suspend() => Err(caller.suspend_before()),
+                None => Ok(0),
+            }
+        },
+    )?;
+    Ok(())
+}
+
+/// A program that has run to its first read of standard input, or to where it called
+/// `pagefork.snapshot`. Each fork goes on from there, in a store of its own.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{CallProgress, Engine, Linker, Module};
+/// use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+/// use pagefork_wasi::{OutputKind, StdinKind, WasiCtxBuilder};
+///
+/// let engine = Engine::default();
+/// // Prints what it reads.
+/// let module = Module::new(&engine, r#"(module
+///     (import "wasi_snapshot_preview1" "fd_read"
+///         (func $read (param i32 i32 i32 i32) (result i32)))
+///     (import "wasi_snapshot_preview1" "fd_write"
+///         (func $write (param i32 i32 i32 i32) (result i32)))
+///     (memory (export "memory") 1)
+///     (data (i32.const 0) "\\10\\00\\00\\00\\20\\00\\00\\00")
+///     (func (export "_start")
+///         (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 4)))
+///         (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#)?;
+/// let mut linker = Linker::new(&engine);
+/// pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)?;
+/// add_fork_to_linker(&mut linker)?;
+/// let program = StartedProgram::start(&linker, &module, WasiCtxBuilder::new())?;
+/// for number in 1..=3 {
+///     let (printed, stdout) = OutputKind::pipe();
+///     let stdin = StdinKind::bytes(format!("{:>8}", number * 100));
+///     let streams = ForkStreams { stdin, stdout, stderr: OutputKind::Null };
+///     let mut fork = program.fork(number, streams)?;
+///     assert!(matches!(fork.resume()?, CallProgress::Finished(_)));
+///     assert_eq!(printed.contents()[5..8], *format!("{number}00").as_bytes());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct StartedProgram {
+    pre: InstancePre<ForkGuest>,
+    state: WasiState,
+    builder: WasiCtxBuilder,
+    written: Vec<u8>,
+}
+
+impl StartedProgram {
+    /// Starts a program. `linker` has its imports; `builder` its arguments, variables and
+    /// directories, and its standard error, which forks get their own of.
+    ///
+    /// # Errors
+    /// [`ForkError`].
+    pub fn start(
+        linker: &Linker<ForkGuest>,
+        module: &Module,
+        mut builder: WasiCtxBuilder,
+    ) -> Result<Self, ForkError> {
+        let (output, stdout) = OutputKind::pipe();
+        builder.stdin(StdinKind::Awaited).stdout(stdout);
+        let guest = ForkGuest { ctx: builder.build()?, number: None };
+        let mut store = Store::new(module.engine(), guest);
+        let instance = linker.instantiate(&mut store, module).map_err(ended)?;
+        let start = instance.get_func(&mut store, "_start").ok_or(ForkError::NoStart)?;
+        match start.call_suspendable(&mut store, &[]).map_err(ended)? {
+            CallProgress::Finished(_) => return Err(ForkError::Ended(0)),
+            CallProgress::Suspended => {}
+        }
+        debug_assert_eq!(
+            store.suspended().map(|suspended| suspended.at()),
+            Some(SuspendedAt::BeforeHostCall),
+            "nothing else suspends it"
+        );
+        let state = store.data().ctx.save()?;
+        let pre = store.snapshot().and_then(|snapshot| snapshot.instance_pre());
+        let pre = pre.map_err(ForkError::Failed)?;
+        Ok(Self { pre, state, builder, written: output.contents() })
+    }
+
+    /// The program's module.
+    pub fn module(&self) -> &Module {
+        self.pre.module()
+    }
+
+    /// What the program had written to standard output when it was captured.
+    pub fn written(&self) -> &[u8] {
+        &self.written
+    }
+
+    /// A store that goes on from where the program was captured, when it is
+    /// [resumed](Store::resume). `number` is what `pagefork.snapshot` returns there.
+    ///
+    /// # Errors
+    /// If a file that the program has open is not what it was; else as [`InstancePre::spawn`].
+    pub fn fork(&self, number: u32, streams: ForkStreams) -> Result<Store<ForkGuest>> {
+        self.fork_limited(number, streams, || false, StoreLimits::default(), drop)
+    }
+
+    /// As [`StartedProgram::fork`], with limits, as [`InstancePre::spawn_limited`]. Waits end when
+    /// `is_given_up` says so.
+    ///
+    /// # Errors
+    /// As [`StartedProgram::fork`], and as [`InstancePre::spawn_limited`].
+    pub fn fork_limited(
+        &self,
+        number: u32,
+        streams: ForkStreams,
+        is_given_up: impl Fn() -> bool + Send + Sync + 'static,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> Result<Store<ForkGuest>> {
+        let mut builder = self.builder.clone();
+        let ForkStreams { stdin, stdout, stderr } = streams;
+        builder.stdin(stdin).stdout(stdout).stderr(stderr);
+        let restored = builder.restore(&self.state);
+        let mut ctx = restored.map_err(|error: RestoreError| Error::new(error))?.ctx;
+        ctx.set_interrupt_check(is_given_up);
+        let guest = ForkGuest { ctx, number: Some(number) };
+        Ok(self.pre.spawn_limited(0, guest, limits, watch)?.0)
+    }
+}
+
+/// Why a program did not get to where it is captured.
+fn ended(error: Error) -> ForkError {
+    match error.downcast_ref::<Exit>() {
+        Some(exit) => ForkError::Ended(exit.0),
+        None => ForkError::Failed(error),
+    }
+}
+
+impl fmt::Debug for StartedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StartedProgram")
+            .field("written", &self.written.len())
+            .finish_non_exhaustive()
+    }
+}
