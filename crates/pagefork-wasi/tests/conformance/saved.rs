@@ -410,6 +410,35 @@ fn standard_input_is_the_restorers_from_its_start() {
     assert_eq!(guest.read(0, 9).unwrap(), b"ore");
 }
 
+/// This test runs itself at a terminal, where the state is saved.
+#[test]
+fn streams_that_were_a_terminal_and_are_none_are_reported() {
+    const FILE: &str = "PAGEFORK_TEST_SAVES_TO";
+    const TEST: &str = "saved::streams_that_were_a_terminal_and_are_none_are_reported";
+    if let Some(path) = std::env::var_os(FILE) {
+        let ctx = WasiCtx::builder().inherit_stdio().build().unwrap();
+        std::fs::write(path, postcard::to_allocvec(&ctx.save().unwrap()).unwrap()).unwrap();
+        return;
+    }
+    let dir = TempDir::new();
+    let this = std::env::current_exe().unwrap();
+    let mut terminal = std::process::Command::new("script");
+    terminal.args(["-qec", &format!("'{}' --exact {TEST}", this.display()), "/dev/null"]);
+    terminal.env(FILE, dir.join("state")).stdin(std::process::Stdio::null());
+    if terminal.output().is_err() {
+        // There is no tool that makes a terminal.
+        return;
+    }
+    let state: WasiState =
+        postcard::from_bytes(&std::fs::read(dir.join("state")).unwrap()).unwrap();
+    let terminal =
+        |(_, one): &(u32, &pagefork_wasi::Description)| one.filetype == FileType::CharacterDevice;
+    assert_eq!(state.descriptors().filter(terminal).count(), 3);
+    let restored = WasiCtx::builder().restore(&state).unwrap();
+    let notices = [0, 1, 2].map(|fd| RestoreNotice::NoTerminal { fd });
+    assert_eq!(restored.notices, notices);
+}
+
 #[test]
 fn descriptors_keep_to_the_restorers_limit() {
     let dir = TempDir::new();
