@@ -19,6 +19,7 @@ pub mod growth;
 pub mod density;
 pub mod serve;
 pub mod compile;
+pub mod fork;
 pub mod runtime;
 mod kernels;
 mod programs;
@@ -40,6 +41,7 @@ pub const ALL: &[Benchmark] = &[
     ("growth", growth::run),
     ("density", density::run),
     ("serve", serve::run),
+    ("fork", |size| Report::of_rows("fork", &fork::run(size))),
     ("compile", |size| Report::of_rows("compile", &compile::run(size))),
     ("runtime", |size| Report::of_rows("runtime", &runtime::interruptible(size))),
     ("runtime-plain", |size| Report::of_rows("runtime-plain", &runtime::plain(size))),

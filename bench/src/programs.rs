@@ -120,21 +120,21 @@ fn hash(bytes: &[u8]) -> u64 {
 
 macro_rules! side {
     ($module:ident, $engine:ident) => {
-        mod $module {
+        pub(crate) mod $module {
             use $engine::{Caller, Error, ExternType, InstancePre, Linker, Module, Val};
 
             use super::{Answer, Process};
             use crate::engines::$engine as engines;
 
             /// A linked program, to be run many times.
-            pub(super) struct Runner {
+            pub(crate) struct Runner {
                 engine: $engine::Engine,
                 pre: InstancePre<Process>,
                 interruptible: bool,
             }
 
             impl Runner {
-                pub(super) fn new(wasm: &[u8], interruptible: bool) -> Self {
+                pub(crate) fn new(wasm: &[u8], interruptible: bool) -> Self {
                     let engine = engines::engine(interruptible);
                     let module = Module::new(&engine, wasm).expect("a valid module");
                     let mut linker = Linker::new(&engine);
@@ -157,7 +157,7 @@ macro_rules! side {
                 }
 
                 /// Runs the program from its start to its end.
-                pub(super) fn run(&self, process: Process) -> Process {
+                pub(crate) fn run(&self, process: Process) -> Process {
                     let mut store = engines::store(&self.engine, process, self.interruptible);
                     let instance = self.pre.instantiate(&mut store).expect("a slot");
                     let start =
