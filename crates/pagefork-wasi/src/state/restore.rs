@@ -455,6 +455,8 @@ impl Restoring<'_, '_> {
         let fd = saved.fd;
         let mut description = saved.description.clone();
         check_offset(&description).map_err(|reason| damaged(fd, reason))?;
+        // Before anything is opened, which has an effect on some devices.
+        check_rights(&description).map_err(|reason| damaged(fd, reason))?;
         let handle = match &description.origin {
             DescriptorOrigin::Stdin => {
                 let filetype = self.grants.stdin.filetype();
@@ -491,7 +493,6 @@ impl Restoring<'_, '_> {
                 None => return Ok(None),
             },
         };
-        check_rights(&description).map_err(|reason| damaged(fd, reason))?;
         let handle = match (handle, &saved.listing) {
             (Handle::Directory { dir, .. }, Some(saved)) => {
                 Handle::Directory { dir, listing: Listing::restore(saved) }
@@ -549,7 +550,7 @@ impl Restoring<'_, '_> {
             let (guest_path, path) = (preopen.guest_path.clone(), path.clone());
             ChangedFile { fd, guest_path, path, change }
         };
-        // Looked at before it is opened, which has an effect on some devices.
+        // Looked at first: what the caller does not want is never opened.
         let (named, change) = match find(&preopen.dir, path, *mode) {
             // A copy has the contents, but another number and time.
             Ok(named) if preopen.is_copy() => (Some(named), file.change_in_copy(&named)),
