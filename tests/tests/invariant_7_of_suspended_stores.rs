@@ -239,7 +239,15 @@ fn a_reset_that_fails_can_be_made_again() {
                     // As before or broken: no guest of a broken one goes on.
                     if value.is_err() {
                         assert!(store.suspended().is_none());
-                        assert!(store.resume().is_err());
+                        let error = store.resume().unwrap_err();
+                        let error = error.downcast_ref::<UsageError>();
+                        assert!(
+                            matches!(
+                                error,
+                                Some(UsageError::ResetIncomplete | UsageError::NotSuspended)
+                            ),
+                            "{error:?}"
+                        );
                     }
                     store.reset_to(&here, None).unwrap();
                     assert!(pages(&store) == expected, "{reset}, {nth}");

@@ -24,7 +24,7 @@ fn bytes(seed: u64) -> Vec<u8> {
 
 #[test]
 fn guests_never_notice_what_is_done_to_them() {
-    let count = std::env::var("PAGEFORK_SEQUENCES").map_or(144, |count| count.parse().unwrap());
+    let count = std::env::var("PAGEFORK_SEQUENCES").map_or(72, |count| count.parse().unwrap());
     for seed in 0..count {
         let result = catch_unwind(|| sequences::run(&bytes(seed)));
         assert!(result.is_ok(), "the sequence with seed {seed} fails");

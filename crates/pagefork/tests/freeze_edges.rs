@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use pagefork::{
-    CallHook, CallProgress, Caller, CodeBounds, Config, Engine, Extern, ExternRef, Func,
-    GrowthKind, Instance, Linker, Module, Result, Store, StoreLimits, StrategyConfig, Trap,
-    TrapCode, UsageError, Val,
+    CallHook, CallProgress, Caller, CodeBounds, Config, Engine, Exception, Extern, ExternRef, Func,
+    GrowthKind, Instance, Linker, Module, RefType, Result, Store, StoreLimits, StrategyConfig,
+    SuspendedAt, Table, TableType, Trap, TrapCode, UsageError, Val, WasmBacktrace,
 };
 
 fn finish<T: 'static>(store: &mut Store<T>) -> Result<Vec<Val>> {
@@ -353,6 +353,229 @@ fn stacks_that_are_nearly_full_are_captured_and_spawned() -> Result<()> {
             assert_eq!(finish(&mut fork)?[0].i64(), Some(deep(low)));
         }
         assert_eq!(finish(&mut store)?[0].i64(), Some(deep(low)));
+    }
+    Ok(())
+}
+
+#[test]
+fn results_of_another_store_are_refused_and_the_guest_stays_where_it_is() -> Result<()> {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module
+        (import "host" "get" (func $get (result funcref externref i32)))
+        (func (export "run") (result i32) (call $get) (i32.add (i32.const 1))
+            (return)))"#,
+    )?;
+    let mut linker = Linker::new(&engine);
+    type Three = (Option<Func>, Option<ExternRef>, i32);
+    linker.func_wrap("host", "get", |mut caller: Caller<'_, ()>| -> Result<Three> {
+        Err(caller.suspend_before())
+    })?;
+    let mut store = Store::new(&engine, ());
+    let instance = linker.instantiate(&mut store, &module)?;
+    let run = instance.get_func(&mut store, "run").unwrap();
+    run.call_suspendable(&mut store, &[])?;
+    let mut other = Store::new(&engine, ());
+    let function = Val::FuncRef(Some(Func::wrap(&mut other, || ())));
+    let value = Val::ExternRef(Some(ExternRef::new(&mut other, 1)?));
+    let (no_function, no_value) = (Val::FuncRef(None), Val::ExternRef(None));
+    for (function, value) in [(function, no_value), (no_function, value)] {
+        let error = store.resume_with(Ok(&[function, value, Val::I32(3)])).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(UsageError::WrongStore { .. })), "{error}");
+        assert_eq!(store.suspended().unwrap().at(), SuspendedAt::BeforeHostCall);
+    }
+    // Its own ones are not.
+    let own = ExternRef::new(&mut store, 2)?;
+    let values = [Val::FuncRef(Some(run)), Val::ExternRef(Some(own)), Val::I32(3)];
+    let CallProgress::Finished(results) = store.resume_with(Ok(&values))? else {
+        panic!("it ends")
+    };
+    assert_eq!(results[0].i32(), Some(4));
+    Ok(())
+}
+
+#[test]
+fn what_was_captured_outlives_its_engine_its_store_and_threads() -> Result<()> {
+    let pre = {
+        let engine = Engine::default();
+        let (mut store, _) = paused::<()>(&engine, 50)?;
+        let pre = store.snapshot()?.instance_pre()?;
+        store.close();
+        pre
+    };
+    std::thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::channel::<Store<()>>();
+        for _ in 0..3 {
+            let (pre, send) = (&pre, send.clone());
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let (mut store, _) = pre.spawn_for(round % 3, ()).unwrap();
+                    match round % 2 {
+                        0 => assert_eq!(finish(&mut store).unwrap()[0].i64(), Some(deep(50))),
+                        // Another thread goes on with it, and parks it.
+                        _ => send.send(store).unwrap(),
+                    }
+                }
+            });
+        }
+        drop(send);
+        for mut store in receive {
+            assert_eq!(finish(&mut store).unwrap()[0].i64(), Some(deep(50)));
+        }
+    });
+    Ok(())
+}
+
+#[test]
+fn many_instances_with_many_frames_are_captured() -> Result<()> {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module
+        (import "next" "down" (func $down (param i64) (result i64)))
+        (global $count (mut i64) (i64.const 0))
+        (func (export "down") (param i64) (result i64)
+            (global.set $count (i64.add (global.get $count) (i64.const 1)))
+            (i64.add (global.get $count) (call $down (local.get 0)))))"#,
+    )?;
+    let last = Module::new(
+        &engine,
+        r#"(module
+        (import "host" "pause" (func $pause))
+        (import "host" "again" (table 1 funcref))
+        (type $down (func (param i64) (result i64)))
+        (func (export "down") (param i64) (result i64)
+            (if (result i64) (i64.eqz (local.get 0))
+                (then (call $pause) (i64.const 0))
+                (else (call_indirect (type $down)
+                    (i64.sub (local.get 0) (i64.const 1)) (i32.const 0))))))"#,
+    )?;
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap("host", "pause", |mut caller: Caller<'_, ()>| caller.suspend_after())?;
+    let mut store = Store::new(&engine, ());
+    let ty = TableType::new(RefType::FUNCREF, 1, Some(1));
+    let again = Table::new(&mut store, ty, Val::FuncRef(None))?;
+    linker.define(&store, "host", "again", again)?;
+    let mut next = linker.instantiate(&mut store, &last)?;
+    for _ in 0..400 {
+        let down = next.get_func(&mut store, "down").unwrap();
+        next = Instance::new(&mut store, &module, &[down.into()])?;
+    }
+    let down = next.get_func(&mut store, "down").unwrap();
+    again.set(&mut store, 0, Val::FuncRef(Some(down)))?;
+    // Around all instances, again and again.
+    let (rounds, expected) = (20, 400 * (21 * 22 / 2));
+    let progress = down.call_suspendable(&mut store, &[Val::I64(rounds)])?;
+    assert!(matches!(progress, CallProgress::Suspended));
+    let pre = store.snapshot()?.instance_pre()?;
+    for _ in 0..2 {
+        let (mut fork, _) = pre.spawn(())?;
+        assert_eq!(finish(&mut fork)?[0].i64(), Some(expected));
+    }
+    assert_eq!(finish(&mut store)?[0].i64(), Some(expected));
+    Ok(())
+}
+
+#[test]
+fn what_is_told_on_a_nearly_full_stack_fails_and_harms_nothing() -> Result<()> {
+    let engine = Engine::default();
+    let module = |recurses: &str| {
+        let text = DEEP.trim_end().strip_suffix(')').unwrap().to_owned()
+            + r#"(func $down (export "pagefork_after_restore") "#
+            + recurses
+            + "))";
+        Module::new(&engine, text)
+    };
+    let mut linker = Linker::new(&engine);
+    linker.func_wrap("host", "pause", |mut caller: Caller<'_, ()>| caller.suspend_after())?;
+    // A function that calls nothing, one that calls another, and one that calls itself.
+    for recurses in ["", "(drop (call 2 (i64.const 3)))", "call $down"] {
+        let module = module(recurses)?;
+        let start = |depth| -> Result<Store<()>> {
+            let mut store = Store::new(&engine, ());
+            let run = linker.instantiate(&mut store, &module)?.get_func(&mut store, "run").unwrap();
+            run.call_suspendable(&mut store, &[Val::I64(depth)])?;
+            Ok(store)
+        };
+        let (mut low, mut high) = (1, 1 << 20);
+        while high - low > 1 {
+            let depth = (low + high) / 2;
+            match start(depth) {
+                Ok(_) => low = depth,
+                Err(_) => high = depth,
+            }
+        }
+        for depth in [low, low - 1, low - 2, low - 3] {
+            let mut store = start(depth)?;
+            let pre = store.snapshot()?.instance_pre()?;
+            for _ in 0..3 {
+                match pre.spawn(()) {
+                    Ok((mut fork, _)) => {
+                        assert_eq!(finish(&mut fork)?[0].i64(), Some(deep(depth)));
+                    }
+                    Err(error) => {
+                        let code = error.downcast_ref::<Trap>().expect("a trap").code();
+                        assert_eq!(code, TrapCode::StackOverflow);
+                    }
+                }
+            }
+            if recurses == "call $down" {
+                assert!(pre.spawn(()).is_err());
+            }
+            assert_eq!(finish(&mut store)?[0].i64(), Some(deep(depth)));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_exception_comes_to_the_instance_that_has_called_the_one_that_waits() -> Result<()> {
+    let engine = Engine::default();
+    let inner = Module::new(
+        &engine,
+        r#"(module
+        (import "host" "wait" (func $wait (result i32)))
+        (global $count (mut i32) (i32.const 10))
+        (func (export "f") (result i32)
+            (global.set $count (i32.add (global.get $count) (i32.const 1)))
+            (i32.add (call $wait) (global.get $count))))"#,
+    )?;
+    let outer = Module::new(
+        &engine,
+        r#"(module
+        (import "inner" "f" (func $f (result i32)))
+        (tag $tag (export "tag") (param i32))
+        (global $own (mut i32) (i32.const 7))
+        (func (export "run") (result i32)
+            (i32.add (global.get $own)
+                (block $caught (result i32)
+                    (try_table (result i32) (catch $tag $caught) (call $f))))))"#,
+    )?;
+    let mut linker = Linker::new(&engine);
+    // Also what is asked for in a call that is made again has no frames that it could go astray in.
+    linker.func_wrap("host", "wait", |mut caller: Caller<'_, i32>| -> Result<i32> {
+        drop(format!("{}", WasmBacktrace::capture(&caller)));
+        match *caller.data() {
+            0 => Err(caller.suspend_before()),
+            answer => Ok(answer),
+        }
+    })?;
+    let mut store = Store::new(&engine, 0);
+    linker.module(&mut store, "inner", &inner)?;
+    let instance = linker.instantiate(&mut store, &outer)?;
+    let run = instance.get_func(&mut store, "run").unwrap();
+    run.call_suspendable(&mut store, &[])?;
+    let pre = store.snapshot()?.instance_pre()?;
+    for round in 0..3 {
+        let (mut fork, instance) = pre.spawn(0)?;
+        let tag = instance.get_tag(&mut fork, "tag").unwrap();
+        let exception = Exception::new(&fork, &tag, &[Val::I32(100 + round)])?;
+        let progress = fork.resume_with(Err(exception.into()))?;
+        let CallProgress::Finished(results) = progress else { panic!("it is caught") };
+        assert_eq!(results[0].i32(), Some(107 + round));
+        let (mut fork, _) = pre.spawn(5 + round)?;
+        assert_eq!(finish(&mut fork)?[0].i32(), Some(7 + 5 + round + 11));
     }
     Ok(())
 }

@@ -41,7 +41,9 @@ pub fn run(data: &[u8]) {
     let reset = ResetKind::ALL[usize::from(choice) % ResetKind::ALL.len()];
     let (growth, code) = GROWTHS[usize::from(choice) / ResetKind::ALL.len() % GROWTHS.len()];
     let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
-    let mut world = World::new(strategies).expect("there is room for a few stores");
+    // Slots are overwritten all over before they are handed out, or not.
+    let poison = usize::from(choice) / (ResetKind::ALL.len() * GROWTHS.len()) % 2 == 1;
+    let mut world = World::new(strategies, poison).expect("there is room for a few stores");
     world.add_store().expect("there is room for a store");
     while let Some(operation) = bytes.next() {
         let choices = [bytes.next().unwrap_or(0), bytes.next().unwrap_or(0)];
@@ -384,8 +386,8 @@ struct World {
 }
 
 impl World {
-    fn new(strategies: StrategyConfig) -> Result<Self> {
-        let engine = Engine::new(Config::new().strategies(strategies))?;
+    fn new(strategies: StrategyConfig, poison: bool) -> Result<Self> {
+        let engine = Engine::new(Config::new().strategies(strategies).poison(poison))?;
         let texts = [include_str!("library.wat"), include_str!("main.wat")];
         let [library, main] = texts.map(|text| Module::new(&engine, text));
         let modules = [library?, main?];

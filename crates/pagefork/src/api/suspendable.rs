@@ -276,6 +276,9 @@ pub(crate) fn resume_until<T: 'static>(
     if inner.activation.is_active() {
         return Err(UsageError::Nested.into());
     }
+    if inner.is_broken() {
+        return Err(UsageError::ResetIncomplete.into());
+    }
     let suspended = inner.suspended.clone().ok_or(UsageError::NotSuspended)?;
     if suspended.of_task {
         return Err(UsageError::Suspended.into());

@@ -353,6 +353,13 @@ pub(crate) fn chain(
     let mut frame = top.wrapping_sub(fp);
     let mut lowest = bottom;
     let mut words = Vec::new();
+    // There may be as many frames as fit into a stack, and many instances.
+    let codes = store.instances.iter().zip(1..);
+    let mut codes: Vec<(usize, u32)> =
+        codes.map(|(instance, ordinal)| (instance.module.code_memory().start(), ordinal)).collect();
+    codes.sort_unstable();
+    // The first instance stands for all that have its code.
+    codes.dedup_by_key(|(start, _)| *start);
     loop {
         if frame < lowest || frame > top - 16 || !frame.is_multiple_of(8) {
             return Err(UsageError::BrokenFrames("a frame pointer does not rise within the stack"));
@@ -363,8 +370,11 @@ pub(crate) fn chain(
         let distance = (outer != 0).then(|| top.wrapping_sub(outer) as u64);
         let offset = (frame - start) as u64;
         words.push((FrameWord { offset, kind: FrameWordKind::FramePointer(distance) }, outer));
-        let found = store.instances.iter().zip(1..).find_map(|(instance, ordinal)| {
-            Some((ordinal, instance.module.code_memory().offset_of(return_address)?))
+        let behind = codes.partition_point(|(start, _)| *start <= return_address);
+        let found = behind.checked_sub(1).and_then(|index| {
+            let ordinal = codes[index].1;
+            let code = store.instance(ordinal).module.code_memory();
+            Some((ordinal, code.offset_of(return_address)?))
         });
         let kind = match found {
             Some((ordinal, offset)) => FrameWordKind::ReturnAddress { ordinal, offset },
