@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::host::{self, Host};
-use crate::{Result, guests, sabotage, tidy};
+use crate::{Result, capi, guests, sabotage, tidy};
 
 /// One check.
 struct Step {
@@ -31,6 +31,7 @@ const STEPS: &[Step] = &[
     Step { name: "tracing", run: tracing },
     Step { name: "guests", run: fetch_guests },
     Step { name: "test", run: test },
+    Step { name: "capi", run: c_library },
     Step { name: "sabotage", run: |host| sabotage::run(host, None).map(|()| passed()) },
     Step { name: "fuzz", run: |host| workspace_beside(host, "fuzz") },
     Step { name: "bench", run: |host| workspace_beside(host, "bench") },
@@ -159,6 +160,17 @@ fn without_compiler(host: &Host) -> Result<Outcome> {
         "2 + 3 = 5" => Ok(passed()),
         other => Err(format!("the code image gave {other:?}")),
     }
+}
+
+/// The C library as a new user finds it.
+fn c_library(host: &Host) -> Result<Outcome> {
+    for tool in ["cc", "c++", "make", "cmake", "pkg-config"] {
+        if !host::exists(tool, "--version") {
+            return missing(host, &format!("{tool} is missing"));
+        }
+    }
+    capi::check(host)?;
+    Ok(passed())
 }
 
 fn fetch_guests(host: &Host) -> Result<Outcome> {

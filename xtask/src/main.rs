@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capi;
 mod ci;
 mod differential;
 mod guests;
@@ -25,6 +26,8 @@ usage: cargo xtask COMMAND
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
   guests             fetch third-party guests, build SQLite and Go's; prints where they are
   guests --rebuild   rebuild guest/built from guest/*
+  capi --prefix DIR  install the C library; `--profile dev` builds it as tests do
+  capi --check       install it, and build and run the examples as a new user would
   man                man pages and shell completions, in target/package
   package            these, a static binary, and a Debian package of all
 ";
@@ -45,6 +48,11 @@ fn main() -> ExitCode {
         ["differential", ref arguments @ ..] => differential::run(&host, arguments),
         ["guests"] => guests::fetch(&host).map(|_| println!("{}", host.guests().display())),
         ["guests", "--rebuild"] => guests::rebuild(&host),
+        ["capi", "--check"] => capi::check(&host),
+        ["capi", "--prefix", prefix] => capi::install(&host, prefix.as_ref(), "release"),
+        ["capi", "--prefix", prefix, "--profile", profile] => {
+            capi::install(&host, prefix.as_ref(), profile)
+        }
         ["man"] => package::man(&host).map(|directory| println!("{}", directory.display())),
         ["package"] => package::package(&host),
         _ => Err(USAGE.to_owned()),

@@ -76,8 +76,12 @@ pub(crate) fn link(compiler: &mut Command, program: &Path) {
 pub(crate) fn run_program(name: &str, options: &[&str], folder: &Path) {
     let source = crate_root().join("tests/c").join(name);
     let program = folder.join(Path::new(name).file_stem().expect("a name"));
-    let mut compiler = compiler("cc", folder);
-    compiler.arg("-std=c11").args(options).arg(source);
+    let (name_of_compiler, standard) = match name.ends_with(".cc") {
+        true => ("c++", "-std=c++17"),
+        false => ("cc", "-std=c11"),
+    };
+    let mut compiler = compiler(name_of_compiler, folder);
+    compiler.arg(standard).args(options).arg(source);
     link(&mut compiler, &program);
     run(&mut compiler);
     let mut program = Command::new(program);

@@ -131,6 +131,15 @@ fn every_function_is_in_the_library() {
 }
 
 #[test]
+fn the_interface_is_the_list_that_the_shared_library_exports() {
+    let list = fs::read_to_string(crate_root().join("abi/0.1.txt")).expect("the list is there");
+    let list: BTreeSet<String> = list.lines().map(str::to_owned).collect();
+    let declared = interface();
+    assert_eq!(&list - &declared, BTreeSet::new(), "programs of this version need these");
+    assert_eq!(&declared - &list, BTreeSet::new(), "new functions stand in the list, too");
+}
+
+#[test]
 fn every_function_is_used_by_a_program() {
     let folder = folder("used");
     write_guests(&folder);

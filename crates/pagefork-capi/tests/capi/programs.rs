@@ -3,8 +3,16 @@
 use crate::common::{folder, run_program, write_guests};
 
 /// The programs.
-const PROGRAMS: &[&str] =
-    &["types.c", "calls.c", "objects.c", "modules.c", "errors.c", "embed.c", "wasi.c"];
+const PROGRAMS: &[&str] = &[
+    "types.c",
+    "calls.c",
+    "objects.c",
+    "modules.c",
+    "errors.c",
+    "embed.c",
+    "wasi.c",
+    "wrapper.cc",
+];
 
 #[test]
 fn programs_run() {

@@ -1,0 +1,349 @@
+// pagefork.hh: Pagefork in C++17, on pagefork.h.
+//
+// Objects free what they own, and can be moved; `get` lends what the functions of wasm.h and
+// pagefork.h take. Whatever fails throws an `Error`. Exceptions of host functions end the guests
+// that have called them, and go on where these were called, as an `Error` with their text.
+//
+// An object keeps its store alive. A store, with all that is of it, is used by one thread at a time.
+
+#ifndef PAGEFORK_HH
+#define PAGEFORK_HH
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "pagefork.h"
+
+namespace pagefork {
+
+// Owns a `T` of C's, which `Delete` frees.
+template <typename T, void (*Delete)(T *)> class Owned {
+ public:
+  explicit Owned(T *object = nullptr) : object_(object) {}
+
+  // What functions in C take: lent.
+  T *get() const { return object_.get(); }
+
+  // What it owned, which the caller frees.
+  T *release() { return object_.release(); }
+
+ private:
+  struct Free {
+    void operator()(T *object) const { Delete(object); }
+  };
+  std::unique_ptr<T, Free> object_;
+};
+
+// Why something has failed.
+class Error : public std::exception {
+ public:
+  explicit Error(WASM_OWN pagefork_error_t *error) : error_(error, wasm_trap_delete) {
+    wasm_message_t message;
+    wasm_trap_message(error, &message);
+    if (message.size > 0) text_.assign(message.data, message.size - 1);
+    wasm_byte_vec_delete(&message);
+  }
+
+  const char *what() const noexcept override { return text_.c_str(); }
+
+  // One of pagefork_error_kind_enum.
+  pagefork_error_kind_t kind() const { return pagefork_error_kind(error_.get()); }
+
+  // One of pagefork_trap_code_enum.
+  pagefork_trap_code_t trap_code() const { return pagefork_error_trap_code(error_.get()); }
+
+  // Whether a WASI program has ended itself; `status` is set then.
+  bool exit_status(int32_t &status) const {
+    return pagefork_error_exit_status(error_.get(), &status);
+  }
+
+  const pagefork_error_t *get() const { return error_.get(); }
+
+ private:
+  std::shared_ptr<pagefork_error_t> error_;
+  std::string text_;
+};
+
+// Throws the error, unless it is null.
+inline void check(WASM_OWN pagefork_error_t *error) {
+  if (error) throw Error(error);
+}
+
+// Throws what a function has failed with that gives null.
+inline void check(bool succeeded) {
+  if (!succeeded) check(pagefork_last_error());
+}
+
+// The letter of a type in a signature of pagefork.h.
+template <typename T> constexpr char letter_of() {
+  static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, uint32_t> ||
+                    std::is_same_v<T, int64_t> || std::is_same_v<T, uint64_t> ||
+                    std::is_same_v<T, float> || std::is_same_v<T, double>,
+                "guests have integers of 32 and 64 bits, float and double");
+  if constexpr (std::is_same_v<T, float>) return 'f';
+  if constexpr (std::is_same_v<T, double>) return 'F';
+  return sizeof(T) == 4 ? 'i' : 'I';
+}
+
+template <typename Signature> struct Prototype;
+
+// What a type of C++ functions means for guests.
+template <typename R, typename... A> struct Prototype<R(A...)> {
+  static std::string signature() {
+    std::string text{letter_of<A>()..., ':'};
+    if constexpr (!std::is_void_v<R>) text += letter_of<R>();
+    return text;
+  }
+};
+
+using Config = Owned<wasm_config_t, wasm_config_delete>;
+
+// What compiles modules, and what stores belong to.
+class Engine : public Owned<wasm_engine_t, wasm_engine_delete> {
+ public:
+  explicit Engine(Config config = Config()) : Owned(make(config.release())) {}
+
+ private:
+  static wasm_engine_t *make(wasm_config_t *config) {
+    wasm_engine_t *engine;
+    check(pagefork_engine_new(config, &engine));
+    return engine;
+  }
+};
+
+// A compiled module, of no store.
+class Module : public Owned<wasm_module_t, wasm_module_delete> {
+ public:
+  // Compiles a binary or text.
+  Module(const Engine &engine, std::string_view bytes) : Owned(make(engine, bytes)) {}
+
+ private:
+  static wasm_module_t *make(const Engine &engine, std::string_view bytes) {
+    wasm_module_t *module;
+    check(pagefork_module_new(engine.get(), bytes.data(), bytes.size(), &module));
+    return module;
+  }
+};
+
+// What WASI programs are to see.
+class Wasi : public Owned<pagefork_wasi_config_t, pagefork_wasi_config_delete> {
+ public:
+  Wasi() : Owned(pagefork_wasi_config_new()) { check(get() != nullptr); }
+
+  Wasi &arg(const char *text) { return check(pagefork_wasi_config_arg(get(), text)), *this; }
+  Wasi &env(const char *name, const char *value) {
+    return check(pagefork_wasi_config_env(get(), name, value)), *this;
+  }
+  Wasi &directory(const char *host, const char *guest, bool read_only = true) {
+    return check(pagefork_wasi_config_directory(get(), host, guest, read_only)), *this;
+  }
+  Wasi &stdin_bytes(std::string_view bytes) {
+    return check(pagefork_wasi_config_stdin(get(), bytes.data(), bytes.size())), *this;
+  }
+  Wasi &capture_stdout(size_t size_max) {
+    return pagefork_wasi_config_capture_stdout(get(), size_max), *this;
+  }
+};
+
+// All instances that can refer to each other, with what they own.
+class Store : public Owned<wasm_store_t, wasm_store_delete> {
+ public:
+  explicit Store(const Engine &engine) : Owned(wasm_store_new(engine.get())) {
+    check(get() != nullptr);
+  }
+  explicit Store(WASM_OWN wasm_store_t *store) : Owned(store) {}
+
+  void set_wasi(const Wasi &wasi) { check(pagefork_store_set_wasi(get(), wasi.get())); }
+  void set_limits(const pagefork_limits_t &limits) {
+    check(pagefork_store_set_limits(get(), &limits));
+  }
+  void set_timeout(uint64_t nanoseconds) { check(pagefork_store_set_timeout(get(), nanoseconds)); }
+
+  // Brings all instances back to where they started.
+  void reset(const Wasi *wasi = nullptr) {
+    check(pagefork_store_reset(get(), wasi ? wasi->get() : nullptr));
+  }
+
+  // What WASI programs have written since it was last taken.
+  std::string take_output(uint8_t stream = 1) {
+    wasm_byte_vec_t bytes;
+    check(pagefork_store_take_output(get(), stream, &bytes));
+    std::string text(bytes.data ? bytes.data : "", bytes.size);
+    wasm_byte_vec_delete(&bytes);
+    return text;
+  }
+};
+
+template <typename Signature> class TypedFunc;
+
+// A function whose type was checked once: `TypedFunc<double(int32_t, int64_t)>`.
+template <typename R, typename... A> class TypedFunc<R(A...)> {
+ public:
+  explicit TypedFunc(const wasm_func_t *func) : func_(make(func)) {}
+
+  R operator()(A... args) const {
+    using Call = R (*)(pagefork_typed_func_t *, A...);
+    pagefork_typed_func_t *func = func_.get();
+    if constexpr (std::is_void_v<R>) {
+      reinterpret_cast<Call>(func->call)(func, args...);
+      check(std::exchange(func->error, nullptr));
+    } else {
+      R result = reinterpret_cast<Call>(func->call)(func, args...);
+      if (func->error) check(std::exchange(func->error, nullptr));
+      return result;
+    }
+  }
+
+ private:
+  static pagefork_typed_func_t *make(const wasm_func_t *func) {
+    pagefork_typed_func_t *typed;
+    check(pagefork_func_typed(func, Prototype<R(A...)>::signature().c_str(), &typed));
+    return typed;
+  }
+
+  Owned<pagefork_typed_func_t, pagefork_typed_func_delete> func_;
+};
+
+// Something that is exported.
+using Extern = Owned<wasm_extern_t, wasm_extern_delete>;
+
+// The bytes of a memory; they stay where they are.
+struct Bytes {
+  char *data;
+  size_t size;
+};
+
+inline Bytes bytes_of(const Extern &external) {
+  wasm_memory_t *memory = wasm_extern_as_memory(external.get());
+  return {wasm_memory_data(memory), wasm_memory_data_size(memory)};
+}
+
+// A module in a store.
+class Instance : public Owned<wasm_instance_t, wasm_instance_delete> {
+ public:
+  using Owned::Owned;
+
+  Extern export_of(const char *name) const {
+    wasm_extern_t *external;
+    check(pagefork_instance_export(get(), name, &external));
+    return Extern(external);
+  }
+
+  // The exported function of this type.
+  template <typename Signature> TypedFunc<Signature> func(const char *name) const {
+    return TypedFunc<Signature>(wasm_extern_as_func(export_of(name).get()));
+  }
+
+  // The bytes of an exported memory.
+  Bytes memory(const char *name = "memory") const { return bytes_of(export_of(name)); }
+
+  // Runs a WASI program.
+  void start() const { check(pagefork_wasi_start(get())); }
+};
+
+// Who has called a host function.
+class Caller {
+ public:
+  explicit Caller(const pagefork_caller_t *caller) : caller_(caller) {}
+
+  wasm_store_t *store() const { return caller_->store; }
+
+  // The bytes of a memory that the calling instance exports.
+  Bytes memory(const char *name = "memory") const {
+    wasm_extern_t *external;
+    check(pagefork_caller_export(caller_, name, &external));
+    return bytes_of(Extern(external));
+  }
+
+ private:
+  const pagefork_caller_t *caller_;
+};
+
+// A module with what its imports are: instances of it are made without looking names up.
+class InstancePre : public Owned<pagefork_instance_pre_t, pagefork_instance_pre_delete> {
+ public:
+  using Owned::Owned;
+
+  // A fresh instance in a store of its own.
+  std::pair<Store, Instance> spawn(const pagefork_spawn_t &how = pagefork_spawn_t()) const {
+    wasm_store_t *store;
+    wasm_instance_t *instance;
+    check(pagefork_instance_pre_spawn(get(), &how, &store, &instance));
+    return {Store(store), Instance(instance)};
+  }
+};
+
+// Definitions by two names, with which modules' imports are satisfied.
+class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
+ public:
+  explicit Linker(const Engine &engine) : Owned(make(engine)) {}
+
+  // Defines the functions of WASI.
+  Linker &wasi() { return check(pagefork_linker_wasi(get())), *this; }
+
+  // Defines a host function of this type, which takes a `Caller` before its arguments:
+  // linker.func<double(int32_t)>("host", "half", [](Caller, int32_t a) { return a / 2.0; }).
+  template <typename Signature, typename F>
+  Linker &func(const char *module, const char *name, F function) {
+    using Shim = Shim<F, Signature>;
+    check(pagefork_linker_func_wrap(get(), module, name, Prototype<Signature>::signature().c_str(),
+                                    reinterpret_cast<pagefork_function_t>(Shim::call),
+                                    new F(std::move(function)), Shim::free));
+    return *this;
+  }
+
+  Instance instantiate(const Store &store, const Module &module) const {
+    wasm_instance_t *instance;
+    check(pagefork_linker_instantiate(get(), store.get(), module.get(), &instance));
+    return Instance(instance);
+  }
+
+  InstancePre instantiate_pre(const Module &module) const {
+    pagefork_instance_pre_t *pre;
+    check(pagefork_linker_instantiate_pre(get(), module.get(), &pre));
+    return InstancePre(pre);
+  }
+
+ private:
+  template <typename F, typename Signature> struct Shim;
+
+  // What the guest calls: no exception leaves it.
+  template <typename F, typename R, typename... A> struct Shim<F, R(A...)> {
+    static R call(const pagefork_caller_t *caller, A... args) {
+      try {
+        return (*static_cast<F *>(caller->env))(Caller(caller), args...);
+      } catch (const Error &error) {
+        pagefork_raise(caller, wasm_trap_copy(error.get()));
+      } catch (const std::exception &exception) {
+        raise(caller, exception.what());
+      } catch (...) {
+        raise(caller, "an exception of a host function");
+      }
+      return R();
+    }
+
+    static void free(void *function) { delete static_cast<F *>(function); }
+
+    static void raise(const pagefork_caller_t *caller, const char *text) {
+      wasm_message_t message;
+      wasm_name_new_from_string_nt(&message, text);
+      pagefork_raise(caller, wasm_trap_new(caller->store, &message));
+      wasm_byte_vec_delete(&message);
+    }
+  };
+
+  static pagefork_linker_t *make(const Engine &engine) {
+    pagefork_linker_t *linker;
+    check(pagefork_linker_new(engine.get(), &linker));
+    return linker;
+  }
+};
+
+}  // namespace pagefork
+
+#endif  // PAGEFORK_HH

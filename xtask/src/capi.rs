@@ -1,0 +1,207 @@
+//! `capi`: installs the C library, and checks what is installed as a new user would.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Result;
+use crate::host::{self, Host};
+
+/// The crate of the library.
+const CRATE: &str = "crates/pagefork-capi";
+
+/// The version of the interface, which each exported symbol has: it changes when a function goes
+/// or takes other arguments. Programs that were linked against it run with all libraries of it.
+const INTERFACE: &str = "0.1";
+
+/// What the library needs of the system.
+const SYSTEM: &str = "-lpthread -ldl -lm";
+
+/// The examples, and what they print.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("hello", "2 + 3 = 5\n"),
+    ("host_function", "guest: hello from the guest\nthe second call: the text is not in memory\n"),
+    ("wasi_program", "read by the guest\n"),
+    ("instance_per_request", "sum of the answers: 4996000\n"),
+    ("reset_plugins", "plugin 1 finds 0\nplugin 2 finds 0\nplugin 3 finds 0\n"),
+    (
+        "limits",
+        "growing by 9 pages: 1\nby another: -1\n\
+         an endless loop: wasm trap: interrupted\nstill there: 10 pages\n",
+    ),
+    (
+        "hello_cpp",
+        "length(5, 3) = 4\nlength(3, 5): no square root of a negative number\n\
+         2 calls of the host\n",
+    ),
+];
+
+/// Builds the library by a profile of cargo's, and installs it below `prefix`: headers, the static
+/// and the shared library, and what pkg-config and CMake find them by.
+pub(crate) fn install(host: &Host, prefix: &Path, profile: &str) -> Result {
+    let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
+    let mut cargo = host.cargo();
+    cargo.args(["build", "--locked", "-p", "pagefork-capi", "--profile", profile]);
+    host::check(&mut cargo)?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    let built = host.target.join(folder).join("libpagefork_capi.a");
+    let root = host.root.join(CRATE);
+    let (include, lib) = (prefix.join("include"), prefix.join("lib"));
+    for header in ["wasm.h", "pagefork.h", "pagefork.hh"] {
+        copy(&root.join("include").join(header), &include.join(header))?;
+    }
+    copy(&built, &lib.join("libpagefork.a"))?;
+    link_shared(host, &built, &lib)?;
+    host::write(&lib.join("pkgconfig/pagefork.pc"), pkg_config(&prefix).as_bytes())?;
+    host::write(&lib.join("cmake/pagefork/pagefork-config.cmake"), CMAKE.as_bytes())?;
+    let version = CMAKE_VERSION.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    let place = lib.join("cmake/pagefork/pagefork-config-version.cmake");
+    host::write(&place, version.as_bytes())?;
+    println!("installed in {}", prefix.display());
+    Ok(())
+}
+
+/// Links the static library as a shared one, of which only the interface is seen.
+fn link_shared(host: &Host, built: &Path, lib: &Path) -> Result {
+    let version = env!("CARGO_PKG_VERSION");
+    let names = interface(host)?;
+    let script = lib.join("pagefork.map");
+    let names = names.iter().map(|name| format!("    {name};\n")).collect::<String>();
+    let text = format!("PAGEFORK_{INTERFACE} {{\n  global:\n{names}  local: *;\n}};\n");
+    host::write(&script, text.as_bytes())?;
+    let soname = format!("libpagefork.so.{INTERFACE}");
+    let library = lib.join(format!("libpagefork.so.{version}"));
+    let mut cc = host.command("cc");
+    cc.args(["-shared", "-o"]).arg(&library);
+    cc.arg(format!("-Wl,-soname,{soname}"));
+    cc.arg(format!("-Wl,--version-script={}", script.display()));
+    cc.args(["-Wl,--gc-sections", "-Wl,-z,defs,-z,relro,-z,now", "-Wl,--whole-archive"]);
+    cc.arg(built).arg("-Wl,--no-whole-archive").args(SYSTEM.split(' ')).arg("-lgcc_s");
+    host::check(&mut cc)?;
+    fs::remove_file(&script).map_err(|error| error.to_string())?;
+    link(&library, &lib.join(&soname))?;
+    link(&library, &lib.join("libpagefork.so"))
+}
+
+/// The functions of the interface, as the list has them.
+fn interface(host: &Host) -> Result<Vec<String>> {
+    let list = host::read(&host.root.join(CRATE).join("abi").join(format!("{INTERFACE}.txt")))?;
+    Ok(String::from_utf8_lossy(&list).lines().map(str::to_owned).collect())
+}
+
+fn copy(from: &Path, to: &Path) -> Result {
+    host::create_directory(to.parent().unwrap_or(Path::new(".")))?;
+    let copied = fs::copy(from, to).map(|_| ());
+    copied.map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
+}
+
+/// Another name for a file in the same folder.
+fn link(file: &Path, name: &Path) -> Result {
+    let _ = fs::remove_file(name);
+    let target = file.file_name().ok_or("a library has a name")?;
+    let linked = std::os::unix::fs::symlink(target, name);
+    linked.map_err(|error| format!("cannot make {}: {error}", name.display()))
+}
+
+fn pkg_config(prefix: &Path) -> String {
+    format!(
+        "prefix={}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\nsystem={SYSTEM}\n\n\
+         Name: pagefork\nDescription: A WebAssembly runtime in which an instance is one run of \
+         pages\nVersion: {}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}} -lpagefork\n\
+         Libs.private: {SYSTEM}\n",
+        prefix.display(),
+        env!("CARGO_PKG_VERSION"),
+    )
+}
+
+const CMAKE: &str = r#"# The targets pagefork::pagefork, of the shared library, and pagefork::pagefork_static.
+
+get_filename_component(_pagefork_lib "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+get_filename_component(_pagefork_prefix "${_pagefork_lib}" DIRECTORY)
+if(NOT TARGET pagefork::pagefork)
+  add_library(pagefork::pagefork SHARED IMPORTED)
+  set_target_properties(pagefork::pagefork PROPERTIES
+    IMPORTED_LOCATION "${_pagefork_lib}/libpagefork.so"
+    INTERFACE_INCLUDE_DIRECTORIES "${_pagefork_prefix}/include")
+  add_library(pagefork::pagefork_static STATIC IMPORTED)
+  set_target_properties(pagefork::pagefork_static PROPERTIES
+    IMPORTED_LOCATION "${_pagefork_lib}/libpagefork.a"
+    INTERFACE_INCLUDE_DIRECTORIES "${_pagefork_prefix}/include"
+    INTERFACE_LINK_LIBRARIES "pthread;dl;m")
+endif()
+"#;
+
+const CMAKE_VERSION: &str = r#"set(PACKAGE_VERSION "@VERSION@")
+if(PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+"#;
+
+/// Installs the library, builds the examples with it in each way, and runs them.
+pub(crate) fn check(host: &Host) -> Result {
+    let work = host.target.join("tmp/capi");
+    let _ = fs::remove_dir_all(&work);
+    let prefix = work.join("prefix");
+    install(host, &prefix, "dev")?;
+    check_symbols(host, &prefix)?;
+    let examples = host.root.join(CRATE).join("examples");
+    for (name, variables) in [("shared", &[][..]), ("static", &["STATIC=1"])] {
+        let folder = copy_examples(&examples, &work.join(name))?;
+        let mut make = host.command("make");
+        make.arg("-C").arg(&folder).args(["CC=cc", "CXX=c++"]).args(variables);
+        make.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        host::check(&mut make)?;
+        run_examples(host, &folder)?;
+    }
+    let build = work.join("cmake");
+    let mut cmake = host.command("cmake");
+    cmake.arg("-S").arg(&examples).arg("-B").arg(&build);
+    cmake.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    host::check(&mut cmake)?;
+    host::check(host.command("cmake").arg("--build").arg(&build))?;
+    run_examples(host, &build)
+}
+
+/// What the shared library exports is the interface, each with its version.
+fn check_symbols(host: &Host, prefix: &Path) -> Result {
+    let library = prefix.join("lib/libpagefork.so");
+    let symbols = host::output(
+        host.command("nm").args(["-D", "--defined-only", "--with-symbol-versions"]).arg(library),
+    )?;
+    let version = format!("PAGEFORK_{INTERFACE}");
+    let mut found = Vec::new();
+    for symbol in symbols.lines().filter_map(|line| line.split_whitespace().nth(2)) {
+        match symbol.split_once("@@") {
+            Some((name, own)) if own == version => found.push(name.to_owned()),
+            // The version itself is a symbol.
+            _ if symbol.starts_with(&version) => {}
+            _ => return Err(format!("{symbol} is exported without the version {version}")),
+        }
+    }
+    found.sort();
+    match found == interface(host)? {
+        true => Ok(()),
+        false => Err("the library does not export what the list of its interface has".to_owned()),
+    }
+}
+
+fn copy_examples(examples: &Path, folder: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(examples).map_err(|error| error.to_string())?;
+    for file in files.flatten() {
+        copy(&file.path(), &folder.join(file.file_name()))?;
+    }
+    Ok(folder.to_owned())
+}
+
+fn run_examples(host: &Host, folder: &Path) -> Result {
+    for (name, expected) in EXAMPLES {
+        let program = folder.join(name);
+        let mut command = host.command(&program.to_string_lossy());
+        let printed = host::output(&mut command)?;
+        if printed != *expected {
+            return Err(format!("{} printed {printed:?}, not {expected:?}", program.display()));
+        }
+    }
+    Ok(())
+}
