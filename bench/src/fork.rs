@@ -12,14 +12,16 @@ use crate::programs::{self, fetched};
 
 /// What is forked: ends with its answer, not with a tear-down of all objects.
 const SCRIPT: &str = "import json, os, re\n\
+    digits = re.compile('[0-9]+')\n\
     line = input()\n\
-    print(json.dumps({'n': int(re.sub('[^0-9]', '', line)) * 6}), flush=True)\n\
+    print(json.dumps({'n': int(digits.search(line)[0]) * 6}), flush=True)\n\
     os._exit(0)\n";
 
 /// The same with Python's own tear-down.
 const SCRIPT_THAT_ENDS: &str = "import json, re\n\
+    digits = re.compile('[0-9]+')\n\
     line = input()\n\
-    print(json.dumps({'n': int(re.sub('[^0-9]', '', line)) * 6}))\n";
+    print(json.dumps({'n': int(digits.search(line)[0]) * 6}))\n";
 
 /// Times CPython from its start and from its first read, and snapshots of what has written some
 /// pages.
@@ -60,7 +62,8 @@ fn python(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
 
     let engine = engines::pagefork::engine(true);
     let module = Module::new(&engine, wasm).expect("a valid module");
-    let (program, ends) = (started(&module, SCRIPT), started(&module, SCRIPT_THAT_ENDS));
+    let [program, ends] =
+        [SCRIPT, SCRIPT_THAT_ENDS].map(|script| started(&module, &["-c", script]));
     let fork = |program: &StartedProgram| {
         let (output, stdout) = OutputKind::pipe();
         let stdin = StdinKind::bytes("7\n");
@@ -88,12 +91,13 @@ fn python(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
     rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
 }
 
-fn started(module: &Module, script: &str) -> StartedProgram {
+/// Python, at its first read.
+pub(crate) fn started(module: &Module, arguments: &[&str]) -> StartedProgram {
     let mut linker: Linker<ForkGuest> = Linker::new(module.engine());
     pagefork_wasi::add_to_linker(&mut linker, |guest| &mut guest.ctx).expect("names are free");
     add_fork_to_linker(&mut linker).expect("the name is free");
     let mut builder = WasiCtxBuilder::new();
-    builder.args(["python", "-c", script]);
+    builder.arg("python").args(arguments);
     StartedProgram::start(&linker, module, builder).expect("it reads its input")
 }
 

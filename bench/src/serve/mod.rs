@@ -34,7 +34,18 @@ struct Guest {
     goal: f64,
 }
 
-const GUESTS: [Guest; 3] = [
+/// Reads the request as SCGI has it, where it is forked from, and ends with its answer.
+const STARTED: &str = "import json, os, sys\n\
+    stdin = sys.stdin.buffer\n\
+    size = stdin.read(1)\n\
+    while size[-1:] != b':': size += stdin.read(1)\n\
+    words = stdin.read(int(size[:-1]) + 1).split(b'\\0')\n\
+    variables = dict(zip(words[::2], words[1::2]))\n\
+    answer = {'path': variables[b'PATH_INFO'].decode(), 'answer': 42}\n\
+    print('Content-Type: application/json\\n\\n' + json.dumps(answer), flush=True)\n\
+    os._exit(0)\n";
+
+const GUESTS: [Guest; 4] = [
     Guest { name: "hello", arguments: &[], expected: "id=\"count\">1<", goal: 2.0 },
     Guest { name: "1 MiB written", arguments: &[], expected: "", goal: 1.5 },
     Guest {
@@ -47,13 +58,18 @@ const GUESTS: [Guest; 3] = [
         expected: "XYZABC",
         goal: 1.5,
     },
+    Guest { name: PYTHON, arguments: &["-c", STARTED], expected: "\"answer\": 42", goal: 1.0 },
 ];
+
+/// A program that is started once, and forked for each request.
+const PYTHON: &str = "Python, forked";
 
 impl Guest {
     fn wasm(&self) -> Option<Vec<u8>> {
         match self.name {
             "hello" => Some(include_bytes!("../../../guest/built/hello_cgi.wasm").to_vec()),
             "QuickJS" => fetched("quickjs.wasm"),
+            PYTHON => fetched("python.wasm"),
             _ => Some(include_bytes!("../../../guest/built/dirty_cgi.wasm").to_vec()),
         }
     }
@@ -89,7 +105,8 @@ pub fn run(size: Size) -> Report {
     let connections: &[usize] = if size == Size::Small { &[1, 3] } else { &[1, 8, 64] };
     for guest in &GUESTS {
         // Compiling it takes longer than a test should.
-        if size == Size::Small && guest.name == "QuickJS" || guest.wasm().is_none() {
+        let is_small = !["QuickJS", PYTHON].contains(&guest.name);
+        if size == Size::Small && !is_small || guest.wasm().is_none() {
             continue;
         }
         let servers = Running::start_all(guest, size);
@@ -166,7 +183,9 @@ impl Running {
             }
             running
         };
-        backends().into_iter().map(start).collect()
+        // The peer has nothing to fork.
+        let runs = |name: &&str| guest.name != PYTHON || [PAGEFORK, NATIVE].contains(name);
+        backends().into_iter().filter(runs).map(start).collect()
     }
 
     fn start(name: &'static str, guest: &Guest, length: usize, size: Size) -> Self {
@@ -243,6 +262,9 @@ fn server(backend: &str, guest: &str, length: usize) -> Server {
 
 fn program(guest: &Guest) -> Program {
     let mut config = crate::sides::pagefork::config();
+    if guest.name == PYTHON {
+        return started(guest, &config);
+    }
     config.strategies(Program::strategies());
     let engine = pagefork::Engine::new(&config).expect("this machine runs guests");
     let wasm = guest.wasm().expect("it is there");
@@ -253,6 +275,14 @@ fn program(guest: &Guest) -> Program {
     context.arg("program").args(guest.arguments.iter().map(|argument| argument.as_bytes()));
     let template = context.template().expect("arguments without zeros");
     Program::new(&linker, &module, template, ProgramOptions::default()).expect("it serves")
+}
+
+fn started(guest: &Guest, config: &pagefork::Config) -> Program {
+    let engine = pagefork::Engine::new(config).expect("this machine runs guests");
+    let wasm = guest.wasm().expect("it is there");
+    let module = pagefork::Module::new(&engine, wasm).expect("a valid module");
+    let started = crate::fork::started(&module, guest.arguments);
+    Program::started(started, ProgramOptions::default())
 }
 
 /// Always the same answer.
