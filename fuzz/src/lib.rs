@@ -15,6 +15,7 @@ mod reset_slot;
 mod rewrite;
 pub mod subject;
 pub mod value;
+mod waiting;
 
 use arbitrary::Unstructured;
 use pagefork::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
@@ -25,6 +26,7 @@ use crate::generate::Case;
 use crate::ours::{Engines, Ours};
 use crate::random::Random;
 pub use crate::reset_slot::reset_slot;
+pub use crate::waiting::waiting;
 
 /// Any bytes are compiled or refused; a valid module of the supported proposals
 /// is compiled. Never a panic, and never a function that cannot be relocated.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use pagefork::{
     AsContext, AsContextMut, CodeBounds, Config, Error, ErrorKind, Exception, Extern, ExternRef,
     ExternType, Func, Global, GrowthKind, Instance, Memory, Module, Store, StoreContextMut,
-    StoreLimits, StrategyConfig, Table, Tag, Trap, TrapCode, Val,
+    StoreLimits, StrategyConfig, Table, Tag, Trap, TrapCode, Val, ValRaw,
 };
 use wasmparser::{FuncType, ValType};
 
@@ -39,6 +39,8 @@ pub struct Data {
     /// Numbers of functions, by what tells functions apart.
     functions: HashMap<String, usize>,
     by_number: Vec<Func>,
+    /// How many calls there were.
+    calls: u64,
 }
 
 /// What cases run in.
@@ -122,8 +124,12 @@ impl Ours {
     /// An empty store for this case.
     pub fn new(engines: &Engines, case: &Case) -> Self {
         let engine = if case.deterministic { &engines.deterministic } else { &engines.plain };
-        let data =
-            Data { state: State::new(case.seed), functions: HashMap::new(), by_number: Vec::new() };
+        let data = Data {
+            state: State::new(case.seed),
+            functions: HashMap::new(),
+            by_number: Vec::new(),
+            calls: 0,
+        };
         let mut store = Store::new(engine, data);
         let limits = StoreLimits::new()
             .memory_size(MEMORY_SIZE_MAX as usize)
@@ -169,24 +175,38 @@ impl Engine for Ours {
         let store = &mut self.store;
         Some(match (ty, kind) {
             (ExternType::Func(ty), Kind::Func(shape)) => {
-                let shape = shape.clone();
-                Extern::Func(Func::new(store, ty, move |mut caller, arguments, results| {
-                    let mut access = Access(caller.as_context_mut());
+                let (shape, types) = (shape.clone(), ty.clone());
+                let call = move |access: &mut Access<'_>, arguments: &[Val]| {
                     let arguments = access.decode_all(arguments);
-                    match host_call(&mut access, number, import, &shape, arguments) {
-                        Ending::Return(values) => {
-                            let values = access.encode_all(&values, shape.results());
-                            results.copy_from_slice(&values);
-                            Ok(())
-                        }
+                    match host_call(access, number, import, &shape, arguments) {
+                        Ending::Return(values) => Ok(access.encode_all(&values, shape.results())),
                         Ending::Throw(tag, ty, values) => {
                             let Extern::Tag(tag) = tag else { panic!("not a tag") };
                             let payload = access.encode_all(&values, ty.params());
-                            Err(Exception::new(&access.0, &tag, &payload)?.into())
+                            Err(Error::from(Exception::new(&access.0, &tag, &payload)?))
                         }
                         Ending::Fail => Err(Error::msg("the host function fails")),
                     }
-                }))
+                };
+                // Of two, one is on values without types.
+                Extern::Func(match import % 2 {
+                    0 => Func::new(store, ty, move |mut caller, arguments, results| {
+                        let values = call(&mut Access(caller.as_context_mut()), arguments)?;
+                        results.copy_from_slice(&values);
+                        Ok(())
+                    }),
+                    // SAFETY: what it leaves are the values that the other has as results.
+                    _ => unsafe {
+                        Func::new_unchecked(store, ty, move |mut caller, values| {
+                            let given = from_raw(&caller, values, &types.params);
+                            let results = call(&mut Access(caller.as_context_mut()), &given)?;
+                            for (raw, value) in values.iter_mut().zip(results) {
+                                *raw = value.to_raw(&caller)?;
+                            }
+                            Ok(())
+                        })
+                    },
+                })
             }
             (ExternType::Global(ty), Kind::Global(shape)) => {
                 let value = Access(store.as_context_mut()).encode(value?, shape.content_type);
@@ -258,6 +278,22 @@ impl Access<'_> {
         values.iter().zip(types).map(|(value, ty)| self.encode(*value, *ty)).collect()
     }
 
+    fn call_unchecked(
+        &mut self,
+        function: &Func,
+        arguments: &[Val],
+        results: &mut [Val],
+    ) -> pagefork::Result<()> {
+        let raw = arguments.iter().map(|value| value.to_raw(&self.0));
+        let mut raw = raw.collect::<pagefork::Result<Vec<ValRaw>>>()?;
+        raw.resize(arguments.len().max(results.len()), ValRaw::default());
+        // SAFETY: the arguments are of the function's type, and so are then its results.
+        unsafe { function.call_unchecked(&mut self.0, &raw mut raw[..])? };
+        let types = function.ty(&self.0).results;
+        results.copy_from_slice(&from_raw(&self.0, &raw, &types));
+        Ok(())
+    }
+
     fn decode(&mut self, value: &Val) -> Value {
         match value {
             Val::I32(value) => Value::I32(*value as u32),
@@ -313,9 +349,14 @@ impl Subject for Access<'_> {
         let Extern::Func(function) = function else { panic!("only functions are called") };
         let arguments = self.encode_all(arguments, ty.params());
         let mut results = vec![Val::I32(0); ty.results().len()];
-        function
-            .call(&mut self.0, &arguments, &mut results)
-            .map_err(|error| self.failure(&error))?;
+        let data = self.0.data_mut();
+        data.calls += 1;
+        // Of two, one is on values without types.
+        let called = match data.calls % 2 {
+            0 => function.call(&mut self.0, &arguments, &mut results),
+            _ => self.call_unchecked(function, &arguments, &mut results),
+        };
+        called.map_err(|error| self.failure(&error))?;
         Ok(self.decode_all(&results))
     }
 
@@ -367,6 +408,18 @@ impl Subject for Access<'_> {
         let Extern::Memory(memory) = memory else { panic!("not a memory") };
         memory.grow(&mut self.0, delta).is_ok()
     }
+}
+
+/// The first values, which are of these types and of this store.
+fn from_raw(
+    store: impl AsContext + Copy,
+    values: &[ValRaw],
+    types: &[pagefork::ValType],
+) -> Vec<Val> {
+    // SAFETY: by what this function is for.
+    let value =
+        |(raw, ty): (&ValRaw, &pagefork::ValType)| unsafe { Val::from_raw(store, *raw, *ty) };
+    values.iter().zip(types).map(value).collect()
 }
 
 fn trap_failure(code: TrapCode) -> Failure {

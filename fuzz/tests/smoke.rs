@@ -37,3 +37,8 @@ fn reset_slot() {
 fn reset_store() {
     short_run(pagefork_fuzz::reset_store, 150, 4096);
 }
+
+#[test]
+fn waiting() {
+    short_run(pagefork_fuzz::waiting, 1_000, 1500);
+}
