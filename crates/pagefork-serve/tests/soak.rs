@@ -4,11 +4,14 @@
 mod common;
 
 use std::io::{BufRead, Read};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use common::{Client, Served, knows, serve_program};
+use common::{Client, Served, knows, program, serve};
+use pagefork::{Engine, Linker, Module};
+use pagefork_serve::{ForkGuest, Program, ProgramOptions, StartedProgram};
+use pagefork_wasi::WasiCtxBuilder;
 
 const PLAIN: &str = "Content-Type: text/plain\n\nhello";
 
@@ -80,10 +83,8 @@ fn send_all(server: &Served, client: &mut Client, requests: u64, outcomes: &Outc
     }
 }
 
-/// `slack`: KiB of resident memory besides the twentieth that may be more.
-fn soak(requests: u64, slack: u64) {
-    // As the command does. Another test may have started threads.
-    pagefork_host::limit_arenas();
+/// A program of which each request is answered by a fresh instance.
+fn fresh() -> Program {
     let then = format!(
         r#"(drop (call $read))
         (if (i32.eq (i32.load8_u (i32.const 131072)) (i32.const 33)) (then (unreachable)))
@@ -92,7 +93,52 @@ fn soak(requests: u64, slack: u64) {
         (call $write (i32.const 1) (i32.const 65536) (i32.const {}))"#,
         PLAIN.len()
     );
-    let server = serve_program(knows(PLAIN, &then), |config| {
+    program(knows(PLAIN, &then), &WasiCtxBuilder::new(), ProgramOptions::default())
+}
+
+/// A program of which each request is answered by a fork: it reads all of its input, and does
+/// what the last byte says.
+fn forked() -> Program {
+    let text = format!(
+        r#"(module
+        (import "wasi_snapshot_preview1" "fd_read"
+            (func $read (param i32 i32 i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "fd_write"
+            (func $write (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 4)
+        (data (i32.const 65536) "{PLAIN}")
+        (func (export "_start") (local $last i32)
+            (loop $more
+                (i32.store (i32.const 0) (i32.const 131072))
+                (i32.store (i32.const 4) (i32.const 4096))
+                (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+                (if (i32.load (i32.const 8)) (then
+                    (local.set $last
+                        (i32.load8_u (i32.add (i32.const 131071) (i32.load (i32.const 8)))))
+                    (br $more))))
+            (if (i32.eq (local.get $last) (i32.const 33)) (then unreachable))
+            (if (i32.eq (local.get $last) (i32.const 63)) (then (loop (br 0))))
+            (i32.store (i32.const 0) (i32.const 65536))
+            (i32.store (i32.const 4) (i32.const {}))
+            (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#,
+        PLAIN.len()
+    );
+    let engine = Engine::default();
+    let module = Module::new(&engine, text.replace("\n\n", "\\0a\\0a")).unwrap();
+    let mut linker: Linker<ForkGuest> = Linker::new(&engine);
+    pagefork_wasi::add_to_linker(&mut linker, |guest| &mut guest.ctx).unwrap();
+    let started = StartedProgram::start(&linker, &module, WasiCtxBuilder::new()).unwrap();
+    Program::started(started, ProgramOptions::default())
+}
+
+/// `slack`: KiB of resident memory besides the twentieth that may be more.
+fn soak(program: Program, requests: u64, slack: u64) {
+    // What the process holds is one test's at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock();
+    // As the command does. Another test may have started threads.
+    pagefork_host::limit_arenas();
+    let server = serve(program, |config| {
         config.timeout = Duration::from_millis(20);
         config.log(Box::new(std::io::sink()));
         config.access_log(pagefork_serve::AccessFormat::Common, Box::new(std::io::sink()));
@@ -139,7 +185,12 @@ fn soak(requests: u64, slack: u64) {
 
 #[test]
 fn a_server_holds_no_more_after_some_thousand_requests() {
-    soak(4_000, 4096);
+    soak(fresh(), 4_000, 4096);
+}
+
+#[test]
+fn a_server_of_forks_holds_no_more_after_some_thousand_requests() {
+    soak(forked(), 4_000, 4096);
 }
 
 /// `cargo xtask soak`.
@@ -147,5 +198,12 @@ fn a_server_holds_no_more_after_some_thousand_requests() {
 #[ignore = "takes minutes"]
 fn a_server_holds_no_more_after_a_million_requests() {
     // An arena of the allocator more; a leak of a byte a request would be as much.
-    soak(1_000_000, 1024);
+    soak(fresh(), 1_000_000, 1024);
+}
+
+/// `cargo xtask soak`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_server_of_forks_holds_no_more_after_a_million_requests() {
+    soak(forked(), 1_000_000, 1024);
 }
