@@ -113,9 +113,11 @@ extern "C" {
  * wasm_X_same: whether both refer to the same thing; two nulls do.
  * wasm_X_get_host_info: what was attached to the thing, by whichever reference; else null.
  * wasm_X_set_host_info, wasm_X_set_host_info_with_finalizer: attaches something. The finalizer is
- *   called once with it, on the thread that causes it: when something else is attached, when a
+ *   called once with it, on the thread that causes it: if this fails, when something else is
+ *   attached, when a
  *   module, trap or foreign object has no reference any more, neither in C nor in a guest, and
- *   for everything else when its store is reset or goes. It must not use objects of that store.
+ *   for everything else when its store is reset or it goes with its store (an instance may go
+ *   before). It must not use objects of that store.
  */
 #define WASM_DECLARE_REFERENCE_BASE(X)                                                          \
   WASM_DECLARE_OBJECT(X)                                                                        \
@@ -631,7 +633,9 @@ WASM_DECLARE_KIND(memory, extern)
 /* ------------------------------------------------------------------------------------------- */
 /* Instances */
 
-/* A module in a store, with its memories, tables and globals. */
+/* A module in a store, with its memories, tables and globals. It stays as long as its store; only the
+ * instance that was made last goes with its object, if it imports nothing and its exports were never
+ * asked for. */
 WASM_DECLARE_REFERENCE(instance)
 
 /*

@@ -88,6 +88,11 @@ impl<T> CVec<T> {
         Self { size: elements.len(), data: elements.as_mut_ptr() }
     }
 
+    /// How many elements there are.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
     /// The elements.
     ///
     /// # Errors

@@ -133,6 +133,7 @@ impl Hash for Object {
 
 impl Element for wasm_ref_t {
     fn copy(&self) -> Self {
+        self.note_known();
         Self { store: self.store.clone(), object: self.object.clone() }
     }
 }
@@ -160,7 +161,6 @@ of_kind! {
     global Global(Global), "global";
     table Table(Table), "table";
     memory Memory(Memory), "memory";
-    instance Instance(Instance), "instance";
     module Module(Arc<ModuleObject>), "module";
     trap Trap(Arc<TrapObject>), "trap";
     tag Tag(Tag), "tag";
@@ -189,6 +189,25 @@ impl wasm_ref_t {
     #[inline]
     pub(crate) fn store(&self) -> Result<&StoreRef> {
         given(self.store.as_ref(), "store of the object")
+    }
+
+    /// The instance, of which more is known from here on.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub(crate) fn instance(&self) -> Result<&Instance> {
+        self.note_known();
+        match &self.object {
+            Object::Instance(instance) => Ok(instance),
+            _ => Err(self.wrong_kind("instance").into()),
+        }
+    }
+
+    /// Says that there is more of an instance than this object.
+    fn note_known(&self) {
+        if let (Object::Instance(instance), Some(store)) = (&self.object, &self.store) {
+            store.note_known(instance);
+        }
     }
 
     #[cold]
@@ -270,6 +289,14 @@ impl wasm_ref_t {
             None => self.store()?.set_info(self.object.clone(), info),
         }
         Ok(())
+    }
+}
+
+impl Drop for wasm_ref_t {
+    fn drop(&mut self) {
+        if let (Object::Instance(instance), Some(store)) = (&self.object, &self.store) {
+            store.remove_if_unknown(instance);
+        }
     }
 }
 

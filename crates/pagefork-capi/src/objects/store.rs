@@ -84,6 +84,8 @@ pub(crate) struct StoreCell {
     known: RefCell<HashMap<Object, ExternRef>>,
     /// From this many references on, those are given up that no guest holds.
     known_max: Cell<usize>,
+    /// An instance of which nothing is known but one object, so that it goes with this.
+    unknown: Cell<Option<Instance>>,
     /// The instance whose function has called the host function that runs now.
     caller: Cell<Option<Instance>>,
     /// What C attached to the store itself.
@@ -194,6 +196,7 @@ impl StoreRef {
             shapes: RefCell::default(),
             known: RefCell::default(),
             known_max: Cell::new(KNOWN_MIN),
+            unknown: Cell::new(None),
             caller: Cell::new(None),
             data: InfoPlace::default(),
         };
@@ -288,6 +291,34 @@ impl StoreCell {
     /// The instance whose function has called the host function that runs now, if one runs.
     pub(crate) fn caller(&self) -> Option<Instance> {
         self.caller.get()
+    }
+
+    /// Says that nothing is known of an instance but the object that it becomes: its module imports
+    /// nothing, so that no guest but itself has seen anything of it.
+    pub(crate) fn note_unknown(&self, instance: Instance) {
+        self.unknown.set(Some(instance));
+    }
+
+    /// Says that something is known of an instance.
+    pub(crate) fn note_known(&self, instance: &Instance) {
+        if self.unknown.get().as_ref() == Some(instance) {
+            self.unknown.set(None);
+        }
+    }
+
+    /// Frees an instance whose object goes, if that was all that was known of it.
+    pub(crate) fn remove_if_unknown(&self, instance: &Instance) {
+        if self.unknown.get().as_ref() != Some(instance) {
+            return;
+        }
+        self.unknown.set(None);
+        let Ok(mut context) = self.context() else { return };
+        // SAFETY: no object was made of anything in it, none but this of the instance, and it
+        // imports nothing by which others could have seen its functions.
+        if unsafe { context.remove_latest_instance(instance) } {
+            let info = self.infos.borrow_mut().remove(&Object::Instance(*instance));
+            drop(info);
+        }
     }
 
     /// Whether a guest or host function of the store runs.
@@ -428,6 +459,9 @@ impl StoreCell {
     /// # Errors
     /// If the store may not be reached, or holds too many values.
     pub(crate) fn reference(&self, object: &Object) -> Result<ExternRef> {
+        if let Object::Instance(instance) = object {
+            self.note_known(instance);
+        }
         if let Some(known) = self.known.borrow().get(object)
             && known.data(&self.context()?).is_ok()
         {

@@ -48,7 +48,13 @@ extern "C" fn wasm_instance_new(
         }
     };
     match attempt(|| instantiate(&store, module, imports)) {
-        Ok(instance) => Some(store.own(Object::Instance(instance))),
+        Ok(instance) => {
+            let imports_nothing = imports.is_none_or(|imports| imports.size() == 0);
+            if imports_nothing {
+                store.note_unknown(instance);
+            }
+            Some(store.own(Object::Instance(instance)))
+        }
         Err(error) => {
             match trap {
                 Some(trap) => *trap = Some(store.own(Object::Trap(TrapObject::of(error)))),

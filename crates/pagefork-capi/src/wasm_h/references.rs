@@ -76,7 +76,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_trap_delete(object: Option<Box<wasm_ref_t>>) {
@@ -105,7 +107,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_foreign_delete(object: Option<Box<wasm_ref_t>>) {
@@ -134,7 +138,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_module_delete(object: Option<Box<wasm_ref_t>>) {
@@ -163,7 +169,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_func_delete(object: Option<Box<wasm_ref_t>>) {
@@ -192,7 +200,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_global_delete(object: Option<Box<wasm_ref_t>>) {
@@ -221,7 +231,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_table_delete(object: Option<Box<wasm_ref_t>>) {
@@ -250,7 +262,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_memory_delete(object: Option<Box<wasm_ref_t>>) {
@@ -279,7 +293,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_extern_delete(object: Option<Box<wasm_ref_t>>) {
@@ -308,7 +324,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_instance_delete(object: Option<Box<wasm_ref_t>>) {
@@ -337,7 +355,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(object, OBJECT)?.set_info(HostInfo::new(data, finalizer))
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(object, OBJECT)?.set_info(info)
     }
 
     fn wasm_trap_as_ref(object: Option<&wasm_ref_t>) -> *const wasm_ref_t {

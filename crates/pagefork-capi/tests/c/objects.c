@@ -213,6 +213,37 @@ static void references_are_given_up(wasm_engine_t *engine) {
   CHECK(finalized[3] == 5000);
 }
 
+/* More instances than a process has address space for, one after the other. */
+static void instances_that_nobody_knows_go(wasm_engine_t *engine) {
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_module_t *module = new_module(store);
+  memset(finalized, 0, sizeof finalized);
+  for (int i = 0; i < 30000; i++) {
+    wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL);
+    CHECK(instance && !wasm_instance_get_host_info(instance));
+    wasm_instance_set_host_info_with_finalizer(instance, (void *)4, finalize);
+    wasm_instance_delete(instance);
+    CHECK(finalized[4] == i + 1);
+  }
+  /* One whose export was asked for stays with that; one that was copied stays, too. */
+  wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL), *copy;
+  wasm_instance_set_host_info_with_finalizer(instance, (void *)5, finalize);
+  wasm_extern_vec_t exports;
+  wasm_instance_exports(instance, &exports);
+  wasm_instance_delete(instance);
+  CHECK(!finalized[5]);
+  instance = wasm_instance_new(store, module, NULL, NULL);
+  copy = wasm_instance_copy(instance);
+  wasm_instance_delete(copy);
+  CHECK(wasm_instance_same(instance, instance));
+  RETURNS(wasm_func_call(wasm_extern_as_func(exports.data[0]), NULL, NULL));
+  wasm_extern_vec_delete(&exports);
+  wasm_instance_delete(instance);
+  wasm_module_delete(module);
+  wasm_store_delete(store);
+  CHECK(finalized[5] == 1);
+}
+
 /* A callback that has every object of its store deleted, and the store. */
 static wasm_store_t *doomed_store;
 static wasm_func_t *doomed_func;
@@ -278,6 +309,7 @@ int main(void) {
   CHECK(engine);
   all_kinds(engine);
   references_are_given_up(engine);
+  instances_that_nobody_knows_go(engine);
   all_are_deleted_in_a_callback(engine);
   misuse(engine);
   wasm_engine_delete(engine);

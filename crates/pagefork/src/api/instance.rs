@@ -7,7 +7,7 @@ use pagefork_pages::Choice;
 use crate::api::global::Global;
 use crate::api::imports;
 use crate::api::memory::Memory;
-use crate::api::store::{AsContext, AsContextMut, StoreContext};
+use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::api::table::Table;
 use crate::api::typed::{TypedFunc, WasmValues};
 use crate::base::error::{Result, UsageError};
@@ -343,5 +343,43 @@ impl Instance {
 
     pub(crate) fn assert_store(&self, store: &StoreGroup) {
         assert!(self.store == store.id, "an instance of one store was used with another store");
+    }
+}
+
+impl<T: 'static> StoreContextMut<'_, T> {
+    /// Takes the instance that was made last back, for embedders that know that nobody needs it;
+    /// whether that was done. It is not while a guest has frames, if another instance, memory,
+    /// table, global or tag was made in the store after it, and if the store was spawned with it.
+    ///
+    /// # Safety
+    /// Nothing knows anything of the instance: no handle of it, or of something in it, is used
+    /// after this, and nothing that another instance can reach refers to one of its functions.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, "(module (memory 1))")?;
+    /// let mut store = Store::new(&engine, ());
+    /// // More than there is address space for.
+    /// for _ in 0..40_000 {
+    ///     let instance = Instance::new(&mut store, &module, &[])?;
+    ///     // SAFETY: it exports nothing, and there is no other handle.
+    ///     assert!(unsafe { store.as_context_mut().remove_latest_instance(&instance) });
+    /// }
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub unsafe fn remove_latest_instance(&mut self, instance: &Instance) -> bool {
+        let store = &mut self.0.inner;
+        let is_latest = store.check(instance.store, "instance").is_ok()
+            && instance.ordinal + 1 == store.next_ordinal();
+        let is_free = !store.activation.is_active() && store.check_usable().is_ok();
+        if !is_latest || !is_free || (instance.ordinal == 1 && store.home.is_some()) {
+            return false;
+        }
+        store.forget_latest_instance();
+        true
     }
 }

@@ -285,6 +285,19 @@ pub(crate) fn check_limits(store: &StoreGroup) -> Result<()> {
     instances.try_for_each(|instance| check_sizes(store, &instance.module, &instance.plan, 0))
 }
 
+impl StoreGroup {
+    /// Takes the latest instance back, with its part of what the store has. Nothing may refer to
+    /// it.
+    pub(crate) fn forget_latest_instance(&mut self) {
+        let latest = self.instances.last().expect("there is an instance");
+        let own = own_usage(latest.module.info());
+        self.usage.instances -= own.instances;
+        self.usage.memories -= own.memories;
+        self.usage.tables -= own.tables;
+        self.remove_latest_instance();
+    }
+}
+
 pub(crate) fn own_usage(info: &ModuleInfo) -> Usage {
     Usage {
         instances: 1,
