@@ -13,6 +13,8 @@ pub mod peer;
 pub mod random;
 mod reset_slot;
 mod rewrite;
+#[path = "../../tests/tests/sequences/mod.rs"]
+mod sequences;
 pub mod subject;
 pub mod value;
 mod waiting;
@@ -26,6 +28,10 @@ use crate::generate::Case;
 use crate::ours::{Engines, Ours};
 use crate::random::Random;
 pub use crate::reset_slot::reset_slot;
+/// Whatever is done to stores whose guests may be suspended (they are captured, spawned, forked,
+/// reset, grown, interrupted), each guest computes and leaves what one does that is never
+/// disturbed.
+pub use crate::sequences::run as sequences;
 pub use crate::waiting::waiting;
 
 /// Any bytes are compiled or refused; a valid module of the supported proposals

@@ -42,3 +42,8 @@ fn reset_store() {
 fn waiting() {
     short_run(pagefork_fuzz::waiting, 1_000, 1500);
 }
+
+#[test]
+fn sequences() {
+    short_run(pagefork_fuzz::sequences, 150, 400);
+}
