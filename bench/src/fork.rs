@@ -32,6 +32,11 @@ pub fn run(size: Size) -> Vec<Row> {
     {
         python(&wasm, size, &mut rows);
     }
+    if size == Size::Large
+        && let Some(wasm) = fetched("quickjs.wasm")
+    {
+        quickjs(&wasm, size, &mut rows);
+    }
     snapshots(size, &mut rows);
     rows
 }
@@ -91,14 +96,51 @@ fn python(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
     rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
 }
 
-/// Python, at its first read.
+/// A program, at its first read.
 pub(crate) fn started(module: &Module, arguments: &[&str]) -> StartedProgram {
     let mut linker: Linker<ForkGuest> = Linker::new(module.engine());
     pagefork_wasi::add_to_linker(&mut linker, |guest| &mut guest.ctx).expect("names are free");
     add_fork_to_linker(&mut linker).expect("the name is free");
     let mut builder = WasiCtxBuilder::new();
-    builder.arg("python").args(arguments);
+    builder.arg("program").args(arguments);
     StartedProgram::start(&linker, module, builder).expect("it reads its input")
+}
+
+fn quickjs(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
+    let script = "const words = [...Array(1000).keys()].map(String); \
+        const n = Number(std.in.getline()); console.log(words[n * 6]); std.exit(0);";
+    let arguments = ["--std", "-e", script];
+    let check = |output: &[u8]| u64::from(output == b"42\n");
+    let process = || {
+        let words = ["qjs"].into_iter().chain(arguments).map(str::to_owned).collect();
+        Process::new(words, b"7\n".to_vec())
+    };
+    #[cfg(feature = "peer")]
+    let theirs = programs::wasmtime_side::Runner::new(wasm, true);
+    #[cfg(feature = "peer")]
+    let mut theirs = || check(&theirs.run(process()).output);
+    #[cfg(feature = "peer")]
+    let peer: Option<Work<'_>> = Some(&mut theirs);
+    #[cfg(not(feature = "peer"))]
+    let peer: Option<Work<'_>> = None;
+    let cold = programs::pagefork_side::Runner::new(wasm, true);
+    let mut ours = || check(&cold.run(process()).output);
+    let name = "QuickJS: from its start to its answer";
+    rows.push(compare(name, Effort::short(size), 1, &mut ours, peer));
+
+    let engine = engines::pagefork::engine(true);
+    let module = Module::new(&engine, wasm).expect("a valid module");
+    let program = started(&module, &arguments);
+    let mut ours = || {
+        let (output, stdout) = OutputKind::pipe();
+        let stdin = StdinKind::bytes("7\n");
+        let streams = ForkStreams { stdin, stdout, stderr: OutputKind::Null };
+        // Leaving by `proc_exit` is an error to the engine.
+        drop(program.fork(1, streams).expect("a slot").resume());
+        check(&output.contents())
+    };
+    let name = "a fork of it, warm slot: to its answer";
+    rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
 }
 
 /// Times snapshots of a guest of 10 MiB: of all of it, and of a fork that has written some pages.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use guests::{fetched, repository, scratch};
-use pagefork::{CallProgress, Linker, Module, Store};
+use pagefork::{CallProgress, Engine, Linker, Module, Store, suspend};
 use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
 use pagefork_wasi::{Exit, OutputKind, OutputPipe, Permissions, StdinKind, WasiCtxBuilder};
 
@@ -150,5 +150,47 @@ fn quickjs_waits_where_it_reads() {
             assert_eq!(finish(&mut store), 0);
             assert_eq!(text(&output), format!("{} {number}\n", number * 2));
         }
+    }
+}
+
+/// Reads eight bytes, and has them in frames all over its stack.
+const DEEP: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_read"
+        (func $read (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\10\00\00\00\08\00\00\00")
+    (func $deep (param i32 i64) (result i64)
+        (if (result i64) (i32.eqz (local.get 0))
+            (then (local.get 1))
+            (else (i64.add (local.get 1)
+                (call $deep (i32.sub (local.get 0) (i32.const 1)) (local.get 1))))))
+    (func (export "_start")
+        (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (drop (call $deep (i32.const 300) (i64.load (i32.const 16))))))"#;
+
+#[test]
+fn a_fork_finds_no_byte_of_an_earlier_one_on_its_stack() {
+    let engine = Engine::default();
+    let program = started(&Module::new(&engine, DEEP).expect("a module"), &[], None);
+    let secrets: Vec<[u8; 8]> =
+        (0..20u64).map(|n| (0xa5c3_9b71_0000_002d | n << 24).to_le_bytes()).collect();
+    for (number, secret) in secrets.iter().enumerate() {
+        let (mut store, _) = fork(&program, number as u32, secret);
+        let slot = suspend::slot(&store, 1);
+        let stack = slot.layout.stack.clone();
+        let find = |store: &Store<ForkGuest>, secret: &[u8; 8]| {
+            assert_eq!(suspend::slot(store, 1).start, slot.start);
+            let start = slot.start + stack.start as usize;
+            let start: *const u8 = std::ptr::with_exposed_provenance(start);
+            // SAFETY: the stack zone is accessible, and no guest runs.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(start, (stack.end - stack.start) as usize) };
+            bytes.windows(8).filter(|window| window == secret).count()
+        };
+        for earlier in &secrets[..number] {
+            assert_eq!(find(&store, earlier), 0, "fork {number}");
+        }
+        assert_eq!(finish(&mut store), 0);
+        assert!(find(&store, secret) > 100, "it was there");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -176,8 +177,8 @@ pub struct Program {
 enum Beginning {
     /// Each begins with `_start`.
     Fresh { pre: InstancePre<WasiCtx>, start: TypedExport<(), ()>, template: WasiTemplate },
-    /// Each goes on from the program's first read of standard input.
-    Started(Box<StartedProgram>),
+    /// Each goes on from the program's first read of standard input; so many have so far.
+    Started(Box<StartedProgram>, AtomicU32),
 }
 
 impl Program {
@@ -224,7 +225,7 @@ impl Program {
     ///
     /// [`StartedProgram`] has an example of how it is started.
     pub fn started(program: StartedProgram, options: ProgramOptions) -> Program {
-        let beginning = Beginning::Started(Box::new(program));
+        let beginning = Beginning::Started(Box::new(program), AtomicU32::new(0));
         Program { beginning, options, live: Arc::new(()) }
     }
 
@@ -248,7 +249,8 @@ impl Program {
                     start.and_then(|start| start.call(&mut store, ()))
                 })
             }
-            Beginning::Started(program) => {
+            Beginning::Started(program, count) => {
+                let number = count.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
                 if let Err(error) = output.write(&[IoSlice::new(program.written())]) {
                     let detail = format!("what it printed when it was started: {error}");
                     return Err(Failure::new(FailureKind::BadResponse, detail));
@@ -258,7 +260,7 @@ impl Program {
                     let limits = limits(&self.options);
                     let watched = response.clone();
                     let given_up = move || watched.is_given_up();
-                    program.fork_limited(1, streams, given_up, limits, watch)
+                    program.fork_limited(number, streams, given_up, limits, watch)
                 };
                 self.answer(request, response, &output, spawn, |mut store| {
                     match store.resume()? {
@@ -408,7 +410,7 @@ impl Handler for Program {
     fn pool(&self) -> Option<PoolGauges> {
         let module = match &self.beginning {
             Beginning::Fresh { pre, .. } => pre.module(),
-            Beginning::Started(program) => program.module(),
+            Beginning::Started(program, _) => program.module(),
         };
         let counters = module.engine().pool_counters();
         Some(PoolGauges {

@@ -2,6 +2,7 @@
 //! captured, and go on from there any number of times.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork::{
     CallProgress, Caller, Error, InstancePre, InterruptHandle, Linker, Module, Result, Store,
@@ -124,6 +125,8 @@ pub struct StartedProgram {
     state: WasiState,
     builder: WasiCtxBuilder,
     written: Vec<u8>,
+    /// Number of forks so far: each is a tenant of its own, of whose stack no other finds a byte.
+    forks: AtomicU64,
 }
 
 impl StartedProgram {
@@ -155,7 +158,8 @@ impl StartedProgram {
         let state = store.data().ctx.save()?;
         let pre = store.snapshot().and_then(|snapshot| snapshot.instance_pre());
         let pre = pre.map_err(ForkError::Failed)?;
-        Ok(Self { pre, state, builder, written: output.contents() })
+        let (written, forks) = (output.contents(), AtomicU64::new(0));
+        Ok(Self { pre, state, builder, written, forks })
     }
 
     /// The program's module.
@@ -197,7 +201,8 @@ impl StartedProgram {
         let mut ctx = restored.map_err(|error: RestoreError| Error::new(error))?.ctx;
         ctx.set_interrupt_check(is_given_up);
         let guest = ForkGuest { ctx, number: Some(number) };
-        Ok(self.pre.spawn_limited(0, guest, limits, watch)?.0)
+        let tenant = self.forks.fetch_add(1, Ordering::Relaxed);
+        Ok(self.pre.spawn_limited(tenant, guest, limits, watch)?.0)
     }
 }
 
