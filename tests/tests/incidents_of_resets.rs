@@ -4,14 +4,15 @@
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{in_own_process, trap_code};
 use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{
-    Caller, CodeBounds, Config, Engine, Error, ExternRef, Func, Global, GlobalType, GrowthKind,
-    Instance, InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType, Module,
-    ResetKind, Store, StoreLimits, StrategyConfig, TrapCode, UsageError, Val, ValType,
+    CallHook, Caller, CodeBounds, Config, Engine, Error, ExternRef, Func, Global, GlobalType,
+    GrowthKind, Instance, InstancePre, InterruptHandle, LimitError, Linker, Memory, MemoryType,
+    Module, ResetKind, Store, StoreLimits, StrategyConfig, TrapCode, UsageError, Val, ValType,
     WasmBacktrace,
 };
 use pagefork_pages::HostFeatures;
@@ -440,9 +441,45 @@ fn the_suspended_guest_of_a_broken_store_is_not_resumed() {
 }
 
 #[track_caller]
+/// The hook has made more of a memory accessible than that has, which cannot be undone.
+#[test]
+fn a_guest_is_not_entered_after_a_hook_that_has_broken_its_store() {
+    in_own_process("a_guest_is_not_entered_after_a_hook_that_has_broken_its_store", || {
+        HostFeatures::get().unwrap();
+        for is_suspended in [false, true] {
+            let (mut store, instance) = suspended(ResetKind::Scan);
+            if !is_suspended {
+                suspend::abandon(&mut store);
+            }
+            let memory = instance.get_memory(&mut store, "memory").unwrap();
+            let has_run = Arc::new(AtomicBool::new(false));
+            let runs = Arc::clone(&has_run);
+            store.call_hook(move |mut store, hook| {
+                runs.fetch_or(hook == CallHook::CallingHost, Ordering::Relaxed);
+                if hook == CallHook::CallingWasm {
+                    let grow = || fail_from(0, libc::ENOMEM, || memory.grow(&mut store, 2)).value;
+                    half_way(grow).unwrap_err();
+                }
+                Ok(())
+            });
+            let error = match is_suspended {
+                true => suspend::resume(&mut store, None).unwrap_err(),
+                false => {
+                    let run = instance.get_func(&mut store, "run").unwrap();
+                    run.call(&mut store, &[], &mut [Val::I32(0)]).unwrap_err()
+                }
+            };
+            assert_eq!(trap_code(&error), TrapCode::MemoryOutOfBounds);
+            assert!(!has_run.load(Ordering::Relaxed), "the guest has called the host");
+            assert_no_guest_is_resumed(&mut store);
+        }
+    });
+}
+
+#[track_caller]
 fn assert_no_guest_is_resumed(store: &mut Store<()>) {
     let error = suspend::resume(&mut *store, None).unwrap_err();
-    assert_usage_error(&error, &UsageError::NotSuspended);
+    assert_usage_error(&error, &UsageError::ResetIncomplete);
     // Nor does anything lead to its pages, which may not be mapped.
     let mut copy = Store::new(store.engine(), ());
     let error = suspend::copy_to(store, &mut copy, false).unwrap_err();
