@@ -251,62 +251,17 @@ impl<R: WasmValues, E: Into<Box<dyn StdError + Send + Sync>>> WasmRet for Result
 
 macro_rules! into_func {
     ($($arg:ident)*) => {
+        into_func!(@impl {} false $($arg)*);
+        into_func!(@impl {caller: Caller<'_, T>} true $($arg)*);
+    };
+    // Without a caller a function cannot ask to be called later.
+    (@impl {$($caller:ident: $caller_type:ty)?} $may_be_put_off:literal $($arg:ident)*) => {
         #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
         #[allow(unused_mut, unused_variables, unused_assignments, reason = "without parameters")]
-        impl<T, F, R, $($arg),*> IntoFunc<T, ($($arg,)*), R> for F
-        where
-            F: Fn($($arg),*) -> R + Send + Sync + 'static,
-            R: WasmRet,
-            $($arg: WasmTy,)*
-        {
-            fn into_host_func(self, engine: &Engine) -> HostFunc {
-                let closure = Arc::new(self);
-                let function = Arc::clone(&closure);
-                let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-                    // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
-                    unsafe {
-                        let mut cell = cells;
-                        $(
-                            let $arg = $arg::read(cell, CellOwner::of_base(&*store, base));
-                            cell = cell.add(1);
-                        )*
-                        let results = function($($arg),*).into_result()?;
-                        results.write(cells, CellOwner::of_base(&*store, base))
-                    }
-                };
-                /// # Safety
-                /// Called by the thunk of this record alone.
-                unsafe extern "C" fn shim<F, R, $($arg),*>(
-                    record: *const FunctionImport,
-                    $($arg: $arg::Register),*
-                ) -> DirectAnswer<<R::Values as WasmValues>::Register>
-                where
-                    F: Fn($($arg),*) -> R,
-                    R: WasmRet,
-                    $($arg: WasmTy,)*
-                {
-                    // SAFETY: by this function's contract the record is that of a closure of
-                    // this type, and the activation that of the store whose guest called.
-                    unsafe {
-                        let function = &*(*record).closure::<F>();
-                        let call = || function($($arg::from_register($arg)),*).into_result();
-                        let result = catch_unwind(AssertUnwindSafe(call));
-                        answer((*record).activation(), result)
-                    }
-                }
-                let shim = shim::<F, R, $($arg),*> as *const () as usize;
-                // Without a caller it cannot ask to be called later.
-                let direct = DirectCall { shim, keeping_shim: shim, closure };
-                HostFunc::typed::<($($arg,)*), R::Values>(engine, Box::new(call), direct)
-            }
-        }
-
-        #[allow(non_snake_case, reason = "a type parameter and its value share a name")]
-        #[allow(unused_mut, unused_variables, unused_assignments, reason = "without parameters")]
-        impl<T, F, R, $($arg),*> IntoFunc<T, (Caller<'_, T>, $($arg,)*), R> for F
+        impl<T, F, R, $($arg),*> IntoFunc<T, ($($caller_type,)? $($arg,)*), R> for F
         where
             T: 'static,
-            F: Fn(Caller<'_, T>, $($arg),*) -> R + Send + Sync + 'static,
+            F: Fn($($caller_type,)? $($arg),*) -> R + Send + Sync + 'static,
             R: WasmRet,
             $($arg: WasmTy,)*
         {
@@ -321,19 +276,20 @@ macro_rules! into_func {
                             let $arg = $arg::read(cell, CellOwner::of_base(&*store, base));
                             cell = cell.add(1);
                         )*
-                        let caller = Caller::<T>::new(store, base);
-                        let results = function(caller, $($arg),*).into_result()?;
+                        $(let $caller = <$caller_type>::new(store, base);)?
+                        let results = function($($caller,)? $($arg),*).into_result()?;
                         results.write(cells, CellOwner::of_base(&*store, base))
                     }
                 };
                 /// # Safety
                 /// Called by the thunk of this record alone; the store's data are a `T`.
+                #[allow(clippy::extra_unused_type_parameters, reason = "without a caller")]
                 unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, F, R, $($arg),*>(
                     record: *const FunctionImport,
                     $($arg: $arg::Register),*
                 ) -> DirectAnswer<<R::Values as WasmValues>::Register>
                 where
-                    F: Fn(Caller<'_, T>, $($arg),*) -> R,
+                    F: Fn($($caller_type,)? $($arg),*) -> R,
                     R: WasmRet,
                     $($arg: WasmTy,)*
                 {
@@ -341,12 +297,14 @@ macro_rules! into_func {
                     // this type, and the activation that of the store whose guest called,
                     // which lends the store.
                     unsafe {
-                        let activation = (*record).activation();
                         let function = &*(*record).closure::<F>();
                         let call = || {
-                            let (store, base) = ((*activation).store, (*activation).guest_base);
-                            let caller = Caller::<T>::new(store, base);
-                            function(caller, $($arg::from_register($arg)),*).into_result()
+                            $(
+                                let activation = (*record).activation();
+                                let (store, base) = ((*activation).store, (*activation).guest_base);
+                                let $caller = <$caller_type>::new(store, base);
+                            )?
+                            function($($caller,)? $($arg::from_register($arg)),*).into_result()
                         };
                         let result = catch_unwind(AssertUnwindSafe(call));
                         if KEEPS && let Ok(Err(error)) = &result {
@@ -355,11 +313,11 @@ macro_rules! into_func {
                                 return answer;
                             }
                         }
-                        answer(activation, result)
+                        answer((*record).activation(), result)
                     }
                 }
                 let plain = shim::<false, T, F, R, $($arg),*> as *const () as usize;
-                let keeping_shim = match R::IS_FALLIBLE {
+                let keeping_shim = match $may_be_put_off && R::IS_FALLIBLE {
                     true => shim::<true, T, F, R, $($arg),*> as *const () as usize,
                     false => plain,
                 };
