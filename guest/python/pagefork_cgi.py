@@ -36,20 +36,47 @@ def preload(tree):
             pass
 
 
+# Most bytes that the head of a request may have.
+HEAD_MAX = 1 << 20
+
+
+def refuse(why):
+    raise SystemExit(f"pagefork_cgi: {why}")
+
+
 def read_head(stdin):
     """The variables of a request, which come first on standard input."""
-    size = b""
-    while not size.endswith(b":"):
-        byte = stdin.read(1)
-        if not byte.isdigit() and byte != b":" or len(size) > 9:
-            raise SystemExit("pagefork_cgi: standard input does not begin with a netstring")
-        size += byte
-    size = int(size[:-1])
+    digits = b""
+    while (byte := stdin.read(1)) != b":" or not digits:
+        if not byte:
+            refuse("standard input ends within the head of the request")
+        # Digits do not begin with a zero.
+        if not byte.isdigit() or digits == b"0":
+            refuse("standard input does not begin with the size of a request's head")
+        digits += byte
+        if int(digits) > HEAD_MAX:
+            refuse("the head of the request is too long")
+    size = int(digits)
     head = stdin.read(size + 1)
-    if len(head) != size + 1 or head[-1:] != b",":
-        raise SystemExit("pagefork_cgi: the head of the request ends too soon")
-    words = head[:-2].split(b"\0")
-    return dict(zip(words[::2], words[1::2]))
+    if len(head) != size + 1:
+        refuse("standard input ends within the head of the request")
+    if head[-1:] != b",":
+        refuse("the head of the request does not end with a comma")
+    # Each word ends with a NUL, so that what comes after the last is empty.
+    *words, rest = head[:-1].split(b"\0")
+    names, values = words[::2], words[1::2]
+    if (
+        rest
+        or len(names) != len(values)
+        # The size of the body comes first, and once.
+        or names[:1] != [b"CONTENT_LENGTH"]
+        or names.count(b"CONTENT_LENGTH") != 1
+        or not (values[0].isdigit() and len(values[0]) <= 19 or not values[0])
+        or any(not name or b"=" in name for name in names)
+        or (b"SCGI", b"1") not in zip(names, values)
+    ):
+        refuse("the head of the request does not hold the variables of SCGI")
+    return dict(zip(names, values))
 
 
 def environment(variables):

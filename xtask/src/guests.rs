@@ -117,6 +117,7 @@ const BUILT: &[(&str, Language)] = &[
     ("guest/c/survey.c", Language::C),
     ("guest/c/crash.c", Language::Debugged),
     ("guest/c/form_cgi.c", Language::C),
+    ("guest/c/primes.c", Language::C),
     ("guest/bench/kernels.c", Language::Freestanding),
     ("guest/cpp/words.cpp", Language::Cpp),
     ("guest/cpp/formula.cpp", Language::CppThrowing),
@@ -124,11 +125,18 @@ const BUILT: &[(&str, Language)] = &[
     ("guest/rust/pretty.rs", Language::Rust),
     ("guest/rust/hello_cgi.rs", Language::Rust),
     ("guest/rust/dirty_cgi.rs", Language::Rust),
+    ("guest/rust/sieve.rs", Language::Rust),
+];
+
+/// What sources of [`BUILT`] include: source and the other file.
+const INCLUDED: &[(&str, &str)] = &[
+    ("guest/c/primes.c", "guest/c/pagefork.h"),
+    ("guest/rust/sieve.rs", "guest/rust/pagefork.rs"),
 ];
 
 /// Own guests in Go, whose programs are too large to be committed; the host's
 /// own `go` builds them in a second.
-const GO: &[&str] = &["guest/go/digest", "guest/go/greet"];
+const GO: &[&str] = &["guest/go/digest", "guest/go/greet", "guest/go/primes"];
 
 #[derive(Clone, Copy)]
 enum Language {
@@ -289,16 +297,17 @@ pub(crate) fn check_built(root: &Path) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// A line of `guest/built/SOURCES`.
+/// The lines of `guest/built/SOURCES` about a program: itself, its source, what that includes.
 fn note(root: &Path, source: &str) -> Result<String> {
     let built = built(Path::new(""), source);
-    let digest = |path: &Path| Ok::<_, String>(sha256::hex(&host::read(&root.join(path))?));
-    Ok(format!(
-        "{}  {}\n{}  {source}\n",
-        digest(&built)?,
-        built.display(),
-        digest(Path::new(source))?
-    ))
+    let included = INCLUDED.iter().filter(|(includes, _)| *includes == source);
+    let sources = std::iter::once(source).chain(included.map(|(_, file)| *file));
+    let mut lines = String::new();
+    for path in std::iter::once(built.as_path()).chain(sources.map(Path::new)) {
+        let digest = sha256::hex(&host::read(&root.join(path))?);
+        lines.push_str(&format!("{digest}  {}\n", path.display()));
+    }
+    Ok(lines)
 }
 
 fn built(root: &Path, source: &str) -> PathBuf {

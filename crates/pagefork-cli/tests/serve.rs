@@ -402,6 +402,61 @@ fn a_started_program_finds_each_request_on_standard_input() {
     assert_eq!(server.end().0, 0);
 }
 
+/// Programs that use the helpers for guests answer whatever comes, started warm or not.
+#[test]
+fn programs_in_c_rust_and_go_answer_warm_and_fresh() {
+    let fetched = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guests");
+    let fetched = std::env::var_os("PAGEFORK_GUESTS").map_or(fetched, Into::into);
+    let go = fetched.join("primes.wasm");
+    let mut programs = vec![format!("{GUESTS}/primes.wasm"), format!("{GUESTS}/sieve.wasm")];
+    if go.exists() {
+        programs.push(go.display().to_string());
+    } else {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "run `cargo xtask guests`");
+    }
+    for program in programs {
+        for (warm, mode) in [("--warm", "warm"), ("", "fresh")] {
+            let server = serve(&format!("{warm} --env MODE={mode} {program}"));
+            let check = |answer: &str, lines: [&str; 6]| {
+                assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{program} {mode}: {answer}");
+                let mode = format!("mode: {mode}");
+                for line in lines.into_iter().chain([&*mode, "scgi: none", "answered: 1"]) {
+                    assert!(answer.contains(&format!("{line}\n")), "{program}, {line}: {answer}");
+                }
+            };
+            for _ in 0..3 {
+                let lines = ["method: GET", "path: /25", "query: a=b", "body: 0 bytes, sum 0"];
+                let [method, path, query, body] = lines;
+                let answer = get(&server.address, "/25?a=b");
+                check(&answer, [method, path, query, body, "prime: 97 of 78498", "query: a=b"]);
+            }
+            let small = ("Content-Length: 3\r\n\r\nabc".to_owned(), "length: 3", 3, 294);
+            let mut posts = vec![small];
+            // Programs that are not forked read no more than a size that they are told.
+            if mode == "warm" {
+                // More than the server takes before it hands the request over.
+                let large = "a".repeat(4 << 20);
+                let chunks = format!("1\r\nb\r\n{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
+                let (size, sum) = (large.len() + 1, large.len() * 97 + 98);
+                let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{chunks}");
+                posts.push((chunked, "length: none", size, sum));
+            }
+            for (post, length, size, sum) in posts {
+                let mut stream = connect(&server.address);
+                let head = "POST /78498 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n";
+                stream.get_mut().write_all(format!("{head}{post}").as_bytes()).unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                let body = format!("body: {size} bytes, sum {sum}");
+                let prime = "prime: 999983 of 78498";
+                check(&answer, ["method: POST", "path: /78498", "query: ", length, &body, prime]);
+            }
+            server.signal("-TERM");
+            assert_eq!(server.end().0, 0);
+        }
+    }
+}
+
 #[test]
 fn a_program_that_never_reads_cannot_be_started_warm() {
     let ends = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;

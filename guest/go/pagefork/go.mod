@@ -1,0 +1,3 @@
+module pagefork
+
+go 1.21

@@ -1,0 +1,4 @@
+package pagefork
+
+//go:wasmimport pagefork snapshot
+func snapshot() uint32
