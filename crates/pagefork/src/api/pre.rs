@@ -459,7 +459,10 @@ impl<T: 'static> InstancePre<T> {
         if let Some(limiter) = &shared.limiter {
             store.set_limiter(Arc::clone(limiter));
         }
-        let made = self.make(&mut store.as_context_mut())?;
+        let made = {
+            span!(DEBUG, "instantiate", module = self.module().name());
+            self.make(&mut store.as_context_mut())?
+        };
         store.set_home(Arc::clone(&shared.home));
         Ok((store, made))
     }
