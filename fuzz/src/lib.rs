@@ -4,6 +4,7 @@
 //! A case is made from a seed ([`generate`]), run in an engine ([`subject`]) that is
 //! Pagefork ([`ours`]) or wasmtime ([`peer`]), and what two runs saw is compared.
 
+mod c_library;
 pub mod differential;
 pub mod features;
 pub mod generate;
@@ -23,6 +24,7 @@ use arbitrary::Unstructured;
 use pagefork::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
 use pagefork_compiler::{CompileOptions, compile as compile_module, initial_image};
 
+pub use crate::c_library::c_library;
 use crate::features::FeatureSet;
 use crate::generate::Case;
 use crate::ours::{Engines, Ours};

@@ -47,3 +47,8 @@ fn waiting() {
 fn sequences() {
     short_run(pagefork_fuzz::sequences, 150, 400);
 }
+
+#[test]
+fn c_library() {
+    short_run(pagefork_fuzz::c_library, 2_000, 1500);
+}
