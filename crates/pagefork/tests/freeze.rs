@@ -120,6 +120,8 @@ fn a_reset_of_a_spawned_store_returns_to_where_it_was_captured() -> Result<()> {
     let expected = undisturbed(&engine, &modules)?;
     let (_, snapshot) = captured(&engine, &modules, 50);
     let (mut store, _) = snapshot.instance_pre()?.spawn(1)?;
+    assert_eq!(shown(&finish(&mut store)?), expected.0);
+    store.reset_to(&snapshot, 2)?;
     for round in 0..3 {
         assert_eq!(shown(&finish(&mut store)?), expected.0, "round {round}");
         assert!(store.suspended().is_none());

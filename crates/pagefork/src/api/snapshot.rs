@@ -116,8 +116,8 @@ impl<T: 'static> Store<T> {
     }
 
     /// As [`Store::reset`], but to what the instances were when the snapshot was taken,
-    /// of this store or of another one that was spawned from the same
-    /// [`InstancePre`]. No start function runs; a guest that was suspended is again.
+    /// of this store, of the one that it was spawned as, or of another one that was spawned from
+    /// the same [`InstancePre`]. No start function runs; a guest that was suspended is again.
     ///
     /// # Errors
     /// [`UsageError::WrongSnapshot`] if the store has other instances than the one that
@@ -287,7 +287,9 @@ impl<T: 'static> Snapshot<T> {
         let same_home = frozen.home.is_some()
             && frozen.home == store.home_number()
             && frozen.instances.len() == store.origin_count().max(1);
-        if frozen.store != store.id && !same_home {
+        let is_origin = |origin| Arc::ptr_eq(origin, &self.frozen);
+        let is_spawned = store.origin.as_ref().is_some_and(is_origin);
+        if frozen.store != store.id && !same_home && !is_spawned {
             return wrong("it is of another store, not spawned from the same `InstancePre`");
         }
         let known = |index: u32, function: &Arc<HostFunc>| {

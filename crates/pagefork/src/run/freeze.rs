@@ -80,9 +80,15 @@ pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -
     }
     referred.sort_unstable();
     referred.dedup();
-    let told = (1..store.next_ordinal()).filter_map(|ordinal| after_restore(store, ordinal));
+    let mut told: Vec<FuncRef> = Vec::new();
+    for function in (1..store.next_ordinal()).filter_map(|ordinal| after_restore(store, ordinal)) {
+        // Several instances can export the same one.
+        if !told.contains(&function) {
+            told.push(function);
+        }
+    }
     Ok(Frozen {
-        after_restore: told.collect(),
+        after_restore: told,
         main: main_instance(store, call.as_ref()),
         instances,
         host_functions: store.host_functions().to_vec(),
