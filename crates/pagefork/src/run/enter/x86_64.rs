@@ -109,7 +109,7 @@ macro_rules! direct_thunk {
             $name,
             "\n.type ",
             $name,
-            ",@function\n.p2align 4\n",
+            ",@function\n.p2align 6\n",
             $name,
             ":\n",
             ".cfi_startproc\n",
