@@ -555,7 +555,9 @@ impl World {
         let (live, shot) =
             (&mut self.live[index], &self.shots[usize::from(which) % self.shots.len()]);
         let history = shot.begin.history.branched(salt);
-        let fits = shot.of == live.number || (shot.of_kind.is_some() && shot.of_kind == live.kind);
+        let fits = shot.of == live.number
+            || live.kind == Some(shot.kind)
+            || (shot.of_kind.is_some() && shot.of_kind == live.kind);
         let before = Pages::of(&live.store);
         match live.store.reset_to(&shot.snapshot, history) {
             Ok(_) => {

@@ -102,7 +102,7 @@ pub fn add_fork_to_linker(linker: &mut Linker<ForkGuest>) -> Result<()> {
 ///     (import "wasi_snapshot_preview1" "fd_write"
 ///         (func $write (param i32 i32 i32 i32) (result i32)))
 ///     (memory (export "memory") 1)
-///     (data (i32.const 0) "\\10\\00\\00\\00\\20\\00\\00\\00")
+///     (data (i32.const 0) "\10\00\00\00\20\00\00\00")
 ///     (func (export "_start")
 ///         (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 4)))
 ///         (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#)?;
