@@ -78,7 +78,9 @@ fn leave_in_registers(address: usize) {
     }
 }
 
-/// The same number, in a register that has part of an address of the host beside it.
+/// The same number, in a register that has part of an address of the host beside it: that of the
+/// result, which nothing else comes to before the call returns.
+#[inline(never)]
 fn beside(number: f32, address: usize) -> f32 {
     let both: f32;
     // SAFETY: one register is changed, as is said.
