@@ -232,6 +232,7 @@ impl Func {
     /// # Safety
     /// When the closure returns without an error, the values begin with one of the type of each
     /// result. References among them are as [`Val::from_raw`] wants them.
+    /// When it returns [`Caller::suspend_before`], they are the arguments still.
     ///
     /// # Examples
     ///

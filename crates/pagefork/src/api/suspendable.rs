@@ -283,6 +283,10 @@ pub(crate) fn resume_until<T: 'static>(
     if suspended.of_task {
         return Err(UsageError::Suspended.into());
     }
+    // What can fail without a change to the guest comes before its results.
+    inner.interrupts.clear();
+    inner.check_watched()?;
+    let deadline = inner.begin_timeout(suspended.rest)?;
     let results = match (suspended.host_function, results) {
         (None, Some(_)) => return Err(UsageError::NoResultsWanted.into()),
         (Some(index), Some(Ok(results))) => {
@@ -291,9 +295,6 @@ pub(crate) fn resume_until<T: 'static>(
         }
         (_, results) => results.map(|results| results.map(|_| ())),
     };
-    inner.interrupts.clear();
-    inner.check_watched()?;
-    let deadline = inner.begin_timeout(suspended.rest)?;
     // SAFETY: the store is borrowed, no guest is entered, and the guest's frames are where it was
     // suspended or where a copy has put them.
     unsafe {
