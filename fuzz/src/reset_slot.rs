@@ -834,8 +834,8 @@ fn stage(memories: u64) -> Stage {
     Stage { zones, images }
 }
 
-/// An image that a holder of the descriptor could still cut short: no strategy
-/// may read it in place.
+/// An image that a holder of the descriptor could still cut short: strategies
+/// read copies of its pages.
 fn file_image(extent: Range<u64>, bytes: &[u8]) -> Arc<Image> {
     let path = std::env::temp_dir().join(format!(
         "pagefork-fuzz-{}-{:#x}",

@@ -374,7 +374,8 @@ fn a_snapshot_of_few_pages_takes_a_call_a_memory() {
     use pagefork_pages::{Call, HostFeatures};
 
     let cases = branch_cases();
-    for case in cases.iter().filter(|case| case.name != "branch of a file") {
+    // A file is asked for its length, and read by calls.
+    for case in cases.iter().filter(|case| !case.name.ends_with("a file")) {
         let mut slot = case.spawn(&strategies(ResetKind::Scan));
         slot.enter();
         write(&slot, case.memory(0), b"changed");

@@ -205,7 +205,7 @@ fn signal_of_reading(place: *const u8) -> Option<i32> {
 fn image_no_image_and_other_image_in_every_order() {
     let one = layout();
     let other = dense_image(&one, 0xee, PAGE).0;
-    let cases: Vec<Case> = cases().into_iter().filter(|case| case.name != "several").collect();
+    let cases: Vec<Case> = cases().into_iter().filter(|case| case.sizes.len() == 1).collect();
     let mut cases: Vec<&Case> = cases.iter().filter(|case| case.name != "large").collect();
     let branches = branch_cases();
     let of_one = ["branch of dense", "branch of a branch", "branch of a file"];

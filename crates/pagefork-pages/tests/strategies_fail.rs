@@ -58,6 +58,11 @@ fn each_failure_of_a_reset_to_a_branch_leaves_the_slot_as_before_or_unusable() {
     each_failure_of_a_reset(&branch_case());
 }
 
+#[test]
+fn each_failure_of_a_reset_to_a_file_leaves_the_slot_as_before_or_unusable() {
+    each_failure_of_a_reset(&parts_case());
+}
+
 /// Pages that the image has, pages that it has not, and zeros.
 fn branch_case() -> Case {
     let case = case();
@@ -127,7 +132,7 @@ fn each_failure_of_a_reset(case: &Case) {
 
 #[test]
 fn each_failure_of_filling_a_slot_again_leaves_it_as_before_or_unusable() {
-    for case in [case(), branch_case()] {
+    for case in [case(), branch_case(), parts_case()] {
         each_failure_of_filling(&case);
     }
 }
@@ -165,7 +170,10 @@ fn each_failure_of_filling(case: &Case) {
 #[test]
 fn each_failure_of_a_snapshot_leaves_slot_and_image_as_they_were() {
     // Few pages are a branch, many are whole.
-    for (case, pages) in [(case(), 3), (case(), 120), (branch_case(), 3), (branch_case(), 120)] {
+    let parts = (parts_case(), 3);
+    for (case, pages) in
+        [(case(), 3), (case(), 120), (branch_case(), 3), (branch_case(), 120), parts]
+    {
         HostFeatures::get().unwrap();
         for strategies in all_strategies() {
             let mut slot = case.spawn(&strategies);

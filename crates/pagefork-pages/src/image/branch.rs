@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use pagefork_layout::page::PAGE_SIZE;
 
-use super::{Image, check_extents, within};
+use super::{Image, Span, check_extents, within};
 use crate::image::read::PageReader;
 use crate::os::error::PagesError;
 
@@ -239,7 +239,7 @@ impl Image {
     /// mapped.
     pub fn size(&self) -> u64 {
         let Some(branch) = &self.branch else {
-            return self.spans.iter().map(|span| span.slot.end - span.slot.start).sum();
+            return self.spans.iter().map(Span::size).sum();
         };
         let held = |page: &&u64| {
             find(&branch.differing, **page).is_some_and(|page| page.contents.is_some())

@@ -6,6 +6,10 @@ pub(crate) mod code;
 pub(crate) mod branch;
 /// Reading images page by page.
 pub(crate) mod read;
+/// Images that lie in files which others made.
+pub(crate) mod mapped;
+/// Copies of the pages of a file that could be cut short.
+mod on_demand;
 /// The files that images lie in: one each, or many in one.
 pub(crate) mod file;
 /// A memfd that many images share.
@@ -13,17 +17,17 @@ mod shared;
 
 use std::fmt;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::page::{self, PAGE_SIZE};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::Stat;
 
 use crate::image::branch::Branch;
 use crate::image::file::ImageFile;
+use crate::image::on_demand::PageCopies;
 use crate::os::error::{FileProblem, PagesError};
-use crate::os::memfd::{Write, map_once};
-use crate::os::reservation::Reservation;
+use crate::os::memfd::Write;
 use crate::os::sys;
 
 /// Holes of more than this many bytes between runs are left out of an image:
@@ -47,8 +51,8 @@ pub const SPAN_COUNT_MAX: usize = 4;
 /// Where memories lie apart, an image has an extent for each: what lies between
 /// extents is never mapped.
 ///
-/// The bytes lie in a sealed memfd, which nothing can write or cut, or in a file
-/// that no other user may write. An image of nothing but zeros has no file. The first
+/// The bytes lie in a sealed memfd, which nothing can write or cut, or in a
+/// [file](Image::from_file_spans) that no other user may write. An image of nothing but zeros has no file. The first
 /// [`OWN_FILES_MAX`](crate::OWN_FILES_MAX) images of a process (of large ones,
 /// [`OWN_FILES_LARGE_MAX`](crate::OWN_FILES_LARGE_MAX)) have a memfd each. Further
 /// ones lie one behind another in memfds of 64 MiB, in whole pages, which are just
@@ -74,15 +78,18 @@ pub struct Image {
     /// Invariant: ascending, apart, of whole pages, none empty.
     extents: Vec<Range<u64>>,
     /// Invariant: ascending, apart, each within one extent, of whole pages, none
-    /// empty; the file covers each. A branch has none of its own.
+    /// empty; the file that it lies in covers each. A branch has none of its own.
     spans: Vec<Span>,
-    /// `None` if there are no spans.
+    /// `None` if no span lies in it.
     file: Option<ImageFile>,
+    /// Of an image in a file that others made: what the host checked of it, in memory. `None` if
+    /// no span lies in it.
+    held: Option<ImageFile>,
     /// Of an image that has a parent.
     branch: Option<Branch>,
-    /// All spans as a copy, for a file that could be cut; made when it is first
-    /// asks for it.
-    copy: OnceLock<Reservation>,
+    /// Copies of the pages of a file that could be cut, one span behind the other; made when they
+    /// are first asked for.
+    copies: OnceLock<PageCopies>,
 }
 
 /// Where the host can read what an image has for a range of slot offsets.
@@ -93,22 +100,42 @@ pub(crate) struct Source {
     /// Address of the bytes, good as long as the image; `None` where reading them
     /// could raise SIGBUS, because the file can be cut short.
     pub(crate) address: Option<usize>,
+    /// Whether the bytes of a page are there only once it was [fetched](Image::fetch).
+    pub(crate) on_demand: bool,
 }
 
-/// Whether an image whose file could be cut short may be copied to be read.
+/// How an image is read whose file could be cut short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unsealed {
-    /// It has no address then.
+    /// It has no address.
     Absent,
-    /// A copy of it is made, once for all slots.
+    /// Pages are copied when they are fetched, once for all slots.
+    OnDemand,
+    /// All pages are copied now, once for all slots.
     Copied,
 }
 
-/// Pages of an image that lie together both in the slot and in the file.
+/// Pages of an image that lie together both in the slot and in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Span {
     slot: Range<u64>,
     file_offset: u64,
+    origin: Origin,
+}
+
+impl Span {
+    /// Bytes.
+    fn size(&self) -> u64 {
+        self.slot.end - self.slot.start
+    }
+}
+
+/// Which of an image's files a span lies in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    File,
+    /// The one with what the host has checked.
+    Held,
 }
 
 impl Image {
@@ -157,7 +184,7 @@ impl Image {
             return Ok(Arc::new(Self::of_parts(extents, spans, None)));
         };
 
-        let size = last.file_offset + (last.slot.end - last.slot.start);
+        let size = last.file_offset + last.size();
         let write = |(offset, bytes): (u64, &'a [u8])| {
             let index = spans.partition_point(|span| span.slot.end <= offset);
             let span = &spans[index];
@@ -171,35 +198,9 @@ impl Image {
         Ok(Arc::new(Self::of_parts(extents, spans, Some(file))))
     }
 
-    /// An image in a regular file, from byte `file_offset` of it on, covering
-    /// the whole `extent` (slot offsets in bytes). The file must belong to this
-    /// user or root and no other user may write it; what its owner does to it
-    /// later shows in slots. That its bytes are right is for the caller to
-    /// verify.
-    ///
-    /// # Errors
-    /// [`PagesError::FileRefused`] says what is wrong with the file.
-    ///
-    /// # Panics
-    /// If the extent is not whole pages in ascending order.
-    pub fn from_file(
-        file: OwnedFd,
-        file_offset: u64,
-        extent: Range<u64>,
-    ) -> Result<Arc<Self>, PagesError> {
-        check_extents(std::slice::from_ref(&extent));
-        let needed = file_offset.saturating_add(extent.end - extent.start);
-        check_file(file.as_fd(), file_offset, needed)?;
-        if extent.is_empty() {
-            return Ok(Arc::new(Self::of_parts(Vec::new(), Vec::new(), None)));
-        }
-        let spans = vec![Span { slot: extent.clone(), file_offset }];
-        let file = ImageFile::Foreign(file);
-        Ok(Arc::new(Self::of_parts(vec![extent], spans, Some(file))))
-    }
-
     fn of_parts(extents: Vec<Range<u64>>, spans: Vec<Span>, file: Option<ImageFile>) -> Self {
-        Self { extents, spans, file, branch: None, copy: OnceLock::new() }
+        let (held, branch, copies) = (None, None, OnceLock::new());
+        Self { extents, spans, file, held, branch, copies }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,
@@ -245,10 +246,20 @@ impl Image {
     /// its root has.
     pub(crate) fn maps(&self) -> impl Iterator<Item = (Range<u64>, BorrowedFd<'_>, u64)> {
         let base = self.base();
-        let file = base.file.as_ref();
-        let with_file =
-            move |span: &Span| Some((span.slot.clone(), file?.as_fd(), span.file_offset));
-        base.spans.iter().filter_map(with_file)
+        let with_file = move |span: &Span| {
+            let file = base.file_of(span).as_fd();
+            (span.slot.clone(), file, span.file_offset)
+        };
+        base.spans.iter().map(with_file)
+    }
+
+    /// The file that a span of this image lies in.
+    fn file_of(&self, span: &Span) -> &ImageFile {
+        let file = match span.origin {
+            Origin::File => &self.file,
+            Origin::Held => &self.held,
+        };
+        file.as_ref().expect("a span lies in a file that the image has")
     }
 }
 
@@ -260,39 +271,69 @@ impl Image {
     /// # Errors
     /// The limit that was met; a file that was cut short.
     pub(crate) fn sources(&self, unsealed: Unsealed) -> Result<Vec<Source>, PagesError> {
-        let Self { spans, file, copy, .. } = self.base();
-        let (Some(first), Some(last), Some(file)) = (spans.first(), spans.last(), file) else {
-            return Ok(Vec::new());
+        let base = self.base();
+        let copies = match unsealed {
+            Unsealed::Absent => None,
+            Unsealed::OnDemand | Unsealed::Copied => base.page_copies()?,
         };
-        let file_start = first.file_offset;
-        let size = last.file_offset + (last.slot.end - last.slot.start) - file_start;
-        let start = match (file.address(file_start)?, unsealed) {
-            (Some(start), _) => Some(start),
-            (None, Unsealed::Copied) => Some(map_once(copy, size, |pages| {
-                pages.commit(0..size)?;
-                self.base().read_spans(pages)
-            })?),
-            (None, Unsealed::Absent) => None,
-        };
-        let source = |span: &Span| Source {
-            slot: span.slot.clone(),
-            address: start.map(|start| start + (span.file_offset - file_start) as usize),
-        };
-        Ok(spans.iter().map(source).collect())
+        let mut sources = Vec::with_capacity(base.spans.len());
+        let mut copied = 0;
+        for span in &base.spans {
+            let slot = span.slot.clone();
+            if let Some(address) = base.file_of(span).address(span.file_offset)? {
+                sources.push(Source { slot, address: Some(address), on_demand: false });
+                continue;
+            }
+            let address = copies.map(|copies| copies.start() + copied as usize);
+            copied += span.size();
+            sources.push(Source { slot, address, on_demand: true });
+        }
+        if unsealed == Unsealed::Copied {
+            let on_demand = sources.iter_mut().filter(|source| source.on_demand);
+            for source in on_demand {
+                for page in source.slot.clone().step_by(PAGE_SIZE as usize) {
+                    base.fetch(page)?;
+                }
+                source.on_demand = false;
+            }
+        }
+        Ok(sources)
     }
 
-    /// Reads all spans into accessible pages, as they lie in the file.
-    fn read_spans(&self, pages: &mut Reservation) -> Result<(), PagesError> {
-        const PART: u64 = 1 << 20;
-        let mut buffer = vec![0; PART as usize];
-        let mut done = 0;
-        for span in &self.spans {
-            for at in span.slot.clone().step_by(PART as usize) {
-                let length = PART.min(span.slot.end - at) as usize;
-                self.read(at, &mut buffer[..length])?;
-                pages.write(done, &buffer[..length]);
-                done += length as u64;
+    /// Room for copies of the pages of a file that could be cut; `None` if the image has no such
+    /// file.
+    fn page_copies(&self) -> Result<Option<&PageCopies>, PagesError> {
+        if let Some(copies) = self.copies.get() {
+            return Ok(Some(copies));
+        }
+        let size = self.unsealed_spans().map(Span::size).sum();
+        if size == 0 {
+            return Ok(None);
+        }
+        let copies = PageCopies::new(size)?;
+        Ok(Some(self.copies.get_or_init(|| copies)))
+    }
+
+    /// The spans in a file that could be cut.
+    fn unsealed_spans(&self) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(|span| matches!(self.file_of(span), ImageFile::Foreign(_)))
+    }
+
+    /// Has the bytes of a page, at its slot offset, be where its [`Source`] says, which is to be
+    /// copied on demand. Of a branch, those of its root.
+    ///
+    /// # Errors
+    /// An error of the file, also when it was cut short.
+    pub(crate) fn fetch(&self, page: u64) -> Result<(), PagesError> {
+        let base = self.base();
+        let mut before = 0;
+        for span in base.unsealed_spans() {
+            if span.slot.contains(&page) {
+                let copies = base.page_copies()?.expect("there is room for each such span");
+                let offset = before + (page - span.slot.start);
+                return copies.fetch(offset, |bytes| base.read_file(page, bytes));
             }
+            before += span.size();
         }
         Ok(())
     }
@@ -342,7 +383,7 @@ fn spans(extents: &[Range<u64>], runs: &[(u64, &[u8])]) -> Vec<Span> {
         let inside = pages.iter().filter(|range| extent.contains(&range.start));
         for slot in join(inside.cloned()) {
             let size = slot.end - slot.start;
-            spans.push(Span { slot, file_offset });
+            spans.push(Span { slot, file_offset, origin: Origin::File });
             file_offset += size;
         }
     }
@@ -404,26 +445,6 @@ pub fn check_writers(file: BorrowedFd<'_>) -> Result<(), PagesError> {
     }
 }
 
-/// Whether a file can be an image that ends at its byte `needed`.
-fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(), PagesError> {
-    let problem = |problem| Err(PagesError::FileRefused(problem));
-    if !file_offset.is_multiple_of(PAGE_SIZE) {
-        return problem(FileProblem::Unaligned { offset: file_offset });
-    }
-    let stat = sys::stat_image(file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return problem(FileProblem::NotRegular);
-    }
-    if let Some(writers) = writers_problem(&stat) {
-        return problem(writers);
-    }
-    let size = stat.st_size as u64;
-    if size < needed {
-        return problem(FileProblem::TooShort { size, needed });
-    }
-    Ok(())
-}
-
 /// Who can write a file or directory besides this user and root.
 fn writers_problem(stat: &Stat) -> Option<FileProblem> {
     let user = rustix::process::geteuid().as_raw();
@@ -460,9 +481,9 @@ mod tests {
     #[test]
     fn spans_lie_densely_in_the_file() {
         let spans = spans(std::slice::from_ref(&ALL), &[(5 * MIB - 1, b"ab"), (0, b"c")]);
-        assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0 });
+        assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0, origin: Origin::File });
         let slot = 5 * MIB - PAGE_SIZE..5 * MIB + PAGE_SIZE;
-        assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE });
+        assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE, origin: Origin::File });
     }
 
     #[test]

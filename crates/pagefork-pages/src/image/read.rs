@@ -1,7 +1,9 @@
 //! Reading images page by page, in place where that is possible.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down, round_up};
 
@@ -59,6 +61,80 @@ impl<'a> PageReader<'a> {
 }
 
 impl Image {
+    /// Slot offsets at which the image may have other bytes than zeros: whole pages, ascending,
+    /// apart. Nothing is read.
+    ///
+    /// # Errors
+    /// If the system does not tell what of a file is a hole.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::Image;
+    ///
+    /// let image = Image::new("example", 0..4 << 20, [(4096, &b"a"[..]), (3 << 20, &b"b"[..])])?;
+    /// assert_eq!(image.contents()?, [4096..8192, 3 << 20..(3 << 20) + 4096]);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn contents(&self) -> Result<Vec<Range<u64>>, PagesError> {
+        let mut found: Vec<Range<u64>> = Vec::new();
+        for (source, (slot, file, file_start)) in
+            self.sources(Unsealed::Absent)?.iter().zip(self.maps())
+        {
+            // The position in a file of others is theirs.
+            if source.address.is_none() {
+                found.push(slot);
+                continue;
+            }
+            let file_end = file_start + (slot.end - slot.start);
+            let mut at = file_start;
+            while let Some(data) = sys::find_data(file, at..file_end)? {
+                let data = round_down(data.start)..round_up(data.end);
+                at = data.end;
+                found.push(
+                    slot.start + (data.start - file_start)..slot.start + (data.end - file_start),
+                );
+            }
+        }
+        found.extend(self.differing().iter().map(|page| page.page..page.page + PAGE_SIZE));
+        found.sort_unstable_by_key(|range| range.start);
+        found.dedup_by(|next, last| {
+            let joins = next.start <= last.end;
+            if joins {
+                last.end = last.end.max(next.end);
+            }
+            joins
+        });
+        Ok(found)
+    }
+
+    /// Slot offsets of the pages that can be otherwise than in `ancestor`, ascending, if the image
+    /// is that or a branch that descends from it; `None` if that is not known.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::Image;
+    ///
+    /// let root = Image::new("example", 0..1 << 20, [(0, &[1; 1 << 20][..])])?;
+    /// let first = Image::branch(&root, "first", vec![0..1 << 20], [(4096, &[2; 4096][..])])?;
+    /// let second = Image::branch(&first, "second", vec![0..1 << 20], [(0, &[3; 4096][..])])?;
+    /// assert_eq!(second.changed_since(&root), Some(vec![0, 4096]));
+    /// assert_eq!(second.changed_since(&first), Some(vec![0]));
+    /// assert_eq!(root.changed_since(&first), None);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn changed_since(self: &Arc<Self>, ancestor: &Arc<Self>) -> Option<Vec<u64>> {
+        let (mut image, mut changed) = (self, Vec::new());
+        while !Arc::ptr_eq(image, ancestor) {
+            changed.extend(image.own_pages());
+            image = image.parent()?;
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        Some(changed)
+    }
+
     /// What the file has, without holes as far as they are known: whole pages, with the slot
     /// offset of the first. Bytes of a file that cannot be read in place are a copy.
     ///

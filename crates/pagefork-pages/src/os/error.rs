@@ -348,4 +348,7 @@ pub enum FileProblem {
         /// Byte offset in the file.
         offset: u64,
     },
+    /// Where contents are said to lie in it is impossible.
+    #[error("of the places of contents in it, {0}")]
+    Spans(&'static str),
 }

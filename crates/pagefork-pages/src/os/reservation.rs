@@ -288,6 +288,22 @@ impl Reservation {
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
+    /// As [`Self::write`], by one of several threads that share the pages.
+    ///
+    /// # Panics
+    /// As [`Self::write`].
+    ///
+    /// # Safety
+    /// The pages are accessible, and no other thread reads or writes these bytes meanwhile.
+    pub(crate) unsafe fn write_shared(&self, offset: u64, bytes: &[u8]) {
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(end.is_some_and(|end| end <= self.length as u64), "a write within the pages");
+        let place: *mut u8 = ptr::with_exposed_provenance_mut(self.start + offset as usize);
+        // SAFETY: the range is ours by the type's invariant; by this function's contract it is
+        // accessible, and nothing else uses it meanwhile.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
     /// Address and length of a range of offsets.
     fn place(&self, range: Range<u64>) -> (*mut c_void, usize) {
         assert!(

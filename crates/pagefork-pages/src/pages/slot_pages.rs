@@ -130,8 +130,10 @@ impl SlotPages {
     ) -> Result<Self, PagesError> {
         check_fit(&zones, image, sizes)?;
         let sources = sources(image, setup)?;
+        check_length(image, setup)?;
         let further = zones.memories.len().saturating_sub(1) as u64;
-        let maps = MapShare::take(MAPS + MAPS_FURTHER * further)?;
+        let beside = u64::from(image.is_partly_held());
+        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside)?;
         let kind = match setup.small_pages {
             SmallPages::OfMaps => PageKind::Small,
             _ => PageKind::Any,
@@ -165,6 +167,7 @@ impl SlotPages {
     ) -> Result<AllFresh, PagesError> {
         check_fit(&self.zones, image, sizes)?;
         let sources = sources(image, self.setup)?;
+        check_length(image, self.setup)?;
         self.condition = Condition::Unfilled;
         for index in 0..self.memories.len() {
             self.bounds.set_memory_size(index, 0);
@@ -508,6 +511,15 @@ impl SlotPages {
         parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
     }
 
+    /// Looks whether all that is mapped of the image is still there: before the host reads or writes
+    /// pages of the slot.
+    ///
+    /// # Errors
+    /// If its file was cut short.
+    pub(crate) fn check_length(&self) -> Result<(), PagesError> {
+        check_length(&self.image, self.setup)
+    }
+
     /// Whether the image was copied instead of mapped.
     pub(crate) fn copies_image(&self) -> bool {
         self.setup.copies_image
@@ -544,8 +556,17 @@ impl SlotPages {
 
     /// Whether `page` can be restored in place: not if only the kernel may read
     /// that part of the image.
-    pub(crate) fn can_restore(&self, page: u64) -> bool {
-        self.is_differing(page) || self.source(page).is_none_or(|source| source.address.is_some())
+    ///
+    /// # Errors
+    /// An error of the image's file, also when it was cut short: the page cannot be restored.
+    pub(crate) fn can_restore(&self, page: u64) -> Result<bool, PagesError> {
+        match self.source(page) {
+            Some(source) if source.address.is_none() => Ok(self.is_differing(page)),
+            Some(source) if source.on_demand && !self.is_differing(page) => {
+                self.image.fetch(page).map(|()| true)
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Whether discarding `range` makes it as the image.
@@ -574,7 +595,7 @@ impl SlotPages {
     /// Makes the page at slot offset `page` as the image, in place.
     ///
     /// # Safety
-    /// The page is accessible, no other code uses it, and [`Self::can_restore`].
+    /// The page is accessible, no other code uses it, and [`Self::can_restore`] has said so.
     pub(crate) unsafe fn restore(&self, page: u64) {
         match self.wanted(page) {
             // SAFETY: by this function's contract the page is accessible, and no other code
@@ -671,10 +692,17 @@ impl MemoryState {
     }
 }
 
+fn check_length(image: &Image, setup: Setup) -> Result<(), PagesError> {
+    match setup.copies_image {
+        true => Ok(()),
+        false => image.check_length(),
+    }
+}
+
 fn sources(image: &Image, setup: Setup) -> Result<Vec<Source>, PagesError> {
     match (setup.copies_image, setup.restores) {
         (true, _) => image.sources(Unsealed::Copied),
-        (false, true) => image.sources(Unsealed::Absent),
+        (false, true) => image.sources(Unsealed::OnDemand),
         (false, false) => Ok(Vec::new()),
     }
 }

@@ -333,6 +333,7 @@ impl Slot {
     /// As of [`Slot::reset`].
     pub fn discard(&mut self) -> Result<(), PagesError> {
         let Self { pages, strategy, stack, .. } = self;
+        pages.check_length()?;
         if pages.is_whole()
             && let Some(fresh) = pages.discard_kept()?
         {

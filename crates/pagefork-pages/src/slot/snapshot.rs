@@ -55,6 +55,7 @@ impl Slot {
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
     pub fn changed_pages(&self) -> Result<Vec<u64>, PagesError> {
+        self.pages.check_length()?;
         let mut reader = PageReader::new(self.image())?;
         let mut changed = Vec::new();
         for page in self.candidates()? {
@@ -83,6 +84,7 @@ impl Slot {
         patches: &[(u64, &[u8])],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
+        self.pages.check_length()?;
         let patched = self.patched(patches)?;
         let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
         let mut reader = PageReader::new(self.image())?;

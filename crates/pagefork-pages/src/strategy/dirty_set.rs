@@ -90,6 +90,8 @@ pub(crate) struct DirtySet {
     scanned_at: u64,
     /// What [`Self::is_complete`] says.
     is_complete: bool,
+    /// Why the reset that is under way cannot read the image, if it cannot.
+    unreadable: Option<PagesError>,
     // Room that is kept between resets, so that they allocate nothing.
     regions: Vec<PageRegion>,
     merged: Vec<DirtyPage>,
@@ -160,6 +162,7 @@ impl DirtySet {
             doubts: false,
             scanned_at: 0,
             is_complete: true,
+            unreadable: None,
             regions: Vec::new(),
             merged: Vec::new(),
             to_discard: Vec::new(),
@@ -225,6 +228,9 @@ impl DirtySet {
             self.look = (self.look * (LOOK_FADES - 1) + LOOK) / LOOK_FADES;
         }
         let discarded = self.evict(pages)?;
+        if let Some(error) = self.unreadable.take() {
+            return Err(error);
+        }
         pages.shrink_all()?;
         pages.finish();
         stack.reset(pages);
@@ -301,7 +307,14 @@ impl DirtySet {
                 0 => self.returns[usize::from(dirty.hot)].keep(),
                 keep => keep,
             };
-            let unseen = dirty.action == Action::EvictUnseen || !pages.can_restore(page);
+            let can_restore = match pages.can_restore(page) {
+                Ok(can_restore) => can_restore,
+                Err(error) => {
+                    self.unreadable.get_or_insert(error);
+                    false
+                }
+            };
+            let unseen = dirty.action == Action::EvictUnseen || !can_restore;
             let is_new = std::mem::take(&mut dirty.is_new);
             if can_discard && (unseen || keep == 0 && dirty.is_private) {
                 dirty.action = if accessible { Action::EvictChanged } else { Action::Evict };
@@ -425,7 +438,8 @@ impl DirtySet {
                     dirty.action = Action::Evicted;
                     continue;
                 };
-                if dirty.action == Action::EvictChanged && pages.can_restore(dirty.page) {
+                let can_restore = || pages.can_restore(dirty.page).unwrap_or(false);
+                if dirty.action == Action::EvictChanged && can_restore() {
                     // SAFETY: changed pages are accessible, and no other code uses them.
                     unsafe { pages.restore(dirty.page) };
                 } else if dirty.action == Action::EvictChanged {

@@ -50,6 +50,7 @@ impl Strategy {
         if pages.is_unfilled() {
             return self.refill(pages, stack, None);
         }
+        pages.check_length()?;
         match self {
             Self::Remap => self.refill(pages, stack, None),
             Self::Discard => {

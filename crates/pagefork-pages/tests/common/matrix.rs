@@ -5,13 +5,15 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_pages::{
-    CodeBounds, GrowthKind, Image, MemorySize, Owner, ResetKind, Slot, Strategies, StrategyConfig,
+    CodeBounds, FileSpan, GrowthKind, Image, MemorySize, Owner, ResetKind, Slot, Strategies,
+    StrategyConfig,
 };
 
 use super::common::*;
@@ -275,7 +277,26 @@ pub fn cases() -> Vec<Case> {
         Case::new("large", layout(), large, wasm_pages(200, 210)),
         Case::new("several", three, several, wasm_pages(1, 4)),
         Case::new("file", layout(), file_image(&one), wasm_pages(2, 4)),
+        parts_case(),
     ]
+}
+
+/// An image of two memories in several parts of a file, with what is held beside it.
+pub fn parts_case() -> Case {
+    let layout = layout_of(&[MemoryType::new(0, None); 2]);
+    let [first, second] = [0, 1].map(|index| layout.base + layout.memories[index].offset);
+    let state = pattern(0x51, layout.base - layout.image_start);
+    let span = |start: u64, pages: u64, file_page: u64| FileSpan {
+        slot: start..start + pages * PAGE,
+        file_offset: file_page * PAGE,
+    };
+    // In another order than in the slot, with pages between that belong to nothing.
+    let spans = [span(first, 5, 20), span(first + 12 * PAGE, 3, 1), span(second + PAGE, 6, 8)];
+    let file = temporary_file(&pattern(0x66, 26 * PAGE));
+    let held = [(layout.image_start, &state[..]), (second + 9 * PAGE + 5, &state[..77])];
+    let extents = vec![layout.image_start..first + 15 * PAGE, second..second + 10 * PAGE];
+    let image = Image::from_file_spans(file, "parts", extents, &spans, held).unwrap();
+    Case::new("parts of a file", layout, image, (64 * PAGE, 256 * PAGE))
 }
 
 /// Branches of every kind of image, at most of the second generation; each as a model says that
@@ -288,7 +309,8 @@ pub fn branch_cases() -> Vec<Case> {
         roots.swap_remove(at)
     };
     let [none, dense, sparse] = ["none", "dense", "sparse"].map(&mut take);
-    let [large, several, file] = ["large", "several", "file"].map(&mut take);
+    let [large, several, file, parts] =
+        ["large", "several", "file", "parts of a file"].map(&mut take);
     let base = sparse.memory(0);
 
     let none = none.branch("branch of nothing", &[(base, 1), (base + pages(20), 2)]);
@@ -329,22 +351,39 @@ pub fn branch_cases() -> Vec<Case> {
         "branch of a file",
         &[(base - PAGE, 1), (base + PAGE, 2), (base + pages(2), 0), (base + pages(9), 3)],
     );
-    vec![none, dense, second, sparse, large, several, file]
+    let [low, high] = [0, 1].map(|index| parts.memory(index));
+    let parts = parts.branch(
+        "branch of parts of a file",
+        &[
+            (low - PAGE, 1),
+            (low + PAGE, 2),
+            (low + pages(6), 3),
+            (low + pages(13), 0),
+            (high + pages(9), 0),
+            (high + pages(12), 4),
+        ],
+    );
+    vec![none, dense, second, sparse, large, several, file, parts]
 }
 
 /// An image in a file that could still be cut short.
 fn file_image(layout: &SlotLayout) -> Arc<Image> {
     let extent = layout.image_start..layout.base + 4 * PAGE;
     let bytes = pattern(0x33, extent.end - extent.start);
+    Image::from_file(temporary_file(&bytes), 0, extent).unwrap()
+}
+
+/// A file without a name, of this user alone.
+pub fn temporary_file(bytes: &[u8]) -> OwnedFd {
     let name =
         format!("pagefork-strategies-{}-{:?}", std::process::id(), std::thread::current().id());
     let path = std::env::temp_dir().join(name);
     let mut file = File::create(&path).unwrap();
     file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
-    file.write_all(&bytes).unwrap();
+    file.write_all(bytes).unwrap();
     let file = File::open(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    Image::from_file(file.into(), 0, extent).unwrap()
+    file.into()
 }
 
 pub fn strategies(reset: ResetKind) -> Strategies {
