@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::measure::{Effort, Row, Size, Work, compare};
+use crate::{signatures, waiting};
 
 /// The three calls of wasmtime PR 3319, and loops of calls of the host. Each loop adds up what it
 /// calls returns; one calls nothing, so that its turns can be taken off.
@@ -61,13 +62,17 @@ const WAT: &str = r#"(module
             (local.set $count (i32.sub (local.get $count) (i32.const 1)))
             (br_if $next (local.get $count)))
         (local.get $sum))
-    (func (export "trap") unreachable))"#;
+    (func (export "trap") unreachable)
+    (memory 1)
+    (global $far (mut i32) (i32.const 0x7fff_0000))
+    (func (export "fault") (drop (i32.load (global.get $far)))))"#;
 
 /// Turns of each loop.
 const LOOP_COUNT: u32 = 100;
 
 /// Times each kind of call.
 pub fn run(size: Size) -> Vec<Row> {
+    signatures::check(if size == Size::Small { 3 } else { 100 });
     let mut ours = pagefork_side::Calls::new(WAT);
     #[cfg(feature = "peer")]
     let mut theirs = wasmtime_side::Calls::new(WAT);
@@ -100,10 +105,12 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("100 host calls in a loop: f64", 700, looped loop_f64);
     row!("100 host calls in a loop: i32 with Caller", 700, looped loop_caller);
     row!("100 host calls in a loop: on slices", 700, looped loop_new);
-    row!("trap", 1, trap);
+    row!("trap", 1, trapped trap);
+    row!("trap at an access far out of bounds", 1, trapped fault);
     row!("asynchronous nop", 0, async_nop);
     row!("asynchronous i64 through the host, ready at once", 7, async_ready);
     row!("asynchronous i64 through the host, after a wait", 7, async_waiting);
+    rows.push(waiting::run(size));
     rows
 }
 
@@ -145,6 +152,7 @@ macro_rules! side {
             };
 
             type Loop = TypedFunc<u32, i64>;
+            type Nothing = TypedFunc<(), ()>;
 
             pub(super) struct Calls {
                 store: Store<u32>,
@@ -152,7 +160,8 @@ macro_rules! side {
                 i64: TypedFunc<(), i64>,
                 many: TypedFunc<(), ()>,
                 new_i64: TypedFunc<(), i64>,
-                trap: TypedFunc<(), ()>,
+                pub(super) trap: Nothing,
+                pub(super) fault: Nothing,
                 pub(super) loop_nothing: Loop,
                 pub(super) loop_i64: Loop,
                 pub(super) loop_many: Loop,
@@ -203,6 +212,7 @@ macro_rules! side {
                         many: func!("many"),
                         new_i64: func!("new_i64"),
                         trap: func!("trap"),
+                        fault: func!("fault"),
                         loop_nothing: func!("loop_nothing"),
                         loop_i64: func!("loop_i64"),
                         loop_many: func!("loop_many"),
@@ -269,8 +279,9 @@ macro_rules! side {
                     function.call(&mut self.store, super::LOOP_COUNT).map_or(0, |sum| sum as u64)
                 }
 
-                pub(super) fn trap(&mut self) -> u64 {
-                    u64::from(self.trap.call(&mut self.store, ()).is_err())
+                pub(super) fn trapped(&mut self, function: fn(&Self) -> &Nothing) -> u64 {
+                    let function = function(self).clone();
+                    u64::from(function.call(&mut self.store, ()).is_err())
                 }
 
                 pub(super) fn async_nop(&mut self) -> u64 {

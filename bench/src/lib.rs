@@ -8,6 +8,8 @@ pub mod measure;
 pub mod grid;
 pub mod report;
 mod crowd;
+mod waiting;
+mod signatures;
 mod plot;
 mod engines;
 mod shapes;

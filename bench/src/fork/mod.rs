@@ -1,6 +1,8 @@
 //! A program that was started once, captured where it reads its input, and started again from
 //! there, beside starting it from the beginning.
 
+mod ruby;
+
 use pagefork::{CallProgress, Linker, Module, PoolConfig, Store, Val};
 use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
 use pagefork_wasi::{OutputKind, StdinKind, WasiCtxBuilder};
@@ -36,6 +38,24 @@ pub fn run(size: Size) -> Vec<Row> {
         && let Some(wasm) = fetched("quickjs.wasm")
     {
         quickjs(&wasm, size, &mut rows);
+    }
+    if size == Size::Large
+        && let Some(wasm) = fetched("ruby.wasm")
+    {
+        let module = Module::new(&engines::pagefork::engine(true), wasm).expect("a valid module");
+        let check = |output: Vec<u8>| u64::from(output == b"42\n");
+        let mut ours = || check(ruby::from_its_start(&module));
+        let name = "Ruby: from its start to its answer";
+        rows.push(compare(name, Effort::long(size), 1, &mut ours, None));
+        let program = ruby::Started::new(&module);
+        let mut ours = || check(program.answer());
+        let name = "a fork of Ruby, warm slot: to its answer";
+        rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
+    }
+    if size == Size::Large
+        && let Some(wasm) = fetched("primes.wasm")
+    {
+        go(&wasm, size, &mut rows);
     }
     snapshots(size, &mut rows);
     rows
@@ -84,14 +104,14 @@ fn python(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
     for (kept, slot) in [(0, "new slot"), (8, "warm slot")] {
         engine.set_pool(PoolConfig { kept_max: kept, idle_max: None, ..PoolConfig::default() });
         engine.purge_pool();
-        let name = format!("a fork of it, {slot}: to the read");
+        let name = format!("a fork of CPython, {slot}: to the read");
         let mut ours = || u64::from(fork(&program).0.suspended().is_some());
         rows.push(compare(&name, Effort::short(size), 1, &mut ours, None));
-        let name = format!("a fork of it, {slot}: to its answer (the peer from its start)");
+        let name = format!("a fork of CPython, {slot}: to its answer (the peer from its start)");
         let mut ours = || answer(&program);
         rows.push(compare(&name, Effort::short(size), 1, &mut ours, peer!()));
     }
-    let name = "a fork of it, warm slot: to its answer, with Python's own tear-down";
+    let name = "a fork of CPython, warm slot: to its answer, with Python's own tear-down";
     let mut ours = || answer(&ends);
     rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
 }
@@ -139,7 +159,50 @@ fn quickjs(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
         drop(program.fork(1, streams).expect("a slot").resume());
         check(&output.contents())
     };
-    let name = "a fork of it, warm slot: to its answer";
+    let name = "a fork of QuickJS, warm slot: to its answer";
+    rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
+}
+
+/// A Go program that makes a table of primes when it starts, and answers a request of CGI.
+fn go(wasm: &[u8], size: Size, rows: &mut Vec<Row>) {
+    let check = |output: &[u8]| {
+        let answer = b"prime: 19 of 78498\n";
+        u64::from(output.windows(answer.len()).any(|bytes| bytes == answer))
+    };
+    let module = Module::new(&engines::pagefork::engine(true), wasm).expect("a valid module");
+    let variables =
+        [("REQUEST_METHOD", "GET"), ("SERVER_PROTOCOL", "HTTP/1.1"), ("PATH_INFO", "/8")];
+    let variables = [&variables[..], &[("REQUEST_URI", "/8"), ("HTTP_HOST", "localhost")]].concat();
+    let mut linker: Linker<ForkGuest> = Linker::new(module.engine());
+    pagefork_wasi::add_to_linker(&mut linker, |guest| &mut guest.ctx).expect("names are free");
+    add_fork_to_linker(&mut linker).expect("the name is free");
+    let pre = linker.instantiate_pre(&module).expect("all is linked");
+    let mut ours = || {
+        let (output, stdout) = OutputKind::pipe();
+        let mut builder = WasiCtxBuilder::new();
+        builder.arg("program").envs(&variables).stdout(stdout);
+        let guest = ForkGuest { ctx: builder.build().expect("a context"), number: None };
+        let (mut store, instance) = pre.spawn(guest).expect("a slot");
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a program");
+        // Leaving by `proc_exit` is an error to the engine.
+        drop(start.call(&mut store, ()));
+        check(&output.contents())
+    };
+    let name = "Go with a table of primes: from its start to its answer";
+    rows.push(compare(name, Effort::long(size), 1, &mut ours, None));
+
+    let program = started(&module, &[]);
+    let all = [("CONTENT_LENGTH", "0"), ("SCGI", "1")].into_iter().chain(variables.iter().copied());
+    let head: String = all.map(|(name, value)| format!("{name}\0{value}\0")).collect();
+    let request = format!("{}:{head},", head.len());
+    let mut ours = || {
+        let (output, stdout) = OutputKind::pipe();
+        let stdin = StdinKind::bytes(request.as_str());
+        let streams = ForkStreams { stdin, stdout, stderr: OutputKind::Null };
+        drop(program.fork(1, streams).expect("a slot").resume());
+        check(&output.contents())
+    };
+    let name = "a fork of that Go program, warm slot: to its answer";
     rows.push(compare(name, Effort::short(size), 1, &mut ours, None));
 }
 
