@@ -15,13 +15,15 @@ mod tidy;
 
 use std::process::ExitCode;
 
+use crate::sabotage::Selection;
+
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   ci                 every check; with CI=true a missing tool is an error
   tidy               check the repository's own rules
   sabotage [NAME]    break invariants on purpose; the named tests must fail
-  soak               tests that are too long for CI: all pairs of strategies
+  soak               tests that are too long for CI: all pairs of strategies, all sabotage
   bench [NAME...]    measure, with wasmtime beside (its build takes minutes)
   differential [...] random modules in Pagefork and wasmtime; `--help` tells more
   guests             fetch third-party guests, build SQLite and Go's; prints where they are
@@ -41,8 +43,8 @@ fn main() -> ExitCode {
     let result = host::Host::find().and_then(|host| match *arguments.as_slice() {
         ["ci"] => ci::run(&host),
         ["tidy"] => tidy::run(&host),
-        ["sabotage"] => sabotage::run(&host, None),
-        ["sabotage", name] => sabotage::run(&host, Some(name)),
+        ["sabotage"] => sabotage::run(&host, Selection::All),
+        ["sabotage", name] => sabotage::run(&host, Selection::Named(name)),
         ["soak"] => soak::run(&host),
         ["bench", ref names @ ..] => bench(&host, names),
         ["differential", ref arguments @ ..] => differential::run(&host, arguments),

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::host::{self, Host};
+use crate::sabotage::{self, Selection};
 
 /// Tests that take longer than CI does: those marked as ignored in it. The specification's
 /// suite by every pair of strategies, and a million requests.
@@ -14,5 +15,5 @@ pub(crate) fn run(host: &Host) -> Result {
         cargo.args(["--", "--ignored", "--nocapture"]);
         host::check(&mut cargo)?;
     }
-    Ok(())
+    sabotage::run(host, Selection::All)
 }
