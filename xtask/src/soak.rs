@@ -5,8 +5,13 @@ use crate::host::{self, Host};
 use crate::sabotage::{self, Selection};
 
 /// Tests that take longer than CI does: those marked as ignored in it. The specification's
-/// suite by every pair of strategies, and a million requests.
-const TESTS: [(&str, &str); 2] = [("pagefork-tests", "spec_suite"), ("pagefork-serve", "soak")];
+/// suite by every pair of strategies, a million calls of the page manager, and a million
+/// requests.
+const TESTS: [(&str, &str); 3] = [
+    ("pagefork-tests", "spec_suite"),
+    ("pagefork-tests", "page_manager"),
+    ("pagefork-serve", "soak"),
+];
 
 pub(crate) fn run(host: &Host) -> Result {
     for (package, test) in TESTS {

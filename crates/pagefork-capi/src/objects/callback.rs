@@ -4,8 +4,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
 use pagefork::{
-    AsContextMut, Caller, Error, Exception, Func, FuncType, Linker, Result, UsageError, Val,
-    ValRaw, ValType,
+    AsContextMut, Caller, Error, Exception, Func, FuncType, Linker, Result, Val, ValRaw, ValType,
 };
 
 use crate::base::border::BorderError;
@@ -15,7 +14,7 @@ use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{FuncShape, HostData, Shape, StoreCell, StoreRef};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::kind_of;
-use crate::objects::value::{CValue, OwnedValues, kind_name, pagefork_val_t, wasm_val_t};
+use crate::objects::value::{CValue, kind_name, pagefork_val_t, wasm_val_t};
 
 /// A vector of values.
 pub(crate) type wasm_val_vec_t = CVec<wasm_val_t>;
@@ -198,7 +197,7 @@ fn call_with_values<V: CValue>(
     results: &mut [Val],
 ) -> Result<()> {
     StoreCell::in_host_function(&mut caller, |store| {
-        let mut args = OwnedValues::<V>(Vec::with_capacity(params.len()));
+        let mut args = FreedValues::<V>(Vec::with_capacity(params.len()));
         for param in params {
             args.0.push(V::of_val(*param, store)?);
         }
@@ -208,12 +207,21 @@ fn call_with_values<V: CValue>(
             return Err(raised(&trap));
         }
         // They are ours now, whether they fit or not.
-        let own = OwnedValues(own);
+        let own = FreedValues(own);
         for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
             *result = value.to_val(*ty, store)?;
         }
         Ok(())
     })
+}
+
+/// Values that are freed at the end.
+struct FreedValues<V: CValue>(Vec<V>);
+
+impl<V: CValue> Drop for FreedValues<V> {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(V::free);
+    }
 }
 
 #[cold]
@@ -226,26 +234,18 @@ fn wrong_result(index: usize, found: u8, expected: u8) -> Error {
 /// The error of a host function that has returned this object as its trap.
 #[cold]
 pub(crate) fn raised(trap: &wasm_ref_t) -> Error {
-    let trap = match trap.trap() {
-        Ok(trap) => trap,
-        Err(error) => return error,
-    };
-    if let Some(error) = &trap.error {
-        if let Some(exception) = error.downcast_ref::<Exception>() {
+    match trap.trap() {
+        Ok(trap) => match trap.error.as_ref().and_then(|error| error.downcast_ref::<Exception>()) {
             // Guests can catch it.
-            return exception.clone().into();
-        }
-        if let Some(UsageError::PutOff) = error.downcast_ref() {
-            // The guest is suspended.
-            return UsageError::PutOff.into();
-        }
+            Some(exception) => exception.clone().into(),
+            None => TrapObject::raise(trap),
+        },
+        Err(error) => error,
     }
-    TrapObject::raise(trap)
 }
 
-/// The wrong number of something.
 #[cold]
-pub(crate) fn wrong_count(what: &'static str, expected: usize, found: usize) -> Error {
+fn wrong_count(what: &'static str, expected: usize, found: usize) -> Error {
     BorderError::Count { what, expected, found }.into()
 }
 
@@ -306,21 +306,6 @@ fn check_results(shape: &FuncShape, found: usize) -> Result<()> {
     }
 }
 
-/// What C gives a function of this type, as values of the store.
-///
-/// # Errors
-/// If the values are not of its type.
-pub(crate) fn given_values<V: CValue>(
-    args: &[V],
-    ty: &FuncType,
-    store: &StoreRef,
-) -> Result<Vec<Val>> {
-    if args.len() != ty.params.len() {
-        return Err(wrong_count("arguments", ty.params.len(), args.len()));
-    }
-    args.iter().zip(&ty.params).map(|(arg, ty)| arg.to_val(*ty, store)).collect()
-}
-
 #[cold]
 fn wrong_argument(index: usize, found: u8, expected: u8) -> Error {
     let (found, expected) = (kind_name(found), kind_name(expected));
@@ -336,12 +321,14 @@ fn call_checked<V: CValue>(
     args: &[V],
     results: &mut [MaybeUninit<V>],
 ) -> Result<()> {
-    let params = given_values(args, shape.ty(), store)?;
+    let ty = func.ty(&store.context()?);
+    let params = args.iter().zip(&ty.params).map(|(arg, ty)| arg.to_val(*ty, store));
+    let params: Vec<Val> = params.collect::<Result<_>>()?;
     let mut values = vec![Val::I32(0); shape.results.len()];
     let mut context = store.context()?;
     func.call(context.as_context_mut(), &params, &mut values)?;
     check_results(shape, results.len())?;
-    let mut own = OwnedValues(Vec::with_capacity(values.len()));
+    let mut own = FreedValues(Vec::with_capacity(values.len()));
     for value in values {
         own.0.push(V::of_val(value, store)?);
     }

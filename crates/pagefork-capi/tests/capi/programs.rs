@@ -10,8 +10,6 @@ const PROGRAMS: &[&str] = &[
     "modules.c",
     "errors.c",
     "embed.c",
-    "waiting.c",
-    "snapshots.c",
     "wasi.c",
     "wrapper.cc",
 ];

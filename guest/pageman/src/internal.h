@@ -1,0 +1,141 @@
+/* What the manager's own files share: the tables of pages, and the port to a machine. */
+#ifndef PAGEMAN_INTERNAL_H
+#define PAGEMAN_INTERNAL_H
+
+#include "pageman.h"
+
+#if PAGEMAN_PAGE_SHIFT < 12 || PAGEMAN_PAGE_SHIFT > 16
+#error "PAGEMAN_PAGE_SHIFT is 12 to 16"
+#endif
+
+/* A page's number, counted from address 0, or a number of pages. 4 GiB have 2^20 of the smallest. */
+typedef uint32_t page_t;
+
+#define PAGE_NONE UINT32_MAX
+#define PAGES_MAX ((page_t)1 << (32 - PAGEMAN_PAGE_SHIFT))
+
+/* Free pages are looked for by what they hold. Each class has a bit a page and summaries of its own. */
+enum class { CLASS_FREE, CLASS_ZERO, CLASS_DIRTY, CLASSES };
+
+/* Pages that one summary of the lowest level tells of, and how many summaries one above does. */
+#define CHUNK_SHIFT 9
+#define CHUNK_PAGES ((page_t)1 << CHUNK_SHIFT)
+#define FANOUT_SHIFT 3
+#define FANOUT ((page_t)1 << FANOUT_SHIFT)
+#define LEVELS_MAX 5
+
+/* Tables of the pages of a small program: of so many pages, without memory of their own. */
+#define FIRST_CAPACITY 1024
+
+/*
+ * The tables of `capacity` pages, one behind the other in one block:
+ *
+ *   states      4 bits a page: `enum pageman_state`
+ *   free        1 bit: the page is free
+ *   zero        1 bit: it is free and reads zero
+ *   idle        1 bit: it was free and dirty at the last step of decay
+ *   summaries   8 bytes for 512 pages and each class, and for 8 of these, and so on up to one
+ *
+ * In all 0.93 bytes a page. `free` and `zero` follow from `states`, and the summaries from them.
+ */
+struct tables {
+    page_t capacity; /* a multiple of CHUNK_PAGES */
+    uint32_t levels;
+    uint8_t *states;
+    uint64_t *free, *zero, *idle;
+    uint64_t *summaries[CLASSES][LEVELS_MAX];
+};
+
+/* Where a summary's numbers lie: pages that are free at the start, most that are in a row, those at the end. */
+struct summary {
+    uint32_t prefix, longest, suffix;
+};
+
+extern struct tables tables;
+
+/* tables.c */
+size_t tables_size(page_t capacity);
+void tables_place(struct tables *tables, page_t capacity, void *block);
+void tables_init(void);
+/* Where the states of the first tables lie, which take no pages. */
+void *first_states(void);
+void tables_move(page_t capacity, void *block);
+unsigned state_of(page_t page);
+/* The first page from `page` on, below `end`, whose state is another one. */
+page_t states_end(page_t page, page_t end);
+void states_set(page_t start, page_t end, unsigned state);
+/* The first page at or above `from` of the lowest run of `count` pages. */
+page_t run_first(enum class class, page_t from, page_t count);
+/* The first page of the highest run of `count` pages below `to`. */
+page_t run_last(enum class class, page_t to, page_t count);
+/* The end of the run that `start` is in. */
+page_t run_end(enum class class, page_t start);
+/* The start of the run that ends at `end`; `end` itself if there is none. */
+page_t run_start(enum class class, page_t end);
+page_t longest_run(enum class class);
+const char *tables_check(page_t pages);
+uint64_t class_word(enum class class, page_t word);
+
+static inline bool state_is_free(unsigned state) { return state <= PAGEMAN_FREE_DISCARDED; }
+static inline bool state_is_zero(unsigned state) {
+    return state == PAGEMAN_FREE_ZERO || state == PAGEMAN_FREE_DISCARDED || state == PAGEMAN_RESERVED_ZERO;
+}
+static inline bool state_is_mapped(unsigned state) { return state >= PAGEMAN_RESERVED_DIRTY; }
+
+/* manager.c */
+struct manager {
+    bool started, active;
+    enum pageman_policy policy;
+    page_t pages;  /* below the end of memory, as far as known */
+    page_t first;  /* the lowest that was the manager's from the start */
+    page_t free, zero, foreign, internal, mapped_max;
+    /* The break, and where its pages end; 0 before the first. */
+    uintptr_t break_at, break_end, break_start;
+    /* Of decay: calls and pages since the last step, and steps to leave out because the host declines. */
+    uint32_t calls_since, skip, skip_next;
+    uint64_t freed_since;
+    struct pageman_statistics counts;
+};
+extern struct manager manager;
+
+void manager_enter(void);
+void manager_leave(void);
+/* Around every change of the tables, so that a host sees that it came into the middle. */
+void change_begin(void);
+void change_end(void);
+/* Takes notice of memory that others have grown. */
+void manager_sync(void);
+/* Makes memory reach up to `end`. */
+bool manager_grow_to(page_t end);
+/* Finds `count` free pages in a row, or grows memory by them. */
+page_t manager_find(page_t count, page_t alignment, bool zero);
+/* Makes pages that can be used of any: `zero` clears what is not known to be zero. */
+void manager_take(page_t start, page_t end, unsigned state, bool zero);
+/* Frees mapped pages; those that are free stay so. */
+void manager_release(page_t start, page_t end);
+void manager_tick(void);
+/* Pages for the manager's own records, and back. */
+void *manager_own(page_t count);
+void manager_disown(void *address, page_t count);
+/* The pages of a range of bytes from a page's start on; false if it does not lie in an address space. */
+bool manager_range(uintptr_t address, size_t length, page_t *start, page_t *end);
+bool manager_pages_of(size_t length, page_t *count);
+
+/* What is wrong with a place and length for mmap, within manager_enter. */
+int manager_check_place(const void *address, size_t length, int flags);
+
+/* The port: port_wasm.c, or port_native.c for tests. */
+void *port_base(void);               /* where page 0 lies */
+page_t port_pages(void);             /* whole pages below the end of memory */
+page_t port_grow(page_t pages);       /* by so many, which read zero: the first of them, or PAGE_NONE */
+page_t port_growth_unit(void);       /* pages that memory grows by at least */
+void port_first_heap(uintptr_t *start, uintptr_t *end); /* offsets of what the linker left free, untouched */
+int port_discard(void *address, size_t length); /* 0 released, 1 only zeroed, -1 declined */
+void port_lock(void);
+void port_unlock(void);
+
+static inline void *page_address(page_t page) {
+    return (char *)port_base() + ((uintptr_t)page << PAGEMAN_PAGE_SHIFT);
+}
+
+#endif

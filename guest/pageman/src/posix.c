@@ -1,0 +1,502 @@
+/* <sys/mman.h> and sbrk for programs with a C library: errno, and memory of files through their descriptors. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+#ifdef __wasm__
+#define POSIX(name) name
+#else
+/* Beside the host's own, for tests. */
+#define POSIX(name) pageman_posix_##name
+#endif
+
+/* Memory that is not private and anonymous: what a later call needs to know of it. */
+struct file_map {
+    page_t start, end;
+    int descriptor; /* -1 for anonymous memory, which is shared then */
+    bool shared;
+    bool writable;  /* the descriptor may be written to */
+    bool written;   /* access to write was given, so that the file is behind */
+    off_t offset;   /* of `start` in the file */
+};
+
+/* By address. */
+static struct file_map *maps;
+static size_t map_count, map_capacity;
+static page_t map_pages;
+
+static int fail(int error) {
+    switch (error) {
+    case PAGEMAN_OK: return 0;
+    case PAGEMAN_NO_MEMORY: errno = ENOMEM; break;
+    case PAGEMAN_EXISTS: errno = EEXIST; break;
+    case PAGEMAN_NOT_MAPPED: errno = EFAULT; break;
+    case PAGEMAN_BUSY: errno = EBUSY; break;
+    default: errno = EINVAL; break;
+    }
+    return -1;
+}
+
+static bool reserve_maps(size_t more) {
+    if (map_count + more <= map_capacity) return true;
+    page_t pages = map_pages ? 2 * map_pages : 1;
+    struct file_map *larger = manager_own(pages);
+    if (!larger) return false;
+    if (map_count) memcpy(larger, maps, map_count * sizeof *maps);
+    if (maps) manager_disown(maps, map_pages);
+    maps = larger;
+    map_pages = pages;
+    map_capacity = ((size_t)pages << PAGEMAN_PAGE_SHIFT) / sizeof *maps;
+    return true;
+}
+
+/* The first map that ends behind a page. */
+static size_t map_at(page_t page) {
+    size_t low = 0, high = map_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (maps[middle].end > page) high = middle;
+        else low = middle + 1;
+    }
+    return low;
+}
+
+/* Whether one map goes on where another ends, in memory and in their file. */
+static bool joins(const struct file_map *left, const struct file_map *right) {
+    return left->end == right->start && left->descriptor >= 0 && left->descriptor == right->descriptor &&
+           left->shared == right->shared && left->writable == right->writable && left->written == right->written &&
+           left->offset + ((off_t)(left->end - left->start) << PAGEMAN_PAGE_SHIFT) == right->offset;
+}
+
+static void insert_map(struct file_map map) {
+    size_t at = map_at(map.start);
+    if (at > 0 && joins(&maps[at - 1], &map)) {
+        maps[at - 1].end = map.end;
+        return;
+    }
+    if (at < map_count && joins(&map, &maps[at])) {
+        maps[at].start = map.start;
+        maps[at].offset = map.offset;
+        return;
+    }
+    memmove(maps + at + 1, maps + at, (map_count - at) * sizeof *maps);
+    maps[at] = map;
+    map_count++;
+}
+
+static bool any_map(page_t start, page_t end) {
+    size_t at = map_at(start);
+    return at < map_count && maps[at].start < end;
+}
+
+/* Reads a part of a file to pages that read zero where the file does not reach. */
+static int read_file(int descriptor, off_t offset, char *to, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t part = pread(descriptor, to + done, length - done, offset + (off_t)done);
+        if (part < 0 && errno == EINTR) continue;
+        if (part < 0) return -1;
+        if (part == 0) break;
+        done += (size_t)part;
+    }
+    return 0;
+}
+
+/* Writes pages of a shared map to its file, as far as that reaches. */
+static int write_back(const struct file_map *map, page_t start, page_t end) {
+    if (!map->shared || map->descriptor < 0 || !map->written) return 0;
+    struct stat status;
+    if (fstat(map->descriptor, &status) != 0) return -1;
+    off_t offset = map->offset + ((off_t)(start - map->start) << PAGEMAN_PAGE_SHIFT);
+    if (offset >= status.st_size) return 0;
+    uint64_t length = (uint64_t)(end - start) << PAGEMAN_PAGE_SHIFT;
+    if (length > (uint64_t)(status.st_size - offset)) length = (uint64_t)(status.st_size - offset);
+    const char *from = page_address(start);
+    for (uint64_t done = 0; done < length;) {
+        ssize_t part = pwrite(map->descriptor, from + done, (size_t)(length - done), offset + (off_t)done);
+        if (part < 0 && errno == EINTR) continue;
+        if (part < 0) return -1;
+        done += (uint64_t)part;
+    }
+    return 0;
+}
+
+static int write_back_range(page_t start, page_t end) {
+    for (size_t at = map_at(start); at < map_count && maps[at].start < end; at++) {
+        page_t from = maps[at].start > start ? maps[at].start : start;
+        page_t to = maps[at].end < end ? maps[at].end : end;
+        if (write_back(&maps[at], from, to) != 0) return -1;
+    }
+    return 0;
+}
+
+/* Forgets what is known of a range. There is room for one map more. */
+static void cut_maps(page_t start, page_t end) {
+    for (size_t at = map_at(start); at < map_count && maps[at].start < end;) {
+        struct file_map right = maps[at];
+        bool keep_left = maps[at].start < start, keep_right = right.end > end;
+        if (keep_right) {
+            right.offset += (off_t)(end - right.start) << PAGEMAN_PAGE_SHIFT;
+            right.start = end;
+        }
+        if (keep_left) {
+            maps[at++].end = start;
+            if (keep_right) insert_map(right);
+        } else if (keep_right) {
+            maps[at++] = right;
+        } else {
+            memmove(maps + at, maps + at + 1, (map_count - at - 1) * sizeof *maps);
+            map_count--;
+        }
+        if (keep_right) return;
+    }
+}
+
+static bool range_of(void *address, size_t length, page_t *start, page_t *end) {
+    return manager_range((uintptr_t)address, length, start, end);
+}
+
+/* ---- mmap ---- */
+
+/* What a file must be for a map of it; its record but for the place. */
+static int check_file(int descriptor, int protection, int flags, struct file_map *map) {
+    struct stat status;
+    int mode = fcntl(descriptor, F_GETFL);
+    if (mode < 0 || fstat(descriptor, &status) != 0) {
+        errno = EBADF;
+        return -1;
+    }
+    int type = flags & MAP_TYPE;
+    if (type != MAP_SHARED && type != MAP_PRIVATE && type != MAP_SHARED_VALIDATE) {
+        errno = EINVAL;
+        return -1;
+    }
+    map->shared = type != MAP_PRIVATE;
+    map->writable = (mode & O_ACCMODE) == O_RDWR;
+    map->written = map->shared && (protection & PROT_WRITE);
+    if ((mode & O_ACCMODE) == O_WRONLY || (map->written && !map->writable)) {
+        errno = EACCES;
+        return -1;
+    }
+    if (!S_ISREG(status.st_mode)) {
+        errno = ENODEV;
+        return -1;
+    }
+    return 0;
+}
+
+static void *map_memory(void *address, size_t length, int protection, int flags, struct file_map *map) {
+    bool file = map->descriptor >= 0, fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE);
+    page_t start, end;
+    /* Programs that map only private memory have no records. The first page of them is taken when the place of
+     * the map is known, so as not to be in its way. */
+    if (map_count && !reserve_maps(2)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    if (fixed && !(flags & MAP_FIXED_NOREPLACE) && length && range_of(address, length, &start, &end)) {
+        if (write_back_range(start, end) != 0) return MAP_FAILED;
+    }
+    /* A file's contents are written here even where the program itself may not. */
+    int made_with = file && !(protection & PROT_WRITE) ? PROT_READ | PROT_WRITE : protection;
+    if (fail(pageman_mmap(&address, length, made_with, file && (flags & MAP_TYPE) == MAP_SHARED_VALIDATE
+                                                           ? (flags & ~MAP_TYPE) | MAP_SHARED
+                                                           : flags)) != 0)
+        return MAP_FAILED;
+    range_of(address, length, &start, &end);
+    cut_maps(start, end);
+    if ((file || map->shared) && !reserve_maps(1)) {
+        pageman_munmap(address, length);
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    if (file && read_file(map->descriptor, map->offset, address, (size_t)(end - start) << PAGEMAN_PAGE_SHIFT) != 0) {
+        int error = errno;
+        pageman_munmap(address, length);
+        errno = error;
+        return MAP_FAILED;
+    }
+    if (made_with != protection) pageman_mprotect(address, length, protection);
+    if (file || map->shared) {
+        map->start = start;
+        map->end = end;
+        insert_map(*map);
+    }
+    return address;
+}
+
+void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) {
+    if (!pageman_active()) {
+        errno = ENOSYS;
+        return MAP_FAILED;
+    }
+    struct file_map map = {.descriptor = -1, .offset = offset};
+    if (offset & (off_t)(PAGEMAN_PAGE_SIZE - 1)) {
+        errno = EINVAL;
+        return MAP_FAILED;
+    }
+    if (flags & MAP_ANONYMOUS) {
+        map.shared = (flags & MAP_TYPE) == MAP_SHARED;
+    } else {
+        if (check_file(descriptor, protection, flags, &map) != 0) {
+            /* A bad descriptor comes first, all else of the file after the place. */
+            int error = errno;
+            if (error != EBADF) {
+                manager_enter();
+                int place = fail(manager_check_place(address, length, flags));
+                manager_leave();
+                if (place != 0) return MAP_FAILED;
+            }
+            errno = error;
+            return MAP_FAILED;
+        }
+        map.descriptor = descriptor;
+        uint64_t bytes = ((uint64_t)length + PAGEMAN_PAGE_SIZE - 1) & ~(uint64_t)(PAGEMAN_PAGE_SIZE - 1);
+        if (offset < 0 || (uint64_t)offset > INT64_MAX - bytes) {
+            errno = EOVERFLOW;
+            return MAP_FAILED;
+        }
+    }
+    manager_enter();
+    void *mapped = map_memory(address, length, protection, flags, &map);
+    manager_leave();
+    return mapped;
+}
+
+/* ---- The others ---- */
+
+static bool inactive(void) {
+    if (pageman_active()) return false;
+    errno = ENOSYS;
+    return true;
+}
+
+int POSIX(munmap)(void *address, size_t length) {
+    page_t start, end;
+    if (inactive()) return -1;
+    if (length == 0 || !range_of(address, length, &start, &end)) return fail(PAGEMAN_INVALID);
+    manager_enter();
+    int result = 0;
+    if (any_map(start, end)) {
+        /* What cannot be written to its file stays, so that it is not lost without a word. */
+        result = !reserve_maps(1) ? fail(PAGEMAN_NO_MEMORY) : write_back_range(start, end);
+    }
+    if (result == 0) {
+        result = fail(pageman_munmap(address, length));
+        if (result == 0) cut_maps(start, end);
+    }
+    manager_leave();
+    return result;
+}
+
+int POSIX(mprotect)(void *address, size_t length, int protection) {
+    page_t start, end;
+    if (inactive()) return -1;
+    manager_enter();
+    int result = 0;
+    if (length && protection & PROT_WRITE && range_of(address, length, &start, &end)) {
+        for (size_t at = map_at(start); at < map_count && maps[at].start < end; at++) {
+            if (!maps[at].shared || maps[at].descriptor < 0) continue;
+            if (!maps[at].writable) {
+                /* As in Linux, what lies before has its new protection. */
+                page_t before = maps[at].start > start ? maps[at].start - start : 0;
+                result = fail(pageman_mprotect(address, (size_t)before << PAGEMAN_PAGE_SHIFT, protection));
+                if (result == 0) errno = EACCES;
+                result = -1;
+                break;
+            }
+            maps[at].written = true;
+        }
+    }
+    if (result == 0) result = fail(pageman_mprotect(address, length, protection));
+    manager_leave();
+    return result;
+}
+
+int POSIX(msync)(void *address, size_t length, int flags) {
+    page_t start, end;
+    if (inactive()) return -1;
+    if ((flags & ~(MS_ASYNC | MS_INVALIDATE | MS_SYNC)) || (flags & MS_ASYNC && flags & MS_SYNC))
+        return fail(PAGEMAN_INVALID);
+    if ((uintptr_t)address % PAGEMAN_PAGE_SIZE) return fail(PAGEMAN_INVALID);
+    if (length == 0) return 0;
+    if (!range_of(address, length, &start, &end)) return fail(PAGEMAN_NO_MEMORY);
+    manager_enter();
+    int result = write_back_range(start, end);
+    if (result == 0) result = fail(pageman_madvise(address, length, MADV_NORMAL));
+    manager_leave();
+    return result;
+}
+
+int POSIX(madvise)(void *address, size_t length, int advice) {
+    page_t start, end;
+    if (inactive()) return -1;
+    manager_enter();
+    int result;
+    if (advice != MADV_DONTNEED || length == 0 || !range_of(address, length, &start, &end) || !any_map(start, end)) {
+        result = fail(pageman_madvise(address, length, advice));
+    } else {
+        result = fail(pageman_madvise(address, length, MADV_NORMAL));
+        int error = errno;
+        /* Shared memory keeps its contents, private memory of a file gets the file's again. */
+        for (page_t page = start; page < end;) {
+            size_t at = map_at(page);
+            bool in = at < map_count && maps[at].start <= page;
+            page_t next = at < map_count ? (in ? maps[at].end : maps[at].start) : end;
+            if (next > end) next = end;
+            size_t bytes = (size_t)(next - page) << PAGEMAN_PAGE_SHIFT;
+            if (!in || !maps[at].shared) pageman_madvise(page_address(page), bytes, MADV_DONTNEED);
+            if (in && !maps[at].shared) {
+                off_t offset = maps[at].offset + ((off_t)(page - maps[at].start) << PAGEMAN_PAGE_SHIFT);
+                if (read_file(maps[at].descriptor, offset, page_address(page), bytes) != 0) {
+                    error = errno;
+                    result = -1;
+                }
+            }
+            page = next;
+        }
+        errno = error;
+    }
+    manager_leave();
+    return result;
+}
+
+int POSIX(posix_madvise)(void *address, size_t length, int advice) {
+    if (advice < POSIX_MADV_NORMAL || advice > POSIX_MADV_DONTNEED) return EINVAL;
+    /* POSIX's own advice never changes contents. */
+    int saved = errno, result = POSIX(madvise)(address, length, MADV_NORMAL) == 0 ? 0 : errno;
+    errno = saved;
+    return result;
+}
+
+int POSIX(mincore)(void *address, size_t length, unsigned char *vector) {
+    return inactive() ? -1 : fail(pageman_mincore(address, length, vector));
+}
+
+static int lock_range(const void *address, size_t length) {
+    uintptr_t at = (uintptr_t)address & ~(uintptr_t)(PAGEMAN_PAGE_SIZE - 1);
+    return inactive() ? -1 : fail(pageman_madvise((void *)at, length + ((uintptr_t)address - at), MADV_NORMAL));
+}
+
+int POSIX(mlock)(const void *address, size_t length) { return lock_range(address, length); }
+int POSIX(munlock)(const void *address, size_t length) { return lock_range(address, length); }
+
+/* What moves a record along with its pages, and reads what a map of a file has more of it. */
+static int remap_records(page_t old_start, page_t old_end, void *address, size_t length) {
+    page_t start, end;
+    range_of(address, length, &start, &end);
+    size_t at = map_at(old_start);
+    struct file_map map = maps[at];
+    cut_maps(old_start, old_end);
+    if (start != old_start) cut_maps(start, end);
+    map.offset += (off_t)(old_start - map.start) << PAGEMAN_PAGE_SHIFT;
+    map.start = start;
+    map.end = end;
+    insert_map(map);
+    page_t had = old_end - old_start, have = end - start;
+    if (have <= had || map.descriptor < 0) return 0;
+    return read_file(map.descriptor, map.offset + ((off_t)had << PAGEMAN_PAGE_SHIFT), page_address(start + had),
+                     (size_t)(have - had) << PAGEMAN_PAGE_SHIFT);
+}
+
+static void *remap(void *address, size_t old_length, size_t new_length, int flags, void *target) {
+    page_t start, end, to, to_end;
+    bool known = old_length && range_of(address, old_length, &start, &end);
+    bool records = known && any_map(start, end);
+    bool onto = flags & MREMAP_FIXED && range_of(target, new_length, &to, &to_end);
+    if (flags & MREMAP_FIXED && (!onto || (known && to < end && start < to_end))) {
+        errno = EINVAL;
+        return MAP_FAILED;
+    }
+    if (map_count && !reserve_maps(2)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    if (records) {
+        const struct file_map *map = &maps[map_at(start)];
+        page_t count;
+        bool counted = manager_pages_of(new_length, &count);
+        if (counted && count <= end - start && !(flags & MREMAP_FIXED)) {
+            if (write_back_range(start + count, end) != 0) return MAP_FAILED;
+            if (fail(pageman_mremap(&address, old_length, new_length, flags, target)) != 0) return MAP_FAILED;
+            cut_maps(start + count, end);
+            return address;
+        }
+        if (map->start > start || map->end < end) {
+            /* Several maps cannot be moved as one. */
+            errno = EFAULT;
+            return MAP_FAILED;
+        }
+        if (counted && count < end - start && write_back_range(start + count, end) != 0) return MAP_FAILED;
+    }
+    if (onto && write_back_range(to, to_end) != 0) return MAP_FAILED;
+    if (fail(pageman_mremap(&address, old_length, new_length, flags, target)) != 0) return MAP_FAILED;
+    if (onto) cut_maps(to, to_end);
+    if (records && remap_records(start, end, address, new_length) != 0) return MAP_FAILED;
+    return address;
+}
+
+void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int flags, ...) {
+    void *target = 0;
+    if (flags & MREMAP_FIXED) {
+        va_list rest;
+        va_start(rest, flags);
+        target = va_arg(rest, void *);
+        va_end(rest);
+    }
+    if (inactive()) return MAP_FAILED;
+    if ((flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED)) || (flags & MREMAP_FIXED && !(flags & MREMAP_MAYMOVE)) ||
+        (uintptr_t)address % PAGEMAN_PAGE_SIZE || old_length == 0 || new_length == 0) {
+        errno = EINVAL;
+        return MAP_FAILED;
+    }
+    manager_enter();
+    void *moved = remap(address, old_length, new_length, flags, target);
+    manager_leave();
+    return moved;
+}
+
+/* A program may have mapped something into pages of its break. */
+static int leave_break(intptr_t increment) {
+    page_t start, end;
+    uintptr_t down = (uintptr_t)0 - (uintptr_t)increment;
+    if (increment >= 0 || map_count == 0 || down > manager.break_at - manager.break_start) return 0;
+    start = (page_t)((manager.break_at - down + PAGEMAN_PAGE_SIZE - 1) >> PAGEMAN_PAGE_SHIFT);
+    end = (page_t)(manager.break_end >> PAGEMAN_PAGE_SHIFT);
+    if (start >= end || !any_map(start, end)) return 0;
+    if (!reserve_maps(1) || write_back_range(start, end) != 0) return -1;
+    cut_maps(start, end);
+    return 0;
+}
+
+void *POSIX(sbrk)(intptr_t increment) {
+    void *previous = (void *)-1;
+    manager_enter();
+    bool moved = leave_break(increment) == 0 && pageman_sbrk(increment, &previous) == PAGEMAN_OK;
+    manager_leave();
+    if (moved) return previous;
+    errno = ENOMEM;
+    return (void *)-1;
+}
+
+#ifdef __wasm__
+/* The switch at run time, before anything is mapped. */
+__attribute__((constructor)) static void read_switch(void) {
+    const char *value = getenv("PAGEMAN");
+    if (value && strcmp(value, "off") == 0) pageman_set_active(false);
+}
+#else
+void pageman_posix_forget(void);
+void pageman_posix_forget(void) {
+    maps = NULL;
+    map_count = map_capacity = map_pages = 0;
+}
+#endif

@@ -1,0 +1,287 @@
+/* What programs rely on, as a program: malloc and mmap share memory, zeros are promised and kept, memory that was
+ * freed is had again. It runs in a WebAssembly runtime with malloc on top of the manager. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "pageman.h"
+
+#define MIB ((size_t)1 << 20)
+#define PAGE pageman_page_size()
+
+static void check(void) {
+    const char *wrong = pageman_check();
+    if (wrong) fail_test("%s", wrong);
+}
+
+static bool all_are(const unsigned char *bytes, size_t length, unsigned char value) {
+    return length == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, length - 1) == 0);
+}
+
+static void *map(size_t length) {
+    void *address = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+static uint64_t memory_pages(void) {
+    struct pageman_statistics statistics;
+    pageman_statistics(&statistics);
+    return statistics.memory_pages;
+}
+
+/* Most of memory by mmap, free, by malloc, free, and so on: memory does not grow after the first turn. */
+static void back_and_forth(void) {
+    enum { PIECES = 48 };
+    static void *pieces[PIECES];
+    uint64_t pages = 0;
+    for (int turn = 0; turn < 100; turn++) {
+        step = (unsigned long)turn;
+        for (int i = 0; i < PIECES; i++) {
+            pieces[i] = map(MIB);
+            EXPECT(pieces[i] && all_are(pieces[i], MIB, 0));
+            memset(pieces[i], 0xaa, MIB);
+        }
+        for (int i = 0; i < PIECES; i++) EXPECT(munmap(pieces[i], MIB) == 0);
+        for (int i = 0; i < PIECES; i++) {
+            pieces[i] = i % 2 ? malloc(MIB - 4096) : calloc(1, MIB - 4096);
+            EXPECT(pieces[i]);
+            EXPECT(i % 2 || all_are(pieces[i], MIB - 4096, 0));
+            memset(pieces[i], 0xbb, MIB - 4096);
+        }
+        for (int i = 0; i < PIECES; i++) free(pieces[i]);
+        check();
+        if (turn == 1) pages = memory_pages();
+        if (turn > 1) EXPECT(memory_pages() == pages);
+    }
+}
+
+/* calloc of large blocks from fresh memory writes nothing. */
+static void large_calloc_clears_nothing(void) {
+    struct pageman_statistics before, after;
+    pageman_statistics(&before);
+    unsigned char *block = calloc(before.free_pages * PAGE / MIB + 64, MIB);
+    pageman_statistics(&after);
+    EXPECT(block);
+    EXPECT(after.cleared_pages - before.cleared_pages <= before.dirty_pages);
+    free(block);
+    block = calloc(1, 3 * MIB);
+    EXPECT(block && all_are(block, 3 * MIB, 0));
+    free(block);
+    check();
+}
+
+/* Callers of malloc, its relatives and mmap mixed: nothing overlaps, nothing is lost, zeros are zeros. */
+static void mixed(unsigned long operations) {
+    enum { BLOCKS = 400 };
+    static struct block {
+        unsigned char *at;
+        size_t size;
+        unsigned char value;
+        bool mapped;
+    } blocks[BLOCKS];
+    for (step = 0; step < operations; step++) {
+        struct block *block = &blocks[random_below(BLOCKS)];
+        if (block->at) {
+            if (!all_are(block->at, block->size, block->value)) fail_test("a block was changed by others");
+            if (block->mapped) {
+                /* In pieces, from anywhere in it. */
+                size_t pages = (block->size + PAGE - 1) / PAGE, at = random_below((uint32_t)pages);
+                EXPECT(munmap(block->at + at * PAGE, (pages - at) * PAGE) == 0);
+                if (at) EXPECT(munmap(block->at, at * PAGE) == 0);
+            } else if (random_below(4) == 0) {
+                size_t size = 1 + random_below(1u << (4 + random_below(14)));
+                unsigned char *at = realloc(block->at, size);
+                EXPECT(at && all_are(at, size < block->size ? size : block->size, block->value));
+                memset(at, block->value, size);
+                block->at = at;
+                block->size = size;
+                continue;
+            } else {
+                free(block->at);
+            }
+            block->at = NULL;
+            continue;
+        }
+        size_t size = 1 + random_below(1u << (4 + random_below(random_below(20) ? 12 : 17)));
+        unsigned way = random_below(6);
+        bool zero = way == 1 || way == 4;
+        void *at = NULL;
+        switch (way) {
+        case 1: at = calloc(size, 1); break;
+        case 2: at = aligned_alloc((size_t)1 << (4 + random_below(8)), size); break;
+        case 3: EXPECT(posix_memalign(&at, 64, size) == 0); break;
+        case 4: at = map(size); break;
+        default: at = malloc(size); break;
+        }
+        EXPECT(at);
+        if (zero && !all_are(at, size, 0)) fail_test("zeros were promised (way %u, %zu bytes)", way, size);
+        block->at = at;
+        block->size = size;
+        block->mapped = way == 4;
+        block->value = (unsigned char)(1 + random_below(255));
+        memset(at, block->value, size);
+        if (step % 64 == 0) check();
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        if (blocks[i].at) {
+            if (blocks[i].mapped) munmap(blocks[i].at, blocks[i].size);
+            else free(blocks[i].at);
+            blocks[i].at = NULL;
+        }
+    check();
+}
+
+/* As a collector of garbage gets a block of 2 MiB at a multiple of its size, and frees it in pieces. */
+static void over_map_and_trim(void) {
+    for (step = 0; step < 50; step++) {
+        size_t block = 2 * MIB;
+        unsigned char *over = mmap(NULL, 2 * block, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        EXPECT(over != MAP_FAILED);
+        unsigned char *aligned = (unsigned char *)(((uintptr_t)over + block - 1) & ~(uintptr_t)(block - 1));
+        if (aligned != over) EXPECT(munmap(over, (size_t)(aligned - over)) == 0);
+        size_t tail = (size_t)(over + 2 * block - (aligned + block));
+        if (tail) EXPECT(munmap(aligned + block, tail) == 0);
+        EXPECT(mprotect(aligned, block, PROT_READ | PROT_WRITE) == 0);
+        EXPECT(all_are(aligned, block, 0));
+        memset(aligned, 0xcc, block);
+        /* The middle of a run of many pages, then the rest. */
+        EXPECT(munmap(aligned + 4 * PAGE, block - 8 * PAGE) == 0);
+        EXPECT(all_are(aligned, 4 * PAGE, 0xcc) && all_are(aligned + block - 4 * PAGE, 4 * PAGE, 0xcc));
+        EXPECT(munmap(aligned, block) == 0);
+        check();
+    }
+    /* The manager's own way needs no trimming. */
+    void *own = pageman_map(2 * MIB, 2 * MIB, PAGEMAN_ZERO);
+    EXPECT(own && (uintptr_t)own % (2 * MIB) == 0 && pageman_unmap(own, 2 * MIB) == 0);
+    /* The middle of a run of more than 64 pages. */
+    size_t pages = 200;
+    unsigned char *run = map(pages * PAGE);
+    EXPECT(run);
+    memset(run, 1, pages * PAGE);
+    EXPECT(munmap(run + 50 * PAGE, 100 * PAGE) == 0);
+    EXPECT(pageman_state_of(run + 49 * PAGE) >= PAGEMAN_USED && pageman_state_of(run + 50 * PAGE) < PAGEMAN_FOREIGN &&
+           pageman_state_of(run + 149 * PAGE) < PAGEMAN_FOREIGN && pageman_state_of(run + 150 * PAGE) >= PAGEMAN_USED);
+    EXPECT(munmap(run, pages * PAGE) == 0);
+    check();
+}
+
+/* Memory that others grow is left alone. */
+static void foreign_memory(void) {
+#ifdef __wasm__
+    size_t page = __builtin_wasm_memory_grow(0, 3);
+    EXPECT(page != (size_t)-1);
+    unsigned char *foreign = (unsigned char *)(page << 16);
+    memset(foreign, 0x77, 3 << 16);
+    void *behind = map(64 * MIB);
+    EXPECT(behind);
+    EXPECT(pageman_state_of(foreign) == PAGEMAN_FOREIGN);
+    errno = 0;
+    EXPECT(munmap(foreign, 3 << 16) == -1 && errno == EINVAL);
+    EXPECT(munmap(behind, 64 * MIB) == 0);
+    EXPECT(all_are(foreign, 3 << 16, 0x77));
+    check();
+#endif
+}
+
+/* What sbrk gives after going down and up again reads zero, too. */
+static void breaks(void) {
+    unsigned char *old = sbrk(0);
+    EXPECT(old != (void *)-1);
+    unsigned char *at = sbrk((intptr_t)(3 * PAGE));
+    EXPECT(at != (void *)-1 && all_are(at, 3 * PAGE, 0));
+    memset(at, 0x44, 3 * PAGE);
+    EXPECT(sbrk(-(intptr_t)(2 * PAGE)) == at + 3 * PAGE);
+    unsigned char *again = sbrk((intptr_t)(2 * PAGE));
+    EXPECT(again == at + PAGE);
+    /* The rest of a page that stayed keeps what it had. */
+    size_t kept = (PAGE - (uintptr_t)again % PAGE) % PAGE;
+    EXPECT(all_are(again, kept, 0x44) && all_are(again + kept, PAGE, 0));
+    EXPECT(sbrk(-(intptr_t)(3 * PAGE)) != (void *)-1);
+    check();
+}
+
+/* Memory of a file: private memory leaves it alone, shared memory is written back by msync and munmap. */
+static void files(const char *directory) {
+    char name[256], text[64];
+    snprintf(name, sizeof name, "%s/pageman.txt", directory);
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) fail_test("%s: %s", name, strerror(errno));
+    EXPECT(write(fd, "what the file holds", 19) == 19);
+    char *shared = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *private = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    EXPECT(shared != MAP_FAILED && private != MAP_FAILED);
+    EXPECT(memcmp(shared, "what the file holds", 20) == 0 && strcmp(private, "what the file holds") == 0);
+    EXPECT(all_are((unsigned char *)shared + 19, PAGE - 19, 0));
+    memcpy(private, "mine", 4);
+    memcpy(shared, "WHAT", 4);
+    EXPECT(msync(shared, 100, MS_SYNC) == 0 && pread(fd, text, 64, 0) == 19 && memcmp(text, "WHAT the", 8) == 0);
+    memcpy(shared + 5, "THE", 3);
+    EXPECT(munmap(shared, 100) == 0 && pread(fd, text, 64, 0) == 19 && memcmp(text, "WHAT THE file", 13) == 0);
+    EXPECT(munmap(private, 100) == 0 && pread(fd, text, 64, 0) == 19 && memcmp(text, "WHAT", 4) == 0);
+    /* POSIX's errors. */
+    errno = 0;
+    EXPECT(mmap(NULL, 0, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED && errno == EINVAL);
+    EXPECT(mmap(NULL, 10, PROT_READ, MAP_PRIVATE, fd, 1) == MAP_FAILED && errno == EINVAL);
+    EXPECT(mmap(NULL, 10, PROT_READ, 0, fd, 0) == MAP_FAILED && errno == EINVAL);
+    EXPECT(mmap(NULL, 10, PROT_READ, MAP_PRIVATE, 99, 0) == MAP_FAILED && errno == EBADF);
+    close(fd);
+    fd = open(name, O_RDONLY);
+    EXPECT(mmap(NULL, 10, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EACCES);
+    shared = mmap(NULL, 10, PROT_READ, MAP_SHARED, fd, 0);
+    EXPECT(shared != MAP_FAILED && mprotect(shared, 10, PROT_READ | PROT_WRITE) == -1 && errno == EACCES);
+    EXPECT(munmap(shared, 10) == 0);
+    close(fd);
+    fd = open(directory, O_RDONLY | O_DIRECTORY);
+    EXPECT(mmap(NULL, 10, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED && (errno == ENODEV || errno == EACCES));
+    close(fd);
+    unlink(name);
+    check();
+}
+
+/* Nearly all of 4 GiB can be had, and no number overflows there. */
+static void all_of_memory(void) {
+    static void *pieces[64];
+    int count = 0;
+    for (size_t size = 1024 * MIB; size >= 16 * MIB; size /= 2) {
+        void *piece;
+        while (count < 64 && (piece = map(size))) {
+            ((unsigned char *)piece)[size - 1] = 1;
+            pieces[count++] = piece;
+        }
+    }
+    check();
+    EXPECT(map(1024 * MIB) == NULL);
+    EXPECT(mmap((void *)(uintptr_t)(0 - PAGE), 4 * PAGE, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);
+    EXPECT(errno == ENOMEM);
+    EXPECT(munmap((void *)(uintptr_t)(0 - PAGE), 4 * PAGE) == -1 && errno == EINVAL);
+    struct pageman_statistics statistics;
+    pageman_statistics(&statistics);
+    printf("%d MiB of memory, longest free run %d pages, tables of %d bytes\n",
+           (int)(statistics.memory_pages * PAGE / MIB), (int)statistics.longest_free_run, (int)statistics.table_bytes);
+    EXPECT(statistics.memory_pages * PAGE >= 3800 * (uint64_t)MIB);
+    EXPECT(statistics.table_bytes <= 4096 * (uint64_t)MIB / PAGE);
+    while (count) EXPECT(munmap(pieces[--count], 16 * MIB) == 0);
+    check();
+}
+
+int main(int argc, char **argv) {
+    unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 20000;
+    EXPECT(pageman_active() && (uintptr_t)malloc(1) != 0);
+    back_and_forth();
+    large_calloc_clears_nothing();
+    over_map_and_trim();
+    breaks();
+    foreign_memory();
+    mixed(operations);
+    if (argc > 2) files(argv[2]);
+    if (argc > 3) all_of_memory();
+    static char text[4096];
+    size_t length = pageman_print(text, sizeof text, true);
+    EXPECT(length == strlen(text) && text[0] == '{' && text[length - 1] == '}');
+    puts("all is as promised");
+    return 0;
+}
