@@ -28,11 +28,13 @@ const EXAMPLES: &[(&str, &str)] = &[
         "growing by 9 pages: 1\nby another: -1\n\
          an endless loop: wasm trap: interrupted\nstill there: 10 pages\n",
     ),
+    ("async", "sum of the totals: 3135\n"),
     (
         "hello_cpp",
         "length(5, 3) = 4\nlength(3, 5): no square root of a negative number\n\
          2 calls of the host\n",
     ),
+    ("async_cpp", "the total is 156\nthe total is unknown: no such item\n"),
 ];
 
 /// Builds the library by a profile of cargo's, and installs it below `prefix`: headers, the static

@@ -80,6 +80,10 @@ enum pagefork_trap_code_enum {
  * that was told already. Functions that succeed leave it. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_last_error(void);
 
+/* An error of the embedder's, with this text, which is copied. It is of no store: any thread can make
+ * one. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_error_new(const char *message);
+
 /* Which kind of error it is. */
 WASM_API_EXTERN pagefork_error_kind_t pagefork_error_kind(const pagefork_error_t *);
 
@@ -146,23 +150,69 @@ enum pagefork_reset_enum {
   PAGEFORK_RESET_COPY
 };
 
-/* How slots are reset. All zero is what an engine does unless it is told. */
+/* How memories become longer. */
+enum pagefork_growth_enum {
+  /* Pages become accessible when a memory grows, and inaccessible when it is reset. */
+  PAGEFORK_GROWTH_MPROTECT,
+  /* Pages are accessible from the start: see `accessible`. */
+  PAGEFORK_GROWTH_CHECKED,
+  /* What runs have grown to stays accessible. */
+  PAGEFORK_GROWTH_KEPT,
+  /* What measuring says. */
+  PAGEFORK_GROWTH_AUTO
+};
+
+/* What keeps code from using a memory beyond its size. Memories grow otherwise than by
+ * PAGEFORK_GROWTH_MPROTECT only with code that compares. */
+enum pagefork_bounds_enum {
+  /* What is beyond the size is inaccessible. */
+  PAGEFORK_BOUNDS_GUARDED,
+  /* The code compares each access with the size. */
+  PAGEFORK_BOUNDS_CHECKED,
+  /* Functions have a body of either kind. */
+  PAGEFORK_BOUNDS_DUAL
+};
+
+/* How slots are reset, and memories grow. All zero is what an engine does unless it is told. */
 typedef struct pagefork_strategies_t {
-  /* One of pagefork_reset_enum. */
-  uint8_t reset;
+  /* One of pagefork_reset_enum, pagefork_growth_enum and pagefork_bounds_enum. */
+  uint8_t reset, growth, bounds;
   /* Whether stacks are cleared at each reset, and not only for another tenant. */
   bool clear_stack;
   /* Whether images must not be mapped copy-on-write. */
   bool no_copy_on_write;
+  /* With PAGEFORK_GROWTH_CHECKED: bytes of each memory that are accessible from the start; 0 for all
+   * that it may become. */
+  uint64_t accessible;
   /* Bytes of a slot that may stay in memory; 0 is no limit but the engine's. */
   uint64_t resident_max;
   /* Bytes of the stack that stay in memory; 0 for the usual number. */
   uint64_t stack_kept;
+  /* For later versions: zero. */
+  uint64_t reserved[4];
 } pagefork_strategies_t;
 
-/* Has slots reset in this way. */
+/* Has slots reset in this way. An error if there are no such strategies, or they do not go
+ * together. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_strategies(
     wasm_config_t *, const pagefork_strategies_t *);
+
+/* What an engine keeps of stores and slots that are used no more, for those that come. All zero is
+ * what it does unless it is told. */
+typedef struct pagefork_pool_t {
+  /* How many, and bytes that they may keep in memory, all together and of one image; 0 is no limit. */
+  uint64_t kept_max, resident_max, resident_max_per_image;
+  /* How long one may lie unused; 0 is a minute, UINT64_MAX for ever. */
+  uint64_t idle_milliseconds_max;
+  /* Whether they stay in memory though the system is short of it. */
+  bool ignore_pressure;
+  /* For later versions: zero. */
+  uint64_t reserved[4];
+} pagefork_pool_t;
+
+/* Has engines keep this. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_config_pool(wasm_config_t *,
+                                                                const pagefork_pool_t *);
 
 /* What modules may use: all of it unless it is switched off. */
 enum pagefork_feature_enum {
@@ -232,6 +282,8 @@ typedef struct pagefork_limits_t {
   uint64_t instances, memories, tables;
   /* Whether growth that fails ends the guest, and does not answer -1. */
   bool trap_on_grow_failure;
+  /* For later versions: zero. */
+  uint64_t reserved[4];
 } pagefork_limits_t;
 
 /* One more reference to the store. */
@@ -272,6 +324,10 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_interrupt_handle(
 /* Interrupts the guests that run now: they trap with PAGEFORK_TRAP_INTERRUPT. */
 WASM_API_EXTERN void pagefork_interrupt_guests(const pagefork_interrupt_t *);
 
+/* Has the guest suspended that runs now, if it was called by pagefork_func_call_suspendable, at its
+ * next function entry or loop iteration. */
+WASM_API_EXTERN void pagefork_interrupt_suspend(const pagefork_interrupt_t *);
+
 WASM_API_EXTERN void pagefork_interrupt_delete(WASM_OWN pagefork_interrupt_t *);
 
 /* Drops the foreign objects, traps and modules that no guest holds any more, though they were
@@ -293,7 +349,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_reset(wasm_store_t *,
 enum pagefork_valkind_enum { PAGEFORK_V128 = 4, PAGEFORK_EXNREF = 130 };
 
 /* A value: its kind, and the member of that kind. A reference that is owned is deleted with
- * wasm_ref_delete. */
+ * wasm_ref_delete. What an exnref leads to is an error that is an exception: see
+ * pagefork_exception_tag. */
 typedef struct pagefork_val_t {
   wasm_valkind_t kind;
   union {
@@ -448,6 +505,154 @@ WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *
 #define PAGEFORK_CALL(f, R, T, ...) (((R(*) T)(f)->call)(__VA_ARGS__))
 
 /* ------------------------------------------------------------------------------------------- */
+/* Functions that wait */
+
+/*
+ * A function of the host can be begun and completed later. Meanwhile the guest that has called it is
+ * suspended: it takes no thread. Guests that may wait are called by pagefork_func_call_async, and
+ * the call is polled, each time that it can go on. That fits any event loop: `notify` writes to an
+ * eventfd, posts a message, or wakes a thread, and the loop polls then.
+ *
+ *     pagefork_func_call_async(run, NULL, 0, notify, loop, NULL, &call);
+ *     while (!pagefork_call_poll(call)) wait_for_notification(loop);
+ *     error = pagefork_call_results(call, results, 1);
+ *     pagefork_call_delete(call);
+ *
+ * From when a call is made until it has ended or is deleted, its store is the call's own: other
+ * functions that need it fail, but for those that are called in callbacks. Pointers to memories stay
+ * good, and may be used by who completes the function. Start functions of modules cannot wait.
+ */
+
+/* With this a call of a function of the host is completed, from any thread: owned by who has begun
+ * it, who gives it away by exactly one of the functions that own it. */
+typedef struct pagefork_completion_t pagefork_completion_t;
+
+/* A function with values that is begun: it completes the call before it returns, or later. Arguments
+ * and caller are lent until it returns. */
+typedef void (*pagefork_async_callback_t)(const pagefork_caller_t *, const pagefork_val_t *args,
+                                          size_t arg_count, WASM_OWN pagefork_completion_t *);
+
+/* As pagefork_func_new, of a function that is begun. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_async(
+    wasm_store_t *, const wasm_functype_t *, pagefork_async_callback_t, void *env,
+    void (*finalizer)(void *), WASM_OWN wasm_func_t **out);
+
+/* Completes a call with its results, which are taken over. If they are not of the function's type,
+ * the guest fails. A result that is a reference is given on a thread that may use its store. */
+WASM_API_EXTERN void pagefork_completion_finish(WASM_OWN pagefork_completion_t *,
+                                                WASM_OWN const pagefork_val_t *results,
+                                                size_t count);
+
+/* Completes a call with an error, or an exception, which the guest may catch. On another thread the
+ * error is one that pagefork_error_new has made. */
+WASM_API_EXTERN void pagefork_completion_fail(WASM_OWN pagefork_completion_t *,
+                                              WASM_OWN pagefork_error_t *);
+
+/* Gives a call up: the guest fails. */
+WASM_API_EXTERN void pagefork_completion_delete(WASM_OWN pagefork_completion_t *);
+
+/* Whether anything waits for it: a time that is up, an interrupt, and deleting the guest's call end
+ * the wait. To complete it then does nothing. */
+WASM_API_EXTERN bool pagefork_completion_is_wanted(const pagefork_completion_t *);
+
+/* Has this called once, when the wait ends without being completed, at once if it has. It may be
+ * called on any thread that uses the store or the completion; it must use neither. */
+WASM_API_EXTERN void pagefork_completion_on_cancel(pagefork_completion_t *, void (*cancel)(void *),
+                                                   void *env);
+
+/* A call that may wait; owned. It is used by one thread at a time, as its store. */
+typedef struct pagefork_call_t pagefork_call_t;
+
+/*
+ * Calls a function that may wait; it runs when the call is polled. `notify`, which may be null, is
+ * called with `env` when it pays to poll again, at most once between two polls: from the thread that
+ * completes a function, that interrupts, or of a clock. It must not use the call. The finalizer,
+ * which may be null, is called once with `env`, on any thread, when `notify` never will be again.
+ * Arguments are copied. An error if a guest of the store runs or waits.
+ */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_async(
+    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count, void (*notify)(void *),
+    void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
+
+/* Runs the guest until it ends or waits; whether it has ended. */
+WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
+
+/* Polls, and sleeps in between, until the guest has ended, or so many nanoseconds are over;
+ * UINT64_MAX for ever. Whether it has ended. */
+WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
+
+/* The results of a call that has ended, once, or what ended it. An error if it has not ended. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(const pagefork_call_t *,
+                                                                 WASM_OWN pagefork_val_t *results,
+                                                                 size_t count);
+
+/* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
+ * and the store can be used again. */
+WASM_API_EXTERN void pagefork_call_delete(WASM_OWN pagefork_call_t *);
+
+/* Has guests that were called by pagefork_func_call_async let others run after this time, as if they
+ * waited, at a function entry or loop iteration; 0 for never. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_yield_interval(wasm_store_t *,
+                                                                             uint64_t nanoseconds);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Calls that end suspended */
+
+/* As pagefork_func_call, but the guest may be suspended: because pagefork_interrupt_suspend or a
+ * function of the host asks for it. Then `suspended`, which is not null, is set, and there are no
+ * results yet. The store can be resumed, also on another thread, captured, forked, or deleted. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_suspendable(
+    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count,
+    WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
+
+/* For a callback with values or cells that has done nothing yet: what it fails with to be called
+ * later, when the guest is resumed. Else the error that the guest cannot be suspended. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_before(const pagefork_caller_t *);
+
+/* Has the guest suspended when the function that runs has returned. An error if it cannot be. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_after(const pagefork_caller_t *);
+
+/* Whether the guest that has called can be suspended. */
+WASM_API_EXTERN bool pagefork_caller_can_suspend(const pagefork_caller_t *);
+
+/* Where a guest is suspended. */
+enum pagefork_suspended_enum {
+  /* There is none that is. */
+  PAGEFORK_SUSPENDED_NOWHERE,
+  /* Before a call of a function of the host. */
+  PAGEFORK_SUSPENDED_BEFORE_HOST_CALL,
+  PAGEFORK_SUSPENDED_AFTER_HOST_CALL,
+  /* At a function entry or loop iteration. */
+  PAGEFORK_SUSPENDED_AT_INTERRUPTION
+};
+
+/* One of pagefork_suspended_enum. */
+WASM_API_EXTERN uint8_t pagefork_store_suspended_at(const wasm_store_t *);
+
+/* Which function of the host the guest is suspended before, and its arguments, as many as it takes.
+ * An error if it is not. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_suspended_call(
+    const wasm_store_t *, WASM_OWN wasm_func_t **out, WASM_OWN pagefork_val_t *args,
+    size_t arg_count);
+
+/* Goes on with the suspended guest. The results are those of the function that was called once; it
+ * must be known how many these are. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume(wasm_store_t *,
+                                                                 WASM_OWN pagefork_val_t *results,
+                                                                 size_t result_count,
+                                                                 bool *suspended);
+
+/* As pagefork_store_resume, of a guest that is suspended before a call: with these values instead of
+ * the call, which are copied, or with an error that it fails with, unless that is null. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume_with(
+    wasm_store_t *, const pagefork_val_t *values, size_t value_count,
+    WASM_OWN pagefork_error_t *error, WASM_OWN pagefork_val_t *results, size_t result_count,
+    bool *suspended);
+
+/* Gives the suspended guest up, if there is one. Its memory stays as it is. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *);
+
+/* ------------------------------------------------------------------------------------------- */
 /* Instances */
 
 /* What the instance exports by a name; an error if that is nothing. */
@@ -519,6 +724,11 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_wrap(
     pagefork_linker_t *, const char *module, const char *name, const char *signature,
     pagefork_function_t, void *env, void (*finalizer)(void *));
 
+/* As pagefork_linker_func, of a function that is begun. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_async(
+    pagefork_linker_t *, const char *module, const char *name, const wasm_functype_t *,
+    pagefork_async_callback_t, void *env, void (*finalizer)(void *));
+
 /* Defines the functions of WASI preview 1. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
 
@@ -561,6 +771,8 @@ typedef struct pagefork_spawn_t {
   const pagefork_limits_t *limits;
   /* What WASI programs see, or null. */
   const pagefork_wasi_config_t *wasi;
+  /* For later versions: zero. */
+  uint64_t reserved[4];
 } pagefork_spawn_t;
 
 /*
@@ -571,6 +783,47 @@ typedef struct pagefork_spawn_t {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **store,
     WASM_OWN wasm_instance_t **out);
+
+/* ------------------------------------------------------------------------------------------- */
+/* Snapshots */
+
+/* What a store was: its instances, and a guest that was suspended. Any thread may use it. The
+ * functions of the host that the store had live as long. */
+typedef struct pagefork_snapshot_t pagefork_snapshot_t;
+
+/* What the store is now; it does not change by that. An error while a guest runs or a call waits, if
+ * a guest holds something of the host, or its program has something open that cannot be opened
+ * again. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_snapshot(
+    wasm_store_t *, WASM_OWN pagefork_snapshot_t **out);
+
+WASM_API_EXTERN void pagefork_snapshot_delete(WASM_OWN pagefork_snapshot_t *);
+
+/* What pagefork_instance_pre_spawn makes stores of that go on from the snapshot. The instance that it
+ * gives is the one whose function was called, or else the one that was made last. No start function
+ * runs. Programs of WASI have the arguments, variables and files that they had, for which `wasi` of
+ * pagefork_spawn_t must give them the same directories; standard streams are those of `wasi`. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_instance_pre(
+    const pagefork_snapshot_t *, WASM_OWN pagefork_instance_pre_t **out);
+
+/* As pagefork_store_reset, but to the snapshot: of this store, of the one that it was spawned as, or
+ * of another one of the same prepared instance. A guest that was suspended is again. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_reset_to(
+    wasm_store_t *, const pagefork_snapshot_t *, const pagefork_wasi_config_t *wasi);
+
+/* Makes `count` stores that go on from where this one is, which stays as it is: all of them, or none
+ * and an error. `how` may be null. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fork(wasm_store_t *,
+                                                               const pagefork_spawn_t *how,
+                                                               WASM_OWN wasm_store_t **stores,
+                                                               size_t count);
+
+/* What in this store, which was made of a snapshot of another one, corresponds to something of
+ * that. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_counterpart(
+    wasm_store_t *, const wasm_extern_t *, WASM_OWN wasm_extern_t **out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_counterpart_instance(
+    wasm_store_t *, const wasm_instance_t *, WASM_OWN wasm_instance_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* WASI */
@@ -595,6 +848,10 @@ WASM_API_EXTERN void pagefork_wasi_config_inherit_env(pagefork_wasi_config_t *);
 WASM_API_EXTERN void pagefork_wasi_config_inherit_stdin(pagefork_wasi_config_t *);
 WASM_API_EXTERN void pagefork_wasi_config_inherit_stdout(pagefork_wasi_config_t *);
 WASM_API_EXTERN void pagefork_wasi_config_inherit_stderr(pagefork_wasi_config_t *);
+
+/* Has programs that were called by pagefork_func_call_suspendable suspended before they read; others
+ * fail to read. A store that goes on from a snapshot can give them what they read. */
+WASM_API_EXTERN void pagefork_wasi_config_await_stdin(pagefork_wasi_config_t *);
 
 /* Has programs read these bytes, which are copied. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_stdin(pagefork_wasi_config_t *,

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -99,6 +100,29 @@ template <typename R, typename... A> struct Prototype<R(A...)> {
     if constexpr (!std::is_void_v<R>) text += letter_of<R>();
     return text;
   }
+
+  static wasm_functype_t *type() {
+    wasm_valtype_t *params[] = {valtype<A>()..., nullptr};
+    wasm_valtype_vec_t in, out;
+    wasm_valtype_vec_new(&in, sizeof...(A), params);
+    if constexpr (std::is_void_v<R>) {
+      wasm_valtype_vec_new_empty(&out);
+    } else {
+      wasm_valtype_t *result = valtype<R>();
+      wasm_valtype_vec_new(&out, 1, &result);
+    }
+    return wasm_functype_new(&in, &out);
+  }
+
+ private:
+  template <typename T> static wasm_valtype_t *valtype() {
+    switch (letter_of<T>()) {
+      case 'i': return wasm_valtype_new_i32();
+      case 'I': return wasm_valtype_new_i64();
+      case 'f': return wasm_valtype_new_f32();
+      default: return wasm_valtype_new_f64();
+    }
+  }
 };
 
 using Config = Owned<wasm_config_t, wasm_config_delete>;
@@ -179,6 +203,76 @@ class Store : public Owned<wasm_store_t, wasm_store_delete> {
   }
 };
 
+// The value of a type of C++.
+template <typename T> pagefork_val_t value_of(T value) {
+  pagefork_val_t made;
+  switch (letter_of<T>()) {
+    case 'i': made.kind = WASM_I32, made.of.i32 = static_cast<int32_t>(value); break;
+    case 'I': made.kind = WASM_I64, made.of.i64 = static_cast<int64_t>(value); break;
+    case 'f': made.kind = WASM_F32, made.of.f32 = static_cast<float>(value); break;
+    default: made.kind = WASM_F64, made.of.f64 = static_cast<double>(value);
+  }
+  return made;
+}
+
+// What a value of that kind is as a type of C++.
+template <typename T> T from_value(const pagefork_val_t &value) {
+  switch (letter_of<T>()) {
+    case 'i': return static_cast<T>(value.of.i32);
+    case 'I': return static_cast<T>(value.of.i64);
+    case 'f': return static_cast<T>(value.of.f32);
+    default: return static_cast<T>(value.of.f64);
+  }
+}
+
+// With this a call of a function of the host is completed, from any thread. If it goes without, the
+// guest fails.
+template <typename R>
+class Completion : public Owned<pagefork_completion_t, pagefork_completion_delete> {
+ public:
+  using Owned::Owned;
+
+  // Completes the call with a result.
+  template <typename T = R> void finish(std::enable_if_t<!std::is_void_v<T>, T> result) {
+    pagefork_val_t value = value_of<T>(result);
+    pagefork_completion_finish(release(), &value, 1);
+  }
+
+  // Completes a call that has no result.
+  template <typename T = R> std::enable_if_t<std::is_void_v<T>> finish() {
+    pagefork_completion_finish(release(), nullptr, 0);
+  }
+
+  // Completes the call with an error.
+  void fail(const char *text) { pagefork_completion_fail(release(), pagefork_error_new(text)); }
+
+  // Whether anything waits for it.
+  bool is_wanted() const { return pagefork_completion_is_wanted(get()); }
+};
+
+// A call that may wait. If it goes before it has ended, the guest is given up.
+template <typename R> class Call : public Owned<pagefork_call_t, pagefork_call_delete> {
+ public:
+  using Owned::Owned;
+
+  // Runs the guest until it ends or waits; whether it has ended.
+  bool poll() { return pagefork_call_poll(get()); }
+
+  // Polls, and sleeps in between, until the guest has ended or the time is up.
+  bool wait(uint64_t nanoseconds = UINT64_MAX) { return pagefork_call_wait(get(), nanoseconds); }
+
+  // The result of a call that has ended, once.
+  R result() const {
+    if constexpr (std::is_void_v<R>) {
+      check(pagefork_call_results(get(), nullptr, 0));
+    } else {
+      pagefork_val_t value;
+      check(pagefork_call_results(get(), &value, 1));
+      return from_value<R>(value);
+    }
+  }
+};
+
 template <typename Signature> class TypedFunc;
 
 // A function whose type was checked once: `TypedFunc<double(int32_t, int64_t)>`.
@@ -239,11 +333,46 @@ class Instance : public Owned<wasm_instance_t, wasm_instance_delete> {
     return TypedFunc<Signature>(wasm_extern_as_func(export_of(name).get()));
   }
 
+  // Calls an exported function that may wait; `notify`, unless it is empty, is called when it pays to
+  // poll again, on any thread.
+  template <typename Signature, typename... A>
+  auto call_async(const char *name, A... args) const {
+    return Asynchronously<Signature>::call(*this, name, nullptr, args...);
+  }
+  template <typename Signature, typename... A>
+  auto call_async_notifying(std::function<void()> notify, const char *name, A... args) const {
+    return Asynchronously<Signature>::call(*this, name, std::move(notify), args...);
+  }
+
   // The bytes of an exported memory.
   Bytes memory(const char *name = "memory") const { return bytes_of(export_of(name)); }
 
   // Runs a WASI program.
   void start() const { check(pagefork_wasi_start(get())); }
+
+ private:
+  template <typename Signature> struct Asynchronously;
+
+  template <typename R, typename... A> struct Asynchronously<R(A...)> {
+    static Call<R> call(const Instance &instance, const char *name, std::function<void()> notify,
+                        A... args) {
+      Extern external = instance.export_of(name);
+      const wasm_func_t *func = wasm_extern_as_func(external.get());
+      // What is of another type is found here.
+      TypedFunc<R(A...)> checked(func);
+      // One more, as there are no arrays without elements.
+      const pagefork_val_t values[] = {value_of(args)..., pagefork_val_t()};
+      auto *env = notify ? new std::function<void()>(std::move(notify)) : nullptr;
+      pagefork_call_t *call;
+      check(pagefork_func_call_async(func, values, sizeof...(A), env ? told : nullptr, env,
+                                     env ? free : nullptr, &call));
+      return Call<R>(call);
+    }
+
+    static void told(void *notify) { (*static_cast<std::function<void()> *>(notify))(); }
+
+    static void free(void *notify) { delete static_cast<std::function<void()> *>(notify); }
+  };
 };
 
 // Who has called a host function.
@@ -297,6 +426,18 @@ class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
     return *this;
   }
 
+  // Defines a host function of this type that is begun, and completed later: it takes a `Caller`, its
+  // arguments, and a `Completion` of its result.
+  template <typename Signature, typename F>
+  Linker &func_async(const char *module, const char *name, F function) {
+    using Shim = AsyncShim<F, Signature>;
+    wasm_functype_t *type = Prototype<Signature>::type();
+    auto *error = pagefork_linker_func_async(get(), module, name, type, Shim::begin,
+                                             new F(std::move(function)), Shim::free);
+    wasm_functype_delete(type);
+    return check(error), *this;
+  }
+
   Instance instantiate(const Store &store, const Module &module) const {
     wasm_instance_t *instance;
     check(pagefork_linker_instantiate(get(), store.get(), module.get(), &instance));
@@ -335,6 +476,34 @@ class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
       pagefork_raise(caller, wasm_trap_new(caller->store, &message));
       wasm_byte_vec_delete(&message);
     }
+  };
+
+  template <typename F, typename Signature> struct AsyncShim;
+
+  // What the guest calls of a function that is begun: no exception leaves it.
+  template <typename F, typename R, typename... A> struct AsyncShim<F, R(A...)> {
+    static void begin(const pagefork_caller_t *caller, const pagefork_val_t *args, size_t,
+                      pagefork_completion_t *completion) {
+      begin_with(caller, args, Completion<R>(completion), std::index_sequence_for<A...>());
+    }
+
+    template <size_t... I>
+    static void begin_with(const pagefork_caller_t *caller, const pagefork_val_t *args,
+                           Completion<R> completion, std::index_sequence<I...>) {
+      (void)args;
+      try {
+        (*static_cast<F *>(caller->env))(Caller(caller), from_value<A>(args[I])...,
+                                         std::move(completion));
+      } catch (const Error &error) {
+        pagefork_raise(caller, wasm_trap_copy(error.get()));
+      } catch (const std::exception &exception) {
+        pagefork_raise(caller, pagefork_error_new(exception.what()));
+      } catch (...) {
+        pagefork_raise(caller, pagefork_error_new("an exception of a host function"));
+      }
+    }
+
+    static void free(void *function) { delete static_cast<F *>(function); }
   };
 
   static pagefork_linker_t *make(const Engine &engine) {

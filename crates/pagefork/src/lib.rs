@@ -49,7 +49,7 @@ mod base;
 
 pub use crate::api::export::{ModuleExport, TypedExport};
 pub use crate::api::func::Caller;
-pub use crate::api::future::AsyncHostFunc;
+pub use crate::api::future::{AsyncHostFunc, AsyncUntypedFunc};
 pub use crate::api::global::Global;
 pub use crate::api::host_func::{IntoFunc, WasmRet};
 pub use crate::api::instance::{Export, Extern, Instance};

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use pagefork::{
-    Caller, Engine, Extern, ExternRef, Func, Instance, Linker, Module, Result, Store, Trap,
-    TrapCode, UsageError, Val,
+    Caller, Engine, Extern, ExternRef, Func, FuncType, Instance, Linker, Module, Result, Store,
+    Trap, TrapCode, UsageError, Val, ValType,
 };
 
 use crate::executor::{block_on, poll_once, polls};
@@ -36,11 +36,35 @@ fn echo(store: &mut Store<u32>, wait: u32) -> Func {
     })
 }
 
+/// The same, as a function of a type that Rust does not know.
+fn untyped_echo(store: &mut Store<u32>, wait: u32) -> Func {
+    let (i32, i64, f32, f64) = (ValType::I32, ValType::I64, ValType::F32, ValType::F64);
+    let types = [i32, i64, f32, f64, ValType::V128, ValType::EXTERNREF];
+    let ty = FuncType::new(types, types);
+    Func::new_async(store, ty, move |mut caller: Caller<'_, u32>, arguments, results| {
+        Box::new(async move {
+            polls(wait).await;
+            *caller.data_mut() += 1;
+            let float = |value: &Val| value.f64().expect("it is one") + 1.0;
+            results[0] = (arguments[0].i32().expect("it is one") + 1).into();
+            results[1] = (arguments[1].i64().expect("it is one") + 1).into();
+            results[2] = (arguments[2].f32().expect("it is one") + 1.0).into();
+            results[3] = float(&arguments[3]).into();
+            results[4] = (arguments[4].v128().expect("it is one") + 1).into();
+            results[5] = arguments[5];
+            Ok(())
+        })
+    })
+}
+
 #[test]
 fn the_embedder_gets_what_a_host_function_comes_to() -> Result<()> {
-    for wait in [0, 1, 3] {
+    for (wait, make) in [0, 1, 3]
+        .into_iter()
+        .flat_map(|wait| [(wait, echo as fn(&mut Store<u32>, u32) -> Func), (wait, untyped_echo)])
+    {
         let mut store = Store::new(&Engine::default(), 0);
-        let echo = echo(&mut store, wait);
+        let echo = make(&mut store, wait);
         let held = ExternRef::new(&mut store, "held")?;
         let given: Six = (1, 2, 3.0, f64::MAX, 5 << 100, Some(held));
         let typed = echo.typed::<Six, Six>(&store)?;
@@ -65,6 +89,63 @@ fn the_embedder_gets_what_a_host_function_comes_to() -> Result<()> {
         block_on(echo.call_async(&mut store, &given, &mut results))?;
         assert_eq!((results[0].i32(), results[4].v128()), (Some(2), Some(6)));
     }
+    Ok(())
+}
+
+/// What a function of any type is given and sets lies beside its future, and goes with it.
+#[test]
+fn guests_get_what_a_function_of_any_type_comes_to() -> Result<()> {
+    let engine = Engine::default();
+    let text = r#"(module
+        (import "host" "swap" (func $swap (param i32 funcref) (result funcref i32)))
+        (func $own (result i32) (i32.const 30))
+        (elem declare func $own)
+        (type $number (func (result i32)))
+        (table $table 1 funcref)
+        (func (export "run") (param i32) (result i32)
+            (local $given i32) (local $f funcref)
+            (call $swap (local.get 0) (ref.func $own))
+            (local.set $given) (local.set $f)
+            (table.set $table (i32.const 0) (local.get $f))
+            (i32.add (local.get $given) (call_indirect $table (type $number) (i32.const 0)))))"#;
+    let module = Module::new(&engine, text)?;
+    let count = Arc::new(AtomicU32::new(0));
+    let mut linker = Linker::new(&engine);
+    let (i32, function) = (ValType::I32, ValType::FUNCREF);
+    let ty = FuncType::new([i32, function], [function, i32]);
+    let counts = Arc::clone(&count);
+    linker.func_new_async("host", "swap", ty, move |_, arguments, results| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(Arc::clone(&counts));
+        Box::new(async move {
+            let _counted = counted;
+            polls(2).await;
+            results[0] = arguments[1];
+            match arguments[0].i32() {
+                Some(0) => results[1] = Val::I64(0),
+                Some(1) => {}
+                Some(2) => return Err(pagefork::format_err!("this is the error")),
+                _ => results[1] = arguments[0],
+            }
+            Ok(())
+        })
+    })?;
+    let mut store = Store::new(&engine, ());
+    let instance = linker.instantiate(&mut store, &module)?;
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;
+    assert_eq!(block_on(run.call_async(&mut store, 12))?, 42);
+    for (what, text) in [(0, "i64"), (1, "unset"), (2, "this is the error")] {
+        let error = block_on(run.call_async(&mut store, what)).unwrap_err().to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    for polls in 0..3 {
+        let mut call = run.call_async(&mut store, 12);
+        (0..polls).for_each(|_| assert!(poll_once(&mut call).is_pending()));
+        drop(call);
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+    }
+    assert!(matches!(usage(run.call(&mut store, 12)), UsageError::NotAsync));
+    assert_eq!(block_on(run.call_async(&mut store, 5))?, 35);
     Ok(())
 }
 

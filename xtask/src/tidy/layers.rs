@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/pagefork-wasi", &["link", "calls", "state", "base"]),
     ("crates/pagefork-serve", &["http", "cgi", "threads", "observe", "handler"]),
     ("crates/pagefork-capi", &["pagefork_h", "wasm_h", "objects", "base"]),
+    ("crates/pagefork-image", &["store", "transport", "chain", "file", "tree", "base"]),
     ("crates/pagefork-compiler", &["file", "build", "translate", "parse", "base"]),
 ];
 

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
 use pagefork::{
-    AsContextMut, Caller, Error, Exception, Func, FuncType, Linker, Result, Val, ValRaw, ValType,
+    AsContextMut, Caller, Error, Exception, Func, FuncType, Linker, Result, UsageError, Val,
+    ValRaw, ValType,
 };
 
 use crate::base::border::BorderError;
@@ -14,7 +15,7 @@ use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{FuncShape, HostData, Shape, StoreCell, StoreRef};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::kind_of;
-use crate::objects::value::{CValue, kind_name, pagefork_val_t, wasm_val_t};
+use crate::objects::value::{CValue, OwnedValues, kind_name, pagefork_val_t, wasm_val_t};
 
 /// A vector of values.
 pub(crate) type wasm_val_vec_t = CVec<wasm_val_t>;
@@ -197,7 +198,7 @@ fn call_with_values<V: CValue>(
     results: &mut [Val],
 ) -> Result<()> {
     StoreCell::in_host_function(&mut caller, |store| {
-        let mut args = FreedValues::<V>(Vec::with_capacity(params.len()));
+        let mut args = OwnedValues::<V>(Vec::with_capacity(params.len()));
         for param in params {
             args.0.push(V::of_val(*param, store)?);
         }
@@ -207,21 +208,12 @@ fn call_with_values<V: CValue>(
             return Err(raised(&trap));
         }
         // They are ours now, whether they fit or not.
-        let own = FreedValues(own);
+        let own = OwnedValues(own);
         for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
             *result = value.to_val(*ty, store)?;
         }
         Ok(())
     })
-}
-
-/// Values that are freed at the end.
-struct FreedValues<V: CValue>(Vec<V>);
-
-impl<V: CValue> Drop for FreedValues<V> {
-    fn drop(&mut self) {
-        self.0.iter_mut().for_each(V::free);
-    }
 }
 
 #[cold]
@@ -234,18 +226,26 @@ fn wrong_result(index: usize, found: u8, expected: u8) -> Error {
 /// The error of a host function that has returned this object as its trap.
 #[cold]
 pub(crate) fn raised(trap: &wasm_ref_t) -> Error {
-    match trap.trap() {
-        Ok(trap) => match trap.error.as_ref().and_then(|error| error.downcast_ref::<Exception>()) {
+    let trap = match trap.trap() {
+        Ok(trap) => trap,
+        Err(error) => return error,
+    };
+    if let Some(error) = &trap.error {
+        if let Some(exception) = error.downcast_ref::<Exception>() {
             // Guests can catch it.
-            Some(exception) => exception.clone().into(),
-            None => TrapObject::raise(trap),
-        },
-        Err(error) => error,
+            return exception.clone().into();
+        }
+        if let Some(UsageError::PutOff) = error.downcast_ref() {
+            // The guest is suspended.
+            return UsageError::PutOff.into();
+        }
     }
+    TrapObject::raise(trap)
 }
 
+/// The wrong number of something.
 #[cold]
-fn wrong_count(what: &'static str, expected: usize, found: usize) -> Error {
+pub(crate) fn wrong_count(what: &'static str, expected: usize, found: usize) -> Error {
     BorderError::Count { what, expected, found }.into()
 }
 
@@ -306,6 +306,21 @@ fn check_results(shape: &FuncShape, found: usize) -> Result<()> {
     }
 }
 
+/// What C gives a function of this type, as values of the store.
+///
+/// # Errors
+/// If the values are not of its type.
+pub(crate) fn given_values<V: CValue>(
+    args: &[V],
+    ty: &FuncType,
+    store: &StoreRef,
+) -> Result<Vec<Val>> {
+    if args.len() != ty.params.len() {
+        return Err(wrong_count("arguments", ty.params.len(), args.len()));
+    }
+    args.iter().zip(&ty.params).map(|(arg, ty)| arg.to_val(*ty, store)).collect()
+}
+
 #[cold]
 fn wrong_argument(index: usize, found: u8, expected: u8) -> Error {
     let (found, expected) = (kind_name(found), kind_name(expected));
@@ -321,14 +336,12 @@ fn call_checked<V: CValue>(
     args: &[V],
     results: &mut [MaybeUninit<V>],
 ) -> Result<()> {
-    let ty = func.ty(&store.context()?);
-    let params = args.iter().zip(&ty.params).map(|(arg, ty)| arg.to_val(*ty, store));
-    let params: Vec<Val> = params.collect::<Result<_>>()?;
+    let params = given_values(args, shape.ty(), store)?;
     let mut values = vec![Val::I32(0); shape.results.len()];
     let mut context = store.context()?;
     func.call(context.as_context_mut(), &params, &mut values)?;
     check_results(shape, results.len())?;
-    let mut own = FreedValues(Vec::with_capacity(values.len()));
+    let mut own = OwnedValues(Vec::with_capacity(values.len()));
     for value in values {
         own.0.push(V::of_val(value, store)?);
     }

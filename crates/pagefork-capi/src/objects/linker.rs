@@ -1,11 +1,19 @@
 //! Linkers, and modules whose imports are found.
 
+use std::sync::Arc;
+
 use pagefork::{InstancePre, Linker};
+use pagefork_wasi::WasiState;
 
 use crate::objects::store::HostData;
 
 /// Definitions by two names.
 pub(crate) struct pagefork_linker_t(pub(crate) Linker<HostData>);
 
-/// A module with what its imports are.
-pub(crate) struct pagefork_instance_pre_t(pub(crate) InstancePre<HostData>);
+/// A module with what its imports are, or what a snapshot has.
+pub(crate) struct pagefork_instance_pre_t {
+    /// What spawns stores.
+    pub(crate) pre: InstancePre<HostData>,
+    /// What a WASI program had, if it is of a snapshot with one.
+    pub(crate) wasi: Option<Arc<WasiState>>,
+}

@@ -7,6 +7,7 @@ pub(crate) mod object;
 pub(crate) mod trap;
 pub(crate) mod store;
 pub(crate) mod value;
+pub(crate) mod waiting;
 pub(crate) mod callback;
 pub(crate) mod fallible;
 pub(crate) mod wasi;

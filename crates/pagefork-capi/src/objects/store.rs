@@ -49,6 +49,11 @@ impl HostData {
         })
     }
 
+    /// What WASI programs see, if one has asked or C has said it.
+    pub(crate) fn present_wasi(&self) -> Option<&WasiCtx> {
+        self.wasi.as_ref()
+    }
+
     /// Has WASI programs see something else.
     pub(crate) fn set_wasi(&mut self, wasi: WasiCtx, outputs: [Option<OutputPipe>; 2]) {
         self.wasi = Some(wasi);
@@ -109,6 +114,11 @@ pub(crate) struct FuncShape {
 }
 
 impl FuncShape {
+    /// The type.
+    pub(crate) fn ty(&self) -> &FuncType {
+        &self.ty
+    }
+
     fn new(ty: FuncType) -> Self {
         let is_number = |ty: &ValType| ty.is_num();
         let is_numeric = ty.params.iter().chain(&ty.results).all(is_number);
@@ -355,6 +365,27 @@ impl StoreCell {
         }
     }
 
+    /// Lends the store to a call that may wait: nothing else can reach it until
+    /// [`StoreCell::end_call`], but for the host functions that run on the call's way.
+    ///
+    /// # Errors
+    /// If a guest runs or waits.
+    pub(crate) fn lend_to_call(&self) -> Result<StoreContextMut<'static, HostData>> {
+        if self.current.get().is_null() || self.is_entered() {
+            return Err(BorderError::Busy("one of its guests runs or waits").into());
+        }
+        self.current.set(ptr::null_mut());
+        // SAFETY: the store's own context is there, as was just seen, and used by nothing else
+        // until it is made anew.
+        let own: &'static mut CellContext = unsafe { (*self.own.get()).assume_init_mut() };
+        Ok(own.as_context_mut())
+    }
+
+    /// The call has gone that the store was lent to.
+    pub(crate) fn end_call(&self) {
+        self.renew_context();
+    }
+
     /// Runs a host function of C's with its caller as the way to the store.
     #[inline]
     pub(crate) fn in_host_function<R>(
@@ -549,7 +580,7 @@ fn free_kept(store: &StoreRef) {
 
 #[cold]
 fn busy() -> pagefork::Error {
-    BorderError::Busy("an asynchronous call of it has not ended, or it is being made").into()
+    BorderError::Busy("a call of it waits, or it is being made").into()
 }
 
 /// Objects are shared by stores and threads.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use pagefork::{Error, Frame, Result, WasmBacktrace};
+use pagefork::{Error, Exception, ExnRef, Frame, Result, WasmBacktrace};
 
 use crate::base::c_vec::Element;
 use crate::objects::host_info::InfoPlace;
@@ -19,6 +19,8 @@ pub(crate) struct TrapObject {
     pub(crate) error: Option<Error>,
     /// Where the guest was, once that is known.
     backtrace: OnceLock<WasmBacktrace>,
+    /// By what guests hold it, if it is an exception that one has given out.
+    pub(crate) held: Option<ExnRef>,
     /// What C attached.
     pub(crate) info: InfoPlace,
 }
@@ -29,16 +31,18 @@ pub(crate) struct TrapObject {
 struct RaisedTrap(Arc<TrapObject>);
 
 impl TrapObject {
-    /// A trap that C makes, in the frames that wait for it.
-    pub(crate) fn new(message: &[u8], backtrace: WasmBacktrace) -> Arc<Self> {
+    /// A trap that C makes, in the frames that wait for it, if they are known.
+    pub(crate) fn new(message: &[u8], backtrace: Option<WasmBacktrace>) -> Arc<Self> {
         let message = message.strip_suffix(&[0]).unwrap_or(message);
         let place = OnceLock::new();
-        if !backtrace.frames().is_empty() {
+        if let Some(backtrace) = backtrace
+            && !backtrace.frames().is_empty()
+        {
             // It is new, so nobody has set it.
             let _ = place.set(backtrace);
         }
-        let info = InfoPlace::default();
-        Arc::new(Self { message: Some(message.to_owned()), error: None, backtrace: place, info })
+        let (message, info) = (Some(message.to_owned()), InfoPlace::default());
+        Arc::new(Self { message, error: None, backtrace: place, held: None, info })
     }
 
     /// What a call ended with: the trap itself, if C made it.
@@ -53,8 +57,17 @@ impl TrapObject {
             }
             return Arc::clone(trap);
         }
-        let info = InfoPlace::default();
-        Arc::new(Self { message: None, error: Some(error), backtrace: OnceLock::new(), info })
+        Self::holding(error, None)
+    }
+
+    /// An exception that guests hold, too.
+    pub(crate) fn of_exception(exception: Exception, held: ExnRef) -> Arc<Self> {
+        Self::holding(exception.into(), Some(held))
+    }
+
+    fn holding(error: Error, held: Option<ExnRef>) -> Arc<Self> {
+        let (backtrace, info) = (OnceLock::new(), InfoPlace::default());
+        Arc::new(Self { message: None, error: Some(error), backtrace, held, info })
     }
 
     /// The error by which a host function that returned this trap fails.

@@ -2,12 +2,13 @@
 
 use std::ptr;
 
-use pagefork::{Result, Val, ValRaw, ValType};
+use pagefork::{ExnRef, Result, Val, ValRaw, ValType};
 
 use crate::base::border::BorderError;
 use crate::base::c_vec::Element;
 use crate::objects::object::{Object, wasm_ref_t};
 use crate::objects::store::StoreRef;
+use crate::objects::trap::TrapObject;
 use crate::objects::types::{kind, kind_of};
 
 /// A value, which owns its reference if it is one.
@@ -92,6 +93,19 @@ pub(crate) trait CValue: Copy + 'static {
 
     /// Frees what the value owns; it is null after this.
     fn free(&mut self);
+}
+
+/// Values that are freed at the end.
+pub(crate) struct OwnedValues<V: CValue>(pub(crate) Vec<V>);
+
+// SAFETY: the header says that references are given to another thread only while no other uses
+// their store.
+unsafe impl<V: CValue> Send for OwnedValues<V> {}
+
+impl<V: CValue> Drop for OwnedValues<V> {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(V::free);
+    }
 }
 
 impl CValue for wasm_val_t {
@@ -194,6 +208,10 @@ impl CValue for pagefork_val_t {
     fn to_val(self, ty: ValType, store: &StoreRef) -> Result<Val> {
         match (ty, self.kind) {
             (ValType::V128, kind::V128) => Ok(Val::V128(self.number().get_v128())),
+            (ty, kind::EXTERNREF..) if kind_of(ty) == kind::EXNREF => {
+                let held = self.short().exception(store)?;
+                Ok(Val::ExnRef(held))
+            }
             _ => self.short().to_val(ty, store),
         }
     }
@@ -201,6 +219,12 @@ impl CValue for pagefork_val_t {
     fn of_val(value: Val, store: &StoreRef) -> Result<Self> {
         match value {
             Val::V128(bits) => Ok(Self::of_number(kind::V128, ValRaw::v128(bits))),
+            Val::ExnRef(None) => Ok(CValue::zero(kind::EXNREF)),
+            Val::ExnRef(Some(held)) => {
+                let exception = held.exception(&mut store.context()?)?;
+                let object = store.own(Object::Trap(TrapObject::of_exception(exception, held)));
+                Ok(Self::long(wasm_val_t::of_reference(kind::EXNREF, Some(object))))
+            }
             value => Ok(Self::long(wasm_val_t::of_val(value, store)?)),
         }
     }
@@ -225,6 +249,18 @@ pub(crate) fn kind_name(number: u8) -> String {
         kind::FUNCREF => "funcref".to_owned(),
         kind::EXNREF => "exnref".to_owned(),
         other => format!("of kind {other}, which does not exist"),
+    }
+}
+
+/// # Errors
+/// If the object is of another store.
+fn check_store(object: &wasm_ref_t, store: &StoreRef) -> Result<()> {
+    match object.store() {
+        Ok(other) if !ptr::eq(&**other, &**store) => {
+            let what = "an object of one store was used with another store";
+            Err(BorderError::Unfit(what.to_owned()).into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -288,6 +324,22 @@ impl wasm_val_t {
         drop(self.take_reference());
     }
 
+    /// The exception that a guest has given out by this reference; `None` for null.
+    ///
+    /// # Errors
+    /// If the object is something else, or of another store.
+    fn exception(&self, store: &StoreRef) -> Result<Option<ExnRef>> {
+        let Some(reference) = self.reference() else { return Ok(None) };
+        check_store(reference, store)?;
+        match reference.trap()?.held {
+            Some(held) => Ok(Some(held)),
+            None => Err(BorderError::Unfit(
+                "an exception that no guest has caught is no exnref: throw it".to_owned(),
+            )
+            .into()),
+        }
+    }
+
     /// A number without its type; of references, nothing.
     #[inline]
     pub(crate) fn number(&self) -> ValRaw {
@@ -325,12 +377,7 @@ impl wasm_val_t {
             .into());
         }
         let reference = self.reference();
-        if let Some(other) = reference.and_then(|reference| reference.store().ok())
-            && !ptr::eq(&**other, &**store)
-        {
-            let what = "an object of one store was used with another store";
-            return Err(BorderError::Unfit(what.to_owned()).into());
-        }
+        reference.map_or(Ok(()), |reference| check_store(reference, store))?;
         // SAFETY: by the type's contract, for a value of this kind.
         Ok(unsafe {
             match wanted {

@@ -1,7 +1,7 @@
 //! What WASI programs are to see.
 
 use pagefork::{Error, Result};
-use pagefork_wasi::{OutputKind, OutputPipe, StdinKind, WasiCtxBuilder};
+use pagefork_wasi::{OutputKind, OutputPipe, StdinKind, WasiCtxBuilder, WasiState};
 
 use crate::objects::store::HostData;
 
@@ -60,5 +60,35 @@ impl pagefork_wasi_config_t {
         let wasi = template.context(variables, self.stdin.clone(), stdout, stderr);
         data.set_wasi(wasi, [output, errors]);
         Ok(())
+    }
+
+    /// Makes what a program had again, for a store with this data.
+    ///
+    /// # Errors
+    /// If it had something that this does not give it, or a file is not what it was.
+    fn restore_to(&self, state: &WasiState, data: &mut HostData) -> Result<()> {
+        let [(stdout, output), (stderr, errors)] = self.outputs.map(Output::open);
+        let mut builder = self.builder.clone();
+        builder.stdin(self.stdin.clone()).stdout(stdout).stderr(stderr);
+        let restored = builder.restore(state).map_err(Error::new)?;
+        data.set_wasi(restored.ctx, [output, errors]);
+        Ok(())
+    }
+}
+
+/// Gives a store what its programs see: what one had, if it goes on with that.
+///
+/// # Errors
+/// As [`pagefork_wasi_config_t::give_to`]; if what a program had cannot be made again.
+pub(crate) fn give_wasi(
+    data: &mut HostData,
+    config: Option<&pagefork_wasi_config_t>,
+    state: Option<&WasiState>,
+) -> Result<()> {
+    match (config, state) {
+        (None, None) => Ok(()),
+        (Some(config), None) => config.give_to(data),
+        (Some(config), Some(state)) => config.restore_to(state, data),
+        (None, Some(state)) => pagefork_wasi_config_t::new().restore_to(state, data),
     }
 }

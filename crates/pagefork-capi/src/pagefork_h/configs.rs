@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pagefork::{Cache, ResetKind, Result, StrategyConfig};
+use pagefork::{Cache, CodeBounds, GrowthKind, PoolConfig, ResetKind, Result, StrategyConfig};
 
 use crate::base::border::{BorderError, exported, given};
 use crate::objects::engine::{wasm_config_t, wasm_engine_t};
@@ -14,22 +14,29 @@ use crate::objects::fallible::{OutBox, fallible, make, string};
 /// What is null, if it is.
 const CONFIG: &str = "configuration";
 
-/// How slots are reset, as the header has it.
+/// How slots are reset and memories grow, as the header has it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct pagefork_strategies_t {
     reset: u8,
+    growth: u8,
+    bounds: u8,
     clear_stack: bool,
     no_copy_on_write: bool,
+    accessible: u64,
     resident_max: u64,
     stack_kept: u64,
+    reserved: [u64; 4],
 }
 
 impl pagefork_strategies_t {
     /// What the runtime is told; 0 stands for its own number.
+    ///
+    /// # Errors
+    /// If there is no such strategy, or they do not go together.
     pub(super) fn to_config(self) -> Result<StrategyConfig> {
+        check_reserved(&self.reserved)?;
         let default = StrategyConfig::default();
-        let or = |number, default| if number == 0 { default } else { number };
         let reset = match self.reset {
             0 => ResetKind::Auto,
             1 => ResetKind::Remap,
@@ -37,20 +44,90 @@ impl pagefork_strategies_t {
             3 => ResetKind::Scan,
             4 => ResetKind::Resident,
             5 => ResetKind::Copy,
-            number => {
-                let text = format!("there is no way {number} of resetting slots");
-                return Err(BorderError::Unfit(text).into());
-            }
+            number => return Err(unknown("way", number, "of resetting slots")),
         };
-        Ok(StrategyConfig {
+        let growth = match self.growth {
+            0 => GrowthKind::Mprotect,
+            1 => {
+                let accessible = (self.accessible != 0).then_some(self.accessible);
+                GrowthKind::Checked { accessible }
+            }
+            2 => GrowthKind::Kept,
+            3 => GrowthKind::Auto,
+            number => return Err(unknown("way", number, "in which memories grow")),
+        };
+        let code = match self.bounds {
+            0 => CodeBounds::Guarded,
+            1 => CodeBounds::Checked,
+            2 => CodeBounds::Dual,
+            number => return Err(unknown("kind", number, "of bounds")),
+        };
+        let config = StrategyConfig {
             reset,
+            growth,
+            code,
             clear_stack: self.clear_stack,
             copy_on_write: !self.no_copy_on_write,
-            resident_max: or(self.resident_max, default.resident_max),
-            stack_kept: or(self.stack_kept, default.stack_kept),
-            ..default
+            resident_max: or_default(self.resident_max, default.resident_max),
+            stack_kept: or_default(self.stack_kept, default.stack_kept),
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// What the pool keeps, as the header has it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct pagefork_pool_t {
+    kept_max: u64,
+    resident_max: u64,
+    resident_max_per_image: u64,
+    idle_milliseconds_max: u64,
+    ignore_pressure: bool,
+    reserved: [u64; 4],
+}
+
+impl pagefork_pool_t {
+    /// What the runtime is told; 0 stands for its own number.
+    fn to_config(self) -> Result<PoolConfig> {
+        check_reserved(&self.reserved)?;
+        let default = PoolConfig::default();
+        let idle = self.idle_milliseconds_max;
+        let kept_max = usize::try_from(self.kept_max).unwrap_or(usize::MAX);
+        Ok(PoolConfig {
+            kept_max: if kept_max == 0 { default.kept_max } else { kept_max },
+            resident_max: or_default(self.resident_max, default.resident_max),
+            resident_max_per_image: or_default(
+                self.resident_max_per_image,
+                default.resident_max_per_image,
+            ),
+            idle_max: match idle {
+                0 => default.idle_max,
+                u64::MAX => None,
+                idle => Some(Duration::from_millis(idle)),
+            },
+            heed_pressure: !self.ignore_pressure,
         })
     }
+}
+
+fn or_default(number: u64, default: u64) -> u64 {
+    if number == 0 { default } else { number }
+}
+
+/// # Errors
+/// If C has set something of a later version.
+pub(super) fn check_reserved(reserved: &[u64]) -> Result<()> {
+    match reserved.iter().all(|word| *word == 0) {
+        true => Ok(()),
+        false => Err(BorderError::Unfit("what is reserved must be zero".to_owned()).into()),
+    }
+}
+
+#[cold]
+fn unknown(what: &str, number: u8, of: &str) -> pagefork::Error {
+    BorderError::Unfit(format!("there is no {what} {number} {of}")).into()
 }
 
 macro_rules! settings {
@@ -107,6 +184,15 @@ fallible! {
     ) {
         let strategies = given(strategies, "strategies")?.to_config()?;
         given(config, CONFIG)?.config.strategies(strategies);
+        Ok(())
+    }
+
+    fn pagefork_config_pool(
+        config: Option<&mut wasm_config_t>,
+        pool: Option<&pagefork_pool_t>,
+    ) {
+        let pool = given(pool, "pool")?.to_config()?;
+        given(config, CONFIG)?.config.pool(pool);
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use crate::objects::fallible::{OutBox, failed, fallible, make};
 use crate::objects::linker::{pagefork_instance_pre_t, pagefork_linker_t};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::StoreRef;
-use crate::objects::wasi::pagefork_wasi_config_t;
-use crate::pagefork_h::configs::pagefork_strategies_t;
+use crate::objects::wasi::{give_wasi, pagefork_wasi_config_t};
+use crate::pagefork_h::configs::{check_reserved, pagefork_strategies_t};
 use crate::pagefork_h::stores::pagefork_limits_t;
 
 /// What is null, if it is.
@@ -21,6 +21,7 @@ pub(super) struct pagefork_spawn_t<'a> {
     tenant: u64,
     limits: Option<&'a pagefork_limits_t>,
     wasi: Option<&'a pagefork_wasi_config_t>,
+    reserved: [u64; 4],
 }
 
 exported! {
@@ -39,7 +40,7 @@ fallible! {
         make(out, || {
             let module = &given(module, "module")?.module()?.module;
             let pre = given(linker, "linker")?.0.instantiate_pre(module)?;
-            Ok(Box::new(pagefork_instance_pre_t(pre)))
+            Ok(Box::new(pagefork_instance_pre_t { pre, wasi: None }))
         })
     }
 
@@ -50,31 +51,35 @@ fallible! {
     ) {
         make(out, || {
             let strategies = given(strategies, "strategies")?.to_config()?;
-            let pre = given(pre, PRE)?.0.with_strategies(strategies)?;
-            Ok(Box::new(pagefork_instance_pre_t(pre)))
+            let of = given(pre, PRE)?;
+            let (pre, wasi) = (of.pre.with_strategies(strategies)?, of.wasi.clone());
+            Ok(Box::new(pagefork_instance_pre_t { pre, wasi }))
         })
     }
 }
 
-/// An instance in the store of a new cell.
-fn spawn(
-    store: &StoreRef,
+/// A store of its own with an instance.
+///
+/// # Errors
+/// As [`pagefork::InstancePre::spawn_limited`]; if WASI programs cannot see what they are to.
+pub(super) fn spawn(
     pre: &pagefork_instance_pre_t,
     how: pagefork_spawn_t<'_>,
-) -> Result<Box<wasm_ref_t>> {
+) -> Result<(StoreRef, Box<wasm_ref_t>)> {
+    check_reserved(&how.reserved)?;
+    let store = StoreRef::empty(pre.pre.module().engine());
     let mut data = store.data();
-    if let Some(wasi) = how.wasi {
-        wasi.give_to(&mut data)?;
-    }
+    give_wasi(&mut data, how.wasi, pre.wasi.as_deref())?;
     let (own, instance) = match how.limits {
         Some(limits) => {
-            let limits: StoreLimits = limits.to_limits();
-            pre.0.spawn_limited(how.tenant, data, limits, |_| ())?
+            let limits: StoreLimits = limits.to_limits()?;
+            pre.pre.spawn_limited(how.tenant, data, limits, |_| ())?
         }
-        None => pre.0.spawn_for(how.tenant, data)?,
+        None => pre.pre.spawn_for(how.tenant, data)?,
     };
     store.fill(own);
-    Ok(store.own(Object::Instance(instance)))
+    let instance = store.own(Object::Instance(instance));
+    Ok((store, instance))
 }
 
 // SAFETY: the name is declared in our header, and begins as ours do.
@@ -88,9 +93,8 @@ extern "C" fn pagefork_instance_pre_spawn(
     let spawned = attempt(|| {
         let out = given(out, "place for the instance")?.write(None);
         let store_out = given(store_out, "place for the store")?.write(None);
-        let pre = given(pre, PRE)?;
-        let store = StoreRef::empty(pre.0.module().engine());
-        *out = Some(spawn(&store, pre, how.copied().unwrap_or_default())?);
+        let (store, instance) = spawn(given(pre, PRE)?, how.copied().unwrap_or_default())?;
+        *out = Some(instance);
         *store_out = Some(Box::new(wasm_store_t(store)));
         Ok(())
     });

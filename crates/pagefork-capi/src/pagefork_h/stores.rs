@@ -4,13 +4,14 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use pagefork::{InterruptHandle, StoreLimits};
+use pagefork::{InterruptHandle, Result, StoreLimits};
 
 use crate::base::border::{exported, given};
 use crate::objects::fallible::{OutBox, fallible, make, outcome_in};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::wasi::pagefork_wasi_config_t;
+use crate::pagefork_h::configs::check_reserved;
 
 /// What is null, if it is.
 const STORE: &str = "store";
@@ -26,23 +27,28 @@ pub(super) struct pagefork_limits_t {
     memories: u64,
     tables: u64,
     trap_on_grow_failure: bool,
+    reserved: [u64; 4],
 }
 
 impl pagefork_limits_t {
     /// What the runtime is told.
-    pub(super) fn to_limits(self) -> StoreLimits {
+    ///
+    /// # Errors
+    /// If C has set something of a later version.
+    pub(super) fn to_limits(self) -> Result<StoreLimits> {
+        check_reserved(&self.reserved)?;
         let or_none = |limit: u64| match usize::try_from(limit) {
             Ok(0) | Err(_) => usize::MAX,
             Ok(limit) => limit,
         };
-        StoreLimits::new()
+        Ok(StoreLimits::new()
             .memory_size(or_none(self.memory_size))
             .memory_total(or_none(self.memory_total))
             .table_elements(or_none(self.table_elements))
             .instances(or_none(self.instances))
             .memories(or_none(self.memories))
             .tables(or_none(self.tables))
-            .trap_on_grow_failure(self.trap_on_grow_failure)
+            .trap_on_grow_failure(self.trap_on_grow_failure))
     }
 }
 
@@ -54,7 +60,7 @@ fallible! {
         store: Option<&wasm_store_t>,
         limits: Option<&pagefork_limits_t>,
     ) {
-        let limits = limits.map_or_else(StoreLimits::new, |limits| limits.to_limits());
+        let limits = limits.map_or_else(|| Ok(StoreLimits::new()), |limits| limits.to_limits())?;
         given(store, STORE)?.0.with_store(|store| {
             store.set_limits(limits);
             Ok(())
@@ -90,7 +96,7 @@ fallible! {
         out: OutBox<'_, pagefork_interrupt_t>,
     ) {
         make(out, || {
-            let handle = given(store, STORE)?.0.with_store(|store| store.interrupt_handle())?;
+            let handle = given(store, STORE)?.0.context()?.interrupt_handle()?;
             Ok(Box::new(pagefork_interrupt_t(handle)))
         })
     }
@@ -99,6 +105,11 @@ fallible! {
 exported! {
     fn pagefork_interrupt_guests(handle: Option<&pagefork_interrupt_t>) {
         given(handle, "interrupt handle")?.0.interrupt();
+        Ok(())
+    }
+
+    fn pagefork_interrupt_suspend(handle: Option<&pagefork_interrupt_t>) {
+        given(handle, "interrupt handle")?.0.suspend();
         Ok(())
     }
 

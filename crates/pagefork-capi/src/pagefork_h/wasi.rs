@@ -48,6 +48,11 @@ exported! {
         Ok(())
     }
 
+    fn pagefork_wasi_config_await_stdin(config: Option<&mut pagefork_wasi_config_t>) {
+        given(config, CONFIG)?.stdin = StdinKind::Awaited;
+        Ok(())
+    }
+
     fn pagefork_wasi_config_inherit_stdout(config: Option<&mut pagefork_wasi_config_t>) {
         given(config, CONFIG)?.outputs[0] = Output::Inherited;
         Ok(())

@@ -23,7 +23,7 @@ exported! {
             Some(message) => message.elements()?,
             None => &[],
         };
-        Ok(store.own(Object::Trap(TrapObject::new(message, backtrace))))
+        Ok(store.own(Object::Trap(TrapObject::new(message, Some(backtrace)))))
     }
 
     fn wasm_trap_message(trap: Option<&wasm_ref_t>, out: Option<&mut MaybeUninit<CVec<u8>>>) {

@@ -29,6 +29,67 @@ static bool contains(const std::string &text, const char *part) {
   return text.find(part) != std::string::npos;
 }
 
+// Functions that are begun, with each type of result, and calls that wait for them.
+static void asynchronous(pagefork::Engine &engine) {
+  using namespace pagefork;
+  Module module(engine, R"((module
+    (import "host" "add" (func $add (param i32 i64 f32 f64) (result f64)))
+    (import "host" "nothing" (func $nothing))
+    (import "host" "throws" (func $throws (param i64) (result i64)))
+    (func (export "add") (param i32 i64 f32 f64) (result f64)
+      (call $add (local.get 0) (local.get 1) (local.get 2) (local.get 3)))
+    (func (export "nothing") (call $nothing))
+    (func (export "throws") (param i64) (result i64) (call $throws (local.get 0)))))");
+  Linker linker(engine);
+  Completion<double> waits;
+  Completion<void> nothing;
+  linker.func_async<double(int32_t, int64_t, float, double)>(
+      "host", "add", [&](Caller, int32_t a, int64_t b, float c, double d, Completion<double> done) {
+        if (a == 0) return done.finish(double(b) + c + d);
+        if (a == 1) return done.fail("no sum");
+        if (a == 2) waits = std::move(done);
+      });
+  linker.func_async<void()>("host", "nothing",
+                            [&](Caller, Completion<void> done) { nothing = std::move(done); });
+  linker.func_async<int64_t(int64_t)>(
+      "host", "throws", [](Caller, int64_t a, Completion<int64_t> done) -> void {
+        if (a == 0) throw std::runtime_error("thrown");
+        if (a == 1) throw 1;
+        done.finish(-a);
+      });
+  Store store(engine);
+  Instance instance = linker.instantiate(store, module);
+  using Add = double(int32_t, int64_t, float, double);
+  auto sum = instance.call_async<Add>("add", 0, 1, 2.5f, 3.5);
+  CHECK(sum.poll() && sum.result() == 7);
+  sum = instance.call_async<Add>("add", 1, 1, 2.5f, 3.5);
+  CHECK(sum.poll() && contains(thrown_by([&] { sum.result(); }), "no sum"));
+  // Given up, as nothing keeps its completion.
+  sum = instance.call_async<Add>("add", 3, 1, 2.5f, 3.5);
+  CHECK(sum.wait() && contains(thrown_by([&] { sum.result(); }), "given up"));
+  int told = 0;
+  sum = instance.call_async_notifying<Add>([&] { told++; }, "add", 2, 1, 2.5f, 3.5);
+  CHECK(!sum.poll() && !sum.wait(1000000) && waits.is_wanted() && told == 0);
+  waits.finish(9);
+  CHECK(told == 1 && sum.poll() && sum.result() == 9);
+  auto none = instance.call_async<void()>("nothing");
+  CHECK(!none.poll());
+  nothing.finish();
+  CHECK(none.poll());
+  none.result();
+  // A call that goes before it has ended.
+  CHECK(!instance.call_async<void()>("nothing").poll());
+  CHECK(!nothing.is_wanted());
+  CHECK(contains(thrown_by([&] { instance.call_async<int32_t()>("nothing"); }), "mismatch"));
+  for (int64_t a : {0, 1}) {
+    auto call = instance.call_async<int64_t(int64_t)>("throws", a);
+    CHECK(call.poll() && thrown_by([&] { call.result(); }) ==
+                             (a == 0 ? "thrown" : "an exception of a host function"));
+  }
+  auto minus = instance.call_async<int64_t(int64_t)>("throws", int64_t(1) << 40);
+  CHECK(minus.poll() && minus.result() == -(int64_t(1) << 40));
+}
+
 int main() {
   using namespace pagefork;
   Engine engine;
@@ -76,6 +137,8 @@ int main() {
     own_store.set_timeout(1000000000);
     CHECK(own.func<int32_t()>("count")() == 1);
   }
+
+  asynchronous(engine);
 
   Wasi wasi;
   wasi.arg("program").env("A", "b").stdin_bytes("text").capture_stdout(100).directory(".", "/");

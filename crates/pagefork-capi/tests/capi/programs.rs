@@ -10,6 +10,8 @@ const PROGRAMS: &[&str] = &[
     "modules.c",
     "errors.c",
     "embed.c",
+    "waiting.c",
+    "snapshots.c",
     "wasi.c",
     "wrapper.cc",
 ];

@@ -13,7 +13,6 @@ use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome};
-use crate::run::suspend;
 use crate::store::group::StoreGroup;
 use crate::store::handle::Func;
 use crate::store::handle::cells;
@@ -348,10 +347,7 @@ impl<'a, T: 'static> Caller<'a, T> {
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn suspend_before(&mut self) -> Error {
-        match suspend::check_ends_suspended(&self.store.0.inner.activation) {
-            Ok(()) => UsageError::PutOff.into(),
-            Err(error) => error.into(),
-        }
+        self.store.suspend_before()
     }
 
     /// Has the guest that called suspended when this host function has returned: it will go on
@@ -361,15 +357,12 @@ impl<'a, T: 'static> Caller<'a, T> {
     /// If it was not called with [`call_suspendable`](Func::call_suspendable), or host functions
     /// run between its frames.
     pub fn suspend_after(&mut self) -> Result<()> {
-        let inner = &mut self.store.0.inner;
-        suspend::check_ends_suspended(&inner.activation)?;
-        suspend::request(inner);
-        Ok(())
+        self.store.suspend_after()
     }
 
     /// Whether the guest that called can be suspended.
     pub fn can_suspend(&self) -> bool {
-        suspend::check_ends_suspended(&self.store.0.inner.activation).is_ok()
+        self.store.can_suspend()
     }
 
     /// The store.

@@ -2,12 +2,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use pagefork_layout::module::{FuncType, ValType};
+
 use crate::api::func::{Caller, check_values};
-use crate::api::host_func::WasmRet;
+use crate::api::host_func::{WasmRet, check_result, unset};
 use crate::api::linker::Linker;
 use crate::api::store::{AsContextMut, Store};
 use crate::api::typed::{CellOwner, TypedFunc, WasmValues};
@@ -387,6 +390,18 @@ impl Func {
         let function = asynchronous(store.engine(), function);
         Self::from_host(&mut store.0.inner, function)
     }
+
+    /// Makes a function of the host of the type `ty` that may let its caller wait: see
+    /// [`Linker::func_new_async`].
+    pub fn new_async<T: 'static>(
+        mut store: impl AsContextMut<Data = T>,
+        ty: FuncType,
+        function: impl AsyncUntypedFunc<T>,
+    ) -> Self {
+        let store = store.as_context_mut();
+        let function = asynchronous_untyped(store.engine(), ty, function);
+        Self::from_host(&mut store.0.inner, function)
+    }
 }
 
 /// Closures that can be host functions which let their callers wait: see
@@ -408,7 +423,92 @@ impl<T: 'static, Params, R, F> AsyncHostFunc<T, Params, R> for F where
 {
 }
 
+/// Closures that can be host functions which let their callers wait, of any type: see
+/// [`Linker::func_new_async`]. They get their caller, its arguments, and places for results.
+///
+/// # Examples
+///
+/// See [`Linker::func_new_async`].
+pub trait AsyncUntypedFunc<T: 'static>:
+    for<'a> Fn(
+        Caller<'a, T>,
+        &'a [Val],
+        &'a mut [Val],
+    ) -> Box<dyn Future<Output = Result<()>> + Send + 'a>
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<T: 'static, F> AsyncUntypedFunc<T> for F where
+    F: for<'a> Fn(
+            Caller<'a, T>,
+            &'a [Val],
+            &'a mut [Val],
+        ) -> Box<dyn Future<Output = Result<()>> + Send + 'a>
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 impl<T: 'static> Linker<T> {
+    /// As [`Linker::func_wrap_async`], of a function of the type `ty`. Its future sets each of the
+    /// results, as the closures of [`Linker::func_new`] do.
+    ///
+    /// # Errors
+    /// As [`Linker::define`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, FuncType, Linker, Module, Store, Val, ValType};
+    ///
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut context) { return it }
+    /// #     }
+    /// # }
+    /// # async fn later() {
+    /// #     let mut waited = false;
+    /// #     std::future::poll_fn(|_| if std::mem::replace(&mut waited, true) {
+    /// #         std::task::Poll::Ready(()) } else { std::task::Poll::Pending }).await
+    /// # }
+    /// # block_on(async {
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "fetch" (func $fetch (param i32) (result i32 i64)))
+    ///     (func (export "run") (result i32 i64) (call $fetch (i32.const 4))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// let ty = FuncType::new([ValType::I32], [ValType::I32, ValType::I64]);
+    /// linker.func_new_async("host", "fetch", ty, |_, arguments, results| {
+    ///     Box::new(async move {
+    ///         later().await; // for as long as it takes
+    ///         results[0] = arguments[0];
+    ///         results[1] = Val::I64(44);
+    ///         Ok(())
+    ///     })
+    /// })?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// let run = instance.get_typed_func::<(), (i32, i64)>(&mut store, "run")?;
+    /// assert_eq!(run.call_async(&mut store, ()).await?, (4, 44));
+    /// # Ok::<(), pagefork::Error>(()) }).unwrap();
+    /// ```
+    pub fn func_new_async(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        function: impl AsyncUntypedFunc<T>,
+    ) -> Result<&mut Self> {
+        let function = asynchronous_untyped(self.engine(), ty, function);
+        self.define_host(module, name, function)
+    }
+
     /// Defines a function of the host that may let its caller wait. It gets its caller and its
     /// parameters, as a tuple, and returns a future of what [`Linker::func_wrap`]'s closures
     /// return. The future is polled at once; if it is not ready then, the guest is suspended
@@ -570,5 +670,100 @@ impl<R: WasmRet> PendingCall for Pending<'_, R> {
                 values.write(cells, CellOwner::of_base(&*store, base))
             }),
         )
+    }
+}
+
+/// A host function of any type that may let its caller wait.
+fn asynchronous_untyped<T: 'static>(
+    engine: &Engine,
+    ty: FuncType,
+    function: impl AsyncUntypedFunc<T>,
+) -> HostFunc {
+    HostFunc::in_cells_of_type(engine, ty, |types| {
+        let types = Arc::clone(types);
+        Box::new(move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+            // SAFETY: as of the call in `asynchronous`; the values are the call's, which goes
+            // after the future that they are lent to.
+            unsafe {
+                let owner = (*store).ordinal_of(base);
+                let param = |(i, ty): (usize, &ValType)| {
+                    Val::from_cell(cells.add(i).read(), *ty, &*store, owner)
+                };
+                let params = types.params.iter().enumerate().map(param);
+                let results = types.results.iter().map(|ty| unset(*ty));
+                let values: Box<[Val]> = params.chain(results).collect();
+                let mut call = PendingValues::new(values, Arc::clone(&types));
+                let (params, results) = call.lend();
+                let future = function(Caller::<T>::new(store, base), params, results);
+                call.future = Some(Box::into_pin(future));
+                begin_call(store, cells, base, types.results.len(), call)
+            }
+        })
+    })
+}
+
+/// The future of a host function of any type, with the values that it was lent.
+struct PendingValues<'a> {
+    /// `None` once it has ended; it goes before the values.
+    future: Option<Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>>,
+    /// The arguments, then the results. Owned, and lent to the future: not a box, which nothing
+    /// else may point into.
+    values: NonNull<[Val]>,
+    ty: Arc<FuncType>,
+}
+
+// SAFETY: the future can be sent, and so can values; nothing else points to them.
+unsafe impl Send for PendingValues<'_> {}
+
+impl<'a> PendingValues<'a> {
+    fn new(values: Box<[Val]>, ty: Arc<FuncType>) -> Self {
+        Self { future: None, values: NonNull::from(Box::leak(values)), ty }
+    }
+
+    /// The arguments and the places of results.
+    ///
+    /// # Safety
+    /// It is asked once, for a future that becomes this one's own.
+    unsafe fn lend(&mut self) -> (&'a [Val], &'a mut [Val]) {
+        // SAFETY: the values were leaked from a box, and by this function's contract nothing
+        // else looks at them until the future has gone.
+        let values = unsafe { &mut *self.values.as_ptr() };
+        let (params, results) = values.split_at_mut(self.ty.params.len());
+        (params, results)
+    }
+}
+
+impl Drop for PendingValues<'_> {
+    fn drop(&mut self) {
+        self.future = None;
+        // SAFETY: they were leaked from a box, and the future that they were lent to has gone.
+        drop(unsafe { Box::from_raw(self.values.as_ptr()) });
+    }
+}
+
+impl PendingCall for PendingValues<'_> {
+    unsafe fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        store: *mut StoreGroup,
+        cells: *mut Cell,
+        base: usize,
+    ) -> Poll<Result<()>> {
+        let future = self.future.as_mut().expect("it has not ended");
+        let Poll::Ready(result) = future.as_mut().poll(context) else { return Poll::Pending };
+        // It may still have the store, and the values.
+        self.future = None;
+        // SAFETY: by this function's contract the store and the cells are ours now, and the
+        // values are since the future has gone.
+        let write = || unsafe {
+            let owner = (*store).ordinal_of(base);
+            let results = &(&*self.values.as_ptr())[self.ty.params.len()..];
+            for (i, value) in results.iter().enumerate() {
+                check_result(&*store, &self.ty, i, value)?;
+                cells.add(i).write(value.to_cell(&*store, owner)?);
+            }
+            Ok(())
+        };
+        Poll::Ready(result.and_then(|()| write()))
     }
 }

@@ -41,6 +41,18 @@ impl HostFunc {
         Self { type_id, ty, call, direct: None, _uses: uses }
     }
 
+    /// A function of a type that Rust does not know; it is never called directly.
+    pub(crate) fn in_cells_of_type(
+        engine: &Engine,
+        ty: FuncType,
+        call: impl FnOnce(&Arc<FuncType>) -> Box<HostCall>,
+    ) -> Self {
+        let mut uses = engine.type_uses();
+        let (type_id, ty) = uses.add_shared(ty);
+        let call = call(&ty);
+        Self { type_id, ty, call, direct: None, _uses: uses }
+    }
+
     pub(crate) fn untyped<T: 'static>(
         engine: &Engine,
         ty: FuncType,
@@ -158,7 +170,7 @@ unsafe fn put_off<A: WasmValues, R: Default>(
 }
 
 /// What a result of this type is before the host function sets it: a value of another type.
-fn unset(ty: ValType) -> Val {
+pub(crate) fn unset(ty: ValType) -> Val {
     match ty {
         ValType::Ref(_) => Val::I32(0),
         _ => Val::FuncRef(None),
@@ -167,7 +179,12 @@ fn unset(ty: ValType) -> Val {
 
 /// # Errors
 /// If the value cannot be that result of a host function of this type.
-fn check_result(store: &StoreGroup, ty: &FuncType, index: usize, value: &Val) -> Result<()> {
+pub(crate) fn check_result(
+    store: &StoreGroup,
+    ty: &FuncType,
+    index: usize,
+    value: &Val,
+) -> Result<()> {
     let expected = ty.results[index];
     let found = match (value, unset(expected)) {
         (Val::FuncRef(None), Val::FuncRef(None)) | (Val::I32(0), Val::I32(0)) => "unset".to_owned(),

@@ -263,6 +263,33 @@ impl<T: 'static> Store<T> {
     }
 }
 
+impl<T: 'static> StoreContextMut<'_, T> {
+    /// As [`Caller::suspend_before`](crate::Caller::suspend_before), for the host function that
+    /// runs.
+    pub fn suspend_before(&mut self) -> Error {
+        match suspend::check_ends_suspended(&self.0.inner.activation) {
+            Ok(()) => UsageError::PutOff.into(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// As [`Caller::suspend_after`](crate::Caller::suspend_after), for the host function that runs.
+    ///
+    /// # Errors
+    /// As of [`Caller::suspend_after`](crate::Caller::suspend_after).
+    pub fn suspend_after(&mut self) -> Result<()> {
+        let inner = &mut self.0.inner;
+        suspend::check_ends_suspended(&inner.activation)?;
+        suspend::request(inner);
+        Ok(())
+    }
+
+    /// As [`Caller::can_suspend`](crate::Caller::can_suspend).
+    pub fn can_suspend(&self) -> bool {
+        suspend::check_ends_suspended(&self.0.inner.activation).is_ok()
+    }
+}
+
 /// Goes on with the suspended guest of a store, with these results of the host call that it is
 /// suspended before, if they are given.
 pub(crate) fn resume_until<T: 'static>(

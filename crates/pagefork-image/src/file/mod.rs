@@ -1,0 +1,18 @@
+//! One image: its bytes and what they mean.
+
+/// What is to be written, and from where.
+pub(crate) mod draft;
+/// Writing data, index and header.
+pub(crate) mod assemble;
+/// Which pages a file has, and where.
+pub(crate) mod plan;
+/// Reading an image.
+pub(crate) mod reader;
+/// The manifest.
+pub(crate) mod manifest;
+/// Checking the shape of a manifest.
+pub(crate) mod shape;
+/// Keys and signatures.
+pub(crate) mod signature;
+/// The first bytes.
+pub(crate) mod header;

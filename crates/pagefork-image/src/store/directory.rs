@@ -1,0 +1,445 @@
+//! The files of a store: how they are written, named, opened and locked.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::base::bytes::FileBytes;
+use crate::base::error::ImageError;
+use crate::base::hash::ContentHash;
+use crate::base::limits::ImageLimits;
+use crate::chain::ImageChain;
+use crate::file::reader::ImageReader;
+
+use super::steps::{self, WriteStep};
+use super::{StoredCode, StoredImage};
+
+/// Version of the directory's form.
+const STORE_VERSION: u32 = 1;
+
+/// What a file is, and so where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Image,
+    Code,
+}
+
+impl Kind {
+    /// The directory.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Image => "images",
+            Self::Code => "code",
+        }
+    }
+
+    /// What messages call it.
+    pub(super) fn what(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Code => "code image",
+        }
+    }
+}
+
+/// The directory that a store is.
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+/// The lock of the whole store, until it is dropped.
+///
+/// Who opens files to use them holds it shared meanwhile, so that none is removed between the moment
+/// when it is found and the moment when it is locked itself. Who names or removes files holds it
+/// alone.
+pub(super) struct HeldLock {
+    _file: File,
+}
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
+        let path = std::path::absolute(path).map_err(ImageError::of_path("find", path))?;
+        let directory = Self { path };
+        directory.make(&directory.path)?;
+        for part in ["images", "code", "names", "unfinished"] {
+            directory.make(&directory.path.join(part))?;
+        }
+        directory.check_version()?;
+        Ok(directory)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a directory where there is none, and checks who may write it.
+    fn make(&self, path: &Path) -> Result<(), ImageError> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true);
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(path).map_err(ImageError::of_path("make", path))?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let metadata = fs::metadata(path).map_err(ImageError::of_path("look at", path))?;
+            if metadata.mode() & 0o022 != 0 {
+                let (path, why) = (path.to_owned(), "others may write it: `chmod go-w` it");
+                return Err(ImageError::StoreRefused { path, why: why.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the version, or writes it into a new store, and that the store is this user's.
+    fn check_version(&self) -> Result<(), ImageError> {
+        let path = self.path.join("version");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let text = format!("{STORE_VERSION}\n");
+                let mut file = self.begin()?;
+                file.append(text.as_bytes())?;
+                file.sync()?;
+                file.rename(&path)?;
+                self.sync_directory(&self.path)?;
+                text
+            }
+            Err(error) => return Err(ImageError::of_path("read", &path)(error)),
+        };
+        match text.trim().parse() {
+            Ok(STORE_VERSION) => {}
+            Ok(found) => {
+                let supported = STORE_VERSION;
+                return Err(ImageError::Version { what: "store", found, supported });
+            }
+            Err(_) => {
+                let why = "its file `version` has no number".to_owned();
+                return Err(ImageError::StoreRefused { path: self.path.clone(), why });
+            }
+        }
+        self.check_owner()
+    }
+
+    /// A file that is made belongs to who makes it; so must the store, or to the administrator.
+    #[cfg(unix)]
+    fn check_owner(&self) -> Result<(), ImageError> {
+        use std::os::unix::fs::MetadataExt;
+        let owner = |path: &Path| fs::metadata(path).map(|metadata| metadata.uid());
+        let ours = self.begin()?;
+        let failed = ImageError::of_path("look at", &self.path);
+        let owners = owner(&ours.path).and_then(|own| Ok((own, owner(&self.path)?)));
+        match owners.map_err(failed)? {
+            (own, store) if store == own || store == 0 => Ok(()),
+            _ => {
+                let why = "it belongs to another user".to_owned();
+                Err(ImageError::StoreRefused { path: self.path.clone(), why })
+            }
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn check_owner(&self) -> Result<(), ImageError> {
+        Ok(())
+    }
+
+    pub(super) fn file(&self, kind: Kind, hash: ContentHash) -> PathBuf {
+        self.path.join(kind.directory()).join(hash.to_string())
+    }
+
+    /// Takes the lock to open files.
+    pub(super) fn lock_shared(&self) -> Result<HeldLock, ImageError> {
+        self.lock(File::lock_shared)
+    }
+
+    /// Takes the lock to name or remove files.
+    pub(super) fn lock_alone(&self) -> Result<HeldLock, ImageError> {
+        self.lock(File::lock)
+    }
+
+    fn lock(&self, lock: fn(&File) -> io::Result<()>) -> Result<HeldLock, ImageError> {
+        let path = self.path.join("lock");
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(&path);
+        let file = file.map_err(ImageError::of_path("open", &path))?;
+        loop {
+            match lock(&file) {
+                Ok(()) => return Ok(HeldLock { _file: file }),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Without locks nothing is removed either: see `collect`.
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    return Ok(HeldLock { _file: file });
+                }
+                Err(error) => return Err(ImageError::of_path("lock", &path)(error)),
+            }
+        }
+    }
+
+    /// Opens a file and marks it as in use as long as it is open. The caller holds the store's lock.
+    fn open_file(&self, kind: Kind, hash: ContentHash) -> Result<File, ImageError> {
+        let path = self.file(kind, hash);
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => ImageError::NotFound { what: kind.what(), hash },
+            _ => ImageError::of_path("open", &path)(error),
+        })?;
+        mark_used(&file).map_err(ImageError::of_path("lock", &path))?;
+        Ok(file)
+    }
+
+    /// Opens one image. The caller holds the store's lock.
+    pub(super) fn open_image(
+        &self,
+        hash: ContentHash,
+        limits: &ImageLimits,
+    ) -> Result<ImageReader, ImageError> {
+        let bytes = FileBytes::new(self.open_file(Kind::Image, hash)?);
+        let image = ImageReader::open(Box::new(bytes), limits)?;
+        match image.hash() == hash {
+            true => Ok(image),
+            false => Err(ImageError::damaged(format!("the file of image {hash} is another one"))),
+        }
+    }
+
+    /// Opens an image and its ancestors. The caller holds the store's lock.
+    pub(super) fn open_chain(
+        &self,
+        hash: ContentHash,
+        limits: &ImageLimits,
+    ) -> Result<StoredImage, ImageError> {
+        let (mut images, mut next) = (Vec::new(), Some(hash));
+        while let Some(hash) = next {
+            let image = self.open_image(hash, limits)?;
+            next = image.manifest().parent;
+            images.push(Arc::new(image));
+            // Longer ones are refused below.
+            if images.len() > limits.chain_length {
+                break;
+            }
+        }
+        Ok(StoredImage { chain: ImageChain::new(images, limits)? })
+    }
+
+    /// Opens a code image. The caller holds the store's lock.
+    pub(super) fn open_code(&self, hash: ContentHash) -> Result<StoredCode, ImageError> {
+        let file = self.open_file(Kind::Code, hash)?;
+        let metadata = file.metadata().map_err(ImageError::io("look at a code image"))?;
+        Ok(StoredCode { hash, size: metadata.len(), file: FileBytes::new(file) })
+    }
+
+    /// The hashes that are names of files.
+    pub(super) fn list(&self, kind: Kind) -> Result<Vec<ContentHash>, ImageError> {
+        let path = self.path.join(kind.directory());
+        let failed = || ImageError::of_path("list", &path);
+        let mut hashes = Vec::new();
+        for entry in fs::read_dir(&path).map_err(failed())? {
+            let name = entry.map_err(failed())?.file_name();
+            hashes.extend(name.to_str().and_then(|name| name.parse::<ContentHash>().ok()));
+        }
+        hashes.sort_unstable();
+        Ok(hashes)
+    }
+
+    /// Files that are being written, or that a process left behind.
+    pub(super) fn list_unfinished(&self) -> Result<Vec<PathBuf>, ImageError> {
+        let path = self.path.join("unfinished");
+        let failed = || ImageError::of_path("list", &path);
+        let entries = fs::read_dir(&path).map_err(failed())?;
+        entries.map(|entry| Ok(entry.map_err(failed())?.path())).collect()
+    }
+
+    /// Makes an empty file without a name that anybody looks for.
+    pub(super) fn begin(&self) -> Result<TempFile, ImageError> {
+        // Until the new file is locked, a collection would take it for one left behind.
+        let _held = self.lock_shared()?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        loop {
+            let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+            let path = self.path.join("unfinished").join(name);
+            match options.open(&path) {
+                Ok(file) => {
+                    let file = TempFile { file, path, is_named: false };
+                    match file.file.try_lock() {
+                        Ok(()) => {}
+                        Err(TryLockError::Error(error))
+                            if error.kind() == ErrorKind::Unsupported => {}
+                        Err(error) => {
+                            return Err(ImageError::of_path("lock", &file.path)(error.into()));
+                        }
+                    }
+                    steps::done(WriteStep::Begun).map_err(ImageError::io("begin a file"))?;
+                    return Ok(file);
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(ImageError::of_path("make", &path)(error)),
+            }
+        }
+    }
+
+    /// Gives an image its name, and opens it.
+    pub(super) fn commit_image(
+        &self,
+        file: TempFile,
+        hash: ContentHash,
+        parent: Option<ContentHash>,
+        limits: &ImageLimits,
+    ) -> Result<StoredImage, ImageError> {
+        file.sync()?;
+        let held = self.lock_alone()?;
+        if let Some(parent) = parent.filter(|parent| !self.has(Kind::Image, *parent)) {
+            return Err(ImageError::NotFound { what: "parent image", hash: parent });
+        }
+        self.name(file, Kind::Image, hash)?;
+        let image = self.open_chain(hash, limits);
+        drop(held);
+        self.record(Kind::Image)?;
+        image
+    }
+
+    /// Gives a code image its name, and opens it.
+    pub(super) fn commit_code(
+        &self,
+        file: TempFile,
+        hash: ContentHash,
+    ) -> Result<StoredCode, ImageError> {
+        file.sync()?;
+        let held = self.lock_alone()?;
+        self.name(file, Kind::Code, hash)?;
+        let code = self.open_code(hash);
+        drop(held);
+        self.record(Kind::Code)?;
+        code
+    }
+
+    /// Whether there is a file for a hash.
+    pub(super) fn has(&self, kind: Kind, hash: ContentHash) -> bool {
+        self.file(kind, hash).is_file()
+    }
+
+    /// Gives a file that is on the disk its name, unless there is one. The caller holds the
+    /// store's lock alone.
+    pub(super) fn name(
+        &self,
+        file: TempFile,
+        kind: Kind,
+        hash: ContentHash,
+    ) -> Result<(), ImageError> {
+        if self.has(kind, hash) {
+            return Ok(());
+        }
+        file.rename(&self.file(kind, hash))?;
+        steps::done(WriteStep::Named).map_err(ImageError::io("name a file"))
+    }
+
+    /// Sees to it that names stay if the machine stops.
+    pub(super) fn record(&self, kind: Kind) -> Result<(), ImageError> {
+        self.sync_directory(&self.path.join(kind.directory()))?;
+        steps::done(WriteStep::Recorded).map_err(ImageError::io("record a name"))
+    }
+
+    /// Where directories can be opened, their contents are brought to the disk.
+    pub(super) fn sync_directory(&self, path: &Path) -> Result<(), ImageError> {
+        #[cfg(unix)]
+        File::open(path)
+            .and_then(|directory| directory.sync_all())
+            .map_err(ImageError::of_path("write the names in", path))?;
+        #[cfg(not(unix))]
+        let _ = path;
+        Ok(())
+    }
+}
+
+/// Locks a file that is used, until it is closed.
+fn mark_used(file: &File) -> io::Result<()> {
+    loop {
+        match file.lock_shared() {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A file that is being written. It is removed unless it gets a name.
+pub(crate) struct TempFile {
+    /// Locked, so that no collection takes it for one that was left behind.
+    file: File,
+    path: PathBuf,
+    is_named: bool,
+}
+
+impl TempFile {
+    /// Writes where the last bytes ended.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
+        self.write_all(bytes).map_err(ImageError::of_path("write", &self.path))
+    }
+
+    /// Leaves a hole.
+    pub(super) fn skip(&mut self, bytes: u64) -> Result<(), ImageError> {
+        let skipped = self.file.seek_relative(bytes as i64);
+        skipped.map_err(ImageError::of_path("write", &self.path))
+    }
+
+    /// What was written.
+    pub(super) fn bytes(&self) -> Result<FileBytes, ImageError> {
+        let file = File::open(&self.path).map_err(ImageError::of_path("open", &self.path))?;
+        Ok(FileBytes::new(file))
+    }
+
+    /// Brings all bytes to the disk, and allows nobody to write it any more.
+    pub(super) fn sync(&self) -> Result<(), ImageError> {
+        let sync = || {
+            let mut permissions = self.file.metadata()?.permissions();
+            permissions.set_readonly(true);
+            self.file.set_permissions(permissions)?;
+            self.file.sync_all()?;
+            steps::done(WriteStep::Synced)
+        };
+        sync().map_err(ImageError::of_path("write", &self.path))
+    }
+
+    /// Gives the file, which is on the disk, a name, in place of any that has it.
+    pub(super) fn rename(mut self, to: &Path) -> Result<(), ImageError> {
+        fs::rename(&self.path, to).map_err(ImageError::of_path("name", to))?;
+        self.is_named = true;
+        Ok(())
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if !self.is_named {
+            // A collection removes what cannot be removed now.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Write for TempFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        steps::done(WriteStep::Writing)?;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Read for TempFile {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read(into)
+    }
+}
+
+impl Seek for TempFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}

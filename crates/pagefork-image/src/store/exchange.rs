@@ -1,0 +1,111 @@
+//! Sending images of a store as one stream, and receiving them.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+
+use crate::base::error::ImageError;
+use crate::base::hash::ContentHash;
+use crate::transport::receive::{self, ReceivedItem};
+use crate::transport::send::StreamWriter;
+
+use super::directory::Kind;
+use super::{ImageStore, StoredImage};
+
+impl ImageStore {
+    /// Writes images with their ancestors, and the code images that the store has for them, into a
+    /// stream. All of it is verified on the way. `level` is zstd's, from 1 to 22.
+    ///
+    /// # Errors
+    /// [`ImageError::NotFound`]; [`ImageError::Damaged`] if a byte was altered in the store; what
+    /// `out` fails with.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-export-{}", std::process::id()));
+    /// let (here, there) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
+    /// let image = here.save(ImageDraft::new(Manifest::default(), &PageRuns::default()))?;
+    /// let stream = here.export(&[image.hash()], Vec::new(), 3)?;
+    /// let received = there.import(&stream[..])?;
+    /// assert_eq!(received[0].hash(), image.hash());
+    /// # std::fs::remove_dir_all(path).unwrap();
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn export<W: Write>(
+        &self,
+        images: &[ContentHash],
+        out: W,
+        level: i32,
+    ) -> Result<W, ImageError> {
+        let mut stream = StreamWriter::new(out, level)?;
+        let (mut sent, mut sent_code) = (BTreeSet::new(), BTreeSet::new());
+        for hash in images {
+            let image = self.load(*hash)?;
+            for part in image.chain().images().iter().rev() {
+                if !sent.insert(part.hash()) {
+                    continue;
+                }
+                for instance in &part.manifest().instances {
+                    if !sent_code.insert(instance.code.hash) {
+                        continue;
+                    }
+                    match self.load_code(instance.code.hash) {
+                        Ok(code) => stream.code(code.hash(), code.bytes())?,
+                        Err(ImageError::NotFound { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                stream.image(part)?;
+            }
+        }
+        stream.finish()
+    }
+
+    /// Takes in all images and code images of a stream, or none. All of it is verified. Returns the
+    /// images in the order of the stream, parents first.
+    ///
+    /// # Errors
+    /// As [`receive`](crate::receive); [`ImageError::NotFound`] if the parent of an image is neither
+    /// in the stream nor in the store.
+    pub fn import(&self, input: impl Read) -> Result<Vec<StoredImage>, ImageError> {
+        let items = receive::receive(input, &self.limits, || self.directory.begin())?;
+        let mut coming = BTreeSet::new();
+        let mut parents = Vec::new();
+        for item in &items {
+            match item {
+                ReceivedItem::Code { file, .. } => file.sync()?,
+                ReceivedItem::Image { hash, file, parent } => {
+                    file.sync()?;
+                    coming.insert(*hash);
+                    parents.extend(*parent);
+                }
+            }
+        }
+        let held = self.directory.lock_alone()?;
+        let is_there =
+            |hash: &ContentHash| coming.contains(hash) || self.directory.has(Kind::Image, *hash);
+        if let Some(hash) = parents.into_iter().find(|parent| !is_there(parent)) {
+            return Err(ImageError::NotFound { what: "parent image", hash });
+        }
+        let mut hashes = Vec::new();
+        for item in items {
+            match item {
+                ReceivedItem::Code { hash, file } => {
+                    self.directory.name(file, Kind::Code, hash)?;
+                }
+                ReceivedItem::Image { hash, file, .. } => {
+                    self.directory.name(file, Kind::Image, hash)?;
+                    hashes.push(hash);
+                }
+            }
+        }
+        let open = |hash: ContentHash| self.directory.open_chain(hash, &self.limits);
+        let images = hashes.into_iter().map(open).collect();
+        drop(held);
+        self.directory.record(Kind::Code)?;
+        self.directory.record(Kind::Image)?;
+        images
+    }
+}

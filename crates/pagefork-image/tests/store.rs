@@ -1,0 +1,307 @@
+//! A directory of images: what comes in is verified, what is in use stays, and what is not goes.
+
+#![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use common::*;
+use pagefork_image::*;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let name = format!("pagefork-images-{}-{number}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn store(&self) -> ImageStore {
+        ImageStore::open(self.0.join("store")).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn save(store: &ImageStore, byte: u8) -> StoredImage {
+    let pages = PageRuns::new(vec![vec![(0, vec![byte; 8192])]]);
+    store.save(ImageDraft::new(manifest(&[1 << 20]), &pages)).unwrap()
+}
+
+fn save_delta(store: &ImageStore, parent: &StoredImage, byte: u8) -> StoredImage {
+    let mut manifest = manifest(&[1 << 20]);
+    manifest.instances[0].parent_instance = Some(0);
+    let pages = PageRuns::new(vec![vec![(0, vec![byte; 4096])]]);
+    store.save(parent.chain().delta(manifest, &pages).unwrap()).unwrap()
+}
+
+fn file_of(store: &ImageStore, image: &StoredImage) -> PathBuf {
+    store.path().join("images").join(image.hash().to_string())
+}
+
+#[test]
+fn what_is_saved_is_loaded_with_its_ancestors() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let root = save(&store, 1);
+    let middle = save_delta(&store, &root, 2);
+    let tip = save_delta(&store, &middle, 3);
+    let loaded = scratch.store().load(tip.hash()).unwrap();
+    let hashes: Vec<_> = loaded.chain().images().iter().map(|image| image.hash()).collect();
+    assert_eq!(hashes, [tip.hash(), middle.hash(), root.hash()]);
+    let mut bytes = [0; 8192];
+    loaded.chain().read(0, 0, &mut bytes).unwrap();
+    assert_eq!((bytes[0], bytes[4096]), (3, 1));
+    assert!(loaded.chain().root().file().is_some());
+
+    let squashed = store.squash(tip.hash(), &[]).unwrap();
+    assert_eq!(contents(squashed.chain(), 0), contents(loaded.chain(), 0));
+    assert_eq!(squashed.chain().images().len(), 1);
+    // The same image again is the one that is there.
+    assert_eq!(save(&store, 1).hash(), root.hash());
+    assert_eq!(store.images().unwrap().len(), 4);
+}
+
+#[test]
+fn names_lead_to_images_that_are_there() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let image = save(&store, 1);
+    let other = save(&store, 2);
+    let missing = ContentHash::of(b"none");
+    assert!(matches!(store.set_name("a", missing), Err(ImageError::NotFound { .. })));
+    for name in
+        ["", ".", "..", ".a", "a/b", "a b", "ä", "-a", &"a".repeat(129), &missing.to_string()]
+    {
+        assert!(
+            matches!(store.set_name(name, image.hash()), Err(ImageError::Invalid(_))),
+            "{name}"
+        );
+    }
+    store.set_name("a", image.hash()).unwrap();
+    store.set_name("a", other.hash()).unwrap();
+    store.set_name("v1.2_x-3", image.hash()).unwrap();
+    assert_eq!(store.find("a").unwrap(), other.hash());
+    let hash = image.hash().to_string();
+    assert_eq!(store.find(&hash).unwrap(), image.hash());
+    assert_eq!(store.find(&hash[..12]).unwrap(), image.hash());
+    for text in [&hash[..3], "zzzz", "", &missing.to_string()] {
+        assert!(store.find(text).is_err(), "{text}");
+    }
+    assert_eq!(store.names().unwrap().len(), 2);
+    assert!(store.remove_name("a").unwrap());
+    assert!(!store.remove_name("a").unwrap());
+}
+
+#[test]
+fn collection_keeps_what_is_named_or_in_use_with_all_it_needs() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let code = store.save_code(b"code").unwrap();
+    let unused_code = store.save_code(b"other").unwrap();
+    assert_eq!(code.hash(), manifest(&[1]).instances[0].code.hash);
+    let [root, used, garbage] = [1, 2, 3].map(|byte| save(&store, byte));
+    let middle = save_delta(&store, &root, 4);
+    let named = save_delta(&store, &middle, 5);
+    let child_of_garbage = save_delta(&store, &garbage, 6);
+    store.set_name("named", named.hash()).unwrap();
+    let expected = [garbage.hash(), child_of_garbage.hash()];
+    let kept = [&root, &middle, &named].map(StoredImage::hash);
+    drop((garbage, child_of_garbage, code, root, middle, named));
+    let [root, middle, named] = kept;
+
+    let report = store.collect().unwrap();
+    assert_eq!(report.images.len(), 2);
+    assert!(expected.iter().all(|hash| report.images.contains(hash)));
+    assert_eq!(report.images[1], expected[0], "a parent goes after its child");
+    assert_eq!(report.in_use, [used.hash()]);
+    assert_eq!(report.code, [], "{} is open", unused_code.hash());
+    drop((used, unused_code));
+    let report = store.collect().unwrap();
+    assert_eq!((report.images.len(), report.code.len()), (1, 1));
+    assert_eq!(store.images().unwrap().len(), 3);
+    assert_eq!(store.codes().unwrap(), [ContentHash::of(b"code")]);
+    for hash in [root, middle, named] {
+        store.verify(hash).unwrap();
+    }
+
+    // What somebody has of a chain keeps what that needs, after the name has gone, too.
+    let reader = store.load(middle).unwrap().chain().tip().clone();
+    store.remove_name("named").unwrap();
+    let report = store.collect().unwrap();
+    assert_eq!(report.images, [named]);
+    assert_eq!(report.in_use.len(), 2);
+    drop(reader);
+    assert_eq!(store.collect().unwrap().images, [middle, root]);
+    assert_eq!(store.codes().unwrap(), []);
+}
+
+#[test]
+fn one_image_is_removed_if_nothing_needs_it() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let root = save(&store, 1);
+    let child = save_delta(&store, &root, 2);
+    let hashes = [&root, &child].map(StoredImage::hash);
+    drop((root, child));
+    let [root, child] = hashes;
+    let why = |hash| match store.remove(hash) {
+        Err(ImageError::InUse { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(why(root).contains("is a delta of it"));
+    store.set_name("child", child).unwrap();
+    assert!(why(child).contains("its name is child"));
+    store.remove_name("child").unwrap();
+    let open = store.load(child).unwrap();
+    assert!(why(child).contains("has it open"));
+    drop(open);
+    store.remove(child).unwrap();
+    store.remove(root).unwrap();
+    assert!(matches!(store.remove(root), Err(ImageError::NotFound { .. })));
+}
+
+#[test]
+fn a_delta_comes_in_only_after_its_parent() {
+    let scratch = Scratch::new();
+    let (store, other) = (scratch.store(), Scratch::new());
+    let other = other.store();
+    let root = save(&store, 1);
+    let child = save_delta(&store, &root, 2);
+    let bytes = |image| fs::read(file_of(&store, image)).unwrap();
+    let refused = other.adopt(bytes(&child)).unwrap_err();
+    assert!(matches!(refused, ImageError::NotFound { hash, .. } if hash == root.hash()));
+    assert_eq!(other.images().unwrap(), []);
+    other.adopt(bytes(&root)).unwrap();
+    assert_eq!(other.adopt(bytes(&child)).unwrap().hash(), child.hash());
+    assert_eq!(fs::read(file_of(&other, &child)).unwrap(), bytes(&child));
+}
+
+/// Each way in, each byte.
+#[test]
+fn nothing_damaged_comes_in() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let bytes = small();
+    let mut numbers = Numbers(5);
+    for length in (0..bytes.len()).step_by(977) {
+        assert!(store.adopt(bytes[..length].to_vec()).is_err());
+    }
+    for _ in 0..300 {
+        let mut altered = bytes.clone();
+        let place = match numbers.below(2) {
+            0 => numbers.below(bytes.len() as u64),
+            _ => numbers.below(4096),
+        };
+        altered[place as usize] ^= 1 << numbers.below(8);
+        assert!(store.adopt(altered).is_err(), "byte {place}");
+    }
+    assert_eq!(store.images().unwrap(), []);
+    assert_eq!(fs::read_dir(store.path().join("unfinished")).unwrap().count(), 0);
+    store.adopt(bytes).unwrap();
+}
+
+#[test]
+fn a_file_that_was_damaged_in_the_store_is_noticed_by_who_verifies() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let image = save(&store, 1);
+    let path = file_of(&store, &image);
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    store.load(image.hash()).unwrap();
+    assert!(matches!(store.verify(image.hash()), Err(ImageError::Damaged(_))));
+    assert!(matches!(store.squash(image.hash(), &[]), Err(ImageError::Damaged(_))));
+    // Cut, it cannot be opened; it stays, and the collection says so.
+    fs::write(&path, &bytes[..100]).unwrap();
+    assert!(matches!(store.load(image.hash()), Err(ImageError::Damaged(_))));
+    let report = store.collect().unwrap();
+    assert_eq!((report.damaged.len(), report.images.len()), (1, 0));
+    // An image under the name of another is refused.
+    let other = save(&store, 2);
+    fs::copy(file_of(&store, &other), &path).unwrap_or_else(|_| {
+        fs::remove_file(&path).unwrap();
+        fs::copy(file_of(&store, &other), &path).unwrap()
+    });
+    assert!(matches!(store.load(image.hash()), Err(ImageError::Damaged(_))));
+}
+
+#[test]
+fn what_is_in_a_store_is_written_by_nobody() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let image = save(&store, 1);
+    let code = store.save_code(b"code").unwrap();
+    assert!(fs::metadata(file_of(&store, &image)).unwrap().permissions().readonly());
+    assert!(code.file().metadata().unwrap().permissions().readonly());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_that_others_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let open = || ImageStore::open(store.path());
+    for part in ["", "images", "code", "names", "unfinished"] {
+        let path = store.path().join(part);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(matches!(open(), Err(ImageError::StoreRefused { .. })), "{part}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    open().unwrap();
+    fs::remove_file(store.path().join("version")).unwrap();
+    fs::write(store.path().join("version"), "2\n").unwrap();
+    assert!(matches!(open(), Err(ImageError::Version { found: 2, .. })));
+}
+
+#[cfg(feature = "transport")]
+#[test]
+fn streams_bring_all_or_nothing() {
+    let scratch = Scratch::new();
+    let (store, there) = (scratch.store(), Scratch::new());
+    let there = there.store();
+    store.save_code(b"code").unwrap();
+    let root = save(&store, 1);
+    let child = save_delta(&store, &root, 2);
+    let stream = store.export(&[child.hash(), root.hash()], Vec::new(), 3).unwrap();
+    for length in 0..stream.len() {
+        assert!(there.import(&stream[..length]).is_err());
+    }
+    let mut altered = stream.clone();
+    for place in 0..stream.len() {
+        altered[place] ^= 0x10;
+        assert!(there.import(&altered[..]).is_err(), "byte {place}");
+        altered[place] ^= 0x10;
+    }
+    assert_eq!((there.images().unwrap(), there.codes().unwrap()), (vec![], vec![]));
+    assert_eq!(fs::read_dir(there.path().join("unfinished")).unwrap().count(), 0);
+    let received = there.import(&stream[..]).unwrap();
+    let hashes: Vec<_> = received.iter().map(StoredImage::hash).collect();
+    assert_eq!(hashes, [root.hash(), child.hash()]);
+    assert_eq!(there.codes().unwrap(), [ContentHash::of(b"code")]);
+    assert_eq!(contents(received[1].chain(), 0), contents(child.chain(), 0));
+    there.import(&stream[..]).unwrap();
+
+    // A delta alone needs its parent there.
+    let mut alone = StreamWriter::new(Vec::new(), 3).unwrap();
+    alone.image(child.chain().tip()).unwrap();
+    let alone = alone.finish().unwrap();
+    let empty = Scratch::new();
+    let refused = empty.store().import(&alone[..]).unwrap_err();
+    assert!(matches!(refused, ImageError::NotFound { hash, .. } if hash == root.hash()));
+    assert_eq!(empty.store().images().unwrap(), []);
+    assert_eq!(store.import(&alone[..]).unwrap().len(), 1);
+}
