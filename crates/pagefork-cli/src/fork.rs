@@ -1,6 +1,7 @@
 //! `pagefork fork`: starts a program once, and runs many forks of it.
 
 use std::collections::BTreeMap;
+use std::env::temp_dir;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::num::NonZero;
@@ -8,13 +9,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::UNIX_EPOCH;
 
 use pagefork::{CallProgress, Config, Linker, Module, Store};
 use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
 use pagefork_wasi::{Exit, OutputKind, StdinKind, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{
-    EnvironmentArguments, ForkArguments, ProgramArguments, UnknownImports, is_stdin,
+    EnvironmentArguments, ForkArguments, ProgramArguments, SessionArguments, UnknownImports,
+    is_stdin,
 };
 use crate::program::{self, Loader};
 use crate::{output, run};
@@ -29,8 +32,8 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
     run::set_compiling(&mut config, &arguments.program);
     let loader = Loader::new(config)?;
     let module = loader.load(arguments.program.file())?;
-    let program =
-        start(&arguments.program, &arguments.environment, arguments.unknown_imports, &module)?;
+    let ForkArguments { program, environment, session, unknown_imports, .. } = arguments;
+    let program = start(program, environment, session, *unknown_imports, &module)?;
     output::print(program.written())?;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = arguments.jobs.map_or(processors, usize::from);
@@ -58,6 +61,7 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
 pub(crate) fn start(
     program: &ProgramArguments,
     environment: &EnvironmentArguments,
+    session: &SessionArguments,
     unknown_imports: UnknownImports,
     module: &Module,
 ) -> Result<StartedProgram, String> {
@@ -72,8 +76,21 @@ pub(crate) fn start(
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     run::surround(&mut builder, program, environment)?;
-    StartedProgram::start(&linker, module, builder)
-        .map_err(|error| format!("{}: {error}", program::shown(program.file())))
+    for directory in &session.own_directories {
+        builder
+            .session_dir(&directory.host, &directory.guest)
+            .map_err(|error| error.to_string())?;
+    }
+    let started = match session.own_directories.is_empty() {
+        true => StartedProgram::start(&linker, module, builder),
+        false => {
+            // A process with this number may have been killed and left its own behind.
+            let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+            let name = format!("pagefork-{}-{now}", std::process::id());
+            StartedProgram::start_with_files(&linker, module, builder, temp_dir().join(name))
+        }
+    };
+    started.map_err(|error| format!("{}: {error}", program::shown(program.file())))
 }
 
 /// What forks read, one after the other.

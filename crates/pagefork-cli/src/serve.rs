@@ -99,9 +99,12 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
         fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
     };
     if arguments.warm {
-        let ServeArguments { program, environment, unknown_imports, .. } = arguments;
-        let started = fork::start(program, environment, *unknown_imports, &module)?;
+        let ServeArguments { program, environment, session, unknown_imports, .. } = arguments;
+        let started = fork::start(program, environment, session, *unknown_imports, &module)?;
         return Ok(Program::started(started, options));
+    }
+    if !arguments.session.own_directories.is_empty() {
+        return Err("--session-dir is for programs that are forked: give --warm, too".to_owned());
     }
     // Only to look imports up.
     let context = WasiCtx::builder().build().map_err(|error| error.to_string())?;

@@ -104,3 +104,56 @@ fn what_cannot_be_forked_is_refused_before_anything_runs_twice() {
     assert_fails("fork --inputs - -", 1, &["give the lines as a file"]);
     assert_fails(&format!("fork -j 0 -n 1 {reader}"), 2, &["--jobs"]);
 }
+
+/// Writes `a` into a file before it reads, `b` after it, and prints all that is in the file then.
+const WRITER: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_read"
+        (func $read (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_pread"
+        (func $pread (param i32 i32 i32 i64 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "path_open"
+        (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\40\00\00\00\01\00\00\00")
+    (data (i32.const 8) "\41\00\00\00\01\00\00\00")
+    (data (i32.const 16) "\00\01\00\00\40\00\00\00")
+    (data (i32.const 64) "ab/notes")
+    (func $check (param i32) (if (local.get 0) (then unreachable)))
+    (func (export "_start")
+        (call $check (call $open (i32.const 3) (i32.const 0) (i32.const 67) (i32.const 5)
+            (i32.const 1) (i64.const 0x1fffffff) (i64.const 0) (i32.const 0) (i32.const 32)))
+        (call $check (call $write (i32.load (i32.const 32)) (i32.const 0) (i32.const 1)
+            (i32.const 36)))
+        (call $check (call $read (i32.const 0) (i32.const 16) (i32.const 1) (i32.const 36)))
+        (call $check (call $write (i32.load (i32.const 32)) (i32.const 8) (i32.const 1)
+            (i32.const 36)))
+        (call $check (call $pread (i32.load (i32.const 32)) (i32.const 16) (i32.const 1)
+            (i64.const 0) (i32.const 20)))
+        (call $check (call $write (i32.const 1) (i32.const 16) (i32.const 1) (i32.const 36)))))"#;
+
+#[test]
+fn each_fork_has_a_directory_of_its_session() {
+    let writer = file("fork-writer.wat", WRITER);
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let work = directory.join("fork-session");
+    let _ = std::fs::remove_dir_all(&work);
+    std::fs::create_dir(&work).expect("a directory");
+    let shown = work.display();
+    let ended = pagefork(&format!("fork -n 5 --session-dir {shown}::/work {writer}"));
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    assert_eq!(ended.stdout, "ab".repeat(5));
+    assert_eq!(std::fs::read(work.join("notes")).expect("it was made"), b"a");
+    // Nothing of the copies stays.
+    let left = std::fs::read_dir(directory).expect("it is there").filter(|entry| {
+        let name = entry.as_ref().expect("it can be read").file_name();
+        name.to_string_lossy().starts_with("pagefork-")
+    });
+    assert_eq!(left.count(), 0);
+
+    let missing = format!("fork -n 1 --session-dir {shown}/none::/work {writer}");
+    assert_fails(&missing, 1, &["fork-session/none"]);
+    let cold = format!("serve --session-dir {shown}::/work {writer}");
+    assert_fails(&cold, 1, &["--session-dir", "--warm"]);
+}

@@ -64,6 +64,7 @@ pub use state::restore::{
 };
 pub use state::save::SaveError;
 pub use state::saved::WasiState;
+pub use state::session::OwnDir;
 pub use state::sources::{HostMonotonicClock, HostWallClock};
 pub use state::stdio::{
     InputPipe, InputSource, OutputKind, OutputPipe, OutputSink, Readable, StdinKind,

@@ -20,6 +20,15 @@ pub(crate) struct EnvironmentArguments {
     pub(crate) variables: Vec<(String, String)>,
 }
 
+/// The directories that each fork of a program has for itself.
+#[derive(Args)]
+pub(crate) struct SessionArguments {
+    /// Let the program see the directory HOST of this machine as GUEST, to read and write; each
+    /// fork has a copy of its own, as the directory was at the program's first read
+    #[arg(long = "session-dir", value_name = "HOST[::GUEST]", value_parser = session_directory)]
+    pub(crate) own_directories: Vec<DirectoryArgument>,
+}
+
 /// A program, its arguments, and the cache of its compiled code.
 #[derive(Args)]
 pub(crate) struct ProgramArguments {
@@ -95,6 +104,15 @@ fn directory(text: &str) -> Result<DirectoryArgument, String> {
         return Err("give the directory as HOST, HOST::GUEST or HOST::GUEST:ro".to_owned());
     }
     Ok(DirectoryArgument { host: host.into(), guest: guest.to_owned(), permissions })
+}
+
+fn session_directory(text: &str) -> Result<DirectoryArgument, String> {
+    let (host, guest) = text.split_once("::").unwrap_or((text, text));
+    if host.is_empty() || guest.is_empty() {
+        return Err("give the directory as HOST or HOST::GUEST".to_owned());
+    }
+    let (host, guest) = (host.into(), guest.to_owned());
+    Ok(DirectoryArgument { host, guest, permissions: Permissions::ReadWrite })
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::common::{EnvironmentArguments, ProgramArguments, UnknownImports, time};
+use super::common::{
+    EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports, time,
+};
 
 #[derive(Args)]
 #[command(
@@ -18,6 +20,9 @@ use super::common::{EnvironmentArguments, ProgramArguments, UnknownImports, time
 pub(crate) struct ForkArguments {
     #[command(flatten)]
     pub(crate) environment: EnvironmentArguments,
+
+    #[command(flatten)]
+    pub(crate) session: SessionArguments,
 
     /// Run a fork for each line of this file; `-` is standard input
     #[arg(long, value_name = "LINES", conflicts_with = "count", required_unless_present = "count")]

@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::output;
 
-pub(crate) use common::{EnvironmentArguments, ProgramArguments, UnknownImports};
+pub(crate) use common::{EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports};
 pub(crate) use fork::ForkArguments;
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::common::{EnvironmentArguments, ProgramArguments, UnknownImports, time};
+use super::common::{
+    EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports, time,
+};
 
 #[derive(Args)]
 #[command(
@@ -92,6 +94,9 @@ pub(crate) struct ServeArguments {
     /// fork of it: the request's variables come on standard input, as in SCGI, then its body
     #[arg(long)]
     pub(crate) warm: bool,
+
+    #[command(flatten)]
+    pub(crate) session: SessionArguments,
 
     /// What to do about imported functions that the command does not define
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]

@@ -21,6 +21,7 @@ pub(crate) fn pagefork_with_input(words: &str, input: &str) -> Ended {
         .current_dir(root)
         .env("PAGEFORK_TEST_VARIABLE", "inherited")
         .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches"))
+        .env("TMPDIR", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -292,10 +292,10 @@ impl<'a> ImageDraft<'a> {
                 let into = (common.start - start) as usize..(common.end - start) as usize;
                 let (into, skipped) = (&mut group[into], common.start - part.data.start);
                 match part.origin {
-                    Origin::Pages { instance, start } => {
+                    RunOrigin::Pages { instance, start } => {
                         self.source.read(instance, start + skipped, into)?;
                     }
-                    Origin::Attachment(index) => {
+                    RunOrigin::Attachment(index) => {
                         self.source.read_attachment(index, skipped, into)?;
                     }
                 }
@@ -312,13 +312,13 @@ impl<'a> ImageDraft<'a> {
         let of_pages = instances.flat_map(|(instance, saved)| {
             saved.spans.iter().map(move |span| DataPart {
                 data: span.data_offset..span.data_offset + span.size,
-                origin: Origin::Pages { instance, start: span.start },
+                origin: RunOrigin::Pages { instance, start: span.start },
             })
         });
         let attachments = self.manifest.attachments.iter().enumerate();
         let of_attachments = attachments.map(|(index, saved)| DataPart {
             data: saved.data_offset..saved.data_offset + saved.size,
-            origin: Origin::Attachment(index),
+            origin: RunOrigin::Attachment(index),
         });
         of_pages.chain(of_attachments).collect()
     }
@@ -327,10 +327,10 @@ impl<'a> ImageDraft<'a> {
 /// Bytes of the data, and where they come from.
 struct DataPart {
     data: Range<u64>,
-    origin: Origin,
+    origin: RunOrigin,
 }
 
-enum Origin {
+enum RunOrigin {
     /// An instance, from this slot offset on.
     Pages { instance: usize, start: u64 },
     /// The attachment with this number, from its start on.

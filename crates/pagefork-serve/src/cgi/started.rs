@@ -2,6 +2,7 @@
 //! captured, and go on from there any number of times.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork::{
@@ -9,8 +10,8 @@ use pagefork::{
     StoreLimits, SuspendedAt,
 };
 use pagefork_wasi::{
-    BuildError, Exit, OutputKind, RestoreError, SaveError, StdinKind, WasiCtx, WasiCtxBuilder,
-    WasiState,
+    BuildError, Exit, OutputKind, OwnDir, RestoreError, SaveError, SessionError, StdinKind,
+    WasiCtx, WasiCtxBuilder, WasiState,
 };
 
 /// The data of a program that is forked: its WASI state, and which fork it is.
@@ -58,6 +59,9 @@ pub enum ForkError {
     /// What it has open cannot be opened again.
     #[error("the program cannot be captured: {0}")]
     Save(#[from] SaveError),
+    /// There is no place for the files of sessions.
+    #[error("no place for the files of sessions: {0}")]
+    Place(#[from] SessionError),
 }
 
 /// Defines the import `pagefork.snapshot`, by which a program says where it is to be captured. It
@@ -127,6 +131,8 @@ pub struct StartedProgram {
     written: Vec<u8>,
     /// Number of forks so far: each is a tenant of its own, of whose stack no other finds a byte.
     forks: AtomicU64,
+    /// The copies of what was the session's when the program was captured, and those of the forks.
+    _files: Option<OwnDir>,
 }
 
 impl StartedProgram {
@@ -138,7 +144,64 @@ impl StartedProgram {
     pub fn start(
         linker: &Linker<ForkGuest>,
         module: &Module,
+        builder: WasiCtxBuilder,
+    ) -> Result<Self, ForkError> {
+        Self::start_in(linker, module, builder, None)
+    }
+
+    /// As [`StartedProgram::start`], for a program that has
+    /// [directories of its session](WasiCtxBuilder::session_dir). They are copied when it is captured,
+    /// and each fork has copies of its own of that. The copies lie in the new directory `place`,
+    /// which is removed with this.
+    ///
+    /// # Errors
+    /// [`ForkError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module};
+    /// use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+    /// use pagefork_wasi::{OutputKind, StdinKind, WasiCtxBuilder};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "pagefork" "snapshot" (func $snapshot (result i32)))
+    ///     (func (export "_start") (drop (call $snapshot))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)?;
+    /// add_fork_to_linker(&mut linker)?;
+    /// # let here = std::env::temp_dir().join(format!("pagefork-started-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&here)?;
+    /// std::fs::create_dir(here.join("work"))?;
+    /// let mut builder = WasiCtxBuilder::new();
+    /// builder.session_dir(here.join("work"), "/work")?;
+    /// let program =
+    ///     StartedProgram::start_with_files(&linker, &module, builder, here.join("copies"))?;
+    ///
+    /// let (stdin, stderr) = (StdinKind::Null, OutputKind::Null);
+    /// let fork = program.fork(1, ForkStreams { stdin, stdout: OutputKind::Null, stderr })?;
+    /// let (work, _, _) = fork.data().ctx.preopens().next().unwrap();
+    /// assert_ne!(work, here.join("work"));
+    /// # drop((fork, program));
+    /// # assert!(!here.join("copies").exists());
+    /// # std::fs::remove_dir_all(&here)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start_with_files(
+        linker: &Linker<ForkGuest>,
+        module: &Module,
+        builder: WasiCtxBuilder,
+        place: impl AsRef<Path>,
+    ) -> Result<Self, ForkError> {
+        Self::start_in(linker, module, builder, Some(OwnDir::new(place)?))
+    }
+
+    fn start_in(
+        linker: &Linker<ForkGuest>,
+        module: &Module,
         mut builder: WasiCtxBuilder,
+        files: Option<OwnDir>,
     ) -> Result<Self, ForkError> {
         let (output, stdout) = OutputKind::pipe();
         builder.stdin(StdinKind::Awaited).stdout(stdout);
@@ -155,11 +218,20 @@ impl StartedProgram {
             Some(SuspendedAt::BeforeHostCall),
             "nothing else suspends it"
         );
-        let state = store.data().ctx.save()?;
+        let ctx = &store.data().ctx;
+        let state = match &files {
+            Some(files) => {
+                let captured = files.path().join("captured");
+                let state = ctx.save_with_files(&captured)?;
+                builder.session_files(captured, files.path());
+                state
+            }
+            None => ctx.save()?,
+        };
         let pre = store.snapshot().and_then(|snapshot| snapshot.instance_pre());
         let pre = pre.map_err(ForkError::Failed)?;
         let (written, forks) = (output.contents(), AtomicU64::new(0));
-        Ok(Self { pre, state, builder, written, forks })
+        Ok(Self { pre, state, builder, written, forks, _files: files })
     }
 
     /// The program's module.

@@ -389,7 +389,8 @@ impl WasiCtxBuilder {
     /// with. Each guest that is restored has copies of its own in new directories in `place`,
     /// which only this user can read. They are removed when its [`WasiCtx`] is dropped.
     ///
-    /// Nothing in `saved` is changed, so that any number of guests are restored from it. Where
+    /// Directories of a session that this builder was given before are not its own any more: the
+    /// copies take their place. Nothing in `saved` is changed, so that any number of guests are restored from it. Where
     /// the file system can, copies share blocks with it until they are written.
     ///
     /// A process that is killed leaves the directories in `place` behind.
@@ -398,6 +399,7 @@ impl WasiCtxBuilder {
         saved: impl Into<PathBuf>,
         place: impl Into<PathBuf>,
     ) -> &mut Self {
+        self.preopens.retain(|preopen| preopen.session.is_none());
         self.session_files = Some(SessionFiles { saved: saved.into(), place: place.into() });
         self
     }

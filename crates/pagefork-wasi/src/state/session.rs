@@ -24,9 +24,52 @@ pub(crate) enum SessionDir {
     Copied(#[expect(dead_code, reason = "held for what its drop does")] OwnDir),
 }
 
-/// A directory that is removed with all in it when this is dropped.
+/// A directory that is removed with all in it when this is dropped: a place for the files of
+/// sessions. A process that is killed leaves it behind.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::OwnDir;
+///
+/// let path = std::env::temp_dir().join(format!("pagefork-files-{}", std::process::id()));
+/// let own = OwnDir::new(&path)?;
+/// std::fs::write(own.path().join("notes"), "some")?;
+/// drop(own);
+/// assert!(!path.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct OwnDir(PathBuf);
+pub struct OwnDir(PathBuf);
+
+impl OwnDir {
+    /// Makes a directory that only this user can read.
+    ///
+    /// # Errors
+    /// [`SessionError::Host`] if the host refuses, as where something has this name already.
+    ///
+    /// # Examples
+    ///
+    /// See [`OwnDir`].
+    pub fn new(path: impl AsRef<Path>) -> Result<Self, SessionError> {
+        // It is removed by this path, when the working directory may be another.
+        let path = std::path::absolute(path.as_ref()).map_err(|error| SessionError::Host {
+            path: path.as_ref().to_owned(),
+            error: error.into(),
+        })?;
+        make_directory(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is, from the root.
+    ///
+    /// # Examples
+    ///
+    /// See [`OwnDir`].
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for OwnDir {
     fn drop(&mut self) {
