@@ -69,6 +69,10 @@ impl WasmBacktrace {
     }
 
     /// [`WasmBacktrace::capture`]: no configuration switches backtraces off.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasmBacktrace::capture`].
     pub fn force_capture(store: impl AsContext) -> Self {
         Self::capture(store)
     }

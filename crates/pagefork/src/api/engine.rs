@@ -17,6 +17,10 @@ impl Engine {
     /// # Errors
     /// If the machine or process lacks what is needed: 4 KiB pages, signal
     /// handlers, returns that no hardware checks; if strategies do not go together.
+    ///
+    /// # Examples
+    ///
+    /// See [`Engine`].
     pub fn new(config: &Config) -> Result<Self> {
         let engine = Self::with_config(config)?;
         signals::install()?;

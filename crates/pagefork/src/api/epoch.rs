@@ -88,6 +88,25 @@ impl<T> Store<T> {
     }
 
     /// Has guests trap at the deadline, as they do if nothing is said.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store, UpdateDeadline};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "spin") (loop (br 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let spin = instance.get_typed_func::<(), ()>(&mut store, "spin")?;
+    /// // With this callback the guest would never end.
+    /// store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Continue(1)));
+    /// store.epoch_deadline_trap();
+    /// store.set_epoch_deadline(1);
+    /// engine.increment_epoch();
+    /// assert!(spin.call(&mut store, ()).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn epoch_deadline_trap(&mut self) {
         self.inner_mut().set_epoch_callback(None);
     }
@@ -126,6 +145,10 @@ impl<T> StoreContextMut<'_, T> {
     ///
     /// # Panics
     /// As [`Store::set_epoch_deadline`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::set_epoch_deadline`].
     pub fn set_epoch_deadline(&mut self, ticks_beyond_current: u64) {
         self.0.inner.set_epoch_deadline(ticks_beyond_current);
     }

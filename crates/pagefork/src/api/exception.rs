@@ -12,6 +12,10 @@ impl Exception {
     /// # Errors
     /// If the tag or a value is of another store, or the values are not of the
     /// types that exceptions with this tag carry.
+    ///
+    /// # Examples
+    ///
+    /// See [`Exception`](crate::Exception).
     pub fn new(store: impl AsContext, tag: &Tag, payload: &[Val]) -> Result<Self> {
         let store = &store.as_context().0.inner;
         let types = &store.tag_type(tag.entity(store)?).params;
@@ -26,11 +30,19 @@ impl Exception {
     }
 
     /// Its tag.
+    ///
+    /// # Examples
+    ///
+    /// See [`Exception`](crate::Exception).
     pub fn tag(&self) -> &Tag {
         &self.tag
     }
 
     /// What it carries.
+    ///
+    /// # Examples
+    ///
+    /// See [`Exception`](crate::Exception).
     pub fn payload(&self) -> &[Val] {
         &self.payload
     }
@@ -41,6 +53,10 @@ impl ExnRef {
     ///
     /// # Errors
     /// If the reference is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`ExnRef`](crate::ExnRef).
     pub fn exception(&self, mut store: impl AsContextMut) -> Result<Exception> {
         let store = &store.as_context_mut().0.inner;
         Ok(store.exception_value(self.reference(store)?))

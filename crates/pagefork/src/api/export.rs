@@ -17,6 +17,10 @@ use crate::store::handle::Func;
 /// Where an export is in all instances of a module: see [`Module::get_export_index`].
 ///
 /// It stays good when the module is dropped, and keeps nothing of it.
+///
+/// # Examples
+///
+/// See [`Module::get_export_index`].
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleExport {
     module: u64,
@@ -25,6 +29,10 @@ pub struct ModuleExport {
 
 /// Where an exported function is in all instances of a module, and that it is of this type: see
 /// [`Module::get_typed_export`].
+///
+/// # Examples
+///
+/// See [`Module::get_typed_export`].
 pub struct TypedExport<Params, Results> {
     module: u64,
     index: u32,
@@ -99,6 +107,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::get_export_index`].
     pub fn get_module_export(
         &self,
         mut store: impl AsContextMut,
@@ -114,6 +126,10 @@ impl Instance {
     ///
     /// # Errors
     /// If the instance is of another store, or of another module than the export.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::get_typed_export`].
     #[inline]
     pub fn get_typed_export<Params: WasmValues, Results: WasmValues>(
         &self,
@@ -132,6 +148,28 @@ impl Instance {
 impl<T: 'static> Caller<'_, T> {
     /// What the calling instance exports there; `None` if it is one of another module, also if
     /// the embedder called the function itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Extern, Linker, Module};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "put" (func $put (param i32)))
+    ///     (memory (export "memory") 1)
+    ///     (func (export "run") (call $put (i32.const 8))))"#)?;
+    /// // Found once, and not at each call of `put`.
+    /// let memory = module.get_export_index("memory").expect("it is exported");
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "put", move |mut caller: Caller<'_, ()>, at: u32| {
+    ///     let Some(Extern::Memory(memory)) = caller.get_module_export(&memory) else { return };
+    ///     memory.data_mut(&mut caller)[at as usize] = 7;
+    /// })?;
+    /// let (mut store, instance) = linker.instantiate_pre(&module)?.spawn(())?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// assert_eq!(instance.get_memory(&mut store, "memory").unwrap().data(&store)[8], 7);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn get_module_export(&mut self, export: &ModuleExport) -> Option<Extern> {
         self.instance()?.get_module_export(self, export)
     }

@@ -12,6 +12,10 @@ impl ExternRef {
     ///
     /// # Errors
     /// If the store holds 2^32 values already.
+    ///
+    /// # Examples
+    ///
+    /// See [`ExternRef`].
     pub fn new(mut store: impl AsContextMut, value: impl Any + Send + Sync) -> Result<Self> {
         let store = &mut store.as_context_mut().0.inner;
         let handle = store.references.insert(Arc::new(value))?;
@@ -22,6 +26,10 @@ impl ExternRef {
     ///
     /// # Errors
     /// If the reference is of another store, or from before the store was reset.
+    ///
+    /// # Examples
+    ///
+    /// See [`ExternRef`].
     pub fn data<'a, T: 'static>(
         &self,
         store: impl Into<StoreContext<'a, T>>,
@@ -35,6 +43,10 @@ impl ExternRef {
     ///
     /// # Errors
     /// If one of them is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`ExternRef`].
     pub fn ptr_eq(store: impl AsContext, a: &Self, b: &Self) -> Result<bool> {
         let store = &store.as_context().0.inner;
         Ok(a.handle(store)? == b.handle(store)?)
@@ -68,11 +80,29 @@ impl<T: 'static> Store<T> {
 
 impl<T: 'static> StoreContextMut<'_, T> {
     /// As [`Store::collect_references`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::collect_references`].
     pub fn collect_references(&mut self) -> usize {
         self.0.inner.collect_references()
     }
 
     /// How many host values guests may hold references to.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, ExternRef, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// ExternRef::new(&mut store, "a value")?;
+    /// let mut context = store.as_context_mut();
+    /// assert_eq!(context.reference_count(), 1);
+    /// context.collect_references();
+    /// assert_eq!(context.reference_count(), 0);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn reference_count(&self) -> usize {
         self.0.inner.references.len()
     }

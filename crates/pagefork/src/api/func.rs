@@ -31,6 +31,24 @@ impl Func {
     /// one of them catches; if it panics, they are left, too, and the panic goes on
     /// in the embedder. A result that is not set, or of a wrong type, is the error
     /// [`UsageError::HostResult`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, FuncType, Store, Val, ValType};
+    ///
+    /// // As many parameters as the type says: it may be known at run time alone.
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let ty = FuncType::new([ValType::I32; 3], [ValType::I32]);
+    /// let sum = Func::new(&mut store, ty, |_, params, results| {
+    ///     results[0] = Val::I32(params.iter().map(Val::unwrap_i32).sum());
+    ///     Ok(())
+    /// });
+    /// let mut results = [Val::I32(0)];
+    /// sum.call(&mut store, &[1, 2, 3].map(Val::I32), &mut results)?;
+    /// assert_eq!(results[0].i32(), Some(6));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,
@@ -45,6 +63,10 @@ impl Func {
     /// parameters, after an optional [`Caller`], and a value, a tuple of values or
     /// nothing as the result, or a [`Result`] of that. See [`Func::new`] for
     /// errors and panics.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func`].
     pub fn wrap<T: 'static, Params, Results>(
         mut store: impl AsContextMut<Data = T>,
         function: impl IntoFunc<T, Params, Results>,
@@ -63,6 +85,10 @@ impl Func {
     ///
     /// # Panics
     /// If the function is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func`].
     pub fn ty(&self, store: impl AsContext) -> FuncType {
         let store = &store.as_context().0.inner;
         assert!(self.store == store.id, "a function of one store was used with another store");
@@ -78,6 +104,10 @@ impl Func {
     ///
     /// # Panics
     /// If a host function panics, with its payload.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func`].
     pub fn call(
         &self,
         mut store: impl AsContextMut,
@@ -156,6 +186,10 @@ impl Func {
     ///
     /// # Errors
     /// If the function is of another type or store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func`].
     pub fn typed<Params: WasmValues, Results: WasmValues>(
         &self,
         store: impl AsContext,
@@ -210,6 +244,7 @@ fn check_count(what: &'static str, expected: usize, found: usize) -> Result<()> 
 /// linker.func_wrap("host", "print", |mut caller: Caller<'_, String>, at: u32, length: u32| {
 ///     let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return };
 ///     let text = memory.data(&caller)[at as usize..][..length as usize].to_vec();
+///     assert!(caller.data().is_empty(), "it is called once");
 ///     caller.data_mut().push_str(&String::from_utf8_lossy(&text));
 /// })?;
 /// let mut store = Store::new(&engine, String::new());
@@ -236,22 +271,48 @@ impl<'a, T: 'static> Caller<'a, T> {
     }
 
     /// The store's engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Module, Result, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// // A host function that answers whether modules of its guests' engine can be so.
+    /// let accepts_tags = Func::wrap(&mut store, |caller: Caller<'_, ()>| -> Result<i32> {
+    ///     Ok(Module::new(caller.engine(), "(module (tag))").is_ok().into())
+    /// });
+    /// assert_eq!(accepts_tags.typed::<(), i32>(&store)?.call(&mut store, ())?, 1);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn engine(&self) -> &Engine {
         self.store.engine()
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`Caller`].
     pub fn data(&self) -> &T {
         self.store.data()
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`Caller`].
     pub fn data_mut(&mut self) -> &mut T {
         self.store.data_mut()
     }
 
     /// What the calling instance exports by this name; `None` also if the
     /// embedder called the function itself.
+    ///
+    /// # Examples
+    ///
+    /// See [`Caller`].
     pub fn get_export(&mut self, name: &str) -> Option<Extern> {
         self.instance()?.get_export(&mut self.store, name)
     }
@@ -260,6 +321,10 @@ impl<'a, T: 'static> Caller<'a, T> {
     ///
     /// # Errors
     /// As [`Store::fuel`](crate::Store::fuel).
+    ///
+    /// # Examples
+    ///
+    /// See [`Caller::set_fuel`].
     pub fn fuel(&self) -> Result<u64> {
         self.store.fuel()
     }
@@ -268,6 +333,27 @@ impl<'a, T: 'static> Caller<'a, T> {
     ///
     /// # Errors
     /// As [`Store::set_fuel`](crate::Store::set_fuel).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Config, Engine, Func, Instance, Module, Result, Store};
+    ///
+    /// let engine = Engine::new(Config::new().fuel(true))?;
+    /// let module = Module::new(&engine, r#"(module (import "host" "refill" (func $refill))
+    ///     (func (export "run") (call $refill)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let refill = Func::wrap(&mut store, |mut caller: Caller<'_, ()>| -> Result<()> {
+    ///     let left = caller.fuel()?;
+    ///     caller.set_fuel(left + 1000)
+    /// });
+    /// let instance = Instance::new(&mut store, &module, &[refill.into()])?;
+    /// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+    /// store.set_fuel(10)?;
+    /// run.call(&mut store, ())?;
+    /// assert!(store.fuel()? > 1000);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn set_fuel(&mut self, fuel: u64) -> Result<()> {
         self.store.set_fuel(fuel)
     }
@@ -301,12 +387,37 @@ impl<'a, T: 'static> Caller<'a, T> {
     ///
     /// # Errors
     /// As of [`Store::interrupt_handle`](crate::Store::interrupt_handle).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, InterruptHandle, Linker, Module, Result, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "begin" (func $begin))
+    ///     (func (export "run") (call $begin) (loop (br 0))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// // The guest has just begun, so the interrupt does not come too early.
+    /// linker.func_wrap("host", "begin", |caller: Caller<'_, ()>| -> Result<()> {
+    ///     let handle: InterruptHandle = caller.interrupt_handle()?;
+    ///     std::thread::spawn(move || handle.interrupt());
+    ///     Ok(())
+    /// })?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// assert!(instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ()).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn interrupt_handle(&self) -> Result<InterruptHandle> {
         self.store.interrupt_handle()
     }
 
     /// Tells a host function that waits or works for long when to stop: the guest that
     /// called it traps as soon as it returns then.
+    ///
+    /// # Examples
+    ///
+    /// See [`Interruption`].
     pub fn interruption(&self) -> Interruption<'_> {
         Interruption::of(&self.store.0.inner.interrupts)
     }
@@ -356,21 +467,71 @@ impl<'a, T: 'static> Caller<'a, T> {
     /// # Errors
     /// If it was not called with [`call_suspendable`](Func::call_suspendable), or host functions
     /// run between its frames.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::call_suspendable`].
     pub fn suspend_after(&mut self) -> Result<()> {
         self.store.suspend_after()
     }
 
     /// Whether the guest that called can be suspended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Instance, Linker, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "can_suspend" (func $can_suspend (result i32)))
+    ///     (func (export "run") (result i32) (call $can_suspend)))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "can_suspend", |caller: Caller<'_, ()>| i32::from(caller.can_suspend()))?;
+    /// let mut store = Store::new(&engine, ());
+    /// let run = linker.instantiate(&mut store, &module)?.get_func(&mut store, "run").unwrap();
+    /// assert_eq!(run.typed::<(), i32>(&store)?.call(&mut store, ())?, 0);
+    /// let progress = run.call_suspendable(&mut store, &[])?;
+    /// assert!(matches!(&progress, pagefork::CallProgress::Finished(it) if it[0].i32() == Some(1)));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn can_suspend(&self) -> bool {
         self.store.can_suspend()
     }
 
     /// The store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Caller::as_context_mut`].
     pub fn as_context(&self) -> StoreContext<'_, T> {
         AsContext::as_context(self)
     }
 
     /// The store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Store, StoreContext, StoreContextMut};
+    ///
+    /// fn is_first(store: StoreContext<'_, u32>) -> bool {
+    ///     *store.data() == 0
+    /// }
+    ///
+    /// fn count(mut store: StoreContextMut<'_, u32>) {
+    ///     *store.data_mut() += 1;
+    /// }
+    ///
+    /// let mut store = Store::new(&Engine::default(), 0);
+    /// let f = Func::wrap(&mut store, |mut caller: Caller<'_, u32>| {
+    ///     assert!(is_first(caller.as_context()));
+    ///     count(caller.as_context_mut());
+    /// });
+    /// f.typed::<(), ()>(&store)?.call(&mut store, ())?;
+    /// assert_eq!(*store.data(), 1);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
         AsContextMut::as_context_mut(self)
     }

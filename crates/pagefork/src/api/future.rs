@@ -357,6 +357,10 @@ impl Func {
     ///
     /// # Panics
     /// As [`TypedFunc::call_async`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::wrap_async`].
     pub fn call_async<'a, C: AsContextMut + Unpin>(
         &self,
         mut store: C,
@@ -377,6 +381,33 @@ impl Func {
 
     /// Makes a function of the host that may let its caller wait: see
     /// [`Linker::func_wrap_async`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Store, Val};
+    ///
+    /// # struct NoWaker;
+    /// # impl std::task::Wake for NoWaker { fn wake(self: std::sync::Arc<Self>) {} }
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let waker = std::sync::Arc::new(NoWaker).into();
+    /// #     loop {
+    /// #         let mut context = std::task::Context::from_waker(&waker);
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut context) { return it }
+    /// #     }
+    /// # }
+    /// # async fn fetch(key: i32) -> i32 { key * 100 }
+    /// # block_on(async {
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let fetch = Func::wrap_async(&mut store, |_: Caller<'_, ()>, (key,): (i32,)| {
+    ///     Box::new(async move { fetch(key).await })
+    /// });
+    /// let mut results = [Val::I32(0)];
+    /// fetch.call_async(&mut store, &[Val::I32(3)], &mut results).await?;
+    /// assert_eq!(results[0].i32(), Some(300));
+    /// # Ok::<(), pagefork::Error>(()) }).unwrap();
+    /// ```
     pub fn wrap_async<T, Params, R>(
         mut store: impl AsContextMut<Data = T>,
         function: impl AsyncHostFunc<T, Params, R>,

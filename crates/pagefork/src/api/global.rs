@@ -21,6 +21,7 @@ use crate::store::value::Val;
 /// let global = Global::new(&mut store, ty, Val::I64(1))?;
 /// global.set(&mut store, Val::I64(-5))?;
 /// assert_eq!(global.get(&mut store).i64(), Some(-5));
+/// assert_eq!(global.ty(&store), ty);
 /// assert!(global.set(&mut store, Val::I32(0)).is_err());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
@@ -38,6 +39,10 @@ impl Global {
     /// # Errors
     /// If the value is not of the global's type or of another store, a limit of
     /// the store is met, or the system refuses address space.
+    ///
+    /// # Examples
+    ///
+    /// See [`Global`].
     pub fn new(mut store: impl AsContextMut, ty: GlobalType, value: Val) -> Result<Self> {
         let mut context = store.as_context_mut();
         let store = &mut context.0.inner;
@@ -69,6 +74,10 @@ impl Global {
     ///
     /// # Panics
     /// If the global is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Global`].
     pub fn ty(&self, store: impl AsContext) -> GlobalType {
         let store = &store.as_context().0.inner;
         store.global_type(self.entity_or_panic(store))
@@ -78,6 +87,10 @@ impl Global {
     ///
     /// # Panics
     /// If the global is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Global`].
     pub fn get(&self, mut store: impl AsContextMut) -> Val {
         let store = &store.as_context_mut().0.inner;
         let entity = self.entity_or_panic(store);
@@ -89,6 +102,10 @@ impl Global {
     ///
     /// # Errors
     /// If the global is immutable, or the value is of another type or store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Global`].
     pub fn set(&self, mut store: impl AsContextMut, value: Val) -> Result<()> {
         let store = &mut store.as_context_mut().0.inner;
         let entity = self.entity(store)?;

@@ -32,6 +32,8 @@ use crate::store::suspended::Copied;
 /// let answer = instance.get_typed_func::<(), i32>(&mut store, "answer")?;
 /// assert_eq!(answer.call(&mut store, ())?, 42);
 /// assert!(instance.get_memory(&mut store, "memory").is_some());
+/// assert!(instance.get_func(&mut store, "memory").is_none(), "it is no function");
+/// assert!(Module::same(instance.module(&store), &module));
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,13 +47,23 @@ pub struct Instance {
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Engine, Extern, Func, Instance, Module, Store};
+/// use pagefork::{Engine, Extern, ExternType, Func, Instance, Module, Store};
 ///
 /// let engine = Engine::default();
-/// let module = Module::new(&engine, r#"(module (import "a" "b" (func (result i32))))"#)?;
+/// let module = Module::new(&engine, r#"(module (import "a" "b" (func (result i32)))
+///     (memory (export "memory") 1) (table (export "table") 1 funcref)
+///     (global (export "global") i32 (i32.const 7)) (tag (export "tag")))"#)?;
 /// let mut store = Store::new(&engine, ());
 /// let import: Extern = Func::wrap(&mut store, || 1i32).into();
-/// Instance::new(&mut store, &module, &[import])?;
+/// assert!(import.into_func().is_some());
+/// let instance = Instance::new(&mut store, &module, &[import])?;
+///
+/// let mut export = |name| instance.get_export(&mut store, name).expect("it is exported");
+/// let memory = export("memory");
+/// assert!(memory.into_memory().is_some() && memory.into_func().is_none());
+/// assert!(export("table").into_table().is_some());
+/// assert!(export("global").into_global().is_some() && export("tag").into_tag().is_some());
+/// assert!(matches!(memory.ty(&store), ExternType::Memory(ty) if ty.minimum == 1));
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -93,6 +105,10 @@ macro_rules! externs {
         impl Extern {
             $(
                 #[doc = concat!("The ", stringify!($variant), ", if it is one.")]
+                ///
+                /// # Examples
+                ///
+                /// See [`Extern`].
                 pub fn $into(self) -> Option<$variant> {
                     if let Self::$variant(value) = self { Some(value) } else { None }
                 }
@@ -122,6 +138,10 @@ impl Extern {
     ///
     /// # Panics
     /// If it is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Extern`].
     pub fn ty(&self, store: impl AsContext) -> ExternType {
         match self {
             Self::Func(function) => ExternType::Func(function.ty(store)),
@@ -157,11 +177,19 @@ pub struct Export {
 
 impl Export {
     /// Its name.
+    ///
+    /// # Examples
+    ///
+    /// See [`Export`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// What is exported.
+    ///
+    /// # Examples
+    ///
+    /// See [`Export`].
     pub fn into_extern(self) -> Extern {
         self.value
     }
@@ -179,6 +207,10 @@ impl Instance {
     ///
     /// # Panics
     /// If a host function panics that the start function calls.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance`].
     pub fn new(mut store: impl AsContextMut, module: &Module, imports: &[Extern]) -> Result<Self> {
         let mut store = store.as_context_mut();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
@@ -206,6 +238,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance`].
     pub fn module<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a Module {
         let store = &store.into().0.inner;
         self.assert_store(store);
@@ -224,6 +260,19 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, Instance, Module, ResetKind, Store, StrategyConfig};
+    ///
+    /// let strategies = StrategyConfig { reset: ResetKind::Discard, ..StrategyConfig::default() };
+    /// let engine = Engine::new(Config::new().strategies(strategies))?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &Module::new(&engine, "(module)")?, &[])?;
+    /// assert_eq!(instance.strategy(&store).used, ResetKind::Discard);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn strategy(&self, store: impl AsContext) -> Choice {
         let store = &store.as_context().0.inner;
         self.assert_store(store);
@@ -234,6 +283,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Extern`].
     pub fn get_export(&self, mut store: impl AsContextMut, name: &str) -> Option<Extern> {
         let store = &store.as_context_mut().0.inner;
         self.assert_store(store);
@@ -245,6 +298,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance`].
     pub fn get_func(&self, store: impl AsContextMut, name: &str) -> Option<Func> {
         self.get_export(store, name)?.into_func()
     }
@@ -256,6 +313,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance`].
     pub fn get_typed_func<Params: WasmValues, Results: WasmValues>(
         &self,
         mut store: impl AsContextMut,
@@ -274,6 +335,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance`].
     pub fn get_memory(&self, store: impl AsContextMut, name: &str) -> Option<Memory> {
         self.get_export(store, name)?.into_memory()
     }
@@ -282,6 +347,27 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (table (export "handlers") 3 funcref) (global (export "version") i32 (i32.const 2))
+    ///     (tag (export "failure")))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let handlers = instance.get_table(&mut store, "handlers").expect("it is exported");
+    /// assert_eq!(handlers.size(&store), 3);
+    /// let version = instance.get_global(&mut store, "version").expect("it is exported");
+    /// assert_eq!(version.get(&mut store).i32(), Some(2));
+    /// let failure = instance.get_tag(&mut store, "failure").expect("it is exported");
+    /// assert!(failure.ty(&store).params.is_empty());
+    /// assert!(instance.get_table(&mut store, "version").is_none(), "it is no table");
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn get_table(&self, store: impl AsContextMut, name: &str) -> Option<Table> {
         self.get_export(store, name)?.into_table()
     }
@@ -290,6 +376,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance::get_table`].
     pub fn get_global(&self, store: impl AsContextMut, name: &str) -> Option<Global> {
         self.get_export(store, name)?.into_global()
     }
@@ -298,6 +388,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Instance::get_table`].
     pub fn get_tag(&self, store: impl AsContextMut, name: &str) -> Option<Tag> {
         self.get_export(store, name)?.into_tag()
     }
@@ -306,6 +400,10 @@ impl Instance {
     ///
     /// # Panics
     /// If the instance is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Export`].
     pub fn exports(&self, mut store: impl AsContextMut) -> impl ExactSizeIterator<Item = Export> {
         let store = &store.as_context_mut().0.inner;
         self.assert_store(store);

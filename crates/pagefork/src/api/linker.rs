@@ -41,6 +41,7 @@ use crate::store::value::Val;
 ///     *caller.data_mut() += 1;
 ///     *caller.data()
 /// })?;
+/// assert!(Engine::same(linker.engine(), &engine));
 /// // Imports are looked up once, for all instances.
 /// let pre = linker.instantiate_pre(&module)?;
 /// for _ in 0..2 {
@@ -90,6 +91,10 @@ impl Definition {
 
 impl<T: 'static> Linker<T> {
     /// A linker without definitions.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker`].
     pub fn new(engine: &Engine) -> Self {
         Self {
             engine: engine.clone(),
@@ -100,6 +105,10 @@ impl<T: 'static> Linker<T> {
     }
 
     /// The linker's engine.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker`].
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -126,6 +135,24 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// If the name is defined already, and shadowing not allowed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Memory, MemoryType, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "memory" (memory 1))
+    ///     (func (export "load") (result i32) (i32.load8_u (i32.const 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
+    /// memory.write(&mut store, 0, &[42])?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.define(&store, "host", "memory", memory)?;
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// assert_eq!(instance.get_typed_func::<(), i32>(&mut store, "load")?.call(&mut store, ())?, 42);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn define(
         &mut self,
         _store: impl AsContext<Data = T>,
@@ -141,6 +168,10 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// If the name is defined already, and shadowing not allowed.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker`].
     pub fn func_wrap<Params, Results>(
         &mut self,
         module: &str,
@@ -155,6 +186,32 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// If the name is defined already, and shadowing not allowed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, ExternType, Linker, Module, Store, Val};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "zero" (func (result i64)))
+    ///     (export "zero" (func 0)))"#)?;
+    /// // A function of whatever type the module wants.
+    /// let mut linker = Linker::new(&engine);
+    /// for import in module.imports() {
+    ///     let ExternType::Func(ty) = import.ty() else { continue };
+    ///     let types = ty.results.clone();
+    ///     linker.func_new(import.module(), import.name(), ty, move |_, _, results| {
+    ///         for (result, ty) in results.iter_mut().zip(&types) {
+    ///             *result = Val::default_for_ty(ty).expect("it can be null");
+    ///         }
+    ///         Ok(())
+    ///     })?;
+    /// }
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// assert_eq!(instance.get_typed_func::<(), i64>(&mut store, "zero")?.call(&mut store, ())?, 0);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn func_new(
         &mut self,
         module: &str,
@@ -179,6 +236,26 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// If one of the names is defined already, and shadowing not allowed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let library = Module::new(&engine, r#"(module (func (export "double") (param i32) (result i32)
+    ///     (i32.mul (local.get 0) (i32.const 2))))"#)?;
+    /// let program = Module::new(&engine, r#"(module
+    ///     (import "library" "double" (func $double (param i32) (result i32)))
+    ///     (func (export "run") (result i32) (call $double (i32.const 21))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let mut linker = Linker::new(&engine);
+    /// let library = linker.instantiate(&mut store, &library)?;
+    /// linker.instance(&mut store, "library", library)?;
+    /// let program = linker.instantiate(&mut store, &program)?;
+    /// assert_eq!(program.get_typed_func::<(), i32>(&mut store, "run")?.call(&mut store, ())?, 42);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn instance(
         &mut self,
         mut store: impl AsContextMut<Data = T>,
@@ -278,6 +355,24 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Panics
     /// If the store is of another engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Linker, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let command = Module::new(&engine, r#"(module (import "host" "count" (func $count))
+    ///     (func (export "_start") (call $count)))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "count", |mut caller: Caller<'_, u32>| *caller.data_mut() += 1)?;
+    /// let mut store = Store::new(&engine, 0);
+    /// linker.module(&mut store, "", &command)?;
+    /// let start = linker.get_default(&mut store, "")?.typed::<(), ()>(&store)?;
+    /// start.call(&mut store, ())?;
+    /// assert_eq!(*store.data(), 1);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn get_default(
         &self,
         mut store: impl AsContextMut<Data = T>,
@@ -299,6 +394,10 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Panics
     /// If the store is of another engine.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker::get_by_import`].
     pub fn get(
         &self,
         mut store: impl AsContextMut<Data = T>,
@@ -314,6 +413,24 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Panics
     /// If the store is of another engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "known" (func)) (import "host" "missing" (func)))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "known", || ())?;
+    /// let mut store = Store::new(&engine, ());
+    /// assert!(linker.get(&mut store, "host", "known")?.into_func().is_some());
+    /// let missing = |import: &pagefork::ImportType<'_>| linker.get_by_import(&mut store, import).is_none();
+    /// let missing: Vec<_> = module.imports().filter(missing).map(|import| import.name()).collect();
+    /// assert_eq!(missing, ["missing"]);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn get_by_import(
         &self,
         store: impl AsContextMut<Data = T>,
@@ -336,10 +453,11 @@ impl<T: 'static> Linker<T> {
     /// let mut linker = Linker::new(&engine);
     /// linker.func_wrap("host", "double", |x: i32| x * 2)?;
     /// linker.alias("host", "double", "env", "twice")?;
+    /// linker.alias_module("host", "host_v2")?;
     /// let mut store = Store::new(&engine, ());
     /// let mut names: Vec<_> = linker.iter(&mut store).map(|(module, name, _)| (module, name)).collect();
     /// names.sort();
-    /// assert_eq!(names, [("env", "twice"), ("host", "double")]);
+    /// assert_eq!(names, [("env", "twice"), ("host", "double"), ("host_v2", "double")]);
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn iter<'a: 'p, 'p>(
@@ -356,12 +474,15 @@ impl<T: 'static> Linker<T> {
         })
     }
 
-    /// Defines what `module` and `name` mean under two other names too; see [`Linker::iter`] for
-    /// an example.
+    /// Defines what `module` and `name` mean under two other names too.
     ///
     /// # Errors
     /// [`LinkError::NotDefined`] if they mean nothing; if the other names are defined already,
     /// and shadowing not allowed.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker::iter`].
     pub fn alias(
         &mut self,
         module: &str,
@@ -377,6 +498,10 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// If one of the names is defined already, and shadowing not allowed.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker::iter`].
     pub fn alias_module(&mut self, module: &str, as_module: &str) -> Result<()> {
         for (name, definition) in self.modules.get(module).cloned().unwrap_or_default() {
             self.insert(as_module, &name, definition)?;
@@ -391,6 +516,10 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Panics
     /// If a host function panics that the start function calls.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker::instance`].
     pub fn instantiate(
         &self,
         store: impl AsContextMut<Data = T>,
@@ -407,6 +536,10 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Panics
     /// As [`Linker::instantiate`], in a poll.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre::spawn_async`].
     pub async fn instantiate_async(
         &self,
         store: impl AsContextMut<Data = T>,
@@ -419,6 +552,10 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// If an import is not defined, or is a host function of another type.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker`].
     pub fn instantiate_pre(&self, module: &Module) -> Result<InstancePre<T>> {
         if !Engine::same(&self.engine, module.engine()) {
             return Err(UsageError::WrongEngine { what: "module" }.into());

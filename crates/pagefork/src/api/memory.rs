@@ -30,6 +30,13 @@ use crate::store::memories::pages_max;
 /// assert_eq!(memory.grow(&mut store, 1)?, 1);
 /// memory.write(&mut store, 65_531, b"abcdef")?;
 /// assert_eq!(&memory.data(&store)[65_530..65_534], b"aabc");
+///
+/// // Or a copy, with a check instead of a panic.
+/// let mut bytes = [0; 3];
+/// memory.read(&store, 65_531, &mut bytes)?;
+/// assert_eq!(&bytes, b"abc");
+/// assert_eq!((memory.size(&store), memory.data_size(&store)), (2, 131_072));
+/// assert_eq!(memory.ty(&store), MemoryType::new(2, Some(2)));
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -46,6 +53,10 @@ impl Memory {
     /// # Errors
     /// If the type is not possible, a limit of the store is met, or the system
     /// refuses address space.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn new(mut store: impl AsContextMut, ty: MemoryType) -> Result<Self> {
         let mut context = store.as_context_mut();
         let pages_max = pages_max(ty.memory64);
@@ -68,6 +79,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn ty(&self, store: impl AsContext) -> MemoryType {
         let store = &store.as_context().0.inner;
         store.memory_type(self.entity_or_panic(store))
@@ -77,6 +92,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
         let store = &store.into().0.inner;
         let (start, size) = store.memory_bytes(self.entity_or_panic(store));
@@ -89,6 +108,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory::data_and_store_mut`].
     pub fn data_mut<'a, T: 'static>(
         &self,
         store: impl Into<StoreContextMut<'a, T>>,
@@ -100,6 +123,24 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Memory, MemoryType, Store};
+    ///
+    /// // The host's function needs the guest's bytes and what the host knows, both at once.
+    /// let mut store = Store::new(&Engine::default(), 0);
+    /// let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
+    /// memory.data_mut(&mut store)[..3].copy_from_slice(&[1, 2, 3]);
+    /// let (bytes, sum) = memory.data_and_store_mut(&mut store);
+    /// for byte in &mut bytes[..3] {
+    ///     *sum += *byte;
+    ///     *byte = 0;
+    /// }
+    /// assert_eq!((*store.data(), memory.data(&store)[1]), (6, 0));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn data_and_store_mut<'a, T: 'static>(
         &self,
         store: impl Into<StoreContextMut<'a, T>>,
@@ -120,6 +161,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
     pub fn local_and_store_mut<'a, T: 'static>(
         &self,
         store: impl Into<StoreContextMut<'a, T>>,
@@ -144,6 +189,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn read(
         &self,
         store: impl AsContext,
@@ -166,6 +215,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn write(
         &self,
         mut store: impl AsContextMut,
@@ -186,6 +239,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn size(&self, store: impl AsContext) -> u64 {
         self.data_size(store) as u64 / WASM_PAGE_SIZE
     }
@@ -194,6 +251,10 @@ impl Memory {
     ///
     /// # Panics
     /// If the memory is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn data_size(&self, store: impl AsContext) -> usize {
         let store = &store.as_context().0.inner;
         store.memory_bytes(self.entity_or_panic(store)).1
@@ -204,6 +265,10 @@ impl Memory {
     /// # Errors
     /// If that is beyond the memory's maximum, the room that its slot has, or the
     /// store's limit, if its limiter refuses it or fails, or the system refuses memory.
+    ///
+    /// # Examples
+    ///
+    /// See [`Memory`].
     pub fn grow(&self, mut store: impl AsContextMut, delta: u64) -> Result<u64> {
         let mut store = store.as_context_mut();
         let entity = self.entity(&store.0.inner)?;
@@ -226,6 +291,12 @@ impl Memory {
 /// local.write(100, b"abc")?;
 /// assert_eq!(&local.bytes()[100..103], b"abc");
 /// assert_eq!(*data, 7);
+///
+/// // What writes to bytes of no memory can be tested without a store.
+/// let mut buffer = [1; 4];
+/// let mut local = pagefork::LocalMemory::from(&mut buffer[..]);
+/// local.bytes_mut()[0] = 2;
+/// assert!(!local.interruption().is_possible());
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Debug)]
@@ -248,16 +319,28 @@ impl<'a> From<&'a mut [u8]> for LocalMemory<'a> {
 impl<'a> LocalMemory<'a> {
     /// Tells when the guest is to be stopped whose memory it is: see
     /// [`Caller::interruption`](crate::Caller::interruption). Never, of bytes of no memory.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
     pub fn interruption(&self) -> Interruption<'a> {
         self.interruption
     }
 
     /// All bytes.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
     pub fn bytes(&self) -> &[u8] {
         self.bytes
     }
 
     /// All bytes, for reading and writing.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the slot is borrowed mutably as long as `self` is.
         if let Some(slot) = unsafe { self.slot.as_mut() } {
@@ -270,6 +353,10 @@ impl<'a> LocalMemory<'a> {
     ///
     /// # Errors
     /// If they do not all fit into the memory; nothing is copied then.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), MemoryAccessError> {
         let size = self.bytes.len() as u64;
         let bytes = self.bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));

@@ -38,6 +38,7 @@ use crate::store::limits::StoreLimits;
 ///         (global.set $count (i32.add (global.get $count) (i32.const 1)))
 ///         (global.get $count)))"#)?;
 /// let pre = Linker::<()>::new(&engine).instantiate_pre(&module)?;
+/// assert!(Module::same(pre.module(), &module));
 /// // Found once, for all instances.
 /// let next = module.get_typed_export::<(), i32>("next")?;
 /// for _ in 0..3 {
@@ -119,6 +120,10 @@ impl<T: 'static> InstancePre<T> {
     }
 
     /// The module; of a snapshot, that of the instance which spawning returns.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre`].
     pub fn module(&self) -> &Module {
         &self.shared.module
     }
@@ -182,6 +187,10 @@ impl<T: 'static> InstancePre<T> {
     ///
     /// # Panics
     /// If a host function panics that the start function calls.
+    ///
+    /// # Examples
+    ///
+    /// See [`Linker`](crate::Linker).
     pub fn instantiate(&self, mut store: impl AsContextMut<Data = T>) -> Result<Instance> {
         span!(DEBUG, "instantiate", module = self.module().name());
         let mut store = store.as_context_mut();
@@ -258,6 +267,10 @@ impl<T: 'static> InstancePre<T> {
     ///
     /// # Panics
     /// If a host function panics that the start function calls.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre`].
     #[inline]
     pub fn spawn(&self, data: T) -> Result<(Store<T>, Instance)> {
         self.spawn_for(0, data)

@@ -52,11 +52,19 @@ macro_rules! raw_values {
         impl ValRaw {
             $(
                 #[doc = concat!("The value of this ", $what, ".")]
+                ///
+                /// # Examples
+                ///
+                /// See [`ValRaw`].
                 pub const fn $make($value: $ty) -> Self {
                     Self($cell)
                 }
 
                 #[doc = concat!("The ", $what, " that it is; if it is something else, a number without meaning.")]
+                ///
+                /// # Examples
+                ///
+                /// See [`ValRaw`].
                 pub const fn $get(self) -> $ty {
                     let $from = self.0;
                     $read
@@ -118,6 +126,10 @@ impl Val {
     /// # Safety
     /// `raw` is a value of type `ty`. If it is a reference, it was made for this store, which was
     /// not reset since.
+    ///
+    /// # Examples
+    ///
+    /// See [`Val::to_raw`].
     pub unsafe fn from_raw(store: impl AsContext, raw: ValRaw, ty: ValType) -> Self {
         Self::from_cell(raw.0, ty, &store.as_context().0.inner, 0)
     }
@@ -128,6 +140,21 @@ impl Func {
     ///
     /// # Errors
     /// If the function is of another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let double = Func::wrap(&mut store, |x: i32| x * 2);
+    /// let raw = double.to_raw(&store)?;
+    /// // SAFETY: the reference was made for this store, which was not reset since.
+    /// assert_eq!(unsafe { Func::from_raw(&store, raw) }, Some(double));
+    /// // SAFETY: zero is null in every store.
+    /// assert_eq!(unsafe { Func::from_raw(&store, 0) }, None);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn to_raw(&self, store: impl AsContext) -> Result<u64> {
         Ok(self.reference(&store.as_context().0.inner)?.0)
     }
@@ -139,6 +166,10 @@ impl Func {
     ///
     /// # Safety
     /// The reference is 0 or was made for this store, which was not reset since.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::to_raw`].
     pub unsafe fn from_raw(store: impl AsContext, raw: u64) -> Option<Self> {
         Self::from_reference(&store.as_context().0.inner, FuncRef(raw))
     }

@@ -38,6 +38,10 @@ pub struct RegisterValues {
 }
 
 /// A result as it is in registers: the one that its type has counts, and of 32 bits the lower half.
+///
+/// # Examples
+///
+/// See [`Func::new_with_registers`].
 #[derive(Clone, Copy, Default, Debug)]
 #[repr(C)]
 pub struct RegisterResult {
@@ -48,11 +52,19 @@ pub struct RegisterResult {
 }
 
 /// Host functions whose arguments and result are in registers: see [`Func::new_with_registers`].
+///
+/// # Examples
+///
+/// See [`Func::new_with_registers`].
 pub trait RegisterCallee<T: 'static>: Send + Sync + 'static {
     /// Does what the function does.
     ///
     /// # Errors
     /// As of [`Func::new`]'s closures.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::new_with_registers`].
     fn call(&self, caller: Caller<'_, T>, values: RegisterValues) -> Result<RegisterResult>;
 }
 
@@ -119,6 +131,7 @@ impl Func {
     /// let mut values = RegisterValues::default();
     /// (values.ints[0], values.floats[0]) = (6, 1.5);
     /// assert_eq!(scale.call(&mut store, values)?.float, 9.0);
+    /// assert_eq!(Some(*scale.func()), instance.get_func(&mut store, "scale"));
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn with_registers(&self, store: impl AsContext) -> Result<RegisterFunc> {
@@ -182,6 +195,34 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// As of [`Linker::func_new`] and [`Func::new_with_registers`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{
+    ///     Caller, Engine, FuncType, Linker, Module, RegisterCallee, RegisterResult, RegisterValues,
+    ///     Result, ValType,
+    /// };
+    ///
+    /// struct Count;
+    ///
+    /// impl RegisterCallee<u64> for Count {
+    ///     fn call(&self, mut caller: Caller<'_, u64>, values: RegisterValues) -> Result<RegisterResult> {
+    ///         *caller.data_mut() += values.ints[0];
+    ///         Ok(RegisterResult::default())
+    ///     }
+    /// }
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "count" (func $count (param i64)))
+    ///     (func (export "run") (call $count (i64.const 5))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_new_with_registers("host", "count", FuncType::new([ValType::I64], []), Count)?;
+    /// let (mut store, instance) = linker.instantiate_pre(&module)?.spawn(1)?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// assert_eq!(*store.data(), 6);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn func_new_with_registers(
         &mut self,
         module: &str,
@@ -196,6 +237,10 @@ impl<T: 'static> Linker<T> {
 
 impl RegisterFunc {
     /// The function itself.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::with_registers`].
     pub fn func(&self) -> &Func {
         &self.func
     }
@@ -208,6 +253,10 @@ impl RegisterFunc {
     ///
     /// # Panics
     /// If a host function panics, with its payload.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::with_registers`].
     #[inline(always)]
     pub fn call(
         &self,

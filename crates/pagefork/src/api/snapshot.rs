@@ -72,6 +72,10 @@ impl<T: 'static> Store<T> {
     /// one, because it is suspended in a store that has such references: use
     /// [`Store::snapshot_with`]; if a guest waits in an asynchronous call. Else if the system
     /// refuses memory.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot`].
     pub fn snapshot(&mut self) -> Result<Snapshot<T>> {
         Snapshot::take(self, None)
     }
@@ -125,6 +129,10 @@ impl<T: 'static> Store<T> {
     /// have, [`LimitError`](crate::LimitError) if they had more then than the store may,
     /// and nothing has changed then; if the system or the store's limiter refuses something, as
     /// [`Store::reset`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot`].
     pub fn reset_to(&mut self, snapshot: &Snapshot<T>, data: T) -> Result<T> {
         span!(DEBUG, "reset");
         snapshot.check(self.inner())?;
@@ -210,6 +218,25 @@ impl<T: 'static> Store<T> {
     ///
     /// # Errors
     /// As [`Store::counterpart`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instances = [Instance::new(&mut store, &module, &[])?, Instance::new(&mut store, &module, &[])?];
+    /// let first = instances[0].get_memory(&mut store, "memory").expect("it is exported");
+    /// first.write(&mut store, 0, b"first")?;
+    ///
+    /// let mut fork = store.fork(1, |_| ())?.remove(0);
+    /// let first = fork.counterpart_instance(instances[0])?;
+    /// let memory = first.get_memory(&mut fork, "memory").expect("it is exported");
+    /// assert_eq!(&memory.data(&fork)[..5], b"first");
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn counterpart_instance(&mut self, of: Instance) -> Result<Instance> {
         of.counterpart(self.inner())
     }

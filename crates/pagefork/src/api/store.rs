@@ -34,15 +34,18 @@ use crate::store::limits::StoreLimits;
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Engine, Func, Store};
+/// use pagefork::{Caller, Engine, Func, Store};
 ///
-/// let mut store = Store::new(&Engine::default(), 0u32);
-/// let count = Func::wrap(&mut store, |mut caller: pagefork::Caller<'_, u32>| {
-///     *caller.data_mut() += 1;
-/// });
+/// let engine = Engine::default();
+/// let mut store = Store::new(&engine, 0u32);
+/// let count = Func::wrap(&mut store, |mut caller: Caller<'_, u32>| *caller.data_mut() += 1);
 /// count.call(&mut store, &[], &mut [])?;
+/// assert_eq!(*store.data(), 1);
+/// // Between calls the data is the embedder's.
+/// *store.data_mut() = 40;
 /// count.call(&mut store, &[], &mut [])?;
-/// assert_eq!(store.into_data(), 2);
+/// assert!(Engine::same(store.engine(), &engine));
+/// assert_eq!(store.into_data(), 41);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 pub struct Store<T: 'static> {
@@ -154,6 +157,10 @@ impl<T: Default> Default for Store<T> {
 
 impl<T> Store<T> {
     /// An empty store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store`].
     pub fn new(engine: &Engine, data: T) -> Self {
         let full = Full {
             inner: StoreGroup::new(engine, &enter::thunks()),
@@ -165,16 +172,28 @@ impl<T> Store<T> {
     }
 
     /// The store's engine.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store`].
     pub fn engine(&self) -> &Engine {
         &self.full().inner.engine
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store`].
     pub fn data(&self) -> &T {
         &self.full().data
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store`].
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.full_mut().data
     }
@@ -198,6 +217,20 @@ impl<T> Store<T> {
     }
 
     /// Frees everything now: no slot is kept for later instances.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, "(module (memory 1))")?;
+    /// let (store, _instance) = Linker::new(&engine).instantiate_pre(&module)?.spawn(())?;
+    /// store.close();
+    /// // A drop would have kept its slot for the next one.
+    /// assert_eq!(engine.pool_counters().parked, 0);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn close(self) {
         let full = self.full;
         std::mem::forget(self);
@@ -303,6 +336,7 @@ impl<T> Store<T> {
     ///
     /// let mut store = Store::new(&Engine::default(), ());
     /// store.set_limits(StoreLimits::new().memories(1));
+    /// assert_eq!(store.limits(), StoreLimits::new().memories(1));
     /// Memory::new(&mut store, MemoryType::new(1, None))?;
     /// assert!(Memory::new(&mut store, MemoryType::new(1, None)).is_err());
     /// # Ok::<(), pagefork::Error>(())
@@ -312,6 +346,10 @@ impl<T> Store<T> {
     }
 
     /// How much the store may use.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::set_limits`].
     pub fn limits(&self) -> StoreLimits {
         self.full().inner.limits
     }
@@ -321,6 +359,10 @@ impl<T> Store<T> {
     /// # Errors
     /// If the engine's code cannot be interrupted: see
     /// [`Config::interruption`](crate::Config::interruption).
+    ///
+    /// # Examples
+    ///
+    /// See [`InterruptHandle`].
     pub fn interrupt_handle(&self) -> Result<InterruptHandle> {
         self.full().inner.interrupt_handle()
     }
@@ -394,6 +436,10 @@ impl<T> Store<T> {
     ///
     /// # Errors
     /// If the engine does not meter: see [`Config::fuel`](crate::Config::fuel).
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::set_fuel`].
     pub fn fuel(&self) -> Result<u64> {
         self.full().inner.fuel()
     }
@@ -405,6 +451,20 @@ impl<T> Store<T> {
     /// A [trap](crate::TrapCode::OutOfFuel), if less is left: then nothing is left, and
     /// the guest traps also if a host function keeps the error to itself. If the engine
     /// does not meter: see [`Config::fuel`](crate::Config::fuel).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, Store};
+    ///
+    /// let mut store = Store::new(&Engine::new(Config::new().fuel(true))?, ());
+    /// store.set_fuel(100)?;
+    /// store.charge_fuel(70)?;
+    /// assert_eq!(store.fuel()?, 30);
+    /// assert!(store.charge_fuel(31).is_err());
+    /// assert_eq!(store.fuel()?, 0);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn charge_fuel(&mut self, units: u64) -> Result<()> {
         self.full_mut().inner.charge_fuel(units)
     }
@@ -416,6 +476,23 @@ impl<T> Store<T> {
     /// the dump says it is of.
     ///
     /// The dump holds everything that the guests held, secrets included.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory 1) (func (export "run") (unreachable)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let run = instance.get_typed_func::<(), ()>(&mut store, "run")?;
+    /// let error = run.call(&mut store, ()).unwrap_err();
+    /// // The file is a WebAssembly module itself, which debuggers can open.
+    /// let dump = store.core_dump("plugin", error.backtrace().expect("a guest ran"));
+    /// assert!(dump.starts_with(b"\0asm"));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn core_dump(&self, name: &str, backtrace: &WasmBacktrace) -> Vec<u8> {
         crate::run::core_dump::write(&self.full().inner, name, backtrace)
     }
@@ -511,6 +588,8 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Store<T> {
 /// let store = Store::new(&Engine::default(), 5);
 /// let context: StoreContext<'_, i32> = store.as_context();
 /// assert_eq!(*context.data(), 5);
+/// assert!(Engine::same(context.engine(), store.engine()));
+/// assert!(context.fuel().is_err(), "this engine does not meter");
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 pub struct StoreContext<'a, T: 'static>(pub(crate) &'a Full<T>);
@@ -520,22 +599,40 @@ pub struct StoreContext<'a, T: 'static>(pub(crate) &'a Full<T>);
 /// # Examples
 ///
 /// ```
-/// use pagefork::{AsContextMut, Engine, Store};
+/// use pagefork::{AsContextMut, Config, Engine, Result, Store, StoreContextMut};
 ///
-/// let mut store = Store::new(&Engine::default(), 5);
-/// *store.as_context_mut().data_mut() += 1;
-/// assert_eq!(*store.data(), 6);
+/// /// Lets guests pay, and notes it.
+/// fn charge(mut store: StoreContextMut<'_, u64>, price: u64) -> Result<()> {
+///     *store.data_mut() += price;
+///     store.charge_fuel(price)
+/// }
+///
+/// let engine = Engine::new(Config::new().fuel(true))?;
+/// let mut store = Store::new(&engine, 0);
+/// store.as_context_mut().set_fuel(10)?;
+/// charge(store.as_context_mut(), 4)?;
+/// let context = store.as_context_mut();
+/// assert_eq!((context.fuel()?, *context.data()), (6, 4));
+/// assert!(Engine::same(context.engine(), &engine));
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 pub struct StoreContextMut<'a, T: 'static>(pub(crate) &'a mut Full<T>);
 
 impl<'a, T> StoreContext<'a, T> {
     /// The store's engine.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContext`].
     pub fn engine(&self) -> &'a Engine {
         &self.0.inner.engine
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContext`].
     pub fn data(&self) -> &'a T {
         &self.0.data
     }
@@ -544,6 +641,10 @@ impl<'a, T> StoreContext<'a, T> {
     ///
     /// # Errors
     /// As [`Store::fuel`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContext`].
     pub fn fuel(&self) -> Result<u64> {
         self.0.inner.fuel()
     }
@@ -559,16 +660,28 @@ impl<T> Copy for StoreContext<'_, T> {}
 
 impl<T> StoreContextMut<'_, T> {
     /// The store's engine.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     pub fn engine(&self) -> &Engine {
         &self.0.inner.engine
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     pub fn data(&self) -> &T {
         &self.0.data
     }
 
     /// The embedder's data.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.0.data
     }
@@ -577,6 +690,10 @@ impl<T> StoreContextMut<'_, T> {
     ///
     /// # Errors
     /// As [`Store::fuel`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     pub fn fuel(&self) -> Result<u64> {
         self.0.inner.fuel()
     }
@@ -585,6 +702,10 @@ impl<T> StoreContextMut<'_, T> {
     ///
     /// # Errors
     /// As [`Store::set_fuel`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     pub fn set_fuel(&mut self, fuel: u64) -> Result<()> {
         self.0.inner.set_fuel(fuel)
     }
@@ -593,6 +714,10 @@ impl<T> StoreContextMut<'_, T> {
     ///
     /// # Errors
     /// As [`Store::charge_fuel`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     pub fn charge_fuel(&mut self, units: u64) -> Result<()> {
         self.0.inner.charge_fuel(units)
     }
@@ -601,6 +726,10 @@ impl<T> StoreContextMut<'_, T> {
     ///
     /// # Errors
     /// As of [`Store::interrupt_handle`].
+    ///
+    /// # Examples
+    ///
+    /// See [`InterruptHandle`].
     pub fn interrupt_handle(&self) -> Result<InterruptHandle> {
         self.0.inner.interrupt_handle()
     }
@@ -634,6 +763,10 @@ pub trait AsContext {
     type Data: 'static;
 
     /// Borrows the store.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContext`].
     fn as_context(&self) -> StoreContext<'_, Self::Data>;
 }
 
@@ -656,6 +789,10 @@ pub trait AsContext {
 /// ```
 pub trait AsContextMut: AsContext {
     /// Borrows the store mutably.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut`].
     fn as_context_mut(&mut self) -> StoreContextMut<'_, Self::Data>;
 }
 

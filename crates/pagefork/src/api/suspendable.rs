@@ -62,16 +62,28 @@ pub struct SuspendedCall {
 
 impl SuspendedCall {
     /// Where it is suspended.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::suspended`].
     pub fn at(&self) -> SuspendedAt {
         self.at
     }
 
     /// The host function whose call is still to be made.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::suspended`].
     pub fn host_function(&self) -> Option<Func> {
         self.host_function
     }
 
     /// The arguments of that call.
+    ///
+    /// # Examples
+    ///
+    /// See [`Store::suspended`].
     pub fn arguments(&self) -> &[Val] {
         &self.arguments
     }
@@ -233,6 +245,7 @@ impl<T: 'static> Store<T> {
     ///
     /// let suspended = store.suspended().expect("the host function asked for it");
     /// assert_eq!(suspended.at(), SuspendedAt::BeforeHostCall);
+    /// assert!(suspended.host_function().is_some());
     /// let answer = suspended.arguments()[0].i32().expect("it is one") + 1;
     /// let progress = store.resume_with(Ok(&[Val::I32(answer)]))?;
     /// assert!(matches!(&progress, CallProgress::Finished(it) if it[0].i32() == Some(8)));

@@ -25,6 +25,10 @@ use crate::store::value::Val;
 /// table.set(&mut store, 1, function.into())?;
 /// assert!(table.get(&mut store, 1).is_some_and(|element| element.funcref().flatten().is_some()));
 /// assert!(table.get(&mut store, 2).is_none());
+///
+/// assert_eq!(table.grow(&mut store, 6, Val::FuncRef(None))?, 2);
+/// table.fill(&mut store, 4, function.into(), 4)?;
+/// assert_eq!((table.size(&store), table.ty(&store).minimum), (8, 8));
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -41,6 +45,10 @@ impl Table {
     /// # Errors
     /// If the type is not possible, the element is of another type or store, a
     /// limit of the store is met, or the system refuses address space.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn new(mut store: impl AsContextMut, ty: TableType, element: Val) -> Result<Self> {
         let mut context = store.as_context_mut();
         let store = &mut context.0.inner;
@@ -70,6 +78,10 @@ impl Table {
     ///
     /// # Panics
     /// If the table is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn ty(&self, store: impl AsContext) -> TableType {
         let store = &store.as_context().0.inner;
         store.table_type(self.entity_or_panic(store))
@@ -79,6 +91,10 @@ impl Table {
     ///
     /// # Panics
     /// If the table is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn size(&self, store: impl AsContext) -> u64 {
         let store = &store.as_context().0.inner;
         store.table_length(self.entity_or_panic(store))
@@ -88,6 +104,10 @@ impl Table {
     ///
     /// # Panics
     /// If the table is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn get(&self, mut store: impl AsContextMut, index: u64) -> Option<Val> {
         let store = &store.as_context_mut().0.inner;
         let entity = self.entity_or_panic(store);
@@ -104,6 +124,10 @@ impl Table {
     ///
     /// # Errors
     /// If it is beyond the end, or the value is of another type or store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn set(&self, store: impl AsContextMut, index: u64, element: Val) -> Result<()> {
         self.fill(store, index, element, 1)
     }
@@ -113,6 +137,10 @@ impl Table {
     /// # Errors
     /// If they are not all within the table, or the value is of another type or
     /// store; nothing is set then.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn fill(
         &self,
         mut store: impl AsContextMut,
@@ -188,6 +216,10 @@ impl Table {
     /// If that is beyond the table's maximum, the room that its slot has, or the
     /// store's limit, if its limiter refuses it or fails, or the value is of another type or
     /// store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Table`].
     pub fn grow(&self, mut store: impl AsContextMut, delta: u64, element: Val) -> Result<u64> {
         let mut context = store.as_context_mut();
         let store = &context.0.inner;

@@ -14,6 +14,10 @@ impl Tag {
     /// # Errors
     /// If the type has results, a limit of the store is met, or the system
     /// refuses address space.
+    ///
+    /// # Examples
+    ///
+    /// See [`Tag`].
     pub fn new(mut store: impl AsContextMut, ty: FuncType) -> Result<Self> {
         let mut context = store.as_context_mut();
         if !ty.results.is_empty() {
@@ -34,6 +38,10 @@ impl Tag {
     ///
     /// # Panics
     /// If the tag is of another store.
+    ///
+    /// # Examples
+    ///
+    /// See [`Tag`].
     pub fn ty(&self, store: impl AsContext) -> FuncType {
         let store = &store.as_context().0.inner;
         store.tag_type(self.entity_or_panic(store)).clone()

@@ -33,6 +33,7 @@ use crate::store::references::ExternRef;
 /// let instance = Instance::new(&mut store, &module, &[])?;
 /// let swap = instance.get_typed_func::<(i32, i64), (i64, i32)>(&mut store, "swap")?;
 /// assert_eq!(swap.call(&mut store, (1, 2))?, (2, 1));
+/// assert_eq!(Some(*swap.func()), instance.get_func(&mut store, "swap"));
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 pub struct TypedFunc<Params, Results> {
@@ -62,6 +63,10 @@ impl<Params, Results> TypedFunc<Params, Results> {
     }
 
     /// The same function without its type.
+    ///
+    /// # Examples
+    ///
+    /// See [`TypedFunc`].
     pub fn func(&self) -> &Func {
         &self.func
     }
@@ -77,6 +82,10 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
     ///
     /// # Panics
     /// If a host function panics, with its payload.
+    ///
+    /// # Examples
+    ///
+    /// See [`TypedFunc`].
     // A third of what a call costs would be to save registers once more around it.
     #[inline(always)]
     pub fn call(&self, mut store: impl AsContextMut, params: Params) -> Result<Results> {
@@ -175,6 +184,23 @@ impl<Params, Results> std::fmt::Debug for TypedFunc<Params, Results> {
 /// # Safety
 /// `write` and `read` use the cell that they are given as `Cell` says for
 /// `TYPE`, and `write` writes all of it. The trait is not to be implemented outside this crate.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, Result, Store, WasmTy};
+///
+/// /// Calls a function of one parameter, of whatever type.
+/// fn show<T: WasmTy>(store: &mut Store<()>, function: Func, value: T) -> Result<()> {
+///     function.typed::<T, ()>(&*store)?.call(store, value)
+/// }
+///
+/// let mut store = Store::new(&Engine::default(), ());
+/// let function = Func::wrap(&mut store, |value: f64| assert_eq!(value, 0.5));
+/// show(&mut store, function, 0.5)?;
+/// assert!(show(&mut store, function, 1u32).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub unsafe trait WasmTy: Copy + 'static {
     #[doc(hidden)]
     const TYPE: ValType;
@@ -208,6 +234,27 @@ const VALUES_MAX: usize = 16;
 ///
 /// # Safety
 /// As for [`WasmTy`]; there are at most 16 types.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Func, Result, Store, WasmValues};
+///
+/// /// Calls a function twice with the same list of values.
+/// fn twice<P: WasmValues>(store: &mut Store<u32>, function: Func, values: P) -> Result<()> {
+///     let function = function.typed::<P, ()>(&*store)?;
+///     function.call(&mut *store, values)?;
+///     function.call(store, values)
+/// }
+///
+/// let mut store = Store::new(&Engine::default(), 0);
+/// let add = Func::wrap(&mut store, |mut caller: pagefork::Caller<'_, u32>, a: u32, b: u32| {
+///     *caller.data_mut() += a * b;
+/// });
+/// twice(&mut store, add, (3, 7))?;
+/// assert_eq!(*store.data(), 42);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub unsafe trait WasmValues: Copy + 'static {
     #[doc(hidden)]
     const TYPES: &'static [ValType];

@@ -23,6 +23,26 @@ impl<T: 'static> Linker<T> {
     ///
     /// # Errors
     /// Never; the result is that of the other definitions.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, LinkError, Linker, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "env" "rare" (func $rare))
+    ///     (func (export "run")) (func (export "run_rare") (call $rare)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let mut linker = Linker::new(&engine);
+    /// linker.define_unknown_imports_as_traps(&module)?;
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// let rare = instance.get_typed_func::<(), ()>(&mut store, "run_rare")?;
+    /// let error = rare.call(&mut store, ()).unwrap_err();
+    /// let named = |error: &LinkError| matches!(error, LinkError::UndefinedFunction { name, .. } if name == "rare");
+    /// assert!(error.downcast_ref().is_some_and(named));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn define_unknown_imports_as_traps(&mut self, module: &Module) -> Result<()> {
         for import in module.imports() {
             let ExternType::Func(ty) = import.ty() else { continue };

@@ -12,6 +12,8 @@ use crate::store::value::Val;
 /// An exception that a guest threw and no handler caught, or that a host function
 /// throws by returning it as its error.
 ///
+/// # Examples
+///
 /// ```
 /// use pagefork::{Engine, Exception, Func, Instance, Module, Result, Store, Tag, Val, ValType};
 ///
@@ -41,6 +43,7 @@ use crate::store::value::Val;
 ///
 /// let throw = instance.get_typed_func::<i32, ()>(&mut store, "throw")?;
 /// let error = throw.call(&mut store, 5).unwrap_err();
+/// assert_eq!(error.kind(), pagefork::ErrorKind::Exception);
 /// let exception = error.downcast_ref::<Exception>().unwrap();
 /// assert_eq!(*exception.tag(), tag);
 /// assert_eq!(exception.payload()[0].i32(), Some(5));
@@ -70,6 +73,10 @@ impl Error {
     /// What part of the world it is about.
     ///
     /// This stands beside [`Exception`], which errors themselves know nothing of.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn kind(&self) -> ErrorKind {
         match self.kind_of_cause() {
             ErrorKind::Host if self.cause().is::<Exception>() => ErrorKind::Exception,

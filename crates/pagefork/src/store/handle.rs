@@ -15,10 +15,11 @@ use crate::store::value::Val;
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Engine, Func, Store, Val};
+/// use pagefork::{Engine, Func, FuncType, Store, Val, ValType};
 ///
 /// let mut store = Store::new(&Engine::default(), ());
 /// let add = Func::wrap(&mut store, |a: i32, b: i32| a + b);
+/// assert_eq!(add.ty(&store), FuncType::new([ValType::I32; 2], [ValType::I32]));
 /// let mut results = [Val::I32(0)];
 /// add.call(&mut store, &[Val::I32(1), Val::I32(2)], &mut results)?;
 /// assert_eq!(results[0].i32(), Some(3));

@@ -21,6 +21,9 @@ use crate::store::group::{StoreGroup, StoreId};
 /// let mut store = Store::new(&Engine::default(), ());
 /// let reference = ExternRef::new(&mut store, "a value of the host")?;
 /// assert_eq!(reference.data(&store)?.downcast_ref(), Some(&"a value of the host"));
+/// // Each is a value of its own, as the references that guests compare are.
+/// let other = ExternRef::new(&mut store, "a value of the host")?;
+/// assert!(!ExternRef::ptr_eq(&store, &reference, &other)?);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
