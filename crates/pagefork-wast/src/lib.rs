@@ -12,3 +12,4 @@ mod spectest;
 mod value;
 
 pub use runner::{Report, ScriptError, ScriptFailure, WastRunner, World};
+pub use spectest::linker;

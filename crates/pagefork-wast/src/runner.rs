@@ -83,7 +83,7 @@ impl WastRunner {
     /// If an export of `spectest` cannot be made.
     pub fn new(engine: &Engine) -> Result<Self, ScriptError> {
         let mut store = Store::new(engine, ());
-        let mut linker = Linker::new(engine);
+        let mut linker = spectest::linker(engine).map_err(ScriptError::Spectest)?;
         // Scripts register a name more than once.
         linker.allow_shadowing(true);
         spectest::define(&mut linker, &mut store).map_err(ScriptError::Spectest)?;

@@ -1,13 +1,28 @@
 //! The module `spectest` that scripts import from.
 
 use pagefork::{
-    Error, Func, FuncType, Global, GlobalType, Linker, Memory, MemoryType, RefType, Store, Table,
+    Engine, Error, FuncType, Global, GlobalType, Linker, Memory, MemoryType, RefType, Store, Table,
     TableType, Val, ValType,
 };
 
-/// Defines the module `spectest`, as the reference interpreter does. Its print functions print
+/// A linker with the functions of the module `spectest`, which belong to no store: they print
 /// nothing, which no script can observe.
-pub(crate) fn define(linker: &mut Linker<()>, store: &mut Store<()>) -> Result<(), Error> {
+///
+/// # Errors
+/// Never, since every name is free.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::Engine;
+///
+/// let engine = Engine::default();
+/// let linker = pagefork_wast::linker(&engine)?;
+/// let mut store = pagefork::Store::new(&engine, ());
+/// assert!(linker.get(&mut store, "spectest", "print_i32").is_ok());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
+pub fn linker(engine: &Engine) -> Result<Linker<()>, Error> {
     let prints: [(&str, &[ValType]); 7] = [
         ("print", &[]),
         ("print_i32", &[ValType::I32]),
@@ -17,12 +32,16 @@ pub(crate) fn define(linker: &mut Linker<()>, store: &mut Store<()>) -> Result<(
         ("print_i32_f32", &[ValType::I32, ValType::F32]),
         ("print_f64_f64", &[ValType::F64, ValType::F64]),
     ];
+    let mut linker = Linker::new(engine);
     for (name, params) in prints {
         let ty = FuncType { params: params.into(), results: [].into() };
-        let print = Func::new(&mut *store, ty, |_, _, _| Ok(()));
-        linker.define(&mut *store, "spectest", name, print)?;
+        linker.func_new("spectest", name, ty, |_, _, _| Ok(()))?;
     }
+    Ok(linker)
+}
 
+/// Defines what else is in the module `spectest`, as the reference interpreter does.
+pub(crate) fn define(linker: &mut Linker<()>, store: &mut Store<()>) -> Result<(), Error> {
     let globals = [
         ("global_i32", Val::I32(666)),
         ("global_i64", Val::I64(666)),

@@ -60,6 +60,7 @@ pub use crate::api::raw::ValRaw;
 pub use crate::api::registers::{RegisterCallee, RegisterFunc, RegisterResult, RegisterValues};
 pub use crate::api::snapshot::Snapshot;
 pub use crate::api::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
+pub use crate::api::stored::{LoadOptions, SaveOptions};
 #[doc(hidden)]
 pub use crate::api::suspend;
 pub use crate::api::suspendable::{CallProgress, SuspendedAt, SuspendedCall};
@@ -71,7 +72,7 @@ pub use crate::base::error::TextError;
 pub use crate::base::error::macros;
 pub use crate::base::error::{
     Context, Error, ErrorKind, LimitError, LimitSource, LinkError, MemoryAccessError, Result,
-    SystemError, UsageError,
+    SnapshotError, SystemError, UsageError,
 };
 pub use crate::base::frames::{Frame, WasmBacktrace};
 pub use crate::base::trap::{Trap, TrapCode};
@@ -102,6 +103,8 @@ pub use pagefork_compiler::CompileError;
 pub use pagefork_compiler::Progress;
 pub use pagefork_compiler::file::CodeImageError;
 pub use pagefork_debuginfo::SourceLocation;
+/// Stores of images, in which snapshots are kept.
+pub use pagefork_image as image;
 pub use pagefork_layout::module::{
     ExternType, FuncType, GlobalType, HeapType, MemoryType, RefType, TableType, ValType,
 };

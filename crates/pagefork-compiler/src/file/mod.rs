@@ -45,7 +45,7 @@ mod check;
 pub const MAGIC: [u8; 8] = *b"\x93PAGEFRK";
 
 /// Version of the file format.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Cranelift's version: said here because what only reads code images is built without it.
 const CRANELIFT_VERSION: &str = "0.135.8";
@@ -86,7 +86,10 @@ const MANY: usize = 1 << 20;
 /// What code is a function of: the module's bytes, the compiler and its options,
 /// and the machine. Displayed, it is 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct CodeKey([u8; 32]);
+pub struct CodeKey {
+    module: [u8; 32],
+    key: [u8; 32],
+}
 
 impl CodeKey {
     /// The key of what `compile` makes of these bytes on this
@@ -96,17 +99,21 @@ impl CodeKey {
     /// If there is no code for this machine.
     pub fn new(wasm: &[u8], options: &CompileOptions) -> Result<Self, CompileError> {
         let level = CpuLevel::of_this_machine()?;
-        let about = (FORMAT_VERSION, ABI_VERSION, version(), level, options);
+        let module: [u8; 32] = add(&mut blake3::Hasher::new(), wasm).finalize().into();
+        let about = (FORMAT_VERSION, ABI_VERSION, version(), level, options, module);
         let about = postcard::to_allocvec(&about).expect("plain data in memory");
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&(about.len() as u64).to_le_bytes()).update(&about);
-        Ok(Self(add(&mut hasher, wasm).finalize().into()))
+        Ok(Self { module, key: blake3::hash(&about).into() })
+    }
+
+    /// BLAKE3 of the module's bytes.
+    pub fn module_hash(&self) -> [u8; 32] {
+        self.module
     }
 }
 
 impl fmt::Display for CodeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

@@ -18,7 +18,9 @@ use std::sync::Arc;
 use pagefork_layout::page::PAGE_SIZE;
 use rustix::fs::FileType;
 
-use super::{Image, Origin, SPAN_COUNT_MAX, Span, check_extents, spans, within, writers_problem};
+use super::{
+    Image, SPAN_COUNT_MAX, Span, SpanPlace, check_extents, spans, within, writers_problem,
+};
 use crate::image::file::ImageFile;
 use crate::os::error::{FileProblem, PagesError};
 use crate::os::memfd::Write;
@@ -121,7 +123,7 @@ impl Image {
         let mut all: Vec<Span> = Vec::with_capacity(in_file.len() + held_spans.len());
         for FileSpan { slot, file_offset } in in_file {
             let (slot, file_offset) = (slot.clone(), *file_offset);
-            all.push(Span { slot, file_offset, origin: Origin::File });
+            all.push(Span { slot, file_offset, origin: SpanPlace::File });
         }
         let mut image = Self::of_parts(extents, Vec::new(), None);
         if !in_file.is_empty() {
@@ -138,7 +140,7 @@ impl Image {
             let (file, start) = ImageFile::new(name, size, &writes)?;
             for span in held_spans {
                 let file_offset = span.file_offset + start;
-                all.push(Span { file_offset, origin: Origin::Held, ..span });
+                all.push(Span { file_offset, origin: SpanPlace::Held, ..span });
             }
             image.held = Some(file);
         }
@@ -156,7 +158,7 @@ impl Image {
     pub(crate) fn check_length(&self) -> Result<(), PagesError> {
         let base = self.base();
         let Some(ImageFile::Foreign(file)) = &base.file else { return Ok(()) };
-        let in_file = base.spans.iter().filter(|span| span.origin == Origin::File);
+        let in_file = base.spans.iter().filter(|span| span.origin == SpanPlace::File);
         let needed = in_file.map(|span| span.file_offset + span.size()).max().unwrap_or(0);
         let size = sys::stat_image(file.as_fd())?.st_size as u64;
         match size < needed {

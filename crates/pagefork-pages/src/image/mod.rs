@@ -120,7 +120,7 @@ pub(crate) enum Unsealed {
 struct Span {
     slot: Range<u64>,
     file_offset: u64,
-    origin: Origin,
+    origin: SpanPlace,
 }
 
 impl Span {
@@ -132,7 +132,7 @@ impl Span {
 
 /// Which of an image's files a span lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
+enum SpanPlace {
     File,
     /// The one with what the host has checked.
     Held,
@@ -256,8 +256,8 @@ impl Image {
     /// The file that a span of this image lies in.
     fn file_of(&self, span: &Span) -> &ImageFile {
         let file = match span.origin {
-            Origin::File => &self.file,
-            Origin::Held => &self.held,
+            SpanPlace::File => &self.file,
+            SpanPlace::Held => &self.held,
         };
         file.as_ref().expect("a span lies in a file that the image has")
     }
@@ -383,7 +383,7 @@ fn spans(extents: &[Range<u64>], runs: &[(u64, &[u8])]) -> Vec<Span> {
         let inside = pages.iter().filter(|range| extent.contains(&range.start));
         for slot in join(inside.cloned()) {
             let size = slot.end - slot.start;
-            spans.push(Span { slot, file_offset, origin: Origin::File });
+            spans.push(Span { slot, file_offset, origin: SpanPlace::File });
             file_offset += size;
         }
     }
@@ -481,9 +481,9 @@ mod tests {
     #[test]
     fn spans_lie_densely_in_the_file() {
         let spans = spans(std::slice::from_ref(&ALL), &[(5 * MIB - 1, b"ab"), (0, b"c")]);
-        assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0, origin: Origin::File });
+        assert_eq!(spans[0], Span { slot: 0..PAGE_SIZE, file_offset: 0, origin: SpanPlace::File });
         let slot = 5 * MIB - PAGE_SIZE..5 * MIB + PAGE_SIZE;
-        assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE, origin: Origin::File });
+        assert_eq!(spans[1], Span { slot, file_offset: PAGE_SIZE, origin: SpanPlace::File });
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Globals as embedders make, read and write them.
 
-use pagefork_layout::module::{ConstExpr, ExportInfo, GlobalType, Item, ModuleInfo};
+use pagefork_layout::module::{ConstExpr, GlobalType};
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
+use crate::code::host_entity::HostEntity;
 use crate::run::instantiate::spawn_alone;
 use crate::store::group::{Entity, StoreGroup, StoreId};
 use crate::store::handle::entity_handle;
@@ -49,17 +50,11 @@ impl Global {
         value.check_type(store, ty.content, || "the value of the global".to_owned())?;
         let next = store.next_ordinal();
         let cell = value.to_cell(store, next)?;
-        let info = ModuleInfo {
-            globals: vec![ty],
-            // References mean something in this store only, so they are no part
-            // of the image.
-            global_inits: vec![match ty.content.is_ref() {
-                true => ConstExpr::Null,
-                false => ConstExpr::Bits(cell.u128()),
-            }],
-            exports: vec![ExportInfo { name: "global".to_owned(), item: Item::Global(0) }],
-            ..ModuleInfo::default()
-        };
+        let mut info = HostEntity::Global(ty).info();
+        // References mean something in this store only, so they are no part of the image.
+        if !ty.content.is_ref() {
+            info.global_inits = vec![ConstExpr::Bits(cell.u128())];
+        }
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
         let store = &mut context.0.inner;

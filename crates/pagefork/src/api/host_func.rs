@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use pagefork_layout::link::function_import;
@@ -38,7 +38,7 @@ impl HostFunc {
         let ty = FuncType { params: Params::TYPES.into(), results: Results::TYPES.into() };
         let mut uses = engine.type_uses();
         let (type_id, ty) = uses.add_shared(ty);
-        Self { type_id, ty, call, direct: None, _uses: uses }
+        Self { type_id, ty, call, direct: None, names: OnceLock::new(), _uses: uses }
     }
 
     /// A function of a type that Rust does not know; it is never called directly.
@@ -50,7 +50,7 @@ impl HostFunc {
         let mut uses = engine.type_uses();
         let (type_id, ty) = uses.add_shared(ty);
         let call = call(&ty);
-        Self { type_id, ty, call, direct: None, _uses: uses }
+        Self { type_id, ty, call, direct: None, names: OnceLock::new(), _uses: uses }
     }
 
     pub(crate) fn untyped<T: 'static>(
@@ -85,7 +85,14 @@ impl HostFunc {
                 result
             }
         };
-        Self { type_id, ty, call: Box::new(call), direct: None, _uses: uses }
+        Self {
+            type_id,
+            ty,
+            call: Box::new(call),
+            direct: None,
+            names: OnceLock::new(),
+            _uses: uses,
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Imports given by an embedder, matched with what a module declares.
 
-use pagefork_layout::module::{ExternType, GlobalType, Item, MemoryType, TableType};
+use pagefork_layout::module::{ExternType, GlobalType, Item, TableType};
 
 use crate::api::instance::{Extern, Instance};
 use crate::base::error::{LinkError, Result};
+use crate::code::matching::{global_matches, memory_matches, table_matches};
 use crate::code::module::Module;
 use crate::run::instantiate::{self, check_engine};
 use crate::store::group::{Imports, StoreGroup};
@@ -95,36 +96,6 @@ pub(crate) fn match_imports(
         memories: memories.into(),
         tags: tags.into(),
     })
-}
-
-fn global_matches(found: GlobalType, wanted: GlobalType) -> bool {
-    found.mutable == wanted.mutable
-        && found.content.is_subtype(wanted.content)
-        // What both may write must be of the same type for both.
-        && (!wanted.mutable || found.content == wanted.content)
-}
-
-fn table_matches(found: &TableType, wanted: &TableType) -> bool {
-    found.element == wanted.element
-        && found.table64 == wanted.table64
-        && limits_match(found.minimum, found.maximum, wanted.minimum, wanted.maximum)
-}
-
-fn memory_matches(found: &MemoryType, wanted: &MemoryType) -> bool {
-    found.memory64 == wanted.memory64
-        && limits_match(found.minimum, found.maximum, wanted.minimum, wanted.maximum)
-}
-
-/// Whether something of the present size `minimum` and the maximum `maximum` is
-/// within what an import declares.
-fn limits_match(
-    minimum: u64,
-    maximum: Option<u64>,
-    wanted_minimum: u64,
-    wanted_maximum: Option<u64>,
-) -> bool {
-    let below = |wanted: u64| maximum.is_some_and(|maximum| maximum <= wanted);
-    minimum >= wanted_minimum && wanted_maximum.is_none_or(below)
 }
 
 fn type_of(store: &StoreGroup, value: &Extern) -> ExternType {

@@ -19,7 +19,7 @@ use crate::code::engine::Engine;
 use crate::code::module::{ImportType, Module};
 use crate::store::group::StoreGroup;
 use crate::store::handle::Func;
-use crate::store::host_func::HostFunc;
+use crate::store::host_func::{HostFunc, HostFuncNames};
 use crate::store::value::Val;
 
 /// Definitions by two names, with which modules' imports are satisfied.
@@ -608,6 +608,14 @@ impl<T: 'static> Linker<T> {
         }
     }
 
+    /// The function of the host that is defined by these names, if one is.
+    pub(crate) fn host_func(&self, module: &str, name: &str) -> Option<Arc<HostFunc>> {
+        match self.definition(module, name)? {
+            Definition::HostFunc(function) => Some(Arc::clone(function)),
+            Definition::Extern(_) => None,
+        }
+    }
+
     pub(crate) fn definition(&self, module: &str, name: &str) -> Option<&Definition> {
         self.modules.get(module)?.get(name)
     }
@@ -629,6 +637,11 @@ impl<T: 'static> Linker<T> {
         if !self.allow_shadowing && names.contains_key(name) {
             let (module, name) = (module.to_owned(), name.to_owned());
             return Err(LinkError::AlreadyDefined { module, name }.into());
+        }
+        if let Definition::HostFunc(function) = &definition {
+            let (module, name) = (module.into(), name.into());
+            // Under further names it is the same function.
+            function.names.get_or_init(|| HostFuncNames { module, name });
         }
         names.insert(name.to_owned(), definition);
         Ok(self)

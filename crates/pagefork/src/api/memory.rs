@@ -3,12 +3,13 @@
 use std::marker::PhantomData;
 use std::ptr;
 
-use pagefork_layout::module::{ExportInfo, Item, MemoryType, ModuleInfo};
+use pagefork_layout::module::MemoryType;
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_pages::{ExternalWriter, Slot};
 
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::base::error::{MemoryAccessError, Result, UsageError};
+use crate::code::host_entity::HostEntity;
 use crate::run::instantiate::spawn_alone;
 use crate::run::limiter;
 use crate::store::group::{Entity, StoreGroup, StoreId};
@@ -65,11 +66,7 @@ impl Memory {
             let what = format!("a memory of {} to {maximum} wasm pages", ty.minimum);
             return Err(UsageError::InvalidType(what).into());
         }
-        let info = ModuleInfo {
-            memories: vec![ty],
-            exports: vec![ExportInfo { name: "memory".to_owned(), item: Item::Memory(0) }],
-            ..ModuleInfo::default()
-        };
+        let info = HostEntity::Memory(ty).info();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
         Ok(Self::from_entity(&context.0.inner, entity))

@@ -14,6 +14,7 @@ pub(crate) mod export;
 pub(crate) mod imports;
 pub(crate) mod pre;
 pub(crate) mod snapshot;
+pub(crate) mod stored;
 pub(crate) mod func;
 pub(crate) mod host_func;
 pub(crate) mod typed;

@@ -2,7 +2,7 @@
 //! are built on.
 
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
@@ -363,7 +363,14 @@ unsafe fn unchecked<T: 'static>(
             Ok(())
         })
     };
-    HostFunc { type_id, ty, call: Box::new(call), direct: None, _uses: uses }
+    HostFunc {
+        type_id,
+        ty,
+        call: Box::new(call),
+        direct: None,
+        names: OnceLock::new(),
+        _uses: uses,
+    }
 }
 
 /// Lends `count` cells, on the stack if they are few.

@@ -2,7 +2,7 @@
 //! does not know: what a library for another language stands on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, ValType};
@@ -365,7 +365,7 @@ fn host_func<T: 'static, C: RegisterCallee<T>>(
     };
     // It asks for no suspension that would have it called again.
     let direct = Some(DirectCall { shim, keeping_shim: shim, closure });
-    Ok(HostFunc { ty, type_id, call: Box::new(call), direct, _uses: uses })
+    Ok(HostFunc { ty, type_id, call: Box::new(call), direct, names: OnceLock::new(), _uses: uses })
 }
 
 /// What guests call for a callee of this type, with a result of type `V`: registers that have no

@@ -246,6 +246,10 @@ impl<T> Snapshot<T> {
     pub(crate) fn new(frozen: Arc<Frozen>) -> Self {
         Self { frozen, data: std::marker::PhantomData }
     }
+
+    pub(crate) fn frozen(&self) -> &Arc<Frozen> {
+        &self.frozen
+    }
 }
 
 impl<T: 'static> Snapshot<T> {

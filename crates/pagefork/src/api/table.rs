@@ -1,10 +1,11 @@
 //! Tables as embedders make, read and write them.
 
-use pagefork_layout::module::{ExportInfo, Item, ModuleInfo, TableType, ValType};
+use pagefork_layout::module::{TableType, ValType};
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
+use crate::code::host_entity::HostEntity;
 use crate::run::instantiate::spawn_alone;
 use crate::run::limiter;
 use crate::store::group::{Entity, StoreGroup, StoreId};
@@ -59,11 +60,7 @@ impl Table {
         }
         element.check_type(store, ValType::Ref(ty.element), || "the element".to_owned())?;
         let word = element.to_cell(store, store.next_ordinal())?.low;
-        let info = ModuleInfo {
-            tables: vec![ty],
-            exports: vec![ExportInfo { name: "table".to_owned(), item: Item::Table(0) }],
-            ..ModuleInfo::default()
-        };
+        let info = HostEntity::Table(ty).info();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
         let store = &mut context.0.inner;

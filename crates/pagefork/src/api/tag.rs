@@ -1,9 +1,10 @@
 //! Tags of exceptions as embedders make them.
 
-use pagefork_layout::module::{ExportInfo, FuncType, Item, ModuleInfo};
+use pagefork_layout::module::FuncType;
 
 use crate::api::store::{AsContext, AsContextMut};
 use crate::base::error::{Result, UsageError};
+use crate::code::host_entity::HostEntity;
 use crate::run::instantiate::spawn_alone;
 use crate::store::handle::Tag;
 
@@ -23,12 +24,7 @@ impl Tag {
         if !ty.results.is_empty() {
             return Err(UsageError::InvalidType(format!("a tag with results: {ty}")).into());
         }
-        let info = ModuleInfo {
-            types: vec![ty],
-            tags: vec![0],
-            exports: vec![ExportInfo { name: "tag".to_owned(), item: Item::Tag(0) }],
-            ..ModuleInfo::default()
-        };
+        let info = HostEntity::Tag(ty).info();
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         let entity = unsafe { spawn_alone(context.as_ptr(), info)? };
         Ok(Self::from_entity(&context.0.inner, entity))

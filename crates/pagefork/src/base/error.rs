@@ -8,9 +8,11 @@ use pagefork_pages::PagesError;
 
 mod chain;
 mod context;
+mod snapshot;
 
 pub use self::chain::{Error, Result};
 pub use self::context::{Context, macros};
+pub use self::snapshot::SnapshotError;
 
 /// What part of the world an [`Error`] is about.
 ///
@@ -44,6 +46,8 @@ pub enum ErrorKind {
     /// The embedder used a value or handle where it does not fit: [`UsageError`] or
     /// [`MemoryAccessError`](crate::MemoryAccessError).
     Usage,
+    /// A snapshot could not be saved, or one that was saved is refused: [`SnapshotError`].
+    Snapshot,
 }
 
 /// Why imports could not be satisfied, or names not defined.

@@ -5,6 +5,8 @@ pub(crate) mod config;
 pub(crate) mod engine;
 pub(crate) mod epochs;
 pub(crate) mod types;
+pub(crate) mod matching;
+pub(crate) mod host_entity;
 pub(crate) mod module;
 pub(crate) mod code_file;
 pub(crate) mod serialized;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagefork_compiler::file::CodeKey;
 use pagefork_compiler::{CompiledModule, SpawnStep, debug_info, initial_image};
+use pagefork_image::ContentHash;
 use pagefork_layout::code::{CodeImage, DebugInfo};
 use pagefork_layout::module::{
     ConstExpr, ExternType, FuncType, GlobalType, Item, ModuleInfo, RefType, SegmentMode, TableType,
@@ -72,6 +73,8 @@ struct Compiled {
     /// What the code was compiled from; `None` for what the host creates, where
     /// concrete types in the description are the engine's numbers.
     key: Option<CodeKey>,
+    /// What tells the code image from others, once that is known.
+    code_hash: OnceLock<ContentHash>,
     plans: Mutex<HashMap<Vec<Option<u128>>, Arc<SpawnPlan>>>,
 }
 
@@ -246,6 +249,7 @@ impl Module {
             exports,
             image_globals: image_globals(info),
             key,
+            code_hash: OnceLock::new(),
             plans: Mutex::default(),
             module,
         };
@@ -368,6 +372,35 @@ impl Module {
         let exports = &self.0.compiled.exports;
         let index = exports.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
         Some(exports[index].1)
+    }
+
+    /// Notes the hash of the code image that the module was loaded from.
+    pub(crate) fn with_code_hash(self, hash: ContentHash) -> Self {
+        let known = self.0.compiled.code_hash.get_or_init(|| hash);
+        debug_assert_eq!(*known, hash, "a module has one code image");
+        self
+    }
+
+    /// The hash of the module's code image. The first call for a module makes the code image, unless
+    /// it was loaded from a store.
+    ///
+    /// # Panics
+    /// If it is one of the host's own.
+    pub(crate) fn code_hash(&self) -> ContentHash {
+        *self.0.compiled.code_hash.get_or_init(|| ContentHash::of(&self.code_image()))
+    }
+
+    /// The hash of the module's bytes.
+    ///
+    /// # Panics
+    /// If it is one of the host's own.
+    pub(crate) fn module_hash(&self) -> ContentHash {
+        ContentHash::from_bytes(self.code_key().module_hash())
+    }
+
+    /// Whether the host created it: a memory, table, global or tag alone.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.0.compiled.key.is_none()
     }
 
     /// What its code was compiled from.
@@ -500,7 +533,8 @@ impl std::fmt::Debug for Module {
     }
 }
 
-fn memory_sizes(info: &ModuleInfo, layout: &SlotLayout) -> Vec<MemorySize> {
+/// What the memories that a module defines have at first, and can become.
+pub(crate) fn memory_sizes(info: &ModuleInfo, layout: &SlotLayout) -> Vec<MemorySize> {
     let own = info.memories[info.imported_memories as usize..].iter();
     own.zip(&layout.memories)
         .map(|(memory, place)| {

@@ -73,9 +73,13 @@ impl Module {
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn serialize(&self) -> Result<Vec<u8>> {
+        Ok(self.code_image())
+    }
+
+    pub(crate) fn code_image(&self) -> Vec<u8> {
         let mut image = self.code_image_head();
         image.extend_from_slice(&self.whole_text());
-        Ok(image)
+        image
     }
 
     /// The module of a code image: see [`Module::serialize`]. Its code is copied.

@@ -6,10 +6,10 @@
 
 use std::any::Any;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::exception::UNIT;
-use pagefork_layout::module::{HeapType, Item};
+use pagefork_layout::module::{HeapType, Item, ModuleInfo};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::state::save;
 use pagefork_pages::{CodeBounds, GrowthKind, Slot, Strategies};
@@ -27,7 +27,7 @@ use crate::store::limits::Usage;
 use crate::store::suspended::{Copied, FrameWord, FrameWordKind, Suspended};
 
 /// A function of this name, without parameters and results, is called in what was restored.
-const AFTER_RESTORE: &str = "pagefork_after_restore";
+pub(crate) const AFTER_RESTORE: &str = "pagefork_after_restore";
 
 /// What stands for a host value in the stores that are spawned: the embedder's to say.
 pub(crate) type SaveReference<'a> =
@@ -75,7 +75,7 @@ pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -
             sizes,
             plan: Arc::new(plan),
             exceptions: store.exceptions_in_use(ordinal),
-            table_elements: store.table_elements(ordinal),
+            table_lengths: store.table_lengths(ordinal),
         });
     }
     referred.sort_unstable();
@@ -99,6 +99,7 @@ pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -
         call,
         store: store.id,
         home: store.home_number(),
+        stored: OnceLock::new(),
     })
 }
 
@@ -149,17 +150,29 @@ fn freeze_call(store: &StoreGroup, suspended: &Suspended) -> Result<FrozenCall> 
     };
     let words = chain(store, suspended)?;
     let frame_pointers = words.iter().filter_map(|(word, _)| frame_pointer(word)).collect();
+    let frame_words = words.iter().map(|(word, _)| ((end - word.offset) as u32, word.kind));
+    let frame_words = frame_words.collect();
     // SAFETY: the part in use is in the stack zone, and no guest is entered.
     let stack = unsafe { std::slice::from_raw_parts(top.wrapping_sub(size), size) };
-    Ok(FrozenCall { suspended: suspended.clone(), stack: stack.into(), frame_pointers })
+    let (suspended, stack) = (suspended.clone(), stack.into());
+    Ok(FrozenCall { suspended, stack, frame_pointers, frame_words })
 }
 
 /// The instance whose function was called; else the one that was made last and has code.
 fn main_instance(store: &StoreGroup, call: Option<&FrozenCall>) -> u32 {
     let called = call.map(|call| call.suspended.function.ordinal());
-    let has_code = |ordinal: &u32| !store.instance(*ordinal).module.info().functions.is_empty();
-    let last = store.next_ordinal() - 1;
-    called.or_else(|| (1..=last).rev().find(has_code)).unwrap_or(last)
+    called
+        .unwrap_or_else(|| find_main(store.instances.iter().map(|instance| instance.module.info())))
+}
+
+/// Of instances whose modules declare this, by ordinal, the one that spawning returns if no guest is
+/// suspended; 0 if there are none.
+pub(crate) fn find_main<'a>(
+    instances: impl ExactSizeIterator<Item = &'a ModuleInfo> + DoubleEndedIterator,
+) -> u32 {
+    let last = instances.len() as u32;
+    let mut numbered = (1..=last).rev().zip(instances.rev());
+    numbered.find(|(_, info)| !info.functions.is_empty()).map_or(last, |(ordinal, _)| ordinal)
 }
 
 /// Fills an empty store.

@@ -1,8 +1,9 @@
 //! What a store was at some time, so that others can begin as it was: images of its instances,
 //! and what the host kept about them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use pagefork_image::StoredImage;
 use pagefork_layout::reference::FuncRef;
 use pagefork_pages::{Image, MemorySize};
 
@@ -12,7 +13,7 @@ use crate::store::group::{Imports, StoreId};
 use crate::store::host_func::HostFunc;
 use crate::store::limits::{self, StoreLimits, Usage};
 use crate::store::references::References;
-use crate::store::suspended::Suspended;
+use crate::store::suspended::{FrameWordKind, Suspended};
 
 /// What a store was at some time.
 pub(crate) struct Frozen {
@@ -37,6 +38,8 @@ pub(crate) struct Frozen {
     pub(crate) store: StoreId,
     /// What the instances of that store were spawned from.
     pub(crate) home: Option<u64>,
+    /// What it was saved as, or loaded from. As long as this is held, the files stay.
+    pub(crate) stored: OnceLock<StoredImage>,
 }
 
 /// What an instance was.
@@ -49,8 +52,8 @@ pub(crate) struct FrozenInstance {
     pub(crate) plan: Arc<SpawnPlan>,
     /// The part in use of the exceptions zone, which no image has.
     pub(crate) exceptions: Box<[u8]>,
-    /// Of its longest table.
-    pub(crate) table_elements: u64,
+    /// Of the tables that its module defines, in elements.
+    pub(crate) table_lengths: Vec<u64>,
 }
 
 /// A suspended guest. Its registers are in the image of its instance.
@@ -61,6 +64,9 @@ pub(crate) struct FrozenCall {
     /// The words of it that are addresses of the stack: their places, and what they point to, both
     /// as distances below the top. All other addresses are of code, which stays where it is.
     pub(crate) frame_pointers: Box<[(u32, u32)]>,
+    /// All words of it that are addresses, innermost first: their places, as distances below the
+    /// top, and what they are.
+    pub(crate) frame_words: Box<[(u32, FrameWordKind)]>,
 }
 
 impl Frozen {
@@ -70,7 +76,8 @@ impl Frozen {
         self.usage.check(limits)?;
         let mut memory_total = 0u64;
         for instance in &self.instances {
-            limits::check("elements of a table", instance.table_elements, limits.table_elements)?;
+            let longest = instance.table_lengths.iter().copied().max().unwrap_or(0);
+            limits::check("elements of a table", longest, limits.table_elements)?;
             for (size, place) in instance.sizes.iter().zip(&instance.module.layout().memories) {
                 let what = "bytes of a memory";
                 limits::check(what, size.initial, limits.memory_size)?;

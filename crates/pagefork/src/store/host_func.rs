@@ -1,7 +1,7 @@
 //! Functions of the host, as a store keeps and calls them.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::module::FuncType;
 
@@ -17,7 +17,16 @@ pub struct HostFunc {
     pub(crate) call: Box<HostCall>,
     /// How guests call it directly, if they can.
     pub(crate) direct: Option<DirectCall>,
+    /// By what two names a linker knew it first: in a file, that is what a function of the host is.
+    pub(crate) names: OnceLock<HostFuncNames>,
     pub(crate) _uses: TypeUses,
+}
+
+/// The two names under which a linker knows a function of the host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct HostFuncNames {
+    pub(crate) module: Box<str>,
+    pub(crate) name: Box<str>,
 }
 
 /// How guests call a host function with arguments in registers.

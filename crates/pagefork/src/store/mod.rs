@@ -15,6 +15,7 @@ pub(crate) mod activation;
 pub(crate) mod frame;
 pub(crate) mod suspended;
 pub(crate) mod frozen;
+pub(crate) mod record;
 pub(crate) mod pending;
 pub(crate) mod turns;
 pub(crate) mod interrupt;

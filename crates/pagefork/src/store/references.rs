@@ -119,6 +119,39 @@ impl References {
         Ok(Self { values, free: self.free.clone(), generation: self.generation })
     }
 
+    /// Values under these handles, if there can be such: each of a number of its own below `max`.
+    pub(crate) fn of_handles(
+        values: Vec<(u64, Arc<dyn Any + Send + Sync>)>,
+        max: u32,
+    ) -> Option<Self> {
+        let mut references = Self::default();
+        for (handle, value) in values {
+            let index = (handle as u32).checked_sub(1).filter(|index| *index < max)? as usize;
+            let generation = (handle >> 32) as u32;
+            while references.values.len() <= index {
+                references.values.push(HeldValue { value: None, generation: 0 });
+            }
+            let place = &mut references.values[index];
+            if place.value.is_some() {
+                return None;
+            }
+            *place = HeldValue { value: Some(value), generation };
+            // What was given up before may have had any number up to that.
+            references.generation = references.generation.max(generation.wrapping_add(1));
+        }
+        let free = references.values.iter().zip(0..).filter(|(held, _)| held.value.is_none());
+        references.free = free.map(|(_, index)| index).collect();
+        Some(references)
+    }
+
+    /// All values, with their handles.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &(dyn Any + Send + Sync))> {
+        self.values.iter().zip(1u32..).filter_map(|(held, number)| {
+            let handle = u64::from(held.generation) << 32 | u64::from(number);
+            Some((handle, held.value.as_deref()?))
+        })
+    }
+
     /// Becomes the others; handles from before that are not theirs mean nothing.
     pub(crate) fn replace_by(&mut self, others: &Self) {
         let generation = self.generation.max(others.generation);

@@ -19,11 +19,10 @@ impl StoreGroup {
         TableType { element, minimum: self.table_length(entity), ..declared }
     }
 
-    /// How many elements the longest table has that the instance defines.
-    pub(crate) fn table_elements(&self, ordinal: u32) -> u64 {
+    /// How many elements each table has that the instance defines.
+    pub(crate) fn table_lengths(&self, ordinal: u32) -> Vec<u64> {
         let count = self.instance(ordinal).module.layout().table_capacities.len() as u32;
-        let lengths = (0..count).map(|own_index| self.table_length(Entity { ordinal, own_index }));
-        lengths.max().unwrap_or(0)
+        (0..count).map(|own_index| self.table_length(Entity { ordinal, own_index })).collect()
     }
 
     pub(crate) fn table_length(&self, entity: Entity) -> u64 {

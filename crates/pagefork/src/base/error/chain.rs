@@ -10,7 +10,7 @@ use pagefork_compiler::file::CodeImageError;
 use pagefork_pages::PagesError;
 
 use crate::base::error::{
-    ErrorKind, LimitError, LinkError, MemoryAccessError, SystemError, UsageError,
+    ErrorKind, LimitError, LinkError, MemoryAccessError, SnapshotError, SystemError, UsageError,
 };
 use crate::base::frames::WasmBacktrace;
 use crate::base::trap::Trap;
@@ -236,6 +236,7 @@ fn kind(cause: &(dyn StdError + 'static)) -> ErrorKind {
         _ if cause.is::<LimitError>() => ErrorKind::Limit,
         _ if cause.is::<PagesError>() || cause.is::<SystemError>() => ErrorKind::System,
         _ if cause.is::<UsageError>() || cause.is::<MemoryAccessError>() => ErrorKind::Usage,
+        _ if cause.is::<SnapshotError>() => ErrorKind::Snapshot,
         _ => ErrorKind::Host,
     }
 }

@@ -83,6 +83,11 @@ unsafe extern "C" {
     fn pagefork_memory_set();
 }
 
+/// Where the outermost function of a suspended guest returns to.
+pub(crate) fn entered() -> usize {
+    pagefork_entered as *const () as usize
+}
+
 /// Where the thunks are.
 pub(crate) fn thunks() -> Thunks {
     Thunks {

@@ -1,0 +1,413 @@
+//! Snapshots that outlive their process: saved in a store of images, and loaded by another.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagefork_image::{ContentHash, ImageDraft, ImageStore, SecretKey, StoredImage, TrustedKeys};
+use pagefork_layout::reference::HOST_ORDINAL;
+
+use crate::api::linker::Linker;
+use crate::api::snapshot::Snapshot;
+use crate::api::store::Store;
+use crate::base::error::{LinkError, Result, SnapshotError, UsageError};
+use crate::code::engine::Engine;
+use crate::code::module::Module;
+use crate::run::image_pages::{CapturedPages, ChainPages, ParentPages};
+use crate::run::load::{self, Given};
+use crate::run::save::{self, Naming};
+use crate::run::{code_store, manifest};
+use crate::store::frozen::Frozen;
+use crate::store::group::StoreId;
+use crate::store::handle::Func;
+use crate::store::host_func::{HostFunc, HostFuncNames};
+use crate::store::record::{HostFuncRecord, InstanceOrigin, StoreRecord};
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
+
+/// What is said when a snapshot is [saved](Snapshot::save): all of it is optional.
+///
+/// # Examples
+///
+/// See [`Snapshot::save`].
+#[derive(Default)]
+pub struct SaveOptions<'a> {
+    naming: Naming<'a>,
+    named: Vec<(Func, HostFuncNames)>,
+    state: Vec<u8>,
+    parent: Option<Arc<Frozen>>,
+    signers: &'a [SecretKey],
+}
+
+impl<'a> SaveOptions<'a> {
+    /// Nothing is said.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes of the embedder's, which who loads the snapshot gets back by [`Snapshot::state`]: the
+    /// state of WASI, for example.
+    #[must_use]
+    pub fn state(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.state = bytes.into();
+        self
+    }
+
+    /// The names by which a linker is to know a function of the host that no linker has defined, as
+    /// one that was made by [`Func::wrap`]. It is one of the store that the snapshot was taken of.
+    #[must_use]
+    pub fn name_host_function(mut self, function: Func, module: &str, name: &str) -> Self {
+        self.named.push((function, HostFuncNames { module: module.into(), name: name.into() }));
+        self
+    }
+
+    /// What is kept of each value of the host that guests hold a reference to: bytes, of which
+    /// [`LoadOptions::references`] makes a value again.
+    #[must_use]
+    pub fn references(
+        mut self,
+        save: &'a mut (dyn FnMut(&(dyn Any + Send + Sync)) -> Result<Vec<u8>> + 'a),
+    ) -> Self {
+        self.naming.reference = Some(save);
+        self
+    }
+
+    /// Has only those pages saved in which the snapshot differs from another one, which was saved
+    /// or loaded before, in the same store of images: a *delta*. Of what was spawned from that,
+    /// and captured, no other page is read.
+    #[must_use]
+    pub fn delta_of<T>(mut self, parent: &Snapshot<T>) -> Self {
+        self.parent = Some(Arc::clone(parent.frozen()));
+        self
+    }
+
+    /// Keys that sign what is saved. Where a guest is suspended, other processes take it from who
+    /// has one of their trusted keys alone.
+    #[must_use]
+    pub fn sign_with(mut self, signers: &'a [SecretKey]) -> Self {
+        self.signers = signers;
+        self
+    }
+}
+
+/// What is given when a snapshot is [loaded](Snapshot::load): all of it is optional.
+///
+/// # Examples
+///
+/// See [`Snapshot::save`].
+#[derive(Default)]
+pub struct LoadOptions<'a> {
+    modules: Vec<Module>,
+    reference: Option<&'a mut ReadReference<'a>>,
+    keys: TrustedKeys,
+    continues: Option<StoreId>,
+}
+
+type ReadReference<'a> = dyn FnMut(&[u8]) -> Result<Arc<dyn Any + Send + Sync>> + 'a;
+
+impl<'a> LoadOptions<'a> {
+    /// Nothing is given.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A module that is loaded already: instances of the same one use its code, and nothing is loaded
+    /// for them.
+    #[must_use]
+    pub fn module(mut self, module: &Module) -> Self {
+        self.modules.push(module.clone());
+        self
+    }
+
+    /// What takes the place of each value of the host that guests hold a reference to, from the bytes
+    /// that [`SaveOptions::references`] has kept of it.
+    #[must_use]
+    pub fn references(
+        mut self,
+        load: &'a mut (dyn FnMut(&[u8]) -> Result<Arc<dyn Any + Send + Sync>> + 'a),
+    ) -> Self {
+        self.reference = Some(load);
+        self
+    }
+
+    /// Keys whose holders are trusted like those who install programs here: a snapshot of a suspended
+    /// guest that one of them has signed is machine state, and can do all that this process can.
+    #[must_use]
+    pub fn trust(mut self, keys: TrustedKeys) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// What is spawned goes on in the place of a store, whose handles lead to
+    /// [counterparts](Store::counterpart) then. It is for the caller to know that the snapshot
+    /// descends from that store: of another one, other things are found.
+    #[must_use]
+    pub fn continues<T: 'static>(mut self, store: &Store<T>) -> Self {
+        self.continues = Some(store.inner().id);
+        self
+    }
+}
+
+/// Images of suspended guests that this process has saved. They are as trusted as the process.
+static OWN_IMAGES: Mutex<Option<HashSet<ContentHash>>> = Mutex::new(None);
+
+fn note_own(image: ContentHash) {
+    let mut own = OWN_IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    own.get_or_insert_default().insert(image);
+}
+
+fn is_own(image: ContentHash) -> bool {
+    let own = OWN_IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    own.as_ref().is_some_and(|own| own.contains(&image))
+}
+
+impl<T: 'static> Snapshot<T> {
+    /// Writes the snapshot to a store of images, with the code of its modules, from which this and
+    /// other processes can [load](Snapshot::load) it. It is there when this function returns, and
+    /// not before. What no name leads to, and nothing has loaded, is garbage there.
+    ///
+    /// Functions of the host are saved by the names that a linker has given them. What
+    /// the embedder's data was is for the embedder to keep, in [`SaveOptions::state`] for example.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] if something of it means nothing outside this process; what hooks fail with;
+    /// [`ImageError`](crate::image::ImageError) if it cannot be written.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::{ImageStore, SecretKey, TrustedKeys};
+    /// use pagefork::{
+    ///     CallProgress, Caller, Engine, Linker, LoadOptions, Module, Result, SaveOptions, Snapshot, Store,
+    /// };
+    ///
+    /// fn linker(engine: &Engine) -> Result<Linker<Option<i32>>> {
+    ///     let mut linker = Linker::new(engine);
+    ///     let number = |mut caller: Caller<'_, Option<i32>>| -> Result<i32> {
+    ///         caller.data().ok_or_else(|| caller.suspend_before())
+    ///     };
+    ///     linker.func_wrap("host", "number", number)?;
+    ///     Ok(linker)
+    /// }
+    /// let directory = std::env::temp_dir().join(format!("pagefork-doc-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let key = SecretKey::from_seed([7; 32]); // Random bytes, in earnest.
+    ///
+    /// // A program waits for a number.
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "number" (func $number (result i32)))
+    ///     (func (export "run") (result i32) (i32.mul (i32.const 10) (call $number))))"#)?;
+    /// let mut store = Store::new(&engine, None);
+    /// let instance = linker(&engine)?.instantiate(&mut store, &module)?;
+    /// instance.get_func(&mut store, "run").unwrap().call_suspendable(&mut store, &[])?;
+    /// let options = SaveOptions::new().state("of the embedder").sign_with(std::slice::from_ref(&key));
+    /// let image = store.snapshot()?.save(&images, options)?;
+    ///
+    /// // Another process, which trusts the key, has an engine of its own, and no module.
+    /// let engine = Engine::default();
+    /// let options = LoadOptions::new().trust(TrustedKeys::from_iter([key.public()]));
+    /// let snapshot = Snapshot::load(&linker(&engine)?, &images, image, options)?;
+    /// assert_eq!(snapshot.state(), b"of the embedder");
+    /// let (mut store, _) = snapshot.instance_pre()?.spawn(Some(4))?;
+    /// let CallProgress::Finished(results) = store.resume()? else { panic!("it has a number") };
+    /// assert_eq!(results[0].i32(), Some(40));
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn save(&self, images: &ImageStore, options: SaveOptions<'_>) -> Result<ContentHash> {
+        let SaveOptions { mut naming, named, state, parent, signers } = options;
+        let frozen = self.frozen();
+        for (function, names) in named {
+            let number = (function.store == frozen.store
+                && function.definition.ordinal() == HOST_ORDINAL)
+                .then(|| function.definition.index());
+            let wrong = UsageError::WrongStore { what: "host function" };
+            naming.functions.push((number.flatten().ok_or(wrong)?, names));
+        }
+        let record = save::record(frozen, &mut naming)?;
+        code_store::save(images, frozen)?;
+        let mut manifest = manifest::manifest(&record, &code_store::processor()?);
+        for (saved, instance) in manifest.instances.iter_mut().zip(&frozen.instances) {
+            saved.extents = instance.image.extents().to_vec();
+        }
+        manifest.wasi = state;
+        let saved = match &parent {
+            None => {
+                let pages = CapturedPages { frozen, parent: None };
+                images.save(ImageDraft::new(manifest, &pages).sign_with(signers))?
+            }
+            Some(parent) => {
+                let unsaved = || SnapshotError::NoDelta("that one was never saved");
+                let stored = parent.stored.get().ok_or_else(unsaved)?;
+                let chain = stored.chain();
+                let before = &chain.tip().manifest().instances;
+                let mut instances = Vec::new();
+                for (saved, number) in manifest.instances.iter_mut().zip(0u32..) {
+                    let of_parent = before.get(number as usize).filter(|before| {
+                        let holds = |inner: &std::ops::Range<u64>| {
+                            let mut outer = saved.extents.iter();
+                            outer.any(|outer| outer.start <= inner.start && inner.end <= outer.end)
+                        };
+                        before.extents.iter().all(holds) && before.module == saved.module
+                    });
+                    saved.parent_instance = of_parent.map(|_| number);
+                    instances.push(saved.parent_instance);
+                }
+                let parent = Some(ParentPages { frozen: parent, chain, instances });
+                let pages = CapturedPages { frozen, parent };
+                images.save(chain.delta(manifest, &pages)?.sign_with(signers))?
+            }
+        };
+        let hash = saved.hash();
+        if record.call.is_some() {
+            note_own(hash);
+        }
+        // The first is as good as any other.
+        let _ = frozen.stored.set(saved);
+        Ok(hash)
+    }
+
+    /// A snapshot that was [saved](Snapshot::save). `linker` has what guests know of the host.
+    ///
+    /// Nothing of memories is read: slots map them from the file, and only what guests and resets
+    /// touch is read. All that code relies on is checked, so a snapshot in which no guest is suspended
+    /// needs no trust. One of a suspended guest has to be made by this process or signed by a
+    /// [trusted key](LoadOptions::trust).
+    ///
+    /// The code of modules that are not [given](LoadOptions::module) is loaded from the store.
+    ///
+    /// # Errors
+    /// [`ImageError`](crate::image::ImageError) if there is no such image, or it is damaged; [`SnapshotError`] if it is not to be
+    /// trusted, or does not fit; [`LinkError`] if the linker has not defined a function of the host;
+    /// what the hook fails with.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
+    pub fn load(
+        linker: &Linker<T>,
+        images: &ImageStore,
+        image: ContentHash,
+        options: LoadOptions<'_>,
+    ) -> Result<Self> {
+        let mut stored = images.load(image)?;
+        let trusts_frames =
+            is_own(image) || stored.chain().tip().check_trust(&options.keys).is_ok();
+        if ChainPages(stored.chain()).is_to_be_squashed() {
+            stored = images.squash(image, &[])?;
+        }
+        let record = manifest::record(stored.chain().tip().manifest())?;
+        if record.call.is_some() && !trusts_frames {
+            return Err(SnapshotError::NotTrusted.into());
+        }
+        let engine = linker.engine();
+        let given = Given {
+            engine,
+            modules: modules(engine, images, &stored, &record, &options.modules)?,
+            host_functions: host_functions(linker, &record)?,
+            references: references(&record, options.reference)?,
+            trusts_frames,
+            continues: options.continues,
+        };
+        let frozen = load::load(&record, &ChainPages(stored.chain()), given)?;
+        let _ = frozen.stored.set(stored);
+        Ok(Self::new(Arc::new(frozen)))
+    }
+
+    /// The bytes that were saved with a snapshot as the embedder's [state](SaveOptions::state); none of
+    /// one that was neither saved nor loaded.
+    pub fn state(&self) -> &[u8] {
+        let stored = self.frozen().stored.get();
+        stored.map_or(&[], |stored| &stored.chain().tip().manifest().wasi)
+    }
+
+    /// What a snapshot was saved as, or loaded from.
+    pub fn stored_image(&self) -> Option<&StoredImage> {
+        self.frozen().stored.get()
+    }
+}
+
+/// The module of each instance that is not one of the host's own.
+fn modules(
+    engine: &Engine,
+    images: &ImageStore,
+    stored: &StoredImage,
+    record: &StoreRecord,
+    given: &[Module],
+) -> Result<Vec<Option<Module>>> {
+    if !given.iter().all(|module| Engine::same(module.engine(), engine)) {
+        return Err(UsageError::WrongEngine { what: "module" }.into());
+    }
+    let mut found: Vec<Module> = given.to_vec();
+    let mut modules = Vec::with_capacity(record.instances.len());
+    for (instance, saved) in record.instances.iter().zip(&stored.chain().tip().manifest().instances)
+    {
+        let InstanceOrigin::Module { name, module, code } = &instance.origin else {
+            modules.push(None);
+            continue;
+        };
+        // Without frames, other code of the same module does as well.
+        let is_the_same = |known: &&Module| {
+            known.code_hash() == *code || record.call.is_none() && known.module_hash() == *module
+        };
+        let known = match found.iter().find(is_the_same) {
+            Some(known) => known.clone(),
+            None => {
+                let loaded = code_store::load(engine, images, *code).map_err(|why| {
+                    SnapshotError::NoCode {
+                        name: if name.is_empty() { "an instance".into() } else { name.clone() },
+                        module: module.to_string(),
+                        hash: code.to_string(),
+                        why: format!(
+                            "{why:#} (it was made for {} processors)",
+                            saved.code.processor
+                        ),
+                    }
+                })?;
+                found.push(loaded.clone());
+                loaded
+            }
+        };
+        modules.push(Some(known));
+    }
+    Ok(modules)
+}
+
+fn host_functions<T: 'static>(
+    linker: &Linker<T>,
+    record: &StoreRecord,
+) -> Result<Vec<Arc<HostFunc>>> {
+    let find = |record: &HostFuncRecord| {
+        let HostFuncRecord { module, name, ty } = record;
+        let missing = || LinkError::NotDefined { module: module.clone(), name: name.clone() };
+        let found = linker.host_func(module, name).ok_or_else(missing)?;
+        match ty {
+            Some(saved) if *saved != *found.ty => Err(SnapshotError::OtherHostFunction {
+                module: module.clone(),
+                name: name.clone(),
+                saved: saved.to_string(),
+                found: found.ty.to_string(),
+            }
+            .into()),
+            _ => Ok(found),
+        }
+    };
+    record.host_functions.iter().map(find).collect()
+}
+
+fn references(
+    record: &StoreRecord,
+    mut read: Option<&mut ReadReference<'_>>,
+) -> Result<Vec<Arc<dyn Any + Send + Sync>>> {
+    let hook = "LoadOptions::references";
+    let value = |bytes: &[u8]| match &mut read {
+        Some(read) => read(bytes),
+        None => Err(SnapshotError::NoHook { hook }.into()),
+    };
+    let bytes = record.references.iter().map(|reference| &reference.bytes[..]);
+    bytes.map(value).collect()
+}

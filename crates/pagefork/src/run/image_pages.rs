@@ -1,0 +1,138 @@
+//! Pages of captured stores on their way into images, and of images on their way into slots.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pagefork_image::{ImageChain, ImageError, PageSource};
+use pagefork_layout::page::PAGE_SIZE;
+use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image};
+
+use crate::base::error::{Error, Result, SnapshotError};
+use crate::run::load::StoredPages;
+use crate::store::frozen::Frozen;
+
+/// The pages of a captured store, for the writer of an image.
+pub(crate) struct CapturedPages<'a> {
+    pub(crate) frozen: &'a Frozen,
+    /// What it is to be a delta of: with the number of the instance that each is compared with.
+    pub(crate) parent: Option<ParentPages<'a>>,
+}
+
+/// What an image is a delta of.
+pub(crate) struct ParentPages<'a> {
+    pub(crate) frozen: &'a Frozen,
+    pub(crate) chain: &'a ImageChain,
+    /// By instance.
+    pub(crate) instances: Vec<Option<u32>>,
+}
+
+impl PageSource for CapturedPages<'_> {
+    fn ranges(&self, instance: usize) -> Result<Vec<Range<u64>>, ImageError> {
+        let image = &self.frozen.instances[instance].image;
+        let failed = |error| ImageError::source_failed(Error::from(error));
+        let Some(parent) = &self.parent else { return image.contents().map_err(failed) };
+        let Some(number) = parent.instances[instance] else {
+            return image.contents().map_err(failed);
+        };
+        let before = &parent.frozen.instances[number as usize].image;
+        if let Some(changed) = image.changed_since(before) {
+            return Ok(joined(changed.into_iter().map(|page| page..page + PAGE_SIZE).collect()));
+        }
+        // What either has is compared.
+        let mut ranges = image.contents().map_err(failed)?;
+        ranges.extend(parent.chain.ranges(number as usize)?);
+        Ok(joined(ranges))
+    }
+
+    fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+        let read = self.frozen.instances[instance].image.read(offset, into);
+        read.map_err(|error| ImageError::source_failed(Error::from(error)))
+    }
+}
+
+/// Ranges in order, none of which touches another.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
+/// The pages of an image with its ancestors. Those of the full image at the end are mapped, and
+/// those in which the others differ from it are copied.
+pub(crate) struct ChainPages<'a>(pub(crate) &'a ImageChain);
+
+impl ChainPages<'_> {
+    /// Whether an image is to be made whole before it is mapped: in more pages than a slot should
+    /// have copies of it differs from the full image at the end of its chain.
+    pub(crate) fn is_to_be_squashed(&self) -> bool {
+        (0..self.0.tip().manifest().instances.len()).any(|instance| {
+            let runs = self.0.overlay(instance);
+            let bytes: u64 = runs.iter().map(|run| run.slot.end - run.slot.start).sum();
+            bytes / PAGE_SIZE > BRANCH_PAGES_MAX as u64
+        })
+    }
+}
+
+impl StoredPages for ChainPages<'_> {
+    fn extents(&self, instance: usize) -> Vec<Range<u64>> {
+        self.0.tip().manifest().instances[instance].extents.clone()
+    }
+
+    fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<()> {
+        Ok(self.0.read(instance, offset, into)?)
+    }
+
+    fn image(
+        &self,
+        instance: usize,
+        name: &str,
+        base: u64,
+        held: &[(u64, &[u8])],
+    ) -> Result<Arc<Image>> {
+        let (root, extents) = (self.0.root(), self.extents(instance));
+        let in_root = self.0.root_instance(instance);
+        let saved = in_root.map(|number| &root.manifest().instances[number].spans[..]);
+        let mut spans = Vec::new();
+        for span in saved.unwrap_or_default() {
+            let slot = span.slot();
+            let start = slot.start.max(base);
+            if start < slot.end {
+                let file_offset = root.data_start() + span.data_offset + (start - slot.start);
+                spans.push(FileSpan { slot: start..slot.end, file_offset });
+            }
+        }
+        let held = held.iter().copied();
+        let image = match root.file() {
+            _ if spans.is_empty() => Image::with_extents(name, extents.clone(), held)?,
+            Some(file) => {
+                let file: OwnedFd = file.try_clone()?.into();
+                Image::from_file_spans(file, name, extents.clone(), &spans, held)?
+            }
+            None => {
+                let why = "its pages are in no file that can be mapped";
+                return Err(SnapshotError::inconsistent(why).into());
+            }
+        };
+        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+        for run in self.0.overlay(instance) {
+            let slot = run.slot.start.max(base)..run.slot.end;
+            if !slot.is_empty() {
+                let mut bytes = vec![0; (slot.end - slot.start) as usize];
+                self.0.read(instance, slot.start, &mut bytes)?;
+                runs.push((slot.start, bytes));
+            }
+        }
+        if runs.is_empty() {
+            return Ok(image);
+        }
+        let runs = runs.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
+        Ok(Image::branch(&image, name, extents, runs)?)
+    }
+}
