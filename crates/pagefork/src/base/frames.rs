@@ -96,6 +96,10 @@ pub struct Frame {
 
 impl Frame {
     /// The function's index in its module, imports included.
+    ///
+    /// # Examples
+    ///
+    /// See [`Frame`].
     pub fn function_index(&self) -> u32 {
         self.function
     }
@@ -103,6 +107,10 @@ impl Frame {
     /// The function's name, where the module has one for it, as it is there: of code in
     /// Rust or C++ it may be mangled, and it may have any characters. Displayed, a frame
     /// names it as the source does, in one line: see [`OneLine`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasmBacktrace`].
     pub fn function_name(&self) -> Option<&str> {
         self.source.function_name(self.function)
     }
@@ -110,6 +118,10 @@ impl Frame {
     /// How many bytes of the module's code section into the function's body it
     /// was, if that was noted: it is for modules with debug information, and with
     /// [`Config::sources`](crate::Config::sources).
+    ///
+    /// # Examples
+    ///
+    /// See [`Frame`].
     pub fn wasm_offset(&self) -> Option<u32> {
         let (body, at) =
             (self.source.wasm_offset(self.noted.0)?, self.source.wasm_offset(self.noted.1)?);
@@ -118,6 +130,10 @@ impl Frame {
 
     /// How many bytes of the module into it was, if that was noted: see
     /// [`Frame::wasm_offset`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Config::sources`](crate::Config::sources).
     pub fn module_offset(&self) -> Option<u32> {
         self.source.wasm_offset(self.noted.1)
     }
@@ -125,11 +141,19 @@ impl Frame {
     /// Where in the source code it was, by the debug information in the module:
     /// the innermost inlined function first. Empty without debug information. Of what
     /// is inlined into each other, the 32 outermost levels are told apart.
+    ///
+    /// # Examples
+    ///
+    /// See [`Frame`].
     pub fn source_locations(&self) -> Vec<SourceLocation> {
         self.source.locate(self.noted.1)
     }
 
     /// How many bytes of machine code into the function it was.
+    ///
+    /// # Examples
+    ///
+    /// See [`Frame`].
     pub fn code_offset(&self) -> u32 {
         self.offset
     }
@@ -160,12 +184,20 @@ impl WasmBacktrace {
     }
 
     /// The frames, innermost first.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasmBacktrace`].
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
     /// How many further frames there were, beyond the outermost of
     /// [`WasmBacktrace::frames`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasmBacktrace`].
     pub fn omitted_count(&self) -> usize {
         self.omitted
     }

@@ -55,11 +55,19 @@ impl Trap {
     }
 
     /// Why the guest trapped.
+    ///
+    /// # Examples
+    ///
+    /// See [`Trap`].
     pub fn code(&self) -> TrapCode {
         self.code
     }
 
     /// The guest's frames, innermost first.
+    ///
+    /// # Examples
+    ///
+    /// See [`Trap`].
     pub fn backtrace(&self) -> &WasmBacktrace {
         &self.backtrace
     }

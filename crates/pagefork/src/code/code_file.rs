@@ -22,6 +22,10 @@ impl Module {
     ///
     /// # Errors
     /// If the file cannot be written.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::from_code_image_file`].
     pub fn write_code_image_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let failed = |source| SystemError::WriteFile { path: path.to_owned(), source };
@@ -62,6 +66,21 @@ impl Module {
     /// If the file cannot be read, is not to be trusted, is damaged, or was made
     /// by another version, with other settings or for a better processor:
     /// [`CodeImageError`](crate::CodeImageError), [`SystemError`], [`PagesError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Module};
+    ///
+    /// let path = std::env::temp_dir().join(format!("code-image-{}", std::process::id()));
+    /// let module = Module::new(&Engine::default(), r#"(module $m (func (export "run")))"#)?;
+    /// module.write_code_image_file(&path)?;
+    /// // Another process does it with an engine of its own.
+    /// let same = Module::from_code_image_file(&Engine::default(), &path)?;
+    /// assert_eq!(same.name(), Some("m"));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn from_code_image_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let load = |file: File| {

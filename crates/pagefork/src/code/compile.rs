@@ -20,6 +20,10 @@ impl Module {
     /// If it is malformed or invalid, uses a proposal that the engine has switched
     /// off or does not know, or its code cannot be mapped. Failures of
     /// the engine's [cache](crate::Config::cache) are not errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn new(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self> {
         Self::from_binary(engine, &to_binary(bytes.as_ref())?)
     }
@@ -28,6 +32,18 @@ impl Module {
     ///
     /// # Errors
     /// As [`Module::new`]; the text format is malformed here.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Module};
+    ///
+    /// let engine = Engine::default();
+    /// // The smallest module: its magic number and version.
+    /// assert_eq!(Module::from_binary(&engine, b"\0asm\x01\0\0\0")?.exports().len(), 0);
+    /// assert!(Module::from_binary(&engine, b"(module)").is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self> {
         match &engine.config().cache {
             Some(cache) => cache.module(engine, bytes),
@@ -44,6 +60,22 @@ impl Module {
     ///
     /// # Errors
     /// If the file cannot be read; else as [`Module::new`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Module};
+    ///
+    /// let path = std::env::temp_dir().join(format!("module-{}.wat", std::process::id()));
+    /// std::fs::write(&path, "(module $greeter)")?;
+    /// let engine = Engine::default();
+    /// assert_eq!(Module::from_file(&engine, &path)?.name(), Some("greeter"));
+    /// # std::fs::remove_file(&path)?;
+    /// // The error names the file.
+    /// let error = Module::from_file(&engine, "no/such.wasm").err().expect("there is none");
+    /// assert!(error.to_string().contains("no/such.wasm"));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path)
@@ -82,6 +114,19 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Module::new`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Module};
+    ///
+    /// let engine = Engine::default();
+    /// let bytes = engine.precompile_module(b"(module $m)")?;
+    /// // SAFETY: `precompile_module` made the bytes, and nothing has changed them.
+    /// let module = unsafe { Module::deserialize(&engine, &bytes)? };
+    /// assert_eq!(module.name(), Some("m"));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn precompile_module(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         let bytes = &*to_binary(bytes)?;
         let options = &self.config().compile;

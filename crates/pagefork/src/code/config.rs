@@ -48,6 +48,10 @@ pub struct Config {
 macro_rules! switches {
     ($($name:ident, $feature:ident, $doc:literal;)*) => {$(
         #[doc = concat!("Whether modules may use ", $doc, "; on by default.")]
+        ///
+        /// # Examples
+        ///
+        /// See [`Config`].
         pub fn $name(&mut self, on: bool) -> &mut Self {
             self.compile.features.$feature = on;
             self
@@ -57,6 +61,10 @@ macro_rules! switches {
 
 impl Config {
     /// The default configuration.
+    ///
+    /// # Examples
+    ///
+    /// See [`Config`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -365,6 +373,10 @@ impl Config {
     }
 
     /// How much is kept for later instances at first.
+    ///
+    /// # Examples
+    ///
+    /// See [`Engine::config`](crate::Engine::config).
     pub fn pool_config(&self) -> PoolConfig {
         self.pool
     }

@@ -58,6 +58,10 @@ pub struct EngineWeak(Weak<EngineInner>);
 
 impl EngineWeak {
     /// The engine, unless it is gone with all that belonged to it.
+    ///
+    /// # Examples
+    ///
+    /// See [`EngineWeak`].
     pub fn upgrade(&self) -> Option<Engine> {
         self.0.upgrade().map(Engine)
     }
@@ -112,16 +116,38 @@ impl Engine {
     }
 
     /// The engine for those who do not keep it alive.
+    ///
+    /// # Examples
+    ///
+    /// See [`EngineWeak`].
     pub fn weak(&self) -> EngineWeak {
         EngineWeak(Arc::downgrade(&self.0))
     }
 
     /// The engine's configuration.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, PoolConfig};
+    ///
+    /// let pool = PoolConfig { kept_max: 8, ..PoolConfig::default() };
+    /// let engine = Engine::new(Config::new().pool(pool))?;
+    /// assert_eq!(engine.config().pool_config().kept_max, 8);
+    /// // Another engine with one difference.
+    /// let other = Engine::new(engine.config().clone().fuel(true))?;
+    /// assert_eq!(other.config().pool_config(), pool);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
     /// Whether both are the same engine.
+    ///
+    /// # Examples
+    ///
+    /// See [`Engine`].
     pub fn same(a: &Self, b: &Self) -> bool {
         Arc::ptr_eq(&a.0, &b.0)
     }

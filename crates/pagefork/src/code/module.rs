@@ -35,12 +35,19 @@ const PLANS_MAX: usize = 64;
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Engine, Module};
+/// use pagefork::{Engine, ExternType, Module};
 ///
 /// let engine = Engine::default();
-/// let module = Module::new(&engine, r#"(module (import "host" "log" (func (param i32))))"#)?;
+/// let module = Module::new(&engine, r#"(module $greeter
+///     (import "host" "log" (func $log (param i32)))
+///     (func (export "greet") (call $log (i32.const 1))))"#)?;
 /// let import = module.imports().next().expect("there is one");
 /// assert_eq!((import.module(), import.name()), ("host", "log"));
+/// assert_eq!(module.exports().next().map(|export| export.name()), Some("greet"));
+/// assert!(matches!(module.get_export("greet"), Some(ExternType::Func(_))));
+/// assert_eq!(module.name(), Some("greeter"));
+/// assert!(Module::same(&module, &module.clone()));
+/// assert!(Engine::same(module.engine(), &engine));
 ///
 /// let error = Module::new(&engine, "(module (func (result i32)))").unwrap_err();
 /// assert!(error.to_string().contains("type mismatch"));
@@ -146,16 +153,28 @@ pub struct ExportType<'a> {
 
 impl<'a> ImportType<'a> {
     /// The first name: the module imported from.
+    ///
+    /// # Examples
+    ///
+    /// See [`ImportType`].
     pub fn module(&self) -> &'a str {
         self.module
     }
 
     /// The second name.
+    ///
+    /// # Examples
+    ///
+    /// See [`ImportType`].
     pub fn name(&self) -> &'a str {
         self.name
     }
 
     /// What it must be.
+    ///
+    /// # Examples
+    ///
+    /// See [`ImportType`].
     pub fn ty(&self) -> ExternType {
         self.ty.clone()
     }
@@ -163,11 +182,19 @@ impl<'a> ImportType<'a> {
 
 impl<'a> ExportType<'a> {
     /// The export's name.
+    ///
+    /// # Examples
+    ///
+    /// See [`ExportType`].
     pub fn name(&self) -> &'a str {
         self.name
     }
 
     /// What it is.
+    ///
+    /// # Examples
+    ///
+    /// See [`ExportType`].
     pub fn ty(&self) -> ExternType {
         self.ty.clone()
     }
@@ -198,6 +225,10 @@ impl FrameSource for Module {
 
 impl Frame {
     /// The function's module.
+    ///
+    /// # Examples
+    ///
+    /// See [`Frame`].
     pub fn module(&self) -> &Module {
         let source: &dyn Any = &*self.source;
         source.downcast_ref().expect("what frames show is of modules")
@@ -298,21 +329,37 @@ impl Module {
     }
 
     /// Whether both are the same module, wherever their code is mapped.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn same(a: &Self, b: &Self) -> bool {
         Arc::ptr_eq(&a.0.compiled, &b.0.compiled)
     }
 
     /// The module's name, from its name section.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn name(&self) -> Option<&str> {
         self.info().name.as_deref()
     }
 
     /// The engine that compiled it.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn engine(&self) -> &Engine {
         &self.0.compiled.engine
     }
 
     /// What must be given to instantiate the module, in order.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn imports(&self) -> impl ExactSizeIterator<Item = ImportType<'_>> {
         let info = self.info();
         info.imports.iter().map(|import| ImportType {
@@ -323,6 +370,10 @@ impl Module {
     }
 
     /// What its instances offer, in order.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn exports(&self) -> impl ExactSizeIterator<Item = ExportType<'_>> {
         let info = self.info();
         info.exports
@@ -331,6 +382,10 @@ impl Module {
     }
 
     /// The type of the export `name`.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module`].
     pub fn get_export(&self, name: &str) -> Option<ExternType> {
         self.export(name).map(|item| self.item_type(item))
     }

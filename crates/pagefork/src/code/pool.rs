@@ -199,18 +199,30 @@ impl Engine {
 
     /// Changes how much the engine keeps for later instances; what is beyond it now is
     /// given back.
+    ///
+    /// # Examples
+    ///
+    /// See [`Engine::pool_counters`].
     pub fn set_pool(&self, config: PoolConfig) {
         self.pool().set_config(config);
     }
 
     /// Gives the address space back of slots that have been idle for longer than this.
     /// Returns how many instances and stores that were.
+    ///
+    /// # Examples
+    ///
+    /// See [`Engine::pool_counters`].
     pub fn trim_pool(&self, idle: Duration) -> usize {
         self.pool().trim(idle)
     }
 
     /// Gives the address space back of all slots that are not in use. Returns how many
     /// instances and stores that were.
+    ///
+    /// # Examples
+    ///
+    /// See [`Engine::pool_counters`].
     pub fn purge_pool(&self) -> usize {
         self.pool().purge()
     }

@@ -34,6 +34,10 @@ pub enum Precompiled {
 impl Engine {
     /// Whether these bytes, or the eight at their start, are meant to be a module that was
     /// compiled: a *code image*. Nothing else of them is looked at.
+    ///
+    /// # Examples
+    ///
+    /// See [`Precompiled`].
     pub fn detect_precompiled(bytes: &[u8]) -> Option<Precompiled> {
         file::is_code_image(bytes).then_some(Precompiled::Module)
     }
@@ -42,6 +46,10 @@ impl Engine {
     ///
     /// # Errors
     /// If it cannot be read.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::deserialize_file`].
     pub fn detect_precompiled_file(path: impl AsRef<Path>) -> Result<Option<Precompiled>> {
         let path = path.as_ref();
         let mut start = Vec::new();
@@ -93,6 +101,10 @@ impl Module {
     /// The bytes are what [`Module::serialize`], [`Module::write_code_image_file`] or
     /// [`Engine::precompile_module`] made, here or elsewhere: they are machine code, and can do
     /// all that this process can. Checks find damage, not malice.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::serialize`].
     pub unsafe fn deserialize(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self> {
         let options = &engine.config().compile;
         let expected = Expected { options, machine: CpuLevel::of_this_machine()?, key: None };
@@ -109,6 +121,22 @@ impl Module {
     ///
     /// # Safety
     /// As of [`Module::deserialize`]. The file may change afterwards.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Module, Precompiled};
+    ///
+    /// let engine = Engine::default();
+    /// let path = std::env::temp_dir().join(format!("precompiled-{}", std::process::id()));
+    /// std::fs::write(&path, engine.precompile_module(b"(module $m)")?)?;
+    /// assert_eq!(Engine::detect_precompiled_file(&path)?, Some(Precompiled::Module));
+    /// // SAFETY: `precompile_module` made the contents, and nothing has changed them.
+    /// let module = unsafe { Module::deserialize_file(&engine, &path)? };
+    /// assert_eq!(module.name(), Some("m"));
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub unsafe fn deserialize_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let open = || {

@@ -27,11 +27,19 @@ pub enum CallHook {
 
 impl CallHook {
     /// Whether host code runs next.
+    ///
+    /// # Examples
+    ///
+    /// See [`CallHook`].
     pub fn entering_host(&self) -> bool {
         matches!(self, Self::ReturningFromWasm | Self::CallingHost)
     }
 
     /// Whether a guest runs next.
+    ///
+    /// # Examples
+    ///
+    /// See [`CallHook`].
     pub fn exiting_host(&self) -> bool {
         !self.entering_host()
     }

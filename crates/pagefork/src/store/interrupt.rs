@@ -56,6 +56,10 @@ impl InterruptHandle {
     }
 
     /// Interrupts the call that runs now.
+    ///
+    /// # Examples
+    ///
+    /// See [`InterruptHandle`].
     pub fn interrupt(&self) {
         wake(self.interrupts.request());
     }
@@ -139,6 +143,10 @@ impl<'a> Interruption<'a> {
 
     /// Whether the guest is to be stopped. Costs a load from memory, and stays true until
     /// the embedder's call has ended.
+    ///
+    /// # Examples
+    ///
+    /// See [`Interruption`].
     #[inline]
     pub fn is_requested(&self) -> bool {
         self.interrupts.is_some_and(|interrupts| interrupts.is_noted())
@@ -146,6 +154,45 @@ impl<'a> Interruption<'a> {
 
     /// Whether the guest is to be [suspended](InterruptHandle::suspend): a host function that
     /// waits can return [`Caller::suspend_before`](crate::Caller::suspend_before) then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use pagefork::{CallProgress, Caller, Engine, Linker, Module, Result, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "wait" (func $wait))
+    ///     (func (export "run") (call $wait)))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// // Waits until the data is true, and takes no thread while the guest is suspended.
+    /// linker.func_wrap("host", "wait", |mut caller: Caller<'_, bool>| -> Result<()> {
+    ///     while !caller.data() {
+    ///         if caller.interruption().is_suspension_requested() {
+    ///             return Err(caller.suspend_before());
+    ///         }
+    ///         std::thread::sleep(Duration::from_millis(1));
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// let mut store = Store::new(&engine, false);
+    /// let run = linker.instantiate(&mut store, &module)?.get_func(&mut store, "run").unwrap();
+    /// let handle = store.interrupt_handle()?;
+    /// // A request that comes before the call is forgotten, so it is sent until it works.
+    /// let (done, stop) = std::sync::mpsc::channel::<()>();
+    /// let other_thread = std::thread::spawn(move || {
+    ///     while stop.recv_timeout(Duration::from_millis(1)).is_err() {
+    ///         handle.suspend();
+    ///     }
+    /// });
+    /// assert!(matches!(run.call_suspendable(&mut store, &[])?, CallProgress::Suspended));
+    /// done.send(()).expect("the thread listens");
+    /// other_thread.join().expect("it ends");
+    ///
+    /// *store.data_mut() = true;
+    /// assert!(matches!(store.resume()?, CallProgress::Finished(_)));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     #[inline]
     pub fn is_suspension_requested(&self) -> bool {
         self.interrupts.is_some_and(|interrupts| interrupts.is_suspension_requested())
@@ -153,6 +200,20 @@ impl<'a> Interruption<'a> {
 
     /// Whether one of the two is or can become so while the store is borrowed: the call has a
     /// timeout, or an [`InterruptHandle`] exists. Otherwise there is no need to ask.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let asks = |caller: Caller<'_, ()>| i32::from(caller.interruption().is_possible());
+    /// let asks = Func::wrap(&mut store, asks).typed::<(), i32>(&store)?;
+    /// assert_eq!(asks.call(&mut store, ())?, 0);
+    /// let _handle = store.interrupt_handle()?;
+    /// assert_eq!(asks.call(&mut store, ())?, 1);
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn is_possible(&self) -> bool {
         self.is_requested()
             || self.interrupts.is_some_and(|interrupts| Arc::strong_count(interrupts) > 1)

@@ -13,7 +13,7 @@ use crate::store::group::StoreGroup;
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Engine, Memory, MemoryType, ResourceLimiter, Result, Store};
+/// use pagefork::{Engine, Error, Memory, MemoryType, ResourceLimiter, Result, Store};
 ///
 /// /// Bytes that are left for all memories.
 /// struct Account(usize);
@@ -28,6 +28,27 @@ use crate::store::group::StoreGroup;
 ///     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> Result<bool> {
 ///         Ok(desired <= 1000)
 ///     }
+///
+///     // Growth that was allowed and then fails ends the guest.
+///     fn memory_grow_failed(&mut self, error: Error) -> Result<()> {
+///         Err(error.context("the account is wrong now"))
+///     }
+///
+///     fn table_grow_failed(&mut self, error: Error) -> Result<()> {
+///         Err(error)
+///     }
+///
+///     fn instances(&self) -> usize {
+///         10
+///     }
+///
+///     fn memories(&self) -> usize {
+///         1
+///     }
+///
+///     fn tables(&self) -> usize {
+///         2
+///     }
 /// }
 ///
 /// let mut store = Store::new(&Engine::default(), Account(5 << 16));
@@ -36,6 +57,7 @@ use crate::store::group::StoreGroup;
 /// assert_eq!(memory.grow(&mut store, 2)?, 2);
 /// assert!(memory.grow(&mut store, 2).is_err());
 /// assert_eq!(store.data().0, 1 << 16);
+/// assert!(Memory::new(&mut store, MemoryType::new(1, None)).is_err(), "there is one already");
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 pub trait ResourceLimiter: Send {
@@ -47,6 +69,10 @@ pub trait ResourceLimiter: Send {
     ///
     /// # Errors
     /// Ends the guest, as the error of a host function does.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn memory_growing(
         &mut self,
         current: usize,
@@ -60,6 +86,10 @@ pub trait ResourceLimiter: Send {
     ///
     /// # Errors
     /// Ends the guest; by default there is none, and `memory.grow` answers -1.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn memory_grow_failed(&mut self, error: Error) -> Result<()> {
         let _ = error;
         Ok(())
@@ -70,6 +100,10 @@ pub trait ResourceLimiter: Send {
     ///
     /// # Errors
     /// Ends the guest.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn table_growing(
         &mut self,
         current: usize,
@@ -81,6 +115,10 @@ pub trait ResourceLimiter: Send {
     ///
     /// # Errors
     /// Ends the guest; by default there is none.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn table_grow_failed(&mut self, error: Error) -> Result<()> {
         let _ = error;
         Ok(())
@@ -88,16 +126,28 @@ pub trait ResourceLimiter: Send {
 
     /// How many instances there may be: by default 10,000. Each memory, table, global and tag
     /// that the host creates counts as one.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn instances(&self) -> usize {
         COUNT
     }
 
     /// How many tables there may be, those the host creates included: by default 10,000.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn tables(&self) -> usize {
         COUNT
     }
 
     /// How many memories there may be, those the host creates included: by default 10,000.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResourceLimiter`].
     fn memories(&self) -> usize {
         COUNT
     }

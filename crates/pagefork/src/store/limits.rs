@@ -15,7 +15,8 @@ use crate::store::limiter::ResourceLimiter;
 /// use pagefork::{Engine, Memory, MemoryType, Store, StoreLimits};
 ///
 /// let mut store = Store::new(&Engine::default(), ());
-/// store.set_limits(StoreLimits::default().memory_size(1 << 20));
+/// let limits = StoreLimits::new().memory_size(1 << 20).memory_total(2 << 20).memories(2);
+/// store.set_limits(limits.instances(10).tables(4).table_elements(10_000));
 /// let memory = Memory::new(&mut store, MemoryType::new(16, None))?;
 /// assert!(memory.grow(&mut store, 1).is_err());
 /// # Ok::<(), pagefork::Error>(())
@@ -47,6 +48,10 @@ pub struct StoreLimits {
 }
 
 /// [`StoreLimits`] are their own builder.
+///
+/// # Examples
+///
+/// See [`StoreLimits`].
 pub type StoreLimitsBuilder = StoreLimits;
 
 impl Default for StoreLimits {
@@ -67,6 +72,10 @@ impl Default for StoreLimits {
 macro_rules! limits {
     ($($(#[$doc:meta])* $name:ident: $unit:ident;)*) => {$(
         $(#[$doc])*
+        ///
+        /// # Examples
+        ///
+        /// See [`StoreLimits`].
         #[must_use]
         pub fn $name(mut self, $unit: usize) -> Self {
             self.$name = $unit as u64;
@@ -77,6 +86,10 @@ macro_rules! limits {
 
 impl StoreLimits {
     /// No limits.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreLimits`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -124,6 +137,10 @@ impl StoreLimits {
     }
 
     /// These limits.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreLimits`].
     #[must_use]
     pub fn build(self) -> Self {
         self

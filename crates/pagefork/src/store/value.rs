@@ -16,12 +16,17 @@ use crate::store::references::ExternRef;
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Val, ValType};
+/// use pagefork::{HeapType, Val, ValType};
 ///
 /// let value = Val::from(1.5f32);
 /// assert_eq!((value.ty(), value.f32(), value.i32()), (ValType::F32, Some(1.5), None));
 /// assert_eq!(value.unwrap_f32(), 1.5);
 /// assert_eq!(Val::default_for_ty(&ValType::I64).and_then(|zero| zero.i64()), Some(0));
+///
+/// assert!(Val::null_func_ref().unwrap_funcref().is_none());
+/// assert!(Val::null_extern_ref().externref().is_some(), "it is one, and null");
+/// assert_eq!(Val::null_ref(&HeapType::Exn).ty(), ValType::EXNREF);
+/// assert_eq!(Val::from(1u128 << 100).v128(), Some(1 << 100));
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -46,6 +51,10 @@ pub enum Val {
 
 impl Val {
     /// The value's type; of a reference, the largest one of its kind.
+    ///
+    /// # Examples
+    ///
+    /// See [`Val`].
     pub const fn ty(&self) -> ValType {
         match self {
             Self::I32(_) => ValType::I32,
@@ -60,6 +69,10 @@ impl Val {
     }
 
     /// Zero, or null, of type `ty`; `None` for references that cannot be null.
+    ///
+    /// # Examples
+    ///
+    /// See [`Val`].
     pub const fn default_for_ty(ty: &ValType) -> Option<Self> {
         Some(match *ty {
             ValType::I32 => Self::I32(0),
@@ -73,16 +86,28 @@ impl Val {
     }
 
     /// The null function.
+    ///
+    /// # Examples
+    ///
+    /// See [`Val`].
     pub const fn null_func_ref() -> Self {
         Self::FuncRef(None)
     }
 
     /// The null host value.
+    ///
+    /// # Examples
+    ///
+    /// See [`Val`].
     pub const fn null_extern_ref() -> Self {
         Self::ExternRef(None)
     }
 
     /// The null of this kind of reference.
+    ///
+    /// # Examples
+    ///
+    /// See [`Val`].
     pub const fn null_ref(heap: &HeapType) -> Self {
         match heap.top() {
             HeapType::Extern => Self::ExternRef(None),
@@ -167,6 +192,10 @@ macro_rules! accessors {
         impl Val {
             $(
                 #[doc = concat!("The value, if it is of type `", $name, "`.")]
+                ///
+                /// # Examples
+                ///
+                /// See [`Val`].
                 pub const fn $get(&self) -> Option<$ty> {
                     if let Self::$variant($value) = self { Some($read) } else { None }
                 }
@@ -175,6 +204,10 @@ macro_rules! accessors {
                 ///
                 /// # Panics
                 #[doc = concat!("If it is not of type `", $name, "`.")]
+                ///
+                /// # Examples
+                ///
+                /// See [`Val`].
                 pub const fn $unwrap(&self) -> $ty {
                     self.$get().expect(concat!("a value of type ", $name))
                 }

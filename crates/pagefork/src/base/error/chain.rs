@@ -16,6 +16,25 @@ use crate::base::frames::WasmBacktrace;
 use crate::base::trap::Trap;
 
 /// A result whose error is an [`Error`] unless it says otherwise.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Module, Result};
+///
+/// fn export_count(text: &str) -> Result<usize> {
+///     Ok(Module::new(&Engine::default(), text)?.exports().len())
+/// }
+///
+/// // Other errors are named.
+/// fn even(x: u32) -> Result<u32, String> {
+///     if x % 2 == 0 { Ok(x) } else { Err(format!("{x} is odd")) }
+/// }
+///
+/// assert_eq!(export_count(r#"(module (memory (export "memory") 1))"#)?, 1);
+/// assert!(export_count("").is_err() && even(1).is_err());
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Boxed = Box<dyn StdError + Send + Sync>;
@@ -51,7 +70,7 @@ type Boxed = Box<dyn StdError + Send + Sync>;
 /// assert_eq!(port("0").unwrap_err().to_string(), "port 0 is reserved");
 /// // What the engine refused is told from what the embedder found.
 /// assert_eq!(error.kind(), ErrorKind::Host);
-/// assert_eq!(Error::from(UsageError::Suspended).kind(), ErrorKind::Usage);
+/// assert_eq!(Error::new(UsageError::Suspended).kind(), ErrorKind::Usage);
 ///
 /// // A boxed error is what it was, and can be taken out again.
 /// let boxed: Box<dyn std::error::Error + Send + Sync> = error.into();
@@ -96,16 +115,28 @@ struct AsStd(Error);
 impl Error {
     /// An error with this cause, as `?` makes it. Its kind follows from the type of the
     /// cause; what the engine does not know is of the kind [`ErrorKind::Host`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn new(cause: impl StdError + Send + Sync + 'static) -> Self {
         Self::from_boxed(Box::new(cause))
     }
 
     /// An error that is a message and nothing else.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn msg(message: impl fmt::Display + Send + Sync + 'static) -> Self {
         Self::of_kind(ErrorKind::Host, Box::new(MessageError(message)))
     }
 
     /// As [`Error::new`]. An [`Error`] that was boxed becomes what it was.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn from_boxed(cause: Box<dyn StdError + Send + Sync + 'static>) -> Self {
         match cause.downcast::<AsStd>() {
             Ok(error) => error.0,
@@ -123,6 +154,10 @@ impl Error {
 
     /// The same error, saying also what was being done. A context that is an error can be
     /// [downcast](Error::downcast_ref), too.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     #[must_use]
     pub fn context(self, doing: impl fmt::Display + Send + Sync + 'static) -> Self {
         let ErrorInner { kind, error, backtrace } = *self.0;
@@ -154,6 +189,10 @@ impl Error {
 
     /// The frames of the guest that ran when it happened, innermost first, if one
     /// did.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasmBacktrace`].
     pub fn backtrace(&self) -> Option<&WasmBacktrace> {
         self.0.backtrace.as_ref()
     }
@@ -166,6 +205,10 @@ impl Error {
     }
 
     /// The contexts, the latest first, the cause, and the causes of the cause.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn chain(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {
         let mut next: Option<&(dyn StdError + 'static)> = Some(&*self.0.error);
         std::iter::from_fn(move || {
@@ -176,17 +219,29 @@ impl Error {
     }
 
     /// The last of the [chain](Error::chain).
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn root_cause(&self) -> &(dyn StdError + 'static) {
         self.chain().last().expect("there is a cause at least")
     }
 
     /// Whether a context, the cause, or a cause of the cause is an `E`.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn is<E: StdError + 'static>(&self) -> bool {
         self.downcast_ref::<E>().is_some()
     }
 
     /// The first in the [chain](Error::chain) that is an `E`: a context, the cause, or
     /// a cause of the cause.
+    ///
+    /// # Examples
+    ///
+    /// See [`Trap`].
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
         self.chain().find_map(|error| match error.downcast_ref::<AsStd>() {
             // An error that was boxed and is the source of another one.
@@ -202,6 +257,10 @@ impl Error {
     ///
     /// # Errors
     /// This error, if neither is.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     pub fn downcast<E: StdError + Send + Sync + 'static>(self) -> Result<E> {
         let ErrorInner { kind, error, backtrace } = *self.0;
         take(error).map_err(|error| Self(Box::new(ErrorInner { kind, error, backtrace })))

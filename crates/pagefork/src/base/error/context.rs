@@ -33,6 +33,10 @@ pub trait Context<T, E>: sealed::Sealed + Sized {
     ///
     /// # Errors
     /// If this is an error, or nothing.
+    ///
+    /// # Examples
+    ///
+    /// See [`Context`].
     fn context<C: fmt::Display + Send + Sync + 'static>(self, context: C) -> Result<T> {
         self.with_context(|| context)
     }
@@ -41,6 +45,10 @@ pub trait Context<T, E>: sealed::Sealed + Sized {
     ///
     /// # Errors
     /// If this is an error, or nothing.
+    ///
+    /// # Examples
+    ///
+    /// See [`Error`].
     fn with_context<C, F>(self, context: F) -> Result<T>
     where
         C: fmt::Display + Send + Sync + 'static,
@@ -77,6 +85,8 @@ mod sealed {
 /// Makes an [`Error`] from a message, with arguments as of `format!`, or from another
 /// error.
 ///
+/// # Examples
+///
 /// ```
 /// use pagefork::{Error, format_err};
 ///
@@ -103,6 +113,8 @@ macro_rules! format_err {
 
 /// Returns an [`Error`], made as by [`format_err!`](crate::format_err), from the function.
 ///
+/// # Examples
+///
 /// ```
 /// fn positive(x: i32) -> pagefork::Result<i32> {
 ///     if x <= 0 {
@@ -121,6 +133,8 @@ macro_rules! bail {
 
 /// Returns an [`Error`], made as by [`format_err!`](crate::format_err), unless a condition
 /// holds.
+///
+/// # Examples
 ///
 /// ```
 /// fn half(x: i32) -> pagefork::Result<i32> {

@@ -49,6 +49,7 @@ const SIZE_LIMIT: u64 = 1 << 30;
 /// Module::new(&engine, "(module)")?;
 /// Module::new(&engine, "(module)")?;
 /// assert_eq!((cache.stats().misses, cache.stats().hits), (1, 1));
+/// println!("compiled modules are in {}", cache.directory().display());
 /// # std::fs::remove_dir_all(cache.directory())?;
 /// # Ok::<(), pagefork::Error>(())
 /// ```
@@ -129,6 +130,10 @@ pub enum CacheRefusal {
 impl Cache {
     /// The cache in this directory, which is made if it is not there, for this
     /// user alone.
+    ///
+    /// # Examples
+    ///
+    /// See [`Cache`].
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         let path = directory.into();
         let directory = CacheDirectory::open(&path);
@@ -137,6 +142,21 @@ impl Cache {
 
     /// The cache in `$XDG_CACHE_HOME/pagefork` or, without that variable, in
     /// `~/.cache/pagefork`.
+    ///
+    /// # Examples
+    ///
+    /// Not run as a test, because it makes a directory in the home of the user.
+    ///
+    /// ```no_run
+    /// use pagefork::{Cache, Config, Engine};
+    ///
+    /// let cache = Cache::in_default_directory();
+    /// if let Some(why) = cache.stats().refused {
+    ///     eprintln!("modules are compiled each time: {why}");
+    /// }
+    /// let engine = Engine::new(Config::new().cache(cache))?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn in_default_directory() -> Self {
         let variable = |name| std::env::var_os(name).map(PathBuf::from);
         let absolute = |name| variable(name).filter(|path| path.is_absolute());
@@ -156,16 +176,28 @@ impl Cache {
     /// Sets how many bytes the entries may take together: 1 GiB by default. Those
     /// that were not used for longest make room for new ones, except while modules
     /// made from them live.
+    ///
+    /// # Examples
+    ///
+    /// See [`Cache`].
     pub fn set_size_limit(&self, bytes: u64) {
         self.0.size_limit.store(bytes, Relaxed);
     }
 
     /// Its directory; empty if there is no default directory.
+    ///
+    /// # Examples
+    ///
+    /// See [`Cache`].
     pub fn directory(&self) -> &Path {
         &self.0.path
     }
 
     /// What happened so far.
+    ///
+    /// # Examples
+    ///
+    /// See [`Cache`].
     pub fn stats(&self) -> CacheStats {
         self.counts().clone()
     }
