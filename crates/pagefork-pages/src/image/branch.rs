@@ -125,7 +125,9 @@ impl Image {
     /// branch.read(4095, &mut bytes)?;
     /// assert_eq!(bytes, [1, 2]);
     /// assert!(Arc::ptr_eq(branch.parent().unwrap(), &root));
+    /// assert!(Arc::ptr_eq(branch.root(), &root));
     /// assert_eq!((branch.depth(), branch.own_pages()), (1, &[4096][..]));
+    /// assert_eq!((root.copied_pages(), branch.copied_pages()), (0, 1));
     /// assert_eq!((root.size(), branch.size()), (1 << 20, 4096));
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
@@ -219,17 +221,29 @@ impl Image {
     }
 
     /// The image whose file slots map: the first ancestor of a branch, or else the image itself.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image::branch`].
     pub fn root(self: &Arc<Self>) -> &Arc<Self> {
         self.branch.as_ref().map_or(self, |branch| &branch.root)
     }
 
     /// Number of ancestors.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image::branch`].
     pub fn depth(&self) -> u32 {
         self.branch.as_ref().map_or(0, |branch| branch.depth)
     }
 
     /// Slot offsets of the pages that a branch has otherwise than its parent, ascending; none of
     /// an image that is no branch.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image::branch`].
     pub fn own_pages(&self) -> &[u64] {
         self.branch.as_ref().map_or(&[], |branch| &branch.own)
     }
@@ -237,6 +251,10 @@ impl Image {
     /// Bytes of contents that the image has for itself, in its file or, of a branch, in memory:
     /// what it takes besides its ancestors. Holes between spans are counted as far as they are
     /// mapped.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image::branch`].
     pub fn size(&self) -> u64 {
         let Some(branch) = &self.branch else {
             return self.spans.iter().map(Span::size).sum();
@@ -249,6 +267,10 @@ impl Image {
 
     /// Number of pages that each slot of this image has a copy of: those in which a branch
     /// differs from its root.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image::branch`].
     pub fn copied_pages(&self) -> usize {
         self.differing().len()
     }

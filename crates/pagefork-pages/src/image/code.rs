@@ -63,6 +63,10 @@ impl CodePages {
     /// # Errors
     /// The limit that was met; [`PagesError::System`] where nothing may be executed
     /// but files.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodePages`].
     pub fn new(code: &[u8]) -> Result<Self, PagesError> {
         let (size, length) = (code.len(), code.len().next_multiple_of(PAGE_SIZE as usize));
         if size == 0 {
@@ -82,11 +86,19 @@ impl CodePages {
     }
 
     /// Address of the first byte, at the start of a page.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodePages`].
     pub fn start(&self) -> *const u8 {
         ptr::with_exposed_provenance(self.range.start)
     }
 
     /// The code.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodePages`].
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the pages are readable, and never written while `self` lives; of no
         // bytes any aligned address is right.
@@ -132,6 +144,10 @@ static CODE_FILES: AtomicUsize = AtomicUsize::new(0);
 impl CodeFile {
     /// Whether there are fewer than [`CODE_FILES_MAX`] of them; else code is to be
     /// copied, which costs no map.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodeFile`].
     pub fn has_room() -> bool {
         CODE_FILES.load(Ordering::Relaxed) < CODE_FILES_MAX
     }
@@ -145,6 +161,10 @@ impl CodeFile {
     ///
     /// # Safety
     /// The file has those bytes, and they never change while this lives.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodeFile`].
     pub unsafe fn map(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -161,11 +181,19 @@ impl CodeFile {
     }
 
     /// Address of the first byte, at the start of a page.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodeFile`].
     pub fn start(&self) -> *const u8 {
         ptr::with_exposed_provenance(self.pages.start())
     }
 
     /// The code, and what lies behind it.
+    ///
+    /// # Examples
+    ///
+    /// See [`CodeFile`].
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the pages are readable, and never change while `self` lives, as was
         // promised for the file.

@@ -27,6 +27,10 @@ use crate::os::memfd::Write;
 use crate::os::sys;
 
 /// Pages of an image that lie together both in a slot and in a file.
+///
+/// # Examples
+///
+/// See [`Image::from_file_spans`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileSpan {
     /// Slot offsets, whole pages.
@@ -47,6 +51,23 @@ impl Image {
     ///
     /// # Panics
     /// If the extent is not whole pages in ascending order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::fs;
+    ///
+    /// use pagefork_pages::Image;
+    ///
+    /// let path = std::env::temp_dir().join(format!("image-{}", std::process::id()));
+    /// fs::write(&path, [[1; 4096], [2; 4096]].concat())?;
+    /// let image = Image::from_file(fs::File::open(&path)?.into(), 4096, 0..4096)?;
+    /// let mut bytes = [0; 2];
+    /// image.read(0, &mut bytes)?;
+    /// assert_eq!(bytes, [2, 2]);
+    /// # fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn from_file(
         file: OwnedFd,
         file_offset: u64,

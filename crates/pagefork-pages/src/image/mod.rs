@@ -151,6 +151,10 @@ impl Image {
     ///
     /// # Panics
     /// If the extent is not whole pages in ascending order.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image`].
     pub fn new<'a>(
         name: &str,
         extent: Range<u64>,
@@ -167,6 +171,21 @@ impl Image {
     /// # Panics
     /// If the extents are not whole pages in ascending order, one behind the
     /// other.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::Image;
+    ///
+    /// // Two memories far apart, of which only the second has contents.
+    /// let extents = vec![0..4096, 1 << 30..(1 << 30) + 8192];
+    /// let image = Image::with_extents("example", extents, [((1 << 30) + 5, &b"abc"[..])])?;
+    /// let mut bytes = [0xff; 3];
+    /// image.read(1 << 30, &mut bytes)?;
+    /// assert_eq!(bytes, [0; 3]);
+    /// assert!(image.read(4096, &mut bytes).is_err(), "it lies between the two");
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
     pub fn with_extents<'a>(
         name: &str,
         mut extents: Vec<Range<u64>>,
@@ -205,6 +224,10 @@ impl Image {
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,
     /// none empty.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image`].
     pub fn extents(&self) -> &[Range<u64>] {
         &self.extents
     }
@@ -214,6 +237,10 @@ impl Image {
     /// # Errors
     /// [`PagesError::OutsideImage`] if they are not all in one extent; an error
     /// of the file, also when it was cut short.
+    ///
+    /// # Examples
+    ///
+    /// See [`Image`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PagesError> {
         within(&self.extents, offset, into.len() as u64)?;
         into.fill(0);

@@ -230,6 +230,15 @@ macro_rules! displayed {
 
 displayed! {
     /// What a system call was made for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::Call;
+    ///
+    /// // Errors say it like this.
+    /// assert_eq!(Call::Scan.to_string(), "find private pages (PAGEMAP_SCAN)");
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum Call {
@@ -288,6 +297,15 @@ displayed! {
 
 displayed! {
     /// Something the kernel must be able to do.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::Feature;
+    ///
+    /// // Errors say it like this.
+    /// assert_eq!(Feature::PageSize.to_string(), "4 KiB pages");
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[non_exhaustive]
     pub enum Feature {

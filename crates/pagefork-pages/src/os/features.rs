@@ -50,6 +50,10 @@ impl HostFeatures {
     ///
     /// # Errors
     /// As [`HostFeatures::probe`].
+    ///
+    /// # Examples
+    ///
+    /// See [`HostFeatures`].
     pub fn get() -> Result<Self, PagesError> {
         // Only a success is kept: a failure may come from a limit that is lifted
         // later.
@@ -72,6 +76,16 @@ impl HostFeatures {
     /// # Errors
     /// [`PagesError::Unsupported`] names a feature that nothing works without;
     /// other errors if a limit is in the way.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::HostFeatures;
+    ///
+    /// // What was found once is what a new try finds, as long as the kernel is the same.
+    /// assert_eq!(HostFeatures::get()?, HostFeatures::probe()?);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
     pub fn probe() -> Result<Self, PagesError> {
         let size = rustix::param::page_size();
         if size as u64 != PAGE_SIZE {

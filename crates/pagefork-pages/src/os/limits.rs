@@ -21,6 +21,8 @@ impl From<CallFailure> for PagesError {
 /// Limits of this process, and what it uses of them, in bytes unless a field says otherwise.
 /// `None`: there is no limit, or the kernel does not tell.
 ///
+/// # Examples
+///
 /// ```
 /// let limits = pagefork_pages::HostLimits::read();
 /// assert!(limits.mapped > limits.data);
@@ -49,6 +51,10 @@ pub struct HostLimits {
 
 impl HostLimits {
     /// Reads them as they are now.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostLimits`].
     pub fn read() -> Self {
         let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let bytes = |field: usize| {

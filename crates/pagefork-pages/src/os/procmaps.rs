@@ -4,6 +4,10 @@ use std::ops::Range;
 use std::{fs, io};
 
 /// One map of this process: a line of `/proc/self/maps`.
+///
+/// # Examples
+///
+/// See [`within`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Map {
     /// Addresses.
@@ -28,6 +32,16 @@ pub struct Map {
 ///
 /// # Errors
 /// If `/proc/self/maps` cannot be read or is not as expected.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::procmaps;
+///
+/// let maps = procmaps::read()?;
+/// assert!(maps.iter().any(|map| map.name == "[stack]" && map.write));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn read() -> io::Result<Vec<Map>> {
     let text = fs::read_to_string("/proc/self/maps")?;
     let unexpected = |line: &str| {
@@ -40,6 +54,19 @@ pub fn read() -> io::Result<Vec<Map>> {
 ///
 /// # Errors
 /// As [`read`].
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::procmaps;
+///
+/// let value = Box::new(7);
+/// let address = (&raw const *value).addr() as u64;
+/// let maps = procmaps::within(address..address + 1)?;
+/// assert_eq!(maps.len(), 1);
+/// assert!(maps[0].read && maps[0].write && !maps[0].execute);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn within(range: Range<u64>) -> io::Result<Vec<Map>> {
     let mut maps = read()?;
     maps.retain(|map| map.range.start < range.end && range.start < map.range.end);

@@ -81,6 +81,10 @@ impl SlotBounds {
     }
 
     /// What part of the slot `address` lies in. Async-signal-safe.
+    ///
+    /// # Examples
+    ///
+    /// See [`SlotBounds`].
     pub fn place(&self, address: usize) -> FaultPlace {
         if (self.start..self.stack).contains(&address) {
             return FaultPlace::StackGuard;
@@ -95,6 +99,10 @@ impl SlotBounds {
     }
 
     /// The addresses of the whole slot, guards included. Async-signal-safe.
+    ///
+    /// # Examples
+    ///
+    /// See [`SlotBounds`].
     pub fn slot(&self) -> Range<usize> {
         self.start..self.end
     }
@@ -103,6 +111,10 @@ impl SlotBounds {
     ///
     /// # Panics
     /// If there is no such memory.
+    ///
+    /// # Examples
+    ///
+    /// See [`SlotBounds`].
     pub fn memory_size(&self, index: usize) -> u64 {
         self.memories[index].size()
     }

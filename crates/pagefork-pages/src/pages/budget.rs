@@ -41,16 +41,28 @@ struct BudgetPages {
 
 impl Budget {
     /// A budget of `bytes` bytes.
+    ///
+    /// # Examples
+    ///
+    /// See [`Budget`].
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(BudgetPages { max: (bytes / PAGE_SIZE).into(), used: AtomicU64::new(0) }))
     }
 
     /// Bytes that slots may keep together.
+    ///
+    /// # Examples
+    ///
+    /// See [`Budget`].
     pub fn max(&self) -> u64 {
         self.0.max().saturating_mul(PAGE_SIZE)
     }
 
     /// Bytes that slots have of it, at this moment: some more than they keep.
+    ///
+    /// # Examples
+    ///
+    /// See [`Budget`].
     pub fn used(&self) -> u64 {
         self.0.used.load(Relaxed).saturating_mul(PAGE_SIZE)
     }

@@ -35,9 +35,17 @@ const BATCH: usize = 8;
 /// An item that a pool can keep. [`Pool`] has an example.
 pub trait Park: Send + 'static {
     /// Bytes that stay in memory while it is parked.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     fn resident(&self) -> u64;
 
     /// Pages that its last use had written, as far as that is known.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     fn written(&self) -> u64 {
         0
     }
@@ -46,6 +54,10 @@ pub trait Park: Send + 'static {
     ///
     /// # Errors
     /// Any error: the pool drops the item then.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     fn discard(&mut self) -> Result<(), PagesError>;
 }
 
@@ -158,7 +170,11 @@ pub struct Key {
 /// [`Pool::take`] and [`Pool::put`] never wait for another thread's work: each thread has a
 /// cache of its own, and while another thread inspects that, a depot behind a lock serves.
 ///
+/// # Examples
+///
 /// ```
+/// use std::time::Duration;
+///
 /// use pagefork_pages::{PagesError, Park, Pool, PoolConfig};
 ///
 /// #[derive(PartialEq, Debug)]
@@ -167,6 +183,10 @@ pub struct Key {
 /// impl Park for Buffer {
 ///     fn resident(&self) -> u64 {
 ///         self.0.capacity() as u64
+///     }
+///
+///     fn written(&self) -> u64 {
+///         self.0.len().div_ceil(4096) as u64
 ///     }
 ///
 ///     fn discard(&mut self) -> Result<(), PagesError> {
@@ -180,6 +200,17 @@ pub struct Key {
 /// assert_eq!(pool.take(key), None);
 /// pool.put(key, Buffer(vec![1]));
 /// assert_eq!(pool.take(key), Some(Buffer(vec![1])));
+///
+/// // Items that are not used for long give their pages back.
+/// pool.put(key, Buffer(vec![2]));
+/// assert_eq!(pool.discard(Duration::ZERO), 1);
+/// assert_eq!(pool.take(key), Some(Buffer(vec![])));
+///
+/// pool.put(key, Buffer(vec![3]));
+/// pool.clear_key(key);
+/// assert_eq!(pool.take(key), None);
+/// pool.set_config(PoolConfig { kept_max: 0, ..pool.config() });
+/// assert!(pool.keeps_nothing());
 /// ```
 #[derive(Debug)]
 pub struct Pool<T: Park>(Arc<PoolShared<T>>);
@@ -220,6 +251,10 @@ impl<T: Park> Clone for Pool<T> {
 
 impl<T: Park> Pool<T> {
     /// An empty pool.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     pub fn new(config: PoolConfig) -> Self {
         Self(Arc::new_cyclic(|this| PoolShared {
             id: thread_cache::next_id(),
@@ -237,6 +272,10 @@ impl<T: Park> Pool<T> {
     ///
     /// # Panics
     /// If there are 2^32 keys.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     pub fn add_key(&self) -> Key {
         let mut keys = lock(&self.0.keys);
         if let Some(index) = keys.free.pop() {
@@ -250,6 +289,10 @@ impl<T: Park> Pool<T> {
     /// Ends a key, and drops the items that are parked for it. Items that are parked for it later
     /// are dropped when they are trimmed, when another key takes its place, or by
     /// [`Pool::clear_key`].
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolConfig`].
     pub fn remove_key(&self, key: Key) {
         let mut keys = lock(&self.0.keys);
         // An index whose generations are used up is not used again.
@@ -264,12 +307,20 @@ impl<T: Park> Pool<T> {
     }
 
     /// Drops the items that are parked for a key, ended or not.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     pub fn clear_key(&self, key: Key) {
         let mut gone = Vec::new();
         self.0.each_magazines(|magazines| gone.extend(magazines.remove(key)));
     }
 
     /// Takes an item that was parked for this key, the latest of this thread first.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     #[inline]
     pub fn take(&self, key: Key) -> Option<T> {
         let cache = ThreadCache::of_this_thread(&self.0);
@@ -301,23 +352,39 @@ impl<T: Park> Pool<T> {
     }
 
     /// Parks an item for this key, or drops it if a limit says so.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     #[inline]
     pub fn put(&self, key: Key, item: T) {
         self.local().put(key, item, |_| true);
     }
 
     /// This thread's part of the pool.
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolConfig`].
     #[inline]
     pub fn local(&self) -> LocalPool<T> {
         LocalPool { cache: ThreadCache::shared_of_this_thread(&self.0), not_send: PhantomData }
     }
 
     /// The limits of what is kept.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     pub fn config(&self) -> PoolConfig {
         *self.0.config.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nothing is kept, so that no item needs to be prepared for it.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     #[inline]
     pub fn keeps_nothing(&self) -> bool {
         let cache = ThreadCache::of_this_thread(&self.0);
@@ -325,6 +392,10 @@ impl<T: Park> Pool<T> {
     }
 
     /// Changes the limits, and drops what exceeds them now.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     pub fn set_config(&self, config: PoolConfig) {
         *self.0.config.write().unwrap_or_else(PoisonError::into_inner) = config;
         self.0.each_cache(|cache| cache.limited.store(config.is_limited(), Relaxed));
@@ -335,22 +406,38 @@ impl<T: Park> Pool<T> {
     }
 
     /// Drops items that have been parked for longer than `idle`. Returns their number.
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolConfig`].
     pub fn trim(&self, idle: Duration) -> usize {
         self.0.trim(idle)
     }
 
     /// Drops all parked items. Returns their number.
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolConfig`].
     pub fn purge(&self) -> usize {
         self.0.trim(Duration::ZERO)
     }
 
     /// Gives back the pages of items that have been parked for longer than `idle`, and keeps
     /// their address space. Returns their number.
+    ///
+    /// # Examples
+    ///
+    /// See [`Pool`].
     pub fn discard(&self, idle: Duration) -> usize {
         self.0.discard(idle)
     }
 
     /// Counts since the pool was made.
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolConfig`].
     pub fn counters(&self) -> PoolCounters {
         let shared = &*self.0;
         let mut sum = shared.counts.get();
@@ -379,6 +466,10 @@ pub struct LocalPool<T: Park> {
 impl<T: Park> LocalPool<T> {
     /// As [`Pool::put`], but drops the item if `keep` returns false. While `keep` runs, no other
     /// thread can take the item or remove its key.
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolConfig`].
     #[inline]
     pub fn put(&self, key: Key, item: T, keep: impl FnOnce(&T) -> bool) {
         let cache = &*self.cache;

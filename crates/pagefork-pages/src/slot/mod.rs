@@ -61,17 +61,23 @@ mod audit;
 /// let image = Image::new("example", base - 4096..base + 4096, [(base, &b"hello"[..])])?;
 /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
 /// let mut slot = Slot::new(config, &image, &[size])?;
+/// assert_eq!((slot.memory_count(), slot.memory(0)), (1, slot.base()));
+/// assert_eq!(slot.image().extents(), image.extents());
+/// // Each zone lies where the configuration says.
+/// let offset = |place: *mut u8| place.addr() - slot.start().addr();
+/// assert_eq!((offset(slot.stack_top()), offset(slot.link())), (128 << 10, 128 << 10));
 ///
 /// // Code runs in it.
 /// slot.enter();
 /// // SAFETY: the memory is accessible, and no other code uses it.
 /// unsafe { slot.memory(0).write(b'j') };
 /// slot.grow_memory(0, 128 << 10)?;
+/// assert_eq!(slot.memory_accessible(0), 128 << 10);
 ///
 /// // Afterwards it is as before, for another owner.
 /// slot.reset_for(Owner(7))?;
 /// assert_eq!((slot.memory_size(0), slot.memory_max(0)), (64 << 10, 1 << 20));
-/// // SAFETY: as above.
+/// // SAFETY: the base is accessible again, and no other code uses it.
 /// assert_eq!(unsafe { slot.base().read() }, b'h');
 /// # Ok::<(), pagefork_pages::PagesError>(())
 /// ```
@@ -101,6 +107,10 @@ impl Slot {
     /// # Panics
     /// If the zones do not follow each other in whole pages, or there are not as
     /// many sizes as memories.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn new(
         config: impl Into<SlotConfig>,
         image: &Arc<Image>,
@@ -166,6 +176,10 @@ impl Slot {
     ///
     /// # Panics
     /// As of [`Slot::new`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Budget`].
     pub fn within(
         config: impl Into<SlotConfig>,
         image: &Arc<Image>,
@@ -193,16 +207,28 @@ impl Slot {
     }
 
     /// Address of the slot's first byte, which is guard.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn start(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.pages.start())
     }
 
     /// Address of the first byte of the first memory.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn base(&self) -> *mut u8 {
         self.place(self.pages.zones().base)
     }
 
     /// How many memories there are.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn memory_count(&self) -> usize {
         self.pages.memory_count()
     }
@@ -211,17 +237,29 @@ impl Slot {
     ///
     /// # Panics
     /// If there is no such memory; so do all functions that take an index.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn memory(&self, index: usize) -> *mut u8 {
         self.place(self.pages.zones().memories[index].start)
     }
 
     /// Address of the link zone. Guests cannot reach it, and it is to be written before each
     /// run: a reset leaves it as it is, or zero.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn link(&self) -> *mut u8 {
         self.place(self.pages.zones().link.start)
     }
 
     /// Address where the stack zone ends: the stack grows down from here.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn stack_top(&self) -> *mut u8 {
         self.place(self.pages.zones().stack.end)
     }
@@ -231,27 +269,47 @@ impl Slot {
     }
 
     /// Size of memory `index` in bytes, as its code sees it.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn memory_size(&self, index: usize) -> u64 {
         self.pages.bounds().memory_size(index)
     }
 
     /// Bytes of memory `index` that are accessible: more than it has where
     /// [growth](crate::GrowthKind) leaves them so.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn memory_accessible(&self, index: usize) -> u64 {
         self.pages.accessible(index)
     }
 
     /// Bytes that memory `index` can grow to.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn memory_max(&self, index: usize) -> u64 {
         self.pages.memory_max(index)
     }
 
     /// What the slot was filled from and a reset returns to.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn image(&self) -> &Arc<Image> {
         self.pages.image()
     }
 
     /// Where everything lies, to share with a signal handler.
+    ///
+    /// # Examples
+    ///
+    /// See [`SlotBounds`].
     pub fn bounds(&self) -> SlotBounds {
         self.pages.bounds().clone()
     }
@@ -262,16 +320,28 @@ impl Slot {
     /// [`PagesError::MemorySize`] if that is less than now, more than the
     /// maximum, or not whole pages; [`PagesError::ResetIncomplete`] after a reset
     /// that failed; else the limit that was met. The memory is as before then.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
         self.pages.grow_memory(index, new_size)
     }
 
     /// How the slot is reset, and why so.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::with_strategies`].
     pub fn strategy(&self) -> Choice {
         self.strategy.choice().unwrap_or(self.choice)
     }
 
     /// Whether the slot can be handed out: not after a reset that failed half-way.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::with_strategies`].
     pub fn is_whole(&self) -> bool {
         self.pages.is_whole()
     }
@@ -282,12 +352,20 @@ impl Slot {
     /// and another thread writes too, unannounced, that goes unnoticed. So announce every write
     /// to the slot, since it was made, here or by [`Slot::note_external_writer`], except to the
     /// link zone, which is to be written before each run.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn enter(&mut self) {
         self.writers.enter();
     }
 
     /// Announces a writer whose writes show in no page fault of the thread that runs the code:
     /// another thread, another process, or the kernel, even on behalf of this thread.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::with_strategies`].
     pub fn note_external_writer(&mut self, writer: ExternalWriter) {
         self.writers.note_external(writer);
     }
@@ -302,6 +380,10 @@ impl Slot {
     /// [`Slot::new`] where the kernel only pretends to discard. The slot either is
     /// as before, or not whole, and then can only be reset again or dropped:
     /// [`Slot::is_whole`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::with_strategies`].
     pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
         let Self { pages, strategy, writers, stack, .. } = self;
         let report = strategy.reset(pages, writers, stack);
@@ -316,12 +398,20 @@ impl Slot {
 
     /// Pages that the last reset put back in place, or discarded where it knew them to be
     /// private: about as many as had been written.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::discard`].
     pub fn written(&self) -> u64 {
         self.written
     }
 
     /// Bytes that the slot keeps in memory since its last reset, as far as its strategy
     /// knows.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::discard`].
     pub fn resident(&self) -> u64 {
         self.resident + self.stack.kept_count() * PAGE_SIZE
     }
@@ -331,6 +421,35 @@ impl Slot {
     ///
     /// # Errors
     /// As of [`Slot::reset`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{
+    ///     Image, MemorySize, MemoryZone, ResetKind, Slot, SlotConfig, StrategyConfig,
+    /// };
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base + 4096, [(base, &b"hello"[..])])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let strategies = StrategyConfig { reset: ResetKind::Scan, ..StrategyConfig::default() }.check()?;
+    /// let mut slot = Slot::with_strategies(config, &image, &[size], &strategies)?;
+    /// slot.enter();
+    /// // SAFETY: the memory is accessible, and no other code uses it.
+    /// unsafe { slot.memory(0).write(b'j') };
+    /// slot.reset()?;
+    /// println!("{} pages were written; {} bytes are kept", slot.written(), slot.resident());
+    ///
+    /// // The next run takes its page faults again.
+    /// let kept = slot.resident();
+    /// slot.discard()?;
+    /// assert!(slot.resident() <= kept);
+    /// // SAFETY: the memory is accessible, and no other code uses it.
+    /// assert_eq!(unsafe { slot.memory(0).read() }, b'h');
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
     pub fn discard(&mut self) -> Result<(), PagesError> {
         let Self { pages, strategy, stack, .. } = self;
         pages.check_length()?;
@@ -348,6 +467,10 @@ impl Slot {
     ///
     /// # Errors
     /// As of [`Slot::reset`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
     pub fn reset_for(&mut self, owner: Owner) -> Result<ResetReport, PagesError> {
         let report = self.reset()?;
         self.hand_to(owner);
@@ -359,6 +482,10 @@ impl Slot {
     ///
     /// # Panics
     /// If the slot is not whole.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::with_strategies`].
     pub fn hand_to(&mut self, owner: Owner) {
         let Self { pages, strategy, stack, .. } = self;
         if stack.hides_from(owner) && strategy.look_at_stack(pages, stack).is_err() {
@@ -374,6 +501,25 @@ impl Slot {
     ///
     /// # Panics
     /// If there are not as many sizes as memories.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Owner, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let first = Image::new("first", base..base + 4096, [(base, &b"first"[..])])?;
+    /// let second = Image::new("second", base..base + 4096, [(base, &b"second"[..])])?;
+    /// let size = |pages: u64| MemorySize { initial: pages << 16, maximum: 1 << 20 };
+    /// let mut slot = Slot::new(config, &first, &[size(1)])?;
+    /// slot.reset_to(&second, &[size(2)], Owner(1))?;
+    /// assert_eq!(slot.memory_size(0), 128 << 10);
+    /// // SAFETY: the memory is accessible, and no other code uses it.
+    /// assert_eq!(unsafe { slot.memory(0).read() }, b's');
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
     pub fn reset_to(
         &mut self,
         image: &Arc<Image>,

@@ -28,6 +28,17 @@ impl Strategies {
     ///
     /// # Errors
     /// As of [`HostFeatures::get`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{ResetKind, StrategyConfig};
+    ///
+    /// let choice = StrategyConfig::default().check()?.choice()?;
+    /// assert_eq!(choice.asked, ResetKind::Auto);
+    /// println!("slots are reset by {choice}");
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
     pub fn choice(&self) -> Result<Choice, PagesError> {
         Ok(self.choose(&HostFeatures::get()?).0)
     }

@@ -11,6 +11,17 @@ use crate::pages::growth::{CodeBounds, GrowthKind};
 pub const STACK_KEPT_MAX: u64 = 64 * PAGE_SIZE;
 
 /// How a slot becomes equal to its image again.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::ResetKind;
+///
+/// // Those that a user can name.
+/// let named = |name: &str| ResetKind::ALL.into_iter().find(|kind| kind.to_string() == name);
+/// assert_eq!(named("scan"), Some(ResetKind::Scan));
+/// assert_eq!(named("none"), None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum ResetKind {
@@ -53,6 +64,20 @@ impl fmt::Display for ResetKind {
 }
 
 /// What is asked of a slot's strategies. Sizes are in bytes.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::{CodeBounds, GrowthKind, PagesError, ResetKind, StrategyConfig};
+///
+/// let growth = GrowthKind::Kept;
+/// let config = StrategyConfig { reset: ResetKind::Scan, growth, ..StrategyConfig::default() };
+/// // Code that relies on inaccessible pages alone cannot run in such slots.
+/// assert!(matches!(config.check(), Err(PagesError::IllegalStrategies(_))));
+/// let strategies = StrategyConfig { code: CodeBounds::Dual, ..config }.check()?;
+/// assert_eq!(strategies.config().growth, growth);
+/// # Ok::<(), pagefork_pages::PagesError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StrategyConfig {
     /// How it is reset.
@@ -93,6 +118,10 @@ impl StrategyConfig {
     ///
     /// # Errors
     /// [`PagesError::IllegalStrategies`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StrategyConfig`].
     pub fn check(self) -> Result<Strategies, PagesError> {
         if self.growth != GrowthKind::Mprotect && self.code == CodeBounds::Guarded {
             return Err(PagesError::IllegalStrategies(IllegalStrategies::CheckedWithoutBounds));
@@ -106,10 +135,18 @@ impl StrategyConfig {
 }
 
 /// Strategies that go together: a checked [`StrategyConfig`].
+///
+/// # Examples
+///
+/// See [`StrategyConfig`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strategies(StrategyConfig);
 
 /// How a slot is reset, and why so.
+///
+/// # Examples
+///
+/// See [`Strategies::choice`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// What was asked for.
@@ -121,6 +158,10 @@ pub struct Choice {
 }
 
 /// Why a slot is reset as it is.
+///
+/// # Examples
+///
+/// See [`Slot::with_strategies`](crate::Slot::with_strategies).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Reason {
@@ -217,6 +258,10 @@ impl fmt::Display for Reason {
 
 impl Strategies {
     /// What was checked.
+    ///
+    /// # Examples
+    ///
+    /// See [`StrategyConfig`].
     pub fn config(&self) -> StrategyConfig {
         self.0
     }

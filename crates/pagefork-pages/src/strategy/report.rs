@@ -4,6 +4,8 @@ use crate::strategy::config::ResetKind;
 
 /// What a reset did.
 ///
+/// # Examples
+///
 /// ```
 /// use pagefork_pages::{Image, ResetKind, Slot, SlotConfig};
 ///

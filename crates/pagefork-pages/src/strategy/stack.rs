@@ -10,6 +10,10 @@ use crate::strategy::config::Strategies;
 
 /// Whose bytes a slot may show: a key that the embedder derives from the module, the image and
 /// the tenant.
+///
+/// # Examples
+///
+/// See [`Slot::reset_to`](crate::Slot::reset_to).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner(pub u128);
 

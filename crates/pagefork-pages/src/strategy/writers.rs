@@ -3,6 +3,10 @@
 use crate::os::faults::{Faults, ThreadId};
 
 /// How long something other than the code in a slot can write to it.
+///
+/// # Examples
+///
+/// See [`Slot::with_strategies`](crate::Slot::with_strategies).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExternalWriter {
     /// At most until the next reset.
