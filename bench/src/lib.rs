@@ -15,6 +15,7 @@ mod engines;
 mod shapes;
 mod sides;
 pub mod call;
+pub mod capi;
 pub mod spawn;
 pub mod dirty;
 pub mod growth;
@@ -36,6 +37,7 @@ pub type Benchmark = (&'static str, fn(Size) -> Report);
 /// All benchmarks.
 pub const ALL: &[Benchmark] = &[
     ("call", |size| Report::of_rows("call", &call::run(size))),
+    ("capi", capi::run),
     ("spawn", spawn::run),
     ("strategies", spawn::strategies),
     ("call_empty_function", dirty::empty),

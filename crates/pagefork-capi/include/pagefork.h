@@ -248,14 +248,12 @@ WASM_API_EXTERN void pagefork_engine_increment_epoch(wasm_engine_t *);
 /* Modules */
 
 /* Compiles a module, binary or text. It is of no store, and any thread may use it for its stores. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new(wasm_engine_t *, const void *bytes,
-                                                               size_t size,
-                                                               WASM_OWN wasm_module_t **out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new(
+    wasm_engine_t *, const void *bytes, size_t size, WASM_OWN wasm_module_t **out);
 
 /* As pagefork_module_new, of a file. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new_file(wasm_engine_t *,
-                                                                    const char *path,
-                                                                    WASM_OWN wasm_module_t **out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_new_file(
+    wasm_engine_t *, const char *path, WASM_OWN wasm_module_t **out);
 
 /* The module that wasm_module_serialize gave these bytes of, which must be unchanged: they are
  * native code. */
@@ -391,9 +389,8 @@ typedef struct pagefork_caller_t {
 
 /* What the calling instance exports by a name. An error if it exports nothing by that name, or C
  * itself has called. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_export(const pagefork_caller_t *,
-                                                                  const char *name,
-                                                                  WASM_OWN wasm_extern_t **out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_export(
+    const pagefork_caller_t *, const char *name, WASM_OWN wasm_extern_t **out);
 
 /* A function with values: as of wasm_func_callback_t. It gives null, or an error that ends the
  * guests that have called it. */
@@ -458,10 +455,9 @@ extern "C" {
 #endif
 
 /* Makes a function of the signature's type one of the store; see pagefork_func_new. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_wrap(wasm_store_t *, const char *signature,
-                                                              pagefork_function_t, void *env,
-                                                              void (*finalizer)(void *),
-                                                              WASM_OWN wasm_func_t **out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_wrap(
+    wasm_store_t *, const char *signature, pagefork_function_t, void *env, void
+    (*finalizer)(void *), WASM_OWN wasm_func_t **out);
 
 /* Has the function that runs now fail when it returns; of several errors the last counts. */
 WASM_API_EXTERN void pagefork_raise(const pagefork_caller_t *, WASM_OWN pagefork_error_t *);
@@ -470,18 +466,15 @@ WASM_API_EXTERN void pagefork_raise(const pagefork_caller_t *, WASM_OWN pagefork
 /* Calling functions */
 
 /* Calls a function with values: as wasm_func_call. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call(const wasm_func_t *,
-                                                              const pagefork_val_t *args,
-                                                              size_t arg_count,
-                                                              pagefork_val_t *results,
-                                                              size_t result_count);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call(
+    const wasm_func_t *, const pagefork_val_t *args, size_t arg_count, pagefork_val_t *results,
+    size_t result_count);
 
 /* Calls a function with cells, of which there are `count`: as many as it has parameters, and as
  * results, or more. The first ones are the arguments, which nothing checks; the results take their
  * place. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_raw(const wasm_func_t *,
-                                                                  pagefork_cell_t *cells,
-                                                                  size_t count);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_raw(
+    const wasm_func_t *, pagefork_cell_t *cells, size_t count);
 
 /* A function whose type was checked once, to be called as a C function. */
 typedef struct pagefork_typed_func_t {
@@ -539,9 +532,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_new_async(
 
 /* Completes a call with its results, which are taken over. If they are not of the function's type,
  * the guest fails. A result that is a reference is given on a thread that may use its store. */
-WASM_API_EXTERN void pagefork_completion_finish(WASM_OWN pagefork_completion_t *,
-                                                WASM_OWN const pagefork_val_t *results,
-                                                size_t count);
+WASM_API_EXTERN void pagefork_completion_finish(
+    WASM_OWN pagefork_completion_t *, WASM_OWN const pagefork_val_t *results, size_t count);
 
 /* Completes a call with an error, or an exception, which the guest may catch. On another thread the
  * error is one that pagefork_error_new has made. */
@@ -582,9 +574,8 @@ WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
 WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
 
 /* The results of a call that has ended, once, or what ended it. An error if it has not ended. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(const pagefork_call_t *,
-                                                                 WASM_OWN pagefork_val_t *results,
-                                                                 size_t count);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(
+    const pagefork_call_t *, WASM_OWN pagefork_val_t *results, size_t count);
 
 /* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
  * and the store can be used again. */
@@ -637,17 +628,14 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_suspended_call(
 
 /* Goes on with the suspended guest. The results are those of the function that was called once; it
  * must be known how many these are. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume(wasm_store_t *,
-                                                                 WASM_OWN pagefork_val_t *results,
-                                                                 size_t result_count,
-                                                                 bool *suspended);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume(
+    wasm_store_t *, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
 
 /* As pagefork_store_resume, of a guest that is suspended before a call: with these values instead of
  * the call, which are copied, or with an error that it fails with, unless that is null. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_resume_with(
-    wasm_store_t *, const pagefork_val_t *values, size_t value_count,
-    WASM_OWN pagefork_error_t *error, WASM_OWN pagefork_val_t *results, size_t result_count,
-    bool *suspended);
+    wasm_store_t *, const pagefork_val_t *values, size_t value_count, WASM_OWN pagefork_error_t
+    *error, WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
 
 /* Gives the suspended guest up, if there is one. Its memory stays as it is. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *);
@@ -656,9 +644,28 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *
 /* Instances */
 
 /* What the instance exports by a name; an error if that is nothing. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(const wasm_instance_t *,
-                                                                    const char *name,
-                                                                    WASM_OWN wasm_extern_t **out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(
+    const wasm_instance_t *, const char *name, WASM_OWN wasm_extern_t **out);
+
+/* Where an export is in all instances of a module. It needs neither. */
+typedef struct pagefork_export_t pagefork_export_t;
+
+/* Finds an export once, for all instances of the module. With a signature, which may be null, it is a
+ * function of that type: see pagefork_func_typed. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_module_export(
+    const wasm_module_t *, const char *name, const char *signature, WASM_OWN pagefork_export_t
+    **out);
+
+WASM_API_EXTERN void pagefork_export_delete(WASM_OWN pagefork_export_t *);
+
+/* What the instance exports there; an error if it is an instance of another module. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export_at(
+    const wasm_instance_t *, const pagefork_export_t *, WASM_OWN wasm_extern_t **out);
+
+/* The function that the instance exports there, to be called as a C function; nothing is looked up.
+ * An error if the export was found without a signature, or is one of another module. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_typed_export(
+    const wasm_instance_t *, const pagefork_export_t *, WASM_OWN pagefork_typed_func_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* Tags and exceptions */
@@ -686,9 +693,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_new(
 WASM_API_EXTERN WASM_OWN wasm_extern_t *pagefork_exception_tag(const pagefork_error_t *);
 
 /* The values of an exception that ended a call, as many as its tag says. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_values(const pagefork_error_t *,
-                                                                     WASM_OWN pagefork_val_t *out,
-                                                                     size_t count);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_exception_values(
+    const pagefork_error_t *, WASM_OWN pagefork_val_t *out, size_t count);
 
 /* ------------------------------------------------------------------------------------------- */
 /* Linkers */
@@ -707,10 +713,8 @@ WASM_API_EXTERN void pagefork_linker_delete(WASM_OWN pagefork_linker_t *);
 WASM_API_EXTERN void pagefork_linker_allow_shadowing(pagefork_linker_t *, bool allow);
 
 /* Defines something of a store, for instances in that store alone. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_define(pagefork_linker_t *,
-                                                                  const char *module,
-                                                                  const char *name,
-                                                                  const wasm_extern_t *);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_define(
+    pagefork_linker_t *, const char *module, const char *name, const wasm_extern_t *);
 
 /* Define functions of the host, with values, with cells, and with their own arguments. Finalizers
  * are called when nothing can call the function any more. */
@@ -733,9 +737,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_async(
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
 
 /* Defines all that an instance exports, by a first name. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instance(pagefork_linker_t *,
-                                                                    const char *module,
-                                                                    const wasm_instance_t *);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instance(
+    pagefork_linker_t *, const char *module, const wasm_instance_t *);
 
 /* Defines functions that trap for what the module imports and nothing defines. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_unknown_imports_as_traps(
@@ -813,10 +816,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_reset_to(
 
 /* Makes `count` stores that go on from where this one is, which stays as it is: all of them, or none
  * and an error. `how` may be null. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fork(wasm_store_t *,
-                                                               const pagefork_spawn_t *how,
-                                                               WASM_OWN wasm_store_t **stores,
-                                                               size_t count);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fork(
+    wasm_store_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **stores, size_t count);
 
 /* What in this store, which was made of a snapshot of another one, corresponds to something of
  * that. */
@@ -838,9 +839,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_arg(pagefork_was
                                                                     const char *);
 
 /* Sets a variable. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_env(pagefork_wasi_config_t *,
-                                                                    const char *name,
-                                                                    const char *value);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_env(
+    pagefork_wasi_config_t *, const char *name, const char *value);
 
 /* Arguments, variables and standard streams of this process. */
 WASM_API_EXTERN void pagefork_wasi_config_inherit_args(pagefork_wasi_config_t *);
@@ -854,19 +854,16 @@ WASM_API_EXTERN void pagefork_wasi_config_inherit_stderr(pagefork_wasi_config_t 
 WASM_API_EXTERN void pagefork_wasi_config_await_stdin(pagefork_wasi_config_t *);
 
 /* Has programs read these bytes, which are copied. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_stdin(pagefork_wasi_config_t *,
-                                                                      const void *bytes,
-                                                                      size_t size);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_stdin(
+    pagefork_wasi_config_t *, const void *bytes, size_t size);
 
 /* Keeps what programs write, at most so many bytes: see pagefork_store_take_output. */
 WASM_API_EXTERN void pagefork_wasi_config_capture_stdout(pagefork_wasi_config_t *, size_t size_max);
 WASM_API_EXTERN void pagefork_wasi_config_capture_stderr(pagefork_wasi_config_t *, size_t size_max);
 
 /* Gives programs a directory by a name of their own. An error if it cannot be opened. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_directory(pagefork_wasi_config_t *,
-                                                                          const char *host_path,
-                                                                          const char *guest_path,
-                                                                          bool read_only);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_directory(
+    pagefork_wasi_config_t *, const char *host_path, const char *guest_path, bool read_only);
 
 /* Has programs of the store see this from now on. The configuration can be used again. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_wasi(wasm_store_t *,
@@ -874,9 +871,8 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_wasi(wasm_store_t 
 
 /* What programs have written to their output (1) or errors (2) since it was last taken. An error if
  * it is not kept. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_take_output(wasm_store_t *,
-                                                                      uint8_t stream,
-                                                                      WASM_OWN wasm_byte_vec_t *out);
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_take_output(
+    wasm_store_t *, uint8_t stream, WASM_OWN wasm_byte_vec_t *out);
 
 /* Runs a program: calls `_start`. A program that ends itself gives an error with its exit status:
  * see pagefork_error_exit_status. */

@@ -48,7 +48,7 @@ mod code;
 mod base;
 
 pub use crate::api::export::{ModuleExport, TypedExport};
-pub use crate::api::func::Caller;
+pub use crate::api::func::{CallOrigin, Caller};
 pub use crate::api::future::{AsyncHostFunc, AsyncUntypedFunc};
 pub use crate::api::global::Global;
 pub use crate::api::host_func::{IntoFunc, WasmRet};
@@ -57,7 +57,9 @@ pub use crate::api::linker::Linker;
 pub use crate::api::memory::{LocalMemory, Memory};
 pub use crate::api::pre::InstancePre;
 pub use crate::api::raw::ValRaw;
-pub use crate::api::registers::{RegisterCallee, RegisterFunc, RegisterResult, RegisterValues};
+pub use crate::api::registers::{
+    RegisterCallee, RegisterExport, RegisterFunc, RegisterResult, RegisterValues,
+};
 pub use crate::api::snapshot::Snapshot;
 pub use crate::api::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 pub use crate::api::stored::{LoadOptions, SaveOptions};

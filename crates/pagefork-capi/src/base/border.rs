@@ -112,8 +112,9 @@ pub(crate) fn border<T: Refused>(function: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// Runs what a function does; a panic becomes an error.
-#[inline]
+/// Runs what a function does; a panic becomes an error. Always inline: what the closure has captured
+/// stays in registers.
+#[inline(always)]
 pub(crate) fn attempt<T>(function: impl FnOnce() -> Result<T>) -> Result<T> {
     // What a panic leaves half-done is a store's, which it breaks no more than in Rust.
     match catch_unwind(AssertUnwindSafe(function)) {

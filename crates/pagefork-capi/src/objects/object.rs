@@ -9,7 +9,7 @@ use crate::base::border::{BorderError, given};
 use crate::base::c_vec::Element;
 use crate::objects::engine::wasm_engine_t;
 use crate::objects::host_info::{HostInfo, InfoPlace};
-use crate::objects::store::{Shape, StoreRef};
+use crate::objects::store::{LazyShape, Shape, StoreRef};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::{extern_kind, wasm_externtype_t};
 
@@ -24,7 +24,7 @@ pub(crate) struct wasm_ref_t {
 #[derive(Clone)]
 pub(crate) enum Object {
     /// A function, with what its calls need.
-    Func(Func, Shape),
+    Func(Func, LazyShape),
     /// A global.
     Global(Global),
     /// A table.
@@ -222,7 +222,18 @@ impl wasm_ref_t {
     #[inline]
     pub(crate) fn func(&self) -> Result<(&Func, Shape)> {
         match &self.object {
-            Object::Func(func, shape) => Ok((func, *shape)),
+            Object::Func(func, shape) => Ok((func, shape.get(func, self.store()?)?)),
+            _ => Err(self.wrong_kind("function").into()),
+        }
+    }
+
+    /// The function alone.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub(crate) fn bare_func(&self) -> Result<&Func> {
+        match &self.object {
+            Object::Func(func, _) => Ok(func),
             _ => Err(self.wrong_kind("function").into()),
         }
     }
@@ -262,10 +273,7 @@ impl wasm_ref_t {
     /// # Errors
     /// If it is nothing of that.
     pub(crate) fn external_type(&self) -> Result<wasm_externtype_t> {
-        let ty: ExternType = match &self.object {
-            Object::Func(_, shape) => ExternType::Func(self.store()?.func_type(*shape).clone()),
-            _ => self.external()?.ty(&self.store()?.context()?),
-        };
+        let ty: ExternType = self.external()?.ty(&self.store()?.context()?);
         Ok(wasm_externtype_t::new(ty))
     }
 

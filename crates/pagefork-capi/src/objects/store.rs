@@ -15,11 +15,11 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
 use pagefork::{
-    AsContextMut, Caller, Engine, Error, Extern, ExternRef, Func, FuncType, Instance, Module,
-    Result, Store, StoreContextMut, UsageError, ValType,
+    AsContextMut, CallOrigin, Caller, Engine, Error, Extern, ExternRef, Func, FuncType, Instance,
+    Module, Result, Store, StoreContextMut, UsageError, ValType,
 };
 
 use pagefork_wasi::{OutputPipe, WasiCtx};
@@ -34,7 +34,8 @@ pub(crate) struct HostData {
     /// The cell that the store is in: it is there as long as the store.
     cell: *const StoreCell,
     /// What WASI programs see; made when one asks first, if C does not say.
-    wasi: Option<WasiCtx>,
+    /// Apart, as it is large, and most stores have none.
+    wasi: Option<Box<WasiCtx>>,
     /// What programs write to the standard streams that C reads: output, errors.
     pub(crate) outputs: [Option<OutputPipe>; 2],
     /// What the C function that runs now fails with, if it has said so.
@@ -45,18 +46,18 @@ impl HostData {
     /// What WASI programs see.
     pub(crate) fn wasi(&mut self) -> &mut WasiCtx {
         self.wasi.get_or_insert_with(|| {
-            WasiCtx::builder().build().expect("a state without anything can be built")
+            Box::new(WasiCtx::builder().build().expect("a state without anything can be built"))
         })
     }
 
     /// What WASI programs see, if one has asked or C has said it.
     pub(crate) fn present_wasi(&self) -> Option<&WasiCtx> {
-        self.wasi.as_ref()
+        self.wasi.as_deref()
     }
 
     /// Has WASI programs see something else.
     pub(crate) fn set_wasi(&mut self, wasi: WasiCtx, outputs: [Option<OutputPipe>; 2]) {
-        self.wasi = Some(wasi);
+        self.wasi = Some(Box::new(wasi));
         self.outputs = outputs;
     }
 }
@@ -81,7 +82,6 @@ pub(crate) struct StoreCell {
     own: UnsafeCell<MaybeUninit<CellContext>>,
     store: UnsafeCell<Option<Store<HostData>>>,
     is_filled: Cell<bool>,
-    engine: Engine,
     /// What C attached to what is in the store.
     infos: RefCell<HashMap<Object, HostInfo>>,
     shapes: RefCell<HashMap<FuncType, Box<FuncShape>>>,
@@ -92,7 +92,7 @@ pub(crate) struct StoreCell {
     /// An instance of which nothing is known but one object, so that it goes with this.
     unknown: Cell<Option<Instance>>,
     /// The instance whose function has called the host function that runs now.
-    caller: Cell<Option<Instance>>,
+    caller: Cell<CallOrigin>,
     /// What C attached to the store itself.
     pub(crate) data: InfoPlace,
 }
@@ -146,6 +146,38 @@ unsafe impl Send for Shape {}
 // SAFETY: what a shape says never changes, and is there as long as the store of its function.
 unsafe impl Sync for Shape {}
 
+/// A [`Shape`] that is looked up when a call needs it first: null until then.
+#[derive(Default)]
+pub(crate) struct LazyShape(AtomicPtr<FuncShape>);
+
+impl Clone for LazyShape {
+    fn clone(&self) -> Self {
+        Self(AtomicPtr::new(self.0.load(Ordering::Acquire)))
+    }
+}
+
+impl LazyShape {
+    /// What calls of the function need.
+    ///
+    /// # Errors
+    /// If the store may not be reached.
+    #[inline]
+    pub(crate) fn get(&self, func: &Func, store: &StoreCell) -> Result<Shape> {
+        match NonNull::new(self.0.load(Ordering::Acquire)) {
+            Some(shape) => Ok(Shape(shape)),
+            None => self.find(func, store),
+        }
+    }
+
+    #[cold]
+    fn find(&self, func: &Func, store: &StoreCell) -> Result<Shape> {
+        let ty = func.ty(&store.context()?);
+        let shape = store.shape(ty);
+        self.0.store(shape.0.as_ptr(), Ordering::Release);
+        Ok(shape)
+    }
+}
+
 /// One of those that keep a store alive.
 pub(crate) struct StoreRef(NonNull<StoreCell>);
 
@@ -187,27 +219,26 @@ impl Drop for StoreRef {
 impl StoreRef {
     /// A new store.
     pub(crate) fn new(engine: &Engine) -> Self {
-        let cell = Self::empty(engine);
+        let cell = Self::empty();
         let store = Store::new(engine, cell.data());
         cell.fill(store);
         cell
     }
 
     /// A cell for a store that is being made.
-    pub(crate) fn empty(engine: &Engine) -> Self {
+    pub(crate) fn empty() -> Self {
         let cell = StoreCell {
             count: AtomicUsize::new(1),
             current: Cell::new(ptr::null_mut()),
             own: UnsafeCell::new(MaybeUninit::uninit()),
             store: UnsafeCell::new(None),
             is_filled: Cell::new(false),
-            engine: engine.clone(),
             infos: RefCell::default(),
             shapes: RefCell::default(),
             known: RefCell::default(),
             known_max: Cell::new(KNOWN_MIN),
             unknown: Cell::new(None),
-            caller: Cell::new(None),
+            caller: Cell::default(),
             data: InfoPlace::default(),
         };
         Self(NonNull::from(Box::leak(Box::new(cell))))
@@ -225,13 +256,13 @@ impl StoreRef {
 
     /// A function of this store, for C.
     pub(crate) fn own_func(&self, func: Func) -> Result<Box<wasm_ref_t>> {
-        Ok(self.own(self.func_object(func)?))
+        Ok(self.own(self.func_object(func)))
     }
 
     /// Something that is exported, for C.
     pub(crate) fn own_extern(&self, external: Extern) -> Result<Box<wasm_ref_t>> {
         Ok(self.own(match external {
-            Extern::Func(func) => self.func_object(func)?,
+            Extern::Func(func) => self.func_object(func),
             Extern::Global(global) => Object::Global(global),
             Extern::Table(table) => Object::Table(table),
             Extern::Memory(memory) => Object::Memory(memory),
@@ -271,14 +302,17 @@ impl StoreCell {
     }
 
     /// The store's engine.
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+    ///
+    /// # Errors
+    /// If the store may not be reached.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        Ok(self.context()?.engine().clone())
     }
 
     /// # Errors
-    /// If the module is of another engine.
+    /// If the module is of another engine, or the store may not be reached.
     pub(crate) fn check_engine(&self, module: &Module) -> Result<()> {
-        match Engine::same(&self.engine, module.engine()) {
+        match Engine::same(self.context()?.engine(), module.engine()) {
             true => Ok(()),
             false => Err(UsageError::WrongEngine { what: "module" }.into()),
         }
@@ -299,8 +333,11 @@ impl StoreCell {
     }
 
     /// The instance whose function has called the host function that runs now, if one runs.
-    pub(crate) fn caller(&self) -> Option<Instance> {
-        self.caller.get()
+    ///
+    /// # Errors
+    /// If the store may not be reached.
+    pub(crate) fn caller(&self) -> Result<Option<Instance>> {
+        Ok(self.context()?.instance_at(self.caller.get()))
     }
 
     /// Says that nothing is known of an instance but the object that it becomes: its module imports
@@ -393,7 +430,7 @@ impl StoreCell {
         function: impl FnOnce(&StoreRef) -> R,
     ) -> R {
         /// Sets the way back that was, also after a panic.
-        struct Back<'a>(&'a StoreCell, *mut CellContext, Option<Instance>);
+        struct Back<'a>(&'a StoreCell, *mut CellContext, CallOrigin);
 
         impl Drop for Back<'_> {
             #[inline]
@@ -403,13 +440,13 @@ impl StoreCell {
             }
         }
 
-        let (cell, instance) = (caller.data().cell, caller.instance());
+        let (cell, origin) = (caller.data().cell, caller.origin());
         let mut context = caller.as_context_mut();
         // Not an owner: it is not dropped. A call keeps its store alive.
         let cell = NonNull::new(cell.cast_mut()).expect("every store is in a cell");
         let store = ManuallyDrop::new(StoreRef(cell));
         let current = (&raw mut context).cast::<CellContext>();
-        let back = Back(&store, store.current.replace(current), store.caller.replace(instance));
+        let back = Back(&store, store.current.replace(current), store.caller.replace(origin));
         let result = function(&store);
         drop(back);
         result
@@ -432,10 +469,11 @@ impl StoreCell {
             this.is_filled.set(false);
             drop((*this.store.get()).take());
         }
-        drop(this.infos.take());
-        this.data.clear();
         // SAFETY: it was leaked from a box, and there is no reference to it any more.
-        drop(unsafe { Box::from_raw(cell.as_ptr()) });
+        let mut this = unsafe { Box::from_raw(cell.as_ptr()) };
+        // What was attached to the store's things is finalized before what was to the store.
+        drop(std::mem::take(this.infos.get_mut()));
+        drop(this);
     }
 
     /// What C attached to something of the store, or null.
@@ -480,9 +518,8 @@ impl StoreCell {
     }
 
     /// A function as an object.
-    pub(crate) fn func_object(&self, func: Func) -> Result<Object> {
-        let ty = func.ty(&self.context()?);
-        Ok(Object::Func(func, self.shape(ty)))
+    pub(crate) fn func_object(&self, func: Func) -> Object {
+        Object::Func(func, LazyShape::default())
     }
 
     /// The reference by which guests hold this object: the same one each time.

@@ -386,8 +386,8 @@ impl wasm_val_t {
                 kind::F32 => Val::F32(self.of.f32),
                 kind::F64 => Val::F64(self.of.f64),
                 kind::FUNCREF => {
-                    let func =
-                        reference.map(|reference| Ok::<_, pagefork::Error>(*reference.func()?.0));
+                    let func = reference
+                        .map(|reference| Ok::<_, pagefork::Error>(*reference.bare_func()?));
                     Val::FuncRef(func.transpose()?)
                 }
                 _ => Val::ExternRef(match reference {

@@ -62,7 +62,7 @@ extern "C" fn pagefork_func_call_raw(
 ) -> Option<Box<wasm_ref_t>> {
     let store = given(func, FUNCTION).and_then(|func| func.store());
     outcome_in(store, move |store| {
-        let func = *given(func, FUNCTION)?.func()?.0;
+        let func = *given(func, FUNCTION)?.bare_func()?;
         let mut context = store.context()?;
         let cells = std::ptr::slice_from_raw_parts_mut(cells, count);
         // SAFETY: the header says that the cells begin with values of the parameters' types.
@@ -146,13 +146,14 @@ fallible! {
     ) {
         make(out, || {
             let (store, name) = (given(caller, "caller")?.store(), text(name, "name")?);
-            let instance = given(store.0.caller(), "instance that has called")?;
+            let instance = given(store.0.caller()?, "instance that has called")?;
             let export = instance.get_export(&mut store.0.context()?, name);
             store.0.own_extern(export.ok_or_else(|| no_export(name))?)
         })
     }
 }
 
-fn no_export(name: &str) -> pagefork::UsageError {
+/// An instance or module exports nothing by this name.
+pub(super) fn no_export(name: &str) -> pagefork::UsageError {
     pagefork::UsageError::NoExport { kind: "thing", name: name.to_owned() }
 }

@@ -13,7 +13,7 @@ use crate::objects::linker::pagefork_linker_t;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::types::wasm_externtype_t;
 use crate::pagefork_h::functions::{on_cells, pagefork_raw_callback_t};
-use crate::pagefork_h::registers::{CFunction, RegisterFunction, type_of};
+use crate::pagefork_h::registers::{AnyCFunction, RegisterFunction};
 
 /// What is null, if it is.
 const LINKER: &str = "linker";
@@ -98,8 +98,14 @@ fallible! {
         let env = HostInfo::new(env, finalizer);
         let linker = &mut given(linker, LINKER)?.0;
         let (module, name) = (text(module, MODULE)?, text(name, NAME)?);
-        let (ty, function) = (type_of(signature)?, CFunction::new(function, env)?);
-        linker.func_new_with_registers(module, name, ty, function).map(|_| ())
+        match AnyCFunction::new(signature, function, env)? {
+            AnyCFunction::Floats(ty, function) => {
+                linker.func_new_with_registers(module, name, ty, function).map(|_| ())
+            }
+            AnyCFunction::Ints(ty, function) => {
+                linker.func_new_with_registers(module, name, ty, function).map(|_| ())
+            }
+        }
     }
 
     fn pagefork_linker_wasi(linker: Option<&mut pagefork_linker_t>) {

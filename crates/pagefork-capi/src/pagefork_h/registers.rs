@@ -4,16 +4,17 @@ use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use pagefork::{
-    Caller, Func, FuncType, RegisterCallee, RegisterFunc, RegisterResult, RegisterValues, Result,
-    ValType,
+    Caller, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport, RegisterFunc,
+    RegisterResult, RegisterValues, Result, ValType,
 };
 
 use crate::base::border::{BorderError, attempt, exported, given};
 use crate::objects::callback::{pagefork_caller_t, raised};
-use crate::objects::fallible::{OutBox, failed, fallible, make, string};
+use crate::objects::fallible::{OutBox, failed, fallible, make, string, text};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell, StoreRef};
+use crate::pagefork_h::functions::no_export;
 
 /// What is null, if it is.
 const FUNCTION: &str = "function";
@@ -37,23 +38,49 @@ pub(super) type RegisterFunction = extern "C-unwind" fn(
     f64,
 ) -> RegisterResult;
 
-/// A C function with its own arguments and result.
-pub(super) struct CFunction {
+/// The same, of a prototype without floats.
+type IntFunction =
+    extern "C-unwind" fn(*const pagefork_caller_t, u64, u64, u64, u64, u64) -> RegisterResult;
+
+/// A C function with its own arguments and result. Registers of floats are passed on if there are
+/// any: to keep them across what comes before the call is most of what that costs.
+pub(super) struct CFunction<const HAS_FLOATS: bool> {
     function: RegisterFunction,
     env: HostInfo,
 }
 
-impl CFunction {
+/// A C function of a type that a signature says.
+pub(super) enum AnyCFunction {
+    /// With floats among its parameters.
+    Floats(FuncType, CFunction<true>),
+    /// Without.
+    Ints(FuncType, CFunction<false>),
+}
+
+impl AnyCFunction {
     /// A function, whatever its prototype is, with an environment.
     ///
     /// # Errors
-    /// If it is null.
-    pub(super) fn new(function: Option<RegisterFunction>, env: HostInfo) -> Result<Self> {
-        Ok(Self { function: given(function, FUNCTION)?, env })
+    /// If it is null, or the signature is none.
+    pub(super) fn new(
+        signature: *const c_char,
+        function: Option<RegisterFunction>,
+        env: HostInfo,
+    ) -> Result<Self> {
+        let (ty, function) = (type_of(signature)?, given(function, FUNCTION)?);
+        Ok(match has_floats(&ty) {
+            true => Self::Floats(ty, CFunction { function, env }),
+            false => Self::Ints(ty, CFunction { function, env }),
+        })
     }
 }
 
-impl RegisterCallee<HostData> for CFunction {
+/// Whether there are floats among the parameters.
+fn has_floats(ty: &FuncType) -> bool {
+    ty.params.iter().any(|ty| matches!(ty, ValType::F32 | ValType::F64))
+}
+
+impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> {
     #[inline(always)]
     fn call(
         &self,
@@ -61,14 +88,26 @@ impl RegisterCallee<HostData> for CFunction {
         values: RegisterValues,
     ) -> Result<RegisterResult> {
         let [i0, i1, i2, i3, i4] = values.ints;
-        let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
         let result = StoreCell::in_host_function(&mut caller, |store| {
             let caller = pagefork_caller_t::new(self.env.data(), wasm_store_t::lent(store));
-            (self.function)(&caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
+            match HAS_FLOATS {
+                true => {
+                    let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
+                    (self.function)(&caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
+                }
+                false => {
+                    // SAFETY: the function has no float among its parameters, so that it looks at
+                    // no register for them.
+                    let function = unsafe {
+                        std::mem::transmute::<RegisterFunction, IntFunction>(self.function)
+                    };
+                    function(&caller, i0, i1, i2, i3, i4)
+                }
+            }
         });
-        match caller.data_mut().raised.take() {
-            None => Ok(result),
-            Some(error) => Err(error),
+        match caller.data().raised.is_some() {
+            false => Ok(result),
+            true => caller.data_mut().raised.take().map_or(Ok(result), Err),
         }
     }
 }
@@ -127,6 +166,9 @@ type RegisterCall = extern "C" fn(
     f64,
 ) -> RegisterResult;
 
+/// The same, of a type without floats among its parameters.
+type IntCall = extern "C" fn(*mut pagefork_typed_func_t, u64, u64, u64, u64, u64) -> RegisterResult;
+
 #[allow(clippy::too_many_arguments, reason = "each is a register")]
 extern "C" fn call_typed(
     this: *mut pagefork_typed_func_t,
@@ -144,21 +186,64 @@ extern "C" fn call_typed(
     f6: f64,
     f7: f64,
 ) -> RegisterResult {
-    // SAFETY: the header says that it is called with the typed function that it is of, which is
-    // not deleted meanwhile; the parts that are read do not change.
+    let (ints, floats) = ([i0, i1, i2, i3, i4], [f0, f1, f2, f3, f4, f5, f6, f7]);
+    // SAFETY: by the header's word.
+    unsafe { call_with(this, RegisterValues { ints, floats }) }
+}
+
+extern "C" fn call_ints(
+    this: *mut pagefork_typed_func_t,
+    i0: u64,
+    i1: u64,
+    i2: u64,
+    i3: u64,
+    i4: u64,
+) -> RegisterResult {
+    // SAFETY: by the header's word.
+    unsafe { call_with(this, RegisterValues { ints: [i0, i1, i2, i3, i4], floats: [0.0; 8] }) }
+}
+
+/// # Safety
+/// It is the typed function that C has called, which is not deleted meanwhile.
+#[inline(always)]
+unsafe fn call_with(this: *mut pagefork_typed_func_t, values: RegisterValues) -> RegisterResult {
+    // SAFETY: by this function's contract; the parts that are read do not change.
     let (func, store) = unsafe { (&(*this).func, (*this).store.keep()) };
-    let values =
-        RegisterValues { ints: [i0, i1, i2, i3, i4], floats: [f0, f1, f2, f3, f4, f5, f6, f7] };
     match attempt(|| func.call(&mut store.context()?, values)) {
         Ok(result) => result,
         Err(error) => {
-            let error = failed(Some(&store), error);
-            // SAFETY: by the header's word nothing else uses the field meanwhile.
-            let old = unsafe { ptr::replace(&raw mut (*this).error, error) };
-            drop(old);
+            // SAFETY: by this function's contract.
+            unsafe { call_failed(this, &store, error) };
             RegisterResult::default()
         }
     }
+}
+
+/// # Safety
+/// As of [`call_with`].
+#[cold]
+#[inline(never)]
+unsafe fn call_failed(this: *mut pagefork_typed_func_t, store: &StoreRef, error: pagefork::Error) {
+    let error = failed(Some(store), error);
+    // SAFETY: by the header's word nothing else uses the field meanwhile.
+    let old = unsafe { ptr::replace(&raw mut (*this).error, error) };
+    drop(old);
+}
+
+/// A function of this store, to be called by C.
+fn typed(func: RegisterFunc, has_floats: bool, store: &StoreRef) -> Box<pagefork_typed_func_t> {
+    let call = match has_floats {
+        true => call_typed,
+        // SAFETY: C calls it as a function of its type, with nothing in registers of floats.
+        false => unsafe { std::mem::transmute::<IntCall, RegisterCall>(call_ints) },
+    };
+    Box::new(pagefork_typed_func_t { call, error: None, func, store: store.clone() })
+}
+
+/// Where an export is in all instances of a module, and of what type it is if it was said.
+struct pagefork_export_t {
+    place: ModuleExport,
+    typed: Option<(RegisterExport, bool)>,
 }
 
 fallible! {
@@ -173,8 +258,16 @@ fallible! {
         let env = HostInfo::new(env, finalizer);
         make(out, || {
             let store = given(store, "store")?;
-            let (ty, function) = (type_of(signature)?, CFunction::new(function, env)?);
-            let func = Func::new_with_registers(&mut store.0.context()?, ty, function)?;
+            let function = AnyCFunction::new(signature, function, env)?;
+            let mut context = store.0.context()?;
+            let func = match function {
+                AnyCFunction::Floats(ty, function) => {
+                    Func::new_with_registers(&mut context, ty, function)?
+                }
+                AnyCFunction::Ints(ty, function) => {
+                    Func::new_with_registers(&mut context, ty, function)?
+                }
+            };
             store.0.own_func(func)
         })
     }
@@ -186,15 +279,62 @@ fallible! {
     ) {
         make(out, || {
             let object = given(func, FUNCTION)?;
-            let (store, (func, shape)) = (object.store()?, object.func()?);
-            let (asked, found) = (type_of(signature)?, store.func_type(shape));
-            if asked != *found {
+            let (store, func) = (object.store()?, object.bare_func()?);
+            let context = store.context()?;
+            let (asked, found) = (type_of(signature)?, func.ty(&context));
+            if asked != found {
                 let text = format!("type mismatch: the function is {found}, expected {asked}");
                 return Err(BorderError::Unfit(text).into());
             }
-            let func = func.with_registers(&store.context()?)?;
-            let store = store.clone();
-            Ok(Box::new(pagefork_typed_func_t { call: call_typed, error: None, func, store }))
+            Ok(typed(func.with_registers(&context)?, has_floats(&asked), store))
+        })
+    }
+
+    fn pagefork_module_export(
+        module: Option<&wasm_ref_t>,
+        name: *const c_char,
+        signature: *const c_char,
+        out: OutBox<'_, pagefork_export_t>,
+    ) {
+        make(out, || {
+            let (module, name) = (&given(module, "module")?.module()?.module, text(name, "name")?);
+            let place = module.get_export_index(name).ok_or_else(|| no_export(name))?;
+            let typed = match signature.is_null() {
+                true => None,
+                false => {
+                    let ty = type_of(signature)?;
+                    Some((module.get_register_export(name, &ty)?, has_floats(&ty)))
+                }
+            };
+            Ok(Box::new(pagefork_export_t { place, typed }))
+        })
+    }
+
+    fn pagefork_instance_export_at(
+        instance: Option<&wasm_ref_t>,
+        export: Option<&pagefork_export_t>,
+        out: OutBox<'_, wasm_ref_t>,
+    ) {
+        make(out, || {
+            let (instance, export) = (given(instance, "instance")?, given(export, "export")?);
+            let store = instance.store()?;
+            let found = instance.instance()?.get_module_export(&mut store.context()?, &export.place);
+            let other = || BorderError::Unfit("the export is one of another module".to_owned());
+            store.own_extern(found.ok_or_else(other)?)
+        })
+    }
+
+    fn pagefork_instance_typed_export(
+        instance: Option<&wasm_ref_t>,
+        export: Option<&pagefork_export_t>,
+        out: OutBox<'_, pagefork_typed_func_t>,
+    ) {
+        make(out, || {
+            let (instance, export) = (given(instance, "instance")?, given(export, "export")?);
+            let store = instance.store()?;
+            let (place, has_floats) = given(export.typed.as_ref(), "signature of the export")?;
+            let func = instance.instance()?.get_register_export(&store.context()?, place)?;
+            Ok(typed(func, *has_floats, store))
         })
     }
 }
@@ -202,6 +342,11 @@ fallible! {
 exported! {
     fn pagefork_typed_func_delete(func: Option<Box<pagefork_typed_func_t>>) {
         drop(func);
+        Ok(())
+    }
+
+    fn pagefork_export_delete(export: Option<Box<pagefork_export_t>>) {
+        drop(export);
         Ok(())
     }
 

@@ -67,7 +67,7 @@ pub(super) fn spawn(
     how: pagefork_spawn_t<'_>,
 ) -> Result<(StoreRef, Box<wasm_ref_t>)> {
     check_reserved(&how.reserved)?;
-    let store = StoreRef::empty(pre.pre.module().engine());
+    let store = StoreRef::empty();
     let mut data = store.data();
     give_wasi(&mut data, how.wasi, pre.wasi.as_deref())?;
     let (own, instance) = match how.limits {

@@ -27,12 +27,12 @@ exported! {
         binary: Option<&CVec<u8>>,
     ) -> Option<Box<wasm_ref_t>> {
         let (store, binary) = (given(store, "store")?, given(binary, "binary")?);
-        Ok(own(store, Module::from_binary(store.0.engine(), binary.elements()?)?))
+        Ok(own(store, Module::from_binary(&store.0.engine()?, binary.elements()?)?))
     }
 
     fn wasm_module_validate(store: Option<&wasm_store_t>, binary: Option<&CVec<u8>>) -> bool {
         let (store, binary) = (given(store, "store")?, given(binary, "binary")?);
-        Module::validate(store.0.engine(), binary.elements()?).map(|()| true)
+        Module::validate(&store.0.engine()?, binary.elements()?).map(|()| true)
     }
 
     fn wasm_module_imports(
@@ -79,7 +79,7 @@ exported! {
     ) -> Option<Box<wasm_ref_t>> {
         let (store, bytes) = (given(store, "store")?, given(bytes, "bytes")?);
         // SAFETY: the header says that the bytes are what `wasm_module_serialize` gave.
-        let module = unsafe { Module::deserialize(store.0.engine(), bytes.elements()?)? };
+        let module = unsafe { Module::deserialize(&store.0.engine()?, bytes.elements()?)? };
         Ok(own(store, module))
     }
 

@@ -398,6 +398,13 @@ static void spawning(wasm_engine_t *engine) {
   strategies.reset = 77;
   FAILS(pagefork_instance_pre_with_strategies(pre, &strategies, &(pagefork_instance_pre_t *){NULL}),
         "77");
+  pagefork_export_t *count_export, *memory_export;
+  OK(pagefork_module_export(module, "count", ":i", &count_export));
+  OK(pagefork_module_export(module, "memory", NULL, &memory_export));
+  FAILS(pagefork_module_export(module, "count", ":I", &(pagefork_export_t *){NULL}), "mismatch");
+  FAILS(pagefork_module_export(module, "memory", ":I", &(pagefork_export_t *){NULL}), "memory");
+  FAILS(pagefork_module_export(module, "none", NULL, &(pagefork_export_t *){NULL}), "none");
+  FAILS(pagefork_module_export(NULL, "count", NULL, &(pagefork_export_t *){NULL}), "null");
   for (int i = 0; i < 100; i++) {
     pagefork_limits_t limits = {.memory_total = 8 << 16};
     pagefork_spawn_t how = {.tenant = (uint64_t)i, .limits = i % 2 ? &limits : NULL};
@@ -407,6 +414,16 @@ static void spawning(wasm_engine_t *engine) {
     wasm_store_delete(store);
     OK(pagefork_store_reset(copy, NULL));
     CHECK(count(instance) == 1);
+    pagefork_typed_func_t *typed;
+    OK(pagefork_instance_typed_export(instance, count_export, &typed));
+    CHECK(PAGEFORK_CALL(typed, int32_t, (pagefork_typed_func_t *), typed) == 2);
+    pagefork_typed_func_delete(typed);
+    wasm_extern_t *memory;
+    OK(pagefork_instance_export_at(instance, memory_export, &memory));
+    CHECK(wasm_memory_size(wasm_extern_as_memory(memory)) == 4);
+    wasm_extern_delete(memory);
+    FAILS(pagefork_instance_typed_export(instance, memory_export, &typed), "signature");
+    CHECK(!typed);
     wasm_store_delete(copy);
     wasm_instance_delete(instance);
   }
@@ -414,6 +431,20 @@ static void spawning(wasm_engine_t *engine) {
   pagefork_spawn_t how = {.limits = &limits};
   FAILS(pagefork_instance_pre_spawn(pre, &how, &store, &instance), "limit");
   FAILS(pagefork_instance_pre_spawn(NULL, &how, &store, &instance), "null");
+  wasm_store_t *stranger = wasm_store_new(engine);
+  wasm_module_t *empty = COMPILE(stranger, empty);
+  instance = wasm_instance_new(stranger, empty, NULL, NULL);
+  FAILS(pagefork_instance_export_at(instance, memory_export, &(wasm_extern_t *){NULL}), "module");
+  FAILS(pagefork_instance_typed_export(instance, count_export, &(pagefork_typed_func_t *){NULL}),
+        "module");
+  FAILS(pagefork_instance_export_at(NULL, memory_export, &(wasm_extern_t *){NULL}), "null");
+  FAILS(pagefork_instance_typed_export(instance, NULL, &(pagefork_typed_func_t *){NULL}), "null");
+  wasm_instance_delete(instance);
+  delete_kept();
+  wasm_store_delete(stranger);
+  pagefork_export_delete(count_export);
+  pagefork_export_delete(memory_export);
+  pagefork_export_delete(NULL);
   pagefork_instance_pre_delete(other);
   pagefork_instance_pre_delete(pre);
   pagefork_linker_delete(linker);

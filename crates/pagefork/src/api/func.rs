@@ -259,6 +259,45 @@ pub struct Caller<'a, T: 'static> {
     base: usize,
 }
 
+/// From where a host function was called, which costs nothing to keep.
+///
+/// # Examples
+///
+/// See [`StoreContextMut::instance_at`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CallOrigin(usize);
+
+impl<T: 'static> StoreContextMut<'_, T> {
+    /// The instance whose function made a call; `None` if the embedder did, or the instance is not
+    /// there any more.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "f" (func $f)) (func (export "run") (call $f)))"#)?;
+    /// let mut store = Store::new(&engine, None);
+    /// let f = Func::wrap(&mut store, |mut caller: Caller<'_, Option<Instance>>| {
+    ///     let origin = caller.origin();
+    ///     let instance = caller.as_context_mut().instance_at(origin);
+    ///     *caller.data_mut() = instance;
+    /// });
+    /// let instance = Instance::new(&mut store, &module, &[f.into()])?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// assert_eq!(*store.data(), Some(instance));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn instance_at(&self, origin: CallOrigin) -> Option<Instance> {
+        let inner = &self.0.inner;
+        let is_it = |ordinal: &u32| inner.instance(*ordinal).base() == origin.0;
+        let found = (origin.0 != 0).then(|| (1..inner.next_ordinal()).find(is_it)).flatten();
+        found.map(|ordinal| Instance::from_ordinal(inner, ordinal))
+    }
+}
+
 impl<'a, T: 'static> Caller<'a, T> {
     /// # Safety
     /// - `store` is a store with data of type `T`, exclusively the caller's for
@@ -534,6 +573,12 @@ impl<'a, T: 'static> Caller<'a, T> {
     /// ```
     pub fn as_context_mut(&mut self) -> StoreContextMut<'_, T> {
         AsContextMut::as_context_mut(self)
+    }
+
+    /// From where the function was called, to be asked later: see [`StoreContextMut::instance_at`].
+    #[inline]
+    pub fn origin(&self) -> CallOrigin {
+        CallOrigin(self.base)
     }
 
     /// The instance whose function called; `None` if the embedder called the function itself.

@@ -5,10 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
-use pagefork_layout::module::{FuncType, ValType};
+use pagefork_layout::module::{FuncType, Item, ValType};
+use pagefork_layout::text::OneLine;
 
 use crate::api::func::Caller;
 use crate::api::host_func::{DirectAnswer, answer};
+use crate::api::instance::Instance;
 use crate::api::linker::Linker;
 use crate::api::raw::ValRaw;
 use crate::api::store::{AsContext, AsContextMut};
@@ -17,6 +19,7 @@ use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
+use crate::code::module::Module;
 use crate::run::enter::{self, Registers};
 use crate::store::group::{FunctionImport, StoreGroup, StoreId};
 use crate::store::handle::{CallTarget, Func};
@@ -78,10 +81,107 @@ pub struct RegisterFunc {
     func: Func,
     store: StoreId,
     target: CallTarget,
-    /// The bits of each register that are part of a value: what is left is no guest's to see.
+    masks: RegisterMasks,
+}
+
+/// The bits of each register that are part of a value: what is left is no guest's to see.
+#[derive(Clone, Copy, Debug)]
+struct RegisterMasks {
     ints: [u64; INTS_MAX],
     floats: [u64; FLOATS_MAX],
+    has_ints: bool,
     has_floats: bool,
+}
+
+impl RegisterMasks {
+    /// # Errors
+    /// If values of such a function do not fit registers.
+    fn of(ty: &FuncType) -> Result<Self> {
+        check_fits(ty)?;
+        let (mut ints, mut floats) = ([0; INTS_MAX], [0; FLOATS_MAX]);
+        let of_kind = |float| ty.params.iter().filter(move |ty| is_float(**ty) == float);
+        for (place, ty) in ints.iter_mut().zip(of_kind(false)) {
+            *place = bits(*ty);
+        }
+        for (place, ty) in floats.iter_mut().zip(of_kind(true)) {
+            *place = bits(*ty);
+        }
+        let (has_ints, has_floats) = (ints[0] != 0, floats[0] != 0);
+        Ok(Self { ints, floats, has_ints, has_floats })
+    }
+}
+
+/// Where an exported function is in all instances of a module, and that it is of this type: see
+/// [`Module::get_register_export`].
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterExport {
+    module: u64,
+    index: u32,
+    masks: RegisterMasks,
+}
+
+impl Module {
+    /// As [`Module::get_typed_export`], of a type that Rust does not know.
+    ///
+    /// # Errors
+    /// As [`Module::get_typed_export`] and [`Func::with_registers`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, FuncType, Linker, Module, RegisterValues, ValType};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "square")
+    ///     (param i32) (result i32) (i32.mul (local.get 0) (local.get 0))))"#)?;
+    /// let ty = FuncType::new([ValType::I32], [ValType::I32]);
+    /// let square = module.get_register_export("square", &ty)?;
+    /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
+    /// for number in 0..3 {
+    ///     let (mut store, instance) = pre.spawn(())?;
+    ///     let square = instance.get_register_export(&store, &square)?;
+    ///     let mut values = RegisterValues::default();
+    ///     values.ints[0] = number;
+    ///     assert_eq!(square.call(&mut store, values)?.int, number * number);
+    /// }
+    /// assert!(module.get_register_export("square", &FuncType::new([], [])).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn get_register_export(&self, name: &str, ty: &FuncType) -> Result<RegisterExport> {
+        let Some(Item::Func(index)) = self.export(name) else {
+            return Err(UsageError::NoExport { kind: "function", name: name.to_owned() }.into());
+        };
+        let found = self.function_type(index);
+        if found != ty {
+            let what = format!("the exported function {:?}", OneLine(name));
+            let (expected, found) = (ty.to_string(), found.to_string());
+            return Err(UsageError::TypeMismatch { what, expected, found }.into());
+        }
+        Ok(RegisterExport { module: self.number(), index, masks: RegisterMasks::of(ty)? })
+    }
+}
+
+impl Instance {
+    /// The function that the instance exports there, to be called with values in registers.
+    ///
+    /// # Errors
+    /// If the instance is of another store, or of another module than the export.
+    #[inline]
+    pub fn get_register_export(
+        &self,
+        store: impl AsContext,
+        export: &RegisterExport,
+    ) -> Result<RegisterFunc> {
+        let store = &store.as_context().0.inner;
+        let ordinal = self.ordinal(store)?;
+        if self.module_in(store).number() != export.module {
+            return Err(UsageError::WrongModule { what: "export" }.into());
+        }
+        // What is imported is of the same type: there are no subtypes of function types.
+        let func = Func { store: store.id, definition: store.function(ordinal, export.index) };
+        let target = func.entry(store);
+        Ok(RegisterFunc { func, store: store.id, target, masks: export.masks })
+    }
 }
 
 /// # Errors
@@ -137,18 +237,8 @@ impl Func {
     pub fn with_registers(&self, store: impl AsContext) -> Result<RegisterFunc> {
         let store = &store.as_context().0.inner;
         let (ty, _) = store.function_type(self.reference(store)?);
-        check_fits(ty)?;
-        let (mut ints, mut floats) = ([0; INTS_MAX], [0; FLOATS_MAX]);
-        let of_kind = |float| ty.params.iter().filter(move |ty| is_float(**ty) == float);
-        for (place, ty) in ints.iter_mut().zip(of_kind(false)) {
-            *place = bits(*ty);
-        }
-        for (place, ty) in floats.iter_mut().zip(of_kind(true)) {
-            *place = bits(*ty);
-        }
-        let has_floats = floats[0] != 0;
-        let target = self.entry(store);
-        Ok(RegisterFunc { func: *self, store: store.id, target, ints, floats, has_floats })
+        let masks = RegisterMasks::of(ty)?;
+        Ok(RegisterFunc { func: *self, store: store.id, target: self.entry(store), masks })
     }
 
     /// Makes `callee` a function of the type `ty`, which guests call with values in registers.
@@ -271,16 +361,18 @@ impl RegisterFunc {
         {
             span!(TRACE, "call");
             let mut registers = Registers::default();
-            for (value, bits) in values.ints.iter().zip(&self.ints) {
-                registers.put_int(value & bits);
+            if self.masks.has_ints {
+                for (value, bits) in values.ints.iter().zip(&self.masks.ints) {
+                    registers.put_int(value & bits);
+                }
             }
             let entry = target.direct_entry;
             // SAFETY: the entry is the store's own, for values in registers, which are what the
             // type says and zero where it has none; nothing has happened since the check.
             let (int, float) = unsafe {
-                match self.has_floats {
+                match self.masks.has_floats {
                     true => {
-                        for (value, bits) in values.floats.iter().zip(&self.floats) {
+                        for (value, bits) in values.floats.iter().zip(&self.masks.floats) {
                             registers.put_float(f64::from_bits(value.to_bits() & bits));
                         }
                         enter::call_outermost::<true>(whole, target, entry, registers)?
