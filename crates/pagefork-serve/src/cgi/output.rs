@@ -19,7 +19,7 @@ const FIELDS_MAX: usize = 256;
 /// # Examples
 ///
 /// ```
-/// use pagefork_serve::cgi::CgiOutput;
+/// use pagefork_serve::cgi::{CgiOutput, Redirect};
 /// use pagefork_serve::{Failure, Handler, Request, ResponseWriter};
 ///
 /// /// Answers each request like a CGI program that writes this.
@@ -30,8 +30,11 @@ const FIELDS_MAX: usize = 256;
 ///         let mut output = CgiOutput::new(response.clone());
 ///         // A write fails when the client has gone.
 ///         let _ = output.write(self.0.as_bytes());
-///         // A redirect to another path of its own is not followed here.
-///         output.end().map(drop)
+///         match output.end()? {
+///             Some(Redirect { target }) => println!("not followed here: a redirect to {target}"),
+///             None => {}
+///         }
+///         Ok(())
 ///     }
 /// }
 ///
@@ -54,6 +57,10 @@ enum OutputStage {
 }
 
 /// A redirect of the request to another path of the program.
+///
+/// # Examples
+///
+/// See [`CgiOutput`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// Path and query.
@@ -62,6 +69,10 @@ pub struct Redirect {
 
 impl CgiOutput {
     /// Sends a program's output to `response`.
+    ///
+    /// # Examples
+    ///
+    /// See [`CgiOutput`].
     pub fn new(response: ResponseWriter) -> CgiOutput {
         CgiOutput { response, stage: OutputStage::Head(Vec::new()) }
     }
@@ -71,6 +82,10 @@ impl CgiOutput {
     /// # Errors
     ///
     /// If the request was given up.
+    ///
+    /// # Examples
+    ///
+    /// See [`CgiOutput`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), GivenUp> {
         match &mut self.stage {
             OutputStage::Body => self.response.write(bytes),
@@ -115,6 +130,10 @@ impl CgiOutput {
     /// # Errors
     ///
     /// If there is no response, or a malformed one.
+    ///
+    /// # Examples
+    ///
+    /// See [`CgiOutput`].
     pub fn end(&mut self) -> Result<Option<Redirect>, Failure> {
         match mem::replace(&mut self.stage, OutputStage::Body) {
             OutputStage::Body => Ok(None),

@@ -185,6 +185,10 @@ impl Program {
     /// The best setting for the engine of a program. Most programs grow their memory to the same
     /// size for each request: with this setting that costs no system call, and compiling takes
     /// twice as long.
+    ///
+    /// # Examples
+    ///
+    /// See [`Program`].
     pub fn strategies() -> StrategyConfig {
         StrategyConfig {
             growth: GrowthKind::Auto,
@@ -199,6 +203,10 @@ impl Program {
     /// # Errors
     ///
     /// [`CgiProgramError`]: the program is instantiated once to find out.
+    ///
+    /// # Examples
+    ///
+    /// See [`Program`].
     pub fn new(
         linker: &Linker<WasiCtx>,
         module: &Module,

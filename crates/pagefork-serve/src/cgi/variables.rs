@@ -10,6 +10,10 @@ use crate::handler::failure::{Failure, FailureKind};
 use crate::handler::request::Request;
 
 /// Variables that a program gets on request.
+///
+/// # Examples
+///
+/// See [`ProgramOptions`](crate::ProgramOptions).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VariableOptions {
     /// Pass the field `Authorization`, which may hold a password.

@@ -101,11 +101,19 @@ kinds! {
 
 impl FailureKind {
     /// The name in metrics and logs.
+    ///
+    /// # Examples
+    ///
+    /// See [`FailureKind`].
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
     /// The status of the response that says so.
+    ///
+    /// # Examples
+    ///
+    /// See [`FailureKind`].
     pub fn status(self) -> StatusCode {
         StatusCode::from_u16(self.row().1).expect("the table has three digits")
     }
@@ -115,6 +123,10 @@ impl FailureKind {
     }
 
     /// What the client is told.
+    ///
+    /// # Examples
+    ///
+    /// See [`FailureKind`].
     pub fn message(self) -> &'static str {
         self.row().3
     }
@@ -122,6 +134,15 @@ impl FailureKind {
 
 impl Severity {
     /// The word in a record.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_serve::Severity;
+    ///
+    /// let all = [Severity::Error, Severity::Warning, Severity::Info];
+    /// assert_eq!(all.map(Severity::name), ["error", "warning", "info"]);
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -133,16 +154,28 @@ impl Severity {
 
 impl Failure {
     /// A failure, and what the log says about it.
+    ///
+    /// # Examples
+    ///
+    /// See [`Failure`].
     pub fn new(kind: FailureKind, detail: impl Into<String>) -> Failure {
         Failure { kind, detail: detail.into() }
     }
 
     /// Its kind, which decides what the client is told.
+    ///
+    /// # Examples
+    ///
+    /// See [`Failure`].
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
     /// What the log says about it and the client is not told; may be empty.
+    ///
+    /// # Examples
+    ///
+    /// See [`Failure`].
     pub fn detail(&self) -> &str {
         &self.detail
     }

@@ -49,9 +49,17 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     ///
     /// Why there is no response, or only the beginning of one.
+    ///
+    /// # Examples
+    ///
+    /// See [`Handler`].
     fn handle(&self, request: Request, response: &ResponseWriter) -> Result<(), Failure>;
 
     /// What the handler's instances use now, if it has a pool of them.
+    ///
+    /// # Examples
+    ///
+    /// See [`PoolGauges`].
     fn pool(&self) -> Option<PoolGauges> {
         None
     }

@@ -56,6 +56,28 @@ impl BodyReader {
     /// # Errors
     ///
     /// If the request was given up.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pagefork_serve::{BodyReader, GivenUp};
+    ///
+    /// /// What of the body has come so far, and whether more comes, as a handler asks that has
+    /// /// other work to do meanwhile.
+    /// fn arrived(body: &BodyReader) -> Result<(Vec<u8>, bool), GivenUp> {
+    ///     let (mut all, mut part) = (Vec::new(), [0; 4096]);
+    ///     while body.wait(Some(Duration::from_millis(10))).is_some() {
+    ///         match body.try_read(&mut part)? {
+    ///             Some(0) => return Ok((all, false)),
+    ///             Some(count) => all.extend_from_slice(&part[..count]),
+    ///             None => break,
+    ///         }
+    ///     }
+    ///     Ok((all, true))
+    /// }
+    /// ```
     pub fn try_read(&self, into: &mut [u8]) -> Result<Option<usize>, GivenUp> {
         self.0.try_read(into).map_err(GivenUp)
     }
@@ -63,6 +85,10 @@ impl BodyReader {
     /// Waits until [`BodyReader::try_read`] would find something or fail, for at
     /// most `timeout`. Gives how many bytes there are, and whether nothing comes
     /// after them; `None` if there still is nothing.
+    ///
+    /// # Examples
+    ///
+    /// See [`BodyReader::try_read`].
     pub fn wait(&self, timeout: Option<Duration>) -> Option<(usize, bool)> {
         self.0.wait_for_input(timeout)
     }

@@ -62,6 +62,10 @@ impl ResponseWriter {
     ///
     /// A `Content-Length` is checked against what is written. Fields about the
     /// connection must not be among them.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn start(&self, status: StatusCode, headers: HeaderMap) {
         self.0.set_head(ResponseHead { status, headers });
     }
@@ -71,16 +75,28 @@ impl ResponseWriter {
     /// # Errors
     ///
     /// If the request was given up.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn write(&self, bytes: &[u8]) -> Result<(), GivenUp> {
         self.0.write(bytes).map_err(GivenUp)
     }
 
     /// Sends what was written without waiting for more.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn flush(&self) {
         self.0.flush();
     }
 
     /// Whether the request was given up: the response is not sent any more.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn is_given_up(&self) -> bool {
         self.0.cancelled().is_some()
     }
@@ -88,17 +104,29 @@ impl ResponseWriter {
     /// Calls `interrupt` when the request is given up, and again until the handler returns or
     /// the guard is dropped: the first call may come before the work that it should interrupt
     /// has begun.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn on_give_up(&self, interrupt: impl Fn() + Send + 'static) -> GiveUpGuard<'_> {
         self.0.set_interrupt(Some(Box::new(interrupt)));
         GiveUpGuard(self)
     }
 
     /// Tells the metrics how long a phase took.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn record(&self, phase: Phase, time: Duration) {
         self.0.host().record(phase, time);
     }
 
     /// Writes a record to the server's log, with the request's id before it.
+    ///
+    /// # Examples
+    ///
+    /// See [`ResponseWriter`].
     pub fn log(&self, severity: Severity, id: &HeaderValue, text: &str) {
         self.0.host().log(severity, id, text);
     }

@@ -65,6 +65,10 @@ impl ServerConfig {
     /// The defaults: at most 64 requests at once and 1024 that wait, of 16 MiB
     /// each; 30 seconds for each of the times, 10 to stop. The log goes to
     /// standard error, and there is no access log.
+    ///
+    /// # Examples
+    ///
+    /// See [`ServerConfig`].
     pub fn new(address: SocketAddr) -> ServerConfig {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         ServerConfig {
@@ -90,12 +94,20 @@ impl ServerConfig {
     }
 
     /// Sets the output of the log: failures with their causes, and standard error of programs.
+    ///
+    /// # Examples
+    ///
+    /// See [`LogOutput`].
     pub fn log(&mut self, output: impl Into<LogOutput>) -> &mut ServerConfig {
         self.log = Some(output.into());
         self
     }
 
     /// Sets the output of the access log. It is written a few times a second.
+    ///
+    /// # Examples
+    ///
+    /// See [`LogOutput`].
     pub fn access_log(
         &mut self,
         format: AccessFormat,

@@ -147,11 +147,19 @@ pub struct StopHandle(watch::Sender<Stage>);
 impl StopHandle {
     /// Accepts no further requests, and lets those under way finish; those that take longer
     /// than the grace period are interrupted.
+    ///
+    /// # Examples
+    ///
+    /// See [`StopHandle`].
     pub fn stop(&self) {
         reach(&self.0, Stage::Stopping);
     }
 
     /// Interrupts requests under way.
+    ///
+    /// # Examples
+    ///
+    /// See [`StopHandle`].
     pub fn stop_now(&self) {
         reach(&self.0, Stage::StoppingNow);
     }
@@ -183,6 +191,10 @@ pub struct LogHandle(Arc<Front>);
 impl LogHandle {
     /// Opens the logs that are files again by their names: after their files were renamed, the
     /// logs go on in new ones.
+    ///
+    /// # Examples
+    ///
+    /// See [`LogHandle`].
     pub fn reopen(&self) {
         self.0.telemetry.reopen_logs();
     }
@@ -213,16 +225,28 @@ impl fmt::Debug for Starting {
 
 impl Starting {
     /// The address of the status page and the metrics.
+    ///
+    /// # Examples
+    ///
+    /// See [`Server::prepare`].
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
     }
 
     /// Stops the server.
+    ///
+    /// # Examples
+    ///
+    /// See [`Server::prepare`].
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle(self.front.stage.clone())
     }
 
     /// Reopens the server's logs.
+    ///
+    /// # Examples
+    ///
+    /// See [`LogHandle`].
     pub fn log_handle(&self) -> LogHandle {
         LogHandle(Arc::clone(&self.front))
     }
@@ -232,6 +256,10 @@ impl Starting {
     /// # Errors
     ///
     /// [`StartError`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Server::prepare`].
     pub fn serve(self, handler: impl Handler) -> Result<Server, StartError> {
         let Starting { front, admin, begin, main } = self;
         let (listener, local) = listen(front.config.address)?;
@@ -275,6 +303,13 @@ impl Server {
     /// use std::io::{Read, Write};
     ///
     /// use pagefork_serve::{Server, ServerConfig};
+    /// # use pagefork_serve::{Failure, Handler, Request, ResponseWriter};
+    /// # struct Site;
+    /// # impl Handler for Site {
+    /// #     fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+    /// #         Ok(())
+    /// #     }
+    /// # }
     ///
     /// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
     /// config.admin = Some(([127, 0, 0, 1], 0).into());
@@ -285,7 +320,12 @@ impl Server {
     /// let mut answer = String::new();
     /// client.read_to_string(&mut answer)?;
     /// assert!(answer.starts_with("HTTP/1.1 503 ") && answer.ends_with("starting\n"));
-    /// // Then make a handler, and call `starting.serve(handler)`.
+    ///
+    /// // Then the handler is there.
+    /// let stop = starting.stop_handle();
+    /// let server = starting.serve(Site)?;
+    /// stop.stop();
+    /// assert_eq!(server.wait().requests, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare(config: ServerConfig) -> Result<Starting, StartError> {
@@ -322,31 +362,77 @@ impl Server {
     /// # Errors
     ///
     /// [`StartError`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Server`].
     pub fn start(config: ServerConfig, handler: impl Handler) -> Result<Server, StartError> {
         Server::prepare(config)?.serve(handler)
     }
 
     /// The address that the server listens at.
+    ///
+    /// # Examples
+    ///
+    /// See [`Server`].
     pub fn address(&self) -> SocketAddr {
         self.local
     }
 
     /// The address of the status page and the metrics.
+    ///
+    /// # Examples
+    ///
+    /// See [`Server`].
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
     }
 
     /// Stops the server.
+    ///
+    /// # Examples
+    ///
+    /// See [`Server`].
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle(self.front.stage.clone())
     }
 
     /// Reopens the server's logs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_serve::{LogOutput, Server, ServerConfig};
+    /// # use pagefork_serve::{Failure, Handler, Request, ResponseWriter};
+    /// # struct Site;
+    /// # impl Handler for Site {
+    /// #     fn handle(&self, _: Request, _: &ResponseWriter) -> Result<(), Failure> {
+    /// #         Ok(())
+    /// #     }
+    /// # }
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-running-{}.log", std::process::id()));
+    /// let mut config = ServerConfig::new(([127, 0, 0, 1], 0).into());
+    /// config.log(LogOutput::file(&path)?);
+    /// let server = Server::start(config, Site)?;
+    /// // Something else has moved the log away.
+    /// std::fs::remove_file(&path)?;
+    /// server.log_handle().reopen();
+    /// assert!(path.exists());
+    /// server.stop_handle().stop();
+    /// server.wait();
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn log_handle(&self) -> LogHandle {
         LogHandle(Arc::clone(&self.front))
     }
 
     /// Waits until the server has stopped.
+    ///
+    /// # Examples
+    ///
+    /// See [`Server`].
     pub fn wait(self) -> Summary {
         match self.main.join() {
             Ok(summary) => summary,

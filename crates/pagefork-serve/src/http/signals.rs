@@ -13,13 +13,16 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 ///
 /// # Examples
 ///
-/// ```no_run
-/// # let stop_handle: pagefork_serve::StopHandle = todo();
-/// # fn todo() -> pagefork_serve::StopHandle { std::process::abort() }
+/// ```
 /// let signals = pagefork_serve::Signals::block()?;
-/// // Then start a server.
-/// while signals.wait()? == "SIGHUP" {}
-/// stop_handle.stop();
+/// // Then start a server, whose logs SIGHUP reopens, and which other signals stop.
+/// # use nix::sys::signal::{Signal, raise};
+/// # raise(Signal::SIGHUP)?;
+/// while signals.wait()? == "SIGHUP" {
+///     println!("reopen the logs");
+/// #   raise(Signal::SIGTERM)?;
+/// }
+/// println!("stop the server");
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
@@ -31,6 +34,10 @@ impl Signals {
     /// # Errors
     ///
     /// If the process may have no further descriptor.
+    ///
+    /// # Examples
+    ///
+    /// See [`Signals`].
     pub fn block() -> io::Result<Signals> {
         let mut set = SigSet::empty();
         set.add(Signal::SIGTERM);
@@ -45,6 +52,10 @@ impl Signals {
     /// # Errors
     ///
     /// None that is known.
+    ///
+    /// # Examples
+    ///
+    /// See [`Signals`].
     pub fn wait(&self) -> io::Result<&'static str> {
         loop {
             if let Some(found) = self.0.read_signal()? {

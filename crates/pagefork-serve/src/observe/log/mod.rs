@@ -47,6 +47,10 @@ impl LogOutput {
     /// # Errors
     ///
     /// If the file cannot be opened.
+    ///
+    /// # Examples
+    ///
+    /// See [`LogOutput`].
     pub fn file(path: impl AsRef<Path>) -> io::Result<LogOutput> {
         let path = path.as_ref();
         Ok(LogOutput { writer: Box::new(append(path)?), path: Some(path.to_owned()) })
@@ -104,6 +108,8 @@ impl Health {
 ///
 /// Characters that a terminal would obey are escaped. A text of several lines becomes one line,
 /// with ` | ` between its parts. Long texts are cut.
+///
+/// # Examples
 ///
 /// ```
 /// use pagefork_serve::{Severity, record};
