@@ -125,6 +125,10 @@ bitflags! {
 
 bitflags! {
     /// How reads and writes through a descriptor behave.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_fdstat_get`](crate::WasiCtx::fd_fdstat_get).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FdFlags: u16 {
         /// Every write goes to the end of the file.

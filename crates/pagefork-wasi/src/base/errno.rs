@@ -5,6 +5,23 @@ use std::io;
 use rustix::io::Errno as Host;
 
 /// A result whose error is an [`Errno`] unless it says otherwise.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_wasi::{Errno, GuestMemory, Result};
+///
+/// /// Writes the same number at two addresses.
+/// fn write_twice(memory: &mut GuestMemory<'_>, addresses: [u32; 2], value: u32) -> Result {
+///     addresses.into_iter().try_for_each(|address| memory.write_u32(address, value))
+/// }
+///
+/// let mut bytes = [0; 8];
+/// let memory = &mut GuestMemory::new(&mut bytes[..]);
+/// write_twice(memory, [0, 4], 7)?;
+/// assert_eq!(write_twice(memory, [0, 8], 7), Err(Errno::Fault));
+/// # Ok::<(), Errno>(())
+/// ```
 pub type Result<T = (), E = Errno> = std::result::Result<T, E>;
 
 /// Defines the error codes: number, host error, meaning.
@@ -18,7 +35,7 @@ macro_rules! errnos {
         /// use pagefork_wasi::Errno;
         ///
         /// assert_eq!(Errno::Noent.code(), 44);
-        /// assert_eq!(Errno::Noent.to_string(), "no such file or directory");
+        /// assert_eq!(Errno::Noent.message(), "no such file or directory");
         /// let missing = std::fs::File::open("/no/such/file").unwrap_err();
         /// assert_eq!(Errno::from(missing), Errno::Noent);
         /// ```
@@ -33,6 +50,10 @@ macro_rules! errnos {
             pub const ALL: &[Errno] = &[$(Errno::$name),*];
 
             /// The meaning of the code in a few words.
+            ///
+            /// # Examples
+            ///
+            /// See [`Errno`].
             pub fn message(self) -> &'static str {
                 match self {
                     $(Errno::$name => $text,)*
@@ -133,6 +154,10 @@ errnos! {
 
 impl Errno {
     /// The number that the guest sees.
+    ///
+    /// # Examples
+    ///
+    /// See [`Errno`].
     pub fn code(self) -> u16 {
         self as u16
     }

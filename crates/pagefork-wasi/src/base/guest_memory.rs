@@ -43,6 +43,15 @@ const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
 /// memory.write_u32(4, 7)?;
 /// assert_eq!(memory.read_u32(4), Ok(7));
 /// assert_eq!(memory.read_u32(14), Err(Errno::Fault));
+///
+/// // What a call would write to is checked before it does anything.
+/// assert_eq!(memory.check(8, 9), Err(Errno::Fault));
+/// assert_eq!(memory.check_array(0, u32::MAX, 48), Err(Errno::Fault));
+/// memory.write_bytes(8, b"a/file")?;
+/// memory.bytes_mut(8, 1)?[0] = b'b';
+/// assert_eq!(memory.bytes(8, 6)?, b"b/file");
+/// assert_eq!(memory.path(8, 6)?, std::path::Path::new("b/file"));
+/// assert_eq!(memory.write_size(0, 1 << 32), Err(Errno::Overflow));
 /// # Ok::<(), Errno>(())
 /// ```
 #[derive(Debug)]
@@ -56,7 +65,7 @@ pub struct GuestMemory<'a> {
 /// # Examples
 ///
 /// ```
-/// use pagefork_wasi::{Buffer, GuestMemory};
+/// use pagefork_wasi::{Buffer, Errno, GuestMemory};
 ///
 /// let mut bytes = *b"abcd\x01\0\0\0\x02\0\0\0";
 /// let memory = GuestMemory::new(&mut bytes[..]);
@@ -64,6 +73,8 @@ pub struct GuestMemory<'a> {
 /// let buffers = memory.iovecs(4, 1)?;
 /// assert_eq!(buffers, [Buffer { address: 1, size: 2 }]);
 /// assert_eq!(&*memory.io_slices(&buffers)?[0], b"bc");
+/// // For a call that writes its result at 9, where there is no room for one.
+/// assert_eq!(memory.transfer(4, 1, 9), Err(Errno::Fault));
 /// # Ok::<(), pagefork_wasi::Errno>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +87,10 @@ pub struct Buffer {
 
 impl<'a> GuestMemory<'a> {
     /// A memory, or bytes of which the first is at address 0.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn new(memory: impl Into<LocalMemory<'a>>) -> Self {
         GuestMemory { memory: memory.into(), can_suspend: false }
     }
@@ -95,6 +110,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if they do not.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn check(&self, address: u32, size: usize) -> Result {
         self.range(address, size).map(drop)
     }
@@ -104,6 +123,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if it does not lie within the memory.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn check_array(&self, address: u32, count: u32, size: u32) -> Result {
         let total = u64::from(count) * u64::from(size);
         self.check(address, usize::try_from(total).map_err(|_| Errno::Fault)?)
@@ -114,6 +137,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn bytes(&self, address: u32, size: u32) -> Result<&[u8]> {
         let range = self.range(address, size as usize)?;
         Ok(&self.memory.bytes()[range])
@@ -124,6 +151,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8]> {
         let range = self.range(address, size as usize)?;
         Ok(&mut self.memory.bytes_mut()[range])
@@ -158,6 +189,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds; then nothing was written.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result {
         self.memory.write(address as usize, bytes).map_err(|_| Errno::Fault)
     }
@@ -176,6 +211,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn read_u32(&self, address: u32) -> Result<u32> {
         let (bytes, _) = self.bytes(address, 4)?.as_chunks();
         Ok(u32::from_le_bytes(bytes[0]))
@@ -186,6 +225,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if out of bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn write_u32(&mut self, address: u32, value: u32) -> Result {
         self.write_bytes(address, &value.to_le_bytes())
     }
@@ -209,6 +252,10 @@ impl<'a> GuestMemory<'a> {
     /// [`Errno::Fault`] if out of bounds, [`Errno::Noent`] if empty,
     /// [`Errno::Nametoolong`] if no host path can be as long, and
     /// [`Errno::Inval`] if it contains a NUL.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn path(&self, address: u32, size: u32) -> Result<PathBuf> {
         let bytes = self.bytes(address, size)?;
         if bytes.is_empty() {
@@ -230,6 +277,10 @@ impl<'a> GuestMemory<'a> {
     ///
     /// [`Errno::Fault`] if the array, or a buffer that would be used, is out of bounds, and
     /// [`Errno::Inval`] for more than 65536 buffers.
+    ///
+    /// # Examples
+    ///
+    /// See [`Buffer`].
     pub fn iovecs(&self, address: u32, count: u32) -> Result<Vec<Buffer>> {
         self.check_array(address, count, IOVEC_SIZE)?;
         if count > IOVECS_COUNT_MAX {
@@ -261,6 +312,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// As [`GuestMemory::iovecs`], and [`Errno::Fault`] if `result` is out of bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`Buffer`].
     pub fn transfer(&self, iovs: u32, count: u32, result: u32) -> Result<Vec<Buffer>> {
         self.check(result, 4)?;
         self.iovecs(iovs, count)
@@ -272,6 +327,10 @@ impl<'a> GuestMemory<'a> {
     ///
     /// [`Errno::Overflow`] if it exceeds 32 bits, [`Errno::Fault`] if out of
     /// bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`GuestMemory`].
     pub fn write_size(&mut self, address: u32, size: usize) -> Result {
         self.write_u32(address, u32::try_from(size).map_err(|_| Errno::Overflow)?)
     }
@@ -281,6 +340,10 @@ impl<'a> GuestMemory<'a> {
     /// # Errors
     ///
     /// [`Errno::Fault`] if a buffer is out of bounds.
+    ///
+    /// # Examples
+    ///
+    /// See [`Buffer`].
     pub fn io_slices(&self, buffers: &[Buffer]) -> Result<Vec<IoSlice<'_>>> {
         let slice = |buffer: &Buffer| Ok(IoSlice::new(self.bytes(buffer.address, buffer.size)?));
         buffers.iter().map(slice).collect()

@@ -13,6 +13,21 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Inval`] for an unknown clock, [`Errno::Fault`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Errno, GuestMemory, WasiCtx};
+    ///
+    /// let mut ctx = WasiCtx::builder().build()?;
+    /// let mut bytes = [0; 8];
+    /// // The clock 1 never goes back.
+    /// ctx.clock_res_get(&mut GuestMemory::new(&mut bytes[..]), 1, 0)?;
+    /// assert_ne!(u64::from_le_bytes(bytes), 0);
+    /// let unknown = ctx.clock_res_get(&mut GuestMemory::new(&mut bytes[..]), 9, 0);
+    /// assert_eq!(unknown, Err(Errno::Inval));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn clock_res_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -35,6 +50,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Inval`] for an unknown clock, [`Errno::Fault`].
+    ///
+    /// # Examples
+    ///
+    /// See [`HostWallClock`](crate::HostWallClock).
     pub fn clock_time_get(
         &mut self,
         memory: &mut GuestMemory<'_>,

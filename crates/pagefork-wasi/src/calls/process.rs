@@ -51,6 +51,8 @@ impl WasiCtx {
     /// assert_eq!((memory.read_u32(0)?, memory.read_u32(4)?), (2, 10));
     /// ctx.args_get(memory, 0, 8)?;
     /// assert_eq!((memory.bytes(8, 10)?, memory.read_u32(4)?), (&b"greet\0Ada\0"[..], 14));
+    /// ctx.environ_sizes_get(memory, 0, 4)?;
+    /// assert_eq!((memory.read_u32(0)?, memory.read_u32(4)?), (1, 7));
     /// ctx.environ_get(memory, 0, 8)?;
     /// assert_eq!(memory.bytes(8, 7)?, b"LANG=C\0");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -70,6 +72,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Fault`]; then nothing was written.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::args_sizes_get`].
     pub fn args_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -85,6 +91,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::args_sizes_get`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::args_sizes_get`].
     pub fn environ_sizes_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -99,6 +109,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::args_get`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::args_sizes_get`].
     pub fn environ_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -109,6 +123,10 @@ impl WasiCtx {
     }
 
     /// `proc_exit`: returns the error that ends the guest.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::exit_code`].
     pub fn proc_exit(&mut self, code: u32) -> Exit {
         let code = code.cast_signed();
         self.exit_code = Some(code);
@@ -120,6 +138,19 @@ impl WasiCtx {
     /// # Errors
     ///
     /// Always [`Errno::Nosys`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Errno, GuestMemory, WasiCtx};
+    ///
+    /// let mut ctx = WasiCtx::builder().build()?;
+    /// let memory = &mut GuestMemory::new(&mut [][..]);
+    /// assert_eq!(ctx.proc_raise(memory, 9), Err(Errno::Nosys));
+    /// // The guest is still there.
+    /// assert_eq!((ctx.sched_yield(memory), ctx.exit_code()), (Ok(()), None));
+    /// # Ok::<(), pagefork_wasi::BuildError>(())
+    /// ```
     pub fn proc_raise(&mut self, _memory: &mut GuestMemory<'_>, _signal: u32) -> Result {
         Err(Errno::Nosys)
     }
@@ -129,6 +160,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// None.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::proc_raise`].
     pub fn sched_yield(&mut self, _memory: &mut GuestMemory<'_>) -> Result {
         std::thread::yield_now();
         Ok(())

@@ -18,6 +18,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Fault`](crate::Errno::Fault); then nothing was written.
     /// [`Errno::Intr`](crate::Errno::Intr) if the guest must stop.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder::secure_random`](crate::WasiCtxBuilder::secure_random).
     pub fn random_get(&mut self, memory: &mut GuestMemory<'_>, buffer: u32, size: u32) -> Result {
         let stop = self.interrupt.and(memory.stops());
         memory.fill(Buffer { address: buffer, size }, |into| {

@@ -26,6 +26,35 @@ impl WasiCtx {
     /// [`Errno::Mfile`] if the guest has as many descriptors as it may have, [`Errno::Intr`]
     /// if the embedder's check asks for it (see [`WasiCtx::set_interrupt_check`]), and host
     /// errors.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use std::net::{TcpListener, TcpStream};
+    ///
+    /// use pagefork_wasi::{GuestMemory, WasiCtx};
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:0")?;
+    /// let mut client = TcpStream::connect(listener.local_addr()?)?;
+    /// client.write_all(b"hi")?;
+    /// let mut ctx = WasiCtx::builder().preopened_socket(listener)?.build()?;
+    ///
+    /// // The listener is the descriptor 3. An iovec at 0 names two bytes at 16; results go to 8.
+    /// let mut bytes = *b"\x10\0\0\0\x02\0\0\0..........";
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// ctx.sock_accept(memory, 3, 0, 8)?;
+    /// let connection = memory.read_u32(8)?;
+    /// // The guest sends back what it receives, and then that nothing more comes.
+    /// ctx.sock_recv(memory, connection, 0, 1, 0, 8, 12)?;
+    /// ctx.sock_send(memory, connection, 0, 1, 0, 8)?;
+    /// let sending = 2;
+    /// ctx.sock_shutdown(memory, connection, sending)?;
+    /// let mut answer = String::new();
+    /// client.read_to_string(&mut answer)?;
+    /// assert_eq!(answer, "hi");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sock_accept(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -66,6 +95,10 @@ impl WasiCtx {
     /// [`Errno::Notcapable`], [`Errno::Inval`] for unknown flags,
     /// [`Errno::Fault`], [`Errno::Again`] in non-blocking mode,
     /// [`Errno::Intr`] if the embedder's check asks for it, and host errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::sock_accept`].
     pub fn sock_recv(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -98,6 +131,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::sock_recv`]; [`Errno::Pipe`] if the peer no longer receives.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::sock_accept`].
     pub fn sock_send(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -126,6 +163,10 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Notsock`], [`Errno::Notconn`] for a listener, which other
     /// processes may share, [`Errno::Notcapable`], [`Errno::Inval`] for no or unknown
     /// directions, and host errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::sock_accept`].
     pub fn sock_shutdown(&mut self, _memory: &mut GuestMemory<'_>, fd: u32, how: u32) -> Result {
         let descriptor = self.table.get(fd)?;
         let socket = descriptor.connection()?;

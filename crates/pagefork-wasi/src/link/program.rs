@@ -11,6 +11,20 @@ use pagefork::{AsContextMut, Error, Instance};
 /// reactor       _initialize    _initialize, once; then any other export
 ///               neither        any export
 /// ```
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Instance, Module, Store};
+/// use pagefork_wasi::ProgramKind;
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module (func (export "_start")))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// let instance = Instance::new(&mut store, &module, &[])?;
+/// assert_eq!(pagefork_wasi::initialize(&mut store, &instance)?, ProgramKind::Command);
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProgramKind {
     /// A program. It does its work in `_start`.

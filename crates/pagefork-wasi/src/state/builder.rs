@@ -70,6 +70,10 @@ impl WasiCtx {
 
 impl WasiCtxBuilder {
     /// A builder that grants nothing, as [`WasiCtx::builder`] returns.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder`].
     pub fn new() -> Self {
         Self::default()
     }
@@ -181,16 +185,28 @@ impl WasiCtxBuilder {
     }
 
     /// Uses the standard input of this process.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder::inherit_stdio`].
     pub fn inherit_stdin(&mut self) -> &mut Self {
         self.stdin(StdinKind::Inherit)
     }
 
     /// Uses the standard output of this process.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder::inherit_stdio`].
     pub fn inherit_stdout(&mut self) -> &mut Self {
         self.stdout(OutputKind::Inherit)
     }
 
     /// Uses the standard error of this process.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder::inherit_stdio`].
     pub fn inherit_stderr(&mut self) -> &mut Self {
         self.stderr(OutputKind::Inherit)
     }
@@ -247,6 +263,10 @@ impl WasiCtxBuilder {
     ///
     /// A guest that waits until a time by this clock waits as long as it is until then when it
     /// begins to, by the host's clock.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostWallClock`].
     pub fn wall_clock(&mut self, clock: impl HostWallClock + 'static) -> &mut Self {
         self.sources.wall_clock = Some(Arc::new(clock));
         self
@@ -255,6 +275,10 @@ impl WasiCtxBuilder {
     /// Sets another clock that never goes back than the host's, for the time and, as
     /// [`WasiCtxBuilder::wall_clock`], for waits until a time. Waits of some duration are the
     /// host's.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostMonotonicClock`].
     pub fn monotonic_clock(&mut self, clock: impl HostMonotonicClock + 'static) -> &mut Self {
         self.sources.monotonic_clock = Some(Arc::new(clock));
         self
@@ -379,6 +403,10 @@ impl WasiCtxBuilder {
 
     /// Limits what the directories of a session may hold to be copied, when a state is saved and
     /// when it is restored.
+    ///
+    /// # Examples
+    ///
+    /// See [`SessionLimits`].
     pub fn session_limits(&mut self, limits: SessionLimits) -> &mut Self {
         self.session_limits = limits;
         self
@@ -394,6 +422,10 @@ impl WasiCtxBuilder {
     /// the file system can, copies share blocks with it until they are written.
     ///
     /// A process that is killed leaves the directories in `place` behind.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::save_with_files`].
     pub fn session_files(
         &mut self,
         saved: impl Into<PathBuf>,
@@ -521,11 +553,19 @@ pub struct WasiTemplate {
 
 impl WasiTemplate {
     /// The variables that were set in the builder. More can be appended.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiTemplate`].
     pub fn environment(&self) -> Environment {
         self.variables.clone()
     }
 
     /// A state with this environment and these standard streams.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiTemplate`].
     pub fn context(
         &self,
         environment: Environment,

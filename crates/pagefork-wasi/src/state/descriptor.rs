@@ -224,6 +224,10 @@ impl Description {
     }
 
     /// Index of the preopened directory to which it belongs, if any.
+    ///
+    /// # Examples
+    ///
+    /// See [`Description`].
     pub fn preopen(&self) -> Option<u32> {
         match self.origin {
             DescriptorOrigin::Preopen { index } => Some(index),
@@ -239,6 +243,10 @@ impl Description {
 
     /// Whether a description is all there is to save. It is not for a connection, whose state
     /// is in the kernel and at the peer.
+    ///
+    /// # Examples
+    ///
+    /// See [`Description`].
     pub fn is_saveable(&self) -> bool {
         let origin = &self.origin;
         !matches!(origin, DescriptorOrigin::Connection { .. } | DescriptorOrigin::Accepted { .. })

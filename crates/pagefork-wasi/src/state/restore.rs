@@ -35,6 +35,10 @@ pub struct RestoredCtx {
 }
 
 /// Something that a restored guest finds otherwise than it was.
+///
+/// # Examples
+///
+/// See [`ChangedFile`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestoreNotice {

@@ -36,6 +36,7 @@ use crate::state::identity::FileIdentity;
 ///
 /// let state: WasiState = postcard::from_bytes(&bytes)?;
 /// assert_eq!(state.descriptors().count(), 3);
+/// assert_eq!((state.session_dirs().count(), state.exit_code()), (0, None));
 /// let ctx = WasiCtx::builder().restore(&state)?.ctx;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -93,6 +94,10 @@ pub(crate) struct SavedListing {
 
 impl WasiState {
     /// Every open descriptor, by number.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiState`].
     pub fn descriptors(&self) -> impl Iterator<Item = (u32, &Description)> {
         self.descriptors.iter().map(|saved| (saved.fd, &saved.description))
     }
@@ -120,6 +125,10 @@ impl WasiState {
     /// The names under which the guest knows the directories that belong to its session;
     /// [`WasiCtxBuilder::session_files`](crate::WasiCtxBuilder::session_files) says where they
     /// come from.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiState`].
     pub fn session_dirs(&self) -> impl Iterator<Item = &str> {
         let own = self.preopens.iter().filter(|preopen| preopen.is_session);
         own.map(|preopen| preopen.guest_path.as_str())
@@ -140,6 +149,10 @@ impl WasiState {
 
     /// The code with which the guest had exited, if it had; see
     /// [`WasiCtx::exit_code`](crate::WasiCtx::exit_code).
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiState`].
     pub fn exit_code(&self) -> Option<i32> {
         self.exit_code
     }

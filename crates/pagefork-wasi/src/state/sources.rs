@@ -38,21 +38,71 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// ```
 pub trait HostWallClock: Send + Sync {
     /// How far apart two times are at least that differ.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostWallClock`].
     fn resolution(&self) -> Duration;
 
     /// The time since the beginning of 1970, UTC.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostWallClock`].
     fn now(&self) -> Duration;
 }
 
 /// A clock of the embedder's own that never goes back, for
-/// [`WasiCtxBuilder::monotonic_clock`]; see [`HostWallClock`] for an example.
+/// [`WasiCtxBuilder::monotonic_clock`].
 ///
 /// [`WasiCtxBuilder::monotonic_clock`]: crate::WasiCtxBuilder::monotonic_clock
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use pagefork_wasi::{GuestMemory, HostMonotonicClock, WasiCtx};
+///
+/// /// Goes on when the embedder says so.
+/// struct Manual(Arc<AtomicU64>);
+///
+/// impl HostMonotonicClock for Manual {
+///     fn resolution(&self) -> u64 {
+///         1
+///     }
+///
+///     fn now(&self) -> u64 {
+///         self.0.load(Ordering::Relaxed)
+///     }
+/// }
+///
+/// let time = Arc::new(AtomicU64::new(1000));
+/// let mut ctx = WasiCtx::builder().monotonic_clock(Manual(Arc::clone(&time))).build()?;
+/// let mut read = || {
+///     let mut bytes = [0; 8];
+///     ctx.clock_time_get(&mut GuestMemory::new(&mut bytes[..]), 1, 0, 0)?;
+///     Ok::<u64, pagefork_wasi::Errno>(u64::from_le_bytes(bytes))
+/// };
+/// let before = read()?;
+/// time.fetch_add(500, Ordering::Relaxed);
+/// assert_eq!(read()? - before, 500);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait HostMonotonicClock: Send + Sync {
     /// How far apart two times are at least that differ, nanoseconds.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostMonotonicClock`].
     fn resolution(&self) -> u64;
 
     /// The time since some moment, nanoseconds.
+    ///
+    /// # Examples
+    ///
+    /// See [`HostMonotonicClock`].
     fn now(&self) -> u64;
 }
 

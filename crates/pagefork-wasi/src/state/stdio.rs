@@ -85,20 +85,36 @@ pub trait InputSource: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The error with which the guest's read fails.
+    ///
+    /// # Examples
+    ///
+    /// See [`InputSource`].
     fn read(&self, into: &mut [u8]) -> Result<Option<usize>>;
 
     /// Waits until a read would return bytes, the end or an error, for at most `timeout`.
     /// Returns `None` if it still would not.
+    ///
+    /// # Examples
+    ///
+    /// See [`InputSource`].
     fn wait(&self, timeout: Option<Duration>) -> Option<Readable>;
 }
 
 impl StdinKind {
     /// Standard input with these bytes, then the end.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder::stdin`](crate::WasiCtxBuilder::stdin).
     pub fn bytes(bytes: impl Into<Vec<u8>>) -> StdinKind {
         StdinKind::Bytes(bytes.into().into())
     }
 
     /// Standard input that the embedder writes, and the pipe into which to write it.
+    ///
+    /// # Examples
+    ///
+    /// See [`StdinKind`].
     pub fn pipe() -> (InputPipe, StdinKind) {
         let shared = Arc::new(InputShared::default());
         (InputPipe(Arc::new(CloseOnDrop(Arc::clone(&shared)))), StdinKind::Source(shared))
@@ -217,11 +233,19 @@ pub trait OutputSink: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// The error with which the guest's write fails.
+    ///
+    /// # Examples
+    ///
+    /// See [`OutputSink`].
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize>;
 }
 
 impl OutputKind {
     /// Output that is kept in memory, and the pipe from which to read it.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtxBuilder::stdout`](crate::WasiCtxBuilder::stdout).
     pub fn pipe() -> (OutputPipe, OutputKind) {
         let pipe = OutputPipe::new(usize::MAX);
         (pipe.clone(), OutputKind::Pipe(pipe))
@@ -293,6 +317,10 @@ pub struct InputPipe(Arc<CloseOnDrop>);
 
 impl InputPipe {
     /// Appends bytes for the guest to read. Never blocks.
+    ///
+    /// # Examples
+    ///
+    /// See [`InputPipe`].
     pub fn write(&self, bytes: &[u8]) {
         let shared = &self.0.0;
         shared.lock().bytes.extend(bytes);
@@ -300,6 +328,10 @@ impl InputPipe {
     }
 
     /// Ends the input: once the guest has read the bytes that were written, it reads the end.
+    ///
+    /// # Examples
+    ///
+    /// See [`InputPipe`].
     pub fn close(&self) {
         self.0.0.close();
     }
@@ -404,16 +436,28 @@ struct OutputShared {
 impl OutputPipe {
     /// An empty buffer. Once it holds `size_max` bytes, the guest's writes fail with
     /// [`Errno::Nospc`].
+    ///
+    /// # Examples
+    ///
+    /// See [`OutputPipe`].
     pub fn new(size_max: usize) -> OutputPipe {
         OutputPipe(Arc::new(OutputShared { bytes: Mutex::default(), size_max }))
     }
 
     /// A copy of the bytes in the buffer.
+    ///
+    /// # Examples
+    ///
+    /// See [`OutputPipe`].
     pub fn contents(&self) -> Vec<u8> {
         self.lock().clone()
     }
 
     /// Takes the bytes out of the buffer, which is empty then.
+    ///
+    /// # Examples
+    ///
+    /// See [`OutputPipe`].
     pub fn take(&self) -> Vec<u8> {
         std::mem::take(&mut *self.lock())
     }

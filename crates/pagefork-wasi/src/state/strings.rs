@@ -9,9 +9,12 @@ use crate::state::build_error::BuildError;
 ///
 /// ```
 /// let mut environment = pagefork_wasi::Environment::new();
+/// assert!(environment.is_empty());
+/// environment.reserve(2, 40);
 /// environment.push(b"REQUEST_METHOD", b"GET")?;
+/// environment.push_parts(b"SCRIPT", &[b"/cgi", b"/", b"greet"])?;
 /// assert!(environment.push(b"A=B", b"").is_err());
-/// assert_eq!(environment.len(), 1);
+/// assert_eq!(environment.len(), 2);
 /// # Ok::<(), pagefork_wasi::BuildError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -19,11 +22,19 @@ pub struct Environment(pub(crate) Strings);
 
 impl Environment {
     /// No variables.
+    ///
+    /// # Examples
+    ///
+    /// See [`Environment`].
     pub fn new() -> Environment {
         Environment::default()
     }
 
     /// Reserves memory for `count` more variables of `size` bytes in all.
+    ///
+    /// # Examples
+    ///
+    /// See [`Environment`].
     pub fn reserve(&mut self, count: usize, size: usize) {
         self.0.starts.reserve(count);
         // An equals sign and a NUL each.
@@ -37,6 +48,10 @@ impl Environment {
     ///
     /// [`BuildError::Variable`] if a part cannot be a C string, or the name is empty or contains
     /// `=`.
+    ///
+    /// # Examples
+    ///
+    /// See [`Environment`].
     pub fn push(&mut self, name: &[u8], value: &[u8]) -> Result<(), BuildError> {
         self.push_parts(name, &[value])
     }
@@ -46,6 +61,10 @@ impl Environment {
     /// # Errors
     ///
     /// As [`Environment::push`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Environment`].
     pub fn push_parts(&mut self, name: &[u8], value: &[&[u8]]) -> Result<(), BuildError> {
         let no_name = name.is_empty() || name.iter().any(|byte| matches!(byte, b'=' | 0));
         if no_name || value.iter().any(|part| part.contains(&0)) {
@@ -63,11 +82,19 @@ impl Environment {
     }
 
     /// The count of variables.
+    ///
+    /// # Examples
+    ///
+    /// See [`Environment`].
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Whether there are no variables.
+    ///
+    /// # Examples
+    ///
+    /// See [`Environment`].
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

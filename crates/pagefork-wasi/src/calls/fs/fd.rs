@@ -21,6 +21,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`], and
     /// [`Errno::Inval`] for unknown advice.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_allocate`].
     pub fn fd_advise(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -52,6 +56,33 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`],
     /// [`Errno::Inval`] for an empty range or one beyond 2^63, and host errors such
     /// as [`Errno::Nospc`] or [`Errno::Notsup`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Errno, GuestMemory, Permissions, Rights, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-room-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir(&host, "/", Permissions::ReadWrite)?.build()?;
+    /// // The name of the file is at 0, and its descriptor will be 4.
+    /// let mut bytes = *b"log.....";
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// let create = 1;
+    /// ctx.path_open(memory, 3, 0, 0, 3, create, Rights::FD_WRITE.bits(), 0, 0, 4)?;
+    ///
+    /// // It will be written from the start to the end: advice 1.
+    /// ctx.fd_advise(memory, 4, 0, 0, 1)?;
+    /// match ctx.fd_allocate(memory, 4, 0, 4096) {
+    ///     Ok(()) => assert_eq!(host.join("log").metadata()?.len(), 4096),
+    ///     // Not every file system can do it.
+    ///     Err(error) => assert_eq!(error, Errno::Notsup),
+    /// }
+    /// ctx.fd_datasync(memory, 4)?;
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fd_allocate(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -73,6 +104,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_close(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result {
         self.table.remove(fd).map(drop)
     }
@@ -83,6 +118,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Inval`] for streams,
     /// and host errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_allocate`].
     pub fn fd_datasync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result {
         self.sync(fd, Rights::FD_DATASYNC, |host| rustix::fs::fdatasync(host))
     }
@@ -92,6 +131,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::fd_datasync`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_sync(&mut self, _memory: &mut GuestMemory<'_>, fd: u32) -> Result {
         self.sync(fd, Rights::FD_SYNC, |host| rustix::fs::fsync(host))
     }
@@ -101,6 +144,27 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`], [`Errno::Fault`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Errno, FdFlags, GuestMemory, Rights, WasiCtx};
+    ///
+    /// let mut ctx = WasiCtx::builder().build()?;
+    /// let mut bytes = [0; 24];
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// ctx.fd_fdstat_set_flags(memory, 1, FdFlags::NONBLOCK.bits().into())?;
+    /// ctx.fd_fdstat_set_rights(memory, 1, Rights::FD_WRITE.bits(), 0)?;
+    ///
+    /// // The flags are at 2, the rights at 8.
+    /// ctx.fd_fdstat_get(memory, 1, 0)?;
+    /// assert_eq!(memory.bytes(2, 2)?, FdFlags::NONBLOCK.bits().to_le_bytes());
+    /// assert_eq!(memory.bytes(8, 8)?, Rights::FD_WRITE.bits().to_le_bytes());
+    /// // What a guest has given away it does not get back.
+    /// let more = (Rights::FD_READ | Rights::FD_WRITE).bits();
+    /// assert_eq!(ctx.fd_fdstat_set_rights(memory, 1, more, 0), Err(Errno::Notcapable));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fd_fdstat_get(&mut self, memory: &mut GuestMemory<'_>, fd: u32, result: u32) -> Result {
         let Description { filetype, flags, rights_base, rights_inheriting, .. } =
             self.table.get(fd)?.description;
@@ -115,6 +179,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Inval`] for unknown
     /// flags.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_fdstat_get`].
     pub fn fd_fdstat_set_flags(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -135,6 +203,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`], and [`Errno::Notcapable`] if a right would be gained.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_fdstat_get`].
     pub fn fd_fdstat_set_rights(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -162,6 +234,10 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Inval`] for streams, files that are open for
     /// reading only and sizes beyond 2^63, [`Errno::Notcapable`], and host
     /// errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_filestat_set_size(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -189,6 +265,24 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`] for any other descriptor, which ends the search of a C library;
     /// [`Errno::Fault`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{Errno, GuestMemory, Permissions, WasiCtx};
+    ///
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir("/usr", "/data", Permissions::ReadOnly)?.build()?;
+    /// let mut bytes = [0; 16];
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// // As C libraries begin, from the descriptor 3 on up to the first error.
+    /// ctx.fd_prestat_get(memory, 3, 0)?;
+    /// let size = memory.read_u32(4)?;
+    /// ctx.fd_prestat_dir_name(memory, 3, 8, size)?;
+    /// assert_eq!(memory.bytes(8, size)?, b"/data");
+    /// assert_eq!(ctx.fd_prestat_get(memory, 4, 0), Err(Errno::Badf));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fd_prestat_get(&mut self, memory: &mut GuestMemory<'_>, fd: u32, result: u32) -> Result {
         let (kind, name) = self.preopen_name(fd)?;
         let size = u32::try_from(name.len()).map_err(|_| Errno::Overflow)?;
@@ -204,6 +298,10 @@ impl WasiCtx {
     ///
     /// As [`WasiCtx::fd_prestat_get`], and [`Errno::Nametoolong`] if the name
     /// does not fit into `size` bytes.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_prestat_get`].
     pub fn fd_prestat_dir_name(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -224,6 +322,23 @@ impl WasiCtx {
     /// # Errors
     ///
     /// [`Errno::Badf`] if either is not open.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, OutputKind, WasiCtx};
+    ///
+    /// let (output, stderr) = OutputKind::pipe();
+    /// let mut ctx = WasiCtx::builder().stderr(stderr).build()?;
+    /// // An iovec at 0 names two bytes at 16.
+    /// let mut bytes = *b"\x10\0\0\0\x02\0\0\0........hi";
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// // Standard output goes where standard error went, as after a shell's `1>&2 2>&-`.
+    /// ctx.fd_renumber(memory, 2, 1)?;
+    /// ctx.fd_write(memory, 1, 0, 1, 8)?;
+    /// assert_eq!((output.take(), ctx.descriptors().count()), (b"hi".to_vec(), 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fd_renumber(&mut self, _memory: &mut GuestMemory<'_>, from: u32, to: u32) -> Result {
         self.table.renumber(from, to)
     }
@@ -260,6 +375,9 @@ impl WasiCtx {
     /// assert_eq!(memory.bytes(16, 2)?, b"\0h");
     /// ctx.fd_tell(memory, 4, 8)?;
     /// assert_eq!(memory.read_u32(8)?, 4);
+    /// // From 3 after the beginning on; the offset stays.
+    /// ctx.fd_pread(memory, 4, 0, 1, 3, 8)?;
+    /// assert_eq!(memory.bytes(16, 2)?, b"hi");
     /// ctx.fd_filestat_set_size(memory, 4, 2)?;
     /// ctx.fd_sync(memory, 4)?;
     /// ctx.fd_close(memory, 4)?;
@@ -300,6 +418,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Spipe`], [`Errno::Notcapable`],
     /// [`Errno::Fault`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_tell(&mut self, memory: &mut GuestMemory<'_>, fd: u32, result: u32) -> Result {
         let descriptor = self.table.get(fd)?;
         descriptor.file()?;

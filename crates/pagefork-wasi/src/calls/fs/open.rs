@@ -29,6 +29,10 @@ impl WasiCtx {
     /// change a read-only one, [`Errno::Isdir`] for a directory to be written,
     /// [`Errno::Inval`] for unknown or contradictory flags, [`Errno::Mfile`] if the guest has
     /// as many descriptors as it may have, and host errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn path_open(
         &mut self,
         memory: &mut GuestMemory<'_>,

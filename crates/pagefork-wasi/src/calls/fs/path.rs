@@ -62,6 +62,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_create_directory`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_create_directory`].
     pub fn path_remove_directory(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -78,6 +82,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_create_directory`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_create_directory`].
     pub fn path_unlink_file(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -98,6 +106,10 @@ impl WasiCtx {
     ///
     /// As [`WasiCtx::path_create_directory`], and [`Errno::Xdev`] across file
     /// systems.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_create_directory`].
     pub fn path_rename(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -122,6 +134,24 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_rename`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, Permissions, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-links-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// std::fs::write(host.join("a"), "contents")?;
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir(&host, "/", Permissions::ReadWrite)?.build()?;
+    /// // The directory is the descriptor 3. The names `a` and `b` lie at 0 and 1.
+    /// let mut bytes = *b"ab";
+    /// ctx.path_link(&mut GuestMemory::new(&mut bytes[..]), 3, 0, 0, 1, 3, 1, 1)?;
+    /// assert_eq!(std::fs::read(host.join("b"))?, b"contents");
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn path_link(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -156,6 +186,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_create_directory`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_create_directory`].
     pub fn path_symlink(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -181,6 +215,10 @@ impl WasiCtx {
     ///
     /// As [`WasiCtx::path_create_directory`]; [`Errno::Inval`] if it is not a link, and
     /// [`Errno::Perm`] if its target is absolute, because that would reveal paths of the host.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_create_directory`].
     pub fn path_readlink(
         &mut self,
         memory: &mut GuestMemory<'_>,

@@ -19,6 +19,29 @@ impl WasiCtx {
     /// [`Errno::Badf`], [`Errno::Notdir`], [`Errno::Notcapable`], [`Errno::Fault`],
     /// [`Errno::Intr`] if the guest must stop, [`Errno::Nomem`] if the names take more than
     /// 64 MiB, and host errors.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{GuestMemory, Permissions, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-names-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// std::fs::write(host.join("notes.txt"), "")?;
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir(&host, "/", Permissions::ReadOnly)?.build()?;
+    /// let mut bytes = [0; 1024];
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// // From the first entry on, into the bytes from 8 on.
+    /// ctx.fd_readdir(memory, 3, 8, 1016, 0, 0)?;
+    /// let size = memory.read_u32(0)?;
+    /// assert!(size < 1016, "these are all entries");
+    /// // Before each name there are 24 bytes, among them the cookie of the next entry.
+    /// let entries = memory.bytes(8, size)?;
+    /// assert!(entries.windows(9).any(|part| part == b"notes.txt"));
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fd_readdir(
         &mut self,
         memory: &mut GuestMemory<'_>,

@@ -21,6 +21,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Fault`], and host
     /// errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_filestat_get`].
     pub fn fd_filestat_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -42,6 +46,10 @@ impl WasiCtx {
     ///
     /// [`Errno::Badf`], [`Errno::Notcapable`], [`Errno::Perm`],
     /// [`Errno::Inval`] for unknown or contradictory flags, and host errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_filestat_get`].
     pub fn fd_filestat_set_times(
         &mut self,
         _memory: &mut GuestMemory<'_>,
@@ -68,6 +76,36 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::path_create_directory`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_wasi::{FileType, GuestMemory, Permissions, WasiCtx};
+    ///
+    /// # let host = std::env::temp_dir().join(format!("pagefork-stat-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&host)?;
+    /// std::fs::write(host.join("a"), "hello")?;
+    /// let mut builder = WasiCtx::builder();
+    /// let mut ctx = builder.preopened_dir(&host, "/", Permissions::ReadWrite)?.build()?;
+    /// // The directory is the descriptor 3, and the name is at 0.
+    /// let mut bytes = [0; 72];
+    /// bytes[0] = b'a';
+    /// let memory = &mut GuestMemory::new(&mut bytes[..]);
+    /// let (set_modified, seconds) = (4, 1_000_000_000);
+    /// ctx.path_filestat_set_times(memory, 3, 0, 0, 1, 0, 7 * seconds, set_modified)?;
+    /// ctx.path_filestat_get(memory, 3, 0, 0, 1, 8)?;
+    /// // In the attributes the type is at 16, the size at 32, and the time of changes at 48.
+    /// assert_eq!(memory.bytes(8 + 16, 1)?, [FileType::RegularFile as u8]);
+    /// assert_eq!(memory.read_u32(8 + 32)?, 5);
+    /// assert_eq!(memory.bytes(8 + 48, 8)?, (7 * seconds).to_le_bytes());
+    ///
+    /// // The same of what is open: here, of the directory.
+    /// ctx.fd_filestat_set_times(memory, 3, 0, 9 * seconds, set_modified)?;
+    /// ctx.fd_filestat_get(memory, 3, 8)?;
+    /// assert_eq!(memory.bytes(8 + 48, 8)?, (9 * seconds).to_le_bytes());
+    /// # std::fs::remove_dir_all(&host)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn path_filestat_get(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -96,6 +134,10 @@ impl WasiCtx {
     ///
     /// As [`WasiCtx::path_create_directory`], and [`Errno::Inval`] for unknown
     /// or contradictory flags.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::path_filestat_get`].
     pub fn path_filestat_set_times(
         &mut self,
         memory: &mut GuestMemory<'_>,

@@ -33,6 +33,10 @@ impl WasiCtx {
     /// a write: writing), [`Errno::Notcapable`], [`Errno::Fault`], [`Errno::Again`] for streams
     /// in non-blocking mode, [`Errno::Intr`] if the guest must stop or the embedder's check
     /// asks for it (see [`WasiCtx::set_interrupt_check`]), and host errors.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_read(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -89,6 +93,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::fd_read`], and [`Errno::Spipe`] for streams.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_pread(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -110,6 +118,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::fd_read`].
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_write(
         &mut self,
         memory: &mut GuestMemory<'_>,
@@ -154,6 +166,10 @@ impl WasiCtx {
     /// # Errors
     ///
     /// As [`WasiCtx::fd_write`], and [`Errno::Spipe`] for streams.
+    ///
+    /// # Examples
+    ///
+    /// See [`WasiCtx::fd_seek`].
     pub fn fd_pwrite(
         &mut self,
         memory: &mut GuestMemory<'_>,
