@@ -8,6 +8,7 @@ mod c_library;
 pub mod differential;
 pub mod features;
 pub mod generate;
+mod image;
 pub mod interface;
 pub mod ours;
 pub mod peer;
@@ -27,6 +28,7 @@ use pagefork_compiler::{CompileOptions, compile as compile_module, initial_image
 pub use crate::c_library::c_library;
 use crate::features::FeatureSet;
 use crate::generate::Case;
+pub use crate::image::image;
 use crate::ours::{Engines, Ours};
 use crate::random::Random;
 pub use crate::reset_slot::reset_slot;

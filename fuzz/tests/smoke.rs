@@ -52,3 +52,8 @@ fn sequences() {
 fn c_library() {
     short_run(pagefork_fuzz::c_library, 2_000, 1500);
 }
+
+#[test]
+fn image() {
+    short_run(pagefork_fuzz::image, 4_000, 200);
+}

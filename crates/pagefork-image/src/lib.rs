@@ -62,7 +62,7 @@ pub(crate) mod base;
 
 pub use pagefork_layout::page::PAGE_SIZE;
 
-pub use crate::base::bytes::{FileBytes, ReadAt};
+pub use crate::base::bytes::{FileBytes, ReadAt, read_code};
 pub use crate::base::error::ImageError;
 pub use crate::base::hash::ContentHash;
 pub use crate::base::limits::ImageLimits;
@@ -73,9 +73,11 @@ pub use crate::file::manifest::{
     Attachment, FrameTarget, Manifest, SavedCode, SavedFrameWord, SavedHostFunction, SavedInstance,
     SavedReference, SavedSpan, SavedSuspension,
 };
+pub use crate::file::parts::ImageParts;
 pub use crate::file::plan::SPANS_PER_EXTENT_MAX;
 pub use crate::file::reader::ImageReader;
 pub use crate::file::signature::{PublicKey, SecretKey, TrustedKeys};
+pub use crate::store::repository::{ImageRepository, check_name, copy_image};
 pub use crate::store::{CollectReport, ImageStore, StoredCode, StoredImage};
 #[cfg(feature = "transport")]
 pub use crate::transport::receive::{ReceivedItem, receive};

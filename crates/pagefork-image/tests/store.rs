@@ -186,6 +186,37 @@ fn a_delta_comes_in_only_after_its_parent() {
     assert_eq!(fs::read(file_of(&other, &child)).unwrap(), bytes(&child));
 }
 
+/// What comes in again brings its signatures, where nobody uses what is there.
+#[test]
+fn signatures_are_added_to_what_nobody_uses() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let pages = PageRuns::new(vec![vec![(0, vec![1; 8192])]]);
+    let signed = |keys: &[SecretKey]| {
+        store.save(ImageDraft::new(manifest(&[1 << 20]), &pages).sign_with(keys))
+    };
+    let signers = |hash| store.load(hash).unwrap().chain().tip().signers().to_vec();
+    let hash = signed(&[]).unwrap().hash();
+    assert_eq!(signers(hash), []);
+    assert_eq!(signed(&[key(1)]).unwrap().hash(), hash);
+    signed(&[]).unwrap();
+    assert_eq!(signers(hash), [key(1).public()]);
+    store.sign(hash, &[key(2), key(1)]).unwrap();
+    assert_eq!(signers(hash), [key(1).public(), key(2).public()]);
+    let used = store.load(hash).unwrap();
+    assert!(matches!(store.sign(hash, &[key(3)]), Err(ImageError::InUse { .. })));
+    assert!(matches!(signed(&[key(3)]), Err(ImageError::InUse { .. })));
+    signed(&[key(2)]).unwrap();
+    used.chain().verify().unwrap();
+    drop(used);
+    let bytes = write(ImageDraft::new(manifest(&[1 << 20]), &pages).sign_with(&[key(3)])).1;
+    store.adopt(bytes).unwrap();
+    assert_eq!(signers(hash).len(), 3);
+    store.verify(hash).unwrap();
+    assert_eq!(store.images().unwrap().len(), 1);
+    assert_eq!(fs::read_dir(store.path().join("unfinished")).unwrap().count(), 0);
+}
+
 /// Each way in, each byte.
 #[test]
 fn nothing_damaged_comes_in() {

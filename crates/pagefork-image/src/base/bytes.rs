@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 
 use crate::base::error::ImageError;
+use crate::base::hash::ContentHash;
 
 /// Bytes that can be read at any place, by any number of threads.
 ///
@@ -139,4 +140,46 @@ pub(crate) fn read_part(
         io::ErrorKind::UnexpectedEof => ImageError::damaged(format!("it ends within its {what}")),
         _ => ImageError::Io { action: format!("read the {what} of an image"), error },
     })
+}
+
+/// Reads all of a code image, gives its parts to `each`, and checks it as a whole.
+///
+/// # Errors
+/// [`ImageError::Damaged`] if its hash is another one, after all parts were given; what reading
+/// and `each` fail with.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_image::{ContentHash, read_code};
+///
+/// let (code, mut copy) = (b"code".to_vec(), Vec::new());
+/// read_code(ContentHash::of(&code), &code, |part| {
+///     copy.extend_from_slice(part);
+///     Ok(())
+/// })?;
+/// assert_eq!(copy, code);
+/// # Ok::<(), pagefork_image::ImageError>(())
+/// ```
+pub fn read_code(
+    hash: ContentHash,
+    bytes: &dyn ReadAt,
+    mut each: impl FnMut(&[u8]) -> Result<(), ImageError>,
+) -> Result<(), ImageError> {
+    let size = bytes.size().map_err(ImageError::io("ask for the size of a code image"))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut block = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < size {
+        let length = (size - at).min(block.len() as u64) as usize;
+        let block = &mut block[..length];
+        bytes.read_exact_at(block, at).map_err(ImageError::io("read a code image"))?;
+        hasher.update(block);
+        each(block)?;
+        at += length as u64;
+    }
+    match hasher.finalize().as_bytes() == hash.as_bytes() {
+        true => Ok(()),
+        false => Err(ImageError::damaged(format!("code image {hash} has another hash"))),
+    }
 }

@@ -6,6 +6,8 @@ pub(crate) mod draft;
 pub(crate) mod assemble;
 /// Which pages a file has, and where.
 pub(crate) mod plan;
+/// Copying an image, checked on the way.
+pub(crate) mod parts;
 /// Reading an image.
 pub(crate) mod reader;
 /// The manifest.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io::{Seek, Write};
 use std::ops::Range;
 
 use pagefork_layout::page;
@@ -10,13 +11,12 @@ use crate::base::bytes::{ReadAt, read_part};
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 use crate::base::limits::ImageLimits;
+use crate::file::assemble::DataWriter;
 use crate::file::header::ImageHeader;
 use crate::file::manifest::{Manifest, SavedSpan};
+use crate::file::parts::ImageParts;
 use crate::file::signature::{self, PublicKey, TrustedKeys};
-use crate::tree::{self, GROUP_SIZE, GroupProof, GroupTree};
-
-/// Groups that are read together where all are.
-const BLOCK: u64 = 64 * GROUP_SIZE;
+use crate::tree::{self, GROUP_SIZE, GroupProof};
 
 /// An image that was opened: its header, manifest and signatures are read and checked, and nothing
 /// else, so opening costs the same however large the image is. The first page of the crate has an
@@ -137,26 +137,16 @@ impl ImageReader {
     /// # Errors
     /// [`ImageError::Damaged`] if any byte was altered; [`ImageError::Io`].
     pub fn verify(&self) -> Result<(), ImageError> {
-        let size = self.header.data_size;
-        let mut leaves = Vec::new();
-        let mut block = vec![0; BLOCK.min(size) as usize];
-        for start in (0..size).step_by(BLOCK as usize) {
-            let block = &mut block[..BLOCK.min(size - start) as usize];
-            self.read_data(start, block)?;
-            for group in block.chunks(GROUP_SIZE as usize) {
-                leaves.push(tree::hash_group(size, leaves.len() as u64, group));
-            }
-        }
-        let tree = GroupTree::new(size, leaves);
-        if tree.root() != self.manifest.root {
-            return Err(ImageError::damaged("its pages have another hash than its manifest says"));
-        }
-        let mut index = vec![0; self.header.index_size() as usize];
-        read_part(&*self.bytes, &mut index, self.header.index_start(), "index")?;
-        match index == tree.index() {
-            true => Ok(()),
-            false => Err(ImageError::damaged("its index has other hashes than its pages")),
-        }
+        self.parts().try_for_each(|part| part.map(drop))
+    }
+
+    /// All bytes of the file in order, checked on the way, to be copied. [`ImageParts`] has an example.
+    pub fn parts(&self) -> ImageParts<'_> {
+        ImageParts::new(self)
+    }
+
+    pub(crate) fn header(&self) -> &ImageHeader {
+        &self.header
     }
 
     /// Number of groups that the data are.
@@ -258,6 +248,29 @@ impl ImageReader {
             into[place(&common(range, &wanted))].fill(0);
         }
         Ok(())
+    }
+
+    /// Writes the image with these signatures in place of its own, into `out`, which is empty.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] if its data were altered; what reading and writing fail with.
+    pub(crate) fn write_signed(
+        &self,
+        signatures: &[u8],
+        out: impl Write + Seek,
+    ) -> Result<(), ImageError> {
+        let signatures_size = signatures.len() as u64;
+        let header = ImageHeader { signatures_size, ..self.header.clone() };
+        let mut data = DataWriter::new(out, header.data_start(), header.data_size);
+        for index in 0..self.group_count() {
+            data.push(&self.read_group_unchecked(index)?)?;
+        }
+        let tree = data.tree();
+        if tree.root() != self.manifest.root {
+            return Err(ImageError::damaged("its pages have another hash than its manifest says"));
+        }
+        let (manifest, _) = self.head()?;
+        data.finish(&header, &manifest, signatures, &tree).map(drop)
     }
 
     /// The manifest and the signatures as they stand in the file.

@@ -141,6 +141,17 @@ fn message(image: ContentHash) -> Vec<u8> {
     [CONTEXT, image.as_bytes()].concat()
 }
 
+/// The signatures of two files of one image, each key's once.
+pub(crate) fn union(signatures: &[u8], others: &[u8]) -> Vec<u8> {
+    let mut union = signatures.to_vec();
+    for other in others.chunks(SIZE) {
+        if !union.chunks(SIZE).any(|known| known[..32] == other[..32]) {
+            union.extend_from_slice(other);
+        }
+    }
+    union
+}
+
 /// Who has signed an image.
 ///
 /// # Errors

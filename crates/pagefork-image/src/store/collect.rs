@@ -1,7 +1,7 @@
 //! Removing what nothing leads to, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::base::hash::ContentHash;
 use crate::file::reader::ImageReader;
 
 use super::ImageStore;
-use super::directory::Kind;
+use super::directory::{Kind, is_locked};
 use super::steps::{self, WriteStep};
 
 /// What a collection did. [`ImageStore::collect`] has an example.
@@ -200,22 +200,6 @@ fn keep(kept: &mut BTreeSet<ContentHash>, hash: ContentHash, needs: &BTreeMap<Co
     let mut next = Some(hash);
     while let Some(hash) = next.filter(|hash| kept.insert(*hash)) {
         next = needs.get(&hash).and_then(|needs| needs.parent);
-    }
-}
-
-/// Whether a process has a file locked. The caller holds the store's lock alone, so that none locks
-/// it after that.
-fn is_locked(path: &Path) -> Result<bool, ImageError> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        // Who was writing it has removed it.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        Err(error) => return Err(ImageError::of_path("open", path)(error)),
-    };
-    match file.try_lock() {
-        Ok(()) => Ok(false),
-        Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(error)) => Err(ImageError::of_path("lock", path)(error)),
     }
 }
 

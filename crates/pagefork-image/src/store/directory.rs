@@ -12,6 +12,7 @@ use crate::base::hash::ContentHash;
 use crate::base::limits::ImageLimits;
 use crate::chain::ImageChain;
 use crate::file::reader::ImageReader;
+use crate::file::signature;
 
 use super::steps::{self, WriteStep};
 use super::{StoredCode, StoredImage};
@@ -253,6 +254,11 @@ impl Directory {
     pub(super) fn begin(&self) -> Result<TempFile, ImageError> {
         // Until the new file is locked, a collection would take it for one left behind.
         let _held = self.lock_shared()?;
+        self.begin_held()
+    }
+
+    /// The same. The caller holds the store's lock.
+    fn begin_held(&self) -> Result<TempFile, ImageError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
@@ -293,7 +299,7 @@ impl Directory {
         if let Some(parent) = parent.filter(|parent| !self.has(Kind::Image, *parent)) {
             return Err(ImageError::NotFound { what: "parent image", hash: parent });
         }
-        self.name(file, Kind::Image, hash)?;
+        self.name(file, Kind::Image, hash, limits)?;
         let image = self.open_chain(hash, limits);
         drop(held);
         self.record(Kind::Image)?;
@@ -305,10 +311,11 @@ impl Directory {
         &self,
         file: TempFile,
         hash: ContentHash,
+        limits: &ImageLimits,
     ) -> Result<StoredCode, ImageError> {
         file.sync()?;
         let held = self.lock_alone()?;
-        self.name(file, Kind::Code, hash)?;
+        self.name(file, Kind::Code, hash, limits)?;
         let code = self.open_code(hash);
         drop(held);
         self.record(Kind::Code)?;
@@ -322,17 +329,59 @@ impl Directory {
 
     /// Gives a file that is on the disk its name, unless there is one. The caller holds the
     /// store's lock alone.
+    ///
+    /// # Errors
+    /// [`ImageError::InUse`] if the image is there without one of its signatures, and somebody
+    /// uses it.
     pub(super) fn name(
         &self,
         file: TempFile,
         kind: Kind,
         hash: ContentHash,
+        limits: &ImageLimits,
     ) -> Result<(), ImageError> {
-        if self.has(kind, hash) {
-            return Ok(());
+        let path = self.file(kind, hash);
+        let file = match self.has(kind, hash) {
+            false => Some(file),
+            true if kind == Kind::Image => self.with_more_signatures(file, hash, limits)?,
+            true => None,
+        };
+        let Some(file) = file else { return Ok(()) };
+        if self.has(kind, hash) && is_locked(&path)? {
+            let why = "a process has it open, so it cannot get the new signatures yet".to_owned();
+            return Err(ImageError::InUse { what: kind.what(), hash, why });
         }
-        file.rename(&self.file(kind, hash))?;
+        file.rename(&path)?;
         steps::done(WriteStep::Named).map_err(ImageError::io("name a file"))
+    }
+
+    /// What is to take the place of an image that is there; `None` if it has all signatures that
+    /// the new file of it has.
+    fn with_more_signatures(
+        &self,
+        file: TempFile,
+        hash: ContentHash,
+        limits: &ImageLimits,
+    ) -> Result<Option<TempFile>, ImageError> {
+        let open = |path: &Path| {
+            let file = File::open(path).map_err(ImageError::of_path("open", path))?;
+            ImageReader::open(Box::new(FileBytes::new(file)), limits)
+        };
+        let there = match open(&self.file(Kind::Image, hash)) {
+            Ok(there) => there,
+            // What cannot be read is mended.
+            Err(ImageError::Damaged(_) | ImageError::NotAnImage) => return Ok(Some(file)),
+            Err(error) => return Err(error),
+        };
+        let new = open(&file.path)?;
+        if new.signers().iter().all(|key| there.signers().contains(key)) {
+            return Ok(None);
+        }
+        let signatures = signature::union(&there.head()?.1, &new.head()?.1);
+        let mut merged = self.begin_held()?;
+        new.write_signed(&signatures, &mut merged)?;
+        merged.sync()?;
+        Ok(Some(merged))
     }
 
     /// Sees to it that names stay if the machine stops.
@@ -365,6 +414,22 @@ fn mark_used(file: &File) -> io::Result<()> {
     }
 }
 
+/// Whether a process has a file locked. The caller holds the store's lock alone, so that none locks
+/// it after that.
+pub(super) fn is_locked(path: &Path) -> Result<bool, ImageError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // Who was writing it has removed it.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(ImageError::of_path("open", path)(error)),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(ImageError::of_path("lock", path)(error)),
+    }
+}
+
 /// A file that is being written. It is removed unless it gets a name.
 pub(crate) struct TempFile {
     /// Locked, so that no collection takes it for one that was left behind.
@@ -383,12 +448,6 @@ impl TempFile {
     pub(super) fn skip(&mut self, bytes: u64) -> Result<(), ImageError> {
         let skipped = self.file.seek_relative(bytes as i64);
         skipped.map_err(ImageError::of_path("write", &self.path))
-    }
-
-    /// What was written.
-    pub(super) fn bytes(&self) -> Result<FileBytes, ImageError> {
-        let file = File::open(&self.path).map_err(ImageError::of_path("open", &self.path))?;
-        Ok(FileBytes::new(file))
     }
 
     /// Brings all bytes to the disk, and allows nobody to write it any more.

@@ -93,10 +93,10 @@ impl ImageStore {
         for item in items {
             match item {
                 ReceivedItem::Code { hash, file } => {
-                    self.directory.name(file, Kind::Code, hash)?;
+                    self.directory.name(file, Kind::Code, hash, &self.limits)?;
                 }
                 ReceivedItem::Image { hash, file, .. } => {
-                    self.directory.name(file, Kind::Image, hash)?;
+                    self.directory.name(file, Kind::Image, hash, &self.limits)?;
                     hashes.push(hash);
                 }
             }

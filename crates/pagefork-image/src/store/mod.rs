@@ -19,6 +19,8 @@ mod directory;
 mod collect;
 /// Names of images.
 mod names;
+/// What keeps images, wherever that is.
+pub(crate) mod repository;
 /// Sending and receiving.
 #[cfg(feature = "transport")]
 mod exchange;
@@ -32,7 +34,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::base::bytes::{FileBytes, ReadAt};
+use crate::base::bytes::{FileBytes, ReadAt, read_code};
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 use crate::base::limits::{self, ImageLimits};
@@ -40,7 +42,7 @@ use crate::chain::ImageChain;
 use crate::file::draft::ImageDraft;
 use crate::file::plan;
 use crate::file::reader::ImageReader;
-use crate::file::signature::SecretKey;
+use crate::file::signature::{self, SecretKey};
 use crate::tree::GROUP_SIZE;
 
 use self::directory::{Directory, Kind};
@@ -138,6 +140,11 @@ impl StoredCode {
         &self.file
     }
 
+    /// The same, with all that keeps the code image in the store.
+    pub fn into_bytes(self) -> Box<dyn ReadAt> {
+        Box::new(self.file)
+    }
+
     /// Number of its bytes.
     pub fn size(&self) -> u64 {
         self.size
@@ -199,24 +206,24 @@ impl ImageStore {
     /// As [`ImageReader::open`] and [`ImageReader::verify`]; [`ImageError::NotFound`] if its parent
     /// is not in this store.
     pub fn adopt(&self, bytes: impl ReadAt + 'static) -> Result<StoredImage, ImageError> {
-        let foreign = ImageReader::open(Box::new(bytes), &self.limits)?;
+        self.take_in(&ImageReader::open(Box::new(bytes), &self.limits)?)
+    }
+
+    /// Copies an image. What is copied is verified, not what is there before or after.
+    fn take_in(&self, foreign: &ImageReader) -> Result<StoredImage, ImageError> {
         let mut file = self.directory.begin()?;
-        // What is copied is verified, not what it is copied from, which may change meanwhile.
-        let mut block = vec![0; GROUP_SIZE as usize];
-        for start in (0..foreign.size()).step_by(GROUP_SIZE as usize) {
-            let length = (foreign.size() - start).min(GROUP_SIZE) as usize;
-            let block = &mut block[..length];
-            foreign.read_raw(start, block)?;
-            let is_last = start + length as u64 == foreign.size();
-            match plan::is_zero(block) && !is_last {
-                true => file.skip(length as u64)?,
-                false => file.append(block)?,
+        let mut left = foreign.size();
+        for part in foreign.parts() {
+            for block in part?.chunks(GROUP_SIZE as usize) {
+                left -= block.len() as u64;
+                // The last byte gives the file its length.
+                match plan::is_zero(block) && left > 0 {
+                    true => file.skip(block.len() as u64)?,
+                    false => file.append(block)?,
+                }
             }
         }
-        let copy = ImageReader::open(Box::new(file.bytes()?), &self.limits)?;
-        copy.verify()?;
-        let (hash, parent) = (copy.hash(), copy.manifest().parent);
-        drop(copy);
+        let (hash, parent) = (foreign.hash(), foreign.manifest().parent);
         self.directory.commit_image(file, hash, parent, &self.limits)
     }
 
@@ -233,7 +240,24 @@ impl ImageStore {
         }
         let mut file = self.directory.begin()?;
         file.append(bytes)?;
-        self.directory.commit_code(file, hash)
+        self.directory.commit_code(file, hash, &self.limits)
+    }
+
+    /// Copies a code image and verifies it on the way.
+    fn take_in_code(
+        &self,
+        hash: ContentHash,
+        bytes: &dyn ReadAt,
+    ) -> Result<StoredCode, ImageError> {
+        let size = bytes.size().map_err(ImageError::io("ask for the size of a code image"))?;
+        limits::check("a code image", size, self.limits.code_size)?;
+        match self.load_code(hash) {
+            Err(ImageError::NotFound { .. }) => {}
+            other => return other,
+        }
+        let mut file = self.directory.begin()?;
+        read_code(hash, bytes, |part| file.append(part))?;
+        self.directory.commit_code(file, hash, &self.limits)
     }
 
     /// Opens a code image.
@@ -258,22 +282,7 @@ impl ImageStore {
     /// # Errors
     /// [`ImageError::NotFound`]; [`ImageError::Damaged`]; [`ImageError::Io`].
     pub fn verify_code(&self, hash: ContentHash) -> Result<(), ImageError> {
-        let code = self.load_code(hash)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut block = vec![0; 64 << 10];
-        let mut at = 0;
-        while at < code.size {
-            let length = (code.size - at).min(block.len() as u64) as usize;
-            let block = &mut block[..length];
-            let failed = ImageError::io("read a code image");
-            code.file.read_exact_at(block, at).map_err(failed)?;
-            hasher.update(block);
-            at += length as u64;
-        }
-        match hasher.finalize().as_bytes() == hash.as_bytes() {
-            true => Ok(()),
-            false => Err(ImageError::damaged(format!("code image {hash} has another hash"))),
-        }
+        read_code(hash, self.load_code(hash)?.bytes(), |_| Ok(()))
     }
 
     /// Makes a full image of a delta. Its contents are verified on the way.
@@ -288,6 +297,36 @@ impl ImageStore {
         let image = self.load(hash)?;
         image.chain.verify()?;
         self.save(image.chain.squash().sign_with(signers))
+    }
+
+    /// Adds signatures to an image, which nobody uses meanwhile.
+    ///
+    /// # Errors
+    /// [`ImageError::InUse`] if somebody uses it; as [`ImageStore::verify`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-sign-{}", std::process::id()));
+    /// let store = ImageStore::open(&path)?;
+    /// let image = store.save(ImageDraft::new(Manifest::default(), &PageRuns::default()))?.hash();
+    /// let key = SecretKey::from_seed([7; 32]); // Random bytes, in earnest.
+    /// store.sign(image, &[key.clone()])?;
+    /// assert_eq!(store.load(image)?.chain().tip().signers(), [key.public()]);
+    /// # std::fs::remove_dir_all(path).unwrap();
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn sign(&self, hash: ContentHash, signers: &[SecretKey]) -> Result<(), ImageError> {
+        let mut file = self.directory.begin()?;
+        let image = self.load(hash)?;
+        let tip = image.chain.tip();
+        let parent = tip.manifest().parent;
+        let new: Vec<u8> = signers.iter().flat_map(|key| key.sign(hash)).collect();
+        tip.write_signed(&signature::union(&tip.head()?.1, &new), &mut file)?;
+        drop(image);
+        self.directory.commit_image(file, hash, parent, &self.limits).map(drop)
     }
 
     /// The hashes of all images, ascending.

@@ -8,11 +8,8 @@ use std::path::PathBuf;
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 
-use super::ImageStore;
 use super::directory::Kind;
-
-/// Characters of a name at most.
-const NAME_MAX: usize = 128;
+use super::{ImageStore, repository};
 
 /// Digits from which on the beginning of a hash is looked for.
 const PREFIX_MIN: usize = 4;
@@ -109,17 +106,7 @@ impl ImageStore {
     }
 
     fn name_path(&self, name: &str) -> Result<PathBuf, ImageError> {
-        let is_inner = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let is_good = name.len() <= NAME_MAX
-            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && name.chars().all(is_inner)
-            && name.parse::<ContentHash>().is_err();
-        match is_good {
-            true => Ok(self.names_path().join(name)),
-            false => Err(ImageError::Invalid(format!(
-                "{name:?} can be no name: letters, digits, `.`, `_` and `-` are allowed, up to \
-                 {NAME_MAX}, a letter or digit first, and it must be no hash"
-            ))),
-        }
+        repository::check_name(name)?;
+        Ok(self.names_path().join(name))
     }
 }

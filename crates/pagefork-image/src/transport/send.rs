@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use crate::base::bytes::ReadAt;
+use crate::base::bytes::{ReadAt, read_code};
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 use crate::file::plan;
@@ -93,21 +93,8 @@ impl<W: Write> StreamWriter<W> {
         self.put(&[tag::CODE])?;
         self.put(hash.as_bytes())?;
         self.put(&size.to_le_bytes())?;
-        let mut hasher = blake3::Hasher::new();
-        let mut block = vec![0; 64 << 10];
-        let mut at = 0;
-        while at < size {
-            let length = (size - at).min(block.len() as u64) as usize;
-            let block = &mut block[..length];
-            bytes.read_exact_at(block, at).map_err(ImageError::io("read a code image"))?;
-            hasher.update(block);
-            self.put(block)?;
-            at += length as u64;
-        }
-        match hasher.finalize().as_bytes() == hash.as_bytes() {
-            true => Ok(()),
-            false => Err(ImageError::damaged(format!("code image {hash} has another hash"))),
-        }
+        let put = |part: &[u8]| self.out.write_all(part).map_err(failed());
+        read_code(hash, bytes, put)
     }
 
     /// Writes an image. Its ancestors and its code are for the caller to write before it.
