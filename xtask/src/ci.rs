@@ -1,6 +1,7 @@
 //! The steps of continuous integration.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,7 @@ const STEPS: &[Step] = &[
     Step { name: "tracing", run: tracing },
     Step { name: "guests", run: fetch_guests },
     Step { name: "test", run: test },
+    Step { name: "portable", run: portable },
     Step { name: "capi", run: c_library },
     Step { name: "sabotage", run: sabotage },
     Step { name: "fuzz", run: |host| workspace_beside(host, "fuzz") },
@@ -165,6 +167,27 @@ fn without_compiler(host: &Host) -> Result<Outcome> {
 
 fn sabotage(host: &Host) -> Result<Outcome> {
     sabotage::run(host, Selection::FirstOfEach).map(|()| passed())
+}
+
+/// The format of images on a system without memory maps, locks of files and 64-bit addresses:
+/// WASI, in the command that was just built.
+fn portable(host: &Host) -> Result<Outcome> {
+    const TARGET: &str = "wasm32-wasip1";
+    const TEST: [&str; 6] =
+        ["test", "--locked", "-p", "pagefork-image", "--no-default-features", "--target"];
+    const TESTS: [&str; 6] = ["--test", "format", "--test", "deltas", "--test", "kept_images"];
+    let mut rustc = host.command("rustc");
+    let library = host::output(rustc.args(["--print", "target-libdir", "--target", TARGET]))?;
+    if !Path::new(library.trim()).is_dir() {
+        return Ok(Outcome::Skipped(format!("no {TARGET}: `rustup target add {TARGET}`")));
+    }
+    let command = host.target.join("debug/pagefork");
+    let kept = host.root.join("crates/pagefork-image");
+    let runner = format!("{} run --dir {}", command.display(), kept.display());
+    let mut cargo = host.cargo();
+    cargo.args(TEST).arg(TARGET).args(TESTS).env("CARGO_TARGET_WASM32_WASIP1_RUNNER", runner);
+    host::check(&mut limited(host, cargo))?;
+    Ok(passed())
 }
 
 /// The C library as a new user finds it.
