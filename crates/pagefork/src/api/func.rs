@@ -576,6 +576,10 @@ impl<'a, T: 'static> Caller<'a, T> {
     }
 
     /// From where the function was called, to be asked later: see [`StoreContextMut::instance_at`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut::instance_at`].
     #[inline]
     pub fn origin(&self) -> CallOrigin {
         CallOrigin(self.base)

@@ -424,6 +424,33 @@ impl Func {
 
     /// Makes a function of the host of the type `ty` that may let its caller wait: see
     /// [`Linker::func_new_async`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, FuncType, Store, Val, ValType};
+    ///
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut context) { return it }
+    /// #     }
+    /// # }
+    /// # async fn fetch(key: i32) -> i32 { key * 100 }
+    /// # block_on(async {
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let ty = FuncType::new([ValType::I32], [ValType::I32]);
+    /// let fetch = Func::new_async(&mut store, ty, |_, arguments, results| {
+    ///     Box::new(async move {
+    ///         results[0] = Val::I32(fetch(arguments[0].unwrap_i32()).await);
+    ///         Ok(())
+    ///     })
+    /// });
+    /// let fetch = fetch.typed::<i32, i32>(&store)?;
+    /// assert_eq!(fetch.call_async(&mut store, 3).await?, 300);
+    /// # Ok::<(), pagefork::Error>(()) }).unwrap();
+    /// ```
     pub fn new_async<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,

@@ -113,6 +113,10 @@ impl RegisterMasks {
 
 /// Where an exported function is in all instances of a module, and that it is of this type: see
 /// [`Module::get_register_export`].
+///
+/// # Examples
+///
+/// See [`Module::get_register_export`].
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterExport {
     module: u64,
@@ -166,6 +170,10 @@ impl Instance {
     ///
     /// # Errors
     /// If the instance is of another store, or of another module than the export.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::get_register_export`].
     #[inline]
     pub fn get_register_export(
         &self,

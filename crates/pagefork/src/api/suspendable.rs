@@ -279,6 +279,36 @@ impl<T: 'static> Store<T> {
 impl<T: 'static> StoreContextMut<'_, T> {
     /// As [`Caller::suspend_before`](crate::Caller::suspend_before), for the host function that
     /// runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, CallProgress, Caller, Engine, Linker, Module, Result, Store};
+    ///
+    /// /// What host functions share: each takes a number from the data, or waits for one.
+    /// fn take<T: 'static>(mut store: impl AsContextMut<Data = Vec<T>>) -> Result<T> {
+    ///     let mut store = store.as_context_mut();
+    ///     match store.data_mut().pop() {
+    ///         Some(number) => Ok(number),
+    ///         None => {
+    ///             assert!(store.can_suspend());
+    ///             Err(store.suspend_before())
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "next" (func $next (result i32)))
+    ///     (func (export "run") (result i32) (call $next)))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "next", |caller: Caller<'_, Vec<i32>>| -> Result<i32> { take(caller) })?;
+    /// let mut store = Store::new(&engine, Vec::new());
+    /// let run = linker.instantiate(&mut store, &module)?.get_func(&mut store, "run").unwrap();
+    /// assert!(matches!(run.call_suspendable(&mut store, &[])?, CallProgress::Suspended));
+    /// store.data_mut().push(7);
+    /// assert!(matches!(store.resume()?, CallProgress::Finished(_)));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     pub fn suspend_before(&mut self) -> Error {
         match suspend::check_ends_suspended(&self.0.inner.activation) {
             Ok(()) => UsageError::PutOff.into(),
@@ -290,6 +320,10 @@ impl<T: 'static> StoreContextMut<'_, T> {
     ///
     /// # Errors
     /// As of [`Caller::suspend_after`](crate::Caller::suspend_after).
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::call_suspendable`].
     pub fn suspend_after(&mut self) -> Result<()> {
         let inner = &mut self.0.inner;
         suspend::check_ends_suspended(&inner.activation)?;
@@ -298,6 +332,10 @@ impl<T: 'static> StoreContextMut<'_, T> {
     }
 
     /// As [`Caller::can_suspend`](crate::Caller::can_suspend).
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut::suspend_before`].
     pub fn can_suspend(&self) -> bool {
         suspend::check_ends_suspended(&self.0.inner.activation).is_ok()
     }

@@ -44,12 +44,20 @@ pub struct SaveOptions<'a> {
 
 impl<'a> SaveOptions<'a> {
     /// Nothing is said.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Bytes of the embedder's, which who loads the snapshot gets back by [`Snapshot::state`]: the
     /// state of WASI, for example.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
     #[must_use]
     pub fn state(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.state = bytes.into();
@@ -58,6 +66,36 @@ impl<'a> SaveOptions<'a> {
 
     /// The names by which a linker is to know a function of the host that no linker has defined, as
     /// one that was made by [`Func::wrap`]. It is one of the store that the snapshot was taken of.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::ImageStore;
+    /// use pagefork::{
+    ///     Engine, Func, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store,
+    /// };
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-named-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "" "" (func $double (param i32) (result i32)))
+    ///     (func (export "run") (result i32) (call $double (i32.const 21))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let double = Func::wrap(&mut store, |x: i32| x * 2);
+    /// Instance::new(&mut store, &module, &[double.into()])?;
+    /// let options = SaveOptions::new().name_host_function(double, "host", "double");
+    /// let image = store.snapshot()?.save(&images, options)?;
+    ///
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap("host", "double", |x: i32| x * 2)?;
+    /// let options = LoadOptions::new().module(&module);
+    /// let snapshot = Snapshot::load(&linker, &images, image, options)?;
+    /// let (mut store, instance) = snapshot.instance_pre()?.spawn(())?;
+    /// assert_eq!(instance.get_typed_func::<(), i32>(&mut store, "run")?.call(&mut store, ())?, 42);
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     #[must_use]
     pub fn name_host_function(mut self, function: Func, module: &str, name: &str) -> Self {
         self.named.push((function, HostFuncNames { module: module.into(), name: name.into() }));
@@ -66,6 +104,51 @@ impl<'a> SaveOptions<'a> {
 
     /// What is kept of each value of the host that guests hold a reference to: bytes, of which
     /// [`LoadOptions::references`] makes a value again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::any::Any;
+    /// use std::sync::Arc;
+    ///
+    /// use pagefork::image::ImageStore;
+    /// use pagefork::{
+    ///     Engine, ExternRef, Instance, Linker, LoadOptions, Module, Result, SaveOptions, Snapshot, Store,
+    /// };
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-references-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (global (export "value") (mut externref) (ref.null extern)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let reference = ExternRef::new(&mut store, String::from("a value"))?;
+    /// let global = instance.get_global(&mut store, "value").expect("it is exported");
+    /// global.set(&mut store, reference.into())?;
+    ///
+    /// // All values of this host are strings, and are saved as such.
+    /// let snapshot = store.snapshot_with(|value| {
+    ///     let text = value.downcast_ref::<String>().expect("there are no others");
+    ///     Ok(Arc::new(text.clone()))
+    /// })?;
+    /// let mut save = |value: &(dyn Any + Send + Sync)| -> Result<Vec<u8>> {
+    ///     Ok(value.downcast_ref::<String>().expect("there are no others").clone().into_bytes())
+    /// };
+    /// let image = snapshot.save(&images, SaveOptions::new().references(&mut save))?;
+    ///
+    /// let mut load = |bytes: &[u8]| -> Result<Arc<dyn Any + Send + Sync>> {
+    ///     Ok(Arc::new(String::from_utf8(bytes.to_vec())?))
+    /// };
+    /// let options = LoadOptions::new().references(&mut load);
+    /// let snapshot = Snapshot::load(&Linker::new(&engine), &images, image, options)?;
+    /// let (mut store, instance) = snapshot.instance_pre()?.spawn(())?;
+    /// let global = instance.get_global(&mut store, "value").expect("it is exported");
+    /// let value = *global.get(&mut store).unwrap_externref().expect("it is not null");
+    /// assert_eq!(value.data(&store)?.downcast_ref(), Some(&"a value".to_owned()));
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     #[must_use]
     pub fn references(
         mut self,
@@ -78,6 +161,37 @@ impl<'a> SaveOptions<'a> {
     /// Has only those pages saved in which the snapshot differs from another one, which was saved
     /// or loaded before, in the same store of images: a *delta*. Of what was spawned from that,
     /// and captured, no other page is read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::ImageStore;
+    /// use pagefork::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-delta-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// let first = store.snapshot()?;
+    /// first.save(&images, SaveOptions::new())?;
+    ///
+    /// memory.write(&mut store, 0, b"later")?;
+    /// let second = store.snapshot()?;
+    /// let image = second.save(&images, SaveOptions::new().delta_of(&first))?;
+    /// assert!(second.stored_image().is_some_and(|stored| stored.hash() == image));
+    ///
+    /// // Handles of the store that was saved lead to what was loaded in its place.
+    /// let options = LoadOptions::new().continues(&store);
+    /// let loaded = Snapshot::load(&Linker::new(&engine), &images, image, options)?;
+    /// let (mut other, _) = loaded.instance_pre()?.spawn(())?;
+    /// let memory = other.counterpart(memory)?.into_memory().expect("it is one");
+    /// assert_eq!(&memory.data(&other)[..5], b"later");
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
     #[must_use]
     pub fn delta_of<T>(mut self, parent: &Snapshot<T>) -> Self {
         self.parent = Some(Arc::clone(parent.frozen()));
@@ -86,6 +200,10 @@ impl<'a> SaveOptions<'a> {
 
     /// Keys that sign what is saved. Where a guest is suspended, other processes take it from who
     /// has one of their trusted keys alone.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
     #[must_use]
     pub fn sign_with(mut self, signers: &'a [SecretKey]) -> Self {
         self.signers = signers;
@@ -110,12 +228,20 @@ type ReadReference<'a> = dyn FnMut(&[u8]) -> Result<Arc<dyn Any + Send + Sync>> 
 
 impl<'a> LoadOptions<'a> {
     /// Nothing is given.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
     pub fn new() -> Self {
         Self::default()
     }
 
     /// A module that is loaded already: instances of the same one use its code, and nothing is loaded
     /// for them.
+    ///
+    /// # Examples
+    ///
+    /// See [`SaveOptions::name_host_function`].
     #[must_use]
     pub fn module(mut self, module: &Module) -> Self {
         self.modules.push(module.clone());
@@ -124,6 +250,10 @@ impl<'a> LoadOptions<'a> {
 
     /// What takes the place of each value of the host that guests hold a reference to, from the bytes
     /// that [`SaveOptions::references`] has kept of it.
+    ///
+    /// # Examples
+    ///
+    /// See [`SaveOptions::references`].
     #[must_use]
     pub fn references(
         mut self,
@@ -135,6 +265,10 @@ impl<'a> LoadOptions<'a> {
 
     /// Keys whose holders are trusted like those who install programs here: a snapshot of a suspended
     /// guest that one of them has signed is machine state, and can do all that this process can.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
     #[must_use]
     pub fn trust(mut self, keys: TrustedKeys) -> Self {
         self.keys = keys;
@@ -144,6 +278,10 @@ impl<'a> LoadOptions<'a> {
     /// What is spawned goes on in the place of a store, whose handles lead to
     /// [counterparts](Store::counterpart) then. It is for the caller to know that the snapshot
     /// descends from that store: of another one, other things are found.
+    ///
+    /// # Examples
+    ///
+    /// See [`SaveOptions::delta_of`].
     #[must_use]
     pub fn continues<T: 'static>(mut self, store: &Store<T>) -> Self {
         self.continues = Some(store.inner().id);
@@ -320,12 +458,20 @@ impl<T: 'static> Snapshot<T> {
 
     /// The bytes that were saved with a snapshot as the embedder's [state](SaveOptions::state); none of
     /// one that was neither saved nor loaded.
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save`].
     pub fn state(&self) -> &[u8] {
         let stored = self.frozen().stored.get();
         stored.map_or(&[], |stored| &stored.chain().tip().manifest().wasi)
     }
 
     /// What a snapshot was saved as, or loaded from.
+    ///
+    /// # Examples
+    ///
+    /// See [`SaveOptions::delta_of`].
     pub fn stored_image(&self) -> Option<&StoredImage> {
         self.frozen().stored.get()
     }
