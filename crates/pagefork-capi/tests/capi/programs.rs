@@ -9,6 +9,7 @@ const PROGRAMS: &[&str] = &[
     "objects.c",
     "modules.c",
     "errors.c",
+    "hostile.c",
     "embed.c",
     "waiting.c",
     "snapshots.c",
