@@ -12,13 +12,14 @@ use std::thread;
 use std::time::UNIX_EPOCH;
 
 use pagefork::{CallProgress, Config, Linker, Module, Store};
-use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram};
 use pagefork_wasi::{Exit, OutputKind, StdinKind, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{
     EnvironmentArguments, ForkArguments, ProgramArguments, SessionArguments, UnknownImports,
     is_stdin,
 };
+use crate::captured::restore;
 use crate::program::{self, Loader};
 use crate::{output, run};
 
@@ -27,13 +28,16 @@ const AHEAD: u64 = 16;
 
 /// Runs the forks. The exit code is 1 if one of them failed.
 pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
-    let mut inputs = inputs(arguments)?;
-    let mut config = Config::new();
-    run::set_compiling(&mut config, &arguments.program);
-    let loader = Loader::new(config)?;
-    let module = loader.load(arguments.program.file())?;
     let ForkArguments { program, environment, session, unknown_imports, .. } = arguments;
-    let program = start(program, environment, session, *unknown_imports, &module)?;
+    let mut inputs = inputs(arguments)?;
+    let program = if program.image.from.is_some() {
+        restore::started(&program.image, environment, session)?
+    } else {
+        let mut config = Config::new();
+        run::set_compiling(&mut config, program);
+        let module = Loader::new(config)?.load(program.file())?;
+        start(program, environment, session, *unknown_imports, &module)?
+    };
     output::print(program.written())?;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = arguments.jobs.map_or(processors, usize::from);
@@ -57,6 +61,20 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
     }
 }
 
+/// What a program that is forked can import.
+pub(crate) fn linker(
+    program: &ProgramArguments,
+    unknown_imports: UnknownImports,
+    module: &Module,
+) -> Result<Linker<ForkGuest>, String> {
+    let mut linker = restore::linker(module.engine())?;
+    // Only to look imports up.
+    let ctx = WasiCtx::builder().build().map_err(|error| error.to_string())?;
+    let mut store = Store::new(module.engine(), ForkGuest { ctx, number: None });
+    run::complete(&mut linker, program.file(), unknown_imports, &mut store, module)?;
+    Ok(linker)
+}
+
 /// Starts a program, to be forked.
 pub(crate) fn start(
     program: &ProgramArguments,
@@ -65,14 +83,7 @@ pub(crate) fn start(
     unknown_imports: UnknownImports,
     module: &Module,
 ) -> Result<StartedProgram, String> {
-    let mut linker: Linker<ForkGuest> = Linker::new(module.engine());
-    pagefork_wasi::add_to_linker(&mut linker, |guest| &mut guest.ctx)
-        .and_then(|()| add_fork_to_linker(&mut linker))
-        .map_err(|error| format!("{error:#}"))?;
-    // Only to look imports up.
-    let ctx = WasiCtx::builder().build().map_err(|error| error.to_string())?;
-    let mut store = Store::new(module.engine(), ForkGuest { ctx, number: None });
-    run::complete(&mut linker, program.file(), unknown_imports, &mut store, module)?;
+    let linker = linker(program, unknown_imports, module)?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     run::surround(&mut builder, program, environment)?;

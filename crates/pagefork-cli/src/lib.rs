@@ -8,6 +8,7 @@ mod program;
 mod progress;
 
 mod fork;
+mod captured;
 mod run;
 mod serve;
 mod compile;
@@ -44,6 +45,8 @@ pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(CliCommand::Run(arguments)) => run::run(&arguments),
         Ok(CliCommand::Serve(arguments)) => serve::serve(&arguments),
         Ok(CliCommand::Fork(arguments)) => fork::fork(&arguments),
+        Ok(CliCommand::Snapshot(arguments)) => captured::snapshot::snapshot(&arguments),
+        Ok(CliCommand::Restore(arguments)) => captured::restore::restore(&arguments),
         Ok(CliCommand::Compile(arguments)) => compile::compile(&arguments),
         Ok(CliCommand::Inspect(arguments)) => inspect::inspect(&arguments),
         Ok(CliCommand::Doctor) => doctor::doctor(),

@@ -1,19 +1,23 @@
 //! `pagefork run`: runs a program, or one function of a module.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use pagefork::{
-    Cache, Config, Engine, Error, ExternType, Instance, LinkError, Linker, Module, Store, Trap, Val,
+    Cache, Config, Engine, Error, ExternType, Func, Instance, LinkError, Linker, Module, Store,
+    Trap, Val,
 };
 use pagefork_wasi::{Exit, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{
     EnvironmentArguments, ProfileFormat, ProgramArguments, RunArguments, UnknownImports,
 };
+use crate::captured::restore;
 use crate::program::{self, Loader};
 use crate::{output, show, sockets, values};
 
@@ -23,6 +27,9 @@ const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
+    if arguments.program.image.from.is_some() {
+        return restore::run(arguments);
+    }
     let file = arguments.program.file();
     let loader = Loader::new(config(arguments))?;
     let module = loader.load(file)?;
@@ -38,7 +45,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         let module = loader.load(file)?;
         complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
         if let Err(error) = linker.module(&mut store, name, &module) {
-            return outcome(arguments, file, &store, &error);
+            return outcome(&arguments.into(), file, &store, &error);
         }
     }
     complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
@@ -51,7 +58,22 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
             output::print(lines.collect::<String>())?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) => outcome(arguments, file, &store, &error),
+        Err(error) => outcome(&arguments.into(), file, &store, &error),
+    }
+}
+
+/// What a program may use, and where it is written down if it fails.
+#[derive(Default)]
+pub(crate) struct RunLimits<'a> {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) fuel: Option<u64>,
+    pub(crate) core_dump: Option<&'a Path>,
+}
+
+impl<'a> From<&'a RunArguments> for RunLimits<'a> {
+    fn from(arguments: &'a RunArguments) -> Self {
+        let RunArguments { timeout, fuel, core_dump, .. } = arguments;
+        Self { timeout: *timeout, fuel: *fuel, core_dump: core_dump.as_deref() }
     }
 }
 
@@ -173,6 +195,14 @@ pub(crate) fn surround(
     for (name, value) in &environment.variables {
         builder.env(name.as_bytes(), value.as_bytes());
     }
+    preopen(builder, environment)
+}
+
+/// Gives a program its directories.
+pub(crate) fn preopen(
+    builder: &mut WasiCtxBuilder,
+    environment: &EnvironmentArguments,
+) -> Result<(), String> {
     for directory in &environment.directories {
         builder
             .preopened_dir(&directory.host, &directory.guest, directory.permissions)
@@ -213,18 +243,29 @@ fn call(
             ),
         })
     })?;
-    if arguments.invoke.is_none() {
-        function.call(store, &[], &mut [])?;
-        return Ok(Vec::new());
+    match arguments.invoke {
+        None => {
+            function.call(store, &[], &mut [])?;
+            Ok(Vec::new())
+        }
+        Some(_) => call_with(store, function, name, arguments.program.arguments()),
     }
+}
 
+/// Calls a function with arguments from the command line, and gives its results.
+pub(crate) fn call_with<T: 'static>(
+    store: &mut Store<T>,
+    function: Func,
+    name: &str,
+    arguments: &[OsString],
+) -> Result<Vec<Val>, Error> {
     let ty = function.ty(&*store);
-    let (expected, found) = (ty.params.len(), arguments.program.arguments().len());
+    let (expected, found) = (ty.params.len(), arguments.len());
     if expected != found {
         return Err(Error::msg(format!("{name:?} takes {expected} arguments, {found} are given")));
     }
     let mut params = Vec::new();
-    for (param, text) in ty.params.iter().zip(arguments.program.arguments()) {
+    for (param, text) in ty.params.iter().zip(arguments) {
         params.push(values::parse(&text.to_string_lossy(), *param).map_err(Error::msg)?);
     }
     let mut results = vec![Val::I32(0); ty.results.len()];
@@ -233,10 +274,10 @@ fn call(
 }
 
 /// The exit code for a guest that did not simply return; `file` is what it was made from.
-fn outcome(
-    arguments: &RunArguments,
+pub(crate) fn outcome<T: 'static>(
+    limits: &RunLimits<'_>,
     file: &Path,
-    store: &Store<WasiCtx>,
+    store: &Store<T>,
     error: &Error,
 ) -> Result<ExitCode, String> {
     if let Some(exit) = error.downcast_ref::<Exit>() {
@@ -249,14 +290,14 @@ fn outcome(
         return Err(format!("{file}: {error:?}"));
     }
     output::say(format_args!("{file}: {error:?}"));
-    if let Some(timeout) = arguments.timeout {
+    if let Some(timeout) = limits.timeout {
         output::say(format_args!("it may run for {timeout:?} (`--timeout`)"));
     }
-    if let Some(fuel) = arguments.fuel {
+    if let Some(fuel) = limits.fuel {
         let left = store.fuel().unwrap_or(0);
         output::say(format_args!("of {fuel} units of fuel {left} were left (`--fuel`)"));
     }
-    if let (Some(dump), Some(backtrace)) = (&arguments.core_dump, error.backtrace()) {
+    if let (Some(dump), Some(backtrace)) = (limits.core_dump, error.backtrace()) {
         // The exit code is the trap's, even if the dump cannot be written.
         match write_core(dump, &store.core_dump(&file.to_string(), backtrace)) {
             Ok(()) => output::say(format_args!("core dump in {}", dump.display())),

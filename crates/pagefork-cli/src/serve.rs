@@ -15,6 +15,7 @@ use pagefork_serve::{
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{LogFormat, ServeArguments};
+use crate::captured::restore;
 use crate::program::{self, Loader};
 use crate::{fork, run};
 
@@ -83,6 +84,16 @@ fn say(severity: Severity, text: std::fmt::Arguments<'_>) {
 }
 
 fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
+    let options = ProgramOptions {
+        memory_max: arguments.memory_max,
+        variables: VariableOptions { authorization: arguments.authorization },
+        fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
+    };
+    let image = &arguments.program.image;
+    if image.from.is_some() {
+        let started = restore::started(image, &arguments.environment, &arguments.session)?;
+        return Ok(Program::started(started, options));
+    }
     let file = arguments.program.file();
     let mut config = Config::new();
     run::set_compiling(&mut config, &arguments.program);
@@ -93,11 +104,6 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     }
     let loader = Loader::new(config)?;
     let module = loader.load(file)?;
-    let options = ProgramOptions {
-        memory_max: arguments.memory_max,
-        variables: VariableOptions { authorization: arguments.authorization },
-        fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
-    };
     if arguments.warm {
         let ServeArguments { program, environment, session, unknown_imports, .. } = arguments;
         let started = fork::start(program, environment, session, *unknown_imports, &module)?;

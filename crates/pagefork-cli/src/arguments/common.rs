@@ -47,19 +47,49 @@ pub(crate) struct ProgramArguments {
     // One list, because Clap ends its options only with the first value of a list.
     /// The program, a WebAssembly module, binary or text, or compiled; `-` is standard input; what
     /// follows are its arguments
-    #[arg(value_name = "FILE", trailing_var_arg = true, required = true)]
+    #[arg(value_name = "FILE", trailing_var_arg = true, required_unless_present = "from")]
     program: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) image: FromArguments,
+}
+
+/// An image in place of a program.
+#[derive(Args)]
+pub(crate) struct FromArguments {
+    /// Go on with the program in this image, and not with FILE: its name, its hash, or four or more
+    /// of the hash's first digits
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) from: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+}
+
+/// Where images are kept.
+#[derive(Args)]
+pub(crate) struct StoreArguments {
+    /// The directory of images, in place of `~/.local/share/pagefork/images`
+    #[arg(long = "store", value_name = "DIR")]
+    pub(crate) store: Option<PathBuf>,
 }
 
 impl ProgramArguments {
-    /// The program: a WebAssembly module, binary or text, or compiled.
+    /// The program: a WebAssembly module, binary or text, or compiled. If it is in an image, what
+    /// that is called.
     pub(crate) fn file(&self) -> &Path {
-        Path::new(&self.program[0])
+        match &self.image.from {
+            Some(image) => Path::new(image),
+            None => Path::new(&self.program[0]),
+        }
     }
 
-    /// What the program gets as its arguments.
+    /// What the program gets as its arguments, or the function that is called of an image.
     pub(crate) fn arguments(&self) -> &[OsString] {
-        &self.program[1..]
+        match self.image.from {
+            Some(_) => &self.program,
+            None => &self.program[1..],
+        }
     }
 }
 

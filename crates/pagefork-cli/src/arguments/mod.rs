@@ -2,6 +2,7 @@
 
 mod common;
 mod fork;
+mod captured;
 mod run;
 mod serve;
 
@@ -13,7 +14,10 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::output;
 
-pub(crate) use common::{EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports};
+pub(crate) use captured::{RestoreArguments, SnapshotArguments, SnapshotPoint};
+pub(crate) use common::{
+    EnvironmentArguments, FromArguments, ProgramArguments, SessionArguments, UnknownImports,
+};
 pub(crate) use fork::ForkArguments;
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
@@ -80,6 +84,10 @@ pub(crate) enum CliCommand {
     Serve(ServeArguments),
     /// Run a program to its first read of standard input, and many copies of it from there on
     Fork(ForkArguments),
+    /// Run a program to some point, and keep what it is then as an image
+    Snapshot(SnapshotArguments),
+    /// Go on with a program from an image
+    Restore(RestoreArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory

@@ -15,6 +15,11 @@ pub(crate) struct Ended {
 
 /// Runs `pagefork` in the repository's root, with these words and this input.
 pub(crate) fn pagefork_with_input(words: &str, input: &str) -> Ended {
+    pagefork_as(words, input, &Path::new(env!("CARGO_TARGET_TMPDIR")).join("config"))
+}
+
+/// As [`pagefork_with_input`], as a user with this directory of configuration.
+pub(crate) fn pagefork_as(words: &str, input: &str, config: &Path) -> Ended {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
         .args(words.split(' '))
@@ -22,6 +27,8 @@ pub(crate) fn pagefork_with_input(words: &str, input: &str) -> Ended {
         .env("PAGEFORK_TEST_VARIABLE", "inherited")
         .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches"))
         .env("TMPDIR", env!("CARGO_TARGET_TMPDIR"))
+        .env("XDG_DATA_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("data"))
+        .env("XDG_CONFIG_HOME", config)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -5,9 +5,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::cgi::state::{ProgramState, ProgramStateError};
+use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
 use pagefork::{
-    CallProgress, Caller, Error, InstancePre, InterruptHandle, Linker, Module, Result, Store,
-    StoreLimits, SuspendedAt,
+    CallProgress, Caller, Error, InstancePre, InterruptHandle, Linker, LoadOptions, Module, Result,
+    SaveOptions, Snapshot, Store, StoreLimits, SuspendedAt,
 };
 use pagefork_wasi::{
     BuildError, Exit, OutputKind, OwnDir, RestoreError, SaveError, SessionError, StdinKind,
@@ -59,6 +61,12 @@ pub enum ForkError {
     /// What it has open cannot be opened again.
     #[error("the program cannot be captured: {0}")]
     Save(#[from] SaveError),
+    /// What it has open cannot be opened again from a saved image.
+    #[error("the program cannot be restored: {0}")]
+    Restore(#[from] RestoreError),
+    /// The image is of something else.
+    #[error(transparent)]
+    State(#[from] ProgramStateError),
     /// There is no place for the files of sessions.
     #[error("no place for the files of sessions: {0}")]
     Place(#[from] SessionError),
@@ -125,6 +133,7 @@ pub fn add_fork_to_linker(linker: &mut Linker<ForkGuest>) -> Result<()> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct StartedProgram {
+    snapshot: Snapshot<ForkGuest>,
     pre: InstancePre<ForkGuest>,
     state: WasiState,
     builder: WasiCtxBuilder,
@@ -228,10 +237,81 @@ impl StartedProgram {
             }
             None => ctx.save()?,
         };
-        let pre = store.snapshot().and_then(|snapshot| snapshot.instance_pre());
-        let pre = pre.map_err(ForkError::Failed)?;
+        let snapshot = store.snapshot().map_err(ForkError::Failed)?;
+        let pre = snapshot.instance_pre().map_err(ForkError::Failed)?;
         let (written, forks) = (output.contents(), AtomicU64::new(0));
-        Ok(Self { pre, state, builder, written, forks, _files: files })
+        Ok(Self { snapshot, pre, state, builder, written, forks, _files: files })
+    }
+
+    /// Saves what forks begin with in a store of images, signed with these keys. Another process that
+    /// trusts one of them can [load](StartedProgram::load) it.
+    ///
+    /// # Errors
+    /// As [`Snapshot::save`]; if the program has directories of its session, whose files are not
+    /// saved yet.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartedProgram::load`].
+    pub fn save(&self, images: &ImageStore, signers: &[SecretKey]) -> Result<ContentHash> {
+        let state = ProgramState { wasi: self.state.clone(), written: self.written.clone() };
+        let options = SaveOptions::new().state(state.to_bytes()?).sign_with(signers);
+        self.snapshot.save(images, options)
+    }
+
+    /// A program that was started by another process and [saved](StartedProgram::save), or captured
+    /// otherwise with a [`ProgramState`], while it was suspended. `linker` and `builder` are as of
+    /// [`StartedProgram::start`]; arguments and variables are the saved ones.
+    ///
+    /// # Errors
+    /// [`ForkError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::{ImageStore, SecretKey, TrustedKeys};
+    /// use pagefork::{Engine, Linker, Module};
+    /// use pagefork_serve::{ForkGuest, StartedProgram, add_fork_to_linker};
+    /// use pagefork_wasi::WasiCtxBuilder;
+    ///
+    /// fn linker(engine: &Engine) -> pagefork::Result<Linker<ForkGuest>> {
+    ///     let mut linker = Linker::new(engine);
+    ///     pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)?;
+    ///     add_fork_to_linker(&mut linker)?;
+    ///     Ok(linker)
+    /// }
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "pagefork" "snapshot" (func $snapshot (result i32)))
+    ///     (func (export "_start") (drop (call $snapshot))))"#)?;
+    /// let program = StartedProgram::start(&linker(&engine)?, &module, WasiCtxBuilder::new())?;
+    /// let directory = std::env::temp_dir().join(format!("pagefork-saved-{}", std::process::id()));
+    /// let (images, key) = (ImageStore::open(&directory)?, SecretKey::from_seed([7; 32]));
+    /// let image = program.save(&images, std::slice::from_ref(&key))?;
+    ///
+    /// // As another process does, which has no module.
+    /// let engine = Engine::default();
+    /// let (linker, builder) = (linker(&engine)?, WasiCtxBuilder::new());
+    /// let keys = TrustedKeys::from_iter([key.public()]);
+    /// let program = StartedProgram::load(&linker, &images, image, builder, keys)?;
+    /// assert_eq!(program.written(), b"");
+    /// # std::fs::remove_dir_all(&directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn load(
+        linker: &Linker<ForkGuest>,
+        images: &ImageStore,
+        image: ContentHash,
+        builder: WasiCtxBuilder,
+        keys: TrustedKeys,
+    ) -> Result<Self, ForkError> {
+        let options = LoadOptions::new().trust(keys);
+        let snapshot = Snapshot::load(linker, images, image, options).map_err(ForkError::Failed)?;
+        let ProgramState { wasi: state, written } = ProgramState::from_bytes(snapshot.state())?;
+        // What is wrong with it is known before the first fork.
+        builder.restore(&state)?;
+        let pre = snapshot.instance_pre().map_err(ForkError::Failed)?;
+        Ok(Self { snapshot, pre, state, builder, written, forks: AtomicU64::new(0), _files: None })
     }
 
     /// The program's module.

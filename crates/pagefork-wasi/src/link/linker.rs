@@ -177,7 +177,9 @@ fn call<T: 'static>(
     let can_suspend = caller.can_suspend();
     let (memory, data) = memory.local_and_store_mut(&mut *caller);
     let ctx = get(data);
-    ctx.begin_call(function);
+    if ctx.begin_call(function, can_suspend) {
+        return Err(caller.suspend_before());
+    }
     match f(ctx, &mut GuestMemory::of_caller(memory, can_suspend)) {
         Ok(()) => Ok(0),
         Err(_) if ctx.interrupt.take_put_off() => Err(caller.suspend_before()),

@@ -53,6 +53,9 @@ pub struct WasiCtx {
     pub(crate) exit_code: Option<i32>,
     /// Set while the guest is suspended before a `poll_oneoff`.
     pub(crate) put_off_poll: Option<PutOffPoll>,
+    /// Before which call the guest is to be suspended: the function, and how many calls of it come
+    /// first.
+    suspend_before: Option<(String, u64)>,
 }
 
 impl WasiCtx {
@@ -70,16 +73,65 @@ impl WasiCtx {
             monotonic_offset_ns: 0,
             exit_code: None,
             put_off_poll: None,
+            suspend_before: None,
         }
     }
 
-    /// A module calls this function. Of what a call left that was put off, only the same call is
-    /// to know.
-    pub(crate) fn begin_call(&mut self, function: &str) {
+    /// A module calls this function, and its guest can be suspended or cannot. Returns whether it is
+    /// to be, before the call. Of what a call left that was put off, only the same call is to know.
+    pub(crate) fn begin_call(&mut self, function: &str, can_suspend: bool) -> bool {
         self.interrupt.take_put_off();
         if function != "poll_oneoff" {
             self.put_off_poll = None;
         }
+        match &mut self.suspend_before {
+            Some((awaited, calls)) if can_suspend && awaited == function => match calls {
+                0 => {
+                    self.suspend_before = None;
+                    true
+                }
+                _ => {
+                    *calls -= 1;
+                    false
+                }
+            },
+            _ => false,
+        }
+    }
+
+    /// Has the guest suspended before it calls a function of WASI, once `calls` calls of it have
+    /// been made. That is done once; `proc_exit` does not count, nor do calls of guests that were not
+    /// called to be [suspended](pagefork::Func::call_suspendable).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{CallProgress, Engine, Linker, Module, Store};
+    /// use pagefork_wasi::WasiCtx;
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+    ///     (memory (export "memory") 1)
+    ///     (func (export "_start")
+    ///         (drop (call $yield)) (i32.store (i32.const 0) (i32.const 1))
+    ///         (drop (call $yield)) (i32.store (i32.const 0) (i32.const 2))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// pagefork_wasi::add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+    /// let mut ctx = WasiCtx::builder().build()?;
+    /// ctx.suspend_before("sched_yield", 1);
+    /// let mut store = Store::new(&engine, ctx);
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// let start = instance.get_func(&mut store, "_start").expect("it is exported");
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// assert!(matches!(start.call_suspendable(&mut store, &[])?, CallProgress::Suspended));
+    /// assert_eq!(memory.data(&store)[0], 1);
+    /// assert!(matches!(store.resume()?, CallProgress::Finished(_)));
+    /// assert_eq!(memory.data(&store)[0], 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn suspend_before(&mut self, function: &str, calls: u64) {
+        self.suspend_before = Some((function.to_owned(), calls));
     }
 
     /// What the guest's monotonic clock reads, nanoseconds.
@@ -129,6 +181,7 @@ impl WasiCtx {
         self.table = DescriptorTable::new(&self.grants);
         self.exit_code = None;
         self.put_off_poll = None;
+        self.suspend_before = None;
     }
 
     /// Sets a function that is called every 20 milliseconds while the guest waits. Once it

@@ -1,0 +1,118 @@
+//! Arguments of the commands that capture programs and go on with them.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::common::{EnvironmentArguments, ProgramArguments, StoreArguments, UnknownImports, time};
+
+#[derive(Args)]
+#[command(
+    override_usage = "pagefork snapshot [OPTIONS] FILE [ARGUMENTS]...",
+    after_help = "The image is signed with the user's key, which is made when it is first needed. Its hash is \
+                  printed on standard error; give it a name, since images without one are removed by \
+                  `pagefork image gc`."
+)]
+pub(crate) struct SnapshotArguments {
+    /// Where the program is captured: at its first read of standard input or where it calls
+    /// `pagefork.snapshot`; `call:FUNCTION` or `call:FUNCTION:N`, before it calls a function of WASI
+    /// for the Nth time; `export:FUNCTION`, after this was called instead of the program; `time:2s`,
+    /// when it has run this long
+    #[arg(long, value_name = "POINT", value_parser = point, default_value = "read")]
+    pub(crate) at: SnapshotPoint,
+
+    /// The name by which the image is found again
+    #[arg(short = 'o', long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) environment: EnvironmentArguments,
+
+    /// What to do about imported functions that the command does not define
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
+    pub(crate) unknown_imports: UnknownImports,
+
+    #[command(flatten)]
+    pub(crate) program: ProgramArguments,
+}
+
+/// Where a program is captured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum SnapshotPoint {
+    Read,
+    /// Before it calls a function of WASI; the first time is 1.
+    Call {
+        function: String,
+        calls: u64,
+    },
+    /// After this was called.
+    Export(String),
+    Time(Duration),
+}
+
+#[derive(Args)]
+#[command(override_usage = "pagefork restore [OPTIONS] IMAGE [ARGUMENTS]...")]
+pub(crate) struct RestoreArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+
+    #[command(flatten)]
+    pub(crate) environment: EnvironmentArguments,
+
+    /// Call this exported function with ARGUMENTS, if no program is running in the image
+    #[arg(long, value_name = "FUNCTION")]
+    pub(crate) invoke: Option<String>,
+
+    /// End the program with a trap when it has run this long: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// The image: its name, its hash, or four or more of the hash's first digits
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+
+    /// What the function takes
+    #[arg(value_name = "ARGUMENTS", trailing_var_arg = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+fn point(text: &str) -> Result<SnapshotPoint, String> {
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    match (kind, rest) {
+        ("read", "") => Ok(SnapshotPoint::Read),
+        ("export", name) if !name.is_empty() => Ok(SnapshotPoint::Export(name.to_owned())),
+        ("time", text) => time(text).map(SnapshotPoint::Time),
+        ("call", rest) if !rest.is_empty() => {
+            let (function, calls) = match rest.split_once(':') {
+                None => (rest, Some(1)),
+                Some((function, number)) => (function, number.parse().ok().filter(|n| *n > 0)),
+            };
+            let calls = calls.ok_or("a call has a number, from 1: call:fd_write:3")?;
+            Ok(SnapshotPoint::Call { function: function.to_owned(), calls })
+        }
+        _ => Err("give the point as read, call:FUNCTION, export:FUNCTION or time:2s".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_read() {
+        let call = |function: &str, calls| SnapshotPoint::Call { function: function.into(), calls };
+        for (text, expected) in [
+            ("read", SnapshotPoint::Read),
+            ("call:fd_write", call("fd_write", 1)),
+            ("call:poll_oneoff:20", call("poll_oneoff", 20)),
+            ("export:a:b", SnapshotPoint::Export("a:b".into())),
+            ("time:2s", SnapshotPoint::Time(Duration::from_secs(2))),
+        ] {
+            assert_eq!(point(text).as_ref(), Ok(&expected), "{text}");
+        }
+        for text in ["", "read:1", "call", "call:", "call:fd_write:0", "export:", "time:2", "x"] {
+            assert!(point(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Programs that are captured in images: where these are kept, and who is trusted.
+
+pub(crate) mod keys;
+pub(crate) mod restore;
+pub(crate) mod snapshot;
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use pagefork::image::ImageStore;
+
+/// The store of images: the one that was named, or the user's.
+pub(crate) fn open(named: Option<&Path>) -> Result<ImageStore, String> {
+    let path = match named {
+        Some(path) => path.to_owned(),
+        None => {
+            let path = of_user("XDG_DATA_HOME", ".local/share")
+                .ok_or("no directory is known for images: name one with --store")?
+                .join("images");
+            std::fs::create_dir_all(&path)
+                .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+            path
+        }
+    };
+    ImageStore::open(path).map_err(|error| error.to_string())
+}
+
+/// A directory of this command's for the user: `variable` says where such are, else they are in
+/// `otherwise` of the home directory.
+fn of_user(variable: &str, otherwise: &str) -> Option<PathBuf> {
+    // Relative paths are to be ignored, says the XDG Base Directory Specification.
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute(variable).or_else(|| Some(absolute("HOME")?.join(otherwise)));
+    Some(base?.join("pagefork"))
+}

@@ -1,0 +1,177 @@
+//! `pagefork restore`, and `--from` of other commands: goes on with a program that was saved.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use pagefork::image::ImageStore;
+use pagefork::{
+    CallProgress, Config, Engine, Error, Instance, Linker, LoadOptions, Snapshot, Store, Val,
+};
+use pagefork_serve::{ForkGuest, ProgramState, StartedProgram, add_fork_to_linker};
+use pagefork_wasi::{RestoreNotice, WasiCtxBuilder};
+
+use crate::arguments::{
+    EnvironmentArguments, FromArguments, RestoreArguments, RunArguments, SessionArguments,
+};
+use crate::captured::{self, keys};
+use crate::run::{self, RunLimits};
+use crate::{output, values};
+
+/// A program from an image, as it was when it was captured.
+pub(crate) struct RestoredProgram {
+    pub(crate) snapshot: Snapshot<ForkGuest>,
+    pub(crate) store: Store<ForkGuest>,
+    pub(crate) instance: Instance,
+}
+
+/// `pagefork restore`. The exit code is the program's.
+pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode, String> {
+    let images = captured::open(arguments.store.store.as_deref())?;
+    let program = load(&images, &arguments.image, &arguments.environment)?;
+    let limits = RunLimits { timeout: arguments.timeout, ..RunLimits::default() };
+    go_on(program, &arguments.image, &limits, arguments.invoke.as_deref(), &arguments.arguments)
+}
+
+/// `pagefork run --from`. The exit code is the program's.
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
+    let refused = [
+        ("--preload", !arguments.preloads.is_empty()),
+        ("--tcplisten", !arguments.tcplisten.is_empty()),
+        ("--listenfd", arguments.listenfd),
+        ("--fuel", arguments.fuel.is_some()),
+        ("--deterministic", arguments.deterministic),
+        ("--profile", arguments.profile.is_some()),
+    ];
+    if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
+        return Err(format!("{option} is settled in an image already: leave it out"));
+    }
+    let image = &arguments.program.image;
+    let name = image.from.as_deref().unwrap_or_default();
+    let images = captured::open(image.store.store.as_deref())?;
+    let program = load(&images, name, &arguments.environment)?;
+    let words = arguments.program.arguments();
+    go_on(program, name, &arguments.into(), arguments.invoke.as_deref(), words)
+}
+
+/// A program of an image, to be forked.
+pub(crate) fn started(
+    image: &FromArguments,
+    environment: &EnvironmentArguments,
+    session: &SessionArguments,
+) -> Result<StartedProgram, String> {
+    if !session.own_directories.is_empty() {
+        return Err("images have no directories of a session: leave out --session-dir".to_owned());
+    }
+    let name = image.from.as_deref().unwrap_or_default();
+    let images = captured::open(image.store.store.as_deref())?;
+    let hash = images.find(name).map_err(|error| error.to_string())?;
+    let mut builder = WasiCtxBuilder::new();
+    builder.inherit_stderr();
+    preopen(&mut builder, environment)?;
+    let linker = linker(&engine()?)?;
+    let loaded = StartedProgram::load(&linker, &images, hash, builder, keys::trusted()?);
+    loaded.map_err(|error| format!("{name}: {error}"))
+}
+
+/// Loads a program, with this process's standard streams.
+pub(crate) fn load(
+    images: &ImageStore,
+    name: &str,
+    environment: &EnvironmentArguments,
+) -> Result<RestoredProgram, String> {
+    let hash = images.find(name).map_err(|error| error.to_string())?;
+    let options = LoadOptions::new().trust(keys::trusted()?);
+    let failed = |error: Error| format!("{name}: {error:#}");
+    let snapshot = Snapshot::load(&linker(&engine()?)?, images, hash, options).map_err(failed)?;
+    let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;
+    let mut builder = WasiCtxBuilder::new();
+    builder.inherit_stdio();
+    preopen(&mut builder, environment)?;
+    let restored = builder.restore(&state.wasi).map_err(|error| format!("{name}: {error}"))?;
+    for notice in &restored.notices {
+        say_notice(notice);
+    }
+    // Where it asks for its number it is the original, which goes on.
+    let guest = ForkGuest { ctx: restored.ctx, number: Some(0) };
+    let spawned = snapshot.instance_pre().and_then(|pre| pre.spawn(guest));
+    let (store, instance) = spawned.map_err(failed)?;
+    Ok(RestoredProgram { snapshot, store, instance })
+}
+
+/// Runs a program to its end.
+fn go_on(
+    program: RestoredProgram,
+    name: &str,
+    limits: &RunLimits<'_>,
+    invoked: Option<&str>,
+    words: &[OsString],
+) -> Result<ExitCode, String> {
+    let RestoredProgram { mut store, instance, .. } = program;
+    store.set_timeout(limits.timeout).map_err(|error| error.to_string())?;
+    match finish(&mut store, instance, invoked, words) {
+        Ok(results) => {
+            let lines = results.iter().map(|result| values::show(result) + "\n");
+            output::print(lines.collect::<String>())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => run::outcome(limits, Path::new(name), &store, &error),
+    }
+}
+
+/// Resumes the guest, or calls a function where none is suspended.
+fn finish(
+    store: &mut Store<ForkGuest>,
+    instance: Instance,
+    invoked: Option<&str>,
+    words: &[OsString],
+) -> pagefork::Result<Vec<Val>> {
+    match (store.suspended().is_some(), invoked) {
+        (true, None) if words.is_empty() => match store.resume()? {
+            CallProgress::Finished(results) => Ok(results),
+            CallProgress::Suspended => Err(Error::msg("it was suspended again")),
+        },
+        (true, _) => Err(Error::msg(
+            "a program is running in this image, which has its arguments: leave out `--invoke` and \
+             what follows the image",
+        )),
+        (false, Some(name)) => {
+            let none = || Error::msg(format!("no function is exported as {name:?}"));
+            let function = instance.get_func(&mut *store, name).ok_or_else(none)?;
+            run::call_with(store, function, name, words)
+        }
+        (false, None) => Err(Error::msg(
+            "no program is running in this image: call one of its functions with `--invoke`",
+        )),
+    }
+}
+
+fn engine() -> Result<Engine, String> {
+    Engine::new(&Config::new()).map_err(|error| format!("{error:#}"))
+}
+
+/// What programs that are captured and forked can import.
+pub(crate) fn linker(engine: &Engine) -> Result<Linker<ForkGuest>, String> {
+    let mut linker = Linker::new(engine);
+    pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)
+        .and_then(|()| add_fork_to_linker(&mut linker))
+        .map_err(|error| format!("{error:#}"))?;
+    Ok(linker)
+}
+
+/// The directories of a program that has its variables already.
+fn preopen(builder: &mut WasiCtxBuilder, environment: &EnvironmentArguments) -> Result<(), String> {
+    if !environment.variables.is_empty() {
+        return Err("a program in an image has its variables already: leave out --env".to_owned());
+    }
+    run::preopen(builder, environment)
+}
+
+fn say_notice(notice: &RestoreNotice) {
+    output::say(match notice {
+        RestoreNotice::NoTerminal { fd } => {
+            format!("descriptor {fd} was a terminal when the program was captured, and is none now")
+        }
+        other => format!("otherwise than when the program was captured: {other:?}"),
+    });
+}

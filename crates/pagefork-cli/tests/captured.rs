@@ -1,0 +1,150 @@
+//! Images, as a person makes and uses them: each command is a process of its own.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Ended, assert_fails, file, pagefork, pagefork_with_input};
+
+/// Prints that it is ready, reads a line, prints it, and exits with the number of its first letter.
+const READER: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_read"
+        (func $read (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\00\01\00\00\00\04\00\00")
+    (data (i32.const 16) "ready\0agot ")
+    (func $print (param i32 i32)
+        (i32.store (i32.const 32) (local.get 0))
+        (i32.store (i32.const 36) (local.get 1))
+        (drop (call $write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 40))))
+    (func (export "_start")
+        (call $print (i32.const 16) (i32.const 6))
+        (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (call $print (i32.const 22) (i32.const 4))
+        (call $print (i32.const 256) (i32.load (i32.const 8)))
+        (call $exit (i32.load8_u (i32.const 256)))))"#;
+
+/// Counts, and writes a letter now and then.
+const COUNTER: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 300)
+    (global $sum (mut i32) (i32.const 0))
+    (data (i32.const 0) "\08\00\00\00\01\00\00\00a")
+    (func $letter (param $n i32)
+        (i32.store8 (i32.const 8) (i32.add (i32.const 97) (local.get $n)))
+        (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16))))
+    (func (export "_start") (local $n i32)
+        (loop $l
+            (call $letter (local.get $n))
+            (i32.store8 offset=100 (i32.mul (i32.const 70000) (local.get $n)) (i32.const 1))
+            (br_if $l (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1)))
+                (i32.const 6)))))
+    (func (export "add") (global.set $sum (i32.add (global.get $sum) (i32.const 5))))
+    (func (export "sum") (result i32) (global.get $sum)))"#;
+
+/// Loops for ever.
+const LOOPER: &str =
+    r#"(module (memory (export "memory") 1) (func (export "_start") (loop (br 0))))"#;
+
+/// An empty directory for a test's images.
+fn store(name: &str) -> String {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    path.display().to_string()
+}
+
+#[track_caller]
+fn succeeds(ended: &Ended) {
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+#[test]
+fn a_program_goes_on_in_other_processes_from_its_first_read() {
+    let (reader, store) = (file("image-reader.wat", READER), store("images-read"));
+    let made = pagefork(&format!("snapshot --store {store} -o reader {reader}"));
+    succeeds(&made);
+    assert_eq!(made.stdout, "ready\n");
+    let hash = made.stderr.trim_end().strip_prefix("pagefork: image ").expect("a hash");
+    assert_eq!(hash.len(), 64);
+
+    for image in ["reader", hash, &hash[..8]] {
+        let restored = pagefork_with_input(&format!("restore --store {store} {image}"), "3 times");
+        assert_eq!((restored.code, restored.stdout.as_str()), (0x33, "got 3 times"));
+    }
+    let run = pagefork_with_input(&format!("run --store {store} --from reader"), "4");
+    assert_eq!((run.code, run.stdout.as_str()), (0x34, "got 4"));
+    // Each fork begins with what the program had written.
+    let forked = pagefork(&format!("fork -n 2 --store {store} --from reader"));
+    assert_eq!(forked.stdout, "ready\ngot 1\ngot 2\n");
+    assert!(forked.stderr.contains("fork 1: exit code 49"), "{}", forked.stderr);
+
+    assert_fails(&format!("restore --store {store} none"), 1, &["no image \"none\""]);
+    assert_fails(&format!("restore --store {store} --invoke x reader"), 1, &["is running"]);
+    assert_fails(&format!("restore --store {store} --env A=b reader"), 1, &["--env"]);
+    assert_fails(&format!("run --store {store} --from reader --fuel 5"), 1, &["--fuel"]);
+    assert_fails("run", 2, &["FILE"]);
+}
+
+#[test]
+fn images_of_running_programs_are_deltas_of_each_other() {
+    let (counter, store) = (file("image-counter.wat", COUNTER), store("images-call"));
+    let first = format!("snapshot --store {store} -o one --at call:fd_write:3 {counter}");
+    let first = pagefork(&first);
+    succeeds(&first);
+    assert_eq!(first.stdout, "ab");
+    let second = format!("snapshot --store {store} -o two --at call:fd_write:3 --from one");
+    let second = pagefork(&second);
+    succeeds(&second);
+    assert_eq!(second.stdout, "cd");
+    for (image, rest) in [("one", "cdef"), ("two", "ef"), ("one", "cdef")] {
+        let restored = pagefork(&format!("restore --store {store} {image}"));
+        assert_eq!((restored.code, restored.stdout.as_str()), (0, rest), "{}", restored.stderr);
+    }
+    let ends = format!("snapshot --store {store} --at call:fd_write:9 --from one");
+    assert_fails(&ends, 1, &["exit code 0 before it came"]);
+    let unknown = format!("snapshot --store {store} --at call:fd_right {counter}");
+    assert_fails(&unknown, 1, &["no function \"fd_right\""]);
+}
+
+#[test]
+fn a_library_is_captured_after_an_export_and_a_loop_after_a_time() {
+    let (counter, store) = (file("image-library.wat", COUNTER), store("images-export"));
+    succeeds(&pagefork(&format!("snapshot --store {store} -o one --at export:add {counter}")));
+    succeeds(&pagefork(&format!("snapshot --store {store} -o two --at export:add --from one")));
+    for (image, sum) in [("one", "5\n"), ("two", "10\n")] {
+        let called = pagefork(&format!("restore --store {store} --invoke sum {image}"));
+        assert_eq!((called.code, called.stdout.as_str()), (0, sum), "{}", called.stderr);
+    }
+    assert_fails(&format!("restore --store {store} one"), 1, &["--invoke"]);
+
+    let looper = file("image-looper.wat", LOOPER);
+    succeeds(&pagefork(&format!("snapshot --store {store} -o loop --at time:20ms {looper}")));
+    let restored = pagefork(&format!("restore --store {store} --timeout 50ms loop"));
+    assert_eq!(restored.code, 134, "{}", restored.stderr);
+}
+
+#[test]
+fn images_of_running_programs_are_taken_from_who_is_trusted_alone() {
+    let (reader, store) = (file("image-trust.wat", READER), store("images-trust"));
+    let made = pagefork(&format!("snapshot --store {store} -o reader {reader}"));
+    succeeds(&made);
+    let other = Path::new(env!("CARGO_TARGET_TMPDIR")).join("config-of-another");
+    let _ = std::fs::remove_dir_all(&other);
+    let restore = || {
+        let command = format!("restore --store {store} reader");
+        common::pagefork_as(&command, "1", &other)
+    };
+    let refused = restore();
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("trust"), "{}", refused.stderr);
+    // The other user has a key by now, which is not this one's; this one's is trusted.
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join("config/pagefork/image-key");
+    let secret = std::fs::read(other.join("pagefork/image-key")).expect("it was made");
+    assert_ne!(secret, std::fs::read(own).expect("it was made"));
+    std::fs::write(other.join("pagefork/trusted-keys"), "0123\n").expect("it can be written");
+    assert!(restore().stderr.contains("trusted-keys, line 1"));
+}
