@@ -27,6 +27,7 @@ const SAFE: &[&str] = &[
     "crates/pagefork-compiler/src/lib.rs",
     "crates/pagefork-debuginfo/src/lib.rs",
     "crates/pagefork-image/src/lib.rs",
+    "crates/pagefork-objects/src/lib.rs",
     "crates/pagefork-layout/src/lib.rs",
     "crates/pagefork-serve/src/lib.rs",
     "crates/pagefork-wasi/src/lib.rs",

@@ -1,0 +1,246 @@
+//! Images in an object store: in memory, and in a directory.
+
+#![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagefork_image::*;
+use pagefork_objects::object_store::local::LocalFileSystem;
+use pagefork_objects::object_store::memory::InMemory;
+use pagefork_objects::object_store::path::Path;
+use pagefork_objects::object_store::{ObjectStore, ObjectStoreExt};
+use pagefork_objects::{ObjectImages, ObjectSettings};
+
+/// A directory with a store of images in it, and one for objects.
+struct Scratch {
+    path: PathBuf,
+    local: ImageStore,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("pagefork-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("objects")).unwrap();
+        let local = ImageStore::open(path.join("local")).unwrap();
+        Self { path, local }
+    }
+
+    fn save(&self, byte: u8, parent: Option<&StoredImage>) -> StoredImage {
+        let code = SavedCode { hash: ContentHash::of(b"code"), ..SavedCode::default() };
+        let mut instance =
+            SavedInstance { extents: vec![0..1 << 26], code, ..SavedInstance::default() };
+        instance.parent_instance = parent.map(|_| 0);
+        let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+        let pages = PageRuns::new(vec![vec![(0, vec![byte; 8192])]]);
+        let draft = match parent {
+            Some(parent) => parent.chain().delta(manifest, &pages).unwrap(),
+            None => ImageDraft::new(manifest, &pages),
+        };
+        self.local.save(draft).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Each kind of object store that can be had here.
+fn each(name: &str, settings: &ObjectSettings, test: impl Fn(&Scratch, &ObjectImages)) {
+    let scratch = Scratch::new(name);
+    test(&scratch, &ObjectImages::new(Arc::new(InMemory::new()), settings.clone()).unwrap());
+    let directory = LocalFileSystem::new_with_prefix(scratch.path.join("objects")).unwrap();
+    test(&scratch, &ObjectImages::new(Arc::new(directory), settings.clone()).unwrap());
+}
+
+/// No time has to pass between the steps of a collection.
+fn impatient() -> ObjectSettings {
+    ObjectSettings { grace: Duration::ZERO, ..ObjectSettings::default() }
+}
+
+#[test]
+fn images_go_to_an_object_store_and_come_back() {
+    each("objects-copy", &ObjectSettings::default(), |scratch, remote| {
+        scratch.local.save_code(b"code").unwrap();
+        let root = scratch.save(1, None);
+        let tip = scratch.save(2, Some(&root));
+        copy_image(&scratch.local, remote, tip.hash()).unwrap();
+        copy_image(&scratch.local, remote, tip.hash()).unwrap();
+        assert_eq!(remote.images().unwrap().len(), 2);
+        remote.set_name("tip", tip.hash()).unwrap();
+        assert_eq!(remote.names().unwrap()["tip"], tip.hash());
+
+        let chain = remote.open_chain(tip.hash()).unwrap();
+        let mut bytes = [0; 8192];
+        chain.read(0, 0, &mut bytes).unwrap();
+        assert_eq!((bytes[0], bytes[8191]), (2, 2));
+        chain.verify().unwrap();
+        let group = chain.tip().read_group(0).unwrap();
+        chain
+            .tip()
+            .proof(0)
+            .unwrap()
+            .verify(chain.tip().manifest().root, chain.tip().manifest().data_size, 0, &group)
+            .unwrap();
+
+        let back = ImageStore::open(scratch.path.join("back")).unwrap();
+        copy_image(remote, &back, tip.hash()).unwrap();
+        back.verify(tip.hash()).unwrap();
+        back.verify_code(ContentHash::of(b"code")).unwrap();
+        let file = |store: &ImageStore| store.path().join("images").join(tip.hash().to_string());
+        assert_eq!(fs::read(file(&back)).unwrap(), fs::read(file(&scratch.local)).unwrap());
+        fs::remove_dir_all(back.path()).unwrap();
+        assert!(remote.remove_name("tip").unwrap());
+        assert!(!remote.remove_name("tip").unwrap());
+    });
+}
+
+#[test]
+fn large_images_go_in_parts() {
+    each("objects-parts", &ObjectSettings::default(), |scratch, remote| {
+        let extents = vec![0..1 << 26];
+        let instance = SavedInstance { extents, ..SavedInstance::default() };
+        let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+        let bytes = (0..20 << 20).map(|at: u32| (at ^ (at >> 12)) as u8 | 1).collect();
+        let pages = PageRuns::new(vec![vec![(0, bytes)]]);
+        let image = scratch.local.save(ImageDraft::new(manifest, &pages)).unwrap();
+        copy_image(&scratch.local, remote, image.hash()).unwrap();
+        remote.open_chain(image.hash()).unwrap().verify().unwrap();
+    });
+}
+
+#[test]
+fn what_is_missing_or_wrong_is_refused() {
+    each("objects-refused", &ObjectSettings::default(), |scratch, remote| {
+        let root = scratch.save(1, None);
+        let tip = scratch.save(2, Some(&root));
+        let refused = remote.put_image(tip.chain().tip()).unwrap_err();
+        assert!(matches!(refused, ImageError::NotFound { hash, .. } if hash == root.hash()));
+        let missing = ContentHash::of(b"missing");
+        assert!(matches!(remote.open_chain(missing), Err(ImageError::NotFound { .. })));
+        assert!(matches!(remote.open_code(missing), Err(ImageError::NotFound { .. })));
+        assert!(matches!(remote.set_name("a", missing), Err(ImageError::NotFound { .. })));
+        assert!(matches!(remote.set_name("../a", missing), Err(ImageError::Invalid(_))));
+        let wrong = remote.put_code(missing, &b"other".to_vec()).unwrap_err();
+        assert!(matches!(wrong, ImageError::Damaged(_)));
+        assert_eq!(remote.images().unwrap(), []);
+
+        let path = scratch.local.path().join("images").join(root.hash().to_string());
+        let mut bytes = fs::read(path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        let damaged = ImageReader::open(Box::new(bytes), &ImageLimits::default()).unwrap();
+        assert!(matches!(remote.put_image(&damaged), Err(ImageError::Damaged(_))));
+        assert_eq!(remote.images().unwrap(), []);
+    });
+}
+
+#[test]
+fn a_damaged_object_is_noticed() {
+    let scratch = Scratch::new("objects-damaged");
+    let image = scratch.save(1, None);
+    let memory = Arc::new(InMemory::new());
+    let store: Arc<dyn ObjectStore> = memory.clone();
+    let remote = ObjectImages::new(store, ObjectSettings::default()).unwrap();
+    copy_image(&scratch.local, &remote, image.hash()).unwrap();
+    let key = Path::from(format!("images/{}", image.hash()));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let get = async { memory.get(&key).await?.bytes().await };
+    let mut bytes = runtime.block_on(get).unwrap().to_vec();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    runtime.block_on(memory.put(&key, bytes.clone().into())).unwrap();
+    let chain = remote.open_chain(image.hash()).unwrap();
+    assert!(matches!(chain.tip().read_group(0), Err(ImageError::Damaged(_))));
+    let back = ImageStore::open(scratch.path.join("back")).unwrap();
+    let refused = copy_image(&remote, &back, image.hash()).unwrap_err();
+    assert!(matches!(refused, ImageError::Damaged(_)));
+    assert_eq!(back.images().unwrap(), []);
+    bytes.truncate(100);
+    runtime.block_on(memory.put(&key, bytes.into())).unwrap();
+    assert!(matches!(remote.open_chain(image.hash()), Err(ImageError::Damaged(_))));
+    assert_eq!(remote.collect().unwrap().damaged.len(), 1);
+}
+
+#[test]
+fn collection_takes_two_steps_and_nothing_that_is_used() {
+    each("objects-collect", &impatient(), |scratch, remote| {
+        scratch.local.save_code(b"code").unwrap();
+        let root = scratch.save(1, None);
+        let tip = scratch.save(2, Some(&root));
+        let (other, garbage) = (scratch.save(3, None), scratch.save(4, None));
+        for image in [&tip, &other, &garbage] {
+            copy_image(&scratch.local, remote, image.hash()).unwrap();
+        }
+        remote.set_name("tip", tip.hash()).unwrap();
+        let used = remote.open_chain(other.hash()).unwrap();
+
+        let first = remote.collect().unwrap();
+        assert_eq!((first.images, first.in_use), (vec![], vec![other.hash()]));
+        let second = remote.collect().unwrap();
+        assert_eq!((second.images, second.code), (vec![garbage.hash()], vec![]));
+        drop(used);
+        remote.remove_name("tip").unwrap();
+        remote.collect().unwrap();
+        // From half of the time on that lies between the steps, it may be removed at any moment.
+        assert!(matches!(remote.set_name("tip", tip.hash()), Err(ImageError::InUse { .. })));
+        assert!(matches!(remote.open_chain(tip.hash()), Err(ImageError::InUse { .. })));
+        let last = remote.collect().unwrap();
+        assert_eq!((last.images.len(), last.code.len()), (3, 1));
+        let place = |hash| last.images.iter().position(|image| *image == hash);
+        assert!(place(tip.hash()) < place(root.hash()), "a child goes before its parent");
+        assert_eq!(remote.images().unwrap(), []);
+        copy_image(&scratch.local, remote, tip.hash()).unwrap();
+        remote.open_chain(tip.hash()).unwrap().verify().unwrap();
+        // For the next kind of store.
+        remote.collect().unwrap();
+        remote.collect().unwrap();
+    });
+}
+
+#[test]
+fn what_was_put_in_lately_or_condemned_lately_stays() {
+    each("objects-grace", &ObjectSettings::default(), |scratch, remote| {
+        let image = scratch.save(1, None);
+        copy_image(&scratch.local, remote, image.hash()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(remote.collect().unwrap().images, []);
+        }
+        remote.open_chain(image.hash()).unwrap();
+    });
+}
+
+#[test]
+fn a_lease_ends_with_its_time_and_is_renewed_by_who_reads() {
+    // Leases that last no time are renewed by each read, and found ended by each collection.
+    let lease = Duration::ZERO;
+    each("objects-lease", &ObjectSettings { lease, ..impatient() }, |scratch, remote| {
+        let image = scratch.save(1, None);
+        copy_image(&scratch.local, remote, image.hash()).unwrap();
+        let chain = remote.open_chain(image.hash()).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        remote.collect().unwrap();
+        chain.verify().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(remote.collect().unwrap().images, [image.hash()]);
+        // Who still has it gets an error, and no bytes.
+        assert!(matches!(chain.verify(), Err(ImageError::Io { .. })));
+    });
+}
+
+#[test]
+fn it_works_within_another_runtime_too() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        each("objects-runtime", &ObjectSettings::default(), |scratch, remote| {
+            let image = scratch.save(1, None);
+            copy_image(&scratch.local, remote, image.hash()).unwrap();
+            remote.open_chain(image.hash()).unwrap();
+        });
+    });
+}
