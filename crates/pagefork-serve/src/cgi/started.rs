@@ -17,6 +17,10 @@ use pagefork_wasi::{
 };
 
 /// The data of a program that is forked: its WASI state, and which fork it is.
+///
+/// # Examples
+///
+/// See [`StartedProgram`].
 #[derive(Debug)]
 pub struct ForkGuest {
     /// The WASI state.
@@ -26,6 +30,10 @@ pub struct ForkGuest {
 }
 
 /// The standard streams of a fork.
+///
+/// # Examples
+///
+/// See [`StartedProgram`].
 #[derive(Debug)]
 pub struct ForkStreams {
     /// Standard input, from its start.
@@ -37,6 +45,21 @@ pub struct ForkStreams {
 }
 
 /// A program that cannot be forked.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork::{Engine, Linker, Module};
+/// use pagefork_serve::{ForkError, StartedProgram};
+/// use pagefork_wasi::WasiCtxBuilder;
+///
+/// let engine = Engine::default();
+/// // It ends at once, and reads nothing.
+/// let module = Module::new(&engine, r#"(module (func (export "_start")))"#)?;
+/// let started = StartedProgram::start(&Linker::new(&engine), &module, WasiCtxBuilder::new());
+/// assert!(matches!(started, Err(ForkError::Ended(0))));
+/// # Ok::<(), pagefork::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
@@ -122,6 +145,8 @@ pub fn add_fork_to_linker(linker: &mut Linker<ForkGuest>) -> Result<()> {
 /// pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)?;
 /// add_fork_to_linker(&mut linker)?;
 /// let program = StartedProgram::start(&linker, &module, WasiCtxBuilder::new())?;
+/// assert!(Module::same(program.module(), &module));
+/// assert!(program.written().is_empty(), "it has printed nothing yet");
 /// for number in 1..=3 {
 ///     let (printed, stdout) = OutputKind::pipe();
 ///     let stdin = StdinKind::bytes(format!("{:>8}", number * 100));
@@ -150,6 +175,10 @@ impl StartedProgram {
     ///
     /// # Errors
     /// [`ForkError`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StartedProgram`].
     pub fn start(
         linker: &Linker<ForkGuest>,
         module: &Module,
@@ -315,11 +344,19 @@ impl StartedProgram {
     }
 
     /// The program's module.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartedProgram`].
     pub fn module(&self) -> &Module {
         self.pre.module()
     }
 
     /// What the program had written to standard output when it was captured.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartedProgram`].
     pub fn written(&self) -> &[u8] {
         &self.written
     }
@@ -329,6 +366,10 @@ impl StartedProgram {
     ///
     /// # Errors
     /// If a file that the program has open is not what it was; else as [`InstancePre::spawn`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StartedProgram`].
     pub fn fork(&self, number: u32, streams: ForkStreams) -> Result<Store<ForkGuest>> {
         self.fork_limited(number, streams, || false, StoreLimits::default(), drop)
     }
@@ -338,6 +379,50 @@ impl StartedProgram {
     ///
     /// # Errors
     /// As [`StartedProgram::fork`], and as [`InstancePre::spawn_limited`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use std::sync::Arc;
+    ///
+    /// use pagefork::{Engine, Linker, Module, StoreLimits};
+    /// use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+    /// use pagefork_wasi::{OutputKind, StdinKind, WasiCtxBuilder};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "pagefork" "snapshot" (func $snapshot (result i32)))
+    ///     (memory 1)
+    ///     (func (export "_start") (drop (call $snapshot)) (loop (br 0))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// add_fork_to_linker(&mut linker)?;
+    /// let program = StartedProgram::start(&linker, &module, WasiCtxBuilder::new())?;
+    ///
+    /// let (stdin, stdout, stderr) = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
+    /// let streams = ForkStreams { stdin, stdout, stderr };
+    /// let limits = StoreLimits::new().memory_total(1 << 20);
+    /// let given_up = Arc::new(AtomicBool::new(false));
+    /// let mut handle = None;
+    /// let mut fork = program.fork_limited(1, streams, {
+    ///     let given_up = Arc::clone(&given_up);
+    ///     move || given_up.load(Ordering::Relaxed)
+    /// }, limits, |interrupts| handle = Some(interrupts))?;
+    ///
+    /// // Another thread gives the request up: waits end by the flag, loops by the interrupt.
+    /// let handle = handle.expect("it is given before the fork runs");
+    /// let (done, stop) = std::sync::mpsc::channel::<()>();
+    /// let other_thread = std::thread::spawn(move || {
+    ///     given_up.store(true, Ordering::Relaxed);
+    ///     while stop.recv_timeout(std::time::Duration::from_millis(1)).is_err() {
+    ///         handle.interrupt();
+    ///     }
+    /// });
+    /// assert!(fork.resume().is_err());
+    /// done.send(()).expect("the thread listens");
+    /// other_thread.join().expect("it ends");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fork_limited(
         &self,
         number: u32,

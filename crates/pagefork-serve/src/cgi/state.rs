@@ -31,6 +31,14 @@ pub struct ProgramState {
 }
 
 /// An image is not one of a program.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_serve::{ProgramState, ProgramStateError};
+///
+/// assert_eq!(ProgramState::from_bytes(b"something else"), Err(ProgramStateError));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the image is of no program: its embedder has saved a state of another form with it")]
 pub struct ProgramStateError;

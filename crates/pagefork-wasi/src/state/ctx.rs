@@ -256,6 +256,47 @@ impl WasiCtx {
     /// [gives its results](pagefork::Store::resume_with), or
     /// [gives the guest up](pagefork::Store::abandon). Else the next such call with the same
     /// arguments would be taken for this one, and would wait for the rest of its timeouts alone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pagefork::{CallProgress, Engine, Linker, Module, Store};
+    /// use pagefork_wasi::WasiCtx;
+    ///
+    /// let engine = Engine::default();
+    /// // Waits for 2^40 ns by the clock 1.
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "wasi_snapshot_preview1" "poll_oneoff"
+    ///         (func $poll (param i32 i32 i32 i32) (result i32)))
+    ///     (memory (export "memory") 1)
+    ///     (data (i32.const 16) "\01") (data (i32.const 29) "\01")
+    ///     (func (export "_start")
+    ///         (drop (call $poll (i32.const 0) (i32.const 48) (i32.const 1) (i32.const 80)))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// pagefork_wasi::add_to_linker(&mut linker, |ctx: &mut WasiCtx| ctx)?;
+    /// let mut store = Store::new(&engine, WasiCtx::builder().build()?);
+    /// let instance = linker.instantiate(&mut store, &module)?;
+    /// let start = instance.get_func(&mut store, "_start").expect("it is exported");
+    ///
+    /// let handle = store.interrupt_handle()?;
+    /// let (done, stop) = std::sync::mpsc::channel::<()>();
+    /// let other_thread = std::thread::spawn(move || {
+    ///     while stop.recv_timeout(Duration::from_millis(1)).is_err() {
+    ///         handle.suspend();
+    ///     }
+    /// });
+    /// assert!(matches!(start.call_suspendable(&mut store, &[])?, CallProgress::Suspended));
+    /// done.send(()).expect("the thread listens");
+    /// other_thread.join().expect("it ends");
+    ///
+    /// assert!(store.data().save()?.waited().is_some());
+    /// store.abandon();
+    /// store.data_mut().forget_wait();
+    /// assert_eq!(store.data().save()?.waited(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn forget_wait(&mut self) {
         self.put_off_poll = None;
     }
