@@ -1,6 +1,7 @@
 //! Rules that every file of the project keeps.
 
 mod documents;
+mod examples;
 mod layers;
 mod packages;
 
@@ -59,6 +60,7 @@ pub(crate) fn run(host: &Host) -> Result {
     wrong.extend(packages::check(&files));
     wrong.extend(documents::check(&files));
     wrong.extend(layers::check(&files));
+    wrong.extend(examples::check(&files));
     let patches = sabotage::patches(&host.root)?;
     wrong.extend(check_patches(&files, &patches));
     for patch in &patches {
