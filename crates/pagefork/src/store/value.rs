@@ -138,6 +138,7 @@ impl Val {
 
     /// What a cell means as a value of type `ty`, in a place of `store` that
     /// belongs to the instance `owner`.
+    #[inline]
     pub(crate) fn from_cell(cell: Cell, ty: ValType, store: &StoreGroup, owner: u32) -> Self {
         match ty {
             ValType::I32 => Self::I32(cell.low as i32),
@@ -145,14 +146,19 @@ impl Val {
             ValType::F32 => Self::F32(cell.low as u32),
             ValType::F64 => Self::F64(cell.low),
             ValType::V128 => Self::V128(cell.u128()),
-            ValType::Ref(ty) => match ty.heap.top() {
-                HeapType::Extern => Self::ExternRef(ExternRef::from_handle(store, cell.low)),
-                HeapType::Exn => {
-                    let reference = ExceptionRef(cell.low).absolute(owner);
-                    Self::ExnRef(ExnRef::from_reference(store, reference))
-                }
-                _ => Self::FuncRef(Func::from_reference(store, FuncRef(cell.low).absolute(owner))),
-            },
+            ValType::Ref(ty) => Self::from_reference(cell, ty, store, owner),
+        }
+    }
+
+    #[inline(never)]
+    fn from_reference(cell: Cell, ty: RefType, store: &StoreGroup, owner: u32) -> Self {
+        match ty.heap.top() {
+            HeapType::Extern => Self::ExternRef(ExternRef::from_handle(store, cell.low)),
+            HeapType::Exn => {
+                let reference = ExceptionRef(cell.low).absolute(owner);
+                Self::ExnRef(ExnRef::from_reference(store, reference))
+            }
+            _ => Self::FuncRef(Func::from_reference(store, FuncRef(cell.low).absolute(owner))),
         }
     }
 
