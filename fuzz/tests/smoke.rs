@@ -44,6 +44,11 @@ fn waiting() {
 }
 
 #[test]
+fn load() {
+    short_run(pagefork_fuzz::load, 1_500, 300);
+}
+
+#[test]
 fn sequences() {
     short_run(pagefork_fuzz::sequences, 150, 400);
 }

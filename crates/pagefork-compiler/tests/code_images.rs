@@ -64,6 +64,34 @@ fn read_for(
     file::read(source, &Expected { options, machine, key: None }, true)
 }
 
+fn read_known(bytes: &[u8]) -> Result<FileContents, CodeImageError> {
+    let options = CompileOptions::default();
+    let expected = Expected { options: &options, machine: CpuLevel::V3, key: None };
+    let read_at = |into: &mut [u8], offset: u64| {
+        let from = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
+        into.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    file::read_known(read_at, bytes.len() as u64, &expected)
+}
+
+#[test]
+fn a_file_whose_hash_is_known_is_read_without_its_text() {
+    let (_, image) = image();
+    let (known, read) = (read_known(&image).unwrap(), read(&image).unwrap());
+    assert_eq!((known.text.clone(), known.key), (read.text.clone(), read.key));
+    assert!(known.module.code.text.is_empty());
+    assert!(known.module.info == read.module.info && known.module.layout == read.module.layout);
+    for length in 0..image.len() {
+        assert!(read_known(&image[..length]).is_err(), "{length}");
+    }
+    assert!(read_known(&[&image[..], &[0]].concat()).is_err());
+    // What is no hash is judged all the same.
+    let mut other = image.clone();
+    other[HEADER] ^= 1;
+    assert!(matches!(read_known(&other), Err(CodeImageError::OtherCompiler(_))));
+}
+
 /// Makes the hashes right again.
 fn rehash(image: &mut [u8]) {
     let text = u64::from_le_bytes(image[32..40].try_into().unwrap()) as usize;

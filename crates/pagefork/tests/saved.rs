@@ -258,6 +258,67 @@ fn a_delta_has_the_pages_that_were_written_and_chains_go_on() {
     }
 }
 
+#[test]
+fn successive_snapshots_of_one_running_store_are_deltas_of_each_other() {
+    let directory = Directory::new("successive");
+    let images = directory.images();
+    let engine = Engine::default();
+    let linker = linker(&engine);
+    let first = started(&engine, 1_000_000, false).snapshot().unwrap();
+    first.save(&images, SaveOptions::new()).unwrap();
+    let (mut store, instance) = first.instance_pre().unwrap().spawn(None).unwrap();
+    let (mut last, mut saved) = (first, Vec::new());
+    for round in 0..6 {
+        put(&mut store, instance, 40_960 * round, 1000 + round);
+        put(&mut store, instance, 8, round);
+        let snapshot = store.snapshot().unwrap();
+        let options = SaveOptions::new().delta_of(&last);
+        saved.push(snapshot.save(&images, options).unwrap());
+        last = snapshot;
+    }
+    for (round, image) in (0..).zip(saved) {
+        let stored = images.load(image).unwrap();
+        assert_eq!(stored.chain().images().len(), round as usize + 2);
+        assert!(stored.chain().tip().manifest().data_size <= 3 * 4096, "{round}");
+        let snapshot = Snapshot::load(&linker, &images, image, LoadOptions::new()).unwrap();
+        let (mut store, instance) = snapshot.instance_pre().unwrap().spawn(None).unwrap();
+        assert_eq!(get(&mut store, instance, 8), round);
+        for earlier in 0..6 {
+            let at = 40_960 * earlier;
+            let expected = if earlier <= round { 1000 + earlier } else { at + 1 };
+            assert_eq!(get(&mut store, instance, at), expected, "{round} {earlier}");
+        }
+    }
+}
+
+/// An image that a build of this format has written, before anything that was changed since. It has
+/// no frames, so it goes on with code that is compiled now.
+#[test]
+fn an_image_that_was_kept_goes_on() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/images/form-1.image");
+    let engine = Engine::default();
+    if std::env::var_os("BLESS").is_some() {
+        let directory = Directory::new("bless");
+        let images = directory.images();
+        let mut store = started(&engine, 4000, false);
+        let image =
+            store.snapshot().unwrap().save(&images, SaveOptions::new().state("kept")).unwrap();
+        fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        fs::copy(directory.0.join("images").join(image.to_string()), &kept).unwrap();
+    }
+    let directory = Directory::new("kept");
+    let images = directory.images();
+    let image = images.adopt(fs::read(&kept).unwrap()).unwrap();
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let options = LoadOptions::new().module(&module);
+    let snapshot = Snapshot::load(&linker(&engine), &images, image.hash(), options).unwrap();
+    assert_eq!(snapshot.state(), b"kept");
+    let (mut store, instance) = snapshot.instance_pre().unwrap().spawn(Some(4)).unwrap();
+    assert_eq!(get(&mut store, instance, 3996), 3997);
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    assert_eq!(run.call(&mut store, 1).unwrap(), 12 + 1000);
+}
+
 /// As a delta it would be copied into each slot.
 #[test]
 fn a_delta_of_many_pages_is_made_whole() {

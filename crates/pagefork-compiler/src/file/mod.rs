@@ -245,29 +245,40 @@ pub fn read(
     let size = fill(source, &mut header)?;
     let header = Header::parse(&header, size)?;
     let rest = header.rest(source)?;
-    let (found, manifest) = rest.split_at(header.version_size);
-    if found != version().as_bytes() {
-        return Err(CodeImageError::OtherCompiler(String::from_utf8_lossy(found).into_owned()));
-    }
-    let wrong = CodeImageError::Inconsistent("its manifest cannot be read");
-    let manifest = &manifest[..header.manifest_size];
-    // The module comes second: what it is compiled for is judged before.
-    let Ok((origin, module)) = postcard::take_from_bytes::<Provenance>(manifest) else {
-        return Err(wrong);
-    };
-    origin.check(expected)?;
-    let Ok((mut module, [])) = postcard::take_from_bytes::<CompiledModule>(module) else {
-        return Err(wrong);
-    };
-
-    let inconsistent = CodeImageError::Inconsistent;
-    let descriptors = check::manifest(&module, &expected.options.limits, header.text_size)
-        .map_err(inconsistent)?;
+    header.verify(&rest)?;
+    let (mut module, key, descriptors) = header.module(&rest, expected)?;
     let text = header.text(source, descriptors.clone(), with_text)?;
-    check::descriptors(&module, &text.descriptors).map_err(inconsistent)?;
+    check::descriptors(&module, &text.descriptors).map_err(CodeImageError::Inconsistent)?;
     module.code.text = text.kept;
-    let end = header.text_offset + u64::from(header.text_size);
-    Ok(FileContents { module, text: header.text_offset..end, key: origin.key })
+    Ok(FileContents { module, text: header.text_place(), key })
+}
+
+/// As [`read`], of a file of `size` bytes whose hash is known to be right: nothing is hashed, and of
+/// the text, which stays in the file, only the descriptors are read. `read_at` fills bytes from
+/// an offset on.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_known(
+    mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<()>,
+    size: u64,
+    expected: &Expected<'_>,
+) -> Result<FileContents, CodeImageError> {
+    let mut header = [0; HEADER_SIZE];
+    let present = size.min(HEADER_SIZE as u64) as usize;
+    read_at(&mut header[..present], 0)?;
+    let header = Header::parse(&header, present)?;
+    let text = header.text_place();
+    if text.end != size {
+        return Err(if text.end > size { CUT_SHORT } else { LONGER });
+    }
+    let mut rest = vec![0; (text.start - HEADER_SIZE as u64) as usize];
+    read_at(&mut rest, HEADER_SIZE as u64)?;
+    let (module, key, descriptors) = header.module(&rest, expected)?;
+    let mut bytes = vec![0; (descriptors.end - descriptors.start) as usize];
+    read_at(&mut bytes, text.start + u64::from(descriptors.start))?;
+    check::descriptors(&module, &bytes).map_err(CodeImageError::Inconsistent)?;
+    Ok(FileContents { module, text, key })
 }
 
 /// What code was compiled from and for.
@@ -310,6 +321,7 @@ fn differences(made: &CompileOptions, wanted: &CompileOptions) -> Vec<String> {
 }
 
 const CUT_SHORT: CodeImageError = CodeImageError::Damaged("it was cut short");
+const LONGER: CodeImageError = CodeImageError::Damaged("something follows its end");
 
 /// The header as far as it can be judged alone: the sizes are plausible.
 struct Header {
@@ -364,16 +376,53 @@ impl Header {
         })
     }
 
-    /// What follows up to the text, verified.
+    /// Where the text lies in the file.
+    fn text_place(&self) -> Range<u64> {
+        self.text_offset..self.text_offset + u64::from(self.text_size)
+    }
+
+    /// The module that the bytes between header and text describe, what it was compiled from, and
+    /// where in the text the descriptors are.
+    fn module(
+        &self,
+        rest: &[u8],
+        expected: &Expected<'_>,
+    ) -> Result<(CompiledModule, CodeKey, Range<u32>), CodeImageError> {
+        let (found, manifest) = rest.split_at(self.version_size);
+        if found != version().as_bytes() {
+            return Err(CodeImageError::OtherCompiler(String::from_utf8_lossy(found).into_owned()));
+        }
+        let wrong = CodeImageError::Inconsistent("its manifest cannot be read");
+        let manifest = &manifest[..self.manifest_size];
+        // The module comes second: what it is compiled for is judged before.
+        let Ok((origin, module)) = postcard::take_from_bytes::<Provenance>(manifest) else {
+            return Err(wrong);
+        };
+        origin.check(expected)?;
+        let Ok((module, [])) = postcard::take_from_bytes::<CompiledModule>(module) else {
+            return Err(wrong);
+        };
+        let descriptors = check::manifest(&module, &expected.options.limits, self.text_size)
+            .map_err(CodeImageError::Inconsistent)?;
+        Ok((module, origin.key, descriptors))
+    }
+
+    /// # Errors
+    /// If the hash of the head is another.
+    fn verify(&self, rest: &[u8]) -> Result<(), CodeImageError> {
+        match head_hash(&self.bytes, rest).as_bytes() == &self.bytes[HEAD_HASH] {
+            true => Ok(()),
+            false => Err(CodeImageError::Damaged("the hash of its head is another")),
+        }
+    }
+
+    /// What follows up to the text.
     fn rest(&self, source: &mut impl Read) -> Result<Vec<u8>, CodeImageError> {
         let size = self.text_offset - HEADER_SIZE as u64;
         let mut rest = Vec::new();
         // Memory is taken as bytes arrive, not as a header promises them.
         if source.by_ref().take(size).read_to_end(&mut rest)? as u64 != size {
             return Err(CUT_SHORT);
-        }
-        if head_hash(&self.bytes, &rest).as_bytes() != &self.bytes[HEAD_HASH] {
-            return Err(CodeImageError::Damaged("the hash of its head is another"));
         }
         Ok(rest)
     }
@@ -408,7 +457,7 @@ impl Header {
             place = end;
         }
         if fill(source, &mut [0])? > 0 {
-            return Err(CodeImageError::Damaged("something follows its end"));
+            return Err(LONGER);
         }
         if hasher.finalize().as_bytes() != &self.bytes[TEXT_HASH] {
             return Err(CodeImageError::Damaged("the hash of its machine code is another"));

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use pagefork_compiler::CpuLevel;
@@ -157,6 +157,34 @@ pub(crate) unsafe fn load(
     file.rewind().map_err(file::CodeImageError::from)?;
     let contents = file::read(&mut file, &expected, true)?;
     Module::from_compiled(engine, contents.module, contents.key)
+}
+
+/// Loads a module from a code image whose bytes are known to be right. Nothing is hashed, and the
+/// code is mapped; where it cannot be, it is copied and verified.
+///
+/// # Safety
+/// The file is not written to while the module lives.
+pub(crate) unsafe fn load_known(engine: &Engine, file: &File) -> Result<Module> {
+    if CodeMemory::can_map() {
+        let options = &engine.config().compile;
+        let expected = Expected { options, machine: CpuLevel::of_this_machine()?, key: None };
+        let size = file.metadata().map_err(file::CodeImageError::from)?.len();
+        let read_at = |into: &mut [u8], offset| file.read_exact_at(into, offset);
+        let contents = file::read_known(read_at, size, &expected)?;
+        let (start, end) = (contents.text.start, contents.text.end);
+        let code = contents.module.code.debug.start as usize;
+        // SAFETY: the file has bytes up to `end`, and by this function's contract nothing writes
+        // to it.
+        let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize, code) };
+        if let Ok(memory) = mapped {
+            return Ok(Module::from_parts(engine, contents.module, memory, contents.key));
+        }
+    }
+    // Too many maps, or a file system from which nothing may be executed.
+    let mut from_start = file;
+    from_start.rewind().map_err(file::CodeImageError::from)?;
+    // SAFETY: nothing is mapped.
+    unsafe { load(engine, file, None, false) }
 }
 
 /// Removes a file when dropped, if it is still there.

@@ -36,9 +36,9 @@ pub(crate) fn save(images: &ImageStore, frozen: &Frozen) -> Result<()> {
 /// version, for other settings or a better processor, or damaged.
 pub(crate) fn load(engine: &Engine, images: &ImageStore, hash: ContentHash) -> Result<Module> {
     let code = images.load_code(hash)?;
-    // SAFETY: no process writes to a file of the store: it got its name when it was complete, and
-    // only this user may write the directory, which is the store's alone.
-    let module = unsafe { code_file::load(engine, code.file(), None, true)? };
+    // SAFETY: no process writes to a file of the store: it got its name when it was complete and
+    // its hash was right, and only this user may write the directory, which is the store's alone.
+    let module = unsafe { code_file::load_known(engine, code.file())? };
     Ok(module.with_code_hash(hash))
 }
 

@@ -36,7 +36,7 @@ impl PageSource for CapturedPages<'_> {
             return image.contents().map_err(failed);
         };
         let before = &parent.frozen.instances[number as usize].image;
-        if let Some(changed) = image.changed_since(before) {
+        if let Some(changed) = changed_between(before, image) {
             return Ok(joined(changed.into_iter().map(|page| page..page + PAGE_SIZE).collect()));
         }
         // What either has is compared.
@@ -48,6 +48,19 @@ impl PageSource for CapturedPages<'_> {
     fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
         let read = self.frozen.instances[instance].image.read(offset, into);
         read.map_err(|error| ImageError::source_failed(Error::from(error)))
+    }
+}
+
+/// Slot offsets of the pages in which two images can differ that descend from one; `None` if they do
+/// not, as far as is known.
+fn changed_between(before: &Arc<Image>, image: &Arc<Image>) -> Option<Vec<u64>> {
+    let mut ancestor = before;
+    loop {
+        if let Some(mut changed) = image.changed_since(ancestor) {
+            changed.extend(before.changed_since(ancestor)?);
+            return Some(changed);
+        }
+        ancestor = ancestor.parent()?;
     }
 }
 
@@ -134,5 +147,33 @@ impl StoredPages for ChainPages<'_> {
         }
         let runs = runs.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
         Ok(Image::branch(&image, name, extents, runs)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_that_descend_from_one_are_compared_where_either_has_changed() {
+        let whole = 0..1 << 20;
+        let extents = || vec![whole.clone()];
+        let page = |page: u64, byte: u8| (page * PAGE_SIZE, vec![byte; PAGE_SIZE as usize]);
+        let branch = |of: &Arc<Image>, (offset, bytes): (u64, Vec<u8>)| {
+            Image::branch(of, "branch", extents(), [(offset, &bytes[..])]).unwrap()
+        };
+        let root = Image::new("root", whole.clone(), [(0, &[1; 1 << 20][..])]).unwrap();
+        let [first, second] = [branch(&root, page(3, 2)), branch(&root, page(5, 2))];
+        let third = branch(&second, page(9, 4));
+        let changed = |before, image| {
+            changed_between(before, image)
+                .map(|pages| pages.into_iter().map(|page| page / PAGE_SIZE).collect::<Vec<_>>())
+        };
+        assert_eq!(changed(&root, &root), Some(vec![]));
+        assert_eq!(changed(&root, &third), Some(vec![5, 9]));
+        assert_eq!(changed(&first, &third), Some(vec![5, 9, 3]));
+        assert_eq!(changed(&third, &second), Some(vec![9]));
+        let other = Image::new("other", whole, [(0, &[1; 4096][..])]).unwrap();
+        assert_eq!(changed(&other, &third), None);
     }
 }
