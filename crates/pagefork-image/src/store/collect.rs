@@ -11,7 +11,7 @@ use crate::base::hash::ContentHash;
 use crate::file::reader::ImageReader;
 
 use super::ImageStore;
-use super::directory::{Kind, is_locked};
+use super::directory::{Kind, is_locked, remove_file};
 use super::steps::{self, WriteStep};
 
 /// What a collection did. [`ImageStore::collect`] has an example.
@@ -207,13 +207,7 @@ fn keep(kept: &mut BTreeSet<ContentHash>, hash: ContentHash, needs: &BTreeMap<Co
 fn remove(path: &Path) -> Result<u64, ImageError> {
     let failed = || ImageError::of_path("remove", path);
     let size = fs::metadata(path).map_err(failed())?.len();
-    #[cfg(windows)]
-    {
-        let mut permissions = fs::metadata(path).map_err(failed())?.permissions();
-        permissions.set_readonly(false);
-        fs::set_permissions(path, permissions).map_err(failed())?;
-    }
-    fs::remove_file(path).map_err(failed())?;
+    remove_file(path).map_err(failed())?;
     steps::done(WriteStep::Removed).map_err(failed())?;
     Ok(size)
 }

@@ -294,7 +294,7 @@ impl Directory {
         parent: Option<ContentHash>,
         limits: &ImageLimits,
     ) -> Result<StoredImage, ImageError> {
-        file.sync()?;
+        file.seal()?;
         let held = self.lock_alone()?;
         if let Some(parent) = parent.filter(|parent| !self.has(Kind::Image, *parent)) {
             return Err(ImageError::NotFound { what: "parent image", hash: parent });
@@ -313,7 +313,7 @@ impl Directory {
         hash: ContentHash,
         limits: &ImageLimits,
     ) -> Result<StoredCode, ImageError> {
-        file.sync()?;
+        file.seal()?;
         let held = self.lock_alone()?;
         self.name(file, Kind::Code, hash, limits)?;
         let code = self.open_code(hash);
@@ -380,7 +380,7 @@ impl Directory {
         let signatures = signature::union(&there.head()?.1, &new.head()?.1);
         let mut merged = self.begin_held()?;
         new.write_signed(&signatures, &mut merged)?;
-        merged.sync()?;
+        merged.seal()?;
         Ok(Some(merged))
     }
 
@@ -412,6 +412,29 @@ fn mark_used(file: &File) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Removes a file, also one that nobody may write.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
+    allow_removal(path)?;
+    fs::remove_file(path)
+}
+
+/// Windows keeps files that nobody may write from being removed and replaced.
+fn allow_removal(path: &Path) -> io::Result<()> {
+    #[cfg(windows)]
+    match fs::metadata(path) {
+        Ok(metadata) => {
+            let mut permissions = metadata.permissions();
+            permissions.set_readonly(false);
+            fs::set_permissions(path, permissions)?;
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    #[cfg(not(windows))]
+    let _ = path;
+    Ok(())
 }
 
 /// Whether a process has a file locked. The caller holds the store's lock alone, so that none locks
@@ -450,20 +473,29 @@ impl TempFile {
         skipped.map_err(ImageError::of_path("write", &self.path))
     }
 
-    /// Brings all bytes to the disk, and allows nobody to write it any more.
+    /// Brings all bytes to the disk.
     pub(super) fn sync(&self) -> Result<(), ImageError> {
         let sync = || {
-            let mut permissions = self.file.metadata()?.permissions();
-            permissions.set_readonly(true);
-            self.file.set_permissions(permissions)?;
             self.file.sync_all()?;
             steps::done(WriteStep::Synced)
         };
         sync().map_err(ImageError::of_path("write", &self.path))
     }
 
+    /// The same for what never changes again: nobody may write it any more.
+    pub(super) fn seal(&self) -> Result<(), ImageError> {
+        let seal = || {
+            let mut permissions = self.file.metadata()?.permissions();
+            permissions.set_readonly(true);
+            self.file.set_permissions(permissions)
+        };
+        seal().map_err(ImageError::of_path("write", &self.path))?;
+        self.sync()
+    }
+
     /// Gives the file, which is on the disk, a name, in place of any that has it.
     pub(super) fn rename(mut self, to: &Path) -> Result<(), ImageError> {
+        allow_removal(to).map_err(ImageError::of_path("name", to))?;
         fs::rename(&self.path, to).map_err(ImageError::of_path("name", to))?;
         self.is_named = true;
         Ok(())
@@ -474,7 +506,7 @@ impl Drop for TempFile {
     fn drop(&mut self) {
         if !self.is_named {
             // A collection removes what cannot be removed now.
-            let _ = fs::remove_file(&self.path);
+            let _ = remove_file(&self.path);
         }
     }
 }

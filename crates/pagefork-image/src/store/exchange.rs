@@ -75,9 +75,9 @@ impl ImageStore {
         let mut parents = Vec::new();
         for item in &items {
             match item {
-                ReceivedItem::Code { file, .. } => file.sync()?,
+                ReceivedItem::Code { file, .. } => file.seal()?,
                 ReceivedItem::Image { hash, file, parent } => {
-                    file.sync()?;
+                    file.seal()?;
                     coming.insert(*hash);
                     parents.extend(*parent);
                 }
