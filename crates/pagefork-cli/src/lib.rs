@@ -15,6 +15,7 @@ mod compile;
 mod sockets;
 mod values;
 
+mod image;
 mod inspect;
 mod doctor;
 mod wast;
@@ -47,6 +48,7 @@ pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(CliCommand::Fork(arguments)) => fork::fork(&arguments),
         Ok(CliCommand::Snapshot(arguments)) => captured::snapshot::snapshot(&arguments),
         Ok(CliCommand::Restore(arguments)) => captured::restore::restore(&arguments),
+        Ok(CliCommand::Image(arguments)) => image::image(&arguments),
         Ok(CliCommand::Compile(arguments)) => compile::compile(&arguments),
         Ok(CliCommand::Inspect(arguments)) => inspect::inspect(&arguments),
         Ok(CliCommand::Doctor) => doctor::doctor(),

@@ -3,6 +3,7 @@
 mod common;
 mod fork;
 mod captured;
+mod image;
 mod run;
 mod serve;
 
@@ -19,6 +20,7 @@ pub(crate) use common::{
     EnvironmentArguments, FromArguments, ProgramArguments, SessionArguments, UnknownImports,
 };
 pub(crate) use fork::ForkArguments;
+pub(crate) use image::{ImageAction, ImageArguments};
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
 
@@ -88,6 +90,8 @@ pub(crate) enum CliCommand {
     Snapshot(SnapshotArguments),
     /// Go on with a program from an image
     Restore(RestoreArguments),
+    /// Look after saved images: list, inspect, compare, send, remove them
+    Image(ImageArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory

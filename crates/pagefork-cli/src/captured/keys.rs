@@ -82,6 +82,19 @@ pub(crate) fn trusted() -> Result<TrustedKeys, String> {
     Ok(TrustedKeys::from_iter(keys))
 }
 
+/// Trusts a key from now on.
+pub(crate) fn trust(key: PublicKey) -> Result<(), String> {
+    if trusted()?.contains(&key) {
+        return Ok(());
+    }
+    let path = trusted_path()?;
+    let failed = |error| format!("cannot write {}: {error}", path.display());
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).append(true).mode(0o600).open(&path).map_err(failed)?;
+    // A line that has no end yet gets one.
+    writeln!(file, "\n{key}").and_then(|()| file.sync_all()).map_err(failed)
+}
+
 /// Where the keys of others are: one a line, with remarks behind a `#`.
 pub(crate) fn trusted_path() -> Result<PathBuf, String> {
     Ok(directory()?.join("trusted-keys"))
