@@ -34,7 +34,7 @@ fn check_crate(files: &Files, name: &str) -> Vec<String> {
         let is_root = *path == Path::new("lib.rs");
         let public = || sources.iter().any(|(root, text)| is_public_module(root, text, path));
         if is_root || public() {
-            exports.add(text);
+            exports.add(text, if is_root { String::new() } else { module_of(path) });
         }
     }
     let mut wrong = Vec::new();
@@ -67,13 +67,13 @@ fn module_of(path: &Path) -> String {
 struct Exports {
     /// No two types of the workspace have the same name.
     types: BTreeSet<String>,
-    /// Functions and modules, each with the path of the module that it is found in.
+    /// Functions and modules, each with the path of the module that it is found in: `a/b`.
     others: BTreeSet<(String, String)>,
 }
 
 impl Exports {
-    /// Adds what the `pub use` of a file name, unless they are hidden.
-    fn add(&mut self, text: &str) {
+    /// Adds what the `pub use` of a module name, unless they are hidden.
+    fn add(&mut self, text: &str, own: String) {
         let mut hidden = false;
         let mut statement = String::new();
         for line in text.lines() {
@@ -89,16 +89,19 @@ impl Exports {
             statement.push(' ');
             if line.ends_with(';') {
                 if !hidden {
-                    self.add_use(&statement);
+                    self.add_use(&statement, &own);
                 }
                 (hidden, statement) = (false, String::new());
             }
         }
     }
 
-    fn add_use(&mut self, statement: &str) {
+    fn add_use(&mut self, statement: &str, own: &str) {
         let path = statement.trim().trim_start_matches("pub use ").trim_end_matches(';');
-        let path = path.trim_start_matches("crate::");
+        let (path, own) = match path.strip_prefix("crate::") {
+            Some(path) => (path, ""),
+            None => (path, own),
+        };
         let (module, list) = path.rsplit_once("::").unwrap_or(("", path));
         let (module, list) = match path.split_once("::{") {
             Some((module, list)) => (module, list.trim_end_matches('}')),
@@ -109,7 +112,8 @@ impl Exports {
             if name.starts_with(|c: char| c.is_ascii_uppercase()) {
                 self.types.insert(name);
             } else {
-                self.others.insert((module.replace("::", "/"), name));
+                let module = Path::new(own).join(module.replace("::", "/"));
+                self.others.insert((module.display().to_string(), name));
             }
         }
     }
@@ -284,8 +288,11 @@ mod tests {
         let names = ["Item", "Item::b", "Act", "Act::d", "make", "Shape", "gone!"];
         assert_eq!(found(&[("a.rs", text)]), names);
         assert_eq!(found(&[("a/parts.rs", "/// A.\npub fn part() {}\n")]), ["part"]);
-        let open = ("open.rs", "pub use inner::Deep;\n");
-        assert_eq!(found(&[open, ("open/inner.rs", "/// A.\npub struct Deep;\n")]), ["Deep"]);
+        let open = ("open.rs", "pub use inner::{Deep, act};\n");
+        assert_eq!(
+            found(&[open, ("open/inner.rs", "pub struct Deep;\npub fn act() {}\n")]),
+            ["Deep", "act"]
+        );
         let made = "macro_rules! make {\n    () => {\n        impl Item {\n            /// A.\n        \
             \x20   pub fn $name() {}\n        }\n    };\n}\n";
         assert_eq!(found(&[("a.rs", made)]), ["Item::$name"]);
