@@ -7,7 +7,10 @@ mod guests;
 use std::path::PathBuf;
 use std::process::Command;
 
-use guests::{Invocation, fetched, host_program, repository, scratch};
+use pagefork::{Instance, Linker, Store, Val};
+use pagefork_wasi::{OutputKind, WasiCtx, WasiCtxBuilder};
+
+use guests::{Invocation, built, fetched, host_program, repository, scratch};
 
 /// Sizes of pages as powers of two: the smallest and the largest.
 const PAGE_SHIFTS: [u32; 2] = [12, 16];
@@ -96,6 +99,79 @@ fn program(name: &str) {
 #[test]
 fn a_program_with_malloc_on_the_manager() {
     program("pageman");
+}
+
+/// In Rust, with the manager as global allocator and pages beside it.
+#[test]
+fn a_program_in_rust() {
+    let outcome = Invocation::default().guest(&built("pageman_mixed.wasm"));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "all is as promised\n"));
+}
+
+/// The same without WASI: the module imports nothing.
+#[test]
+fn a_module_in_rust_without_imports() {
+    let module = built("pageman_exported.wasm");
+    assert_eq!(module.imports().count(), 0);
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).expect("it needs nothing");
+    let work = instance.get_typed_func::<u32, u32>(&mut store, "work").expect("it is exported");
+    for count in [1, 1_000, 300_000, 7] {
+        assert_eq!(work.call(&mut store, count).expect("it does not trap"), 1, "{count}");
+    }
+}
+
+/// A program that has freed most of its memory gives it back: what is resident is what it uses
+/// and some more. The page map that it exports tells which pages are free, and of those that it
+/// calls zero all bytes are.
+#[test]
+fn a_program_gives_memory_back_and_its_page_map_is_true() {
+    let Some(guest) = fetched("pageman_give_back.wasm") else { return };
+    let engine = guest.engine();
+    let (stdout, output) = OutputKind::pipe();
+    let context = WasiCtxBuilder::new().stdout(output).build().expect("a context");
+    let mut store = Store::new(engine, context);
+    let mut linker: Linker<WasiCtx> = Linker::new(engine);
+    pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
+    linker.define_memory_discard().expect("every name is free");
+    let instance = linker.instantiate(&mut store, &guest).expect("it is all there");
+    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a command");
+    start.call(&mut store, ()).expect("it does not trap");
+    println!("{}", stdout.contents().escape_ascii());
+
+    let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    let map = instance.get_global(&mut store, "pageman_page_map").expect("it is exported");
+    let Val::I32(map) = map.get(&mut store) else { panic!("an address") };
+    let bytes = memory.data(&store);
+    let word = |at: usize| {
+        let four = bytes[at..at + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(four) as usize
+    };
+    let map = map as usize;
+    assert_eq!((word(map), word(map + 4)), (0x4d47_4150, 0x0410_0001));
+    assert_eq!(word(map + 8) % 2, 0, "no change is under way");
+    let (pages, states) = (word(map + 12), word(map + 16));
+    assert!(pages <= bytes.len() >> 16);
+    let state = |page: usize| bytes[states + page / 2] >> (page % 2 * 4) & 15;
+    let zero = |page: &usize| matches!(state(*page), 0 | 2);
+    let used = (0..pages).filter(|page| state(*page) > 4).count();
+    assert_eq!(used, 64 * 16, "pages of 64 KiB in use");
+    let resident = resident(bytes);
+    println!("{} MiB of {} resident, {} used", resident >> 20, bytes.len() >> 20, used >> 4);
+    assert!(resident * 10 <= (used << 16) * 11, "{resident} bytes for {used} pages");
+    for page in (0..pages).filter(zero) {
+        assert!(bytes[page << 16..(page + 1) << 16].iter().all(|byte| *byte == 0), "{page}");
+    }
+}
+
+/// How many of these bytes are resident, as the kernel counts pages.
+fn resident(bytes: &[u8]) -> usize {
+    let mut pages = vec![0u8; bytes.len() / 4096];
+    let start = bytes.as_ptr().cast_mut().cast();
+    // SAFETY: the bytes are whole pages, and `pages` has a byte for each of them.
+    let done = unsafe { libc::mincore(start, bytes.len(), pages.as_mut_ptr()) };
+    assert_eq!(done, 0, "the bytes are mapped");
+    pages.iter().filter(|page| **page & 1 == 1).count() * 4096
 }
 
 #[test]

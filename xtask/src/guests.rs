@@ -126,6 +126,8 @@ const BUILT: &[(&str, Language)] = &[
     ("guest/rust/hello_cgi.rs", Language::Rust),
     ("guest/rust/dirty_cgi.rs", Language::Rust),
     ("guest/rust/sieve.rs", Language::Rust),
+    ("guest/pageman/rust/examples/pageman_mixed.rs", Language::Paged("wasm32-wasip1")),
+    ("guest/pageman/rust/examples/pageman_exported.rs", Language::Paged("wasm32-unknown-unknown")),
 ];
 
 /// What sources of [`BUILT`] include: source and the other file.
@@ -149,6 +151,8 @@ enum Language {
     /// C without libc, with exports of its own instead of a start.
     Freestanding,
     Rust,
+    /// An example of the page manager's crate, for this target.
+    Paged(&'static str),
 }
 
 impl Language {
@@ -157,6 +161,9 @@ impl Language {
         match self {
             Self::C | Self::Cpp | Self::CppThrowing | Self::Debugged | Self::Freestanding => "",
             Self::Rust => "\nRust guests need the target: `rustup target add wasm32-wasip1`",
+            Self::Paged(_) => {
+                "\nThey need the targets: `rustup target add wasm32-wasip1 wasm32-unknown-unknown`"
+            }
         }
     }
 }
@@ -211,6 +218,15 @@ pub(crate) fn rebuild(host: &Host) -> Result {
             Language::C | Language::Debugged | Language::Freestanding => zig(host, &compiler, "cc"),
             Language::Cpp | Language::CppThrowing => zig(host, &compiler, "c++"),
             Language::Rust => host.command("rustc"),
+            Language::Paged(target) => {
+                pageman::build_example(host, &compiler, source, target, &fresh)
+                    .map_err(|error| format!("{error}{}", language.hint()))?;
+                let built = built(&host.root, source);
+                host::write(&built, &host::read(&fresh)?)?;
+                notes.push_str(&note(&host.root, source)?);
+                println!("{}", built.display());
+                continue;
+            }
         };
         match language {
             Language::C => command.arg("-std=gnu17").args(C_FLAGS),
@@ -222,7 +238,7 @@ pub(crate) fn rebuild(host: &Host) -> Result {
             Language::Freestanding => {
                 command.arg("-std=gnu17").args(C_FLAGS).args(FREESTANDING_FLAGS)
             }
-            Language::Rust => command.args(RUST_FLAGS),
+            Language::Rust | Language::Paged(_) => command.args(RUST_FLAGS),
         };
         command.arg(source);
         if let Language::CppThrowing = language {
@@ -304,7 +320,10 @@ pub(crate) fn check_built(root: &Path) -> Result<Vec<String>> {
 fn note(root: &Path, source: &str) -> Result<String> {
     let built = built(Path::new(""), source);
     let included = INCLUDED.iter().filter(|(includes, _)| *includes == source);
+    let of_crate = source.starts_with("guest/pageman/");
+    let paged = if of_crate { pageman::CRATE } else { &[] };
     let sources = std::iter::once(source).chain(included.map(|(_, file)| *file));
+    let sources = sources.chain(paged.iter().copied());
     let mut lines = String::new();
     for path in std::iter::once(built.as_path()).chain(sources.map(Path::new)) {
         let digest = sha256::hex(&host::read(&root.join(path))?);

@@ -17,6 +17,21 @@ const MIMALLOC_SHA256: &str = "32f5cccf9b1442934bb5db8e49e73aba971e87f2d56657769
 const LIBRARY: &[&str] =
     &["tables.c", "manager.c", "calls.c", "statistics.c", "posix.c", "port_wasm.c"];
 
+/// The files that examples of the Rust crate are made of, beside their own.
+pub(crate) const CRATE: &[&str] = &[
+    "guest/pageman/rust/Cargo.toml",
+    "guest/pageman/rust/Cargo.lock",
+    "guest/pageman/rust/build.rs",
+    "guest/pageman/rust/src/lib.rs",
+    "guest/pageman/include/pageman.h",
+    "guest/pageman/src/internal.h",
+    "guest/pageman/src/tables.c",
+    "guest/pageman/src/manager.c",
+    "guest/pageman/src/calls.c",
+    "guest/pageman/src/statistics.c",
+    "guest/pageman/src/port_wasm.c",
+];
+
 /// A program: its name, source and flags.
 struct Program {
     name: &'static str,
@@ -33,6 +48,12 @@ const PROGRAMS: &[Program] = &[
         source: "test/program.c",
         malloc: true,
         flags: &["-DPAGEMAN_PAGE_SHIFT=12"],
+    },
+    Program {
+        name: "pageman_give_back",
+        source: "test/give_back.c",
+        malloc: false,
+        flags: &["-DPAGEMAN_DISCARD_IMPORT", "-Wl,--export=pageman_page_map"],
     },
 ];
 
@@ -71,6 +92,45 @@ pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
         host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())?;
     }
     Ok(PROGRAMS.len())
+}
+
+/// Builds an example of the Rust crate.
+pub(crate) fn build_example(
+    host: &Host,
+    compiler: &Path,
+    source: &str,
+    target: &str,
+    output: &Path,
+) -> Result {
+    let example = Path::new(source).file_stem().unwrap_or_default();
+    let directory = host.guests().join("pageman-rust");
+    let folder = host.root.join("guest/pageman/rust");
+    let mut cargo = host.cargo();
+    cargo.current_dir(&folder).env("CARGO_ENCODED_RUSTFLAGS", without_places(host, &folder)?);
+    cargo.args(["build", "--release", "--locked", "--target", target, "--example"]).arg(example);
+    cargo.env("CARGO_TARGET_DIR", &directory);
+    // The crate's C sources are compiled by the same compiler as other guests.
+    let cache = host.guests().join("zig-cache");
+    cargo.env("PAGEMAN_CC", "python3 -m ziglang cc").env("PYTHONPATH", compiler);
+    cargo.env("ZIG_GLOBAL_CACHE_DIR", &cache).env("ZIG_LOCAL_CACHE_DIR", &cache);
+    host::check(&mut cargo)?;
+    let built = directory.join(target).join("release/examples").join(example);
+    host::write(output, &host::read(&built.with_extension("wasm"))?)
+}
+
+/// What makes rustc name sources of dependencies by their crates alone: no directory of a machine
+/// belongs into a committed file.
+fn without_places(host: &Host, folder: &Path) -> Result<String> {
+    let mut cargo = host.cargo();
+    cargo.current_dir(folder).args(["metadata", "--format-version", "1", "--locked"]);
+    let metadata = host::output(&mut cargo)?;
+    let manifests = metadata.split("\"manifest_path\":\"").skip(1);
+    let manifests = manifests.filter_map(|rest| rest.split('"').next());
+    let sources = manifests.filter_map(|manifest| Path::new(manifest).parent()?.parent());
+    let mut sources: Vec<&Path> = sources.filter(|path| !path.starts_with(&host.root)).collect();
+    sources.dedup();
+    let remapped = sources.iter().map(|path| format!("--remap-path-prefix={}/=", path.display()));
+    Ok(remapped.collect::<Vec<_>>().join("\u{1f}"))
 }
 
 /// Where mimalloc's sources are, fetched if they were not.

@@ -117,6 +117,7 @@ pub(crate) fn linker(engine: &Engine) -> Result<Linker<WasiCtx>, String> {
         .map_err(|error| format!("{error:#}"))?;
     // Here is the original of every program.
     linker.func_wrap("pagefork", "snapshot", || 0).map_err(|error| format!("{error:#}"))?;
+    linker.define_memory_discard().map_err(|error| format!("{error:#}"))?;
     Ok(linker)
 }
 

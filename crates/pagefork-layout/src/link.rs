@@ -237,11 +237,13 @@ pub enum Service {
     /// wanted) -> (the reference, or 0 if it is of another tag, payload ..)`:
     /// catches an exception.
     Catch,
+    /// `(memory, start, length)`: makes whole wasm pages zero, and gives them back.
+    MemoryDiscard,
 }
 
 impl Service {
     /// All services in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::MemoryGrow,
         Self::MemoryFill,
         Self::MemoryCopy,
@@ -256,6 +258,7 @@ impl Service {
         Self::Throw,
         Self::Rethrow,
         Self::Catch,
+        Self::MemoryDiscard,
     ];
 
     /// The service with this index; `None` for a host function.

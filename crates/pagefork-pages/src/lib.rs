@@ -62,7 +62,7 @@ pub use crate::pages::budget::Budget;
 pub use crate::pages::growth::{CodeBounds, GrowthKind};
 pub use crate::pages::zones::{MemorySize, MemoryZone, SlotConfig};
 pub use crate::pool::{Key, LocalPool, Park, Pool, PoolConfig, PoolCounters};
-pub use crate::slot::Slot;
+pub use crate::slot::{Discarded, Slot};
 pub use crate::strategy::config::{
     Choice, Reason, ResetKind, STACK_KEPT_MAX, Strategies, StrategyConfig,
 };

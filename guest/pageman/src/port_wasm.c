@@ -11,7 +11,11 @@ extern unsigned char __heap_end __attribute__((weak));
 
 /* Whether nothing else uses the memory between these: malloc, if it is the library's own. A strong definition
  * takes the place of this one. */
+#ifdef PAGEMAN_OWNS_HEAP
+const bool pageman_owns_heap = true;
+#else
 __attribute__((weak)) const bool pageman_owns_heap = false;
+#endif
 
 void *port_base(void) { return (void *)0; }
 

@@ -70,22 +70,26 @@ static size_t map_at(page_t page) {
     return low;
 }
 
-/* Whether one map goes on where another ends, in memory and in their file. */
+/* Whether one map goes on where another ends, in memory and in their file. Anonymous memory has none. */
 static bool joins(const struct file_map *left, const struct file_map *right) {
-    return left->end == right->start && left->descriptor >= 0 && left->descriptor == right->descriptor &&
-           left->shared == right->shared && left->writable == right->writable && left->written == right->written &&
-           left->offset + ((off_t)(left->end - left->start) << PAGEMAN_PAGE_SHIFT) == right->offset;
+    if (left->end != right->start || left->descriptor != right->descriptor || left->shared != right->shared)
+        return false;
+    return left->descriptor < 0 ||
+           (left->writable == right->writable &&
+            left->offset + ((off_t)(left->end - left->start) << PAGEMAN_PAGE_SHIFT) == right->offset);
 }
 
 static void insert_map(struct file_map map) {
     size_t at = map_at(map.start);
     if (at > 0 && joins(&maps[at - 1], &map)) {
         maps[at - 1].end = map.end;
+        maps[at - 1].written |= map.written;
         return;
     }
     if (at < map_count && joins(&map, &maps[at])) {
         maps[at].start = map.start;
         maps[at].offset = map.offset;
+        maps[at].written |= map.written;
         return;
     }
     memmove(maps + at + 1, maps + at, (map_count - at) * sizeof *maps);

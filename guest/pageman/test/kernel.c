@@ -204,6 +204,8 @@ static bool file_in_use(int file) {
     return false;
 }
 
+static void do_mprotect(struct range r);
+
 static void do_mmap(void) {
     struct range r = random_range();
     int protection = random_below(4) ? PROT_READ | PROT_WRITE : (int)random_below(8);
@@ -217,6 +219,10 @@ static void do_mmap(void) {
         offset = random_below(FILE_PAGES);
         if (r.count > FILE_PAGES - offset) r.count = FILE_PAGES - offset;
         if (file_in_use(file)) return;
+        if (file_read_only[file] && random_below(2)) {
+            flags = MAP_SHARED;
+            protection = PROT_READ;
+        }
     } else {
         flags |= MAP_ANONYMOUS;
     }
@@ -277,6 +283,8 @@ static void do_mmap(void) {
                          .file = (signed char)file, .file_page = (unsigned char)offset};
     know(page, r.count, what);
     for (size_t i = page; i < page + r.count; i++) compare_page(i);
+    /* What a file allows is asked again here. */
+    if (file >= 0 && random_below(4) == 0) do_mprotect((struct range){.page = page, .count = r.count});
 }
 
 static void do_munmap(void) {
@@ -291,8 +299,7 @@ static void do_munmap(void) {
     if (mine == 0) know(r.page, r.count, (struct known){.file = -1});
 }
 
-static void do_mprotect(void) {
-    struct range r = random_range();
+static void do_mprotect(struct range r) {
     if (touches_foreign(r.page, r.count) || r.page + r.count > PAGES) return;
     int protection = random_below(3) ? PROT_READ | PROT_WRITE : (int)random_below(8);
     if (random_below(100) == 0) protection = 0x40;
@@ -517,7 +524,7 @@ static void do_odd_things(void) {
     case 3: pageman_decay(); break;
     case 4: native_growth_max = random_below(3) ? PAGE_NONE : random_below(40); break;
     default:
-        if (random_below(20) == 0 && port_pages() + 16 < PAGES) {
+        if (random_below(4) == 0 && port_pages() + 16 < PAGES) {
             page_t page = native_grow_foreign((page_t)1 << (16 - PAGEMAN_PAGE_SHIFT));
             for (page_t i = 0; page != PAGE_NONE && i < (page_t)1 << (16 - PAGEMAN_PAGE_SHIFT); i++)
                 known[page + i].foreign = true;
@@ -591,7 +598,7 @@ int main(int argc, char **argv) {
         switch (what) {
         case 0: case 1: case 2: case 3: case 4: do_mmap(); break;
         case 5: case 6: case 7: do_munmap(); break;
-        case 8: case 9: do_mprotect(); break;
+        case 8: case 9: do_mprotect(random_range()); break;
         case 10: do_msync(); break;
         case 11: do_madvise(); break;
         case 12: do_mincore(); break;

@@ -90,7 +90,8 @@ pub enum Bounds {
 }
 
 /// A switch for each proposal that WebAssembly 2.0 and 3.0 took in, but for
-/// garbage collection; all on by default.
+/// garbage collection, all on by default; and one for `memory.discard` of the proposal "memory
+/// control", off by default.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the proposals' own")]
 pub struct Features {
@@ -98,6 +99,7 @@ pub struct Features {
     pub exceptions: bool,
     pub extended_const: bool,
     pub function_references: bool,
+    pub memory_control: bool,
     pub memory64: bool,
     pub multi_memory: bool,
     pub multi_value: bool,
@@ -117,6 +119,8 @@ impl Default for Features {
             exceptions: true,
             extended_const: true,
             function_references: true,
+            // Its instructions may still change.
+            memory_control: false,
             memory64: true,
             multi_memory: true,
             multi_value: true,
@@ -138,6 +142,7 @@ impl Features {
         exceptions: false,
         extended_const: false,
         function_references: false,
+        memory_control: false,
         memory64: false,
         multi_memory: false,
         multi_value: false,
@@ -182,6 +187,7 @@ impl Features {
         // global, which the validator knows as a part of this proposal. What else
         // belongs to it is refused by name as the module is read.
         features.set(WasmFeatures::GC, self.function_references);
+        features.set(WasmFeatures::MEMORY_CONTROL, self.memory_control);
         features.set(WasmFeatures::MEMORY64, self.memory64);
         features.set(WasmFeatures::MULTI_MEMORY, self.multi_memory);
         features.set(WasmFeatures::RELAXED_SIMD, self.relaxed_simd);

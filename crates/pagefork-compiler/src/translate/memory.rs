@@ -48,6 +48,10 @@ impl Translator<'_> {
                 self.push(old);
             }
             Operator::MemoryFill { mem } => self.memory_fill(*mem),
+            Operator::MemoryDiscard { mem } => {
+                let (memory, length, start) = (self.index(*mem), self.pop(), self.pop());
+                self.service(Service::MemoryDiscard, &[memory, start, length]);
+            }
             Operator::MemoryCopy { dst_mem, src_mem } => self.memory_copy(*dst_mem, *src_mem),
             Operator::MemoryInit { data_index, mem } => {
                 let (memory, segment) = (self.index(*mem), self.index(*data_index));

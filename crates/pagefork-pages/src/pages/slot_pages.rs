@@ -592,6 +592,57 @@ impl SlotPages {
         Ok(self.pages.discard(range)?)
     }
 
+    /// Makes a range of the slot zero. Whole pages that no image lies below are given back, and
+    /// zeros written elsewhere: of pages of an image a discard would bring back the bytes. Returns
+    /// whether any page was given back.
+    ///
+    /// # Safety
+    /// The range is accessible, and no other code uses it.
+    pub(crate) unsafe fn make_zero(&mut self, range: Range<u64>) -> bool {
+        let whole = page_end(range.start)..round_down(range.end);
+        let mut released = false;
+        let mut at = range.start;
+        for gap in self.without_image(whole) {
+            // SAFETY: by this function's contract the range is accessible and ours.
+            unsafe { self.clear(at..gap.start) };
+            at = gap.start;
+            if self.pages.discard(gap.clone()).is_ok() {
+                released = true;
+                at = gap.end;
+            }
+        }
+        // SAFETY: by this function's contract the range is accessible and ours.
+        unsafe { self.clear(at..range.end) };
+        released
+    }
+
+    /// The parts of a range of pages that are zero in every slot that is as its image, and that
+    /// the kernel makes zero when it discards them.
+    fn without_image(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        if !self.setup.discards || range.start >= range.end {
+            return Vec::new();
+        }
+        let mapped = self.image.maps().map(|(slot, ..)| slot);
+        let differing = self.differing_pages().map(|page| page..page + PAGE_SIZE);
+        let mut taken: Vec<Range<u64>> = mapped
+            .chain(differing)
+            .filter(|taken| taken.start < range.end && range.start < taken.end)
+            .collect();
+        taken.sort_by_key(|taken| taken.start);
+        let mut at = range.start;
+        let mut gaps = Vec::new();
+        for taken in taken {
+            if at < taken.start {
+                gaps.push(at..taken.start);
+            }
+            at = at.max(taken.end);
+        }
+        if at < range.end {
+            gaps.push(at..range.end);
+        }
+        gaps
+    }
+
     /// Makes the page at slot offset `page` as the image, in place.
     ///
     /// # Safety
@@ -690,6 +741,11 @@ impl MemoryState {
             high_water: HighWater::new(growth),
         }
     }
+}
+
+/// The end of the page that a byte before `offset` lies in.
+fn page_end(offset: u64) -> u64 {
+    offset.next_multiple_of(PAGE_SIZE)
 }
 
 fn check_length(image: &Image, setup: Setup) -> Result<(), PagesError> {

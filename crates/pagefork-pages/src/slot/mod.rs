@@ -1,5 +1,6 @@
 //! A slot: the address space of one instance.
 
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
@@ -23,6 +24,20 @@ mod snapshot;
 /// What tests do to slots and ask of them.
 #[cfg(any(debug_assertions, feature = "testing"))]
 mod audit;
+
+/// Fewer bytes are not worth the call that gives them back.
+const DISCARD_MIN: u64 = 64 << 10;
+/// Fewer bytes are not worth the page faults of the next run, where a slot keeps its pages.
+const DISCARD_KEPT_MIN: u64 = 4 << 20;
+
+/// What became of pages whose contents matter no more. [`Slot::discard_memory`] has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Discarded {
+    /// They take no memory any more, or some of them do not.
+    Released,
+    /// They were written with zeros.
+    Zeroed,
+}
 
 /// The address space of one instance, filled from an image.
 ///
@@ -326,6 +341,76 @@ impl Slot {
     /// See [`Slot`].
     pub fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
         self.pages.grow_memory(index, new_size)
+    }
+
+    /// Makes a range of memory `index` zero, because its code has no more use for the contents,
+    /// and gives the pages back where that gains something: not where pages belong to an image,
+    /// and not if the range is small, or if the slot's strategy keeps pages for the next run and
+    /// the range is not large. No map changes, and a reset returns to the image as ever.
+    ///
+    /// # Errors
+    /// [`PagesError::MemorySize`] if the range ends beyond the memory's size;
+    /// [`PagesError::ResetIncomplete`] after a reset that failed.
+    ///
+    /// # Panics
+    /// If the range ends before it starts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Discarded, Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 262_144, maximum: 1 << 20 };
+    /// let mut slot = Slot::new(config, &image, &[size])?;
+    /// slot.enter();
+    /// // SAFETY: the memory is accessible, and no other code uses it.
+    /// unsafe { slot.memory(0).write_bytes(7, 262_144) };
+    /// assert_eq!(slot.discard_memory(0, 65_536..262_144)?, Discarded::Released);
+    /// // SAFETY: as above.
+    /// assert_eq!(unsafe { (slot.memory(0).read(), slot.memory(0).add(65_536).read()) }, (7, 0));
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn discard_memory(
+        &mut self,
+        index: usize,
+        range: Range<u64>,
+    ) -> Result<Discarded, PagesError> {
+        let offsets = self.part_of(index, &range)?;
+        if !self.gains_by_discarding(range.end - range.start) {
+            // SAFETY: `part_of` says that it is accessible, and the slot is borrowed.
+            unsafe { self.pages.clear(offsets) };
+            return Ok(Discarded::Zeroed);
+        }
+        // SAFETY: `part_of` says that it is accessible, and the slot is borrowed.
+        let released = unsafe { self.pages.make_zero(offsets) };
+        Ok(if released { Discarded::Released } else { Discarded::Zeroed })
+    }
+
+    /// Whether giving so many bytes back gains more than it costs: the call, and page faults of
+    /// this run or, where the slot keeps pages, of the next.
+    /// [`Slot::discard_memory`] has an example.
+    pub fn gains_by_discarding(&self, length: u64) -> bool {
+        let least = if self.strategy.keeps_pages() { DISCARD_KEPT_MIN } else { DISCARD_MIN };
+        length >= least
+    }
+
+    /// Slot offsets of a range of a memory.
+    fn part_of(&self, index: usize, range: &Range<u64>) -> Result<Range<u64>, PagesError> {
+        assert!(range.start <= range.end, "a range ends before it starts");
+        if !self.is_whole() {
+            return Err(PagesError::ResetIncomplete);
+        }
+        let current = self.memory_size(index);
+        if range.end > current {
+            let (requested, maximum) = (range.end, self.memory_max(index));
+            return Err(PagesError::MemorySize { requested, current, maximum });
+        }
+        let start = self.pages.zones().memories[index].start;
+        Ok(start + range.start..start + range.end)
     }
 
     /// How the slot is reset, and why so.

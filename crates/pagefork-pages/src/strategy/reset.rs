@@ -104,6 +104,14 @@ impl Strategy {
         }
     }
 
+    /// Whether written pages stay for the next run, so that one that goes costs a page fault.
+    pub(crate) fn keeps_pages(&self) -> bool {
+        match self {
+            Self::Remap | Self::Discard => false,
+            Self::Compare | Self::Search(_) => true,
+        }
+    }
+
     /// What it chose, if it chooses.
     pub(crate) fn choice(&self) -> Option<Choice> {
         match self {

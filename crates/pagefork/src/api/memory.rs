@@ -5,7 +5,7 @@ use std::ptr;
 
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::page::WASM_PAGE_SIZE;
-use pagefork_pages::{ExternalWriter, Slot};
+use pagefork_pages::{Discarded, ExternalWriter, Slot};
 
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::base::error::{MemoryAccessError, Result, UsageError};
@@ -271,6 +271,51 @@ impl Memory {
         let entity = self.entity(&store.0.inner)?;
         // SAFETY: the store is borrowed, and the pointer is to the whole of it.
         unsafe { limiter::grow_memory(store.as_ptr(), entity, delta)? }
+    }
+}
+
+impl Memory {
+    /// Makes `length` bytes from `start` on zero, because the guest has no more use for their
+    /// contents, and gives their pages back to the system where that gains more than it costs:
+    /// not pages of the module's image, nor a few pages, nor those that a pooled slot keeps for
+    /// its next run. `None` if nothing would be given back: then nothing was done.
+    ///
+    /// # Errors
+    /// If the memory is of another store, or does not reach that far.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Discarded, Engine, Memory, MemoryType, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let memory = Memory::new(&mut store, MemoryType::new(256, None))?;
+    /// memory.write(&mut store, 8 << 20, b"large")?;
+    /// assert_eq!(memory.discard(&mut store, 0, 16 << 20)?, Some(Discarded::Released));
+    /// assert_eq!(memory.data(&store)[8 << 20], 0);
+    /// assert_eq!(memory.discard(&mut store, 0, 100)?, None);
+    /// assert!(memory.discard(&mut store, 16 << 20, 1).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn discard(
+        &self,
+        mut store: impl AsContextMut,
+        start: u64,
+        length: u64,
+    ) -> Result<Option<Discarded>> {
+        let mut store = store.as_context_mut();
+        let inner = &mut store.as_context_mut().0.inner;
+        let entity = self.entity(inner)?;
+        let size = inner.memory_bytes(entity).1 as u64;
+        let outside = MemoryAccessError { offset: start, length, size };
+        if inner.memory_range(entity, start, length).is_err() {
+            return Err(outside.into());
+        }
+        if !inner.gains_by_discarding(entity, length) {
+            return Ok(None);
+        }
+        let discarded = inner.discard_memory(entity, start, length);
+        Ok(Some(discarded.map_err(|_| outside)?))
     }
 }
 

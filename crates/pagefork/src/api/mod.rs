@@ -8,6 +8,7 @@ mod epoch;
 mod call_hook;
 pub(crate) mod linker;
 mod unknown_imports;
+mod discard;
 mod backtrace;
 pub(crate) mod instance;
 pub(crate) mod export;

@@ -485,6 +485,8 @@ impl Config {
         wasm_exceptions, exceptions, "exceptions";
         wasm_extended_const, extended_const, "arithmetic in constant expressions";
         wasm_function_references, function_references, "typed references to functions";
+        wasm_memory_control, memory_control,
+            "`memory.discard` of the proposal \"memory control\", which is off by default";
         wasm_memory64, memory64, "memories and tables that are indexed by 64 bits";
         wasm_multi_memory, multi_memory, "several memories";
         wasm_multi_value, multi_value, "multiple results and block parameters";

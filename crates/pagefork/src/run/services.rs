@@ -7,6 +7,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pagefork_layout::link::Service;
+use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_layout::trap::TrapCode;
 
@@ -131,6 +132,16 @@ unsafe fn operate(
             store.pay_fuel(length / BYTES_PER_UNIT)?;
             // SAFETY: the range is accessible.
             unsafe { to.write_bytes(argument(2) as u8, length as usize) };
+        }
+        Service::MemoryDiscard => {
+            let memory = store.memory(caller, number(0));
+            let (start, length) = (argument(1), argument(2));
+            if !start.is_multiple_of(WASM_PAGE_SIZE) || !length.is_multiple_of(WASM_PAGE_SIZE) {
+                return Err(TrapCode::MemoryOutOfBounds);
+            }
+            store.memory_range(memory, start, length)?;
+            store.pay_fuel(length / BYTES_PER_UNIT)?;
+            store.discard_memory(memory, start, length)?;
         }
         Service::MemoryCopy => {
             let to = store.memory(caller, number(0));

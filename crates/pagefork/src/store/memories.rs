@@ -5,6 +5,7 @@ use std::ptr;
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_layout::trap::TrapCode;
+use pagefork_pages::Discarded;
 
 use crate::base::error::{LimitError, Result};
 use crate::store::group::{Entity, StoreGroup};
@@ -90,6 +91,26 @@ impl StoreGroup {
             Some(end) if end <= size as u64 => Ok(start.wrapping_add(offset as usize)),
             _ => Err(TrapCode::MemoryOutOfBounds),
         }
+    }
+
+    /// Makes bytes of a memory zero and gives them back where that gains something.
+    pub(crate) fn discard_memory(
+        &mut self,
+        memory: Entity,
+        start: u64,
+        length: u64,
+    ) -> Result<Discarded, TrapCode> {
+        self.memory_range(memory, start, length)?;
+        self.note_writer();
+        let slot = &mut self.instance_mut(memory.ordinal).slot;
+        let discarded = slot.discard_memory(memory.own_index as usize, start..start + length);
+        // The range was checked, and code runs in whole slots only.
+        discarded.map_err(|_| TrapCode::MemoryOutOfBounds)
+    }
+
+    /// Whether giving so many bytes of a memory back gains more than it costs.
+    pub(crate) fn gains_by_discarding(&self, memory: Entity, length: u64) -> bool {
+        self.instance(memory.ordinal).slot.gains_by_discarding(length)
     }
 
     /// `memory.init` from these bytes, all or nothing.
