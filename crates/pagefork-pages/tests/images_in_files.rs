@@ -75,6 +75,24 @@ fn pages_of_a_file_are_kept_as_those_of_memory_are() {
     }
 }
 
+/// What is held lies in a map of its own.
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn a_slot_of_a_file_takes_one_map_more() {
+    let maps = |slot: &Slot| {
+        let start = slot.start().addr() as u64;
+        let slot = start..start + layout().size;
+        let maps = pagefork_pages::procmaps::read().unwrap();
+        maps.iter().filter(|map| map.range.start < slot.end && slot.start < map.range.end).count()
+    };
+    let cut = CutFile::new("maps");
+    let of_file = cut.case().spawn(&strategies(ResetKind::Discard));
+    let (image, _) = dense_image(&layout(), 3, 8 * PAGE);
+    let of_memory = Case::new("memory", layout(), image, (WASM_PAGE, WASM_PAGE));
+    let of_memory = of_memory.spawn(&strategies(ResetKind::Discard));
+    assert_eq!(maps(&of_file), maps(&of_memory) + 1);
+}
+
 /// Nothing is touched then, not even what the slot had changed: it is gone too.
 #[test]
 fn a_file_that_was_cut_short_is_an_error_of_what_would_touch_it() {
