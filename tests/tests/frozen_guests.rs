@@ -3,52 +3,23 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guests;
+mod tape;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use guests::{Outcome, built, fetched, scratch};
 use pagefork::{CallProgress, InterruptHandle, Linker, Module, Store};
 use pagefork_wasi::{
-    Errno, Exit, InputSource, OutputKind, OutputPipe, Permissions, Readable, StdinKind, WasiCtx,
-    WasiCtxBuilder,
+    Exit, InputSource, OutputKind, OutputPipe, Permissions, StdinKind, WasiCtx, WasiCtxBuilder,
 };
+use tape::Tape;
 
 /// So many times a run goes on elsewhere, if it lasts that long.
 const MOVES: usize = 100;
-
-/// A standard input of which every copy of a program reads on where it had got to.
-#[derive(Debug)]
-struct Tape {
-    bytes: Arc<[u8]>,
-    at: Mutex<usize>,
-}
-
-impl Tape {
-    fn copy(&self) -> Arc<Self> {
-        let at = *self.at.lock().expect("nothing panics");
-        Arc::new(Self { bytes: Arc::clone(&self.bytes), at: Mutex::new(at) })
-    }
-}
-
-impl InputSource for Tape {
-    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
-        let mut at = self.at.lock().expect("nothing panics");
-        // In small parts, so that there is input left most of the time.
-        let rest = &self.bytes[*at..];
-        let count = rest.len().min(into.len()).min(64);
-        into[..count].copy_from_slice(&rest[..count]);
-        *at += count;
-        Ok(Some(count))
-    }
-
-    fn wait(&self, _: Option<Duration>) -> Option<Readable> {
-        Some(Readable { available: 1, hangup: false })
-    }
-}
 
 /// A program that runs, and what it has printed.
 struct Run {
@@ -82,7 +53,7 @@ impl Program<'_> {
 
     /// Starts it; `None` if it has ended.
     fn start(&self, timer: &Timer) -> (Run, Option<i32>) {
-        let input = Arc::new(Tape { bytes: self.input.as_bytes().into(), at: Mutex::new(0) });
+        let input = Tape::new(self.input.as_bytes(), 0);
         let (builder, output) = self.builder(&input);
         let engine = self.module.engine();
         let mut store = Store::new(engine, builder.build().expect("a context"));
@@ -98,7 +69,7 @@ impl Program<'_> {
     /// A copy of a suspended run.
     fn copy(&self, run: &mut Run) -> Run {
         let state = run.store.data().save().expect("it can be saved");
-        let input = run.input.copy();
+        let input = Tape::new(Arc::clone(&run.input.bytes), run.input.at());
         let (builder, output) = self.builder(&input);
         let ctx = builder.restore(&state).expect("it can be restored").ctx;
         let pre = run.store.snapshot().expect("it can be captured").instance_pre();

@@ -4,9 +4,10 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guests;
 mod partner;
+mod tape;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -14,39 +15,17 @@ use guests::{Outcome, built, fetched};
 use pagefork::image::{ContentHash, ImageStore};
 use pagefork::{CallProgress, Engine, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
 use pagefork_wasi::{
-    Errno, Exit, InputSource, OutputKind, OutputPipe, Readable, StdinKind, WasiCtx, WasiCtxBuilder,
-    WasiState,
+    Exit, InputSource, OutputKind, OutputPipe, StdinKind, WasiCtx, WasiCtxBuilder, WasiState,
 };
 use partner::Partner;
 use serde::{Deserialize, Serialize};
+use tape::Tape;
 
 /// So many times a run goes on in the other process, if it lasts that long.
 const HOPS: usize = 8;
 
 /// The same where there is time.
 const HOPS_OF_SOAK: usize = 100;
-
-/// A standard input that is read on where it had got to.
-#[derive(Debug)]
-struct Tape {
-    bytes: Arc<[u8]>,
-    at: Mutex<usize>,
-}
-
-impl InputSource for Tape {
-    fn read(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
-        let mut at = self.at.lock().expect("nothing panics");
-        let rest = &self.bytes[*at..];
-        let count = rest.len().min(into.len()).min(64);
-        into[..count].copy_from_slice(&rest[..count]);
-        *at += count;
-        Ok(Some(count))
-    }
-
-    fn wait(&self, _: Option<Duration>) -> Option<Readable> {
-        Some(Readable { available: 1, hangup: false })
-    }
-}
 
 /// What goes with a snapshot: WASI's state, and how far input and output are.
 #[derive(Serialize, Deserialize)]
@@ -83,7 +62,7 @@ fn linker(engine: &Engine) -> Linker<WasiCtx> {
 impl Run {
     /// A run before its first instruction, and what it is called by.
     fn new(module: &Module, args: &[&str], input: &str) -> (Self, pagefork::Func) {
-        let input = Arc::new(Tape { bytes: input.as_bytes().into(), at: Mutex::new(0) });
+        let input = Tape::new(input.as_bytes(), 0);
         let (builder, output) = builder(args, &input);
         let engine = module.engine();
         let mut store = Store::new(engine, builder.build().expect("a context"));
@@ -97,7 +76,7 @@ impl Run {
         let luggage = Luggage {
             wasi: self.store.data().save().expect("it can be saved"),
             input: self.input.bytes.to_vec(),
-            at: *self.input.at.lock().expect("nothing panics"),
+            at: self.input.at(),
             printed: self.text(),
         };
         let state = postcard::to_allocvec(&luggage).expect("plain data");
@@ -118,7 +97,7 @@ impl Run {
         let options = LoadOptions::new().trust(partner::trusted());
         let snapshot = Snapshot::load(linker, images, image, options).expect("it can be loaded");
         let luggage: Luggage = postcard::from_bytes(snapshot.state()).expect("it was saved");
-        let input = Arc::new(Tape { bytes: luggage.input.into(), at: Mutex::new(luggage.at) });
+        let input = Tape::new(luggage.input, luggage.at);
         let (builder, output) = builder(&[], &input);
         let ctx = builder.restore(&luggage.wasi).expect("it can be restored").ctx;
         let pre = snapshot.instance_pre().expect("it has an instance");

@@ -704,10 +704,23 @@ where
     HostFunc::in_cells::<Params, R::Values>(engine, Box::new(call))
 }
 
+/// What an asynchronous host function returns; `None` once it has ended.
+type HostFuture<'a, R> = Option<Pin<Box<dyn Future<Output = R> + Send + 'a>>>;
+
+/// Polls the future of a host function. One that has ended goes at once: it may still have the
+/// store, and what it was lent.
+#[inline]
+fn poll_host<R>(future: &mut HostFuture<'_, R>, context: &mut Context<'_>) -> Poll<R> {
+    let polled = future.as_mut().expect("it has not ended").as_mut().poll(context);
+    if polled.is_ready() {
+        *future = None;
+    }
+    polled
+}
+
 /// The future of a host function.
 struct Pending<'a, R> {
-    /// `None` once it has ended.
-    future: Option<Pin<Box<dyn Future<Output = R> + Send + 'a>>>,
+    future: HostFuture<'a, R>,
 }
 
 impl<R: WasmRet> PendingCall for Pending<'_, R> {
@@ -718,10 +731,9 @@ impl<R: WasmRet> PendingCall for Pending<'_, R> {
         cells: *mut Cell,
         base: usize,
     ) -> Poll<Result<()>> {
-        let future = self.future.as_mut().expect("it has not ended");
-        let Poll::Ready(result) = future.as_mut().poll(context) else { return Poll::Pending };
-        // It may still have the store.
-        self.future = None;
+        let Poll::Ready(result) = poll_host(&mut self.future, context) else {
+            return Poll::Pending;
+        };
         // SAFETY: by this function's contract the store and the cells are ours now.
         Poll::Ready(
             result.into_result().and_then(|values| unsafe {
@@ -762,8 +774,8 @@ fn asynchronous_untyped<T: 'static>(
 
 /// The future of a host function of any type, with the values that it was lent.
 struct PendingValues<'a> {
-    /// `None` once it has ended; it goes before the values.
-    future: Option<Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>>,
+    /// It goes before the values.
+    future: HostFuture<'a, Result<()>>,
     /// The arguments, then the results. Owned, and lent to the future: not a box, which nothing
     /// else may point into.
     values: NonNull<[Val]>,
@@ -807,10 +819,9 @@ impl PendingCall for PendingValues<'_> {
         cells: *mut Cell,
         base: usize,
     ) -> Poll<Result<()>> {
-        let future = self.future.as_mut().expect("it has not ended");
-        let Poll::Ready(result) = future.as_mut().poll(context) else { return Poll::Pending };
-        // It may still have the store, and the values.
-        self.future = None;
+        let Poll::Ready(result) = poll_host(&mut self.future, context) else {
+            return Poll::Pending;
+        };
         // SAFETY: by this function's contract the store and the cells are ours now, and the
         // values are since the future has gone.
         let write = || unsafe {
