@@ -197,7 +197,7 @@ extern "C" fn callback(
         (0..step() % 4).for_each(|_| act());
     }
     with(|state| state.depth -= 1);
-    if step() % 8 == 0 {
+    if step().is_multiple_of(8) {
         // SAFETY: a trap, if it is one, changes hands.
         return unsafe { wasm_ref_copy(object()) };
     }
@@ -296,9 +296,9 @@ fn act() {
             }
             14..=16 => {
                 let func = object();
-                let count = wasm_func_param_arity(func) + usize::from(step() % 16 == 0);
+                let count = wasm_func_param_arity(func) + usize::from(step().is_multiple_of(16));
                 let mut args: Vec<Value> = (0..count).map(|_| value()).collect();
-                let count = wasm_func_result_arity(func) + usize::from(step() % 16 == 0);
+                let count = wasm_func_result_arity(func) + usize::from(step().is_multiple_of(16));
                 let mut results = vec![Value { kind: 0, of: 0 }; count];
                 let args = Vector { size: args.len(), data: args.as_mut_ptr() };
                 let mut places = Vector { size: count, data: results.as_mut_ptr() };

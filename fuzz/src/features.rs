@@ -77,7 +77,7 @@ impl FeatureSet {
         Self(set)
     }
 
-    /// Reads what [`FeatureSet::fmt`] writes: names with commas between, where
+    /// Reads what [`FeatureSet`] displays as: names with commas between, where
     /// `wasm1`, `wasm2` and `wasm3` stand for all of a version, and a name with a
     /// minus before it takes something away.
     ///

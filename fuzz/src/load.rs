@@ -89,7 +89,8 @@ static GOOD: LazyLock<Good> = LazyLock::new(|| Good::new().expect("the modules a
 
 impl Good {
     fn new() -> pagefork::Result<Self> {
-        let directory = std::env::temp_dir().join(format!("pagefork-fuzz-load-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("pagefork-fuzz-load-{}", std::process::id()));
         let images = ImageStore::open(directory)?;
         let engine = Engine::new(Config::new().fuel(true))?;
         let mut linker = Linker::new(&engine);
@@ -170,7 +171,9 @@ impl Good {
             6 => manifest.main = input.arbitrary()?,
             // Tables and state, a byte or a word.
             7..=10 => {
-                let at = input.int_in_range(self.states[number].clone().start..=self.states[number].end - 8)?;
+                let at = input.int_in_range(
+                    self.states[number].clone().start..=self.states[number].end - 8,
+                )?;
                 let word: u64 = match input.arbitrary::<bool>()? {
                     true => input.int_in_range(0..=0x1_0000_0007)?,
                     false => input.arbitrary()?,

@@ -36,8 +36,7 @@ const STEPS: &[Step] = &[
     Step { name: "portable", run: portable },
     Step { name: "capi", run: c_library },
     Step { name: "sabotage", run: sabotage },
-    Step { name: "fuzz", run: |host| workspace_beside(host, "fuzz") },
-    Step { name: "bench", run: |host| workspace_beside(host, "bench") },
+    Step { name: "bench", run: bench },
 ];
 
 /// A step that runs longer than this hangs: the whole of CI takes less.
@@ -133,10 +132,11 @@ fn build(host: &Host) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{} packages in the workspace's build", packages.len())))
 }
 
-/// The spans of the feature `tracing`, which is off elsewhere.
+/// The spans of the feature `tracing`, which is off elsewhere. All of the workspace is named, so
+/// that what it depends on has the features that it was built with, and is not built again.
 fn tracing(host: &Host) -> Result<Outcome> {
-    const TEST: [&str; 8] =
-        ["test", "-p", "pagefork", "--features", "tracing", "--test", "spans", "--locked"];
+    const TEST: [&str; 7] =
+        ["test", "--workspace", "--features", "pagefork/tracing", "--test", "spans", "--locked"];
     host::check(host.cargo().args(TEST))?;
     Ok(passed())
 }
@@ -149,14 +149,14 @@ fn without_compiler(host: &Host) -> Result<Outcome> {
     if let Some(line) = tree.lines().find(|line| line.contains("cranelift")) {
         return Err(format!("without the feature `compiler` there is still {line}"));
     }
-    host::check(host.cargo().arg("check").args(BUILD))?;
 
     let (text, image) = (host.target.join("tmp/add.wat"), host.target.join("tmp/add.image"));
     let add = "(module (func (export \"add\") (param i32 i32) (result i32)
         (i32.add (local.get 0) (local.get 1))))";
     std::fs::write(&text, add).map_err(|error| format!("{}: {error}", text.display()))?;
-    let compile = ["run", "--quiet", "--locked", "-p", "pagefork-cli", "--", "compile"];
-    host::check(host.cargo().args(compile).arg(&text).arg("-o").arg(&image))?;
+    let command = host.target.join("debug/pagefork");
+    let mut compile = host.command(&command.to_string_lossy());
+    host::check(compile.arg("compile").arg(&text).arg("-o").arg(&image))?;
     let run = ["run", "--quiet", "--example", "code_image"];
     let run = host::output(host.cargo().args(run).args(BUILD).arg("--").arg(&image))?;
     match run.trim() {
@@ -217,15 +217,10 @@ fn test(host: &Host) -> Result<Outcome> {
     Ok(passed())
 }
 
-/// A cargo workspace of its own, whose tests are what CI runs of it: short runs
-/// of the fuzzers, and the benchmarks at their smallest size.
-fn workspace_beside(host: &Host, name: &str) -> Result<Outcome> {
-    let manifest = host.root.join(name).join("Cargo.toml");
-    if !manifest.exists() {
-        return Ok(Outcome::Skipped(format!("there is no {name}/Cargo.toml")));
-    }
+/// The benchmarks at their smallest size: a cargo workspace of its own.
+fn bench(host: &Host) -> Result<Outcome> {
     let mut cargo = host.cargo();
-    cargo.args(["test", "--locked", "--manifest-path"]).arg(manifest);
+    cargo.args(["test", "--locked", "--manifest-path", "bench/Cargo.toml"]);
     cargo.env("PAGEFORK_GUESTS", host.guests());
     // One target directory: what both workspaces depend on is built once.
     cargo.env("CARGO_TARGET_DIR", &host.target);

@@ -13,10 +13,9 @@ pub(crate) fn run(host: &Host, arguments: &[&str]) -> Result {
         host::output(host.command("git").args(["status", "--porcelain", "--", "crates"]))?;
     let changed = if changes.trim().is_empty() { "" } else { " and changes" };
     let mut cargo = host.cargo();
-    cargo.args(["run", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
-    cargo.args(["--bin", "differential", "--"]).args(arguments);
+    cargo.args(["run", "--locked", "-p", "pagefork-fuzz", "--bin", "differential", "--"]);
     cargo
-        .env("CARGO_TARGET_DIR", &host.target)
+        .args(arguments)
         .env("PAGEFORK_GUESTS", host.guests())
         .env("PAGEFORK_COMMIT", format!("{}{changed}", commit.trim()));
     host::check(&mut cargo)

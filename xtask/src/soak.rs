@@ -4,11 +4,12 @@ use crate::Result;
 use crate::host::{self, Host};
 use crate::sabotage::{self, Selection};
 
-/// Tests that take longer than CI does: those marked as ignored in it. The specification's
-/// suite by every pair of strategies and through files, programs that go to and fro between
-/// processes, a million calls of the page manager, a million requests, and a store of images that
-/// several processes use for a minute.
-const TESTS: [(&str, &str); 5] = [
+/// Tests that take longer than CI does: those marked as ignored in it. Ten thousand damaged
+/// modules, the specification's suite by every pair of strategies and through files, programs that
+/// go to and fro between processes, a million calls of the page manager, a million requests, and a
+/// store of images that several processes use for a minute.
+const TESTS: [(&str, &str); 6] = [
+    ("pagefork-tests", "bad_input"),
     ("pagefork-tests", "spec_suite"),
     ("pagefork-tests", "saved_guests"),
     ("pagefork-tests", "page_manager"),
