@@ -788,45 +788,6 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
     WASM_OWN wasm_instance_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
-/* Snapshots */
-
-/* What a store was: its instances, and a guest that was suspended. Any thread may use it. The
- * functions of the host that the store had live as long. */
-typedef struct pagefork_snapshot_t pagefork_snapshot_t;
-
-/* What the store is now; it does not change by that. An error while a guest runs or a call waits, if
- * a guest holds something of the host, or its program has something open that cannot be opened
- * again. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_snapshot(
-    wasm_store_t *, WASM_OWN pagefork_snapshot_t **out);
-
-WASM_API_EXTERN void pagefork_snapshot_delete(WASM_OWN pagefork_snapshot_t *);
-
-/* What pagefork_instance_pre_spawn makes stores of that go on from the snapshot. The instance that it
- * gives is the one whose function was called, or else the one that was made last. No start function
- * runs. Programs of WASI have the arguments, variables and files that they had, for which `wasi` of
- * pagefork_spawn_t must give them the same directories; standard streams are those of `wasi`. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_instance_pre(
-    const pagefork_snapshot_t *, WASM_OWN pagefork_instance_pre_t **out);
-
-/* As pagefork_store_reset, but to the snapshot: of this store, of the one that it was spawned as, or
- * of another one of the same prepared instance. A guest that was suspended is again. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_reset_to(
-    wasm_store_t *, const pagefork_snapshot_t *, const pagefork_wasi_config_t *wasi);
-
-/* Makes `count` stores that go on from where this one is, which stays as it is: all of them, or none
- * and an error. `how` may be null. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_fork(
-    wasm_store_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **stores, size_t count);
-
-/* What in this store, which was made of a snapshot of another one, corresponds to something of
- * that. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_counterpart(
-    wasm_store_t *, const wasm_extern_t *, WASM_OWN wasm_extern_t **out);
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_counterpart_instance(
-    wasm_store_t *, const wasm_instance_t *, WASM_OWN wasm_instance_t **out);
-
-/* ------------------------------------------------------------------------------------------- */
 /* WASI */
 
 /* Programs see nothing: no arguments, variables or files; what they write is discarded. */
@@ -884,5 +845,7 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_initialize(const wasm_i
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+
+#include "pagefork_snapshots.h"
 
 #endif /* PAGEFORK_H */

@@ -13,10 +13,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "pagefork.h"
 
@@ -78,6 +80,26 @@ inline void check(WASM_OWN pagefork_error_t *error) {
 // Throws what a function has failed with that gives null.
 inline void check(bool succeeded) {
   if (!succeeded) check(pagefork_last_error());
+}
+
+// What is being thrown, as an error for C. To be called where it was caught.
+inline pagefork_error_t *thrown() {
+  try {
+    throw;
+  } catch (const Error &error) {
+    return wasm_trap_copy(error.get());
+  } catch (const std::exception &exception) {
+    return pagefork_error_new(exception.what());
+  } catch (...) {
+    return pagefork_error_new("an exception of a host function");
+  }
+}
+
+// What a vector has, which is deleted.
+inline std::string text_of(WASM_OWN wasm_byte_vec_t &bytes) {
+  std::string text(bytes.data ? bytes.data : "", bytes.size);
+  wasm_byte_vec_delete(&bytes);
+  return text;
 }
 
 // The letter of a type in a signature of pagefork.h.
@@ -174,6 +196,46 @@ class Wasi : public Owned<pagefork_wasi_config_t, pagefork_wasi_config_delete> {
   }
 };
 
+// The value of a type of C++.
+template <typename T> pagefork_val_t value_of(T value) {
+  pagefork_val_t made;
+  switch (letter_of<T>()) {
+    case 'i': made.kind = WASM_I32, made.of.i32 = static_cast<int32_t>(value); break;
+    case 'I': made.kind = WASM_I64, made.of.i64 = static_cast<int64_t>(value); break;
+    case 'f': made.kind = WASM_F32, made.of.f32 = static_cast<float>(value); break;
+    default: made.kind = WASM_F64, made.of.f64 = static_cast<double>(value);
+  }
+  return made;
+}
+
+// What a value of that kind is as a type of C++.
+template <typename T> T from_value(const pagefork_val_t &value) {
+  switch (letter_of<T>()) {
+    case 'i': return static_cast<T>(value.of.i32);
+    case 'I': return static_cast<T>(value.of.i64);
+    case 'f': return static_cast<T>(value.of.f32);
+    default: return static_cast<T>(value.of.f64);
+  }
+}
+
+// What a call gives that may be suspended: nothing, or false, if it is.
+template <typename R>
+using Ended = std::conditional_t<std::is_void_v<R>, bool, std::optional<R>>;
+
+template <typename R, typename F> Ended<R> ended(F call) {
+  bool suspended;
+  if constexpr (std::is_void_v<R>) {
+    check(call(nullptr, 0, &suspended));
+    return !suspended;
+  } else {
+    pagefork_val_t value;
+    check(call(&value, 1, &suspended));
+    return suspended ? std::nullopt : std::optional<R>(from_value<R>(value));
+  }
+}
+
+class Snapshot;
+
 // All instances that can refer to each other, with what they own.
 class Store : public Owned<wasm_store_t, wasm_store_delete> {
  public:
@@ -197,33 +259,42 @@ class Store : public Owned<wasm_store_t, wasm_store_delete> {
   std::string take_output(uint8_t stream = 1) {
     wasm_byte_vec_t bytes;
     check(pagefork_store_take_output(get(), stream, &bytes));
-    std::string text(bytes.data ? bytes.data : "", bytes.size);
-    wasm_byte_vec_delete(&bytes);
-    return text;
+    return text_of(bytes);
   }
+
+  // What the store is now.
+  Snapshot snapshot() const;
+
+  // The same, of a store whose guests hold references to objects of the host: `keep` says of each, a
+  // `const wasm_ref_t *`, which `Foreign` takes its place.
+  template <typename F> Snapshot snapshot_with(F keep) const;
+
+  // Brings the store to what it was.
+  void reset_to(const Snapshot &snapshot, const Wasi *wasi = nullptr);
+
+  // Stores that go on from where this one is.
+  std::vector<Store> fork(size_t count, const pagefork_spawn_t &how = pagefork_spawn_t()) const {
+    std::vector<wasm_store_t *> made(count);
+    check(pagefork_store_fork(get(), &how, made.data(), count));
+    std::vector<Store> stores;
+    stores.reserve(count);
+    for (wasm_store_t *store : made) stores.emplace_back(store);
+    return stores;
+  }
+
+  // Goes on with the suspended guest, whose function gives an `R`; nothing if it is suspended again.
+  template <typename R> Ended<R> resume() const {
+    return ended<R>([this](pagefork_val_t *results, size_t count, bool *suspended) {
+      return pagefork_store_resume(get(), results, count, suspended);
+    });
+  }
+
+  // Gives the suspended guest up, if there is one.
+  void abandon() const { check(pagefork_store_abandon(get())); }
+
+  // One of pagefork_suspended_enum.
+  uint8_t suspended_at() const { return pagefork_store_suspended_at(get()); }
 };
-
-// The value of a type of C++.
-template <typename T> pagefork_val_t value_of(T value) {
-  pagefork_val_t made;
-  switch (letter_of<T>()) {
-    case 'i': made.kind = WASM_I32, made.of.i32 = static_cast<int32_t>(value); break;
-    case 'I': made.kind = WASM_I64, made.of.i64 = static_cast<int64_t>(value); break;
-    case 'f': made.kind = WASM_F32, made.of.f32 = static_cast<float>(value); break;
-    default: made.kind = WASM_F64, made.of.f64 = static_cast<double>(value);
-  }
-  return made;
-}
-
-// What a value of that kind is as a type of C++.
-template <typename T> T from_value(const pagefork_val_t &value) {
-  switch (letter_of<T>()) {
-    case 'i': return static_cast<T>(value.of.i32);
-    case 'I': return static_cast<T>(value.of.i64);
-    case 'f': return static_cast<T>(value.of.f32);
-    default: return static_cast<T>(value.of.f64);
-  }
-}
 
 // With this a call of a function of the host is completed, from any thread. If it goes without, the
 // guest fails.
@@ -344,6 +415,12 @@ class Instance : public Owned<wasm_instance_t, wasm_instance_delete> {
     return Asynchronously<Signature>::call(*this, name, std::move(notify), args...);
   }
 
+  // Calls an exported function that may be suspended: nothing if it is; see Store::resume.
+  template <typename Signature, typename... A>
+  auto call_suspendable(const char *name, A... args) const {
+    return Suspendably<Signature>::call(*this, name, args...);
+  }
+
   // The bytes of an exported memory.
   Bytes memory(const char *name = "memory") const { return bytes_of(export_of(name)); }
 
@@ -352,6 +429,22 @@ class Instance : public Owned<wasm_instance_t, wasm_instance_delete> {
 
  private:
   template <typename Signature> struct Asynchronously;
+  template <typename Signature> struct Suspendably;
+
+  template <typename R, typename... A> struct Suspendably<R(A...)> {
+    static Ended<R> call(const Instance &instance, const char *name, A... args) {
+      Extern external = instance.export_of(name);
+      const wasm_func_t *func = wasm_extern_as_func(external.get());
+      // What is of another type is found here.
+      TypedFunc<R(A...)> checked(func);
+      // One more, as there are no arrays without elements.
+      const pagefork_val_t values[] = {value_of(args)..., pagefork_val_t()};
+      return ended<R>([&](pagefork_val_t *results, size_t count, bool *suspended) {
+        return pagefork_func_call_suspendable(func, values, sizeof...(A), results, count,
+                                              suspended);
+      });
+    }
+  };
 
   template <typename R, typename... A> struct Asynchronously<R(A...)> {
     static Call<R> call(const Instance &instance, const char *name, std::function<void()> notify,
@@ -494,12 +587,8 @@ class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
       try {
         (*static_cast<F *>(caller->env))(Caller(caller), from_value<A>(args[I])...,
                                          std::move(completion));
-      } catch (const Error &error) {
-        pagefork_raise(caller, wasm_trap_copy(error.get()));
-      } catch (const std::exception &exception) {
-        pagefork_raise(caller, pagefork_error_new(exception.what()));
       } catch (...) {
-        pagefork_raise(caller, pagefork_error_new("an exception of a host function"));
+        pagefork_raise(caller, thrown());
       }
     }
 
@@ -512,6 +601,195 @@ class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
     return linker;
   }
 };
+
+// Something of the embedder's that guests of any store can hold: a `T`, which goes with it.
+class Foreign : public Owned<wasm_foreign_t, wasm_foreign_delete> {
+ public:
+  template <typename T>
+  explicit Foreign(std::unique_ptr<T> value)
+      : Owned(pagefork_foreign_new(value.release(), [](void *own) { delete static_cast<T *>(own); })) {
+    check(get() != nullptr);
+  }
+
+  // The `T` of a reference to a `Foreign`.
+  template <typename T> static T *of(const wasm_ref_t *reference) {
+    return static_cast<T *>(wasm_ref_get_host_info(reference));
+  }
+};
+
+// What stands for an image.
+using Image = pagefork_image_hash_t;
+
+// A directory of images.
+class Images : public Owned<pagefork_image_store_t, pagefork_image_store_delete> {
+ public:
+  explicit Images(const char *directory) : Owned(make(directory)) {}
+
+  Image find(const char *text) const {
+    Image image;
+    check(pagefork_image_store_find(get(), text, &image));
+    return image;
+  }
+  void set_name(const char *name, const Image &image) const {
+    check(pagefork_image_store_set_name(get(), name, &image));
+  }
+  void remove_name(const char *name) const {
+    check(pagefork_image_store_remove_name(get(), name));
+  }
+  void collect() const { check(pagefork_image_store_collect(get())); }
+  void export_to(const char *path, const Image &image) const {
+    check(pagefork_image_store_export(get(), &image, path));
+  }
+  Image import_from(const char *path) const {
+    Image image;
+    check(pagefork_image_store_import(get(), path, &image));
+    return image;
+  }
+
+ private:
+  static pagefork_image_store_t *make(const char *directory) {
+    pagefork_image_store_t *images;
+    check(pagefork_image_store_open(directory, &images));
+    return images;
+  }
+};
+
+// How a snapshot is saved: all of it is optional.
+struct Saving {
+  // Bytes of the embedder's.
+  std::string_view state;
+  // Has those pages alone saved in which it differs from this one.
+  const Snapshot *delta_of = nullptr;
+  // Keys that sign it.
+  std::vector<pagefork_secret_key_t> signers;
+  // Functions of a store's host that no linker has defined, with names.
+  std::vector<pagefork_named_func_t> funcs;
+  // What is kept of an object that guests hold.
+  std::function<std::string(const wasm_ref_t *)> reference;
+};
+
+// How a snapshot is loaded: all of it is optional.
+struct Loading {
+  // Modules that are there already.
+  std::vector<const wasm_module_t *> modules;
+  // Keys whose owners may do all that this process can.
+  std::vector<pagefork_public_key_t> trusted;
+  // What is made of what was kept of an object.
+  std::function<Foreign(std::string_view)> reference;
+  // A store in whose place go on those that are spawned.
+  const Store *continues = nullptr;
+};
+
+// What a store was.
+class Snapshot : public Owned<pagefork_snapshot_t, pagefork_snapshot_delete> {
+ public:
+  using Owned::Owned;
+
+  // A snapshot that was saved.
+  static Snapshot load(const Linker &linker, const Images &images, const Image &image,
+                       const Loading &loading = Loading()) {
+    pagefork_load_t how = {};
+    how.modules = loading.modules.data();
+    how.module_count = loading.modules.size();
+    how.trusted = loading.trusted.data();
+    how.trusted_count = loading.trusted.size();
+    how.continues = loading.continues ? loading.continues->get() : nullptr;
+    how.load_reference = loading.reference ? load_reference : nullptr;
+    how.env = const_cast<std::function<Foreign(std::string_view)> *>(&loading.reference);
+    pagefork_snapshot_t *snapshot;
+    check(pagefork_snapshot_load(linker.get(), images.get(), &image, &how, &snapshot));
+    return Snapshot(snapshot);
+  }
+
+  // Writes it to a store of images.
+  Image save(const Images &images, const Saving &saving = Saving()) const {
+    pagefork_save_t how = {};
+    how.state = saving.state.data();
+    how.state_size = saving.state.size();
+    how.delta_of = saving.delta_of ? saving.delta_of->get() : nullptr;
+    how.signers = saving.signers.data();
+    how.signer_count = saving.signers.size();
+    how.funcs = saving.funcs.data();
+    how.func_count = saving.funcs.size();
+    how.save_reference = saving.reference ? save_reference : nullptr;
+    how.env = const_cast<std::function<std::string(const wasm_ref_t *)> *>(&saving.reference);
+    Image image;
+    check(pagefork_snapshot_save(get(), images.get(), &how, &image));
+    return image;
+  }
+
+  // What spawns stores that go on from it.
+  InstancePre instance_pre() const {
+    pagefork_instance_pre_t *pre;
+    check(pagefork_snapshot_instance_pre(get(), &pre));
+    return InstancePre(pre);
+  }
+
+  // The bytes that were saved with it.
+  std::string state() const {
+    wasm_byte_vec_t bytes;
+    check(pagefork_snapshot_state(get(), &bytes));
+    return text_of(bytes);
+  }
+
+ private:
+  static pagefork_error_t *save_reference(void *hook, const wasm_ref_t *object,
+                                          wasm_byte_vec_t *out) {
+    try {
+      auto &save = *static_cast<std::function<std::string(const wasm_ref_t *)> *>(hook);
+      std::string kept = save(object);
+      wasm_byte_vec_new(out, kept.size(), kept.data());
+      return nullptr;
+    } catch (...) {
+      return thrown();
+    }
+  }
+
+  static pagefork_error_t *load_reference(void *hook, const void *bytes, size_t size,
+                                          wasm_ref_t **out) {
+    try {
+      auto &load = *static_cast<std::function<Foreign(std::string_view)> *>(hook);
+      std::string_view kept(static_cast<const char *>(bytes), size);
+      *out = wasm_foreign_as_ref(load(kept).release());
+      return nullptr;
+    } catch (...) {
+      return thrown();
+    }
+  }
+};
+
+// The public key of a secret one.
+inline pagefork_public_key_t public_key(const pagefork_secret_key_t &key) {
+  pagefork_public_key_t found;
+  check(pagefork_secret_key_public(&key, &found));
+  return found;
+}
+
+inline Snapshot Store::snapshot() const {
+  pagefork_snapshot_t *snapshot;
+  check(pagefork_store_snapshot(get(), &snapshot));
+  return Snapshot(snapshot);
+}
+
+template <typename F> Snapshot Store::snapshot_with(F keep) const {
+  pagefork_keep_reference_t hook = [](void *own, const wasm_ref_t *object,
+                                      wasm_ref_t **out) -> pagefork_error_t * {
+    try {
+      Foreign foreign = (*static_cast<F *>(own))(object);
+      *out = wasm_foreign_as_ref(foreign.release());
+      return nullptr;
+    } catch (...) {
+      return thrown();
+    }
+  };
+  pagefork_snapshot_t *snapshot;
+  check(pagefork_store_snapshot_with(get(), hook, &keep, &snapshot));
+  return Snapshot(snapshot);
+}
+
+inline void Store::reset_to(const Snapshot &snapshot, const Wasi *wasi) {
+  check(pagefork_store_reset_to(get(), snapshot.get(), wasi ? wasi->get() : nullptr));
+}
 
 }  // namespace pagefork
 

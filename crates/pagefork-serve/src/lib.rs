@@ -24,7 +24,6 @@ pub use crate::http::server::{LogHandle, Server, StartError, Starting, StopHandl
 pub use crate::http::signals::Signals;
 pub use cgi::program::{CgiProgramError, Program, ProgramOptions};
 pub use cgi::started::{ForkError, ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
-pub use cgi::state::{ProgramState, ProgramStateError};
 pub use handler::failure::{Failure, FailureKind, GivenUp, Severity};
 pub use handler::request::{BodyReader, Request};
 pub use handler::response::{GiveUpGuard, ResponseWriter};

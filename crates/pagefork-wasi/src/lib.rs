@@ -59,6 +59,7 @@ pub use state::descriptor::{Description, DescriptorOrigin};
 pub use state::grants::Permissions;
 pub use state::identity::FileChange;
 pub use state::path::OpenMode;
+pub use state::program_state::{ProgramState, ProgramStateError};
 pub use state::restore::{
     ChangedFile, FileDecision, FilePolicy, RestoreError, RestoreNotice, RestoredCtx,
 };

@@ -63,6 +63,15 @@ pub(crate) struct ForeignObject {
     info: InfoPlace,
 }
 
+impl ForeignObject {
+    /// One with something attached.
+    pub(crate) fn with_info(info: HostInfo) -> Arc<Self> {
+        let foreign = Self::default();
+        foreign.info.set(info);
+        Arc::new(foreign)
+    }
+}
+
 /// What tells objects apart.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {

@@ -8,6 +8,7 @@
 //! and uses none that it made before a call of C's. A store and its objects are used by one thread
 //! at a time, as the headers say.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -562,10 +563,7 @@ impl StoreCell {
     /// The object that guests hold by this reference.
     pub(crate) fn referred(&self, reference: &ExternRef) -> Result<Object> {
         let context = self.context()?;
-        match reference.data(&context)?.downcast_ref::<KnownObject>() {
-            Some(KnownObject(object)) => Ok(object.clone()),
-            None => Err(BorderError::Unfit("a host reference that C did not make".into()).into()),
-        }
+        KnownObject::of_value(reference.data(&context)?).cloned()
     }
 
     /// After a reset no reference means anything any more.
@@ -575,7 +573,25 @@ impl StoreCell {
 }
 
 /// An object that guests hold references to. It does not keep the store alive, which has it.
-struct KnownObject(Object);
+pub(crate) struct KnownObject(Object);
+
+impl KnownObject {
+    /// What guests of any store may hold.
+    pub(crate) fn value_of(object: Object) -> Arc<dyn Any + Send + Sync> {
+        Arc::new(Self(object))
+    }
+
+    /// The object that guests hold.
+    ///
+    /// # Errors
+    /// If it is something else.
+    pub(crate) fn of_value(value: &(dyn Any + Send + Sync)) -> Result<&Object> {
+        match value.downcast_ref() {
+            Some(Self(object)) => Ok(object),
+            None => Err(BorderError::Unfit("a host reference that C did not make".into()).into()),
+        }
+    }
+}
 
 /// A store during a call of C's, which may delete all objects of it, the one included by which
 /// the call was made.

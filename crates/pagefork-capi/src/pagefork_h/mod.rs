@@ -13,3 +13,5 @@ mod wasi;
 mod spawn;
 mod suspension;
 mod snapshots;
+mod images;
+mod stored;

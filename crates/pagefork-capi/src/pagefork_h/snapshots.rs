@@ -1,39 +1,82 @@
 //! Snapshots of stores, and what is made of them.
 
+use std::any::Any;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use pagefork::{Error, Result, Snapshot};
 use pagefork_wasi::WasiState;
 
-use crate::base::border::{attempt, exported, given};
+use crate::base::border::{BorderError, attempt, exported, given};
+use crate::objects::callback::raised;
 use crate::objects::fallible::{OutBox, failed, fallible, make, outcome_in, places};
+use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_instance_pre_t;
-use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
-use crate::objects::store::{HostData, StoreRef};
+use crate::objects::object::{ForeignObject, Object, wasm_ref_t, wasm_store_t};
+use crate::objects::store::{HostData, KnownObject, StoreRef};
 use crate::objects::wasi::{give_wasi, pagefork_wasi_config_t};
 use crate::pagefork_h::spawn::{pagefork_spawn_t, spawn};
 
 /// What is null, if it is.
-const SNAPSHOT: &str = "snapshot";
+pub(super) const SNAPSHOT: &str = "snapshot";
 /// What is null, if it is.
 const STORE: &str = "store";
 
 /// What a store was, with what its WASI program had.
-struct pagefork_snapshot_t {
-    snapshot: Snapshot<HostData>,
-    wasi: Option<Arc<WasiState>>,
+pub(super) struct pagefork_snapshot_t {
+    pub(super) snapshot: Snapshot<HostData>,
+    pub(super) wasi: Option<Arc<WasiState>>,
+}
+
+/// A C function that says what takes the place of an object that guests hold a reference to.
+type KeepHook = extern "C-unwind" fn(
+    *mut c_void,
+    &wasm_ref_t,
+    &mut Option<Box<wasm_ref_t>>,
+) -> Option<Box<wasm_ref_t>>;
+
+/// What a hook of C's has given for guests of any store to hold: both are ours.
+///
+/// # Errors
+/// What the hook has failed with; if it has given nothing, or what is of one store.
+pub(super) fn given_object(
+    error: Option<Box<wasm_ref_t>>,
+    object: Option<Box<wasm_ref_t>>,
+) -> Result<Arc<dyn Any + Send + Sync>> {
+    if let Some(error) = error {
+        return Err(raised(&error));
+    }
+    match given(object, "object that the hook has given")?.object() {
+        object @ (Object::Foreign(_) | Object::Module(_)) => {
+            Ok(KnownObject::value_of(object.clone()))
+        }
+        other => Err(BorderError::Unfit(format!(
+            "a {} means nothing in another store: give a foreign object or a module in its place",
+            other.kind_name()
+        ))
+        .into()),
+    }
 }
 
 impl pagefork_snapshot_t {
-    /// What the store is now.
+    /// What the store is now; the hook says what guests hold in others.
     ///
     /// # Errors
     /// As [`pagefork::Store::snapshot`] and [`pagefork_wasi::WasiCtx::save`].
-    fn take(store: &StoreRef) -> Result<Self> {
+    fn take(store: &StoreRef, hook: Option<(KeepHook, *mut c_void)>) -> Result<Self> {
         store.with_store(|store| {
             let wasi = store.data().present_wasi().map(|wasi| wasi.save().map_err(Error::new));
             let wasi = wasi.transpose()?.map(Arc::new);
-            Ok(Self { snapshot: store.snapshot()?, wasi })
+            let Some((hook, env)) = hook else {
+                return Ok(Self { snapshot: store.snapshot()?, wasi });
+            };
+            let snapshot = store.snapshot_with(|value| {
+                let object = KnownObject::of_value(value)?.clone();
+                let mut out = None;
+                let error = hook(env, &wasm_ref_t::without_store(object), &mut out);
+                given_object(error, out)
+            })?;
+            Ok(Self { snapshot, wasi })
         })
     }
 
@@ -48,6 +91,14 @@ exported! {
         drop(snapshot);
         Ok(())
     }
+
+    fn pagefork_foreign_new(
+        data: *mut c_void,
+        finalizer: Option<Finalizer>,
+    ) -> Option<Box<wasm_ref_t>> {
+        let foreign = ForeignObject::with_info(HostInfo::new(data, finalizer));
+        Ok(Some(Box::new(wasm_ref_t::without_store(Object::Foreign(foreign)))))
+    }
 }
 
 fallible! {
@@ -55,7 +106,7 @@ fallible! {
         store: Option<&wasm_store_t>,
         out: OutBox<'_, pagefork_snapshot_t>,
     ) {
-        make(out, || Ok(Box::new(pagefork_snapshot_t::take(&given(store, STORE)?.0)?)))
+        make(out, || Ok(Box::new(pagefork_snapshot_t::take(&given(store, STORE)?.0, None)?)))
     }
 
     fn pagefork_snapshot_instance_pre(
@@ -92,6 +143,24 @@ fallible! {
 
 // SAFETY: the name is declared in our header, and begins as ours do.
 #[unsafe(no_mangle)]
+extern "C" fn pagefork_store_snapshot_with(
+    store: Option<&wasm_store_t>,
+    hook: Option<KeepHook>,
+    env: *mut c_void,
+    out: OutBox<'_, pagefork_snapshot_t>,
+) -> Option<Box<wasm_ref_t>> {
+    outcome_in(given(store, STORE).map(|store| &store.0), |store| {
+        make(out, || {
+            let hook = given(hook, "hook")?;
+            // What no guest holds is not asked for.
+            store.collect()?;
+            Ok(Box::new(pagefork_snapshot_t::take(store, Some((hook, env)))?))
+        })
+    })
+}
+
+// SAFETY: the name is declared in our header, and begins as ours do.
+#[unsafe(no_mangle)]
 extern "C" fn pagefork_store_reset_to(
     store: Option<&wasm_store_t>,
     snapshot: Option<&pagefork_snapshot_t>,
@@ -122,7 +191,7 @@ extern "C" fn pagefork_store_fork(
         for place in &mut *places {
             place.write(None);
         }
-        let pre = pagefork_snapshot_t::take(&given(store, STORE)?.0)?.instance_pre()?;
+        let pre = pagefork_snapshot_t::take(&given(store, STORE)?.0, None)?.instance_pre()?;
         let how = how.copied().unwrap_or_default();
         // All of them or none.
         let forks = (0..count).map(|_| Ok(spawn(&pre, how)?.0)).collect::<Result<Vec<_>>>()?;

@@ -90,6 +90,139 @@ static void asynchronous(pagefork::Engine &engine) {
   CHECK(minus.poll() && minus.result() == -(int64_t(1) << 40));
 }
 
+// Guests that are suspended, captured, forked, saved and loaded, with what they hold.
+static void snapshots(pagefork::Engine &engine) {
+  using namespace pagefork;
+  Module module(engine, R"((module
+    (import "host" "ask" (func $ask (result i32)))
+    (global $held (mut externref) (ref.null extern))
+    (global $count (mut i32) (i32.const 0))
+    (func (export "hold") (param externref) (global.set $held (local.get 0)))
+    (func (export "held") (result externref) (global.get $held))
+    (func (export "count") (result i32)
+      (global.set $count (i32.add (global.get $count) (i32.const 1))) (global.get $count))
+    (func (export "run") (param i32) (result i32) (i32.add (local.get 0) (call $ask)))
+    (func (export "wait") (drop (call $ask)))))");
+  Linker linker(engine);
+  static bool suspends = false;
+  static int32_t answer = 0;
+  wasm_functype_t *type = Prototype<int32_t()>::type();
+  auto ask = [](const pagefork_caller_t *caller, const pagefork_val_t *, size_t,
+                pagefork_val_t *results, size_t) -> pagefork_error_t * {
+    if (suspends) return pagefork_caller_suspend_before(caller);
+    results[0] = value_of(answer);
+    return nullptr;
+  };
+  check(pagefork_linker_func(linker.get(), "host", "ask", type, ask, nullptr, nullptr));
+  wasm_functype_delete(type);
+  Store store(engine);
+  Instance instance = linker.instantiate(store, module);
+  auto run = [&](const Instance &of) { return of.call_suspendable<int32_t(int32_t)>("run", 5); };
+
+  // Suspended, resumed, forked, abandoned.
+  CHECK(*run(instance) == 5 && store.suspended_at() == PAGEFORK_SUSPENDED_NOWHERE);
+  suspends = true;
+  CHECK(!run(instance) && !store.resume<int32_t>());
+  suspends = false;
+  answer = 3;
+  for (Store &fork : store.fork(3)) CHECK(fork.resume<int32_t>() == 8);
+  CHECK(store.resume<int32_t>() == 8);
+  suspends = true;
+  CHECK(!instance.call_suspendable<void()>("wait"));
+  store.abandon();
+  suspends = false;
+  CHECK(instance.call_suspendable<void()>("wait"));
+  CHECK(contains(thrown_by([&] { store.resume<void>(); }), "no suspended guest"));
+  CHECK(contains(thrown_by([&] { instance.call_suspendable<void()>("run"); }), "mismatch"));
+
+  // Reset to, saved as a delta, loaded.
+  Images images("images of the wrapper");
+  auto count = instance.func<int32_t()>("count");
+  CHECK(count() == 1);
+  Snapshot snapshot = store.snapshot();
+  CHECK(count() == 2);
+  store.reset_to(snapshot);
+  CHECK(count() == 2 && count() == 3);
+  images.set_name("first", snapshot.save(images));
+  Saving delta;
+  delta.state = "some state";
+  delta.delta_of = &snapshot;
+  suspends = true;
+  CHECK(!run(instance));
+  suspends = false;
+  delta.signers.push_back({{1}});
+  Image image = store.snapshot().save(images, delta);
+  CHECK(contains(thrown_by([&] { images.set_name("/", image); }), "name"));
+  CHECK(contains(thrown_by([&] { images.find("second"); }), "second"));
+  images.export_to("wrapper.image", image);
+  Images others("other images of the wrapper");
+  CHECK(contains(thrown_by([&] { others.import_from("no file"); }), "no file"));
+  others.set_name("second", others.import_from("wrapper.image"));
+  Loading loading;
+  loading.trusted.push_back(public_key(delta.signers[0]));
+  loading.modules.push_back(module.get());
+  loading.continues = &store;
+  store.abandon();
+  Snapshot loaded = Snapshot::load(linker, others, others.find("second"), loading);
+  others.remove_name("second");
+  others.collect();
+  CHECK(loaded.state() == "some state");
+  auto [other_store, other] = loaded.instance_pre().spawn();
+  CHECK(other_store.resume<int32_t>() == 8 && other.func<int32_t()>("count")() == 4);
+
+  // What guests hold.
+  struct Held {
+    std::string text;
+    int &gone;
+    ~Held() { gone++; }
+  };
+  int gone = 0;
+  auto text_of_guest = [](const Instance &of) {
+    pagefork_val_t held;
+    check(pagefork_func_call(wasm_extern_as_func(of.export_of("held").get()), nullptr, 0, &held, 1));
+    std::string text = Foreign::of<Held>(held.of.ref)->text;
+    wasm_ref_delete(held.of.ref);
+    return text;
+  };
+  auto held = [&](std::string text) {
+    return Foreign(std::unique_ptr<Held>(new Held{std::move(text), gone}));
+  };
+  {
+    Foreign foreign = held("a text");
+    pagefork_val_t arg = {};
+    arg.kind = WASM_EXTERNREF;
+    arg.of.ref = wasm_foreign_as_ref(foreign.get());
+    Extern hold = instance.export_of("hold");
+    check(pagefork_func_call(wasm_extern_as_func(hold.get()), &arg, 1, nullptr, 0));
+  }
+  CHECK(contains(thrown_by([&] { store.snapshot(); }), "value of the host"));
+  CHECK(thrown_by([&] {
+          store.snapshot_with([](const wasm_ref_t *) -> Foreign { throw std::runtime_error("no"); });
+        }) == "no");
+  {
+    Snapshot holding = store.snapshot_with(
+        [&](const wasm_ref_t *object) { return held(Foreign::of<Held>(object)->text + ", kept"); });
+    Saving saving;
+    saving.reference = [](const wasm_ref_t *) -> std::string { throw 1; };
+    CHECK(contains(thrown_by([&] { holding.save(images, saving); }), "an exception"));
+    saving.reference = [](const wasm_ref_t *object) {
+      return Foreign::of<Held>(object)->text + ", saved";
+    };
+    Image saved = holding.save(images, saving);
+    Loading with_hook;
+    with_hook.reference = [](std::string_view) -> Foreign { throw std::runtime_error("unread"); };
+    CHECK(thrown_by([&] { Snapshot::load(linker, images, saved, with_hook); }) == "unread");
+    with_hook.reference = [&](std::string_view bytes) { return held(std::string(bytes)); };
+    auto pre = Snapshot::load(linker, images, saved, with_hook).instance_pre();
+    auto [holding_store, holding_instance] = pre.spawn();
+    CHECK(text_of_guest(holding_instance) == "a text, kept, saved");
+    CHECK(gone == 0);
+  }
+  CHECK(gone == 2 && text_of_guest(instance) == "a text");
+  store.reset();
+  CHECK(gone == 3);
+}
+
 int main() {
   using namespace pagefork;
   Engine engine;
@@ -139,6 +272,7 @@ int main() {
   }
 
   asynchronous(engine);
+  snapshots(engine);
 
   Wasi wasi;
   wasi.arg("program").env("A", "b").stdin_bytes("text").capture_stdout(100).directory(".", "/");

@@ -13,6 +13,7 @@ const PROGRAMS: &[&str] = &[
     "embed.c",
     "waiting.c",
     "snapshots.c",
+    "images.c",
     "wasi.c",
     "wrapper.cc",
 ];

@@ -8,8 +8,8 @@ use pagefork::image::ImageStore;
 use pagefork::{
     CallProgress, Config, Engine, Error, Instance, Linker, LoadOptions, Snapshot, Store, Val,
 };
-use pagefork_serve::{ForkGuest, ProgramState, StartedProgram, add_fork_to_linker};
-use pagefork_wasi::{RestoreNotice, WasiCtxBuilder};
+use pagefork_serve::{ForkGuest, StartedProgram, add_fork_to_linker};
+use pagefork_wasi::{ProgramState, RestoreNotice, WasiCtxBuilder};
 
 use crate::arguments::{
     EnvironmentArguments, FromArguments, RestoreArguments, RunArguments, SessionArguments,

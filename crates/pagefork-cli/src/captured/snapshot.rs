@@ -6,8 +6,8 @@ use std::thread;
 
 use pagefork::image::{ContentHash, ImageStore, SecretKey};
 use pagefork::{CallProgress, Config, Error, Instance, SaveOptions, Snapshot, Store};
-use pagefork_serve::{ForkGuest, ProgramState};
-use pagefork_wasi::{Exit, WasiCtxBuilder};
+use pagefork_serve::ForkGuest;
+use pagefork_wasi::{Exit, ProgramState, WasiCtxBuilder};
 
 use crate::arguments::{SessionArguments, SnapshotArguments, SnapshotPoint};
 use crate::captured::restore::RestoredProgram;

@@ -7,7 +7,6 @@
 mod variables;
 mod output;
 mod scgi;
-pub(crate) mod state;
 mod streams;
 pub(crate) mod started;
 pub(crate) mod program;

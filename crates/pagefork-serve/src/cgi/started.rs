@@ -5,15 +5,14 @@ use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cgi::state::{ProgramState, ProgramStateError};
 use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
 use pagefork::{
     CallProgress, Caller, Error, InstancePre, InterruptHandle, Linker, LoadOptions, Module, Result,
     SaveOptions, Snapshot, Store, StoreLimits, SuspendedAt,
 };
 use pagefork_wasi::{
-    BuildError, Exit, OutputKind, OwnDir, RestoreError, SaveError, SessionError, StdinKind,
-    WasiCtx, WasiCtxBuilder, WasiState,
+    BuildError, Exit, OutputKind, OwnDir, ProgramState, ProgramStateError, RestoreError, SaveError,
+    SessionError, StdinKind, WasiCtx, WasiCtxBuilder, WasiState,
 };
 
 /// The data of a program that is forked: its WASI state, and which fork it is.

@@ -18,5 +18,6 @@ pub(crate) mod ctx;
 pub(crate) mod builder;
 mod listen_fds;
 pub(crate) mod saved;
+pub(crate) mod program_state;
 pub(crate) mod save;
 pub(crate) mod restore;

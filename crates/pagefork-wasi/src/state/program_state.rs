@@ -1,8 +1,9 @@
 //! What is saved of a program beside its pages.
 
 use pagefork::{Error, Result};
-use pagefork_wasi::WasiState;
 use serde::{Deserialize, Serialize};
+
+use crate::state::saved::WasiState;
 
 /// The form of these bytes.
 const VERSION: u8 = 1;
@@ -13,8 +14,7 @@ const VERSION: u8 = 1;
 /// # Examples
 ///
 /// ```
-/// use pagefork_serve::ProgramState;
-/// use pagefork_wasi::WasiCtx;
+/// use pagefork_wasi::{ProgramState, WasiCtx};
 ///
 /// let wasi = WasiCtx::builder().arg("program").build()?.save()?;
 /// let state = ProgramState { wasi, written: b"ready\n".to_vec() };
@@ -26,7 +26,8 @@ const VERSION: u8 = 1;
 pub struct ProgramState {
     /// The WASI state.
     pub wasi: WasiState,
-    /// What it had written to standard output that belongs to the output of each fork.
+    /// What it had written to standard output that belongs to the output of each fork; or what else
+    /// an embedder keeps of it.
     pub written: Vec<u8>,
 }
 
@@ -35,7 +36,7 @@ pub struct ProgramState {
 /// # Examples
 ///
 /// ```
-/// use pagefork_serve::{ProgramState, ProgramStateError};
+/// use pagefork_wasi::{ProgramState, ProgramStateError};
 ///
 /// assert_eq!(ProgramState::from_bytes(b"something else"), Err(ProgramStateError));
 /// ```
