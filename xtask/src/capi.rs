@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Result;
 use crate::host::{self, Host};
+use crate::{Result, c_programs};
 
 /// The crate of the library.
 const CRATE: &str = "crates/pagefork-capi";
@@ -140,13 +140,14 @@ else()
 endif()
 "#;
 
-/// Installs the library, builds the examples with it in each way, and runs them.
+/// Installs the library, builds the examples with it in each way, and runs them, and programs of others.
 pub(crate) fn check(host: &Host) -> Result {
     let work = host.target.join("tmp/capi");
     let _ = fs::remove_dir_all(&work);
     let prefix = work.join("prefix");
     install(host, &prefix, "dev")?;
     check_symbols(host, &prefix)?;
+    c_programs::check(host, &prefix, &work.join("programs"))?;
     let examples = host.root.join(CRATE).join("examples");
     for (name, variables) in [("shared", &[][..]), ("static", &["STATIC=1"])] {
         let folder = copy_examples(&examples, &work.join(name))?;

