@@ -161,17 +161,31 @@ unsafe fn put_off<A: WasmValues, R: Default>(
     error: &Error,
     args: A,
 ) -> Option<DirectAnswer<R>> {
-    let mut cells = vec![Cell::default(); A::TYPES.len()];
+    // SAFETY: by this function's contract; there is a cell for each argument.
+    unsafe {
+        put_off_with(record, error, |store, base| {
+            let mut cells = vec![Cell::default(); A::TYPES.len()];
+            args.write(cells.as_mut_ptr(), CellOwner::of_base(store, base)).ok()?;
+            Some(cells)
+        })
+    }
+}
+
+/// As [`put_off`], with the arguments that a store's instance at this base has given.
+///
+/// # Safety
+/// The record is that of the call.
+pub(crate) unsafe fn put_off_with<R: Default>(
+    record: *const FunctionImport,
+    error: &Error,
+    args: impl FnOnce(&StoreGroup, usize) -> Option<Vec<Cell>>,
+) -> Option<DirectAnswer<R>> {
     // SAFETY: by this function's contract the record is valid, and with it the store, whose guest
-    // waits in the call; there is a cell for each argument.
+    // waits in the call.
     let verdict = unsafe {
         let (activation, function) = ((*record).activation(), (*record).host_function());
-        let store = (*activation).store;
-        let owner = CellOwner::of_base(&*store, (*activation).guest_base);
-        enter::put_direct_call_off(activation, error, function, || {
-            args.write(cells.as_mut_ptr(), owner).ok()?;
-            Some(cells)
-        })?
+        let (store, base) = ((*activation).store, (*activation).guest_base);
+        enter::put_direct_call_off(activation, error, function, || args(&*store, base))?
     };
     Some(DirectAnswer { verdict, value: R::default() })
 }

@@ -9,14 +9,14 @@ use pagefork_layout::module::{FuncType, Item, ValType};
 use pagefork_layout::text::OneLine;
 
 use crate::api::func::Caller;
-use crate::api::host_func::{DirectAnswer, answer};
+use crate::api::host_func::{DirectAnswer, answer, put_off_with};
 use crate::api::instance::Instance;
 use crate::api::linker::Linker;
 use crate::api::raw::ValRaw;
 use crate::api::store::{AsContext, AsContextMut};
 use crate::api::typed::{Register, WasmValues};
 use crate::base::cell::Cell;
-use crate::base::error::{Result, UsageError};
+use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
@@ -428,13 +428,8 @@ fn host_func<T: 'static, C: RegisterCallee<T>>(
     callee: C,
 ) -> Result<HostFunc> {
     check_fits(&ty)?;
-    let shim = match *ty.results {
-        [] => shim::<T, C, ()> as *const (),
-        [ValType::I32] => shim::<T, C, u32> as *const (),
-        [ValType::I64] => shim::<T, C, u64> as *const (),
-        [ValType::F32] => shim::<T, C, f32> as *const (),
-        _ => shim::<T, C, f64> as *const (),
-    } as usize;
+    let (plain, keeping_shim) =
+        (shim_of::<false, T, C>(&ty.results), shim_of::<true, T, C>(&ty.results));
     let mut uses = engine.type_uses();
     let (type_id, ty) = uses.add_shared(ty);
     let closure = Arc::new(callee);
@@ -463,19 +458,60 @@ fn host_func<T: 'static, C: RegisterCallee<T>>(
         }
         Ok(())
     };
-    // It asks for no suspension that would have it called again.
-    let direct = Some(DirectCall { shim, keeping_shim: shim, closure });
+    let direct = Some(DirectCall { shim: plain, keeping_shim, closure });
     Ok(HostFunc { ty, type_id, call: Box::new(call), direct, names: OnceLock::new(), _uses: uses })
 }
 
+/// What guests call for a callee of this type that has these results; see [`shim`].
+fn shim_of<const KEEPS: bool, T: 'static, C: RegisterCallee<T>>(results: &[ValType]) -> usize {
+    let shim = match *results {
+        [] => shim::<KEEPS, T, C, ()> as *const (),
+        [ValType::I32] => shim::<KEEPS, T, C, u32> as *const (),
+        [ValType::I64] => shim::<KEEPS, T, C, u64> as *const (),
+        [ValType::F32] => shim::<KEEPS, T, C, f32> as *const (),
+        _ => shim::<KEEPS, T, C, f64> as *const (),
+    };
+    shim as usize
+}
+
+/// Ends a direct call of a function that asks to be called later, if that can be.
+///
+/// # Safety
+/// The record is that of the call, which had these arguments.
+#[cold]
+#[inline(never)]
+unsafe fn put_off<R: Default>(
+    record: *const FunctionImport,
+    error: &Error,
+    values: &RegisterValues,
+) -> Option<DirectAnswer<R>> {
+    // SAFETY: by this function's contract the record leads to a function of its store, which is
+    // there as long as the store.
+    unsafe {
+        let index = (*record).host_function();
+        put_off_with(record, error, |store, _| {
+            let (mut ints, mut floats) = (values.ints.iter(), values.floats.iter());
+            let cell = |ty: &ValType| {
+                let word = match is_float(*ty) {
+                    true => floats.next()?.to_bits(),
+                    false => *ints.next()?,
+                };
+                Some(Cell::from_u64(word & bits(*ty)))
+            };
+            (&*store.host_function_ptr(index)).ty.params.iter().map(cell).collect()
+        })
+    }
+}
+
 /// What guests call for a callee of this type, with a result of type `V`: registers that have no
-/// argument are passed on, too, and nobody looks at them.
+/// argument are passed on, too, and nobody looks at them. It `KEEPS` the arguments for a callee that
+/// asks to be called later.
 ///
 /// # Safety
 /// Called by the thunk of this record alone, which is of a function with such a result; the store's
 /// data are a `T`.
 #[allow(clippy::too_many_arguments, reason = "each is a register")]
-unsafe extern "C" fn shim<T: 'static, C: RegisterCallee<T>, V: WasmValues>(
+unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V: WasmValues>(
     record: *const FunctionImport,
     i0: u64,
     i1: u64,
@@ -496,15 +532,22 @@ unsafe extern "C" fn shim<T: 'static, C: RegisterCallee<T>, V: WasmValues>(
     unsafe {
         let activation = (*record).activation();
         let callee = &*(*record).closure::<C>();
+        let values = || RegisterValues {
+            ints: [i0, i1, i2, i3, i4],
+            floats: [f0, f1, f2, f3, f4, f5, f6, f7],
+        };
         let call = || {
             let (store, base) = ((*activation).store, (*activation).guest_base);
-            let values = RegisterValues {
-                ints: [i0, i1, i2, i3, i4],
-                floats: [f0, f1, f2, f3, f4, f5, f6, f7],
-            };
-            let result = callee.call(Caller::<T>::new(store, base), values)?;
+            let result = callee.call(Caller::<T>::new(store, base), values())?;
             Ok(V::from_register(V::Register::take(result.int, result.float)))
         };
-        answer(activation, catch_unwind(AssertUnwindSafe(call)))
+        let result = catch_unwind(AssertUnwindSafe(call));
+        if KEEPS
+            && let Ok(Err(error)) = &result
+            && let Some(answer) = put_off(record, error, &values())
+        {
+            return answer;
+        }
+        answer(activation, result)
     }
 }
