@@ -513,7 +513,8 @@ WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *
  *
  * From when a call is made until it has ended or is deleted, its store is the call's own: other
  * functions that need it fail, but for those that are called in callbacks. Pointers to memories stay
- * good, and may be used by who completes the function. Start functions of modules cannot wait.
+ * good, and may be used by who completes the function. For modules whose start function may wait there
+ * is pagefork_linker_instantiate_async.
  */
 
 /* With this a call of a function of the host is completed, from any thread: owned by who has begun
@@ -573,9 +574,14 @@ WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
  * UINT64_MAX for ever. Whether it has ended. */
 WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
 
-/* The results of a call that has ended, once, or what ended it. An error if it has not ended. */
+/* The results of a call that has ended, once, or what ended it. An error if it has not ended, or is one
+ * of pagefork_linker_instantiate_async. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(
     const pagefork_call_t *, WASM_OWN pagefork_val_t *results, size_t count);
+
+/* The instance that a call of pagefork_linker_instantiate_async has made, once, or what ended it. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_instance(const pagefork_call_t *,
+                                                                  WASM_OWN wasm_instance_t **out);
 
 /* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
  * and the store can be used again. */
@@ -596,8 +602,9 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_func_call_suspendable(
     const wasm_func_t *, const pagefork_val_t *args, size_t arg_count,
     WASM_OWN pagefork_val_t *results, size_t result_count, bool *suspended);
 
-/* For a callback with values or cells that has done nothing yet: what it fails with to be called
- * later, when the guest is resumed. Else the error that the guest cannot be suspended. */
+/* For a callback that has done nothing yet: what it fails with to be called later, when the guest is
+ * resumed; one with its own arguments gives it to pagefork_raise. Else the error that the guest cannot be
+ * suspended. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_caller_suspend_before(const pagefork_caller_t *);
 
 /* Has the guest suspended when the function that runs has returned. An error if it cannot be. */
@@ -747,6 +754,13 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_unknown_imports_as_tr
 /* Instantiates a module in a store, and runs its start function. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate(
     const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, WASM_OWN wasm_instance_t **out);
+
+/* As pagefork_linker_instantiate, of a module whose start function may wait: as pagefork_func_call_async,
+ * but its outcome is had by pagefork_call_instance. If the call is deleted while the function waits, the
+ * instance stays in the store, as it does if the function traps. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instantiate_async(
+    const pagefork_linker_t *, wasm_store_t *, const wasm_module_t *, void (*notify)(void *),
+    void *env, void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* A fresh instance each time */

@@ -374,6 +374,29 @@ template <typename R, typename... A> class TypedFunc<R(A...)> {
   Owned<pagefork_typed_func_t, pagefork_typed_func_delete> func_;
 };
 
+// Calls and frees what is told that it pays to poll.
+inline void told(void *notify) { (*static_cast<std::function<void()> *>(notify))(); }
+
+inline void free_notify(void *notify) { delete static_cast<std::function<void()> *>(notify); }
+
+class Instance;
+
+// An instantiation whose start function may wait. If it goes before it has ended, the function is given
+// up.
+class Instantiation : public Owned<pagefork_call_t, pagefork_call_delete> {
+ public:
+  using Owned::Owned;
+
+  // Runs the guest until it ends or waits; whether it has ended.
+  bool poll() { return pagefork_call_poll(get()); }
+
+  // Polls, and sleeps in between, until the guest has ended or the time is up.
+  bool wait(uint64_t nanoseconds = UINT64_MAX) { return pagefork_call_wait(get(), nanoseconds); }
+
+  // The instance, once it is there.
+  Instance instance() const;
+};
+
 // Something that is exported.
 using Extern = Owned<wasm_extern_t, wasm_extern_delete>;
 
@@ -458,15 +481,17 @@ class Instance : public Owned<wasm_instance_t, wasm_instance_delete> {
       auto *env = notify ? new std::function<void()>(std::move(notify)) : nullptr;
       pagefork_call_t *call;
       check(pagefork_func_call_async(func, values, sizeof...(A), env ? told : nullptr, env,
-                                     env ? free : nullptr, &call));
+                                     env ? free_notify : nullptr, &call));
       return Call<R>(call);
     }
-
-    static void told(void *notify) { (*static_cast<std::function<void()> *>(notify))(); }
-
-    static void free(void *notify) { delete static_cast<std::function<void()> *>(notify); }
   };
 };
+
+inline Instance Instantiation::instance() const {
+  wasm_instance_t *instance;
+  check(pagefork_call_instance(get(), &instance));
+  return Instance(instance);
+}
 
 // Who has called a host function.
 class Caller {
@@ -535,6 +560,17 @@ class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
     wasm_instance_t *instance;
     check(pagefork_linker_instantiate(get(), store.get(), module.get(), &instance));
     return Instance(instance);
+  }
+
+  // As `instantiate`, of a module whose start function may wait; `notify`, unless it is empty, is called
+  // when it pays to poll again, on any thread.
+  Instantiation instantiate_async(const Store &store, const Module &module,
+                                  std::function<void()> notify = nullptr) const {
+    auto *env = notify ? new std::function<void()>(std::move(notify)) : nullptr;
+    pagefork_call_t *call;
+    check(pagefork_linker_instantiate_async(get(), store.get(), module.get(), env ? told : nullptr,
+                                            env, env ? free_notify : nullptr, &call));
+    return Instantiation(call);
   }
 
   InstancePre instantiate_pre(const Module &module) const {

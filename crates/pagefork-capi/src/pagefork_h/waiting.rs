@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use pagefork::{AsyncUntypedFunc, Caller, Func, FuncType, Result, Val};
+use pagefork::{AsyncUntypedFunc, Caller, Func, FuncType, Instance, Result, Val};
 
 use crate::base::border::{BorderError, attempt, border, exported, given};
 use crate::objects::callback::{given_values, pagefork_caller_t, raised, wrong_count};
 use crate::objects::fallible::{OutBox, elements, fallible, make, outcome_in, places, text};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_linker_t;
-use crate::objects::object::{wasm_ref_t, wasm_store_t};
+use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell, StoreRef};
 use crate::objects::types::wasm_externtype_t;
 use crate::objects::value::{CValue, OwnedValues, pagefork_val_t};
@@ -142,7 +142,39 @@ struct pagefork_call_t {
 }
 
 /// The guest, which is done when this is.
-type GuestFuture = Pin<Box<dyn Future<Output = Result<Vec<Val>>>>>;
+type GuestFuture = Pin<Box<dyn Future<Output = Result<GuestOutput>>>>;
+
+/// What a guest has come to.
+enum GuestOutput {
+    /// The results of a function.
+    Results(Vec<Val>),
+    /// An instance whose start function has returned.
+    Started(Instance),
+}
+
+/// The same, for C.
+enum CallOutcome {
+    Results(OwnedValues<pagefork_val_t>),
+    Started(Box<wasm_ref_t>),
+}
+
+impl CallOutcome {
+    /// # Errors
+    /// If C has no such values.
+    fn of(output: GuestOutput, store: &StoreRef) -> Result<Self> {
+        let values = match output {
+            GuestOutput::Started(instance) => {
+                return Ok(Self::Started(store.own(Object::Instance(instance))));
+            }
+            GuestOutput::Results(values) => values,
+        };
+        let mut own = OwnedValues(Vec::with_capacity(values.len()));
+        for value in values {
+            own.0.push(pagefork_val_t::of_val(value, store)?);
+        }
+        Ok(Self::Results(own))
+    }
+}
 
 /// How far a call that may wait has come.
 enum AsyncStage {
@@ -151,10 +183,16 @@ enum AsyncStage {
     /// It is being polled.
     Polled,
     /// It has ended; nothing is left once C has taken the outcome.
-    Ended(Option<Result<OwnedValues<pagefork_val_t>>>),
+    Ended(Option<Result<CallOutcome>>),
 }
 
 impl pagefork_call_t {
+    /// A call to which the store was lent.
+    fn new(future: GuestFuture, told: Arc<CallWaker>, store: &StoreRef) -> Box<Self> {
+        let stage = RefCell::new(AsyncStage::Begun(future));
+        Box::new(Self { stage, is_deleted: Cell::new(false), told, store: store.clone() })
+    }
+
     /// Runs the guest until it ends or waits; whether it has ended.
     ///
     /// # Errors
@@ -181,40 +219,68 @@ impl pagefork_call_t {
         };
         drop(future);
         self.store.end_call();
-        let outcome = result.and_then(|values| {
-            let values = values.into_iter().map(|value| pagefork_val_t::of_val(value, &self.store));
-            let mut own = OwnedValues(Vec::new());
-            for value in values {
-                own.0.push(value?);
-            }
-            Ok(own)
-        });
+        let outcome = result.and_then(|output| CallOutcome::of(output, &self.store));
         self.stage.replace(AsyncStage::Ended(Some(outcome)));
         Ok(true)
+    }
+
+    /// What the call has come to, if it fits.
+    ///
+    /// # Errors
+    /// What ended the call; if it has not ended, or this is not asked for the first time; why it
+    /// does not fit, and it stays then.
+    fn take(&self, check: impl FnOnce(&CallOutcome) -> Result<()>) -> Result<CallOutcome> {
+        let mut stage = self.stage.borrow_mut();
+        let AsyncStage::Ended(outcome) = &mut *stage else {
+            return Err(BorderError::Busy("the call has not ended: poll it").into());
+        };
+        if let Some(Ok(outcome)) = outcome {
+            check(outcome)?;
+        }
+        let taken = || BorderError::Unfit("the outcome of the call was taken already".to_owned());
+        outcome.take().ok_or_else(taken)?
     }
 
     /// Gives C the results.
     ///
     /// # Errors
-    /// What ended the call; if it has not ended, or this is not asked for the first time.
+    /// As [`Self::take`].
     fn take_results(&self, out: *mut pagefork_val_t, count: usize) -> Result<()> {
-        let mut stage = self.stage.borrow_mut();
-        let AsyncStage::Ended(outcome) = &mut *stage else {
-            return Err(BorderError::Busy("the call has not ended: poll it").into());
-        };
-        if let Some(Ok(values)) = outcome
-            && values.0.len() != count
-        {
-            return Err(wrong_count("places for results", values.0.len(), count));
-        }
         let places = places(out, count)?;
-        let taken = || BorderError::Unfit("the outcome of the call was taken already".to_owned());
-        let mut values = outcome.take().ok_or_else(taken)??;
-        for (place, value) in places.iter_mut().zip(values.0.drain(..)) {
-            place.write(value);
+        let outcome = self.take(|outcome| match outcome {
+            CallOutcome::Results(values) if values.0.len() == count => Ok(()),
+            CallOutcome::Results(values) => {
+                Err(wrong_count("places for results", values.0.len(), count))
+            }
+            CallOutcome::Started(_) => Err(of_another_kind("an instance")),
+        })?;
+        if let CallOutcome::Results(mut values) = outcome {
+            for (place, value) in places.iter_mut().zip(values.0.drain(..)) {
+                place.write(value);
+            }
         }
         Ok(())
     }
+
+    /// Gives C the instance.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    fn take_instance(&self) -> Result<Box<wasm_ref_t>> {
+        let outcome = self.take(|outcome| match outcome {
+            CallOutcome::Started(_) => Ok(()),
+            CallOutcome::Results(_) => Err(of_another_kind("results of a function")),
+        })?;
+        match outcome {
+            CallOutcome::Started(instance) => Ok(instance),
+            CallOutcome::Results(_) => Err(of_another_kind("results of a function")),
+        }
+    }
+}
+
+#[cold]
+fn of_another_kind(found: &str) -> pagefork::Error {
+    BorderError::Unfit(format!("what the call gives is {found}")).into()
 }
 
 impl Drop for pagefork_call_t {
@@ -297,11 +363,31 @@ fallible! {
             let context = store.lend_to_call()?;
             let future: GuestFuture = Box::pin(async move {
                 func.call_async(context, &params, &mut results).await?;
-                Ok(results)
+                Ok(GuestOutput::Results(results))
             });
-            let stage = RefCell::new(AsyncStage::Begun(future));
-            let (is_deleted, store) = (Cell::new(false), store.clone());
-            Ok(Box::new(pagefork_call_t { stage, is_deleted, told, store }))
+            Ok(pagefork_call_t::new(future, told, store))
+        })
+    }
+
+    fn pagefork_linker_instantiate_async(
+        linker: Option<&pagefork_linker_t>,
+        store: Option<&wasm_store_t>,
+        module: Option<&wasm_ref_t>,
+        notify: Option<Notify>,
+        env: *mut c_void,
+        finalizer: Option<Finalizer>,
+        out: OutBox<'_, pagefork_call_t>,
+    ) {
+        let told = CallWaker::new(notify, env, finalizer);
+        make(out, || {
+            let (store, linker) = (&given(store, "store")?.0, &given(linker, "linker")?.0);
+            let module = &given(module, "module")?.module()?.module;
+            store.check_engine(module)?;
+            let pre = linker.instantiate_pre(module)?;
+            let context = store.lend_to_call()?;
+            let future: GuestFuture =
+                Box::pin(async move { pre.instantiate_async(context).await.map(GuestOutput::Started) });
+            Ok(pagefork_call_t::new(future, told, store))
         })
     }
 
@@ -345,6 +431,16 @@ extern "C" fn pagefork_call_results(
 ) -> Option<Box<wasm_ref_t>> {
     let store = given(call, CALL).map(|call| &call.store);
     outcome_in(store, |_| given(call, CALL)?.take_results(results, count))
+}
+
+// SAFETY: the name is declared in our header, and begins as ours do.
+#[unsafe(no_mangle)]
+extern "C" fn pagefork_call_instance(
+    call: Option<&pagefork_call_t>,
+    out: OutBox<'_, wasm_ref_t>,
+) -> Option<Box<wasm_ref_t>> {
+    let store = given(call, CALL).map(|call| &call.store);
+    outcome_in(store, |_| make(out, || given(call, CALL)?.take_instance()))
 }
 
 exported! {

@@ -36,6 +36,21 @@ static pagefork_error_t *ask(const pagefork_caller_t *caller, const pagefork_val
   return NULL;
 }
 
+/* The same with its own arguments. */
+static int32_t ask_wrapped(const pagefork_caller_t *caller, int32_t value) {
+  if (what == BEFORE) {
+    pagefork_raise(caller, pagefork_caller_suspend_before(caller));
+    return 0;
+  }
+  if (what == AFTER) OK(pagefork_caller_suspend_after(caller));
+  return value + answer;
+}
+
+static double mix(const pagefork_caller_t *caller, int32_t a, float b, int64_t c, double d) {
+  if (what == BEFORE) pagefork_raise(caller, pagefork_caller_suspend_before(caller));
+  return a + (double)b + (double)c + d;
+}
+
 static wasm_func_t *export_func(const wasm_instance_t *instance, const char *name) {
   wasm_extern_t *export;
   OK(pagefork_instance_export(instance, name, &export));
@@ -163,6 +178,69 @@ static void suspension(wasm_store_t *store, wasm_instance_t *instance) {
   CHECK(!pagefork_store_suspended_at(NULL));
   pagefork_interrupt_suspend(NULL);
   wasm_trap_delete(pagefork_last_error());
+}
+
+/* Functions with their own arguments, of a linker and of a store, do what those with values do. */
+static void wrapped(wasm_engine_t *engine, wasm_module_t *module) {
+  pagefork_linker_t *linker;
+  OK(pagefork_linker_new(engine, &linker));
+  OK(pagefork_linker_func_wrap(linker, "host", "ask", "i:i",
+                               PAGEFORK_FUNCTION(ask_wrapped, int32_t, int32_t), NULL, NULL));
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_instance_t *instance;
+  OK(pagefork_linker_instantiate(linker, store, module, &instance));
+  for (int i = 0; i < 2; i++) {
+    suspend(instance, BEFORE);
+    CHECK(pagefork_store_suspended_at(store) == PAGEFORK_SUSPENDED_BEFORE_HOST_CALL);
+    pagefork_val_t results[2];
+    bool suspended;
+    OK(pagefork_store_resume(store, results, 2, &suspended));
+    CHECK(suspended);
+    wasm_store_t *fork;
+    OK(pagefork_store_fork(store, NULL, &fork, 1));
+    what = ANSWER;
+    answer = i;
+    resumes_to(fork, 8 + i);
+    wasm_store_delete(fork);
+    resumes_to(store, 8 + i);
+    suspend(instance, AFTER);
+    resumes_to(store, 8 + i);
+    pagefork_val_t arg = i32(7);
+    what = BEFORE;
+    FAILS(pagefork_func_call(export_func(instance, "run"), &arg, 1, results, 2), "call_suspendable");
+    delete_kept();
+  }
+  wasm_instance_delete(instance);
+
+  /* Arguments are kept as they were. */
+  OK(pagefork_linker_func_wrap(linker, "host", "mix", "ifIF:F",
+                               PAGEFORK_FUNCTION(mix, double, int32_t, float, int64_t, double), NULL,
+                               NULL));
+  static const char text[] =
+      "(module (import \"host\" \"mix\" (func $mix (param i32 f32 i64 f64) (result f64)))"
+      " (func (export \"run\") (result f64) (call $mix (i32.const -5) (f32.const 0.5)"
+      "  (i64.const 0x100000000) (f64.const -0.25))))";
+  wasm_module_t *mixing;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &mixing));
+  OK(pagefork_linker_instantiate(linker, store, mixing, &instance));
+  pagefork_val_t args[4], result;
+  bool suspended;
+  wasm_func_t *asked;
+  what = BEFORE;
+  OK(pagefork_func_call_suspendable(export_func(instance, "run"), NULL, 0, &result, 1, &suspended));
+  CHECK(suspended);
+  OK(pagefork_store_suspended_call(store, &asked, args, 4));
+  wasm_func_delete(asked);
+  CHECK(args[0].of.i32 == -5 && args[1].of.f32 == 0.5f && args[2].of.i64 == INT64_C(1) << 32);
+  CHECK(args[3].of.f64 == -0.25);
+  what = ANSWER;
+  OK(pagefork_store_resume(store, &result, 1, &suspended));
+  CHECK(!suspended && result.of.f64 == -5 + 0.5 + 4294967296.0 - 0.25);
+  delete_kept();
+  wasm_instance_delete(instance);
+  wasm_module_delete(mixing);
+  wasm_store_delete(store);
+  pagefork_linker_delete(linker);
 }
 
 static int finalized;
@@ -419,6 +497,7 @@ int main(void) {
   suspension(store, instance);
   exceptions(store, instance);
   delete_kept();
+  wrapped(engine, module);
   snapshots(engine, linker, module);
   programs(engine);
   strategies();

@@ -420,6 +420,88 @@ static void deleted_by_its_callback(wasm_engine_t *engine) {
   }
 }
 
+/* Modules whose start functions wait. */
+static void starting(wasm_engine_t *engine, const pagefork_linker_t *linker) {
+  static const char text[] =
+      "(module (import \"host\" \"fetch\" (func $fetch (param i32) (result i32)))"
+      " (global $got (mut i32) (i32.const 0))"
+      " (func $start (global.set $got (call $fetch (i32.const 4)))) (start $start)"
+      " (func (export \"got\") (result i32) (global.get $got)))";
+  wasm_module_t *module;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_instance_t *instance;
+  pagefork_val_t result;
+  pagefork_call_t *call, *other;
+  int before = finalized;
+  notified = 0;
+  what = LATER;
+  FAILS(pagefork_linker_instantiate(linker, store, module, &instance), "async");
+  OK(pagefork_linker_instantiate_async(linker, store, module, count, &notified, NULL, &call));
+  CHECK(!pagefork_call_poll(call) && !notified);
+  FAILS(pagefork_call_instance(call, &instance), "poll it");
+  FAILS(pagefork_linker_instantiate_async(linker, store, module, NULL, &finalized, count, &other),
+        "cannot be used now");
+  CHECK(!other && finalized == before + 1);
+  finish(pending, 40);
+  CHECK(notified == 1 && pagefork_call_poll(call));
+  FAILS(pagefork_call_results(call, &result, 1), "an instance");
+  FAILS(pagefork_call_instance(call, NULL), "null");
+  OK(pagefork_call_instance(call, &instance));
+  wasm_instance_delete(instance);
+  FAILS(pagefork_call_instance(call, &instance), "taken already");
+  CHECK(!instance);
+  pagefork_call_delete(call);
+  OK(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, &call));
+  what = AT_ONCE;
+  CHECK(pagefork_call_wait(call, UINT64_MAX));
+  OK(pagefork_call_instance(call, &instance));
+  OK(pagefork_func_call(export_func(instance, "got"), NULL, 0, &result, 1));
+  CHECK(result.of.i32 == 40);
+  delete_kept();
+  wasm_instance_delete(instance);
+  pagefork_call_delete(call);
+
+  /* What fails, and what is given up. */
+  what = FAIL;
+  OK(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, &call));
+  CHECK(pagefork_call_poll(call));
+  FAILS(pagefork_call_instance(call, &instance), "no answer");
+  pagefork_call_delete(call);
+  what = LATER;
+  int cancelled_before = cancelled;
+  OK(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, &call));
+  CHECK(!pagefork_call_poll(call));
+  pagefork_call_delete(call);
+  CHECK(cancelled == cancelled_before + 1);
+  pagefork_completion_delete(pending);
+  /* One that was never polled has made nothing. */
+  OK(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, &call));
+  pagefork_call_delete(call);
+  what = AT_ONCE;
+  OK(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, &call));
+  CHECK(pagefork_call_poll(call));
+  pagefork_call_delete(call);
+
+  pagefork_linker_t *empty;
+  OK(pagefork_linker_new(engine, &empty));
+  FAILS(pagefork_linker_instantiate_async(empty, store, module, NULL, NULL, NULL, &call), "fetch");
+  pagefork_linker_delete(empty);
+  wasm_engine_t *stranger = wasm_engine_new();
+  wasm_store_t *foreign = wasm_store_new(stranger);
+  FAILS(pagefork_linker_instantiate_async(linker, foreign, module, NULL, NULL, NULL, &call),
+        "engine");
+  wasm_store_delete(foreign);
+  wasm_engine_delete(stranger);
+  FAILS(pagefork_linker_instantiate_async(NULL, store, module, NULL, NULL, NULL, &call), "null");
+  FAILS(pagefork_linker_instantiate_async(linker, NULL, module, NULL, NULL, NULL, &call), "null");
+  FAILS(pagefork_linker_instantiate_async(linker, store, NULL, NULL, NULL, NULL, &call), "null");
+  FAILS(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, NULL), "null");
+  FAILS(pagefork_call_instance(NULL, &instance), "null");
+  wasm_module_delete(module);
+  wasm_store_delete(store);
+}
+
 int main(void) {
   wasm_engine_t *engine = wasm_engine_new();
   wasm_store_t *store = wasm_store_new(engine);
@@ -452,6 +534,7 @@ int main(void) {
   what_ends_a_wait(store, instance);
   null_and_nothing(instance);
   deleted_by_its_callback(engine);
+  starting(engine, linker);
   wasm_trap_delete(thrown);
   wasm_extern_delete(tag);
   delete_kept();

@@ -86,6 +86,14 @@ static void asynchronous(pagefork::Engine &engine) {
     CHECK(call.poll() && thrown_by([&] { call.result(); }) ==
                              (a == 0 ? "thrown" : "an exception of a host function"));
   }
+  Module starting(engine, R"((module (import "host" "nothing" (func $nothing)) (start $nothing)
+    (func (export "add") (result i32) (i32.const 5))))");
+  told = 0;
+  auto start = linker.instantiate_async(store, starting, [&] { told++; });
+  CHECK(!start.poll());
+  nothing.finish();
+  CHECK(told == 1 && start.poll() && start.instance().func<int32_t()>("add")() == 5);
+  CHECK(contains(thrown_by([&] { start.instance(); }), "taken already"));
   auto minus = instance.call_async<int64_t(int64_t)>("throws", int64_t(1) << 40);
   CHECK(minus.poll() && minus.result() == -(int64_t(1) << 40));
 }
