@@ -52,6 +52,19 @@ pub(crate) fn make<T>(out: OutBox<'_, T>, make: impl FnOnce() -> Result<Box<T>>)
     Ok(())
 }
 
+/// As [`make`], of something that enters a store's guests: see [`outcome_in`]. The place holds null
+/// if it fails, also where there is no store.
+pub(crate) fn outcome_made<T>(
+    store: Result<&StoreRef>,
+    mut out: OutBox<'_, T>,
+    function: impl FnOnce(&StoreRef) -> Result<Box<T>>,
+) -> Option<Box<wasm_ref_t>> {
+    if let Some(out) = &mut out {
+        out.write(None);
+    }
+    outcome_in(store, |store| make(out, || function(store)))
+}
+
 /// Bytes of C's.
 ///
 /// # Errors

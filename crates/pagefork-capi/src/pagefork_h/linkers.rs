@@ -7,7 +7,7 @@ use pagefork::Linker;
 use crate::base::border::{exported, given};
 use crate::objects::callback::{self, Place, pagefork_func_callback_t};
 use crate::objects::engine::wasm_engine_t;
-use crate::objects::fallible::{OutBox, fallible, make, outcome_in, text};
+use crate::objects::fallible::{OutBox, fallible, make, outcome_made, text};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_linker_t;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
@@ -140,13 +140,11 @@ extern "C" fn pagefork_linker_instantiate(
     module: Option<&wasm_ref_t>,
     out: OutBox<'_, wasm_ref_t>,
 ) -> Option<Box<wasm_ref_t>> {
-    outcome_in(given(store, "store").map(|store| &store.0), |store| {
-        make(out, || {
-            let module = &given(module, "module")?.module()?.module;
-            let linker = &given(linker, LINKER)?.0;
-            store.check_engine(module)?;
-            let instance = linker.instantiate(&mut store.context()?, module)?;
-            Ok(store.own(Object::Instance(instance)))
-        })
+    outcome_made(given(store, "store").map(|store| &store.0), out, |store| {
+        let module = &given(module, "module")?.module()?.module;
+        let linker = &given(linker, LINKER)?.0;
+        store.check_engine(module)?;
+        let instance = linker.instantiate(&mut store.context()?, module)?;
+        Ok(store.own(Object::Instance(instance)))
     })
 }

@@ -9,7 +9,7 @@ use pagefork_wasi::WasiState;
 
 use crate::base::border::{BorderError, attempt, exported, given};
 use crate::objects::callback::raised;
-use crate::objects::fallible::{OutBox, failed, fallible, make, outcome_in, places};
+use crate::objects::fallible::{OutBox, failed, fallible, make, outcome_in, outcome_made, places};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_instance_pre_t;
 use crate::objects::object::{ForeignObject, Object, wasm_ref_t, wasm_store_t};
@@ -149,13 +149,11 @@ extern "C" fn pagefork_store_snapshot_with(
     env: *mut c_void,
     out: OutBox<'_, pagefork_snapshot_t>,
 ) -> Option<Box<wasm_ref_t>> {
-    outcome_in(given(store, STORE).map(|store| &store.0), |store| {
-        make(out, || {
-            let hook = given(hook, "hook")?;
-            // What no guest holds is not asked for.
-            store.collect()?;
-            Ok(Box::new(pagefork_snapshot_t::take(store, Some((hook, env)))?))
-        })
+    outcome_made(given(store, STORE).map(|store| &store.0), out, |store| {
+        let hook = given(hook, "hook")?;
+        // What no guest holds is not asked for.
+        store.collect()?;
+        Ok(Box::new(pagefork_snapshot_t::take(store, Some((hook, env)))?))
     })
 }
 

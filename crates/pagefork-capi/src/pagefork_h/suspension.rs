@@ -72,9 +72,10 @@ extern "C" fn pagefork_func_call_suspendable(
     result_count: usize,
     is_suspended: SuspendedOut<'_>,
 ) -> Option<Box<wasm_ref_t>> {
+    let is_suspended = is_suspended.map(|place| place.write(false));
     let store = given(func, "function").and_then(|func| func.store());
     outcome_in(store, |store| {
-        let is_suspended = given(is_suspended, PROGRESS)?.write(false);
+        let is_suspended = given(is_suspended, PROGRESS)?;
         let (func, shape) = given(func, "function")?.func()?;
         // A copy: the object may be deleted during the call.
         let (func, ty) = (*func, store.func_type(shape));
@@ -96,8 +97,9 @@ extern "C" fn pagefork_store_resume(
     result_count: usize,
     is_suspended: SuspendedOut<'_>,
 ) -> Option<Box<wasm_ref_t>> {
+    let is_suspended = is_suspended.map(|place| place.write(false));
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
-        let is_suspended = given(is_suspended, PROGRESS)?.write(false);
+        let is_suspended = given(is_suspended, PROGRESS)?;
         let results = places(results, result_count)?;
         let progress = store.with_store(|store| store.resume())?;
         tell(store, progress, results, is_suspended)
@@ -115,8 +117,9 @@ extern "C" fn pagefork_store_resume_with(
     result_count: usize,
     is_suspended: SuspendedOut<'_>,
 ) -> Option<Box<wasm_ref_t>> {
+    let is_suspended = is_suspended.map(|place| place.write(false));
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
-        let is_suspended = given(is_suspended, PROGRESS)?.write(false);
+        let is_suspended = given(is_suspended, PROGRESS)?;
         let results = places(results, result_count)?;
         let awaited = match &error {
             Some(_) => Vec::new(),

@@ -18,7 +18,9 @@ use pagefork::{AsyncUntypedFunc, Caller, Func, FuncType, Instance, Result, Val};
 
 use crate::base::border::{BorderError, attempt, border, exported, given};
 use crate::objects::callback::{given_values, pagefork_caller_t, raised, wrong_count};
-use crate::objects::fallible::{OutBox, elements, fallible, make, outcome_in, places, text};
+use crate::objects::fallible::{
+    OutBox, elements, fallible, make, outcome_in, outcome_made, places, text,
+};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_linker_t;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
@@ -153,12 +155,12 @@ enum GuestOutput {
 }
 
 /// The same, for C.
-enum CallOutcome {
+enum CallEnd {
     Results(OwnedValues<pagefork_val_t>),
     Started(Box<wasm_ref_t>),
 }
 
-impl CallOutcome {
+impl CallEnd {
     /// # Errors
     /// If C has no such values.
     fn of(output: GuestOutput, store: &StoreRef) -> Result<Self> {
@@ -183,7 +185,7 @@ enum AsyncStage {
     /// It is being polled.
     Polled,
     /// It has ended; nothing is left once C has taken the outcome.
-    Ended(Option<Result<CallOutcome>>),
+    Ended(Option<Result<CallEnd>>),
 }
 
 impl pagefork_call_t {
@@ -219,7 +221,7 @@ impl pagefork_call_t {
         };
         drop(future);
         self.store.end_call();
-        let outcome = result.and_then(|output| CallOutcome::of(output, &self.store));
+        let outcome = result.and_then(|output| CallEnd::of(output, &self.store));
         self.stage.replace(AsyncStage::Ended(Some(outcome)));
         Ok(true)
     }
@@ -229,7 +231,7 @@ impl pagefork_call_t {
     /// # Errors
     /// What ended the call; if it has not ended, or this is not asked for the first time; why it
     /// does not fit, and it stays then.
-    fn take(&self, check: impl FnOnce(&CallOutcome) -> Result<()>) -> Result<CallOutcome> {
+    fn take(&self, check: impl FnOnce(&CallEnd) -> Result<()>) -> Result<CallEnd> {
         let mut stage = self.stage.borrow_mut();
         let AsyncStage::Ended(outcome) = &mut *stage else {
             return Err(BorderError::Busy("the call has not ended: poll it").into());
@@ -248,13 +250,13 @@ impl pagefork_call_t {
     fn take_results(&self, out: *mut pagefork_val_t, count: usize) -> Result<()> {
         let places = places(out, count)?;
         let outcome = self.take(|outcome| match outcome {
-            CallOutcome::Results(values) if values.0.len() == count => Ok(()),
-            CallOutcome::Results(values) => {
+            CallEnd::Results(values) if values.0.len() == count => Ok(()),
+            CallEnd::Results(values) => {
                 Err(wrong_count("places for results", values.0.len(), count))
             }
-            CallOutcome::Started(_) => Err(of_another_kind("an instance")),
+            CallEnd::Started(_) => Err(of_another_kind("an instance")),
         })?;
-        if let CallOutcome::Results(mut values) = outcome {
+        if let CallEnd::Results(mut values) = outcome {
             for (place, value) in places.iter_mut().zip(values.0.drain(..)) {
                 place.write(value);
             }
@@ -268,12 +270,12 @@ impl pagefork_call_t {
     /// As [`Self::take`].
     fn take_instance(&self) -> Result<Box<wasm_ref_t>> {
         let outcome = self.take(|outcome| match outcome {
-            CallOutcome::Started(_) => Ok(()),
-            CallOutcome::Results(_) => Err(of_another_kind("results of a function")),
+            CallEnd::Started(_) => Ok(()),
+            CallEnd::Results(_) => Err(of_another_kind("results of a function")),
         })?;
         match outcome {
-            CallOutcome::Started(instance) => Ok(instance),
-            CallOutcome::Results(_) => Err(of_another_kind("results of a function")),
+            CallEnd::Started(instance) => Ok(instance),
+            CallEnd::Results(_) => Err(of_another_kind("results of a function")),
         }
     }
 }
@@ -440,7 +442,7 @@ extern "C" fn pagefork_call_instance(
     out: OutBox<'_, wasm_ref_t>,
 ) -> Option<Box<wasm_ref_t>> {
     let store = given(call, CALL).map(|call| &call.store);
-    outcome_in(store, |_| make(out, || given(call, CALL)?.take_instance()))
+    outcome_made(store, out, |_| given(call, CALL)?.take_instance())
 }
 
 exported! {
