@@ -12,8 +12,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use arbitrary::{Result, Unstructured};
 use pagefork_pages::inject::{fail_from, fail_nth};
 use pagefork_pages::{
-    CodeBounds, ExternalWriter, GrowthKind, Image, ImageForm, MemorySize, MemoryZone, Owner,
-    PagesError, ResetKind, Slot, SlotConfig, Strategies, StrategyConfig,
+    CodeBounds, DeltaTracker, ExternalWriter, GrowthKind, Image, ImageForm, MemorySize, MemoryZone,
+    Owner, PagesError, ResetKind, Slot, SlotConfig, Strategies, StrategyConfig,
 };
 
 /// Looking at images and slots.
@@ -758,6 +758,7 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         resident_max: *u.choose(&[u64::MAX, 0, 3 * PAGE, 64 * PAGE])?,
         stack_kept: *u.choose(&[8 * PAGE, 0, PAGE, 64 * PAGE])?,
         clear_stack: u.ratio(1, 8)?,
+        deltas: DeltaTracker::Off,
     };
     Ok(config.check().expect("legal strategies"))
 }

@@ -35,6 +35,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
     let needed = NEEDED.map(|needed| needed.try_out());
     let resets: Vec<Finding> =
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
+    let snapshots = SNAPSHOTS.map(|wanted| wanted.try_out());
     let later = LATER.map(|wanted| wanted.try_out());
     let limits = limits();
     let mut report = String::new();
@@ -42,6 +43,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         ("Machine", &machine[..]),
         (&format!("Kernel: what instances need{}", release()), &needed),
         ("Reset of slots", &resets),
+        ("Snapshots of what runs on", &snapshots),
         ("Kernel: features for what comes next, and what is done without them", &later),
         ("Limits of this process", &limits),
     ] {
@@ -287,15 +289,16 @@ const RESETS: [Wanted; 4] = [
     },
 ];
 
-const LATER: [Wanted; 4] = [
-    Wanted {
-        probe: Probe::TrackWrites,
-        name: "userfaultfd WP_ASYNC",
-        works: "the kernel remembers which pages are written",
-        absent: Verdict::Missing,
-        without: "Changed pages would be found as private ones, or by comparing; kernels have it \
-                  since 6.7.",
-    },
+const SNAPSHOTS: [Wanted; 1] = [Wanted {
+    probe: Probe::TrackWrites,
+    name: "userfaultfd WP_ASYNC",
+    works: "the kernel notes which pages were written since the last snapshot",
+    absent: Verdict::Limited,
+    without: "All private pages are compared with the last snapshot. Permit the system call in the \
+              seccomp filter of the container; kernels have it since 6.7.",
+}];
+
+const LATER: [Wanted; 3] = [
     Wanted {
         probe: Probe::Missing,
         name: "userfaultfd MISSING",

@@ -57,6 +57,7 @@ pub use crate::os::fork::{this_process, working};
 pub use crate::os::inject;
 pub use crate::os::limits::HostLimits;
 pub use crate::os::procmaps;
+pub use crate::os::write_watch::notes_writes;
 pub use crate::pages::bounds::{FaultPlace, SlotBounds};
 pub use crate::pages::budget::Budget;
 pub use crate::pages::growth::{CodeBounds, GrowthKind};
@@ -64,7 +65,7 @@ pub use crate::pages::zones::{MemorySize, MemoryZone, SlotConfig};
 pub use crate::pool::{Key, LocalPool, Park, Pool, PoolConfig, PoolCounters};
 pub use crate::slot::{Discarded, Slot};
 pub use crate::strategy::config::{
-    Choice, Reason, ResetKind, STACK_KEPT_MAX, Strategies, StrategyConfig,
+    Choice, DeltaTracker, Reason, ResetKind, STACK_KEPT_MAX, Strategies, StrategyConfig,
 };
 pub use crate::strategy::report::ResetReport;
 pub use crate::strategy::stack::Owner;

@@ -6,6 +6,8 @@ mod common;
 mod conformance;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "branches/successive.rs"]
+mod successive;
 
 use std::sync::Arc;
 
@@ -486,7 +488,7 @@ fn an_image_is_whole_if_that_is_wanted() {
     assert_eq!(read, [0, 9]);
     // Also of a branch to which nothing was written.
     let branch = slot.snapshot("branch", &[], ImageForm::Branch).unwrap();
-    let slot = Slot::new(config, &branch, &[size]).unwrap();
+    let mut slot = Slot::new(config, &branch, &[size]).unwrap();
     assert!(slot.snapshot("same", &[], ImageForm::Branch).unwrap().parent().is_some());
     assert!(slot.snapshot("whole", &[], ImageForm::Whole).unwrap().parent().is_none());
 }

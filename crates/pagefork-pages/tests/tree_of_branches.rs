@@ -12,7 +12,7 @@ use common::*;
 use matrix::*;
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::slot::SlotLayout;
-use pagefork_pages::{Image, ImageForm, MemorySize, Slot};
+use pagefork_pages::{DeltaTracker, Image, ImageForm, MemorySize, Slot, StrategyConfig};
 
 /// Pages that a memory has at most.
 const PAGES_MAX: u64 = 96;
@@ -108,7 +108,9 @@ impl Play {
 
     fn spawn(&mut self) {
         let (node, all) = (self.pick(self.nodes.len()), all_strategies());
-        let strategies = self.random.of(&all);
+        let (strategies, deltas) = (self.random.of(&all), *self.random.of(&DeltaTracker::ALL));
+        let config = StrategyConfig { deltas, ..strategies.config() };
+        let strategies = &config.check().unwrap();
         let node = &self.nodes[node];
         let sizes = memory_sizes_of(&node.model);
         let slot = Slot::with_strategies(&self.layout, &node.image, &sizes, strategies).unwrap();
@@ -188,7 +190,7 @@ impl Play {
     }
 
     /// An image of what the instance has; some bytes may be otherwise.
-    fn snapshot(&mut self, instance: &Instance) {
+    fn snapshot(&mut self, instance: &mut Instance) {
         let mut model = instance.model.clone();
         let mut patches = Vec::new();
         for _ in 0..[0, 0, 1, 3][self.pick(4)] {

@@ -113,6 +113,6 @@ pub use pagefork_layout::module::{
 pub use pagefork_layout::text::OneLine;
 pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
-    Choice, CodeBounds, Discarded, GrowthKind, PagesError, PoolConfig, PoolCounters, Reason,
-    ResetKind, Strategies, StrategyConfig,
+    Choice, CodeBounds, DeltaTracker, Discarded, GrowthKind, PagesError, PoolConfig, PoolCounters,
+    Reason, ResetKind, Strategies, StrategyConfig,
 };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
 use pagefork::{
-    CallProgress, Caller, Config, Engine, ExternRef, Func, Instance, LinkError, Linker,
-    LoadOptions, Module, ResetKind, Result, SaveOptions, Snapshot, SnapshotError, Store,
+    CallProgress, Caller, Config, DeltaTracker, Engine, ExternRef, Func, Instance, LinkError,
+    Linker, LoadOptions, Module, ResetKind, Result, SaveOptions, Snapshot, SnapshotError, Store,
     StrategyConfig, Trap, TrapCode, Val,
 };
 
@@ -287,6 +287,78 @@ fn successive_snapshots_of_one_running_store_are_deltas_of_each_other() {
             let at = 40_960 * earlier;
             let expected = if earlier <= round { 1000 + earlier } else { at + 1 };
             assert_eq!(get(&mut store, instance, at), expected, "{round} {earlier}");
+        }
+    }
+}
+
+/// A program that runs on after its first snapshot, and what each of ten later ones has, by each
+/// tracker.
+#[test]
+fn ten_snapshots_of_a_program_that_runs_on_have_what_was_written_by_each_tracker() {
+    for deltas in DeltaTracker::ALL {
+        let directory = Directory::new(&format!("trackers-{deltas}"));
+        let images = directory.images();
+        let strategies = StrategyConfig { deltas, ..StrategyConfig::default() };
+        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+        let linker = linker(&engine);
+        let module = Module::new(&engine, PROGRAM).unwrap();
+        let mut store = Store::new(&engine, None);
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        let fill = instance.get_typed_func::<(i32, i32), ()>(&mut store, "fill").unwrap();
+        fill.call(&mut store, (0, 1_000_000)).unwrap();
+        let grow = instance.get_typed_func::<i32, i32>(&mut store, "grow").unwrap();
+        let memory = instance.get_memory(&mut store, "memory").unwrap();
+        let mut last = store.snapshot().unwrap();
+        last.save(&images, SaveOptions::new()).unwrap();
+        for round in 0..10usize {
+            // Pages that differ from the last snapshot, besides that of the size.
+            let changed = match round {
+                // Nothing changed.
+                0 => 0,
+                // A page becomes equal to the first page.
+                1 => {
+                    memory.data_mut(&mut store).copy_within(0..4096, 5 * 4096);
+                    1
+                }
+                // One becomes zero, and one is written as it was.
+                2 => {
+                    memory.data_mut(&mut store)[9 * 4096..10 * 4096].fill(0);
+                    let word = get(&mut store, instance, 77 * 4096);
+                    put(&mut store, instance, 77 * 4096, word);
+                    1
+                }
+                // Growth, of which nothing is used, and then a part.
+                3 => {
+                    grow.call(&mut store, 3).unwrap();
+                    1
+                }
+                4 => {
+                    put(&mut store, instance, 65 << 16, 4);
+                    1
+                }
+                _ => {
+                    for page in 0..round {
+                        put(&mut store, instance, (page * 31 + round) as i32 * 4096, -1);
+                    }
+                    round
+                }
+            };
+            let what = format!("{deltas}, round {round}");
+            let snapshot = store.snapshot().unwrap();
+            let options = SaveOptions::new().delta_of(&last);
+            let image = snapshot.save(&images, options).unwrap();
+            let stored = images.load(image).unwrap();
+            assert_eq!(stored.chain().images().len(), round + 2, "{what}");
+            let size = stored.chain().tip().manifest().data_size;
+            assert!(size <= changed as u64 * 4096, "{what}: {size}");
+            let squashed = || images.squash(image, &[]).unwrap().hash();
+            for image in [Some(image), (round % 5 == 4).then(squashed)].into_iter().flatten() {
+                let loaded = Snapshot::load(&linker, &images, image, LoadOptions::new()).unwrap();
+                let (mut other, instance) = loaded.instance_pre().unwrap().spawn(None).unwrap();
+                let other_memory = instance.get_memory(&mut other, "memory").unwrap();
+                assert!(other_memory.data(&other) == memory.data(&store), "{what}");
+            }
+            last = snapshot;
         }
     }
 }

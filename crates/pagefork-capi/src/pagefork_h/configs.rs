@@ -70,6 +70,7 @@ impl pagefork_strategies_t {
             copy_on_write: !self.no_copy_on_write,
             resident_max: or_default(self.resident_max, default.resident_max),
             stack_kept: or_default(self.stack_kept, default.stack_kept),
+            deltas: default.deltas,
         };
         config.check()?;
         Ok(config)

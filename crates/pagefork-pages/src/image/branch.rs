@@ -299,7 +299,7 @@ fn is_few(count: usize, root: &Image) -> bool {
 
 /// An image as `parent` but for some pages, which are ascending, with a file of its own.
 fn whole(
-    parent: &Image,
+    parent: &Arc<Image>,
     name: &str,
     extents: Vec<Range<u64>>,
     changed: &[(u64, &[u8])],
@@ -319,7 +319,10 @@ fn whole(
     pages.retain(|(_, bytes)| !is_zero(bytes));
     // Neighbours are written together.
     pages.sort_unstable_by_key(|(page, _)| *page);
-    Image::with_extents(name, extents, pages)
+    let mut image = Image::made_of(name, extents, pages)?;
+    let own = changed.iter().map(|(page, _)| *page).collect();
+    image.predecessor = Some((Arc::downgrade(parent), own));
+    Ok(Arc::new(image))
 }
 
 /// Lays differing pages over bytes from slot offset `offset` on.

@@ -18,7 +18,7 @@ mod shared;
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::Stat;
@@ -87,6 +87,9 @@ pub struct Image {
     held: Option<ImageFile>,
     /// Of an image that has a parent.
     branch: Option<Branch>,
+    /// Of an image that was made whole: what it was made of, and slot offsets of the pages in which
+    /// it can be otherwise, ascending.
+    predecessor: Option<(Weak<Self>, Box<[u64]>)>,
     /// Copies of the pages of a file that could be cut, one span behind the other; made when they
     /// are first asked for.
     copies: OnceLock<PageCopies>,
@@ -188,9 +191,18 @@ impl Image {
     /// ```
     pub fn with_extents<'a>(
         name: &str,
-        mut extents: Vec<Range<u64>>,
+        extents: Vec<Range<u64>>,
         runs: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> Result<Arc<Self>, PagesError> {
+        Self::made_of(name, extents, runs).map(Arc::new)
+    }
+
+    /// As [`Self::with_extents`], not shared yet.
+    fn made_of<'a>(
+        name: &str,
+        mut extents: Vec<Range<u64>>,
+        runs: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Self, PagesError> {
         check_extents(&extents);
         extents.retain(|extent| !extent.is_empty());
         let runs: Vec<(u64, &[u8])> =
@@ -200,7 +212,7 @@ impl Image {
         }
         let mut spans = spans(&extents, &runs);
         let Some(last) = spans.last() else {
-            return Ok(Arc::new(Self::of_parts(extents, spans, None)));
+            return Ok(Self::of_parts(extents, spans, None));
         };
 
         let size = last.file_offset + last.size();
@@ -214,12 +226,12 @@ impl Image {
         for span in &mut spans {
             span.file_offset += start;
         }
-        Ok(Arc::new(Self::of_parts(extents, spans, Some(file))))
+        Ok(Self::of_parts(extents, spans, Some(file)))
     }
 
     fn of_parts(extents: Vec<Range<u64>>, spans: Vec<Span>, file: Option<ImageFile>) -> Self {
-        let (held, branch, copies) = (None, None, OnceLock::new());
-        Self { extents, spans, file, held, branch, copies }
+        let (held, branch, predecessor, copies) = (None, None, None, OnceLock::new());
+        Self { extents, spans, file, held, branch, predecessor, copies }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,

@@ -109,7 +109,8 @@ impl Image {
     }
 
     /// Slot offsets of the pages that can be otherwise than in `ancestor`, ascending, if the image
-    /// is that or a branch that descends from it; `None` if that is not known.
+    /// is that or descends from it; `None` if that is not known. Of what descends from an image that
+    /// became whole it is known as long as what that was made of is held.
     ///
     /// # Examples
     ///
@@ -125,10 +126,19 @@ impl Image {
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
     pub fn changed_since(self: &Arc<Self>, ancestor: &Arc<Self>) -> Option<Vec<u64>> {
-        let (mut image, mut changed) = (self, Vec::new());
-        while !Arc::ptr_eq(image, ancestor) {
-            changed.extend(image.own_pages());
-            image = image.parent()?;
+        let (mut image, mut changed) = (Arc::clone(self), Vec::new());
+        while !Arc::ptr_eq(&image, ancestor) {
+            image = match (image.parent(), &image.predecessor) {
+                (Some(parent), _) => {
+                    changed.extend(image.own_pages());
+                    Arc::clone(parent)
+                }
+                (None, Some((predecessor, own))) => {
+                    changed.extend(own);
+                    predecessor.upgrade()?
+                }
+                (None, None) => return None,
+            };
         }
         changed.sort_unstable();
         changed.dedup();

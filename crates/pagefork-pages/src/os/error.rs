@@ -274,6 +274,10 @@ displayed! {
         CountFaults = "count page faults (getrusage)",
         /// Having the kernel note page faults in memory.
         WatchFaults = "have page faults noted (perf_event_open)",
+        /// Have the kernel note which pages are written.
+        WatchWrites = "have written pages noted (userfaultfd)",
+        /// Have that end.
+        UnwatchWrites = "have written pages noted no more (userfaultfd)",
         /// Give address space back.
         Release = "give address space back (munmap)",
         /// Make the memfd of an image.

@@ -132,17 +132,17 @@ impl HostFeatures {
 }
 
 /// The outcome of something that is tried until it has succeeded, by one thread at a time.
-struct Tried<T> {
+pub(crate) struct Tried<T> {
     outcome: OnceLock<T>,
     trying: Mutex<()>,
 }
 
 impl<T: Copy> Tried<T> {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { outcome: OnceLock::new(), trying: Mutex::new(()) }
     }
 
-    fn get<E>(&self, attempt: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub(crate) fn get<E>(&self, attempt: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         if let Some(&outcome) = self.outcome.get() {
             return Ok(outcome);
         }

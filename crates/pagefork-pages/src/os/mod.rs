@@ -24,6 +24,8 @@ pub(crate) mod fault_ring;
 pub(crate) mod faults;
 /// What this kernel can do, tried on real pages.
 pub(crate) mod features;
+/// Which pages were written, as the kernel notes it.
+pub(crate) mod write_watch;
 /// What holds in a process that was forked.
 pub(crate) mod fork;
 /// The maps of this process, as the kernel lists them.

@@ -65,23 +65,40 @@ impl Finder {
             self.pagemap = Pagemap::of_this_process()?;
         }
         let found = match self.method {
-            Method::Scan { zeros } => self.scan(addresses, zeros, regions),
+            Method::Scan { zeros } => self.scan(addresses, zeros, false, regions),
             Method::Read => self.read(addresses, regions),
         };
         Ok(found?)
+    }
+
+    /// As [`Self::find`], by PAGEMAP_SCAN, of pages that are registered with a
+    /// [`WriteWatch`](super::write_watch::WriteWatch). Categories also say
+    /// [`WRITTEN`](super::pagemap_scan::WRITTEN), of pages that were written since this was last
+    /// called for them; after an error that is lost.
+    pub(crate) fn find_and_watch(
+        &mut self,
+        addresses: Range<u64>,
+        regions: &mut Vec<PageRegion>,
+    ) -> Result<(), PagesError> {
+        if self.pagemap.process != this_process() {
+            self.pagemap = Pagemap::of_this_process()?;
+        }
+        let zeros = matches!(self.method, Method::Scan { zeros: true });
+        Ok(self.scan(addresses, zeros, true, regions)?)
     }
 
     fn scan(
         &self,
         addresses: Range<u64>,
         zeros: bool,
+        watch: bool,
         regions: &mut Vec<PageRegion>,
     ) -> Result<(), CallFailure> {
         let pagemap = self.pagemap.file.as_fd();
         let mut at = addresses.start;
         while at < addresses.end {
             let before = regions.len();
-            let stopped = scan_private(pagemap, at..addresses.end, zeros, regions)?;
+            let stopped = scan_private(pagemap, at..addresses.end, zeros, watch, regions)?;
             // Where a call filled the kernel's own buffer of 512 regions and then went
             // on to the end, Linux 6.18 says that it stopped at the former.
             let seen = regions.last().map_or(stopped, |region| stopped.max(region.end));

@@ -9,6 +9,8 @@ use rustix::ioctl::{Opcode, opcode};
 use crate::os::error::Call;
 use crate::os::sys::{CallFailure, attempt_or_pretend, last_error};
 
+/// The page was written since it was last [watched](scan_private), or has never been.
+pub(crate) const WRITTEN: u64 = 1 << 1;
 /// The page is the mapped file's own, not a private copy.
 const OF_FILE: u64 = 1 << 2;
 /// The page is in memory.
@@ -45,6 +47,9 @@ struct ScanArguments {
     reported: u64,
 }
 
+/// Write-protects the pages that are found, and fails where that is not watched asynchronously.
+const PROTECT: u64 = 1 << 0 | 1 << 1;
+
 const SCAN: Opcode = opcode::read_write::<ScanArguments>(b'f', 16);
 
 // The number contains the size of the structure.
@@ -52,12 +57,14 @@ const _: () = assert!(SCAN == 0xc060_6610 && size_of::<PageRegion>() == 24);
 
 /// Appends to `regions` the pages of a range that are private and have contents of
 /// their own, in memory or in swap space; categories say [`SWAPPED`]. With `zeros` the shared
-/// page of zeros counts, too. Returns the address where the kernel stopped: if there was no
+/// page of zeros counts, too. With `watch` categories also say [`WRITTEN`], and from then on the
+/// pages count as unwritten: they are [registered](super::write_watch::WriteWatch). Returns the address where the kernel stopped: if there was no
 /// room for more regions, the search continues there.
 pub(crate) fn scan_private(
     pagemap: BorrowedFd<'_>,
     addresses: Range<u64>,
     zeros: bool,
+    watch: bool,
     regions: &mut Vec<PageRegion>,
 ) -> Result<u64, CallFailure> {
     let neither = if zeros { OF_FILE } else { OF_FILE | ZERO_PAGE };
@@ -66,7 +73,7 @@ pub(crate) fn scan_private(
     let room = regions.spare_capacity_mut();
     let mut scan = ScanArguments {
         size: size_of::<ScanArguments>() as u64,
-        flags: 0,
+        flags: if watch { PROTECT } else { 0 },
         start: addresses.start,
         end: addresses.end,
         walk_end: addresses.start,
@@ -76,11 +83,11 @@ pub(crate) fn scan_private(
         inverted: neither,
         all_of: neither,
         any_of: PRESENT | SWAPPED,
-        reported: SWAPPED,
+        reported: if watch { SWAPPED | WRITTEN } else { SWAPPED },
     };
     attempt_or_pretend(Call::Scan, 0, Some(addresses.end), || {
         let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);
-        // SAFETY: the request is of `ScanArguments`, changes no page, and writes at most
+        // SAFETY: the request is of `ScanArguments`, changes the contents of no page, and writes at most
         // `region_count` regions, for which there is room.
         let count = unsafe { libc::ioctl(pagemap, request, &raw mut scan) };
         let count = usize::try_from(count).map_err(|_| last_error())?;

@@ -12,8 +12,9 @@ use crate::pages::bounds::SlotBounds;
 use crate::pages::budget::Budget;
 use crate::pages::slot_pages::{Setup, SlotPages};
 use crate::pages::zones::{MemorySize, SlotConfig};
+use crate::slot::deltas::Deltas;
 use crate::strategy::choose::Made;
-use crate::strategy::config::{Choice, Strategies};
+use crate::strategy::config::{Choice, DeltaTracker, Strategies};
 use crate::strategy::report::ResetReport;
 use crate::strategy::reset::Strategy;
 use crate::strategy::stack::{Owner, Stack};
@@ -21,6 +22,8 @@ use crate::strategy::writers::{ExternalWriter, Writers};
 
 /// What a slot has otherwise than its image, and images of it.
 mod snapshot;
+/// What a slot knows of its last snapshot.
+mod deltas;
 /// What tests do to slots and ask of them.
 #[cfg(any(debug_assertions, feature = "testing"))]
 mod audit;
@@ -98,6 +101,8 @@ pub enum Discarded {
 /// ```
 #[derive(Debug)]
 pub struct Slot {
+    /// Its pages are still there when it goes.
+    deltas: Deltas,
     pages: SlotPages,
     strategy: Strategy,
     choice: Choice,
@@ -107,6 +112,8 @@ pub struct Slot {
     resident: u64,
     /// Pages that it gave back or restored.
     written: u64,
+    /// Pages that the last snapshot looked at.
+    compared: u64,
 }
 
 impl Slot {
@@ -135,7 +142,7 @@ impl Slot {
         let plain = Made { setup, strategy, choice };
         let zones = config.into();
         zones.check();
-        Self::make(zones, image, sizes, plain, Stack::default())
+        Self::make(zones, image, sizes, plain, Stack::default(), DeltaTracker::Off)
     }
 
     /// As [`Slot::new`], reset and grown as `strategies` say, or by what is nearest
@@ -205,7 +212,8 @@ impl Slot {
         let zones = config.into();
         zones.check();
         let stack = Stack::new(strategies, &zones);
-        Self::make(zones, image, sizes, strategies.make(sizes, budget)?, stack)
+        let deltas = strategies.config().deltas;
+        Self::make(zones, image, sizes, strategies.make(sizes, budget)?, stack, deltas)
     }
 
     fn make(
@@ -214,11 +222,14 @@ impl Slot {
         sizes: &[MemorySize],
         Made { setup, mut strategy, choice }: Made,
         stack: Stack,
+        deltas: DeltaTracker,
     ) -> Result<Self, PagesError> {
         let pages = SlotPages::new(zones, setup, image, sizes)?;
         strategy.begin(&pages);
-        let (writers, resident) = (Writers::default(), pages.copied_size());
-        Ok(Self { pages, strategy, choice, writers, stack, resident, written: 0 })
+        let (deltas, writers) = (Deltas::new(deltas), Writers::default());
+        let resident = pages.copied_size();
+        let (written, compared) = (0, 0);
+        Ok(Self { deltas, pages, strategy, choice, writers, stack, resident, written, compared })
     }
 
     /// Address of the slot's first byte, which is guard.
@@ -422,6 +433,19 @@ impl Slot {
         self.strategy.choice().unwrap_or(self.choice)
     }
 
+    /// How the next [`Slot::snapshot`] finds what was written since the last one: what was asked
+    /// for, or what this machine can do of it.
+    ///
+    /// # Errors
+    /// As of [`HostFeatures::get`](crate::HostFeatures::get).
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot::compared`].
+    pub fn delta_tracker(&self) -> Result<DeltaTracker, PagesError> {
+        self.deltas.tracker()
+    }
+
     /// Whether the slot can be handed out: not after a reset that failed half-way.
     ///
     /// # Examples
@@ -470,7 +494,8 @@ impl Slot {
     ///
     /// See [`Slot::with_strategies`].
     pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
-        let Self { pages, strategy, writers, stack, .. } = self;
+        let Self { deltas, pages, strategy, writers, stack, .. } = self;
+        deltas.end()?;
         let report = strategy.reset(pages, writers, stack);
         if let Ok(report) = &report {
             writers.note_reset();
@@ -479,6 +504,39 @@ impl Slot {
             self.written = report.restored + report.discarded;
         }
         report
+    }
+
+    /// Pages of the slot that the last [`Slot::snapshot`] read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{
+    ///     DeltaTracker, Image, ImageForm, MemorySize, MemoryZone, Slot, SlotConfig, StrategyConfig,
+    /// };
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 256 << 10, maximum: 1 << 20 };
+    /// let strategies = StrategyConfig { deltas: DeltaTracker::Writes, ..StrategyConfig::default() };
+    /// let mut slot = Slot::with_strategies(config, &image, &[size], &strategies.check()?)?;
+    /// slot.enter();
+    /// // SAFETY: the memory is accessible, and no other code uses it.
+    /// unsafe { slot.memory(0).write_bytes(7, 256 << 10) };
+    /// let first = slot.snapshot("first", &[], ImageForm::Whole)?;
+    ///
+    /// // SAFETY: as above.
+    /// unsafe { slot.memory(0).write(8) };
+    /// let second = slot.snapshot("second", &[], ImageForm::Whole)?;
+    /// assert_eq!(second.changed_since(&first), Some(vec![base]));
+    /// let all = if slot.delta_tracker()? == DeltaTracker::Writes { 1 } else { 64 };
+    /// assert_eq!(slot.compared(), all);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn compared(&self) -> u64 {
+        self.compared
     }
 
     /// Pages that the last reset put back in place, or discarded where it knew them to be
@@ -536,8 +594,9 @@ impl Slot {
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
     pub fn discard(&mut self) -> Result<(), PagesError> {
-        let Self { pages, strategy, stack, .. } = self;
+        let Self { deltas, pages, strategy, stack, .. } = self;
         pages.check_length()?;
+        deltas.end()?;
         if pages.is_whole()
             && let Some(fresh) = pages.discard_kept()?
         {
@@ -611,7 +670,8 @@ impl Slot {
         sizes: &[MemorySize],
         owner: Owner,
     ) -> Result<ResetReport, PagesError> {
-        let Self { pages, strategy, stack, .. } = self;
+        let Self { deltas, pages, strategy, stack, .. } = self;
+        deltas.end()?;
         let report = strategy.refill(pages, stack, Some((image, sizes)))?;
         (self.resident, self.written) = (pages.copied_size(), 0);
         self.writers.note_reset();

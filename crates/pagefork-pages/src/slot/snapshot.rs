@@ -7,16 +7,13 @@ use std::sync::Arc;
 use pagefork_layout::page::{self, PAGE_SIZE};
 
 use super::Slot;
+use super::deltas::Deltas;
 use crate::image::Image;
 use crate::image::branch::BRANCH_PAGES_MAX;
 use crate::image::branch::ImageForm;
 use crate::image::read::PageReader;
 use crate::os::error::PagesError;
-use crate::os::features::HostFeatures;
-use crate::os::pagemap::Finder;
-
-/// Room for this many runs of private pages at first: as many as the kernel finds at once.
-const REGIONS: usize = 512;
+use crate::strategy::config::DeltaTracker;
 
 impl Slot {
     /// Slot offsets of the pages that are not as in the slot's image, ascending: of all that
@@ -58,7 +55,9 @@ impl Slot {
         self.pages.check_length()?;
         let mut reader = PageReader::new(self.image())?;
         let mut changed = Vec::new();
-        for page in self.candidates()? {
+        self.check_whole()?;
+        let candidates = Deltas::new(DeltaTracker::Off).candidates(&self.pages)?;
+        for page in candidates.ranges.into_iter().flat_map(pages_in) {
             // SAFETY: candidates are accessible.
             if !reader.is_equal(page, unsafe { self.page(page) })? {
                 changed.push(page);
@@ -72,6 +71,10 @@ impl Slot {
     /// the slot's image if that is wanted and few pages are otherwise, or else whole: then pages
     /// of the slot's image that the slot has unchanged are read there. The slot stays as it is.
     ///
+    /// A slot whose strategies name a [tracker](DeltaTracker), that was not reset since its last
+    /// snapshot, and that one still held: then the image is a branch of that one, whatever the form,
+    /// if few pages are otherwise. [`Slot::compared`] has an example.
+    ///
     /// Code may be suspended in the slot, and must not run meanwhile. `name` is as of
     /// [`Image::new`]. [`Slot::changed_pages`] has an example.
     ///
@@ -79,21 +82,25 @@ impl Slot {
     /// [`PagesError::OutsideImage`] for a patch outside tables, state and memories; else as of
     /// [`Slot::changed_pages`] and [`Image::branch`].
     pub fn snapshot(
-        &self,
+        &mut self,
         name: &str,
         patches: &[(u64, &[u8])],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
         self.pages.check_length()?;
         let patched = self.patched(patches)?;
+        let candidates = self.deltas.candidates(&self.pages)?;
+        let form = if candidates.last.is_some() { ImageForm::Branch } else { form };
+        let parent = candidates.last.as_ref().unwrap_or(self.image());
         let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
-        let mut reader = PageReader::new(self.image())?;
-        let mut changed = Vec::new();
-        for page in self.candidates()? {
+        let mut reader = PageReader::new(parent)?;
+        let (mut changed, mut compared) = (Vec::new(), 0);
+        for page in candidates.ranges.iter().cloned().flat_map(pages_in) {
             // SAFETY: candidates are accessible.
             let bytes = unsafe { self.page(page) };
             // Of a whole image it does not matter whether more pages are changed.
             let is_whole = changed.len() > BRANCH_PAGES_MAX;
+            compared += 1;
             if !patched.contains_key(&page) && (is_whole || !reader.is_equal(page, bytes)?) {
                 changed.push((page, bytes));
             }
@@ -104,45 +111,26 @@ impl Slot {
             }
         }
         changed.sort_unstable_by_key(|(page, _)| *page);
-        let is_of_form = form == ImageForm::Branch || self.image().depth() == 0;
-        if changed.is_empty() && is_of_form {
-            return Ok(Arc::clone(self.image()));
-        }
-        Image::of_changed(self.image(), name, self.extents(&changed), &changed, form)
+        let is_of_form = form == ImageForm::Branch || parent.depth() == 0;
+        let image = match changed.is_empty() && is_of_form {
+            true => Arc::clone(parent),
+            false => {
+                let extents = self.extents(parent, &changed);
+                Image::of_changed(parent, name, extents, &changed, form)?
+            }
+        };
+        self.deltas.note(&image, candidates, patched.into_keys().collect());
+        self.compared = compared;
+        Ok(image)
     }
 
-    /// Slot offsets of the pages that can be otherwise than in the image, ascending: all of them
-    /// are accessible.
-    fn candidates(&self) -> Result<Vec<u64>, PagesError> {
-        if !self.is_whole() {
-            return Err(PagesError::ResetIncomplete);
-        }
-        let pages = &self.pages;
-        let features = HostFeatures::get()?;
-        // Where discarding does nothing, the page map proves nothing either.
-        let method = features.search_method(pages.copies_image()).filter(|_| features.discard);
-        let Some(method) = method else {
-            return Ok(pages.image_parts().flat_map(pages_in).collect());
-        };
-        let start = self.start().addr() as u64;
-        let (mut finder, mut regions) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
-        for part in pages.image_parts() {
-            finder.find(start + part.start..start + part.end, &mut regions)?;
-        }
-        let found = regions.iter().map(|region| region.start - start..region.end - start);
-        let mut candidates: Vec<u64> = found.flat_map(pages_in).collect();
-        // A copy that the kernel has made the page of zeros of does not count as private.
-        candidates.extend(pages.differing_pages());
-        candidates.sort_unstable();
-        candidates.dedup();
-        Ok(candidates)
+    fn check_whole(&self) -> Result<(), PagesError> {
+        if self.is_whole() { Ok(()) } else { Err(PagesError::ResetIncomplete) }
     }
 
     /// The pages that patches are of, as they are to be.
     fn patched(&self, patches: &[(u64, &[u8])]) -> Result<BTreeMap<u64, Vec<u8>>, PagesError> {
-        if !self.is_whole() {
-            return Err(PagesError::ResetIncomplete);
-        }
+        self.check_whole()?;
         let mut patched = BTreeMap::new();
         for &(offset, bytes) in patches.iter().filter(|(_, bytes)| !bytes.is_empty()) {
             let length = bytes.len() as u64;
@@ -164,14 +152,14 @@ impl Slot {
         Ok(patched)
     }
 
-    /// What an image of this slot covers that has these pages and those of the slot's image: in
-    /// each part that images hold, one range.
-    fn extents(&self, changed: &[(u64, &[u8])]) -> Vec<Range<u64>> {
+    /// What an image of this slot covers that has these pages and those of another one: in each part
+    /// that images hold, one range.
+    fn extents(&self, parent: &Image, changed: &[(u64, &[u8])]) -> Vec<Range<u64>> {
         let of_part = |part: Range<u64>| {
             let first = changed.partition_point(|(page, _)| *page < part.start);
             let behind = changed.partition_point(|(page, _)| *page < part.end);
             let pages = changed[first..behind].iter().map(|(page, _)| *page..*page + PAGE_SIZE);
-            let before = self.image().extents().iter().filter(|one| part.contains(&one.start));
+            let before = parent.extents().iter().filter(|one| part.contains(&one.start));
             pages
                 .chain(before.cloned())
                 .reduce(|all, one| all.start.min(one.start)..all.end.max(one.end))

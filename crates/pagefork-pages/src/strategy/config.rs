@@ -63,6 +63,54 @@ impl fmt::Display for ResetKind {
     }
 }
 
+/// How [`Slot::snapshot`](crate::Slot::snapshot) finds what was written since the last snapshot of a
+/// slot that runs on.
+///
+/// The snapshot is a branch of the last one then, and has the pages that differ from that. What is
+/// spawned from it has copies of them. Each tracker finds the same.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_pages::DeltaTracker;
+///
+/// // Those that a user can name.
+/// let named = |name: &str| DeltaTracker::ALL.into_iter().find(|one| one.to_string() == name);
+/// assert_eq!(named("writes"), Some(DeltaTracker::Writes));
+/// assert_eq!(named("none"), None);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum DeltaTracker {
+    /// Not at all: each snapshot has what is otherwise than in the image that the slot was filled
+    /// from.
+    #[default]
+    Off,
+    /// Pages that are private, and those that were, are compared with the last snapshot. It costs
+    /// guests nothing, and a snapshot a look at each page that was written since the slot was
+    /// filled.
+    Compare,
+    /// The kernel notes which pages are written (userfaultfd with WP_ASYNC, read by PAGEMAP_SCAN;
+    /// kernel 6.7), and no others are read. Guests pay a page fault for the first write to a page
+    /// after each snapshot. Where the kernel cannot or may not, it is as `Compare`.
+    Writes,
+}
+
+impl DeltaTracker {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Compare, Self::Writes];
+}
+
+impl fmt::Display for DeltaTracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Compare => "compare",
+            Self::Writes => "writes",
+        })
+    }
+}
+
 /// What is asked of a slot's strategies. Sizes are in bytes.
 ///
 /// # Examples
@@ -97,6 +145,8 @@ pub struct StrategyConfig {
     pub stack_kept: u64,
     /// Whether the stack is cleared at each reset and not only for a new owner.
     pub clear_stack: bool,
+    /// How successive snapshots of one run find what was written in between.
+    pub deltas: DeltaTracker,
 }
 
 impl Default for StrategyConfig {
@@ -109,6 +159,7 @@ impl Default for StrategyConfig {
             resident_max: u64::MAX,
             stack_kept: 32 << 10,
             clear_stack: false,
+            deltas: DeltaTracker::default(),
         }
     }
 }

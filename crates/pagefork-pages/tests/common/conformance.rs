@@ -43,7 +43,7 @@ pub fn conformance(cases: &[Case], rounds: u64) {
                     mutate_also(case, &mut slot, &mut random);
                 }
                 if random.below(2) == 0 {
-                    look(case, &slot, &mut random, &what);
+                    look(case, &mut slot, &mut random, &what);
                 }
                 slot.reset_for(OWNER).unwrap();
                 case.assert_fresh(&slot, &strategies, &what);
@@ -64,7 +64,7 @@ pub fn conformance(cases: &[Case], rounds: u64) {
 /// Asks for changed pages, now and then for an image of the slot, and compares them with what
 /// the slot has.
 #[track_caller]
-fn look(case: &Case, slot: &Slot, random: &mut Random, what: &str) {
+fn look(case: &Case, slot: &mut Slot, random: &mut Random, what: &str) {
     let changed = slot.changed_pages().unwrap();
     let snapshot = (random.below(4) == 0)
         .then(|| slot.snapshot(case.name, &[], pagefork_pages::ImageForm::Branch).unwrap());

@@ -253,8 +253,10 @@ impl<T> Snapshot<T> {
 }
 
 impl<T: 'static> Snapshot<T> {
-    fn take(store: &Store<T>, save: Option<&mut SaveReference<'_>>) -> Result<Self> {
-        Ok(Self::new(Arc::new(freeze::freeze(store.inner(), save)?)))
+    fn take(store: &mut Store<T>, save: Option<&mut SaveReference<'_>>) -> Result<Self> {
+        // SAFETY: the store is borrowed.
+        let store = unsafe { &mut *store.as_ptr() };
+        Ok(Self::new(Arc::new(freeze::freeze(store, save)?)))
     }
 
     /// What spawns stores that begin as the snapshot is, whole: all instances of it, and a guest

@@ -74,13 +74,12 @@ impl StoreGroup {
 /// # Errors
 /// If the system refuses something.
 pub(crate) fn make_image(
-    store: &StoreGroup,
+    store: &mut StoreGroup,
     ordinal: u32,
     is_suspended: bool,
 ) -> Result<Arc<Image>> {
-    let instance = store.instance(ordinal);
-    let layout = instance.module.layout();
-    let name = instance.module.name().unwrap_or("snapshot");
+    let module = store.instance(ordinal).module.clone();
+    let (layout, name) = (module.layout(), module.name().unwrap_or("snapshot"));
     // What a call has left behind is no part of what the instance is.
     let nothing = vec![0; layout.state_parts.save_size as usize];
     let save_area = (layout.base as i64 + i64::from(layout.state_parts.save_area)) as u64;
@@ -91,5 +90,5 @@ pub(crate) fn make_image(
         true => ImageForm::Branch,
         false => ImageForm::Whole,
     };
-    Ok(instance.slot.snapshot(name, patches, form)?)
+    Ok(store.instance_mut(ordinal).slot.snapshot(name, patches, form)?)
 }

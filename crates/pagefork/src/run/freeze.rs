@@ -33,12 +33,15 @@ pub(crate) const AFTER_RESTORE: &str = "pagefork_after_restore";
 pub(crate) type SaveReference<'a> =
     dyn FnMut(&(dyn Any + Send + Sync)) -> Result<Arc<dyn Any + Send + Sync>> + 'a;
 
-/// What a store is now. The store stays as it is.
+/// What a store is now. The store stays as it is, but for what slots know of their last snapshots.
 ///
 /// # Errors
 /// [`UsageError::NoSnapshot`] if it holds what means nothing in another store; what `save` fails
 /// with; if the system refuses memory.
-pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -> Result<Frozen> {
+pub(crate) fn freeze(
+    store: &mut StoreGroup,
+    save: Option<&mut SaveReference<'_>>,
+) -> Result<Frozen> {
     if store.is_broken() {
         return Err(UsageError::ResetIncomplete.into());
     }
@@ -58,9 +61,9 @@ pub(crate) fn freeze(store: &StoreGroup, save: Option<&mut SaveReference<'_>>) -
     let mut instances = Vec::with_capacity(store.instances.len());
     for ordinal in 1..store.next_ordinal() {
         store.each_host_function(ordinal, |index| referred.push(index));
-        let instance = store.instance(ordinal);
         let is_suspended = |call: &FrozenCall| call.suspended.ordinal == ordinal;
         let image = make_image(store, ordinal, call.as_ref().is_some_and(is_suspended))?;
+        let instance = store.instance(ordinal);
         let sizes = store.present_sizes(ordinal);
         let plan = SpawnPlan {
             image: Arc::clone(&image),

@@ -1,0 +1,243 @@
+//! Which pages were written: userfaultfd, whose write protection the kernel lifts itself and
+//! remembers that it did (WP_ASYNC), with the structures and numbers of `linux/userfaultfd.h`.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use pagefork_layout::page::PAGE_SIZE;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
+use rustix::mm::UserfaultfdFlags;
+
+use crate::os::error::{Call, PagesError};
+use crate::os::features::Tried;
+use crate::os::fork::this_process;
+use crate::os::lock::lock;
+use crate::os::pagemap::{Finder, Method};
+use crate::os::pagemap_scan::WRITTEN;
+use crate::os::reservation::Reservation;
+use crate::os::sys::{CallFailure, attempt, attempt_or_pretend, last_error};
+use crate::os::{memfd, sys};
+
+/// Nothing is reported, so no privilege is needed.
+const USER_MODE_ONLY: u32 = 1;
+
+/// What the kernel must be able to do: protect pages that have nothing yet, and lift the
+/// protection by itself.
+const FEATURES: u64 = 1 << 13 | 1 << 15;
+
+const API_VERSION: u64 = 0xaa;
+
+/// Pages are registered to be write-protected.
+const MODE_WRITE_PROTECT: u64 = 1 << 1;
+
+/// The kernel's `struct uffdio_api`.
+#[repr(C)]
+struct UffdioApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// The kernel's `struct uffdio_range`.
+#[repr(C)]
+struct UffdioRange {
+    start: u64,
+    length: u64,
+}
+
+/// The kernel's `struct uffdio_register`.
+#[repr(C)]
+struct UffdioRegister {
+    range: UffdioRange,
+    mode: u64,
+    ioctls: u64,
+}
+
+const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
+const REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xaa, 0x00);
+const UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xaa, 0x01);
+
+// The numbers contain the sizes of the structures.
+const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
+
+/// What ranges of pages are registered with whose writes the kernel remembers. A process has one
+/// for all slots.
+#[derive(Debug)]
+pub(crate) struct WriteWatch {
+    file: OwnedFd,
+    /// The process whose pages it knows.
+    process: u64,
+}
+
+impl WriteWatch {
+    /// The one of this process, which stays open.
+    pub(crate) fn of_this_process() -> Result<Arc<Self>, CallFailure> {
+        static OPEN: Mutex<Option<Arc<WriteWatch>>> = Mutex::new(None);
+        let process = this_process();
+        let mut open = lock(&OPEN);
+        if let Some(watch) = &*open
+            && watch.process == process
+        {
+            return Ok(Arc::clone(watch));
+        }
+        let watch = Arc::new(Self { file: start()?, process });
+        *open = Some(Arc::clone(&watch));
+        Ok(watch)
+    }
+
+    /// Whether it is of this process, and not of one that this was forked from. Pages of a forked
+    /// process are registered nowhere.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == this_process()
+    }
+
+    /// Registers the pages at addresses, some of which may be registered already. Pages that were
+    /// not count as written until they are [looked at](Finder::find_and_watch).
+    pub(crate) fn register(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
+        let range = UffdioRange::of(addresses);
+        let mut register = UffdioRegister { range, mode: MODE_WRITE_PROTECT, ioctls: 0 };
+        self.control(Call::WatchWrites, REGISTER, &mut register)
+    }
+
+    /// Undoes [`Self::register`], and lifts the write protection.
+    pub(crate) fn unregister(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
+        self.control(Call::UnwatchWrites, UNREGISTER, &mut UffdioRange::of(addresses))
+    }
+
+    fn control<T>(&self, call: Call, request: Opcode, value: &mut T) -> Result<(), CallFailure> {
+        control(call, &self.file, request, value)
+    }
+}
+
+impl UffdioRange {
+    fn of(addresses: Range<u64>) -> Self {
+        Self { start: addresses.start, length: addresses.end - addresses.start }
+    }
+}
+
+fn start() -> Result<OwnedFd, CallFailure> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+    let file = attempt(Call::WatchWrites, 0, || {
+        // SAFETY: nothing happens to any page before one is registered.
+        unsafe { rustix::mm::userfaultfd(flags) }
+    })?;
+    let mut api = UffdioApi { api: API_VERSION, features: FEATURES, ioctls: 0 };
+    control(Call::WatchWrites, &file, START, &mut api)?;
+    match api.features & FEATURES == FEATURES {
+        true => Ok(file),
+        false => Err(CallFailure { call: Call::WatchWrites, errno: Errno::INVAL, requested: 0 }),
+    }
+}
+
+/// Makes a request whose structure `value` is. None of them changes what pages contain, or who may
+/// access them.
+fn control<T>(
+    call: Call,
+    file: &OwnedFd,
+    request: Opcode,
+    value: &mut T,
+) -> Result<(), CallFailure> {
+    let value: *mut T = value;
+    attempt_or_pretend(call, 0, Some(()), || {
+        let (file, request) = (file.as_raw_fd(), request as libc::Ioctl);
+        // SAFETY: callers pass the structure of the request, as its number says.
+        match unsafe { libc::ioctl(file, request, value.cast::<c_void>()) } {
+            0.. => Ok(()),
+            _ => Err(last_error()),
+        }
+    })
+}
+
+/// Whether the kernel notes which pages are written, so that
+/// [`DeltaTracker::Writes`](crate::DeltaTracker::Writes) works in full. It is tried once a process.
+///
+/// # Examples
+///
+/// ```
+/// println!("writes are noted by the kernel: {}", pagefork_pages::notes_writes());
+/// ```
+pub fn notes_writes() -> bool {
+    static NOTES: Tried<bool> = Tried::new();
+    // What a limit was in the way of can work later.
+    NOTES.get(|| if probe().unwrap_or(false) { Ok(true) } else { Err(()) }).is_ok()
+}
+
+/// Tries it on pages of a file and others: nothing but what was written is found, each time, and
+/// pages keep what was written.
+fn probe() -> Result<bool, PagesError> {
+    const COUNT: usize = 6;
+    // Where a filter forbids it that is all.
+    let watch = WriteWatch::of_this_process()?;
+    let (file, _) = memfd::create("probe")?;
+    sys::resize_image(file.as_fd(), 3 * PAGE_SIZE)?;
+    sys::write_image(file.as_fd(), &[1; 3 * PAGE_SIZE as usize], 0)?;
+    let mut pages = Reservation::new(COUNT as u64 * PAGE_SIZE, PAGE_SIZE)?;
+    pages.commit(0..COUNT as u64 * PAGE_SIZE)?;
+    pages.map_private(0..3 * PAGE_SIZE, file.as_fd(), 0)?;
+    let place = |page: usize| {
+        ptr::with_exposed_provenance_mut::<u8>(pages.start() + page * PAGE_SIZE as usize)
+    };
+    let addresses = pages.start() as u64..pages.end() as u64;
+    watch.register(addresses.clone())?;
+    let mut finder = Finder::new(Method::Scan { zeros: false })?;
+    let mut written = || {
+        let mut regions = Vec::new();
+        finder.find_and_watch(addresses.clone(), &mut regions)?;
+        let page = |address: u64| (address - addresses.start) / PAGE_SIZE;
+        let written = regions.iter().filter(|region| region.categories & WRITTEN != 0);
+        Ok::<_, PagesError>(
+            written.flat_map(|region| page(region.start)..page(region.end)).collect::<Vec<_>>(),
+        )
+    };
+    // Of both kinds the first page is read, the second written, the third not touched at first.
+    for page in [0, 3] {
+        // SAFETY: `pages` owns the pages, which `commit` made accessible.
+        unsafe {
+            place(page).read_volatile();
+            place(page + 1).write_volatile(2);
+        }
+    }
+    let first = written()?;
+    let none = written()?;
+    for page in [1, 2, 5] {
+        // SAFETY: `pages` owns the page, which `commit` made accessible.
+        unsafe { place(page).write_volatile(3) };
+    }
+    let later = written()?;
+    // SAFETY: `pages` owns the pages, which `commit` made accessible.
+    let bytes = [0, 1, 2, 3, 4, 5].map(|page| unsafe { place(page).read_volatile() });
+    watch.unregister(addresses.clone())?;
+    Ok(first == [1, 4] && none.is_empty() && later == [1, 2, 5] && bytes == [1, 3, 3, 0, 2, 3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn what_does_not_note_writes_is_not_used() {
+        use crate::os::inject::{fail_all, pretend};
+        if !notes_writes() {
+            eprintln!("NOT TESTED: this kernel does not note writes");
+            return;
+        }
+        assert_eq!(probe(), Ok(true));
+        probe_fails(fail_all(Call::WatchWrites, libc::EPERM, probe));
+        probe_fails(pretend(Call::WatchWrites, probe));
+        probe_fails(pretend(Call::Scan, probe));
+        probe_fails(fail_all(Call::Scan, libc::ENOTTY, probe));
+        // That it was refused once is not for ever.
+        assert!(notes_writes());
+    }
+
+    #[cfg(debug_assertions)]
+    #[track_caller]
+    fn probe_fails(result: Result<bool, PagesError>) {
+        assert!(!matches!(result, Ok(true)), "{result:?}");
+    }
+}

@@ -1,0 +1,281 @@
+//! What a slot knows of its last snapshot, so that the next costs what was written since.
+//!
+//! ```text
+//!  last snapshot     | a | b | c |   | d |          private then: a b c d
+//!  now               | a | B |   | e | d |          private now: a B e d; c was discarded
+//!  written since           B       e                as the kernel noted it
+//!  looked at               B   c   e                written, and private then but not now
+//! ```
+//!
+//! Of a page that is private neither then nor now the slot has the image's bytes both times. Without
+//! the kernel's notes every page that is private now counts as written.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use crate::image::Image;
+use crate::os::error::PagesError;
+use crate::os::features::HostFeatures;
+use crate::os::pagemap::{Finder, Method};
+use crate::os::pagemap_scan::{PageRegion, WRITTEN};
+use crate::os::write_watch::{WriteWatch, notes_writes};
+use crate::pages::map_budget::MapShare;
+use crate::pages::slot_pages::SlotPages;
+use crate::strategy::config::DeltaTracker;
+
+/// Room for this many runs of private pages at first: as many as the kernel finds at once.
+const REGIONS: usize = 512;
+
+/// What a slot knows of its last snapshot.
+#[derive(Debug)]
+pub(super) struct Deltas {
+    asked: DeltaTracker,
+    last: Option<LastSnapshot>,
+    /// Invariant: there is one if pages of the slot are registered.
+    watched: Option<WatchedPages>,
+}
+
+/// A snapshot that was taken of what is in the slot, which has run on since.
+#[derive(Debug)]
+struct LastSnapshot {
+    /// Who took it may have given it up: then there is nothing to be a delta of.
+    image: Weak<Image>,
+    /// Slot offsets of the pages that were private: ascending, apart.
+    private: Vec<Range<u64>>,
+    /// Slot offsets of pages that the image has otherwise than the slot had.
+    patched: Vec<u64>,
+}
+
+/// Pages whose writes the kernel notes.
+#[derive(Debug)]
+struct WatchedPages {
+    watch: Arc<WriteWatch>,
+    /// Addresses; ascending, apart. No others are registered.
+    parts: Vec<Range<u64>>,
+    /// Whether all of them are.
+    is_complete: bool,
+    /// Maps that are cut where a part begins or ends.
+    _maps: MapShare,
+}
+
+/// What a slot has to be compared with, and which of its pages.
+pub(super) struct Candidates {
+    /// The last snapshot, if the slot was not reset since.
+    pub(super) last: Option<Arc<Image>>,
+    /// Slot offsets of pages that can be otherwise than in that, or else than in the slot's
+    /// image: ascending, apart, all accessible.
+    pub(super) ranges: Vec<Range<u64>>,
+    private: Vec<Range<u64>>,
+}
+
+impl Deltas {
+    pub(super) fn new(asked: DeltaTracker) -> Self {
+        Self { asked, last: None, watched: None }
+    }
+
+    /// What is done of what was asked for.
+    pub(super) fn tracker(&self) -> Result<DeltaTracker, PagesError> {
+        let scans = matches!(method(false)?, Some(Method::Scan { .. }));
+        Ok(match self.asked {
+            DeltaTracker::Writes if !scans || !notes_writes() => DeltaTracker::Compare,
+            asked => asked,
+        })
+    }
+
+    /// The pages that can be otherwise than in the last snapshot. What was known of that is given
+    /// up; with [`Self::note`] the next one is known.
+    ///
+    /// # Errors
+    /// If the kernel does not tell what is private though it has before.
+    pub(super) fn candidates(&mut self, pages: &SlotPages) -> Result<Candidates, PagesError> {
+        let before = self.last.take();
+        let tracker = self.tracker()?;
+        let Some(of_image) = method(pages.copies_image())? else {
+            let last = before.and_then(|before| before.image.upgrade());
+            let ranges: Vec<_> = pages.image_parts().collect();
+            return Ok(Candidates { last, private: Vec::new(), ranges });
+        };
+        let watches = tracker == DeltaTracker::Writes && self.watch(pages);
+        // What is the shared page of zeros now, and was not private then, has been zero all along,
+        // also where an image was copied.
+        let of_last = match self.asked {
+            DeltaTracker::Off => of_image,
+            _ => method(false)?.unwrap_or(of_image),
+        };
+        let regions = find(pages, of_last, watches)?;
+        let start = pages.start() as u64;
+        let offsets = |region: &PageRegion| region.start - start..region.end - start;
+        let private = joined(regions.iter().map(offsets).collect());
+        let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
+        let Some((last, before)) = known else {
+            let mut ranges = match of_last == of_image {
+                true => private.clone(),
+                false => find(pages, of_image, false)?.iter().map(offsets).collect(),
+            };
+            // A copy that the kernel has made the page of zeros of does not count as private.
+            ranges.extend(pages.differing_pages().map(of_page));
+            return Ok(Candidates { last: None, ranges: joined(ranges), private });
+        };
+        let is_written = |region: &&PageRegion| !watches || region.categories & WRITTEN != 0;
+        let mut ranges: Vec<_> = regions.iter().filter(is_written).map(offsets).collect();
+        ranges.extend(without(&before.private, &private));
+        ranges.extend(before.patched.into_iter().map(of_page));
+        Ok(Candidates { last: Some(last), ranges: joined(ranges), private })
+    }
+
+    /// Says that what the slot has now is in `image`, but for the pages `patched`.
+    pub(super) fn note(&mut self, image: &Arc<Image>, candidates: Candidates, patched: Vec<u64>) {
+        if self.asked != DeltaTracker::Off {
+            let (image, private) = (Arc::downgrade(image), candidates.private);
+            self.last = Some(LastSnapshot { image, private, patched });
+        }
+    }
+
+    /// Has the kernel note what is written to all pages that images hold. Whether it does: if the
+    /// kernel refuses, or too few maps are left, pages are compared as they are where it cannot.
+    fn watch(&mut self, pages: &SlotPages) -> bool {
+        let start = pages.start() as u64;
+        let parts: Vec<_> =
+            pages.image_parts().map(|part| start + part.start..start + part.end).collect();
+        // Of a process that this one was forked from nothing is registered here.
+        self.watched.take_if(|watched| !watched.watch.is_of_this_process());
+        if let Some(watched) = &mut self.watched {
+            if !watched.is_complete || watched.parts != parts {
+                // Memories have grown.
+                watched.parts = parts;
+                watched.is_complete = watched.register().is_ok();
+            }
+            return watched.is_complete;
+        }
+        // The first part begins within a map, and memories end within one when they have grown.
+        let Ok(maps) = MapShare::take(1 + parts.len() as u64) else { return false };
+        let Ok(watch) = WriteWatch::of_this_process() else { return false };
+        let watched = WatchedPages { watch, parts, is_complete: false, _maps: maps };
+        let watched = self.watched.insert(watched);
+        watched.is_complete = watched.register().is_ok();
+        watched.is_complete
+    }
+
+    /// Forgets the last snapshot, and has the kernel note nothing more: before pages are given
+    /// back or restored, since where noted pages of a file were discarded the kernel leaves marks
+    /// that look like swapped pages.
+    ///
+    /// # Errors
+    /// If the kernel does not end it; nothing has changed then.
+    pub(super) fn end(&mut self) -> Result<(), PagesError> {
+        if let Some(watched) = &self.watched {
+            watched.unregister()?;
+        }
+        (self.last, self.watched) = (None, None);
+        Ok(())
+    }
+}
+
+impl WatchedPages {
+    fn register(&self) -> Result<(), PagesError> {
+        for part in self.parts.iter().filter(|part| !part.is_empty()) {
+            self.watch.register(part.clone())?;
+        }
+        Ok(())
+    }
+
+    fn unregister(&self) -> Result<(), PagesError> {
+        if self.watch.is_of_this_process() {
+            for part in self.parts.iter().filter(|part| !part.is_empty()) {
+                self.watch.unregister(part.clone())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Deltas {
+    fn drop(&mut self) {
+        // A part of the address space may go on to guard another slot. If it fails there, nothing
+        // is wrong with that: nothing is ever written to a guard.
+        let _ = self.end();
+    }
+}
+
+/// How private pages of a slot are found; `None` if nothing tells. With `zeros` the shared page of
+/// zeros has to count as private.
+fn method(zeros: bool) -> Result<Option<Method>, PagesError> {
+    let features = HostFeatures::get()?;
+    // Where discarding does nothing, the page map proves nothing either.
+    Ok(features.search_method(zeros).filter(|_| features.discard))
+}
+
+/// The private pages of all that images hold; with `watches` also which of them were written since
+/// they were last found so.
+fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegion>, PagesError> {
+    let start = pages.start() as u64;
+    let (mut finder, mut regions) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
+    for part in pages.image_parts() {
+        let part = start + part.start..start + part.end;
+        match watches {
+            true => finder.find_and_watch(part, &mut regions)?,
+            false => finder.find(part, &mut regions)?,
+        }
+    }
+    Ok(regions)
+}
+
+fn of_page(page: u64) -> Range<u64> {
+    page..page + pagefork_layout::page::PAGE_SIZE
+}
+
+/// Ranges in order, none of which touches another.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
+/// The parts of `ranges` that are in none of `others`. Both are ascending and apart.
+fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = Vec::new();
+    let mut others = others.iter().peekable();
+    for range in ranges {
+        let mut at = range.start;
+        while let Some(other) = others.peek().filter(|other| other.start < range.end) {
+            if at < other.start {
+                rest.push(at..other.start);
+            }
+            at = at.max(other.end);
+            if other.end > range.end {
+                // It may reach into the next one.
+                break;
+            }
+            others.next();
+        }
+        if at < range.end {
+            rest.push(at..range.end);
+        }
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_ranges_is_what_no_other_has() {
+        let set = |bits: u32| {
+            let one = |at: u64| (bits >> at & 1 == 1).then_some(at..at + 1);
+            joined((0..8).filter_map(one).collect())
+        };
+        for ranges in 0..256 {
+            for others in 0..256 {
+                let rest = without(&set(ranges), &set(others));
+                assert_eq!(joined(rest), set(ranges & !others), "{ranges:b} without {others:b}");
+            }
+        }
+    }
+}
