@@ -17,6 +17,9 @@ int main(void) {
   check(pagefork_module_new(engine, text, sizeof text - 1, &module));
   check(pagefork_linker_new(engine, &linker));
   check(pagefork_linker_instantiate_pre(linker, module, &pre));
+  /* Found once, and its type checked once: nothing is looked up for a request. */
+  pagefork_export_t *export;
+  check(pagefork_module_export(module, "handle", "i:i", &export));
 
   int32_t sum = 0;
   for (int32_t request = 0; request < 1000; request++) {
@@ -24,7 +27,8 @@ int main(void) {
     wasm_instance_t *instance;
     pagefork_spawn_t how = {.tenant = (uint64_t)request % 10};
     check(pagefork_instance_pre_spawn(pre, &how, &store, &instance));
-    pagefork_typed_func_t *handle = typed_export(instance, "handle", "i:i");
+    pagefork_typed_func_t *handle;
+    check(pagefork_instance_typed_export(instance, export, &handle));
     sum += PAGEFORK_CALL(handle, int32_t, (pagefork_typed_func_t *, int32_t), handle, request);
     check(handle->error);
     pagefork_typed_func_delete(handle);
@@ -35,6 +39,7 @@ int main(void) {
   /* Each instance has seen one request. */
   printf("sum of the answers: %d\n", sum);
 
+  pagefork_export_delete(export);
   pagefork_instance_pre_delete(pre);
   pagefork_linker_delete(linker);
   wasm_module_delete(module);

@@ -25,13 +25,14 @@
  * another store or engine are failures, never undefined behaviour. `pagefork_last_error` of
  * pagefork.h tells the reason. Calls and instantiations give a trap that says it.
  *
- * What cannot be checked: pointers to nothing, or to what was deleted.
+ * What cannot be checked: pointers to nothing, or to what was deleted, but that an object of a store
+ * that lives is an error until another takes its place.
  *
  * THREADS
  *
  * Engines, configurations, types, shared modules and vectors of these may be used by any thread,
  * and engines and shared modules by several at once. A store, with all objects of it, is used by
- * one thread at a time; it may move between threads.
+ * one thread at a time, also to delete objects; it may move between threads.
  *
  * CALLBACKS
  *

@@ -123,8 +123,9 @@ pub(crate) fn attempt<T>(function: impl FnOnce() -> Result<T>) -> Result<T> {
     }
 }
 
+/// What a panic is for C.
 #[cold]
-fn panicked(payload: &(dyn Any + Send)) -> Error {
+pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Error {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
     BorderError::Panic(text.unwrap_or("a panic without a message").to_owned()).into()

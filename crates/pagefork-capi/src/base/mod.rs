@@ -1,4 +1,7 @@
-//! What every function of the library stands on: the border to C, and vectors that C sees.
+//! What every function of the library stands on: the border to C, what C owns, and vectors that C
+//! sees.
 
 pub(crate) mod border;
+pub(crate) mod c_box;
 pub(crate) mod c_vec;
+pub(crate) mod places;

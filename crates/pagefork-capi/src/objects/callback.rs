@@ -9,6 +9,7 @@ use pagefork::{
 };
 
 use crate::base::border::BorderError;
+use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
 use crate::objects::host_info::HostInfo;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
@@ -22,14 +23,14 @@ pub(crate) type wasm_val_vec_t = CVec<wasm_val_t>;
 
 /// A C function with values of `wasm.h`.
 pub(crate) type wasm_func_callback_t =
-    extern "C-unwind" fn(*const wasm_val_vec_t, *mut wasm_val_vec_t) -> Option<Box<wasm_ref_t>>;
+    extern "C-unwind" fn(*const wasm_val_vec_t, *mut wasm_val_vec_t) -> Option<CBox<wasm_ref_t>>;
 
 /// A C function with an environment and values of `wasm.h`.
 pub(crate) type wasm_func_callback_with_env_t = extern "C-unwind" fn(
     *mut c_void,
     *const wasm_val_vec_t,
     *mut wasm_val_vec_t,
-) -> Option<Box<wasm_ref_t>>;
+) -> Option<CBox<wasm_ref_t>>;
 
 /// Who has called a C function: what it was made with, and the store.
 #[repr(C)]
@@ -59,12 +60,13 @@ pub(crate) type pagefork_func_callback_t = extern "C-unwind" fn(
     usize,
     *mut pagefork_val_t,
     usize,
-) -> Option<Box<wasm_ref_t>>;
+) -> Option<CBox<wasm_ref_t>>;
 
 /// A C function that takes values of this kind.
 pub(crate) trait Callback<V: CValue>: Send + Sync + 'static {
     /// Calls it; the results have their kinds, and are 0 or null.
-    fn call(&self, store: &StoreRef, args: &mut [V], results: &mut [V]) -> Option<Box<wasm_ref_t>>;
+    fn call(&self, store: &StoreRef, args: &mut [V], results: &mut [V])
+    -> Option<CBox<wasm_ref_t>>;
 }
 
 impl Callback<wasm_val_t> for wasm_func_callback_t {
@@ -73,7 +75,7 @@ impl Callback<wasm_val_t> for wasm_func_callback_t {
         _: &StoreRef,
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         self(&CVec::of(args), &mut CVec::of(results))
     }
 }
@@ -84,7 +86,7 @@ impl Callback<wasm_val_t> for (wasm_func_callback_with_env_t, HostInfo) {
         _: &StoreRef,
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (function, env) = self;
         function(env.data(), &CVec::of(args), &mut CVec::of(results))
     }
@@ -96,9 +98,9 @@ impl Callback<pagefork_val_t> for (pagefork_func_callback_t, HostInfo) {
         store: &StoreRef,
         args: &mut [pagefork_val_t],
         results: &mut [pagefork_val_t],
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (function, env) = self;
-        let caller = pagefork_caller_t::new(env.data(), wasm_store_t::lent(store));
+        let caller = pagefork_caller_t::new(env.data(), store.handle());
         function(&caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len())
     }
 }
@@ -177,7 +179,8 @@ fn call_with_numbers<V: CValue>(
     for (result, kind) in own.iter_mut().zip(results) {
         result.set_kind(*kind);
     }
-    let trap = StoreCell::in_host_function(&mut caller, |store| callback.call(store, args, own));
+    let trap =
+        StoreCell::in_host_function(&mut caller, |cell| callback.call(&cell.handle().0, args, own));
     if let Some(trap) = trap {
         return Err(raised(&trap));
     }
@@ -197,7 +200,8 @@ fn call_with_values<V: CValue>(
     params: &[Val],
     results: &mut [Val],
 ) -> Result<()> {
-    StoreCell::in_host_function(&mut caller, |store| {
+    StoreCell::in_host_function(&mut caller, |cell| {
+        let store = &cell.handle().0;
         let mut args = OwnedValues::<V>(Vec::with_capacity(params.len()));
         for param in params {
             args.0.push(V::of_val(*param, store)?);

@@ -6,23 +6,24 @@ use std::mem::MaybeUninit;
 use pagefork::{Error, Result};
 
 use crate::base::border::{BorderError, attempt, given};
+use crate::base::c_box::CBox;
 use crate::objects::object::{Object, wasm_ref_t};
 use crate::objects::store::StoreRef;
 use crate::objects::trap::TrapObject;
 
 /// An error, for C, with the store whose guest it is about.
 #[cold]
-pub(crate) fn failed(store: Option<&StoreRef>, error: Error) -> Option<Box<wasm_ref_t>> {
+pub(crate) fn failed(store: Option<&StoreRef>, error: Error) -> Option<CBox<wasm_ref_t>> {
     let object = Object::Trap(TrapObject::of(error));
     Some(match store {
         Some(store) => store.own(object),
-        None => Box::new(wasm_ref_t::without_store(object)),
+        None => wasm_ref_t::without_store(object),
     })
 }
 
 /// Runs what a function does; its failure is what it gives.
 #[inline]
-pub(crate) fn outcome(function: impl FnOnce() -> Result<()>) -> Option<Box<wasm_ref_t>> {
+pub(crate) fn outcome(function: impl FnOnce() -> Result<()>) -> Option<CBox<wasm_ref_t>> {
     attempt(function).map_or_else(|error| failed(None, error), |()| None)
 }
 
@@ -31,7 +32,7 @@ pub(crate) fn outcome(function: impl FnOnce() -> Result<()>) -> Option<Box<wasm_
 pub(crate) fn outcome_in(
     store: Result<&StoreRef>,
     function: impl FnOnce(&StoreRef) -> Result<()>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let store = match store {
         Ok(store) => store.keep(),
         Err(error) => return failed(None, error),
@@ -39,14 +40,21 @@ pub(crate) fn outcome_in(
     attempt(|| function(&store)).map_or_else(|error| failed(Some(&store), error), |()| None)
 }
 
+/// A place of C's for a pointer to something that is made.
+type OutPointer<'a, P> = Option<&'a mut MaybeUninit<Option<P>>>;
+
+/// A place of C's for something that is made, in a box.
+pub(crate) type OutBox<'a, T> = OutPointer<'a, Box<T>>;
+
 /// A place of C's for something that is made.
-pub(crate) type OutBox<'a, T> = Option<&'a mut MaybeUninit<Option<Box<T>>>>;
+pub(crate) type OutCBox<'a, T> = OutPointer<'a, CBox<T>>;
 
 /// Makes something; its place holds null if that fails.
 ///
 /// # Errors
 /// What `make` fails with, and if there is no place.
-pub(crate) fn make<T>(out: OutBox<'_, T>, make: impl FnOnce() -> Result<Box<T>>) -> Result<()> {
+#[inline]
+pub(crate) fn make<P>(out: OutPointer<'_, P>, make: impl FnOnce() -> Result<P>) -> Result<()> {
     let out = given(out, "place for what is made")?.write(None);
     *out = Some(make()?);
     Ok(())
@@ -54,11 +62,11 @@ pub(crate) fn make<T>(out: OutBox<'_, T>, make: impl FnOnce() -> Result<Box<T>>)
 
 /// As [`make`], of something that enters a store's guests: see [`outcome_in`]. The place holds null
 /// if it fails, also where there is no store.
-pub(crate) fn outcome_made<T>(
+pub(crate) fn outcome_made<P>(
     store: Result<&StoreRef>,
-    mut out: OutBox<'_, T>,
-    function: impl FnOnce(&StoreRef) -> Result<Box<T>>,
-) -> Option<Box<wasm_ref_t>> {
+    mut out: OutPointer<'_, P>,
+    function: impl FnOnce(&StoreRef) -> Result<P>,
+) -> Option<CBox<wasm_ref_t>> {
     if let Some(out) = &mut out {
         out.write(None);
     }
@@ -130,7 +138,7 @@ macro_rules! fallible {
         #[unsafe(no_mangle)]
         extern "C" fn $name(
             $($arg: $ty),*
-        ) -> Option<Box<$crate::objects::object::wasm_ref_t>> {
+        ) -> Option<$crate::base::c_box::CBox<$crate::objects::object::wasm_ref_t>> {
             $crate::objects::fallible::outcome(move || $body)
         }
     )*};

@@ -50,6 +50,12 @@ impl InfoPlace {
         info.as_ref().map_or(std::ptr::null_mut(), HostInfo::data)
     }
 
+    /// Attaches nothing; what was there is finalized.
+    pub(crate) fn take(&mut self) {
+        let old = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        drop(old);
+    }
+
     /// Attaches something else; what was there is finalized.
     pub(crate) fn set(&self, info: HostInfo) {
         let old = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(info);

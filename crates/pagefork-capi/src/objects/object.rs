@@ -1,13 +1,15 @@
 //! Objects: what `wasm_ref_t` and all kinds of references in C lead to.
 
 use std::hash::{Hash, Hasher};
+use std::mem;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagefork::{ExternType, Func, Global, Instance, Memory, Module, Result, Table, Tag};
 
-use crate::base::border::{BorderError, given};
+use crate::base::border::{BorderError, given, note_error};
+use crate::base::c_box::{CBox, Deletable};
 use crate::base::c_vec::Element;
-use crate::objects::engine::wasm_engine_t;
 use crate::objects::host_info::{HostInfo, InfoPlace};
 use crate::objects::store::{LazyShape, Shape, StoreRef};
 use crate::objects::trap::TrapObject;
@@ -41,6 +43,8 @@ pub(crate) enum Object {
     Trap(Arc<TrapObject>),
     /// Something of C's.
     Foreign(Arc<ForeignObject>),
+    /// Nothing any more: C has deleted it, as is seen until something else is in its place.
+    Deleted,
 }
 
 /// A module, shared by all objects that are it.
@@ -82,6 +86,7 @@ enum Identity {
     Tag(Tag),
     Instance(Instance),
     Address(usize),
+    Nothing,
 }
 
 impl Object {
@@ -96,6 +101,7 @@ impl Object {
             Self::Module(module) => Identity::Address(Arc::as_ptr(module).addr()),
             Self::Trap(trap) => Identity::Address(Arc::as_ptr(trap).addr()),
             Self::Foreign(foreign) => Identity::Address(Arc::as_ptr(foreign).addr()),
+            Self::Deleted => Identity::Nothing,
         }
     }
 
@@ -111,6 +117,7 @@ impl Object {
             Self::Module(_) => "module",
             Self::Trap(_) => "trap",
             Self::Foreign(_) => "foreign object",
+            Self::Deleted => "deleted object",
         }
     }
 
@@ -140,10 +147,28 @@ impl Hash for Object {
     }
 }
 
-impl Element for wasm_ref_t {
+impl Element for Option<CBox<wasm_ref_t>> {
     fn copy(&self) -> Self {
-        self.note_known();
-        Self { store: self.store.clone(), object: self.object.clone() }
+        self.as_deref().and_then(wasm_ref_t::copy)
+    }
+}
+
+impl Deletable for wasm_ref_t {
+    #[inline]
+    unsafe fn delete(this: NonNull<Self>) {
+        // SAFETY: by this function's contract C has given it away.
+        let deleted = unsafe { &mut *this.as_ptr() };
+        if let Object::Deleted = deleted.object {
+            return note_error(deleted.wrong_kind("object").into());
+        }
+        if let (Object::Instance(instance), Some(store)) = (&deleted.object, &deleted.store) {
+            store.remove_if_unknown(instance);
+        }
+        let store = deleted.store.take();
+        let object = mem::replace(&mut deleted.object, Object::Deleted);
+        // SAFETY: what was in it is moved out, and nothing leads to it any more.
+        unsafe { StoreRef::give_place_back(store.as_ref(), this) };
+        drop(object);
     }
 }
 
@@ -177,13 +202,39 @@ of_kind! {
 
 impl wasm_ref_t {
     /// An object of a store.
-    pub(crate) fn new(store: StoreRef, object: Object) -> Self {
-        Self { store: Some(store), object }
+    #[inline(always)]
+    pub(crate) fn new(store: &StoreRef, object: Object) -> CBox<Self> {
+        let place = store.place(Self { store: Some(store.clone()), object });
+        // SAFETY: it is new, and in a place of its own.
+        unsafe { CBox::new(place) }
     }
 
     /// An object without a store.
-    pub(crate) fn without_store(object: Object) -> Self {
-        Self { store: None, object }
+    pub(crate) fn without_store(object: Object) -> CBox<Self> {
+        let place = NonNull::from(Box::leak(Box::new(Self { store: None, object })));
+        // SAFETY: it is new, and in a box of its own.
+        unsafe { CBox::new(place) }
+    }
+
+    /// The same thing, as another object; `None` if it was deleted.
+    pub(crate) fn copy(&self) -> Option<CBox<Self>> {
+        self.note_known();
+        let object = self.present().ok()?.object.clone();
+        Some(match &self.store {
+            Some(store) => Self::new(store, object),
+            None => Self::without_store(object),
+        })
+    }
+
+    /// The object.
+    ///
+    /// # Errors
+    /// If it was deleted, and this is seen.
+    pub(crate) fn present(&self) -> Result<&Self> {
+        match self.object {
+            Object::Deleted => Err(self.wrong_kind("object").into()),
+            _ => Ok(self),
+        }
     }
 
     /// What it is.
@@ -309,37 +360,23 @@ impl wasm_ref_t {
     }
 }
 
-impl Drop for wasm_ref_t {
-    fn drop(&mut self) {
-        if let (Object::Instance(instance), Some(store)) = (&self.object, &self.store) {
-            store.remove_if_unknown(instance);
-        }
-    }
-}
-
 /// A module that is of no store.
 pub(crate) struct wasm_shared_module_t(pub(crate) Arc<ModuleObject>);
 
-/// A store.
-///
-/// Invariant of the representation: nothing but its reference.
-#[repr(transparent)]
+/// A store, as C sees it: the same pointer for all that own it, and lent to callbacks.
 pub(crate) struct wasm_store_t(pub(crate) StoreRef);
 
+impl Deletable for wasm_store_t {
+    #[inline]
+    unsafe fn delete(this: NonNull<Self>) {
+        // SAFETY: by this function's contract C has given away one of the references that lie here.
+        drop(unsafe { this.read() });
+    }
+}
+
 impl wasm_store_t {
-    /// A store as C sees it, lent.
-    pub(crate) fn lent(store: &StoreRef) -> &Self {
-        // SAFETY: the representations are the same.
-        unsafe { &*std::ptr::from_ref(store).cast() }
-    }
-
-    /// An empty store of an engine.
-    pub(crate) fn new(engine: &wasm_engine_t) -> Self {
-        Self(StoreRef::new(&engine.engine))
-    }
-
     /// An object of the store, for C.
-    pub(crate) fn own(&self, object: Object) -> Option<Box<wasm_ref_t>> {
-        Some(Box::new(wasm_ref_t::new(self.0.clone(), object)))
+    pub(crate) fn own(&self, object: Object) -> Option<CBox<wasm_ref_t>> {
+        Some(wasm_ref_t::new(&self.0, object))
     }
 }

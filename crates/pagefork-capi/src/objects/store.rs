@@ -12,11 +12,11 @@ use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagefork::{
     AsContextMut, CallOrigin, Caller, Engine, Error, Extern, ExternRef, Func, FuncType, Instance,
@@ -26,40 +26,52 @@ use pagefork::{
 use pagefork_wasi::{OutputPipe, WasiCtx};
 
 use crate::base::border::BorderError;
+use crate::base::c_box::CBox;
+use crate::base::places::Places;
 use crate::objects::host_info::{HostInfo, InfoPlace};
-use crate::objects::object::{Object, wasm_ref_t};
+use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::types::kind_of;
 
 /// The data of every store of the library.
 pub(crate) struct HostData {
     /// The cell that the store is in: it is there as long as the store.
-    cell: *const StoreCell,
-    /// What WASI programs see; made when one asks first, if C does not say.
+    cell: NonNull<StoreCell>,
+    /// What WASI programs have; made when one asks first, if C does not say.
     /// Apart, as it is large, and most stores have none.
-    wasi: Option<Box<WasiCtx>>,
-    /// What programs write to the standard streams that C reads: output, errors.
-    pub(crate) outputs: [Option<OutputPipe>; 2],
-    /// What the C function that runs now fails with, if it has said so.
-    pub(crate) raised: Option<Error>,
+    wasi: Option<Box<HostWasi>>,
+}
+
+/// What WASI programs have.
+struct HostWasi {
+    /// What they see.
+    ctx: WasiCtx,
+    /// What they write to the standard streams that C reads: output, errors.
+    outputs: [Option<OutputPipe>; 2],
 }
 
 impl HostData {
     /// What WASI programs see.
     pub(crate) fn wasi(&mut self) -> &mut WasiCtx {
-        self.wasi.get_or_insert_with(|| {
-            Box::new(WasiCtx::builder().build().expect("a state without anything can be built"))
-        })
+        let wasi = self.wasi.get_or_insert_with(|| {
+            let ctx = WasiCtx::builder().build().expect("a state without anything can be built");
+            Box::new(HostWasi { ctx, outputs: [None, None] })
+        });
+        &mut wasi.ctx
+    }
+
+    /// What programs write to a standard stream, 0 or 1, if C reads it.
+    pub(crate) fn output(&self, index: usize) -> Option<&OutputPipe> {
+        self.wasi.as_ref()?.outputs.get(index)?.as_ref()
     }
 
     /// What WASI programs see, if one has asked or C has said it.
     pub(crate) fn present_wasi(&self) -> Option<&WasiCtx> {
-        self.wasi.as_deref()
+        self.wasi.as_ref().map(|wasi| &wasi.ctx)
     }
 
     /// Has WASI programs see something else.
-    pub(crate) fn set_wasi(&mut self, wasi: WasiCtx, outputs: [Option<OutputPipe>; 2]) {
-        self.wasi = Some(Box::new(wasi));
-        self.outputs = outputs;
+    pub(crate) fn set_wasi(&mut self, ctx: WasiCtx, outputs: [Option<OutputPipe>; 2]) {
+        self.wasi = Some(Box::new(HostWasi { ctx, outputs }));
     }
 }
 
@@ -70,17 +82,22 @@ unsafe impl Send for HostData {}
 // SAFETY: the pointer is followed by the thread that uses the store, which is one at a time.
 unsafe impl Sync for HostData {}
 
-/// A context whose borrow is a cell's.
-type CellContext = StoreContextMut<'static, HostData>;
+/// How a store may be reached.
+struct Access {
+    /// The context, whose borrow is the cell's.
+    context: StoreContextMut<'static, HostData>,
+    /// The instance whose function has called the host function that runs now.
+    origin: CallOrigin,
+}
 
 /// A store, and what the library keeps about it.
 pub(crate) struct StoreCell {
     /// How many objects there are.
-    count: AtomicUsize,
+    count: Cell<usize>,
     /// How the store may be reached now; null while it may not.
-    current: Cell<*mut CellContext>,
-    /// The store's own context, if `is_filled`.
-    own: UnsafeCell<MaybeUninit<CellContext>>,
+    current: Cell<*mut Access>,
+    /// How it may be reached while no guest runs, if `is_filled`.
+    own: UnsafeCell<MaybeUninit<Access>>,
     store: UnsafeCell<Option<Store<HostData>>>,
     is_filled: Cell<bool>,
     /// What C attached to what is in the store.
@@ -92,10 +109,21 @@ pub(crate) struct StoreCell {
     known_max: Cell<usize>,
     /// An instance of which nothing is known but one object, so that it goes with this.
     unknown: Cell<Option<Instance>>,
-    /// The instance whose function has called the host function that runs now.
-    caller: Cell<CallOrigin>,
+    /// What the C function that runs now fails with, if it has said so.
+    raised: Cell<Option<Error>>,
     /// What C attached to the store itself.
     pub(crate) data: InfoPlace,
+    /// What C's pointers to the store lead to: not one of those that are counted.
+    handle: MaybeUninit<ManuallyDrop<wasm_store_t>>,
+    /// Where C's first few objects lie.
+    places: Places,
+}
+
+/// A place in a box. It cannot unwind: what will be there need not be freed meanwhile, and so is made where it
+/// stays.
+#[cold]
+extern "C" fn boxed_place<T>() -> NonNull<T> {
+    NonNull::from(Box::leak(Box::<T>::new_uninit())).cast()
 }
 
 /// From this many references on it may pay to look for those that no guest holds.
@@ -182,17 +210,17 @@ impl LazyShape {
 /// One of those that keep a store alive.
 pub(crate) struct StoreRef(NonNull<StoreCell>);
 
-// SAFETY: the count is atomic; the rest of a cell is used by one thread at a time, as the
-// headers say.
+// SAFETY: a cell is used by one thread at a time, as the headers say, and with it who counts.
 unsafe impl Send for StoreRef {}
 
-// SAFETY: the count is atomic; the rest of a cell is used by one thread at a time, as the
-// headers say.
+// SAFETY: a cell is used by one thread at a time, as the headers say, and with it who counts.
 unsafe impl Sync for StoreRef {}
 
 impl Clone for StoreRef {
+    #[inline]
     fn clone(&self) -> Self {
-        self.count.fetch_add(1, Ordering::Relaxed);
+        // One thread at a time: no other counts meanwhile.
+        self.count.set(self.count.get() + 1);
         Self(self.0)
     }
 }
@@ -208,9 +236,11 @@ impl Deref for StoreRef {
 }
 
 impl Drop for StoreRef {
+    #[inline]
     fn drop(&mut self) {
-        if self.count.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
+        let left = self.count.get() - 1;
+        self.count.set(left);
+        if left == 0 {
             // SAFETY: this was the last reference.
             unsafe { StoreCell::release(self.0) };
         }
@@ -227,41 +257,65 @@ impl StoreRef {
     }
 
     /// A cell for a store that is being made.
+    #[inline]
     pub(crate) fn empty() -> Self {
-        let cell = StoreCell {
-            count: AtomicUsize::new(1),
-            current: Cell::new(ptr::null_mut()),
-            own: UnsafeCell::new(MaybeUninit::uninit()),
-            store: UnsafeCell::new(None),
-            is_filled: Cell::new(false),
-            infos: RefCell::default(),
-            shapes: RefCell::default(),
-            known: RefCell::default(),
-            known_max: Cell::new(KNOWN_MIN),
-            unknown: Cell::new(None),
-            caller: Cell::default(),
-            data: InfoPlace::default(),
-        };
-        Self(NonNull::from(Box::leak(Box::new(cell))))
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        let cell = Box::leak(spare.unwrap_or_else(StoreCell::new));
+        let pointer = NonNull::from(&mut *cell);
+        cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
+        Self(pointer)
     }
-
     /// What the store in this cell has for its data.
     pub(crate) fn data(&self) -> HostData {
-        HostData { cell: self.0.as_ptr(), wasi: None, outputs: [None, None], raised: None }
+        HostData { cell: self.0, wasi: None }
     }
 
     /// An object of this store, for C.
-    pub(crate) fn own(&self, object: Object) -> Box<wasm_ref_t> {
-        Box::new(wasm_ref_t::new(self.clone(), object))
+    pub(crate) fn own(&self, object: Object) -> CBox<wasm_ref_t> {
+        wasm_ref_t::new(self, object)
+    }
+
+    /// This reference, for C.
+    #[inline]
+    pub(crate) fn into_handle(self) -> CBox<wasm_store_t> {
+        let handle = NonNull::from(self.handle());
+        // It is the handle's owner who has it from here on.
+        mem::forget(self);
+        // SAFETY: who deletes it takes the reference.
+        unsafe { CBox::new(handle) }
+    }
+
+    /// Puts something for C where it stays: into one of the store's places, if one is free. Always
+    /// inline: the value is made where it stays.
+    #[inline(always)]
+    pub(crate) fn place<T>(&self, value: T) -> NonNull<T> {
+        let place = self.places.take().unwrap_or_else(|| boxed_place());
+        // SAFETY: nothing else uses it, and it is large enough.
+        unsafe { place.write(value) };
+        place
+    }
+
+    /// Frees a place.
+    ///
+    /// # Safety
+    /// It was given by [`StoreRef::place`] of this store, or is from a box if there is none; what was in it
+    /// is gone, and nothing leads to it.
+    #[inline]
+    pub(crate) unsafe fn give_place_back<T>(store: Option<&Self>, place: NonNull<T>) {
+        match store.and_then(|store| Some((store, store.places.position(place)?))) {
+            Some((store, position)) => store.places.give_back(position),
+            // SAFETY: by this function's contract it is from a box.
+            None => drop(unsafe { Box::from_raw(place.cast::<MaybeUninit<T>>().as_ptr()) }),
+        }
     }
 
     /// A function of this store, for C.
-    pub(crate) fn own_func(&self, func: Func) -> Result<Box<wasm_ref_t>> {
+    pub(crate) fn own_func(&self, func: Func) -> Result<CBox<wasm_ref_t>> {
         Ok(self.own(self.func_object(func)))
     }
 
     /// Something that is exported, for C.
-    pub(crate) fn own_extern(&self, external: Extern) -> Result<Box<wasm_ref_t>> {
+    pub(crate) fn own_extern(&self, external: Extern) -> Result<CBox<wasm_ref_t>> {
         Ok(self.own(match external {
             Extern::Func(func) => self.func_object(func),
             Extern::Global(global) => Object::Global(global),
@@ -272,7 +326,42 @@ impl StoreRef {
     }
 }
 
+thread_local! {
+    /// A cell that this thread has freed, so that a store after the other needs no memory for one.
+    static SPARE: Cell<Option<Box<StoreCell>>> = const { Cell::new(None) };
+}
+
+/// A cell with room for more entries is not kept.
+const SPARE_MAX: usize = 64;
+
 impl StoreCell {
+    #[cold]
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            count: Cell::new(1),
+            current: Cell::new(ptr::null_mut()),
+            own: UnsafeCell::new(MaybeUninit::uninit()),
+            store: UnsafeCell::new(None),
+            is_filled: Cell::new(false),
+            infos: RefCell::default(),
+            shapes: RefCell::default(),
+            known: RefCell::default(),
+            known_max: Cell::new(KNOWN_MIN),
+            unknown: Cell::new(None),
+            raised: Cell::new(None),
+            data: InfoPlace::default(),
+            handle: MaybeUninit::uninit(),
+            places: Places::new(),
+        })
+    }
+
+    /// What C's pointers to the store lead to.
+    #[inline]
+    pub(crate) fn handle(&self) -> &wasm_store_t {
+        // SAFETY: it was written when the cell was made.
+        unsafe { self.handle.assume_init_ref() }
+    }
+
     /// Puts the store into its cell.
     pub(crate) fn fill(&self, store: Store<HostData>) {
         // SAFETY: the cell is new: nothing has borrowed what is in it.
@@ -288,14 +377,16 @@ impl StoreCell {
         unsafe {
             let store: Option<&'static mut Store<HostData>> = (*self.store.get()).as_mut();
             if let Some(store) = store {
-                self.own.get().write(MaybeUninit::new(store.as_context_mut()));
+                let access =
+                    Access { context: store.as_context_mut(), origin: CallOrigin::default() };
+                self.own.get().write(MaybeUninit::new(access));
             }
         }
         self.current.set(self.own_context());
     }
 
     #[inline]
-    fn own_context(&self) -> *mut CellContext {
+    fn own_context(&self) -> *mut Access {
         match self.is_filled.get() {
             true => self.own.get().cast(),
             false => ptr::null_mut(),
@@ -328,7 +419,7 @@ impl StoreCell {
         // SAFETY: `current` is null or leads to a context that may be used now; functions of the
         // library make one at a time.
         match unsafe { self.current.get().as_mut() } {
-            Some(context) => Ok(context.as_context_mut()),
+            Some(access) => Ok(access.context.as_context_mut()),
             None => Err(busy()),
         }
     }
@@ -338,7 +429,9 @@ impl StoreCell {
     /// # Errors
     /// If the store may not be reached.
     pub(crate) fn caller(&self) -> Result<Option<Instance>> {
-        Ok(self.context()?.instance_at(self.caller.get()))
+        // SAFETY: as in `context`.
+        let origin = unsafe { self.current.get().as_ref() }.map(|access| access.origin);
+        Ok(self.context()?.instance_at(origin.unwrap_or_default()))
     }
 
     /// Says that nothing is known of an instance but the object that it becomes: its module imports
@@ -415,8 +508,8 @@ impl StoreCell {
         self.current.set(ptr::null_mut());
         // SAFETY: the store's own context is there, as was just seen, and used by nothing else
         // until it is made anew.
-        let own: &'static mut CellContext = unsafe { (*self.own.get()).assume_init_mut() };
-        Ok(own.as_context_mut())
+        let own: &'static mut Access = unsafe { (*self.own.get()).assume_init_mut() };
+        Ok(own.context.as_context_mut())
     }
 
     /// The call has gone that the store was lent to.
@@ -428,29 +521,47 @@ impl StoreCell {
     #[inline]
     pub(crate) fn in_host_function<R>(
         caller: &mut Caller<'_, HostData>,
-        function: impl FnOnce(&StoreRef) -> R,
+        function: impl FnOnce(&StoreCell) -> R,
     ) -> R {
         /// Sets the way back that was, also after a panic.
-        struct Back<'a>(&'a StoreCell, *mut CellContext, CallOrigin);
+        struct Back<'a>(&'a StoreCell, *mut Access);
 
         impl Drop for Back<'_> {
             #[inline]
             fn drop(&mut self) {
                 self.0.current.set(self.1);
-                self.0.caller.set(self.2);
             }
         }
 
         let (cell, origin) = (caller.data().cell, caller.origin());
-        let mut context = caller.as_context_mut();
-        // Not an owner: it is not dropped. A call keeps its store alive.
-        let cell = NonNull::new(cell.cast_mut()).expect("every store is in a cell");
-        let store = ManuallyDrop::new(StoreRef(cell));
-        let current = (&raw mut context).cast::<CellContext>();
-        let back = Back(&store, store.current.replace(current), store.caller.replace(origin));
-        let result = function(&store);
+        // SAFETY: a store's cell is there as long as the store, and a call keeps its store alive.
+        let cell = unsafe { cell.as_ref() };
+        // SAFETY: the borrow is said to be longer than it is; what has it goes before that ends.
+        let context = unsafe {
+            mem::transmute::<StoreContextMut<'_, HostData>, StoreContextMut<'static, HostData>>(
+                caller.as_context_mut(),
+            )
+        };
+        let mut access = Access { context, origin };
+        let back = Back(cell, cell.current.replace(&raw mut access));
+        let result = function(cell);
         drop(back);
         result
+    }
+
+    /// Has the C function that runs now fail when it returns.
+    pub(crate) fn raise(&self, error: Error) {
+        drop(self.raised.replace(Some(error)));
+    }
+
+    /// What the C function that has returned fails with, if it has said so.
+    #[inline]
+    pub(crate) fn take_raised(&self) -> Option<Error> {
+        // SAFETY: nothing else uses it now.
+        match unsafe { &*self.raised.as_ptr() } {
+            None => None,
+            Some(_) => self.raised.take(),
+        }
     }
 
     /// The last object is gone: frees the store, or leaves that to who has entered it.
@@ -473,8 +584,31 @@ impl StoreCell {
         // SAFETY: it was leaked from a box, and there is no reference to it any more.
         let mut this = unsafe { Box::from_raw(cell.as_ptr()) };
         // What was attached to the store's things is finalized before what was to the store.
-        drop(std::mem::take(this.infos.get_mut()));
-        drop(this);
+        if !this.infos.get_mut().is_empty() {
+            drop(mem::take(this.infos.get_mut()));
+        }
+        this.data.take();
+        this.keep_spare();
+    }
+
+    /// Keeps the cell for a store that comes, which finds it as a new one.
+    fn keep_spare(mut self: Box<Self>) {
+        let (shapes, known) = (self.shapes.get_mut(), self.known.get_mut());
+        if shapes.capacity() > SPARE_MAX || known.capacity() > SPARE_MAX {
+            return;
+        }
+        if !shapes.is_empty() {
+            shapes.clear();
+        }
+        if !known.is_empty() {
+            known.clear();
+        }
+        self.count.set(1);
+        self.known_max.set(KNOWN_MIN);
+        self.unknown.set(None);
+        drop(self.take_raised());
+        // One that is kept already goes; a thread that ends keeps none.
+        let _ = SPARE.try_with(|spare| spare.set(Some(self)));
     }
 
     /// What C attached to something of the store, or null.
@@ -617,7 +751,7 @@ impl Deref for KeptStore {
 impl Drop for KeptStore {
     #[inline]
     fn drop(&mut self) {
-        if self.0.count.load(Ordering::Relaxed) == 0 {
+        if self.0.count.get() == 0 {
             free_kept(&self.0);
         }
     }

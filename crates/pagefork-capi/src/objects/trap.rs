@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use pagefork::{Error, Exception, ExnRef, Frame, Result, WasmBacktrace};
 
+use crate::base::c_box::CBox;
 use crate::base::c_vec::Element;
 use crate::objects::host_info::InfoPlace;
 use crate::objects::object::{Object, wasm_ref_t};
@@ -101,7 +102,7 @@ impl TrapObject {
 /// A frame of a trap.
 pub(crate) struct wasm_frame_t {
     /// The instance, if it is there.
-    pub(crate) instance: Option<Box<wasm_ref_t>>,
+    pub(crate) instance: Option<CBox<wasm_ref_t>>,
     /// Index of the function in its module.
     pub(crate) func_index: u32,
     /// Bytes of the module into the function's body.
@@ -112,7 +113,7 @@ pub(crate) struct wasm_frame_t {
 
 impl Element for wasm_frame_t {
     fn copy(&self) -> Self {
-        let instance = self.instance.as_deref().map(|instance| Box::new(instance.copy()));
+        let instance = self.instance.as_deref().and_then(wasm_ref_t::copy);
         let Self { func_index, func_offset, module_offset, .. } = *self;
         Self { instance, func_index, func_offset, module_offset }
     }

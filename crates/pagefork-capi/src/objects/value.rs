@@ -1,10 +1,11 @@
 //! Values of `wasm.h`, of a kind and 8 bytes, and of `pagefork.h`, of a kind and 16.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use pagefork::{ExnRef, Result, Val, ValRaw, ValType};
 
 use crate::base::border::BorderError;
+use crate::base::c_box::CBox;
 use crate::base::c_vec::Element;
 use crate::objects::object::{Object, wasm_ref_t};
 use crate::objects::store::StoreRef;
@@ -253,9 +254,9 @@ pub(crate) fn kind_name(number: u8) -> String {
 }
 
 /// # Errors
-/// If the object is of another store.
+/// If the object is of another store, or was deleted.
 fn check_store(object: &wasm_ref_t, store: &StoreRef) -> Result<()> {
-    match object.store() {
+    match object.present()?.store() {
         Ok(other) if !ptr::eq(&**other, &**store) => {
             let what = "an object of one store was used with another store";
             Err(BorderError::Unfit(what.to_owned()).into())
@@ -267,10 +268,7 @@ fn check_store(object: &wasm_ref_t, store: &StoreRef) -> Result<()> {
 impl Element for wasm_val_t {
     fn copy(&self) -> Self {
         match self.reference() {
-            Some(reference) => {
-                let copy = Some(Box::new(reference.copy()));
-                Self::of_reference(self.kind, copy)
-            }
+            Some(reference) => Self::of_reference(self.kind, reference.copy()),
             None => *self,
         }
     }
@@ -288,8 +286,8 @@ impl wasm_val_t {
     }
 
     /// A reference that the value owns.
-    pub(crate) fn of_reference(kind: u8, reference: Option<Box<wasm_ref_t>>) -> Self {
-        let reference = reference.map_or(ptr::null_mut(), Box::into_raw);
+    pub(crate) fn of_reference(kind: u8, reference: Option<CBox<wasm_ref_t>>) -> Self {
+        let reference = reference.map_or(ptr::null_mut(), CBox::into_raw);
         Self { kind, of: ValueOf { reference } }
     }
 
@@ -299,14 +297,14 @@ impl wasm_val_t {
     }
 
     /// The reference that the value owned; it is null after this.
-    pub(crate) fn take_reference(&mut self) -> Option<Box<wasm_ref_t>> {
+    pub(crate) fn take_reference(&mut self) -> Option<CBox<wasm_ref_t>> {
         if !self.is_reference() {
             return None;
         }
-        // SAFETY: by the type's contract it owns its reference, which came from a box.
+        // SAFETY: by the type's contract it owns its reference, which was given away for that.
         unsafe {
             let reference = std::mem::replace(&mut self.of.reference, ptr::null_mut());
-            (!reference.is_null()).then(|| Box::from_raw(reference))
+            NonNull::new(reference).map(|reference| CBox::new(reference))
         }
     }
 

@@ -119,6 +119,7 @@ fn or_default(number: u64, default: u64) -> u64 {
 
 /// # Errors
 /// If C has set something of a later version.
+#[inline]
 pub(super) fn check_reserved(reserved: &[u64]) -> Result<()> {
     match reserved.iter().all(|word| *word == 0) {
         true => Ok(()),

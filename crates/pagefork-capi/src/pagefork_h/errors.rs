@@ -7,6 +7,7 @@ use pagefork::{ErrorKind, Trap};
 use pagefork_wasi::Exit;
 
 use crate::base::border::{BorderError, exported, given, take_last_error};
+use crate::base::c_box::CBox;
 use crate::objects::fallible::string;
 use crate::objects::object::{Object, wasm_ref_t};
 use crate::objects::trap::TrapObject;
@@ -43,14 +44,14 @@ exported! {
         Ok(VERSION.as_ptr())
     }
 
-    fn pagefork_last_error() -> Option<Box<wasm_ref_t>> {
+    fn pagefork_last_error() -> Option<CBox<wasm_ref_t>> {
         let error = take_last_error();
-        Ok(error.map(|error| Box::new(wasm_ref_t::without_store(Object::Trap(TrapObject::of(error))))))
+        Ok(error.map(|error| wasm_ref_t::without_store(Object::Trap(TrapObject::of(error)))))
     }
 
-    fn pagefork_error_new(message: *const c_char) -> Option<Box<wasm_ref_t>> {
+    fn pagefork_error_new(message: *const c_char) -> Option<CBox<wasm_ref_t>> {
         let trap = TrapObject::new(string(message, "message")?, None);
-        Ok(Some(Box::new(wasm_ref_t::without_store(Object::Trap(trap)))))
+        Ok(Some(wasm_ref_t::without_store(Object::Trap(trap))))
     }
 
     fn pagefork_error_kind(error: Option<&wasm_ref_t>) -> u8 {

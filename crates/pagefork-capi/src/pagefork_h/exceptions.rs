@@ -3,7 +3,8 @@
 use pagefork::{Exception, Tag, Val};
 
 use crate::base::border::{BorderError, exported, given};
-use crate::objects::fallible::{OutBox, elements, fallible, make, places};
+use crate::base::c_box::CBox;
+use crate::objects::fallible::{OutCBox, elements, fallible, make, places};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::wasm_externtype_t;
@@ -19,7 +20,7 @@ fallible! {
     fn pagefork_tag_new(
         store: Option<&wasm_store_t>,
         ty: Option<&wasm_externtype_t>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
@@ -32,7 +33,7 @@ fallible! {
         tag: Option<&wasm_ref_t>,
         values: *const pagefork_val_t,
         count: usize,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let object = given(tag, "tag")?;
@@ -71,7 +72,7 @@ fallible! {
 }
 
 exported! {
-    fn pagefork_exception_tag(error: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
+    fn pagefork_exception_tag(error: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
         let error = given(error, "error")?;
         match exception_of(error)? {
             Some(exception) => Ok(Some(error.store()?.own(Object::Tag(*exception.tag())))),

@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use pagefork::{Caller, Func, Result, ValRaw};
 
 use crate::base::border::given;
+use crate::base::c_box::CBox;
 use crate::objects::callback::{self, Place, pagefork_caller_t, pagefork_func_callback_t, raised};
-use crate::objects::fallible::{OutBox, elements, fallible, make, outcome_in, places, text};
+use crate::objects::fallible::{OutCBox, elements, fallible, make, outcome_in, places, text};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell};
@@ -19,7 +20,7 @@ const FUNCTION: &str = "function";
 
 /// A C function on cells.
 pub(super) type pagefork_raw_callback_t =
-    extern "C-unwind" fn(*const pagefork_caller_t, *mut ValRaw) -> Option<Box<wasm_ref_t>>;
+    extern "C-unwind" fn(*const pagefork_caller_t, *mut ValRaw) -> Option<CBox<wasm_ref_t>>;
 
 /// What calls a C function on cells.
 pub(super) fn on_cells(
@@ -27,8 +28,8 @@ pub(super) fn on_cells(
     env: HostInfo,
 ) -> impl Fn(Caller<'_, HostData>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static {
     move |mut caller, cells| {
-        let trap = StoreCell::in_host_function(&mut caller, |store| {
-            let caller = pagefork_caller_t::new(env.data(), wasm_store_t::lent(store));
+        let trap = StoreCell::in_host_function(&mut caller, |cell| {
+            let caller = pagefork_caller_t::new(env.data(), cell.handle());
             callback(&caller, cells.as_mut_ptr())
         });
         trap.map_or(Ok(()), |trap| Err(raised(&trap)))
@@ -43,7 +44,7 @@ extern "C" fn pagefork_func_call(
     arg_count: usize,
     results: *mut pagefork_val_t,
     result_count: usize,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let store = given(func, FUNCTION).and_then(|func| func.store());
     outcome_in(store, move |store| {
         let (func, shape) = given(func, FUNCTION)?.func()?;
@@ -59,7 +60,7 @@ extern "C" fn pagefork_func_call_raw(
     func: Option<&wasm_ref_t>,
     cells: *mut ValRaw,
     count: usize,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let store = given(func, FUNCTION).and_then(|func| func.store());
     outcome_in(store, move |store| {
         let func = *given(func, FUNCTION)?.bare_func()?;
@@ -77,7 +78,7 @@ fallible! {
         callback: Option<pagefork_func_callback_t>,
         env: *mut c_void,
         finalizer: Option<Finalizer>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         let env = HostInfo::new(env, finalizer);
         make(out, || {
@@ -94,7 +95,7 @@ fallible! {
         callback: Option<pagefork_raw_callback_t>,
         env: *mut c_void,
         finalizer: Option<Finalizer>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         let env = HostInfo::new(env, finalizer);
         make(out, || {
@@ -129,7 +130,7 @@ fallible! {
     fn pagefork_instance_export(
         instance: Option<&wasm_ref_t>,
         name: *const c_char,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let instance = given(instance, "instance")?;
@@ -142,7 +143,7 @@ fallible! {
     fn pagefork_caller_export(
         caller: Option<&pagefork_caller_t>,
         name: *const c_char,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let (store, name) = (given(caller, "caller")?.store(), text(name, "name")?);

@@ -5,9 +5,10 @@ use std::ffi::{c_char, c_void};
 use pagefork::Linker;
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::callback::{self, Place, pagefork_func_callback_t};
 use crate::objects::engine::wasm_engine_t;
-use crate::objects::fallible::{OutBox, fallible, make, outcome_made, text};
+use crate::objects::fallible::{OutBox, OutCBox, fallible, make, outcome_made, text};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_linker_t;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
@@ -138,8 +139,8 @@ extern "C" fn pagefork_linker_instantiate(
     linker: Option<&pagefork_linker_t>,
     store: Option<&wasm_store_t>,
     module: Option<&wasm_ref_t>,
-    out: OutBox<'_, wasm_ref_t>,
-) -> Option<Box<wasm_ref_t>> {
+    out: OutCBox<'_, wasm_ref_t>,
+) -> Option<CBox<wasm_ref_t>> {
     outcome_made(given(store, "store").map(|store| &store.0), out, |store| {
         let module = &given(module, "module")?.module()?.module;
         let linker = &given(linker, LINKER)?.0;

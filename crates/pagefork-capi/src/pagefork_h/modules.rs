@@ -7,15 +7,16 @@ use std::path::Path;
 use pagefork::{Module, Result};
 
 use crate::base::border::given;
+use crate::base::c_box::CBox;
 use crate::objects::engine::wasm_engine_t;
-use crate::objects::fallible::{OutBox, bytes, fallible, make, string};
+use crate::objects::fallible::{OutCBox, bytes, fallible, make, string};
 use crate::objects::object::{ModuleObject, Object, wasm_ref_t};
 
 /// What is null, if it is.
 const ENGINE: &str = "engine";
 
-fn own(module: Module) -> Box<wasm_ref_t> {
-    Box::new(wasm_ref_t::without_store(Object::Module(ModuleObject::new(module))))
+fn own(module: Module) -> CBox<wasm_ref_t> {
+    wasm_ref_t::without_store(Object::Module(ModuleObject::new(module)))
 }
 
 fn path<'a>(path: *const c_char) -> Result<&'a Path> {
@@ -27,7 +28,7 @@ fallible! {
         engine: Option<&wasm_engine_t>,
         data: *const u8,
         size: usize,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || Ok(own(Module::new(&given(engine, ENGINE)?.engine, bytes(data, size)?)?)))
     }
@@ -35,7 +36,7 @@ fallible! {
     fn pagefork_module_new_file(
         engine: Option<&wasm_engine_t>,
         file: *const c_char,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || Ok(own(Module::from_file(&given(engine, ENGINE)?.engine, path(file)?)?)))
     }
@@ -44,7 +45,7 @@ fallible! {
         engine: Option<&wasm_engine_t>,
         data: *const u8,
         size: usize,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let engine = &given(engine, ENGINE)?.engine;
@@ -56,7 +57,7 @@ fallible! {
     fn pagefork_module_deserialize_file(
         engine: Option<&wasm_engine_t>,
         file: *const c_char,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let engine = &given(engine, ENGINE)?.engine;

@@ -1,16 +1,19 @@
 //! Calls with C's own arguments and results, in both directions: they are in the same registers.
 
+use std::any::Any;
 use std::ffi::{c_char, c_void};
-use std::ptr;
+use std::mem;
+use std::ptr::{self, NonNull};
 
 use pagefork::{
     Caller, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport, RegisterFunc,
     RegisterResult, RegisterValues, Result, ValType,
 };
 
-use crate::base::border::{BorderError, attempt, exported, given};
+use crate::base::border::{BorderError, exported, given, note_error, panicked};
+use crate::base::c_box::{CBox, Deletable};
 use crate::objects::callback::{pagefork_caller_t, raised};
-use crate::objects::fallible::{OutBox, failed, fallible, make, string, text};
+use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make, string, text};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell, StoreRef};
@@ -88,9 +91,9 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
         values: RegisterValues,
     ) -> Result<RegisterResult> {
         let [i0, i1, i2, i3, i4] = values.ints;
-        let result = StoreCell::in_host_function(&mut caller, |store| {
-            let caller = pagefork_caller_t::new(self.env.data(), wasm_store_t::lent(store));
-            match HAS_FLOATS {
+        StoreCell::in_host_function(&mut caller, |cell| {
+            let caller = pagefork_caller_t::new(self.env.data(), cell.handle());
+            let result = match HAS_FLOATS {
                 true => {
                     let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
                     (self.function)(&caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
@@ -98,18 +101,34 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
                 false => {
                     // SAFETY: the function has no float among its parameters, so that it looks at
                     // no register for them.
-                    let function = unsafe {
-                        std::mem::transmute::<RegisterFunction, IntFunction>(self.function)
-                    };
+                    let function =
+                        unsafe { mem::transmute::<RegisterFunction, IntFunction>(self.function) };
                     function(&caller, i0, i1, i2, i3, i4)
                 }
-            }
-        });
-        match caller.data().raised.is_some() {
-            false => Ok(result),
-            true => caller.data_mut().raised.take().map_or(Ok(result), Err),
-        }
+            };
+            cell.take_raised().map_or(Ok(result), Err)
+        })
     }
+}
+
+/// The letters of a signature: those of parameters, and of results behind a colon.
+fn letters<'a>(signature: *const c_char) -> Result<(&'a [u8], &'a [u8])> {
+    let text = string(signature, "signature")?;
+    Ok(match text.iter().position(|letter| *letter == b':') {
+        Some(at) => (&text[..at], &text[at + 1..]),
+        None => (text, &[]),
+    })
+}
+
+/// The type of values that a letter says.
+fn value_type(letter: u8) -> Option<ValType> {
+    Some(match letter {
+        b'i' => ValType::I32,
+        b'I' => ValType::I64,
+        b'f' => ValType::F32,
+        b'F' => ValType::F64,
+        _ => return None,
+    })
 }
 
 /// The type that a signature says: a letter a value, results behind a colon.
@@ -117,23 +136,26 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
 /// # Errors
 /// If there is another letter.
 pub(super) fn type_of(signature: *const c_char) -> Result<FuncType> {
-    let text = string(signature, "signature")?;
-    let (params, results) = match text.iter().position(|letter| *letter == b':') {
-        Some(at) => (&text[..at], &text[at + 1..]),
-        None => (text, &[][..]),
-    };
-    let value = |letter: &u8| match letter {
-        b'i' => Ok(ValType::I32),
-        b'I' => Ok(ValType::I64),
-        b'f' => Ok(ValType::F32),
-        b'F' => Ok(ValType::F64),
-        other => Err(BorderError::Unfit(format!(
-            "{:?} in a signature: i and I are integers of 32 and 64 bits, f and F floats",
-            char::from(*other)
-        ))),
+    let (params, results) = letters(signature)?;
+    let value = |letter: &u8| {
+        value_type(*letter).ok_or_else(|| {
+            BorderError::Unfit(format!(
+                "{:?} in a signature: i and I are integers of 32 and 64 bits, f and F floats",
+                char::from(*letter)
+            ))
+        })
     };
     let list = |letters: &[u8]| letters.iter().map(value).collect::<Result<Vec<_>, _>>();
     Ok(FuncType::new(list(params)?, list(results)?))
+}
+
+/// Whether a function is of the type that a signature says.
+fn is_of_type(ty: &FuncType, (params, results): (&[u8], &[u8])) -> bool {
+    let are = |types: &[ValType], letters: &[u8]| {
+        let is = |(ty, letter): (&ValType, &u8)| value_type(*letter) == Some(*ty);
+        types.len() == letters.len() && types.iter().zip(letters).all(is)
+    };
+    are(&ty.params, params) && are(&ty.results, results)
 }
 
 /// A function that C calls by a pointer to a function.
@@ -142,9 +164,26 @@ pub(super) fn type_of(signature: *const c_char) -> Result<FuncType> {
 #[repr(C)]
 pub(super) struct pagefork_typed_func_t {
     call: RegisterCall,
-    error: Option<Box<wasm_ref_t>>,
+    error: Option<CBox<wasm_ref_t>>,
+    /// Absent once C has deleted the function, as is seen until something else is in its place.
+    store: Option<StoreRef>,
     func: RegisterFunc,
-    store: StoreRef,
+}
+
+impl Deletable for pagefork_typed_func_t {
+    unsafe fn delete(this: NonNull<Self>) {
+        // SAFETY: by this function's contract C has given it away.
+        let deleted = unsafe { &mut *this.as_ptr() };
+        let Some(store) = deleted.store.take() else {
+            return note_error(BorderError::Unfit(DELETED.to_owned()).into());
+        };
+        // SAFETY: it looks at none of its arguments.
+        deleted.call = unsafe { mem::transmute::<DeletedCall, RegisterCall>(call_deleted) };
+        let error = deleted.error.take();
+        // SAFETY: what was in it is moved out, and nothing leads to it any more.
+        unsafe { StoreRef::give_place_back(Some(&store), this) };
+        drop(error);
+    }
 }
 
 /// What C calls as a function of the type's prototype, with the typed function before its
@@ -203,17 +242,39 @@ extern "C" fn call_ints(
     unsafe { call_with(this, RegisterValues { ints: [i0, i1, i2, i3, i4], floats: [0.0; 8] }) }
 }
 
+/// What is wrong with a typed function that was deleted.
+const DELETED: &str = "the typed function was deleted";
+
+/// A call of a function that was deleted.
+type DeletedCall = extern "C" fn() -> RegisterResult;
+
+extern "C" fn call_deleted() -> RegisterResult {
+    note_error(BorderError::Unfit(DELETED.to_owned()).into());
+    RegisterResult::default()
+}
+
 /// # Safety
 /// It is the typed function that C has called, which is not deleted meanwhile.
 #[inline(always)]
 unsafe fn call_with(this: *mut pagefork_typed_func_t, values: RegisterValues) -> RegisterResult {
-    // SAFETY: by this function's contract; the parts that are read do not change.
-    let (func, store) = unsafe { (&(*this).func, (*this).store.keep()) };
-    match attempt(|| func.call(&mut store.context()?, values)) {
-        Ok(result) => result,
-        Err(error) => {
+    // SAFETY: by this function's contract, so that there is a store; the parts that are read do not
+    // change.
+    let (func, store) =
+        unsafe { (&(*this).func, (*this).store.as_ref().unwrap_unchecked().keep()) };
+    let called = match store.context() {
+        Ok(mut context) => func.call_catching(&mut context, values),
+        Err(error) => Ok(Err(error)),
+    };
+    match called {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => {
             // SAFETY: by this function's contract.
             unsafe { call_failed(this, &store, error) };
+            RegisterResult::default()
+        }
+        Err(payload) => {
+            // SAFETY: by this function's contract.
+            unsafe { call_panicked(this, &store, payload) };
             RegisterResult::default()
         }
     }
@@ -230,14 +291,31 @@ unsafe fn call_failed(this: *mut pagefork_typed_func_t, store: &StoreRef, error:
     drop(old);
 }
 
+/// # Safety
+/// As of [`call_with`].
+#[cold]
+#[inline(never)]
+unsafe fn call_panicked(
+    this: *mut pagefork_typed_func_t,
+    store: &StoreRef,
+    payload: Box<dyn Any + Send>,
+) {
+    // SAFETY: by this function's contract.
+    unsafe { call_failed(this, store, panicked(&*payload)) };
+}
+
 /// A function of this store, to be called by C.
-fn typed(func: RegisterFunc, has_floats: bool, store: &StoreRef) -> Box<pagefork_typed_func_t> {
+#[inline]
+fn typed(func: RegisterFunc, has_floats: bool, store: &StoreRef) -> CBox<pagefork_typed_func_t> {
     let call = match has_floats {
         true => call_typed,
         // SAFETY: C calls it as a function of its type, with nothing in registers of floats.
-        false => unsafe { std::mem::transmute::<IntCall, RegisterCall>(call_ints) },
+        false => unsafe { mem::transmute::<IntCall, RegisterCall>(call_ints) },
     };
-    Box::new(pagefork_typed_func_t { call, error: None, func, store: store.clone() })
+    let (error, own) = (None, Some(store.clone()));
+    let place = store.place(pagefork_typed_func_t { call, error, store: own, func });
+    // SAFETY: it is new, and in a place of its own.
+    unsafe { CBox::new(place) }
 }
 
 /// Where an export is in all instances of a module, and of what type it is if it was said.
@@ -253,7 +331,7 @@ fallible! {
         function: Option<RegisterFunction>,
         env: *mut c_void,
         finalizer: Option<Finalizer>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         let env = HostInfo::new(env, finalizer);
         make(out, || {
@@ -275,18 +353,20 @@ fallible! {
     fn pagefork_func_typed(
         func: Option<&wasm_ref_t>,
         signature: *const c_char,
-        out: OutBox<'_, pagefork_typed_func_t>,
+        out: OutCBox<'_, pagefork_typed_func_t>,
     ) {
         make(out, || {
             let object = given(func, FUNCTION)?;
             let (store, func) = (object.store()?, object.bare_func()?);
             let context = store.context()?;
-            let (asked, found) = (type_of(signature)?, func.ty(&context));
-            if asked != found {
+            let asked = letters(signature)?;
+            if !func.with_type(&context, |ty| is_of_type(ty, asked)) {
+                let (asked, found) = (type_of(signature)?, func.ty(&context));
                 let text = format!("type mismatch: the function is {found}, expected {asked}");
                 return Err(BorderError::Unfit(text).into());
             }
-            Ok(typed(func.with_registers(&context)?, has_floats(&asked), store))
+            let has_floats = asked.0.iter().any(|letter| matches!(letter, b'f' | b'F'));
+            Ok(typed(func.with_registers(&context)?, has_floats, store))
         })
     }
 
@@ -313,7 +393,7 @@ fallible! {
     fn pagefork_instance_export_at(
         instance: Option<&wasm_ref_t>,
         export: Option<&pagefork_export_t>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let (instance, export) = (given(instance, "instance")?, given(export, "export")?);
@@ -327,7 +407,7 @@ fallible! {
     fn pagefork_instance_typed_export(
         instance: Option<&wasm_ref_t>,
         export: Option<&pagefork_export_t>,
-        out: OutBox<'_, pagefork_typed_func_t>,
+        out: OutCBox<'_, pagefork_typed_func_t>,
     ) {
         make(out, || {
             let (instance, export) = (given(instance, "instance")?, given(export, "export")?);
@@ -340,7 +420,7 @@ fallible! {
 }
 
 exported! {
-    fn pagefork_typed_func_delete(func: Option<Box<pagefork_typed_func_t>>) {
+    fn pagefork_typed_func_delete(func: Option<CBox<pagefork_typed_func_t>>) {
         drop(func);
         Ok(())
     }
@@ -352,10 +432,10 @@ exported! {
 
     fn pagefork_raise(
         caller: Option<&pagefork_caller_t>,
-        error: Option<Box<wasm_ref_t>>,
+        error: Option<CBox<wasm_ref_t>>,
     ) {
         let error = raised(&*given(error, "error")?);
-        given(caller, "caller")?.store().0.context()?.data_mut().raised = Some(error);
+        given(caller, "caller")?.store().0.raise(error);
         Ok(())
     }
 }

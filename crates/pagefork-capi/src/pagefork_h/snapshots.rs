@@ -8,8 +8,11 @@ use pagefork::{Error, Result, Snapshot};
 use pagefork_wasi::WasiState;
 
 use crate::base::border::{BorderError, attempt, exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::callback::raised;
-use crate::objects::fallible::{OutBox, failed, fallible, make, outcome_in, outcome_made, places};
+use crate::objects::fallible::{
+    OutBox, OutCBox, failed, fallible, make, outcome_in, outcome_made, places,
+};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_instance_pre_t;
 use crate::objects::object::{ForeignObject, Object, wasm_ref_t, wasm_store_t};
@@ -32,16 +35,16 @@ pub(super) struct pagefork_snapshot_t {
 type KeepHook = extern "C-unwind" fn(
     *mut c_void,
     &wasm_ref_t,
-    &mut Option<Box<wasm_ref_t>>,
-) -> Option<Box<wasm_ref_t>>;
+    &mut Option<CBox<wasm_ref_t>>,
+) -> Option<CBox<wasm_ref_t>>;
 
 /// What a hook of C's has given for guests of any store to hold: both are ours.
 ///
 /// # Errors
 /// What the hook has failed with; if it has given nothing, or what is of one store.
 pub(super) fn given_object(
-    error: Option<Box<wasm_ref_t>>,
-    object: Option<Box<wasm_ref_t>>,
+    error: Option<CBox<wasm_ref_t>>,
+    object: Option<CBox<wasm_ref_t>>,
 ) -> Result<Arc<dyn Any + Send + Sync>> {
     if let Some(error) = error {
         return Err(raised(&error));
@@ -95,9 +98,9 @@ exported! {
     fn pagefork_foreign_new(
         data: *mut c_void,
         finalizer: Option<Finalizer>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let foreign = ForeignObject::with_info(HostInfo::new(data, finalizer));
-        Ok(Some(Box::new(wasm_ref_t::without_store(Object::Foreign(foreign)))))
+        Ok(Some(wasm_ref_t::without_store(Object::Foreign(foreign))))
     }
 }
 
@@ -119,7 +122,7 @@ fallible! {
     fn pagefork_store_counterpart(
         store: Option<&wasm_store_t>,
         of: Option<&wasm_ref_t>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let (store, of) = (&given(store, STORE)?.0, given(of, "object")?.external()?);
@@ -131,7 +134,7 @@ fallible! {
     fn pagefork_store_counterpart_instance(
         store: Option<&wasm_store_t>,
         of: Option<&wasm_ref_t>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         make(out, || {
             let (store, of) = (&given(store, STORE)?.0, *given(of, "instance")?.instance()?);
@@ -148,7 +151,7 @@ extern "C" fn pagefork_store_snapshot_with(
     hook: Option<KeepHook>,
     env: *mut c_void,
     out: OutBox<'_, pagefork_snapshot_t>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     outcome_made(given(store, STORE).map(|store| &store.0), out, |store| {
         let hook = given(hook, "hook")?;
         // What no guest holds is not asked for.
@@ -163,7 +166,7 @@ extern "C" fn pagefork_store_reset_to(
     store: Option<&wasm_store_t>,
     snapshot: Option<&pagefork_snapshot_t>,
     wasi: Option<&pagefork_wasi_config_t>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
         let snapshot = given(snapshot, SNAPSHOT)?;
         let mut data = store.data();
@@ -181,20 +184,19 @@ extern "C" fn pagefork_store_reset_to(
 extern "C" fn pagefork_store_fork(
     store: Option<&wasm_store_t>,
     how: Option<&pagefork_spawn_t<'_>>,
-    stores: *mut Option<Box<wasm_store_t>>,
+    stores: *mut Option<CBox<wasm_store_t>>,
     count: usize,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let forked = attempt(|| {
         let places = places(stores, count)?;
         for place in &mut *places {
             place.write(None);
         }
         let pre = pagefork_snapshot_t::take(&given(store, STORE)?.0, None)?.instance_pre()?;
-        let how = how.copied().unwrap_or_default();
         // All of them or none.
         let forks = (0..count).map(|_| Ok(spawn(&pre, how)?.0)).collect::<Result<Vec<_>>>()?;
         for (place, fork) in places.iter_mut().zip(forks) {
-            place.write(Some(Box::new(wasm_store_t(fork))));
+            place.write(Some(fork.into_handle()));
         }
         Ok(())
     });

@@ -3,7 +3,8 @@
 use pagefork::{Result, StoreLimits};
 
 use crate::base::border::{attempt, exported, given};
-use crate::objects::fallible::{OutBox, failed, fallible, make};
+use crate::base::c_box::CBox;
+use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make};
 use crate::objects::linker::{pagefork_instance_pre_t, pagefork_linker_t};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::StoreRef;
@@ -15,7 +16,7 @@ use crate::pagefork_h::stores::pagefork_limits_t;
 const PRE: &str = "prepared instance";
 
 /// How an instance is spawned, as the header has it.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct pagefork_spawn_t<'a> {
     tenant: u64,
@@ -64,21 +65,29 @@ fallible! {
 /// As [`pagefork::InstancePre::spawn_limited`]; if WASI programs cannot see what they are to.
 pub(super) fn spawn(
     pre: &pagefork_instance_pre_t,
-    how: pagefork_spawn_t<'_>,
-) -> Result<(StoreRef, Box<wasm_ref_t>)> {
-    check_reserved(&how.reserved)?;
+    how: Option<&pagefork_spawn_t<'_>>,
+) -> Result<(StoreRef, CBox<wasm_ref_t>)> {
+    let (tenant, limits, wasi) = match how {
+        Some(how) => {
+            check_reserved(&how.reserved)?;
+            (how.tenant, how.limits, how.wasi)
+        }
+        None => (0, None, None),
+    };
     let store = StoreRef::empty();
     let mut data = store.data();
-    give_wasi(&mut data, how.wasi, pre.wasi.as_deref())?;
-    let (own, instance) = match how.limits {
+    if wasi.is_some() || pre.wasi.is_some() {
+        give_wasi(&mut data, wasi, pre.wasi.as_deref())?;
+    }
+    let (own, instance) = match limits {
         Some(limits) => {
             let limits: StoreLimits = limits.to_limits()?;
-            pre.pre.spawn_limited(how.tenant, data, limits, |_| ())?
+            pre.pre.spawn_limited(tenant, data, limits, |_| ())?
         }
-        None => pre.pre.spawn_for(how.tenant, data)?,
+        None => pre.pre.spawn_for(tenant, data)?,
     };
     store.fill(own);
-    let instance = store.own(Object::Instance(instance));
+    let instance = wasm_ref_t::new(&store, Object::Instance(instance));
     Ok((store, instance))
 }
 
@@ -87,15 +96,15 @@ pub(super) fn spawn(
 extern "C" fn pagefork_instance_pre_spawn(
     pre: Option<&pagefork_instance_pre_t>,
     how: Option<&pagefork_spawn_t<'_>>,
-    store_out: OutBox<'_, wasm_store_t>,
-    out: OutBox<'_, wasm_ref_t>,
-) -> Option<Box<wasm_ref_t>> {
+    store_out: OutCBox<'_, wasm_store_t>,
+    out: OutCBox<'_, wasm_ref_t>,
+) -> Option<CBox<wasm_ref_t>> {
     let spawned = attempt(|| {
         let out = given(out, "place for the instance")?.write(None);
         let store_out = given(store_out, "place for the store")?.write(None);
-        let (store, instance) = spawn(given(pre, PRE)?, how.copied().unwrap_or_default())?;
+        let (store, instance) = spawn(given(pre, PRE)?, how)?;
         *out = Some(instance);
-        *store_out = Some(Box::new(wasm_store_t(store)));
+        *store_out = Some(store.into_handle());
         Ok(())
     });
     spawned.map_or_else(|error| failed(None, error), |()| None)

@@ -9,6 +9,7 @@ use pagefork::{Error, LoadOptions, Result, SaveOptions, Snapshot};
 use pagefork_wasi::{ProgramState, ProgramStateError, WasiState};
 
 use crate::base::border::{BorderError, given};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::{CVec, OwnedVec, put};
 use crate::objects::callback::raised;
 use crate::objects::fallible::{OutBox, bytes, elements, fallible, make, text};
@@ -54,15 +55,15 @@ fn state_of_bytes(state: &[u8]) -> Result<(Option<WasiState>, Vec<u8>), ProgramS
 
 /// A C function that says what is kept of an object.
 type SaveHook =
-    extern "C-unwind" fn(*mut c_void, &wasm_ref_t, &mut CVec<u8>) -> Option<Box<wasm_ref_t>>;
+    extern "C-unwind" fn(*mut c_void, &wasm_ref_t, &mut CVec<u8>) -> Option<CBox<wasm_ref_t>>;
 
 /// A C function that makes an object of what was kept.
 type LoadHook = extern "C-unwind" fn(
     *mut c_void,
     *const u8,
     usize,
-    &mut Option<Box<wasm_ref_t>>,
-) -> Option<Box<wasm_ref_t>>;
+    &mut Option<CBox<wasm_ref_t>>,
+) -> Option<CBox<wasm_ref_t>>;
 
 /// A function with the names that a linker is to have it by, as the header has it.
 #[repr(C)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pagefork::{InterruptHandle, Result, StoreLimits};
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::fallible::{OutBox, fallible, make, outcome_in};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
@@ -135,8 +136,8 @@ exported! {
         Ok(given(store, STORE)?.0.data.get())
     }
 
-    fn pagefork_store_copy(store: Option<&wasm_store_t>) -> Option<Box<wasm_store_t>> {
-        Ok(Some(Box::new(wasm_store_t(given(store, STORE)?.0.clone()))))
+    fn pagefork_store_copy(store: Option<&wasm_store_t>) -> Option<CBox<wasm_store_t>> {
+        Ok(Some(given(store, STORE)?.0.clone().into_handle()))
     }
 }
 
@@ -145,7 +146,7 @@ exported! {
 extern "C" fn pagefork_store_reset(
     store: Option<&wasm_store_t>,
     wasi: Option<&pagefork_wasi_config_t>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
         let mut data = store.data();
         if let Some(wasi) = wasi {

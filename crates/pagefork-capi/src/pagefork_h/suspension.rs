@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 use pagefork::{CallProgress, Result, SuspendedAt, SuspendedCall, Val};
 
 use crate::base::border::{border, exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::callback::{given_values, pagefork_caller_t, raised, wrong_count};
-use crate::objects::fallible::{OutBox, elements, fallible, outcome_in, places};
+use crate::objects::fallible::{OutCBox, elements, fallible, outcome_in, places};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::StoreRef;
 use crate::objects::trap::TrapObject;
@@ -71,7 +72,7 @@ extern "C" fn pagefork_func_call_suspendable(
     results: *mut pagefork_val_t,
     result_count: usize,
     is_suspended: SuspendedOut<'_>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let is_suspended = is_suspended.map(|place| place.write(false));
     let store = given(func, "function").and_then(|func| func.store());
     outcome_in(store, |store| {
@@ -96,7 +97,7 @@ extern "C" fn pagefork_store_resume(
     results: *mut pagefork_val_t,
     result_count: usize,
     is_suspended: SuspendedOut<'_>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let is_suspended = is_suspended.map(|place| place.write(false));
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
         let is_suspended = given(is_suspended, PROGRESS)?;
@@ -112,11 +113,11 @@ extern "C" fn pagefork_store_resume_with(
     store: Option<&wasm_store_t>,
     values: *const pagefork_val_t,
     value_count: usize,
-    error: Option<Box<wasm_ref_t>>,
+    error: Option<CBox<wasm_ref_t>>,
     results: *mut pagefork_val_t,
     result_count: usize,
     is_suspended: SuspendedOut<'_>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let is_suspended = is_suspended.map(|place| place.write(false));
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
         let is_suspended = given(is_suspended, PROGRESS)?;
@@ -161,7 +162,7 @@ fallible! {
 
     fn pagefork_store_suspended_call(
         store: Option<&wasm_store_t>,
-        func: OutBox<'_, wasm_ref_t>,
+        func: OutCBox<'_, wasm_ref_t>,
         args: *mut pagefork_val_t,
         arg_count: usize,
     ) {
@@ -206,9 +207,9 @@ exported! {
 #[unsafe(no_mangle)]
 extern "C" fn pagefork_caller_suspend_before(
     caller: Option<&pagefork_caller_t>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     border(|| {
         let error = given(caller, CALLER)?.store().0.context()?.suspend_before();
-        Ok(Some(Box::new(wasm_ref_t::without_store(Object::Trap(TrapObject::of(error))))))
+        Ok(Some(wasm_ref_t::without_store(Object::Trap(TrapObject::of(error)))))
     })
 }

@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 use pagefork::{AsyncUntypedFunc, Caller, Func, FuncType, Instance, Result, Val};
 
 use crate::base::border::{BorderError, attempt, border, exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::callback::{given_values, pagefork_caller_t, raised, wrong_count};
 use crate::objects::fallible::{
-    OutBox, elements, fallible, make, outcome_in, outcome_made, places, text,
+    OutBox, OutCBox, elements, fallible, make, outcome_in, outcome_made, places, text,
 };
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_linker_t;
@@ -79,17 +80,16 @@ impl BeginningFunction {
         params: &[Val],
         wait: &Arc<HostWait>,
     ) -> Result<()> {
-        StoreCell::in_host_function(caller, |store| {
+        StoreCell::in_host_function(caller, |cell| {
             let mut args = OwnedValues(Vec::with_capacity(params.len()));
             for param in params {
-                args.0.push(pagefork_val_t::of_val(*param, store)?);
+                args.0.push(pagefork_val_t::of_val(*param, &cell.handle().0)?);
             }
-            let caller = pagefork_caller_t::new(self.env.data(), wasm_store_t::lent(store));
+            let caller = pagefork_caller_t::new(self.env.data(), cell.handle());
             let completion = Box::new(pagefork_completion_t(Arc::clone(wait)));
             (self.callback)(&caller, args.0.as_ptr(), args.0.len(), completion);
-            Ok::<(), pagefork::Error>(())
-        })?;
-        caller.data_mut().raised.take().map_or(Ok(()), Err)
+            cell.take_raised().map_or(Ok(()), Err)
+        })
     }
 
     /// Takes over what C has completed a call with.
@@ -105,9 +105,9 @@ impl BeginningFunction {
         if values.0.len() != results.len() {
             return Err(wrong_count("results", results.len(), values.0.len()));
         }
-        StoreCell::in_host_function(caller, |store| {
+        StoreCell::in_host_function(caller, |cell| {
             for ((result, value), ty) in results.iter_mut().zip(&values.0).zip(&self.ty.results) {
-                *result = value.to_val(*ty, store)?;
+                *result = value.to_val(*ty, &cell.handle().0)?;
             }
             Ok(())
         })
@@ -157,7 +157,7 @@ enum GuestOutput {
 /// The same, for C.
 enum CallEnd {
     Results(OwnedValues<pagefork_val_t>),
-    Started(Box<wasm_ref_t>),
+    Started(CBox<wasm_ref_t>),
 }
 
 impl CallEnd {
@@ -268,7 +268,7 @@ impl pagefork_call_t {
     ///
     /// # Errors
     /// As [`Self::take`].
-    fn take_instance(&self) -> Result<Box<wasm_ref_t>> {
+    fn take_instance(&self) -> Result<CBox<wasm_ref_t>> {
         let outcome = self.take(|outcome| match outcome {
             CallEnd::Started(_) => Ok(()),
             CallEnd::Results(_) => Err(of_another_kind("results of a function")),
@@ -319,7 +319,7 @@ fallible! {
         callback: Option<pagefork_async_callback_t>,
         env: *mut c_void,
         finalizer: Option<Finalizer>,
-        out: OutBox<'_, wasm_ref_t>,
+        out: OutCBox<'_, wasm_ref_t>,
     ) {
         let env = HostInfo::new(env, finalizer);
         make(out, || {
@@ -430,7 +430,7 @@ extern "C" fn pagefork_call_results(
     call: Option<&pagefork_call_t>,
     results: *mut pagefork_val_t,
     count: usize,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let store = given(call, CALL).map(|call| &call.store);
     outcome_in(store, |_| given(call, CALL)?.take_results(results, count))
 }
@@ -439,8 +439,8 @@ extern "C" fn pagefork_call_results(
 #[unsafe(no_mangle)]
 extern "C" fn pagefork_call_instance(
     call: Option<&pagefork_call_t>,
-    out: OutBox<'_, wasm_ref_t>,
-) -> Option<Box<wasm_ref_t>> {
+    out: OutCBox<'_, wasm_ref_t>,
+) -> Option<CBox<wasm_ref_t>> {
     let store = given(call, CALL).map(|call| &call.store);
     outcome_made(store, out, |_| given(call, CALL)?.take_instance())
 }
@@ -471,7 +471,7 @@ exported! {
 
     fn pagefork_completion_fail(
         completion: Option<Box<pagefork_completion_t>>,
-        error: Option<Box<wasm_ref_t>>,
+        error: Option<CBox<wasm_ref_t>>,
     ) {
         let error = given(error, "error").map_or_else(|error| error, |error| raised(&error));
         given(completion, COMPLETION)?.0.complete(Err(error));

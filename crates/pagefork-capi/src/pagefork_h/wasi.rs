@@ -9,6 +9,7 @@ use pagefork::Error;
 use pagefork_wasi::{Permissions, StdinKind};
 
 use crate::base::border::{BorderError, exported, given};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
 use crate::objects::fallible::{bytes, fallible, outcome_in, string, text};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
@@ -139,7 +140,7 @@ fallible! {
         let out = given(out, "vector")?.write(CVec::EMPTY);
         let context = given(store, "store")?.0.context()?;
         let output = usize::from(stream).checked_sub(1);
-        let output = output.and_then(|index| context.data().outputs.get(index)?.as_ref());
+        let output = output.and_then(|index| context.data().output(index));
         let output = output.ok_or_else(|| {
             let text = format!("stream {stream} is not captured: 1 is the output, 2 errors");
             BorderError::Unfit(text)
@@ -151,7 +152,7 @@ fallible! {
 
 // SAFETY: the name is declared in our header, and begins as ours do.
 #[unsafe(no_mangle)]
-extern "C" fn pagefork_wasi_start(instance: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
+extern "C" fn pagefork_wasi_start(instance: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
     let store = given(instance, "instance").and_then(|instance| instance.store());
     outcome_in(store, |store| {
         let instance = *given(instance, "instance")?.instance()?;
@@ -162,7 +163,7 @@ extern "C" fn pagefork_wasi_start(instance: Option<&wasm_ref_t>) -> Option<Box<w
 
 // SAFETY: the name is declared in our header, and begins as ours do.
 #[unsafe(no_mangle)]
-extern "C" fn pagefork_wasi_initialize(instance: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
+extern "C" fn pagefork_wasi_initialize(instance: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
     let store = given(instance, "instance").and_then(|instance| instance.store());
     outcome_in(store, |store| {
         let instance = *given(instance, "instance")?.instance()?;

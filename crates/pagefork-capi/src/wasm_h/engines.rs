@@ -1,8 +1,10 @@
 //! Configurations, engines and stores.
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::engine::{wasm_config_t, wasm_engine_t};
 use crate::objects::object::wasm_store_t;
+use crate::objects::store::StoreRef;
 
 exported! {
     fn wasm_config_new() -> Option<Box<wasm_config_t>> {
@@ -29,11 +31,11 @@ exported! {
         Ok(())
     }
 
-    fn wasm_store_new(engine: Option<&wasm_engine_t>) -> Option<Box<wasm_store_t>> {
-        Ok(Some(Box::new(wasm_store_t::new(given(engine, "engine")?))))
+    fn wasm_store_new(engine: Option<&wasm_engine_t>) -> Option<CBox<wasm_store_t>> {
+        Ok(Some(StoreRef::new(&given(engine, "engine")?.engine).into_handle()))
     }
 
-    fn wasm_store_delete(store: Option<Box<wasm_store_t>>) {
+    fn wasm_store_delete(store: Option<CBox<wasm_store_t>>) {
         drop(store);
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use pagefork::Result;
 
 use crate::base::border::{attempt, exported, given, note_error};
+use crate::base::c_box::CBox;
 use crate::objects::callback::{
     self, Callback, Place, wasm_func_callback_t, wasm_func_callback_with_env_t, wasm_val_vec_t,
 };
@@ -21,7 +22,7 @@ fn new(
     store: Option<&wasm_store_t>,
     ty: Option<&wasm_externtype_t>,
     callback: impl Callback<wasm_val_t>,
-) -> Result<Option<Box<wasm_ref_t>>> {
+) -> Result<Option<CBox<wasm_ref_t>>> {
     let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
     let func = callback::define(callback, Place::Store(&store.0), ty)?;
     Ok(Some(store.0.own_func(given(func, FUNCTION)?)?))
@@ -32,7 +33,7 @@ exported! {
         store: Option<&wasm_store_t>,
         ty: Option<&wasm_externtype_t>,
         callback: Option<wasm_func_callback_t>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         new(store, ty, given(callback, FUNCTION)?)
     }
 
@@ -42,7 +43,7 @@ exported! {
         callback: Option<wasm_func_callback_with_env_t>,
         env: *mut c_void,
         finalizer: Option<Finalizer>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         // The environment is ours from here on, also on failure.
         let env = HostInfo::new(env, finalizer);
         new(store, ty, (given(callback, FUNCTION)?, env))
@@ -71,7 +72,7 @@ extern "C" fn wasm_func_call(
     func: Option<&wasm_ref_t>,
     args: Option<&wasm_val_vec_t>,
     results: Option<&mut wasm_val_vec_t>,
-) -> Option<Box<wasm_ref_t>> {
+) -> Option<CBox<wasm_ref_t>> {
     let Some(object) = func else {
         // There is no store for a trap.
         note_error(given(func, FUNCTION).map(|_| ()).expect_err("it is null"));
@@ -102,7 +103,7 @@ extern "C" fn wasm_func_call(
 
 /// A trap of no store.
 #[cold]
-fn without_store(message: &str) -> Option<Box<wasm_ref_t>> {
+fn without_store(message: &str) -> Option<CBox<wasm_ref_t>> {
     let trap = TrapObject::new(message.as_bytes(), Default::default());
-    Some(Box::new(wasm_ref_t::without_store(Object::Trap(trap))))
+    Some(wasm_ref_t::without_store(Object::Trap(trap)))
 }

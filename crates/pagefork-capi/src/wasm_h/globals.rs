@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use pagefork::Global;
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::Element;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::types::{kind, wasm_externtype_t};
@@ -31,7 +32,7 @@ exported! {
         store: Option<&wasm_store_t>,
         ty: Option<&wasm_externtype_t>,
         value: Option<&wasm_val_t>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (store, ty) = (given(store, "store")?, given(ty, "type")?.global()?);
         let value = given(value, "value")?.to_val(ty.content, &store.0)?;
         let global = Global::new(&mut store.0.context()?, ty, value)?;

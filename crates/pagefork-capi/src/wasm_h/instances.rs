@@ -5,13 +5,14 @@ use std::mem::MaybeUninit;
 use pagefork::{Export, Extern, Instance, Result};
 
 use crate::base::border::{attempt, exported, given, note_error};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::StoreRef;
 use crate::objects::trap::TrapObject;
 
 /// A vector of what is imported or exported.
-type ExternVec = CVec<Option<Box<wasm_ref_t>>>;
+type ExternVec = CVec<Option<CBox<wasm_ref_t>>>;
 
 fn instantiate(
     store: &StoreRef,
@@ -24,7 +25,7 @@ fn instantiate(
         Some(imports) => imports.elements()?,
         None => &[],
     };
-    let import = |import: &Option<Box<wasm_ref_t>>| given(import.as_deref(), "import")?.external();
+    let import = |import: &Option<CBox<wasm_ref_t>>| given(import.as_deref(), "import")?.external();
     let imports: Vec<Extern> = imports.iter().map(import).collect::<Result<_>>()?;
     let mut context = store.context()?;
     Instance::new(&mut context, module, &imports)
@@ -36,8 +37,8 @@ extern "C" fn wasm_instance_new(
     store: Option<&wasm_store_t>,
     module: Option<&wasm_ref_t>,
     imports: Option<&ExternVec>,
-    trap: Option<&mut MaybeUninit<Option<Box<wasm_ref_t>>>>,
-) -> Option<Box<wasm_ref_t>> {
+    trap: Option<&mut MaybeUninit<Option<CBox<wasm_ref_t>>>>,
+) -> Option<CBox<wasm_ref_t>> {
     let trap = trap.map(|trap| trap.write(None));
     let store = match given(store, "store") {
         // The start function may have all objects deleted.

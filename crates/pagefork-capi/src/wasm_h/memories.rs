@@ -3,6 +3,7 @@
 use pagefork::Memory;
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::types::wasm_externtype_t;
 
@@ -13,7 +14,7 @@ exported! {
     fn wasm_memory_new(
         store: Option<&wasm_store_t>,
         ty: Option<&wasm_externtype_t>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (store, ty) = (given(store, "store")?, given(ty, "type")?.memory()?);
         let memory = Memory::new(&mut store.0.context()?, ty)?;
         Ok(store.own(Object::Memory(memory)))

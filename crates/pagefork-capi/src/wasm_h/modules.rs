@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use pagefork::{Module, Result};
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::{CVec, OwnedVec};
 use crate::objects::object::{
     ModuleObject, Object, wasm_ref_t, wasm_shared_module_t, wasm_store_t,
@@ -17,7 +18,7 @@ fn name(text: &str) -> Result<OwnedVec<u8>> {
 }
 
 /// A module of a store, for C.
-fn own(store: &wasm_store_t, module: Module) -> Option<Box<wasm_ref_t>> {
+fn own(store: &wasm_store_t, module: Module) -> Option<CBox<wasm_ref_t>> {
     store.own(Object::Module(ModuleObject::new(module)))
 }
 
@@ -25,7 +26,7 @@ exported! {
     fn wasm_module_new(
         store: Option<&wasm_store_t>,
         binary: Option<&CVec<u8>>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (store, binary) = (given(store, "store")?, given(binary, "binary")?);
         Ok(own(store, Module::from_binary(&store.0.engine()?, binary.elements()?)?))
     }
@@ -76,7 +77,7 @@ exported! {
     fn wasm_module_deserialize(
         store: Option<&wasm_store_t>,
         bytes: Option<&CVec<u8>>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (store, bytes) = (given(store, "store")?, given(bytes, "bytes")?);
         // SAFETY: the header says that the bytes are what `wasm_module_serialize` gave.
         let module = unsafe { Module::deserialize(&store.0.engine()?, bytes.elements()?)? };
@@ -91,7 +92,7 @@ exported! {
     fn wasm_module_obtain(
         store: Option<&wasm_store_t>,
         shared: Option<&wasm_shared_module_t>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (store, shared) = (given(store, "store")?, given(shared, "shared module")?);
         store.0.check_engine(&shared.0.module)?;
         Ok(store.own(Object::Module(shared.0.clone())))

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use pagefork::Result;
 
 use crate::base::border::{exported, given};
-use crate::base::c_vec::Element;
+use crate::base::c_box::CBox;
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 
@@ -19,6 +19,11 @@ fn same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> Result<bool> {
         (None, None) => true,
         _ => false,
     })
+}
+
+/// The same thing, as another object.
+fn copy(object: Option<&wasm_ref_t>) -> Result<Option<CBox<wasm_ref_t>>> {
+    Ok(given(object, OBJECT)?.present()?.copy())
 }
 
 /// The object, if it is of that kind: that it is of another is no failure.
@@ -36,7 +41,7 @@ fn as_it_is(object: Option<&wasm_ref_t>) -> Result<*const wasm_ref_t> {
 }
 
 exported! {
-    fn wasm_foreign_new(store: Option<&wasm_store_t>) -> Option<Box<wasm_ref_t>> {
+    fn wasm_foreign_new(store: Option<&wasm_store_t>) -> Option<CBox<wasm_ref_t>> {
         Ok(given(store, "store")?.own(Object::Foreign(Default::default())))
     }
 
@@ -50,13 +55,13 @@ exported! {
         Ok(Some(Box::new(given(object, OBJECT)?.external_type()?)))
     }
 
-    fn wasm_ref_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_ref_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_ref_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_ref_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_ref_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -81,13 +86,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_trap_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_trap_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_trap_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_trap_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_trap_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -112,13 +117,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_foreign_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_foreign_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_foreign_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_foreign_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_foreign_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -143,13 +148,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_module_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_module_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_module_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_module_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_module_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -174,13 +179,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_func_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_func_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_func_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_func_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_func_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -205,13 +210,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_global_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_global_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_global_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_global_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_global_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -236,13 +241,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_table_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_table_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_table_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_table_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_table_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -267,13 +272,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_memory_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_memory_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_memory_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_memory_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_memory_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -298,13 +303,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_extern_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_extern_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_extern_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_extern_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_extern_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {
@@ -329,13 +334,13 @@ exported! {
         given(object, OBJECT)?.set_info(info)
     }
 
-    fn wasm_instance_delete(object: Option<Box<wasm_ref_t>>) {
+    fn wasm_instance_delete(object: Option<CBox<wasm_ref_t>>) {
         drop(object);
         Ok(())
     }
 
-    fn wasm_instance_copy(object: Option<&wasm_ref_t>) -> Option<Box<wasm_ref_t>> {
-        Ok(Some(Box::new(given(object, OBJECT)?.copy())))
+    fn wasm_instance_copy(object: Option<&wasm_ref_t>) -> Option<CBox<wasm_ref_t>> {
+        copy(object)
     }
 
     fn wasm_instance_same(a: Option<&wasm_ref_t>, b: Option<&wasm_ref_t>) -> bool {

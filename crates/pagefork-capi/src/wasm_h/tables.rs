@@ -3,6 +3,7 @@
 use pagefork::{RefType, Result, Table, Val, ValType};
 
 use crate::base::border::{BorderError, exported, given};
+use crate::base::c_box::CBox;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::StoreRef;
 use crate::objects::types::{kind_of, wasm_externtype_t};
@@ -26,7 +27,7 @@ exported! {
         store: Option<&wasm_store_t>,
         ty: Option<&wasm_externtype_t>,
         init: Option<&wasm_ref_t>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let (store, ty) = (given(store, "store")?, given(ty, "type")?.table()?);
         let element = element(init, ty.element, &store.0)?;
         let table = Table::new(&mut store.0.context()?, ty, element)?;
@@ -39,7 +40,7 @@ exported! {
         Ok(Some(Box::new(table.external_type()?)))
     }
 
-    fn wasm_table_get(table: Option<&wasm_ref_t>, index: u32) -> Option<Box<wasm_ref_t>> {
+    fn wasm_table_get(table: Option<&wasm_ref_t>, index: u32) -> Option<CBox<wasm_ref_t>> {
         let table = given(table, TABLE)?;
         let (store, own) = (table.store()?, table.table()?);
         let element = own.get(&mut store.context()?, index.into());

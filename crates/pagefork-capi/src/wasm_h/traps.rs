@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use pagefork::WasmBacktrace;
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::{CVec, Element};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::trap::{TrapObject, wasm_frame_t};
@@ -16,7 +17,7 @@ exported! {
     fn wasm_trap_new(
         store: Option<&wasm_store_t>,
         message: Option<&CVec<u8>>,
-    ) -> Option<Box<wasm_ref_t>> {
+    ) -> Option<CBox<wasm_ref_t>> {
         let store = given(store, "store")?;
         let backtrace = WasmBacktrace::capture(&store.0.context()?);
         let message = match message {

@@ -6,6 +6,7 @@ use std::slice;
 use pagefork::Result;
 
 use crate::base::border::{exported, given};
+use crate::base::c_box::CBox;
 use crate::base::c_vec::{CVec, Element, OwnedVec, put};
 use crate::objects::object::wasm_ref_t;
 use crate::objects::trap::wasm_frame_t;
@@ -391,33 +392,33 @@ exported! {
         free(vec)
     }
 
-    fn wasm_extern_vec_new_empty(out: Option<&mut MaybeUninit<CVec<Option<Box<wasm_ref_t>>>>>) {
+    fn wasm_extern_vec_new_empty(out: Option<&mut MaybeUninit<CVec<Option<CBox<wasm_ref_t>>>>>) {
         put(out, "vector", CVec::EMPTY)
     }
 
     fn wasm_extern_vec_new_uninitialized(
-        out: Option<&mut MaybeUninit<CVec<Option<Box<wasm_ref_t>>>>>,
+        out: Option<&mut MaybeUninit<CVec<Option<CBox<wasm_ref_t>>>>>,
         size: usize,
     ) {
         make(out, || CVec::uninitialized(size))
     }
 
     fn wasm_extern_vec_new(
-        out: Option<&mut MaybeUninit<CVec<Option<Box<wasm_ref_t>>>>>,
+        out: Option<&mut MaybeUninit<CVec<Option<CBox<wasm_ref_t>>>>>,
         size: usize,
-        elements: *const Option<Box<wasm_ref_t>>,
+        elements: *const Option<CBox<wasm_ref_t>>,
     ) {
         make(out, || new(size, elements))
     }
 
     fn wasm_extern_vec_copy(
-        out: Option<&mut MaybeUninit<CVec<Option<Box<wasm_ref_t>>>>>,
-        vec: Option<&CVec<Option<Box<wasm_ref_t>>>>,
+        out: Option<&mut MaybeUninit<CVec<Option<CBox<wasm_ref_t>>>>>,
+        vec: Option<&CVec<Option<CBox<wasm_ref_t>>>>,
     ) {
         copy(out, vec)
     }
 
-    fn wasm_extern_vec_delete(vec: Option<&mut CVec<Option<Box<wasm_ref_t>>>>) {
+    fn wasm_extern_vec_delete(vec: Option<&mut CVec<Option<CBox<wasm_ref_t>>>>) {
         free(vec)
     }
 }

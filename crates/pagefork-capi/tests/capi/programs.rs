@@ -11,6 +11,7 @@ const PROGRAMS: &[&str] = &[
     "errors.c",
     "hostile.c",
     "embed.c",
+    "requests.c",
     "waiting.c",
     "snapshots.c",
     "images.c",

@@ -90,9 +90,27 @@ impl Func {
     ///
     /// See [`Func`].
     pub fn ty(&self, store: impl AsContext) -> FuncType {
+        self.with_type(store, FuncType::clone)
+    }
+
+    /// Looks at the function's type where it lies: nothing is copied.
+    ///
+    /// # Panics
+    /// If the function is of another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Func, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let add = Func::wrap(&mut store, |a: i32, b: i32| a + b);
+    /// assert_eq!(add.with_type(&store, |ty| ty.params.len()), 2);
+    /// ```
+    pub fn with_type<R>(&self, store: impl AsContext, look: impl FnOnce(&FuncType) -> R) -> R {
         let store = &store.as_context().0.inner;
         assert!(self.store == store.id, "a function of one store was used with another store");
-        store.function_type(self.definition).0.clone()
+        look(store.function_type(self.definition).0)
     }
 
     /// Calls the function. `params` must be of its parameters' types; `results` is

@@ -272,8 +272,11 @@ pub(crate) async fn start_async(
     mut store: impl AsContextMut + Unpin,
     made: &NewInstance,
 ) -> Result<()> {
-    let Some(target) = made.start else { return Ok(()) };
-    let base = store.as_context_mut().0.inner.instance(made.ordinal).base();
+    let (target, base) = {
+        let inner = &store.as_context_mut().0.inner;
+        let Some(target) = made.start(inner) else { return Ok(()) };
+        (target, inner.instance(made.ordinal).base())
+    };
     CallFuture::new(Ok(()), StartCall { target, base }, store).await
 }
 

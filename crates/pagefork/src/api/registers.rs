@@ -1,8 +1,9 @@
 //! Calls in both directions with values in registers, for functions whose types the Rust compiler
 //! does not know: what a library for another language stands on.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
+use std::{ptr, thread};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, Item, ValType};
@@ -21,7 +22,7 @@ use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
 use crate::run::enter::{self, Registers};
-use crate::store::group::{FunctionImport, StoreGroup, StoreId};
+use crate::store::group::{FunctionImport, StoreGroup};
 use crate::store::handle::{CallTarget, Func};
 use crate::store::host_func::{DirectCall, HostFunc};
 
@@ -78,8 +79,11 @@ pub trait RegisterCallee<T: 'static>: Send + Sync + 'static {
 /// See [`Func::with_registers`].
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterFunc {
+    /// Invariant: of the store that this is of.
     func: Func,
-    store: StoreId,
+    /// Address of the store's activation. To leave a guest the processor waits for it: here it is
+    /// found without following the pointers that lead to the store.
+    activation: usize,
     target: CallTarget,
     masks: RegisterMasks,
 }
@@ -88,27 +92,47 @@ pub struct RegisterFunc {
 #[derive(Clone, Copy, Debug)]
 struct RegisterMasks {
     ints: [u64; INTS_MAX],
-    floats: [u64; FLOATS_MAX],
-    has_ints: bool,
-    has_floats: bool,
+    /// A bit for each float: whether there is one, and whether it has 64 bits.
+    floats: u8,
+    wide_floats: u8,
 }
 
 impl RegisterMasks {
     /// # Errors
     /// If values of such a function do not fit registers.
+    #[inline]
     fn of(ty: &FuncType) -> Result<Self> {
         check_fits(ty)?;
-        let (mut ints, mut floats) = ([0; INTS_MAX], [0; FLOATS_MAX]);
-        let of_kind = |float| ty.params.iter().filter(move |ty| is_float(**ty) == float);
-        for (place, ty) in ints.iter_mut().zip(of_kind(false)) {
-            *place = bits(*ty);
+        // A bit for each: whether there is one, and whether it has 64 bits.
+        let (mut ints, mut wide_ints, mut floats, mut wide_floats) = (0u8, 0, 0u8, 0);
+        for ty in &ty.params {
+            let (present, wide) = match is_float(*ty) {
+                true => (&mut floats, &mut wide_floats),
+                false => (&mut ints, &mut wide_ints),
+            };
+            // The lowest bit that is not set.
+            let bit = !*present & (*present + 1);
+            *present |= bit;
+            if bits(*ty) == u64::MAX {
+                *wide |= bit;
+            }
         }
-        for (place, ty) in floats.iter_mut().zip(of_kind(true)) {
-            *place = bits(*ty);
-        }
-        let (has_ints, has_floats) = (ints[0] != 0, floats[0] != 0);
-        Ok(Self { ints, floats, has_ints, has_floats })
+        let ints = std::array::from_fn(|index| mask(ints, wide_ints, index));
+        Ok(Self { ints, floats, wide_floats })
     }
+
+    /// The bits of this float that are part of a value.
+    #[inline(always)]
+    fn float(&self, index: usize) -> u64 {
+        mask(self.floats, self.wide_floats, index)
+    }
+}
+
+/// The bits of the register of this index that are part of a value: none, 32 or 64.
+#[inline(always)]
+fn mask(present: u8, wide: u8, index: usize) -> u64 {
+    let is_set = |bits: u8| u64::from(bits >> index & 1).wrapping_neg();
+    is_set(present) & (is_set(wide) | u64::from(u32::MAX))
 }
 
 /// Where an exported function is in all instances of a module, and that it is of this type: see
@@ -187,13 +211,13 @@ impl Instance {
         }
         // What is imported is of the same type: there are no subtypes of function types.
         let func = Func { store: store.id, definition: store.function(ordinal, export.index) };
-        let target = func.entry(store);
-        Ok(RegisterFunc { func, store: store.id, target, masks: export.masks })
+        Ok(RegisterFunc::new(func, store, export.masks))
     }
 }
 
 /// # Errors
 /// If values of such a function do not fit registers.
+#[inline]
 fn check_fits(ty: &FuncType) -> Result<()> {
     match function_import::is_direct(ty) {
         true => Ok(()),
@@ -242,11 +266,11 @@ impl Func {
     /// assert_eq!(Some(*scale.func()), instance.get_func(&mut store, "scale"));
     /// # Ok::<(), pagefork::Error>(())
     /// ```
+    #[inline]
     pub fn with_registers(&self, store: impl AsContext) -> Result<RegisterFunc> {
         let store = &store.as_context().0.inner;
         let (ty, _) = store.function_type(self.reference(store)?);
-        let masks = RegisterMasks::of(ty)?;
-        Ok(RegisterFunc { func: *self, store: store.id, target: self.entry(store), masks })
+        Ok(RegisterFunc::new(*self, store, RegisterMasks::of(ty)?))
     }
 
     /// Makes `callee` a function of the type `ty`, which guests call with values in registers.
@@ -334,6 +358,12 @@ impl<T: 'static> Linker<T> {
 }
 
 impl RegisterFunc {
+    #[inline]
+    fn new(func: Func, store: &StoreGroup, masks: RegisterMasks) -> Self {
+        let (target, activation) = (func.entry(store), (&raw const store.activation).addr());
+        Self { func, activation, target, masks }
+    }
+
     /// The function itself.
     ///
     /// # Examples
@@ -356,41 +386,73 @@ impl RegisterFunc {
     ///
     /// See [`Func::with_registers`].
     #[inline(always)]
-    pub fn call(
+    pub fn call(&self, store: impl AsContextMut, values: RegisterValues) -> Result<RegisterResult> {
+        self.call_catching(store, values).unwrap_or_else(|payload| resume_unwind(payload))
+    }
+
+    /// As [`RegisterFunc::call`], for those through whom no panic may go: the payload of a host
+    /// function's panic is what this gives.
+    ///
+    /// # Errors
+    /// The payload of a panic; within, as of [`RegisterFunc::call`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Func, RegisterValues, Store};
+    ///
+    /// let mut store = Store::new(&pagefork::Engine::default(), ());
+    /// let fail = Func::wrap(&mut store, || panic!("oh")).with_registers(&store)?;
+    /// let payload = fail.call_catching(&mut store, RegisterValues::default()).unwrap_err();
+    /// assert_eq!(payload.downcast_ref(), Some(&"oh"));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn call_catching(
         &self,
         mut store: impl AsContextMut,
         values: RegisterValues,
-    ) -> Result<RegisterResult> {
+    ) -> thread::Result<Result<RegisterResult>> {
         let mut store = store.as_context_mut();
         let whole = store.as_ptr();
         if let CallTarget::Guest(target) = &self.target
             // SAFETY: the store is borrowed.
-            && unsafe { (*whole).id == self.store && enter::is_outermost(whole) }
+            && unsafe {
+                (*whole).id == self.func.store
+                    && (enter::is_outermost(whole) || enter::becomes_outermost(whole))
+            }
         {
             span!(TRACE, "call");
             let mut registers = Registers::default();
-            if self.masks.has_ints {
-                for (value, bits) in values.ints.iter().zip(&self.masks.ints) {
-                    registers.put_int(value & bits);
-                }
+            for (value, bits) in values.ints.iter().zip(&self.masks.ints) {
+                registers.put_int(value & bits);
             }
             let entry = target.direct_entry;
-            // SAFETY: the entry is the store's own, for values in registers, which are what the
-            // type says and zero where it has none; nothing has happened since the check.
-            let (int, float) = unsafe {
-                match self.masks.has_floats {
-                    true => {
-                        for (value, bits) in values.floats.iter().zip(&self.masks.floats) {
-                            registers.put_float(f64::from_bits(value.to_bits() & bits));
-                        }
-                        enter::call_outermost::<true>(whole, target, entry, registers)?
+            // SAFETY: the store is borrowed. One store has a number, and stays where it is as long as it
+            // has it: so its activation is where it was. The entry is the store's own, for values in
+            // registers, which are what the type says and zero where it has none; nothing has
+            // happened since the check.
+            let called = unsafe {
+                (&raw mut (*whole).activation).expose_provenance();
+                let activation = ptr::with_exposed_provenance_mut(self.activation);
+                match self.masks.floats {
+                    0 => {
+                        let call = enter::call_outermost_catching::<false>;
+                        call(whole, activation, target, entry, registers)
                     }
-                    false => enter::call_outermost::<false>(whole, target, entry, registers)?,
+                    _ => {
+                        for (index, value) in values.floats.iter().enumerate() {
+                            let bits = value.to_bits() & self.masks.float(index);
+                            registers.put_float(f64::from_bits(bits));
+                        }
+                        let call = enter::call_outermost_catching::<true>;
+                        call(whole, activation, target, entry, registers)
+                    }
                 }
             };
-            return Ok(RegisterResult { int, float });
+            return called.map(|result| result.map(|(int, float)| RegisterResult { int, float }));
         }
-        self.call_otherwise(store, values)
+        catch_unwind(AssertUnwindSafe(|| self.call_otherwise(store, values)))
     }
 
     /// Calls a function of the host, or one in a store that needs more than to be entered.

@@ -27,8 +27,7 @@ use crate::store::limits::{self, Usage};
 /// An instance that is not started yet.
 pub(crate) struct NewInstance {
     pub(crate) ordinal: u32,
-    /// Its start function, if it has one.
-    pub(crate) start: Option<CallTarget>,
+    is_started: bool,
 }
 
 /// Makes an instance with imports that are known to be right, in a slot with these
@@ -81,21 +80,24 @@ pub(crate) unsafe fn make(
     }
     // From here on the instance stays, even after an error: what it runs can make its functions
     // known.
-    Ok(NewInstance::new(inner, ordinal))
+    Ok(NewInstance { ordinal, is_started: false })
 }
 
 impl NewInstance {
-    fn new(store: &StoreGroup, ordinal: u32) -> Self {
-        let start = store.instance(ordinal).module.info().start.map(|start| {
-            let function = Func::from_reference(store, store.function(ordinal, start));
-            function.expect("a definition is not null").entry(store)
-        });
-        Self { ordinal, start }
-    }
-
     /// What goes on where it was captured.
     pub(crate) fn started(ordinal: u32) -> Self {
-        Self { ordinal, start: None }
+        Self { ordinal, is_started: true }
+    }
+
+    /// Its start function, if it has one that is to be called.
+    #[inline]
+    pub(crate) fn start(&self, store: &StoreGroup) -> Option<CallTarget> {
+        if self.is_started {
+            return None;
+        }
+        let start = store.instance(self.ordinal).module.info().start?;
+        let function = Func::from_reference(store, store.function(self.ordinal, start));
+        Some(function.expect("a definition is not null").entry(store))
     }
 }
 
@@ -164,7 +166,7 @@ fn fill(store: &mut StoreGroup, ordinal: u32) -> Result<NewInstance> {
         let plan = Arc::clone(&instance.plan);
         apply_steps(store, ordinal, &plan.steps, &mut false).map_err(Trap::without_backtrace)?;
     }
-    Ok(NewInstance::new(store, ordinal))
+    Ok(NewInstance { ordinal, is_started: false })
 }
 
 /// What a module imports that imports `count` host functions, the first of a store.
@@ -367,7 +369,8 @@ fn apply_steps(
 /// # Safety
 /// As [`instantiate`].
 pub(crate) unsafe fn call_start(store: *mut StoreGroup, made: &NewInstance) -> Result<()> {
-    match &made.start {
+    // SAFETY: by this function's contract the store is ours; its borrow ends here.
+    match &made.start(unsafe { &*store }) {
         None => Ok(()),
         // SAFETY: a start function takes no arguments; what is made again beside a suspended guest
         // starts when nothing is entered.

@@ -586,7 +586,9 @@ impl StoreGroup {
         (module.function_type(index), module.function_type_id(index))
     }
 
-    /// How to enter the definition `function`, which is a guest's.
+    /// How to enter the definition `function`, which is a guest's. Inline: what is found is written
+    /// to where it stays, and copied no more.
+    #[inline]
     pub(crate) fn target(&self, function: FuncRef) -> Target {
         let index = function.index().expect("a definition is not null");
         let instance = self.instance(function.ordinal());

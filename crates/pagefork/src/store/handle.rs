@@ -35,6 +35,7 @@ pub struct Func {
 
 impl Func {
     /// How the function is called.
+    #[inline]
     pub(crate) fn entry(&self, store: &StoreGroup) -> CallTarget {
         match (self.definition.ordinal(), self.definition.index()) {
             (HOST_ORDINAL, Some(index)) => CallTarget::Host(index),

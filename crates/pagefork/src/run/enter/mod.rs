@@ -7,8 +7,10 @@
 //! the functions below reach it through `Activation::store`, a raw pointer made
 //! from that borrow, which is not used until the entry returns.
 
+mod registers;
 mod x86_64;
 
+pub(crate) use self::registers::Registers;
 pub(crate) use self::x86_64::INTERRUPT_BLOCK;
 
 use std::arch::asm;
@@ -17,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::{ptr, slice};
 
-use pagefork_layout::link::{Service, function_import};
+use pagefork_layout::link::Service;
 use pagefork_layout::state::save::{self, Suspension};
 
 use crate::base::cell::Cell;
@@ -196,36 +198,6 @@ pub(crate) unsafe fn call_prepared(
     }
 }
 
-/// Arguments in registers: the others are 0.
-#[doc(hidden)]
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Registers {
-    ints: [u64; function_import::INTS_MAX],
-    floats: [f64; function_import::FLOATS_MAX],
-    int_count: usize,
-    float_count: usize,
-}
-
-impl Registers {
-    /// Adds an integer, if there is a register left.
-    #[inline(always)]
-    pub fn put_int(&mut self, value: u64) {
-        if let Some(register) = self.ints.get_mut(self.int_count) {
-            *register = value;
-        }
-        self.int_count += 1;
-    }
-
-    /// Adds a float, if there is a register left.
-    #[inline(always)]
-    pub fn put_float(&mut self, value: f64) {
-        if let Some(register) = self.floats.get_mut(self.float_count) {
-            *register = value;
-        }
-        self.float_count += 1;
-    }
-}
-
 /// Whether a guest of the store is entered by [`call_outermost`].
 ///
 /// # Safety
@@ -238,6 +210,19 @@ pub(crate) unsafe fn is_outermost(store: *const StoreGroup) -> bool {
         thread::is_ready(activation.writer)
             && !activation.is_active()
             && (*activation.due).load(Ordering::Relaxed) == 0
+    }
+}
+
+/// As [`is_outermost`], once the thread is ready, and known to write to the store's slots.
+///
+/// # Safety
+/// The store is borrowed by the caller.
+#[inline(never)]
+pub(crate) unsafe fn becomes_outermost(store: *mut StoreGroup) -> bool {
+    // SAFETY: by this function's contract.
+    unsafe {
+        (*store).note_writer();
+        thread::check_stack().is_ok() && is_outermost(store)
     }
 }
 
@@ -263,12 +248,32 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
     registers: Registers,
 ) -> Result<(u64, f64), Error> {
     // SAFETY: by this function's contract.
+    let called = unsafe {
+        let activation = &raw mut (*store).activation;
+        call_outermost_catching::<FLOATS>(store, activation, target, entry, registers)
+    };
+    called.unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// As [`call_outermost`], but a panic is given. `activation` leads to the store's.
+///
+/// # Safety
+/// As [`call_outermost`].
+#[inline(always)]
+pub(crate) unsafe fn call_outermost_catching<const FLOATS: bool>(
+    store: *mut StoreGroup,
+    activation: *mut Activation,
+    target: &Target,
+    entry: usize,
+    registers: Registers,
+) -> std::thread::Result<Result<(u64, f64), Error>> {
+    // SAFETY: by this function's contract.
     let (outcome, int, float) =
-        unsafe { enter_outermost::<FLOATS>(store, target, entry, registers) };
+        unsafe { enter_outermost::<FLOATS>(store, activation, target, entry, registers) };
     match outcome {
-        FINISHED => Ok((int, float)),
+        FINISHED => Ok(Ok((int, float))),
         // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
-        outcome => Err(unsafe { left_unfinished(&raw mut (*store).activation, outcome) }),
+        outcome => unsafe { left_unfinished(activation, outcome) }.map(Err),
     }
 }
 
@@ -291,7 +296,8 @@ pub(crate) unsafe fn call_outermost_suspendable(
     unsafe {
         (*store).activation.suspendable = true;
         let none = Registers::default();
-        let (outcome, ..) = enter_outermost::<false>(store, target, target.entry, none);
+        let activation = &raw mut (*store).activation;
+        let (outcome, ..) = enter_outermost::<false>(store, activation, target, target.entry, none);
         (*store).activation.suspendable = false;
         match outcome {
             FINISHED if is_quiet(&(*store).activation) => Ok(CallOutcome::Finished),
@@ -349,16 +355,15 @@ unsafe fn left_suspendable(
 #[inline(always)]
 unsafe fn enter_outermost<const FLOATS: bool>(
     store: *mut StoreGroup,
+    activation: *mut Activation,
     target: &Target,
     entry: usize,
     registers: Registers,
 ) -> (u32, u64, f64) {
     let Registers { ints, floats, .. } = registers;
     let (outcome, int, vector): (u64, u64, __m128d);
-    // SAFETY: by the contract of `call` the store is borrowed for us, and the guest's stack is
-    // unused, as no guest is entered.
-    let activation = unsafe { &raw mut (*store).activation };
-    // SAFETY: the store is borrowed for us; the assembly enters the function's entry stub and
+    // SAFETY: the store is borrowed for us, and with it its activation; the guest's stack is unused, as no
+    // guest is entered; the assembly enters the function's entry stub and
     // changes the registers that a call changes, and r12 to r15. Every x86-64 processor has SSE2.
     unsafe {
         (*activation).store = store;
@@ -413,12 +418,10 @@ unsafe fn enter_outermost<const FLOATS: bool>(
 /// The activation's store is borrowed by the caller.
 #[cold]
 #[inline(never)]
-unsafe fn left_unfinished(activation: *mut Activation, outcome: u32) -> Error {
+unsafe fn left_unfinished(activation: *mut Activation, outcome: u32) -> std::thread::Result<Error> {
     // SAFETY: by this function's contract, which is that of `left`.
-    match unsafe { left(activation, outcome) } {
-        Err(error) => error,
-        Ok(_) => UsageError::Suspended.into(),
-    }
+    let left = unsafe { left_or_panicked(activation, outcome) }?;
+    Ok(left.err().unwrap_or_else(|| UsageError::Suspended.into()))
 }
 
 /// # Safety
@@ -490,15 +493,28 @@ pub(crate) unsafe fn resume(
 /// The activation's store is borrowed by the caller.
 #[cold]
 unsafe fn left(activation: *mut Activation, outcome: u32) -> Result<CallOutcome, Error> {
+    // SAFETY: by this function's contract.
+    unsafe { left_or_panicked(activation, outcome) }
+        .unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// As [`left`], but a panic is given.
+///
+/// # Safety
+/// The activation's store is borrowed by the caller.
+unsafe fn left_or_panicked(
+    activation: *mut Activation,
+    outcome: u32,
+) -> std::thread::Result<Result<CallOutcome, Error>> {
     if outcome == SUSPENDED {
-        return Ok(CallOutcome::Suspended);
+        return Ok(Ok(CallOutcome::Suspended));
     }
     // SAFETY: by this function's contract the store is borrowed for us.
     let parked = unsafe { (*activation).parked.take() };
     match parked.expect("who leaves the guest parks the reason") {
-        LeaveReason::Trap(code, backtrace) => Err(Trap::new(code, backtrace).into()),
-        LeaveReason::Error(error) => Err(error),
-        LeaveReason::Panic(payload) => resume_unwind(payload),
+        LeaveReason::Trap(code, backtrace) => Ok(Err(Trap::new(code, backtrace).into())),
+        LeaveReason::Error(error) => Ok(Err(error)),
+        LeaveReason::Panic(payload) => Err(payload),
     }
 }
 

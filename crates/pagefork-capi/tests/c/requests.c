@@ -1,0 +1,182 @@
+/* An instance a request, which allocates nothing: what C owns lies in its store, as far as there are
+ * places. What was deleted is seen until something else takes its place. */
+
+#include "check.h"
+#include "pagefork.h"
+
+#define OK(call) RETURNS(call)
+#define FAILS(call, text) TRAPS((call), (text))
+
+/* Allocations are counted where nothing else stands between this program and the C library. */
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+static size_t allocations;
+
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t);
+
+void *malloc(size_t size) {
+  allocations++;
+  return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size) {
+  allocations++;
+  return __libc_calloc(count, size);
+}
+
+void *realloc(void *old, size_t size) {
+  allocations++;
+  return __libc_realloc(old, size);
+}
+
+int posix_memalign(void **out, size_t alignment, size_t size) {
+  allocations++;
+  *out = __libc_memalign(alignment, size);
+  return *out ? 0 : 12;
+}
+
+void *aligned_alloc(size_t alignment, size_t size) {
+  allocations++;
+  return __libc_memalign(alignment, size);
+}
+#define ALLOCATIONS allocations
+#else
+#define ALLOCATIONS ((size_t)0)
+#endif
+
+static pagefork_instance_pre_t *pre;
+static pagefork_export_t *found, *memory_found;
+
+static int64_t seven(const pagefork_caller_t *caller, int32_t times) {
+  (void)caller;
+  return 7 * times;
+}
+
+/* A request whose function is found once, or by its name. */
+static void request(bool by_name, int32_t number) {
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  pagefork_typed_func_t *func;
+  wasm_extern_t *memory, *external = NULL;
+  OK(pagefork_instance_pre_spawn(pre, NULL, &store, &instance));
+  if (by_name) {
+    OK(pagefork_instance_export(instance, "run", &external));
+    OK(pagefork_func_typed(wasm_extern_as_func(external), "i:I", &func));
+  } else {
+    OK(pagefork_instance_typed_export(instance, found, &func));
+  }
+  OK(pagefork_instance_export_at(instance, memory_found, &memory));
+  char *data = wasm_memory_data(wasm_extern_as_memory(memory));
+  CHECK(data[0] == 0);
+  data[0] = 1;
+  int64_t answer = PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *, int32_t), func, number);
+  CHECK(!func->error && answer == 7 * number);
+  wasm_extern_delete(memory);
+  if (external) wasm_extern_delete(external);
+  /* In another order each time; the last one frees the store. */
+  if (number % 2) wasm_store_delete(store);
+  if (number % 3) pagefork_typed_func_delete(func);
+  wasm_instance_delete(instance);
+  if (!(number % 3)) pagefork_typed_func_delete(func);
+  if (!(number % 2)) wasm_store_delete(store);
+}
+
+/* More objects than there are places, which go in any order. */
+static void many(void) {
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  OK(pagefork_instance_pre_spawn(pre, NULL, &store, &instance));
+  wasm_instance_t *copies[20];
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < 20; i++) copies[i] = wasm_instance_copy(instance);
+    for (int i = 0; i < 20; i++) {
+      for (int j = 0; j < i; j++) CHECK(copies[i] != copies[j]);
+      CHECK(wasm_instance_same(copies[i], instance));
+    }
+    for (int i = 0; i < 20; i++) wasm_instance_delete(copies[(i * 7 + round) % 20]);
+  }
+  wasm_store_t *copy = pagefork_store_copy(store);
+  wasm_store_delete(store);
+  wasm_instance_delete(instance);
+  /* It is there as long as one has it. */
+  CHECK(pagefork_store_data(copy) == NULL);
+  wasm_store_delete(copy);
+}
+
+static bool last_error_says(const char *text) {
+  pagefork_error_t *error = pagefork_last_error();
+  if (!error) return false;
+  wasm_message_t message;
+  wasm_trap_message(error, &message);
+  bool says = strstr(message.data, text) != NULL;
+  wasm_byte_vec_delete(&message);
+  wasm_trap_delete(error);
+  return says;
+}
+
+/* Objects of a store that is there, after they were deleted. */
+static void deleted(void) {
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  OK(pagefork_instance_pre_spawn(pre, NULL, &store, &instance));
+  wasm_extern_t *external;
+  pagefork_typed_func_t *func;
+  OK(pagefork_instance_export(instance, "run", &external));
+  OK(pagefork_instance_typed_export(instance, found, &func));
+  CHECK(!last_error_says(""));
+  wasm_extern_delete(external);
+  pagefork_typed_func_delete(func);
+  CHECK(!last_error_says(""));
+
+  CHECK(PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *, int32_t), func, 1) == 0);
+  CHECK(last_error_says("deleted"));
+  CHECK(wasm_extern_kind(external) == 0 && last_error_says("deleted"));
+  CHECK(!wasm_extern_as_func(external));
+  CHECK(!wasm_extern_copy(external) && last_error_says("deleted"));
+  wasm_extern_delete(external);
+  CHECK(last_error_says("deleted"));
+  pagefork_typed_func_delete(func);
+  CHECK(last_error_says("deleted"));
+  wasm_instance_delete(instance);
+  wasm_instance_delete(instance);
+  CHECK(last_error_says("deleted"));
+  wasm_store_delete(store);
+}
+
+int main(void) {
+  wasm_engine_t *engine;
+  wasm_module_t *module;
+  pagefork_linker_t *linker;
+  static const char text[] =
+      "(module (import \"host\" \"seven\" (func $seven (param i32) (result i64)))"
+      "  (memory (export \"memory\") 1)"
+      "  (func (export \"run\") (param i32) (result i64) (call $seven (local.get 0))))";
+  OK(pagefork_engine_new(NULL, &engine));
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  OK(pagefork_linker_new(engine, &linker));
+  OK(pagefork_linker_func_wrap(linker, "host", "seven", "i:I",
+                               PAGEFORK_FUNCTION(seven, int64_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_instantiate_pre(linker, module, &pre));
+  OK(pagefork_module_export(module, "run", "i:I", &found));
+  OK(pagefork_module_export(module, "memory", NULL, &memory_found));
+
+  for (int by_name = 0; by_name < 2; by_name++) {
+    for (int32_t i = 0; i < 20; i++) request(by_name, i);
+    size_t before = ALLOCATIONS;
+    for (int32_t i = 0; i < 1000; i++) request(by_name, i);
+    CHECK(ALLOCATIONS == before);
+  }
+  many();
+  deleted();
+
+  pagefork_export_delete(found);
+  pagefork_export_delete(memory_found);
+  pagefork_instance_pre_delete(pre);
+  pagefork_linker_delete(linker);
+  wasm_module_delete(module);
+  wasm_engine_delete(engine);
+  puts("ok");
+  return 0;
+}
