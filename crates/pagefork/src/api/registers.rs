@@ -399,12 +399,23 @@ impl RegisterFunc {
     /// # Examples
     ///
     /// ```
-    /// use pagefork::{Func, RegisterValues, Store};
+    /// use pagefork::{Engine, Func, Instance, Module, RegisterValues, Store};
     ///
-    /// let mut store = Store::new(&pagefork::Engine::default(), ());
-    /// let fail = Func::wrap(&mut store, || panic!("oh")).with_registers(&store)?;
-    /// let payload = fail.call_catching(&mut store, RegisterValues::default()).unwrap_err();
-    /// assert_eq!(payload.downcast_ref(), Some(&"oh"));
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (import "host" "check" (func $check (param i32)))
+    ///     (func (export "run") (param i32) (call $check (local.get 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let check = Func::wrap(&mut store, |number: i32| assert!(number == 0, "oh"));
+    /// let instance = Instance::new(&mut store, &module, &[check.into()])?;
+    /// let run = instance.get_func(&mut store, "run").expect("it is exported");
+    /// for func in [run, check] {
+    ///     let func = func.with_registers(&store)?;
+    ///     let mut values = RegisterValues::default();
+    ///     assert!(func.call_catching(&mut store, values).is_ok());
+    ///     values.ints[0] = 1;
+    ///     let payload = func.call_catching(&mut store, values).unwrap_err();
+    ///     assert_eq!(payload.downcast_ref(), Some(&"oh"));
+    /// }
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     #[inline(always)]
