@@ -459,7 +459,9 @@ static void references(wasm_engine_t *engine, pagefork_image_store_t *images) {
   FAILS(pagefork_store_snapshot_with(store, keep_reference, &hook, &none), "the hook fails");
   CHECK(!none && finalized == 4);
   FAILS(pagefork_store_snapshot_with(store, NULL, NULL, &none), "hook is null");
+  none = kept;
   FAILS(pagefork_store_snapshot_with(NULL, keep_reference, &hook, &none), "store is null");
+  CHECK(!none);
   FAILS(pagefork_store_snapshot_with(store, keep_reference, &hook, NULL), "null");
 
   /* Stores that are made of them, and the same one. */

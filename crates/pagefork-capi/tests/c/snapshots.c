@@ -170,7 +170,10 @@ static void suspension(wasm_store_t *store, wasm_instance_t *instance) {
   FAILS(pagefork_func_call_suspendable(run, &arg, 0, results, 2, &suspended), "needed");
   FAILS(pagefork_func_call_suspendable(run, &arg, 1, results, 2, NULL), "null");
   FAILS(pagefork_func_call_suspendable(NULL, &arg, 1, results, 2, &suspended), "null");
+  /* What is said is said whatever happens. */
+  suspended = true;
   FAILS(pagefork_store_resume(NULL, results, 2, &suspended), "null");
+  CHECK(!suspended);
   FAILS(pagefork_store_resume_with(NULL, NULL, 0, NULL, results, 2, &suspended), "null");
   FAILS(pagefork_store_abandon(NULL), "null");
   FAILS(pagefork_caller_suspend_after(NULL), "null");

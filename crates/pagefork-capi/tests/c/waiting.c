@@ -497,7 +497,13 @@ static void starting(wasm_engine_t *engine, const pagefork_linker_t *linker) {
   FAILS(pagefork_linker_instantiate_async(linker, NULL, module, NULL, NULL, NULL, &call), "null");
   FAILS(pagefork_linker_instantiate_async(linker, store, NULL, NULL, NULL, NULL, &call), "null");
   FAILS(pagefork_linker_instantiate_async(linker, store, module, NULL, NULL, NULL, NULL), "null");
+  wasm_instance_t *unset = (wasm_instance_t *)&module;
+  instance = unset;
   FAILS(pagefork_call_instance(NULL, &instance), "null");
+  CHECK(!instance);
+  instance = unset;
+  FAILS(pagefork_linker_instantiate(linker, NULL, module, &instance), "null");
+  CHECK(!instance);
   wasm_module_delete(module);
   wasm_store_delete(store);
 }
