@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arbitrary::Unstructured;
 use pagefork_capi as _;
 
+mod declared;
+mod pagefork_h;
+
 /// A pointer to an object of whichever kind, or null.
 type Object = *mut c_void;
 
@@ -139,6 +142,7 @@ struct State {
     guests: Vec<Vec<u8>>,
     steps: Vec<u8>,
     depth: u32,
+    handles: pagefork_h::Handles,
 }
 
 thread_local! {
@@ -215,8 +219,13 @@ extern "C" fn callback(
 
 /// A type of functions with few parameters and results.
 fn func_type() -> Object {
-    let list = || {
-        let kinds: Vec<u8> = (0..step() % 3).map(|_| [0, 1, 128, 129][step() % 4]).collect();
+    let kinds = || (0..step() % 3).map(|_| [0, 1, 128, 129][step() % 4]).collect::<Vec<u8>>();
+    type_of(&kinds(), &kinds())
+}
+
+/// The type of functions with such parameters and results.
+fn type_of(params: &[u8], results: &[u8]) -> Object {
+    let list = |kinds: &[u8]| {
         // SAFETY: kinds are numbers.
         let types: Vec<Object> =
             kinds.iter().map(|kind| unsafe { wasm_valtype_new(*kind) }).collect();
@@ -225,13 +234,22 @@ fn func_type() -> Object {
         unsafe { wasm_valtype_vec_new(&mut vector, types.len(), types.as_ptr()) };
         vector
     };
-    let (mut params, mut results) = (list(), list());
+    let (mut params, mut results) = (list(params), list(results));
     // SAFETY: the vectors are given away.
     unsafe { wasm_functype_new(&mut params, &mut results) }
 }
 
 /// Calls a function of the library.
 fn act() {
+    match step() % 2 {
+        0 => act_in_standard(),
+        _ => pagefork_h::act_beyond(),
+    }
+    pagefork_h::check_last_error();
+}
+
+/// Calls a function of `wasm.h`.
+fn act_in_standard() {
     let limits = || Limits { min: step() as u32 % 4, max: [3, 8, u32::MAX][step() % 3] };
     // SAFETY: each pointer is null or leads to a live object, of whichever kind.
     unsafe {
@@ -365,7 +383,10 @@ fn act() {
 /// C, nothing is used that was freed, and each finalizer is called once.
 pub fn c_library(data: &[u8]) {
     let Ok(steps) = Unstructured::new(data).bytes(data.len()) else { return };
-    let guests = GUESTS.iter().map(|text| wat::parse_str(text).expect("the text is right"));
+    let guests = GUESTS
+        .iter()
+        .chain(pagefork_h::GUESTS)
+        .map(|text| wat::parse_str(text).expect("the text is right"));
     // SAFETY: it takes nothing.
     let engine = unsafe { wasm_engine_new() };
     let (attached, finalized) =
@@ -377,6 +398,7 @@ pub fn c_library(data: &[u8]) {
         guests: guests.collect(),
         steps: steps.to_vec(),
         depth: 0,
+        handles: pagefork_h::Handles::default(),
     };
     STATE.set(Some(state));
     // SAFETY: the engine is live.
@@ -386,10 +408,17 @@ pub fn c_library(data: &[u8]) {
         act();
     }
     let state = STATE.take().expect("a case runs");
+    // In every order.
+    let (first, is_last) = (data.len(), data.len().is_multiple_of(2));
+    let mut handles = Some(state.handles);
+    if !is_last {
+        handles.take().into_iter().for_each(|handles| handles.delete(first));
+    }
     // SAFETY: everything that there is is deleted once.
     unsafe {
         state.stores.into_iter().for_each(|store| wasm_store_delete(store));
         state.objects.into_iter().for_each(|object| wasm_ref_delete(object));
+        handles.into_iter().for_each(|handles| handles.delete(first));
         wasm_engine_delete(engine);
     }
     let attached = ATTACHED.load(Ordering::Relaxed) - attached;

@@ -55,7 +55,7 @@ fn sequences() {
 
 #[test]
 fn c_library() {
-    short_run(pagefork_fuzz::c_library, 2_000, 1500);
+    short_run(pagefork_fuzz::c_library, 800, 1500);
 }
 
 #[test]

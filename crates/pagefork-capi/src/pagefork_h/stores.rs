@@ -128,7 +128,9 @@ exported! {
         data: *mut c_void,
         finalizer: Option<Finalizer>,
     ) {
-        given(store, STORE)?.0.data.set(HostInfo::new(data, finalizer));
+        // It is ours from here on, also on failure.
+        let info = HostInfo::new(data, finalizer);
+        given(store, STORE)?.0.data.set(info);
         Ok(())
     }
 

@@ -279,6 +279,9 @@ static void snapshots(wasm_engine_t *engine, pagefork_linker_t *linker, wasm_mod
   wasm_instance_set_host_info_with_finalizer(instance, &finalized, finalize);
   OK(pagefork_store_reset_to(store, snapshot, NULL));
   CHECK(finalized == 1 && count(instance) == 2);
+  pagefork_store_set_data(NULL, &finalized, finalize);
+  CHECK(finalized == 2);
+  wasm_trap_delete(pagefork_last_error());
   FAILS(pagefork_store_reset_to(store, NULL, NULL), "null");
   wasm_store_t *stranger = wasm_store_new(engine);
   FAILS(pagefork_store_reset_to(stranger, snapshot, NULL), "other instances");
