@@ -23,6 +23,7 @@ pub mod density;
 pub mod serve;
 pub mod compile;
 pub mod fork;
+pub mod pageman;
 pub mod runtime;
 mod kernels;
 mod programs;
@@ -46,6 +47,7 @@ pub const ALL: &[Benchmark] = &[
     ("density", density::run),
     ("serve", serve::run),
     ("fork", |size| Report::of_rows("fork", &fork::run(size))),
+    ("pageman", pageman::run),
     ("compile", |size| Report::of_rows("compile", &compile::run(size))),
     ("runtime", |size| Report::of_rows("runtime", &runtime::interruptible(size))),
     ("runtime-plain", |size| Report::of_rows("runtime-plain", &runtime::plain(size))),

@@ -7,7 +7,8 @@ mod guests;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pagefork::{Instance, Linker, Store, Val};
+use pagefork::suspend::{self, CallProgress};
+use pagefork::{Func, Instance, Linker, Store, Val};
 use pagefork_wasi::{OutputKind, WasiCtx, WasiCtxBuilder};
 
 use guests::{Invocation, built, fetched, host_program, repository, scratch};
@@ -161,6 +162,123 @@ fn a_program_gives_memory_back_and_its_page_map_is_true() {
     assert!(resident * 10 <= (used << 16) * 11, "{resident} bytes for {used} pages");
     for page in (0..pages).filter(zero) {
         assert!(bytes[page << 16..(page + 1) << 16].iter().all(|byte| *byte == 0), "{page}");
+    }
+}
+
+/// A program of which snapshots are made, and what its host sees of it.
+struct Mapping {
+    store: Store<WasiCtx>,
+}
+
+impl Mapping {
+    fn start() -> Option<Self> {
+        let guest = fetched("pageman_snapshots.wasm")?;
+        let mut linker: Linker<WasiCtx> = Linker::new(guest.engine());
+        pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
+        let mut store = Store::new(guest.engine(), context());
+        let instance = linker.instantiate(&mut store, &guest).expect("it is all there");
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_initialize");
+        start.and_then(|start| start.call(&mut store, ())).expect("a library");
+        Some(Self { store })
+    }
+
+    /// What was spawned from a snapshot of it as it is now.
+    fn copy(&mut self) -> Self {
+        let pre = self.store.snapshot().and_then(|snapshot| snapshot.instance_pre());
+        let (store, _) = pre.and_then(|pre| pre.spawn(context())).expect("a slot");
+        Self { store }
+    }
+
+    /// Does so many random calls.
+    fn turn(&mut self, calls: i32) -> u32 {
+        let turn = self.exported("turn").typed::<i32, u32>(&self.store).expect("its type");
+        turn.call(&mut self.store, calls).expect("it does not trap")
+    }
+
+    /// Has it look at all that it has mapped; how many pages are free and dirty.
+    fn verify(&mut self) -> usize {
+        let verify = self.exported("verify").typed::<(), u32>(&self.store).expect("its type");
+        verify.call(&mut self.store, ()).expect("it does not trap") as usize
+    }
+
+    fn exported(&mut self, name: &str) -> Func {
+        let instance = suspend::instance(&self.store, 1);
+        instance.get_func(&mut self.store, name).expect("it is exported")
+    }
+
+    fn memory(&mut self) -> &[u8] {
+        let instance = suspend::instance(&self.store, 1);
+        let memory = instance.get_memory(&mut self.store, "memory").expect("it is exported");
+        memory.data(&self.store)
+    }
+
+    fn pages_in_use(&mut self) -> usize {
+        let is_used = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
+        self.memory().chunks(4 << 10).filter(is_used).count()
+    }
+
+    /// Whether it is in the middle of a change.
+    fn is_changing(&mut self) -> bool {
+        let instance = suspend::instance(&self.store, 1);
+        let map = instance.get_global(&mut self.store, "pageman_page_map").expect("its address");
+        let map = map.get(&mut self.store).unwrap_i32() as usize;
+        self.memory()[map + 8] % 2 == 1
+    }
+}
+
+fn context() -> WasiCtx {
+    WasiCtxBuilder::new().build().expect("a context")
+}
+
+/// What a program has freed is left out of its snapshots; it goes on from them with all that it has
+/// mapped, and its manager knows that what is free is zero. The program itself keeps its bytes.
+#[test]
+fn snapshots_leave_free_pages_out() {
+    let Some(mut program) = Mapping::start() else { return };
+    let mut left_out = 0;
+    for _ in 0..20 {
+        program.turn(100);
+        let dirty = program.verify();
+        let before = program.pages_in_use();
+        let mut copy = program.copy();
+        assert_eq!(before - copy.pages_in_use(), dirty, "what was free and dirty");
+        assert_eq!(program.pages_in_use(), before, "the original has it all");
+        assert_eq!(copy.verify(), 0, "nothing is dirty");
+        assert_eq!(copy.turn(50), program.copy().turn(50));
+        copy.verify();
+        left_out += dirty;
+    }
+    assert!(left_out > 500, "{left_out} pages were left out");
+}
+
+/// A snapshot in the middle of the manager's work leaves nothing out that it counts on.
+#[test]
+fn snapshots_in_the_middle_of_a_change_have_all() {
+    let Some(mut program) = Mapping::start() else { return };
+    program.turn(300);
+    let turn = program.exported("turn");
+    let mut copies = Vec::new();
+    let mut progress = suspend::call(&mut program.store, &turn, &[Val::I32(60)], Some(1));
+    let digest = loop {
+        match progress.expect("it does not trap") {
+            CallProgress::Finished(results) => break results[0].unwrap_i32(),
+            CallProgress::Suspended => {
+                if program.is_changing() {
+                    copies.push(program.copy());
+                }
+            }
+        }
+        progress = suspend::resume(&mut program.store, Some(19));
+    };
+    program.verify();
+    assert!(copies.len() > 20, "only {} copies", copies.len());
+    for mut copy in copies {
+        let CallProgress::Finished(results) = suspend::resume(&mut copy.store, None).unwrap()
+        else {
+            panic!("nothing stops it")
+        };
+        assert_eq!(results[0].unwrap_i32(), digest);
+        copy.verify();
     }
 }
 

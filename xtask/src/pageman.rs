@@ -1,6 +1,7 @@
 //! Programs with the guest page manager, built from `guest/pageman` for the tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::Result;
 use crate::guests;
@@ -36,62 +37,133 @@ pub(crate) const CRATE: &[&str] = &[
 struct Program {
     name: &'static str,
     source: &'static str,
-    /// Whether malloc is the one on top of the manager.
-    malloc: bool,
+    with: With,
     flags: &'static [&'static str],
 }
 
+/// What a program has for `mmap`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum With {
+    /// The manager, with malloc on top of it.
+    Malloc,
+    /// The manager beside the C library's malloc.
+    Manager,
+    /// What the C library has in its place.
+    Emulation,
+    /// What emscripten's has; without emscripten the program is left out.
+    Emscripten,
+}
+
 const PROGRAMS: &[Program] = &[
-    Program { name: "pageman", source: "test/program.c", malloc: true, flags: &[] },
+    Program { name: "pageman", source: "test/program.c", with: With::Malloc, flags: &[] },
     Program {
         name: "pageman_4k",
         source: "test/program.c",
-        malloc: true,
+        with: With::Malloc,
         flags: &["-DPAGEMAN_PAGE_SHIFT=12"],
     },
     Program {
         name: "pageman_give_back",
         source: "test/give_back.c",
-        malloc: false,
+        with: With::Manager,
         flags: &["-DPAGEMAN_DISCARD_IMPORT", "-Wl,--export=pageman_page_map"],
+    },
+    Program {
+        name: "pageman_snapshots",
+        source: "test/snapshots.c",
+        with: With::Manager,
+        flags: &[
+            "-mexec-model=reactor",
+            "-DPAGEMAN_PAGE_SHIFT=12",
+            "-Wl,--export=pageman_page_map",
+        ],
+    },
+    Program {
+        name: "pageman_bench",
+        source: "bench/bench.c",
+        with: With::Manager,
+        flags: &["-mexec-model=reactor"],
+    },
+    Program {
+        name: "pageman_bench_4k",
+        source: "bench/bench.c",
+        with: With::Manager,
+        flags: &["-mexec-model=reactor", "-DPAGEMAN_PAGE_SHIFT=12"],
+    },
+    Program {
+        name: "emulated_bench",
+        source: "bench/bench.c",
+        with: With::Emulation,
+        flags: &["-mexec-model=reactor", "-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"],
+    },
+    Program {
+        name: "emscripten_bench",
+        source: "bench/bench.c",
+        with: With::Emscripten,
+        flags: &[
+            "--no-entry",
+            "-sSTANDALONE_WASM",
+            "-sALLOW_MEMORY_GROWTH",
+            "-sMAXIMUM_MEMORY=4GB",
+        ],
     },
 ];
 
 /// Builds the programs that are not there as they would be built now. Returns how many
 /// there are.
 pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
-    let root = host.root.join("guest/pageman");
-    let sources = format!("{:?}", (MIMALLOC, MIMALLOC_SHA256, digest(&root)?));
+    let sources = digest(&host.root.join("guest/pageman"))?;
+    let mut count = 0;
     for program in PROGRAMS {
-        let Program { name, flags, .. } = program;
+        let Program { name, flags, with, .. } = program;
+        if *with == With::Emscripten && !host::exists("emcc", "--version") {
+            continue;
+        }
+        count += 1;
         let (guest, stamp) =
             (directory.join(format!("{name}.wasm")), directory.join(format!("{name}.txt")));
-        let inputs = format!("{sources} {flags:?} {:?}", guests::COMPILER);
+        let others = (MIMALLOC, MIMALLOC_SHA256, guests::COMPILER);
+        let inputs = format!("{sources} {with:?} {flags:?} {others:?}");
         let stamped = |wasm: &[u8]| format!("{inputs} made {}\n", sha256::hex(wasm));
         if let (Ok(wasm), Ok(made)) = (std::fs::read(&guest), std::fs::read_to_string(&stamp))
             && made == stamped(&wasm)
         {
             continue;
         }
-        let compiler = guests::compiler(host)?;
-        let mut zig = guests::zig(host, &compiler, "cc");
-        zig.args(["-target", "wasm32-wasi", "-std=gnu17", "-O2", "-Wl,--strip-debug"]);
-        zig.args(*flags).arg("-I").arg(root.join("include"));
-        if program.malloc {
-            let mimalloc = mimalloc(host, directory)?;
-            // What the compiler says of mimalloc is not ours to heed.
-            zig.args(["-w", "-DNDEBUG", "-DMI_SEGMENT_SHIFT=20"]);
-            zig.arg("-I").arg(mimalloc.join("include")).arg("-I").arg(mimalloc.join("src"));
-            zig.arg(root.join("src/malloc_mimalloc.c"));
-        } else {
-            zig.args(["-Wall", "-Wextra", "-Werror"]);
-        }
-        zig.args(LIBRARY.iter().map(|file| root.join("src").join(file)));
         eprintln!("building {name}");
-        host::check(zig.arg(root.join(program.source)).arg("-o").arg(&guest))?;
+        host::check(compiler(host, directory, program)?.arg("-o").arg(&guest))?;
         host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())?;
     }
-    Ok(PROGRAMS.len())
+    Ok(count)
+}
+
+/// What compiles a program, but for where to.
+fn compiler(host: &Host, directory: &Path, program: &Program) -> Result<Command> {
+    let root = host.root.join("guest/pageman");
+    let mut command = match program.with {
+        With::Emscripten => host.command("emcc"),
+        _ => {
+            let mut zig = guests::zig(host, &guests::compiler(host)?, "cc");
+            zig.args(["-target", "wasm32-wasi", "-Wl,--strip-debug"]);
+            zig
+        }
+    };
+    command.args(["-std=gnu17", "-O2", "-flto"]).args(program.flags);
+    if matches!(program.with, With::Malloc | With::Manager) {
+        command.arg("-I").arg(root.join("include"));
+        command.args(LIBRARY.iter().map(|file| root.join("src").join(file)));
+    }
+    if program.with == With::Malloc {
+        let mimalloc = mimalloc(host, directory)?;
+        // What the compiler says of mimalloc is not ours to heed.
+        command.args(["-w", "-DNDEBUG", "-DMI_SEGMENT_SHIFT=20"]);
+        command.arg("-I").arg(mimalloc.join("include")).arg("-I").arg(mimalloc.join("src"));
+        command.arg(root.join("src/malloc_mimalloc.c"));
+    } else {
+        command.args(["-Wall", "-Wextra", "-Werror"]);
+    }
+    command.arg(root.join(program.source));
+    Ok(command)
 }
 
 /// Builds an example of the Rust crate.

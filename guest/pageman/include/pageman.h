@@ -154,6 +154,7 @@ struct pageman_page_map {
     uint32_t sequence;
     uint32_t pages;      /* pages that `states` tells of, from address 0 on */
     uintptr_t states;    /* the address of the states */
+    uint32_t cleared;    /* a host that has made all free pages zero, as in a copy without them, writes 1 */
 };
 
 #define PAGEMAN_MAGIC 0x4d474150u

@@ -64,6 +64,11 @@ unsigned state_of(page_t page);
 /* The first page from `page` on, below `end`, whose state is another one. */
 page_t states_end(page_t page, page_t end);
 void states_set(page_t start, page_t end, unsigned state);
+/* Makes pages free and dirty. Bits and summaries follow when they are looked at, or other pages change. */
+void states_free(page_t start, page_t end);
+void tables_settle(void);
+/* The pages that were freed last, if there are so many, and nothing has looked since: they are to be taken. */
+page_t recent_run(page_t count, page_t alignment);
 /* The first page at or above `from` of the lowest run of `count` pages. */
 page_t run_first(enum class class, page_t from, page_t count);
 /* The first page of the highest run of `count` pages below `to`. */
@@ -72,6 +77,7 @@ page_t run_last(enum class class, page_t to, page_t count);
 page_t run_end(enum class class, page_t start);
 /* The start of the run that ends at `end`; `end` itself if there is none. */
 page_t run_start(enum class class, page_t end);
+/* Pages that were freed last may not count yet. */
 page_t longest_run(enum class class);
 const char *tables_check(page_t pages);
 uint64_t class_word(enum class class, page_t word);

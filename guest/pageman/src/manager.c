@@ -147,10 +147,21 @@ static void start(void) {
     manager_sync();
 }
 
+/* Free pages read zero since a host has left them out of a copy of memory, which this is. */
+static void note_cleared(void) {
+    pageman_page_map.cleared = 0;
+    for (page_t page = 0; page < manager.pages;) {
+        page_t next = states_end(page, manager.pages);
+        if (state_of(page) == PAGEMAN_FREE_DIRTY) states_set(page, next, PAGEMAN_FREE_ZERO);
+        page = next;
+    }
+}
+
 void manager_enter(void) {
     port_lock();
     change_begin();
     if (!manager.started) start();
+    if (pageman_page_map.cleared) note_cleared();
 }
 
 void manager_leave(void) {
@@ -233,7 +244,11 @@ static page_t find(page_t count, page_t alignment, bool zero) {
 }
 
 page_t manager_find(page_t count, page_t alignment, bool zero) {
-    page_t page = find(count, alignment, zero);
+    page_t page = PAGE_NONE;
+    if (!zero || longest_run(CLASS_ZERO) < count) page = recent_run(count, alignment);
+    if (page != PAGE_NONE) return page;
+    tables_settle();
+    page = find(count, alignment, zero);
     /* Growing can need tables, and these take pages, so the end is looked at again. */
     for (int turn = 0; page == PAGE_NONE && turn < 4; turn++) {
         manager_sync();
@@ -284,7 +299,8 @@ void manager_release(page_t start, page_t end) {
         page_t next = states_end(page, end);
         unsigned state = state_of(page);
         if (state_is_mapped(state)) {
-            states_set(page, next, state == PAGEMAN_RESERVED_ZERO ? PAGEMAN_FREE_ZERO : PAGEMAN_FREE_DIRTY);
+            if (state == PAGEMAN_RESERVED_ZERO) states_set(page, next, PAGEMAN_FREE_ZERO);
+            else states_free(page, next);
             manager.freed_since += next - page;
         }
         page = next;
@@ -326,6 +342,7 @@ static bool offer(page_t start, page_t end) {
 
 /* Offers every run of free dirty pages, only those that are idle or all of them. */
 static void offer_runs(bool all) {
+    tables_settle();
     page_t words = (manager.pages + 63) / 64, begun = PAGE_NONE;
     bool declined = false;
     for (page_t word = 0; word <= words && !declined; word++) {
@@ -359,6 +376,7 @@ void pageman_decay(void) {
     } else {
         offer_runs(false);
     }
+    tables_settle();
     for (page_t word = 0; word < (manager.pages + 63) / 64; word++) tables.idle[word] = class_word(CLASS_DIRTY, word);
     manager.calls_since = 0;
     manager.freed_since = 0;

@@ -16,6 +16,7 @@ const char *pageman_check(void) {
 void pageman_statistics(struct pageman_statistics *statistics) {
     manager_enter();
     manager_sync();
+    tables_settle();
     uint64_t discarded = 0, reserved = 0;
     for (page_t page = 0; page < manager.pages;) {
         page_t next = states_end(page, manager.pages);

@@ -190,19 +190,22 @@ static uint64_t set_bits(uint64_t *word, uint64_t mask, bool value) {
     return old ^ *word;
 }
 
-void states_set(page_t start, page_t end, unsigned state) {
-    if (start >= end) return;
+static void set_states(page_t start, page_t end, unsigned state) {
     page_t from = start, to = end;
     if (from % 2) set_state(from++, state);
     if (to > from && to % 2) set_state(--to, state);
     if (to > from) __builtin_memset(tables.states + from / 2, (int)(state * 0x11), (to - from) / 2);
+}
 
-    bool free = state_is_free(state), zero = free && state_is_zero(state);
+/* Brings bits and summaries up to date for pages that have become free, and zero, or not. */
+static void set_classes(page_t start, page_t end, bool free, bool zero) {
     uint64_t changed[CLASSES] = {0, 0, 0};
     for (page_t word = start / 64; word <= (end - 1) / 64; word++) {
         uint64_t mask = ~(uint64_t)0;
         if (word == start / 64) mask &= ~(uint64_t)0 << start % 64;
         if (word == (end - 1) / 64) mask &= ~(uint64_t)0 >> (63 - (end - 1) % 64);
+        /* What was not free, or not known to be, stays out of all classes. */
+        if (!free && !(tables.free[word] & mask)) continue;
         uint64_t dirty = class_word(CLASS_DIRTY, word);
         uint64_t frees = set_bits(&tables.free[word], mask, free);
         uint64_t zeros = set_bits(&tables.zero[word], mask, zero);
@@ -220,8 +223,43 @@ void states_set(page_t start, page_t end, unsigned state) {
         if (changed[class]) summarize((enum class)class, start, end);
 }
 
+void states_set(page_t start, page_t end, unsigned state) {
+    if (start >= end) return;
+    tables_settle();
+    set_states(start, end, state);
+    set_classes(start, end, state_is_free(state), state_is_free(state) && state_is_zero(state));
+}
+
+/* ---- What was freed last ---- */
+
+/* Pages that only their states call free. Programs often map again what they have just unmapped, and then neither
+ * bits nor summaries change. */
+static page_t recent_start, recent_end;
+
+void states_free(page_t start, page_t end) {
+    if (start >= end) return;
+    tables_settle();
+    set_states(start, end, PAGEMAN_FREE_DIRTY);
+    recent_start = start;
+    recent_end = end;
+}
+
+page_t recent_run(page_t count, page_t alignment) {
+    if (recent_end - recent_start != count || recent_start % alignment != 0) return PAGE_NONE;
+    page_t start = recent_start;
+    recent_start = recent_end = 0;
+    return start;
+}
+
+void tables_settle(void) {
+    page_t start = recent_start, end = recent_end;
+    recent_start = recent_end = 0;
+    if (start < end) set_classes(start, end, true, false);
+}
+
 /* Puts the tables into a larger block. The block is not part of the ranges that change meanwhile. */
 void tables_move(page_t capacity, void *block) {
+    tables_settle();
     struct tables old = tables, placed;
     tables_place(&placed, capacity, block);
     __builtin_memset(block, 0, tables_size(capacity));
@@ -291,6 +329,7 @@ static bool first_in(struct search *search, uint32_t level, page_t index) {
 }
 
 page_t run_first(enum class class, page_t from, page_t count) {
+    tables_settle();
     struct search search = {class, count, from, 0, PAGE_NONE};
     first_in(&search, tables.levels - 1, 0);
     return search.found;
@@ -348,12 +387,14 @@ static bool last_in(struct search *search, uint32_t level, page_t index) {
 }
 
 page_t run_last(enum class class, page_t to, page_t count) {
+    tables_settle();
     struct search search = {class, count, to, 0, PAGE_NONE};
     last_in(&search, tables.levels - 1, 0);
     return search.found;
 }
 
 page_t run_end(enum class class, page_t start) {
+    tables_settle();
     page_t page = start;
     while (page < tables.capacity) {
         if (page % CHUNK_PAGES == 0 &&
@@ -370,6 +411,7 @@ page_t run_end(enum class class, page_t start) {
 }
 
 page_t run_start(enum class class, page_t end) {
+    tables_settle();
     page_t page = end;
     while (page > 0) {
         if (page % CHUNK_PAGES == 0 &&
@@ -392,6 +434,7 @@ page_t longest_run(enum class class) {
 /* ---- Checking ---- */
 
 const char *tables_check(page_t pages) {
+    tables_settle();
     page_t free = 0, zero = 0, foreign = 0, internal = 0;
     for (page_t page = 0; page < tables.capacity; page++) {
         unsigned state = state_of(page);

@@ -43,7 +43,7 @@ struct LastSnapshot {
     /// Slot offsets of the pages that were private: ascending, apart.
     private: Vec<Range<u64>>,
     /// Slot offsets of pages that the image has otherwise than the slot had.
-    patched: Vec<u64>,
+    patched: Vec<Range<u64>>,
 }
 
 /// Pages whose writes the kernel notes.
@@ -119,12 +119,17 @@ impl Deltas {
         let is_written = |region: &&PageRegion| !watches || region.categories & WRITTEN != 0;
         let mut ranges: Vec<_> = regions.iter().filter(is_written).map(offsets).collect();
         ranges.extend(without(&before.private, &private));
-        ranges.extend(before.patched.into_iter().map(of_page));
+        ranges.extend(before.patched);
         Ok(Candidates { last: Some(last), ranges: joined(ranges), private })
     }
 
     /// Says that what the slot has now is in `image`, but for the pages `patched`.
-    pub(super) fn note(&mut self, image: &Arc<Image>, candidates: Candidates, patched: Vec<u64>) {
+    pub(super) fn note(
+        &mut self,
+        image: &Arc<Image>,
+        candidates: Candidates,
+        patched: Vec<Range<u64>>,
+    ) {
         if self.asked != DeltaTracker::Off {
             let (image, private) = (Arc::downgrade(image), candidates.private);
             self.last = Some(LastSnapshot { image, private, patched });
@@ -220,12 +225,12 @@ fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegi
     Ok(regions)
 }
 
-fn of_page(page: u64) -> Range<u64> {
+pub(super) fn of_page(page: u64) -> Range<u64> {
     page..page + pagefork_layout::page::PAGE_SIZE
 }
 
 /// Ranges in order, none of which touches another.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(super) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {
         let joins = next.start <= last.end;

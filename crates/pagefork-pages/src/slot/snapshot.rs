@@ -7,13 +7,16 @@ use std::sync::Arc;
 use pagefork_layout::page::{self, PAGE_SIZE};
 
 use super::Slot;
-use super::deltas::Deltas;
+use super::deltas::{Deltas, joined, of_page};
 use crate::image::Image;
 use crate::image::branch::BRANCH_PAGES_MAX;
 use crate::image::branch::ImageForm;
 use crate::image::read::PageReader;
 use crate::os::error::PagesError;
 use crate::strategy::config::DeltaTracker;
+
+/// A page of zeros.
+static ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
 
 impl Slot {
     /// Slot offsets of the pages that are not as in the slot's image, ascending: of all that
@@ -87,17 +90,57 @@ impl Slot {
         patches: &[(u64, &[u8])],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
+        self.snapshot_without(name, patches, &[], form)
+    }
+
+    /// As [`Slot::snapshot`], without what pages have that lie whole in these ranges of slot
+    /// offsets: they are zero in the image, but for patches.
+    ///
+    /// # Errors
+    /// As of [`Slot::snapshot`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, ImageForm, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base + 4096, [(base, &b"hello"[..])])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let mut slot = Slot::new(config, &image, &[size])?;
+    /// let free = base..base + 4096;
+    /// let smaller = slot.snapshot_without("smaller", &[], &[free], ImageForm::Whole)?;
+    /// assert_eq!(smaller.contents()?, []);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn snapshot_without(
+        &mut self,
+        name: &str,
+        patches: &[(u64, &[u8])],
+        zeros: &[Range<u64>],
+        form: ImageForm,
+    ) -> Result<Arc<Image>, PagesError> {
         self.pages.check_length()?;
-        let patched = self.patched(patches)?;
+        let zeros = page_ranges(zeros);
+        let patched = self.patched(patches, &zeros)?;
         let candidates = self.deltas.candidates(&self.pages)?;
         let form = if candidates.last.is_some() { ImageForm::Branch } else { form };
         let parent = candidates.last.as_ref().unwrap_or(self.image());
         let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
         let mut reader = PageReader::new(parent)?;
+        let mut ranges = candidates.ranges.clone();
+        if !zeros.is_empty() {
+            // What the slot has not changed there is to be zero, too.
+            let contents = parent.contents()?;
+            ranges.extend(contents.iter().flat_map(|range| within(&zeros, range)));
+            ranges = joined(ranges);
+        }
         let (mut changed, mut compared) = (Vec::new(), 0);
-        for page in candidates.ranges.iter().cloned().flat_map(pages_in) {
+        for page in ranges.into_iter().flat_map(pages_in) {
             // SAFETY: candidates are accessible.
-            let bytes = unsafe { self.page(page) };
+            let bytes = unsafe { self.page_without(page, &zeros) };
             // Of a whole image it does not matter whether more pages are changed.
             let is_whole = changed.len() > BRANCH_PAGES_MAX;
             compared += 1;
@@ -119,7 +162,8 @@ impl Slot {
                 Image::of_changed(parent, name, extents, &changed, form)?
             }
         };
-        self.deltas.note(&image, candidates, patched.into_keys().collect());
+        let otherwise = patched.into_keys().map(of_page).chain(zeros);
+        self.deltas.note(&image, candidates, otherwise.collect());
         self.compared = compared;
         Ok(image)
     }
@@ -129,7 +173,11 @@ impl Slot {
     }
 
     /// The pages that patches are of, as they are to be.
-    fn patched(&self, patches: &[(u64, &[u8])]) -> Result<BTreeMap<u64, Vec<u8>>, PagesError> {
+    fn patched(
+        &self,
+        patches: &[(u64, &[u8])],
+        zeros: &[Range<u64>],
+    ) -> Result<BTreeMap<u64, Vec<u8>>, PagesError> {
         self.check_whole()?;
         let mut patched = BTreeMap::new();
         for &(offset, bytes) in patches.iter().filter(|(_, bytes)| !bytes.is_empty()) {
@@ -142,7 +190,7 @@ impl Slot {
             }
             for page in pages_in(page::covering(offset..offset + length)) {
                 // SAFETY: parts of images are accessible.
-                let present = || unsafe { self.page(page) }.to_vec();
+                let present = || unsafe { self.page_without(page, zeros) }.to_vec();
                 let patched = patched.entry(page).or_insert_with(present);
                 let common = offset.max(page)..(offset + length).min(page + PAGE_SIZE);
                 let from = &bytes[(common.start - offset) as usize..(common.end - offset) as usize];
@@ -167,6 +215,18 @@ impl Slot {
         self.pages.image_parts().filter_map(of_part).collect()
     }
 
+    /// The bytes of a page, or zeros if it lies in one of these ranges of pages.
+    ///
+    /// # Safety
+    /// As of [`Self::page`].
+    unsafe fn page_without(&self, page: u64, zeros: &[Range<u64>]) -> &[u8] {
+        match within(zeros, &(page..page + PAGE_SIZE)).next() {
+            Some(_) => &ZEROS,
+            // SAFETY: by this function's contract.
+            None => unsafe { self.page(page) },
+        }
+    }
+
     /// The bytes of a page.
     ///
     /// # Safety
@@ -175,6 +235,20 @@ impl Slot {
         // SAFETY: by this function's contract.
         unsafe { std::slice::from_raw_parts(self.place(page), PAGE_SIZE as usize) }
     }
+}
+
+/// The whole pages that lie in these ranges: ascending, apart.
+fn page_ranges(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let whole = |range: &Range<u64>| page::round_up(range.start)..page::round_down(range.end);
+    joined(ranges.iter().map(whole).filter(|range| !range.is_empty()).collect())
+}
+
+/// The parts of `range` that lie in ranges that are ascending and apart.
+fn within(ranges: &[Range<u64>], range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let (start, end) = (range.start, range.end);
+    let first = ranges.partition_point(|one| one.end <= start);
+    let reaching = ranges[first..].iter().take_while(move |one| one.start < end);
+    reaching.map(move |one| one.start.max(start)..one.end.min(end))
 }
 
 fn pages_in(range: Range<u64>) -> impl Iterator<Item = u64> {

@@ -2,6 +2,7 @@
 //! in slots of every kind of image; and trackers and resets do not mislead each other.
 
 use std::fs;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use pagefork_pages::{DeltaTracker, Discarded, notes_writes};
@@ -44,6 +45,8 @@ struct Run<'a> {
     then: Vec<(u64, Vec<u8>)>,
     /// What was not as it was read: bytes in place of the slot's.
     patches: Vec<(u64, Vec<u8>)>,
+    /// Where whole pages were left out.
+    left_out: Vec<Range<u64>>,
 }
 
 impl<'a> Run<'a> {
@@ -51,8 +54,8 @@ impl<'a> Run<'a> {
         let slot = case.spawn(&tracked(deltas, reset));
         let what = format!("{}, {deltas}, {reset}", case.name);
         let tracker = slot.delta_tracker().unwrap();
-        let (last, then, patches) = (None, Vec::new(), Vec::new());
-        Self { case, slot, what, tracker, last, then, patches }
+        let (last, then, patches, left_out) = (None, Vec::new(), Vec::new(), Vec::new());
+        Self { case, slot, what, tracker, last, then, patches, left_out }
     }
 
     fn place(&self, page: u64) -> u64 {
@@ -77,6 +80,9 @@ impl<'a> Run<'a> {
         for part in self.case.image_parts(&self.slot) {
             for page in part.step_by(PAGE as usize) {
                 let mut bytes = read(&self.slot, page..page + PAGE);
+                if self.left_out.iter().any(|left| left.start <= page && page + PAGE <= left.end) {
+                    bytes.fill(0);
+                }
                 for (at, patch) in &self.patches {
                     if (page..page + PAGE).contains(at) {
                         bytes[(at - page) as usize..][..patch.len()].copy_from_slice(patch);
@@ -93,7 +99,8 @@ impl<'a> Run<'a> {
     #[track_caller]
     fn snapshot(&mut self, is_same: bool) -> u64 {
         let patches: Vec<_> = self.patches.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
-        let image = self.slot.snapshot("snapshot", &patches, ImageForm::Whole).unwrap();
+        let form = ImageForm::Whole;
+        let image = self.slot.snapshot_without("snapshot", &patches, &self.left_out, form).unwrap();
         let now = self.pages();
         let mut found = self.zeros();
         for extent in image.extents() {
@@ -134,6 +141,32 @@ impl<'a> Run<'a> {
         if self.tracker == DeltaTracker::Writes {
             assert_eq!(read, written, "{}", self.what);
         }
+    }
+}
+
+/// What is left out of a snapshot is zero in it, whether the image or a run has made it otherwise,
+/// and is there in the next that does not leave it out, though nothing was written.
+#[test]
+fn what_was_left_out_comes_back() {
+    let kinds = kinds();
+    for (tracker, case) in
+        TRACKERS.iter().flat_map(|tracker| kinds.iter().map(|case| (*tracker, case)))
+    {
+        let mut run = Run::new(case, tracker, ResetKind::Auto);
+        for page in 1..4 {
+            run.write(page, &pattern(page as u8, PAGE));
+        }
+        let (first, last) = (run.place(0), run.place(run.slot.memory_size(0) / PAGE));
+        run.snapshot(false);
+        run.left_out.push(first + 1..first + 3 * PAGE);
+        run.patches = vec![(first + 2 * PAGE, vec![7])];
+        run.snapshot(false);
+        run.patches.clear();
+        run.left_out = vec![first..first + 2 * PAGE, first + 2 * PAGE..last];
+        run.snapshot(false);
+        run.left_out.clear();
+        run.snapshot(false);
+        run.snapshot(true);
     }
 }
 

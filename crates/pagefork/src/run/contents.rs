@@ -9,6 +9,7 @@ use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 use pagefork_pages::{Image, ImageForm};
 
 use crate::base::error::Result;
+use crate::run::free_pages::free_pages;
 use crate::store::group::{Entity, StoreGroup};
 
 impl StoreGroup {
@@ -69,7 +70,8 @@ impl StoreGroup {
     }
 }
 
-/// An image of what an instance is now; with what is in its save area, if it is suspended.
+/// An image of what an instance is now, without the bytes of pages that its page manager holds free;
+/// with what is in its save area, if it is suspended.
 ///
 /// # Errors
 /// If the system refuses something.
@@ -83,12 +85,18 @@ pub(crate) fn make_image(
     // What a call has left behind is no part of what the instance is.
     let nothing = vec![0; layout.state_parts.save_size as usize];
     let save_area = (layout.base as i64 + i64::from(layout.state_parts.save_area)) as u64;
-    let patches: &[(u64, &[u8])] = if is_suspended { &[] } else { &[(save_area, &nothing)] };
+    let free = free_pages(store, ordinal);
+    let is_so = 1u32.to_le_bytes();
+    let told = free.as_ref().map(|free| (free.cleared, &is_so[..]));
+    let reset = (!is_suspended).then_some((save_area, &nothing[..]));
+    let patches: Vec<_> = reset.into_iter().chain(told).collect();
+    let zeros = free.as_ref().map_or(&[][..], |free| &free.ranges);
     // What was spawned from a snapshot differs from it in what one run has written. What was
     // started differs from its module in all that starting it has made.
     let form = match ordinal as usize <= store.origin_count() {
         true => ImageForm::Branch,
         false => ImageForm::Whole,
     };
-    Ok(store.instance_mut(ordinal).slot.snapshot(name, patches, form)?)
+    let slot = &mut store.instance_mut(ordinal).slot;
+    Ok(slot.snapshot_without(name, &patches, zeros, form)?)
 }

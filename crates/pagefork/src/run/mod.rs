@@ -10,6 +10,7 @@ pub(crate) mod epoch;
 pub(crate) mod call_hook;
 pub(crate) mod reset;
 pub(crate) mod contents;
+pub(crate) mod free_pages;
 pub(crate) mod suspend;
 pub(crate) mod freeze;
 pub(crate) mod save;

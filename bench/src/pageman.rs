@@ -1,0 +1,157 @@
+//! What `mmap` costs in a guest: with the page manager, and with what C libraries have instead.
+
+use crate::grid::{Contestant, Grid};
+use crate::measure::{Effort, Size};
+use crate::programs::fetched;
+use crate::report::Report;
+
+/// Ways to have `mmap`: the column and the file of the guest.
+const WAYS: [(&str, &str); 3] = [
+    ("manager", "pageman_bench.wasm"),
+    ("emulated by wasi-libc", "emulated_bench.wasm"),
+    ("emulated by emscripten", "emscripten_bench.wasm"),
+];
+
+/// What is called, and how quick the manager should be.
+struct Case {
+    name: &'static str,
+    export: &'static str,
+    kib: u32,
+    count: u32,
+    written: u32,
+    /// Maps of 4 KiB or 64 KiB that live beside.
+    live: u32,
+    goal: f64,
+}
+
+const fn case(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
+    Case { name, export: "map_and_unmap", kib, count, written, live: 0, goal }
+}
+
+const fn fresh(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
+    Case { export: "map_fresh", ..case(name, kib, count, written, goal) }
+}
+
+const fn many(name: &'static str, live: u32) -> Case {
+    Case { export: "one_of_many", live, ..case(name, 4, 1000, 0, 0.95) }
+}
+
+/// Each is done in an instance of its own, which is there already; fresh memory in a new one.
+const CASES: [Case; 15] = [
+    case("map and unmap 64 KiB, 1000 times", 64, 1000, 0, 0.95),
+    case("map and unmap 1 MiB, 100 times", 1 << 10, 100, 0, 0.95),
+    case("map and unmap 64 MiB, 4 times", 64 << 10, 4, 0, 0.95),
+    case("map, write each page and unmap 64 KiB, 1000 times", 64, 1000, 1, 0.95),
+    case("map, write each page and unmap 1 MiB, 100 times", 1 << 10, 100, 1, 0.95),
+    case("map, write each page and unmap 64 MiB, 4 times", 64 << 10, 4, 1, 0.95),
+    fresh("new instance, map 64 KiB 64 times", 64, 64, 0, 10.0),
+    fresh("new instance, map 1 MiB 32 times", 1 << 10, 32, 0, 10.0),
+    fresh("new instance, map 256 MiB", 256 << 10, 1, 0, 10.0),
+    fresh("new instance, map 64 KiB 64 times and write each page", 64, 64, 1, 1.3),
+    fresh("new instance, map 1 MiB 32 times and write each page", 1 << 10, 32, 1, 1.3),
+    many("unmap and map one of 10 live maps, 1000 times", 10),
+    many("unmap and map one of 1000 live maps, 1000 times", 1000),
+    many("unmap and map one of 10000 live maps, 1000 times", 10_000),
+    many("unmap and map one of 100000 live maps, 1000 times", 100_000),
+];
+
+/// Times each case in every guest that is there.
+pub fn run(size: Size) -> Report {
+    let mut columns: Vec<String> = WAYS.iter().map(|(column, _)| (*column).to_owned()).collect();
+    let ours = 1;
+    if cfg!(feature = "peer") {
+        columns.extend(WAYS.iter().map(|(column, _)| format!("{column}, in wasmtime")));
+    }
+    let mut grid = Grid::new("in Pagefork", ours, &columns);
+    grid.beside = columns.len() - WAYS.len();
+    for case in &CASES {
+        let mut contestants = Vec::new();
+        for (column, file) in WAYS {
+            // Small pages, as the emulations have, where there are many.
+            let file =
+                if case.live > 0 { file.replace("_bench", "_bench_4k") } else { file.to_owned() };
+            let Some(wasm) = fetched(&file).or_else(|| fetched(&file.replace("_4k", ""))) else {
+                continue;
+            };
+            contestants.push(Contestant { column, work: pagefork_side::work(&wasm, case) });
+            #[cfg(feature = "peer")]
+            {
+                let column = columns.iter().find(|name| **name == format!("{column}, in wasmtime"));
+                let column = column.expect("it was just made");
+                contestants.push(Contestant { column, work: wasmtime_side::work(&wasm, case) });
+            }
+        }
+        let small = size == Size::Small;
+        if small && (case.kib > 1 << 10 || case.live > 1000) {
+            continue;
+        }
+        grid.contest(case.name, Effort::short(size), u64::from(case.count), &mut contestants)
+            .goal(case.goal);
+    }
+    Report::of_grid("pageman", &grid)
+}
+
+macro_rules! side {
+    ($module:ident, $engine:ident) => {
+        mod $module {
+            use $engine::{
+                ExternType, Instance, InstancePre, Linker, Module, Store, TypedFunc, Val,
+            };
+
+            use super::Case;
+
+            type Call = TypedFunc<(u32, u32, u32), u32>;
+
+            /// One iteration of a case.
+            pub(super) fn work(wasm: &[u8], case: &'static Case) -> Box<dyn FnMut() -> u64> {
+                let pre = linked(wasm);
+                let arguments = (case.kib, case.count, case.written);
+                if case.export == "map_fresh" {
+                    return Box::new(move || {
+                        let (mut store, call) = start(&pre, case);
+                        call.call(&mut store, arguments).expect("memory is there").into()
+                    });
+                }
+                let (mut store, call) = start(&pre, case);
+                Box::new(move || call.call(&mut store, arguments).expect("memory is there").into())
+            }
+
+            fn start(pre: &InstancePre<()>, case: &Case) -> (Store<()>, Call) {
+                let mut store = Store::new(pre.module().engine(), ());
+                let instance = pre.instantiate(&mut store).expect("a slot");
+                let find = |store: &mut Store<()>, name| -> Call {
+                    let instance: &Instance = &instance;
+                    instance.get_typed_func(store, name).expect("it is exported")
+                };
+                if case.live > 0 {
+                    let fill = find(&mut store, "fill");
+                    fill.call(&mut store, (case.kib, case.live, 0)).expect("memory is there");
+                }
+                let call = find(&mut store, case.export);
+                (store, call)
+            }
+
+            fn linked(wasm: &[u8]) -> InstancePre<()> {
+                let engine = crate::engines::$engine::engine(false);
+                let module = Module::new(&engine, wasm).expect("a valid module");
+                let mut linker = Linker::new(&engine);
+                for import in module.imports() {
+                    let ExternType::Func(ty) = import.ty() else {
+                        panic!("{} is no function", import.name())
+                    };
+                    // What C libraries ask of their system when a guest starts: all is well.
+                    let zero = |_: $engine::Caller<'_, ()>, _: &[Val], results: &mut [Val]| {
+                        results.fill(Val::I32(0));
+                        Ok(())
+                    };
+                    linker.func_new(import.module(), import.name(), ty, zero).expect("a new name");
+                }
+                linker.instantiate_pre(&module).expect("all is linked")
+            }
+        }
+    };
+}
+
+side!(pagefork_side, pagefork);
+#[cfg(feature = "peer")]
+side!(wasmtime_side, wasmtime);

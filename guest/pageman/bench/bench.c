@@ -1,0 +1,67 @@
+/* What a program asks of mmap, to be timed from outside: built with the manager, and with what C libraries have in
+ * its place. It uses what all of them have. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define KIB ((size_t)1 << 10)
+#define LIVE_MAX 100000
+
+static char *live[LIVE_MAX];
+static uint32_t live_count;
+static size_t live_length;
+
+static char *map(size_t length, int flags) {
+    char *address = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    if (address == MAP_FAILED) __builtin_trap();
+    return address;
+}
+
+static void unmap(char *address, size_t length) {
+    if (munmap(address, length) != 0) __builtin_trap();
+}
+
+/* A byte in each of the host's pages. */
+static void touch(char *address, size_t length) {
+    for (size_t at = 0; at < length; at += 4096) address[at] = 1;
+}
+
+/* Maps so many KiB and unmaps them again, `count` times; with `written`, a byte of each page is written between. */
+__attribute__((export_name("map_and_unmap"))) uint32_t map_and_unmap(uint32_t kib, uint32_t count, uint32_t written) {
+    for (uint32_t i = 0; i < count; i++) {
+        char *address = map(kib * KIB, 0);
+        if (written) touch(address, kib * KIB);
+        unmap(address, kib * KIB);
+    }
+    return count;
+}
+
+/* Maps so many KiB `count` times, and keeps them. */
+__attribute__((export_name("map_fresh"))) uint32_t map_fresh(uint32_t kib, uint32_t count, uint32_t written) {
+    for (uint32_t i = 0; i < count; i++) {
+        char *address = map(kib * KIB, 0);
+        if (written) touch(address, kib * KIB);
+    }
+    return count;
+}
+
+/* Makes `count` maps of so many KiB to live beside what `one_of_many` does. */
+__attribute__((export_name("fill"))) uint32_t fill(uint32_t kib, uint32_t count, uint32_t unused) {
+    (void)unused;
+    live_length = kib * KIB;
+    while (live_count < count) live[live_count++] = map(live_length, 0);
+    return count;
+}
+
+/* Unmaps one of these, here and there, and maps another instead, `count` times. */
+__attribute__((export_name("one_of_many"))) uint32_t one_of_many(uint32_t kib, uint32_t count, uint32_t unused) {
+    (void)kib, (void)unused;
+    static uint32_t at;
+    for (uint32_t i = 0; i < count; i++) {
+        at = (at + 7919) % live_count;
+        unmap(live[at], live_length);
+        live[at] = map(live_length, 0);
+    }
+    return count;
+}
