@@ -84,6 +84,8 @@ fn has_floats(ty: &FuncType) -> bool {
 }
 
 impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> {
+    const HAS_FLOATS: bool = HAS_FLOATS;
+
     #[inline(always)]
     fn call(
         &self,

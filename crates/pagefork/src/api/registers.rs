@@ -61,6 +61,14 @@ pub struct RegisterResult {
 ///
 /// See [`Func::new_with_registers`].
 pub trait RegisterCallee<T: 'static>: Send + Sync + 'static {
+    /// Whether floats may be among its parameters: if not, it gets zeros, and no floats are kept for a
+    /// call that is put off.
+    ///
+    /// # Examples
+    ///
+    /// See [`Func::new_with_registers`].
+    const HAS_FLOATS: bool = true;
+
     /// Does what the function does.
     ///
     /// # Errors
@@ -290,6 +298,8 @@ impl Func {
     /// struct Double;
     ///
     /// impl RegisterCallee<()> for Double {
+    ///     const HAS_FLOATS: bool = false;
+    ///
     ///     fn call(&self, _: Caller<'_, ()>, values: RegisterValues) -> Result<RegisterResult> {
     ///         Ok(RegisterResult { int: values.ints[0] * 2, float: 0.0 })
     ///     }
@@ -299,6 +309,8 @@ impl Func {
     /// let ty = FuncType::new([ValType::I64], [ValType::I64]);
     /// let double = Func::new_with_registers(&mut store, ty, Double)?;
     /// assert_eq!(double.typed::<i64, i64>(&store)?.call(&mut store, 4)?, 8);
+    /// let of_float = FuncType::new([ValType::F64], []);
+    /// assert!(Func::new_with_registers(&mut store, of_float, Double).is_err());
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn new_with_registers<T: 'static>(
@@ -501,6 +513,10 @@ fn host_func<T: 'static, C: RegisterCallee<T>>(
     callee: C,
 ) -> Result<HostFunc> {
     check_fits(&ty)?;
+    if !C::HAS_FLOATS && ty.params.iter().any(|ty| is_float(*ty)) {
+        let text = format!("{ty} as that of a callee without floats");
+        return Err(UsageError::InvalidType(text).into());
+    }
     let (plain, keeping_shim) =
         (shim_of::<false, T, C>(&ty.results), shim_of::<true, T, C>(&ty.results));
     let mut uses = engine.type_uses();
@@ -607,7 +623,10 @@ unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V
         let callee = &*(*record).closure::<C>();
         let values = || RegisterValues {
             ints: [i0, i1, i2, i3, i4],
-            floats: [f0, f1, f2, f3, f4, f5, f6, f7],
+            floats: match C::HAS_FLOATS {
+                true => [f0, f1, f2, f3, f4, f5, f6, f7],
+                false => [0.0; FLOATS_MAX],
+            },
         };
         let call = || {
             let (store, base) = ((*activation).store, (*activation).guest_base);
