@@ -12,9 +12,14 @@ static char *live[LIVE_MAX];
 static uint32_t live_count;
 static size_t live_length;
 
-static char *map(size_t length, int flags) {
-    char *address = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-    if (address == MAP_FAILED) __builtin_trap();
+static char *try_map(size_t length) {
+    char *address = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+static char *map(size_t length) {
+    char *address = try_map(length);
+    if (!address) __builtin_trap();
     return address;
 }
 
@@ -30,7 +35,7 @@ static void touch(char *address, size_t length) {
 /* Maps so many KiB and unmaps them again, `count` times; with `written`, a byte of each page is written between. */
 __attribute__((export_name("map_and_unmap"))) uint32_t map_and_unmap(uint32_t kib, uint32_t count, uint32_t written) {
     for (uint32_t i = 0; i < count; i++) {
-        char *address = map(kib * KIB, 0);
+        char *address = map(kib * KIB);
         if (written) touch(address, kib * KIB);
         unmap(address, kib * KIB);
     }
@@ -40,18 +45,18 @@ __attribute__((export_name("map_and_unmap"))) uint32_t map_and_unmap(uint32_t ki
 /* Maps so many KiB `count` times, and keeps them. */
 __attribute__((export_name("map_fresh"))) uint32_t map_fresh(uint32_t kib, uint32_t count, uint32_t written) {
     for (uint32_t i = 0; i < count; i++) {
-        char *address = map(kib * KIB, 0);
+        char *address = map(kib * KIB);
         if (written) touch(address, kib * KIB);
     }
     return count;
 }
 
-/* Makes `count` maps of so many KiB to live beside what `one_of_many` does. */
+/* Makes `count` maps of so many KiB to live beside what `one_of_many` does, or as many as there is room for. */
 __attribute__((export_name("fill"))) uint32_t fill(uint32_t kib, uint32_t count, uint32_t unused) {
     (void)unused;
     live_length = kib * KIB;
-    while (live_count < count) live[live_count++] = map(live_length, 0);
-    return count;
+    while (live_count < count && (live[live_count] = try_map(live_length))) live_count++;
+    return live_count;
 }
 
 /* Unmaps one of these, here and there, and maps another instead, `count` times. */
@@ -61,7 +66,7 @@ __attribute__((export_name("one_of_many"))) uint32_t one_of_many(uint32_t kib, u
     for (uint32_t i = 0; i < count; i++) {
         at = (at + 7919) % live_count;
         unmap(live[at], live_length);
-        live[at] = map(live_length, 0);
+        live[at] = map(live_length);
     }
     return count;
 }
