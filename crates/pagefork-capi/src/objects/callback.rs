@@ -207,12 +207,11 @@ fn call_with_values<V: CValue>(
             args.0.push(V::of_val(*param, store)?);
         }
         let zero = |ty: &ValType| V::zero(kind_of(*ty));
-        let mut own: Vec<V> = ty.results.iter().map(zero).collect();
-        if let Some(trap) = callback.call(store, &mut args.0, &mut own) {
+        // What C puts here is ours, whether it fits or not, and also on failure.
+        let mut own = OwnedValues::<V>(ty.results.iter().map(zero).collect());
+        if let Some(trap) = callback.call(store, &mut args.0, &mut own.0) {
             return Err(raised(&trap));
         }
-        // They are ours now, whether they fit or not.
-        let own = OwnedValues(own);
         for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
             *result = value.to_val(*ty, store)?;
         }

@@ -8,7 +8,7 @@ use crate::objects::fallible::{OutCBox, elements, fallible, make, places};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::trap::TrapObject;
 use crate::objects::types::wasm_externtype_t;
-use crate::objects::value::{CValue, pagefork_val_t};
+use crate::objects::value::{CValue, OwnedValues, pagefork_val_t};
 
 /// The exception that an error is, if it is one.
 fn exception_of(error: &wasm_ref_t) -> pagefork::Result<Option<&Exception>> {
@@ -62,9 +62,11 @@ fallible! {
             let (what, expected) = ("places for values", payload.len());
             return Err(BorderError::Count { what, expected, found: count }.into());
         }
-        let values = payload.iter().map(|value| pagefork_val_t::of_val(*value, store));
-        let values: Vec<pagefork_val_t> = values.collect::<pagefork::Result<_>>()?;
-        for (place, value) in places(out, count)?.iter_mut().zip(values) {
+        let (places, mut own) = (places(out, count)?, OwnedValues(Vec::with_capacity(count)));
+        for value in payload {
+            own.0.push(pagefork_val_t::of_val(*value, store)?);
+        }
+        for (place, value) in places.iter_mut().zip(own.0.drain(..)) {
             place.write(value);
         }
         Ok(())

@@ -159,7 +159,45 @@ static void *spawn_and_call(void *pre) {
   return NULL;
 }
 
+/* Gives a reference, and fails. */
+static wasm_trap_t *give_and_fail(const wasm_val_vec_t *args, wasm_val_vec_t *results) {
+  CHECK(results->data[1].kind == WASM_EXTERNREF);
+  results->data[1].of.ref = wasm_ref_copy(args->data[0].of.ref);
+  return pagefork_error_new("it fails");
+}
+
+/* What a callback gives is taken over, also where it fails: nothing keeps the store. */
+static void results_of_failures(void) {
+  wasm_engine_t *own_engine = wasm_engine_new();
+  wasm_store_t *own_store = wasm_store_new(own_engine);
+  wasm_module_t *own_module = COMPILE(own_store, references);
+  wasm_importtype_vec_t imports;
+  wasm_module_imports(own_module, &imports);
+  wasm_func_t *func = wasm_func_new(
+      own_store, wasm_externtype_as_functype_const(wasm_importtype_type(imports.data[0])),
+      give_and_fail);
+  wasm_importtype_vec_delete(&imports);
+  wasm_extern_t *import = wasm_func_as_extern(func);
+  wasm_extern_vec_t list = {1, &import};
+  wasm_instance_t *own = keep(wasm_instance_new(own_store, own_module, &list, NULL));
+  wasm_func_delete(func);
+  wasm_foreign_t *foreign = wasm_foreign_new(own_store);
+  int before = finalized;
+  wasm_foreign_set_host_info_with_finalizer(foreign, &finalized, finalize);
+  pagefork_val_t args[2] = {{WASM_EXTERNREF, {.ref = wasm_foreign_as_ref(foreign)}},
+                            {WASM_FUNCREF, {.ref = NULL}}};
+  pagefork_val_t results[2];
+  FAILS(pagefork_func_call(find_func(own_module, own, "pass"), args, 2, results, 2), "it fails");
+  wasm_foreign_delete(foreign);
+  delete_kept();
+  wasm_store_delete(own_store);
+  CHECK(finalized == before + 1);
+  wasm_engine_delete(own_engine);
+}
+
 int main(void) {
+  results_of_failures();
+  finalized = 0;
   int32_t result;
 
   /* A callback that deletes all there is: what it is in goes when it has returned. */
