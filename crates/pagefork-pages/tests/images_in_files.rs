@@ -17,7 +17,8 @@ use pagefork_pages::Call;
 #[cfg(debug_assertions)]
 use pagefork_pages::inject::record;
 use pagefork_pages::{
-    FileProblem, FileSpan, Image, ImageForm, PagesError, ResetKind, SPAN_COUNT_MAX, Slot,
+    FileProblem, FileSpan, Image, ImageForm, MemorySize, PagesError, ResetKind, SPAN_COUNT_MAX,
+    Slot,
 };
 
 /// Whether resets by this strategy read the image themselves.
@@ -202,6 +203,35 @@ fn places_that_are_impossible_are_refused() {
     }
     let error = make(&[], &[(32 * page - 1, &b"ab"[..])]).unwrap_err();
     assert!(matches!(error, PagesError::OutsideImage { .. }), "{error}");
+}
+
+/// By the kernel's account: which pages of a slot are mapped that nothing has touched.
+#[test]
+#[cfg(not(feature = "no-cow"))]
+fn what_is_prefetched_is_mapped_before_it_is_touched() {
+    use std::os::unix::fs::FileExt;
+    let layout = layout();
+    let base = layout.base;
+    let of = Image::new("of", layout.image_start..base, [(base - PAGE, &[5; 9][..])]).unwrap();
+    let mapped = |prefetch: &[std::ops::Range<u64>]| -> Vec<u64> {
+        let file = temporary_file(&pattern(0x29, 128 * PAGE));
+        let span = FileSpan { slot: base..base + 128 * PAGE, file_offset: 0 };
+        let whole = base..base + 160 * PAGE;
+        let image = Image::over_file(&of, whole, file, span, prefetch.iter().cloned()).unwrap();
+        let size = MemorySize { initial: 160 * PAGE, maximum: 160 * PAGE };
+        let slot = Slot::new(&layout, &image, &[size]).unwrap();
+        let first = (slot.start() as u64 + base) / PAGE;
+        let mut entries = [0; 160 * 8];
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        pagemap.read_exact_at(&mut entries, first * 8).unwrap();
+        let present = |page: &u64| entries[*page as usize * 8 + 7] & 0x80 != 0;
+        (0..160).filter(present).collect()
+    };
+    assert_eq!(mapped(&[]), [0; 0]);
+    // A byte is a page. The kernel may map others around it that it has in memory.
+    let ranges = [base..base + 3 * PAGE, base + 100 * PAGE + 5..base + 100 * PAGE + 6];
+    let found = mapped(&ranges);
+    assert!([0, 1, 2, 100].iter().all(|page| found.contains(page)), "{found:?}");
 }
 
 /// A file of eight pages that can be cut, and an image of it.

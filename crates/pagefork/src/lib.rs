@@ -87,6 +87,7 @@ pub use crate::code::cache::{Cache, CacheRefusal, CacheStats};
 pub use crate::code::cache::{Step as CacheStep, on_step as on_cache_step};
 pub use crate::code::config::Config;
 pub use crate::code::engine::{Engine, EngineWeak};
+pub use crate::code::memory_image::MemoryImage;
 pub use crate::code::module::{ExportType, ImportType, Module};
 pub use crate::code::profile::Profile;
 pub use crate::code::serialized::Precompiled;

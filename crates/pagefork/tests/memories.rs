@@ -1,5 +1,8 @@
 //! Several memories, and memories and tables that are indexed by 64 bits, seen
-//! by the embedder.
+//! by the embedder; and memories that start with a file of the embedder's.
+
+#[path = "memories/images.rs"]
+mod images;
 
 use pagefork::suspend::{self, CallProgress, Zone};
 use pagefork::{

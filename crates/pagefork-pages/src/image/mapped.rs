@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::FileType;
 
 use super::{
@@ -124,10 +124,21 @@ impl Image {
     pub fn from_file_spans<'a>(
         file: OwnedFd,
         name: &str,
-        mut extents: Vec<Range<u64>>,
+        extents: Vec<Range<u64>>,
         in_file: &[FileSpan],
         held: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> Result<Arc<Self>, PagesError> {
+        Self::of_file_spans(file, name, extents, in_file, held).map(Arc::new)
+    }
+
+    /// As [`Self::from_file_spans`], not shared yet.
+    fn of_file_spans<'a>(
+        file: OwnedFd,
+        name: &str,
+        mut extents: Vec<Range<u64>>,
+        in_file: &[FileSpan],
+        held: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Self, PagesError> {
         check_extents(&extents);
         extents.retain(|extent| !extent.is_empty());
         let held: Vec<(u64, &[u8])> =
@@ -167,6 +178,88 @@ impl Image {
         }
         all.sort_unstable_by_key(|span| span.slot.start);
         image.spans = all;
+        Ok(image)
+    }
+
+    /// An image as another, but that a range of it is what a file has at one place: all else of
+    /// `replaced` is zero. A slot maps the pages `prefetch`, slot offsets in bytes, as soon as it is
+    /// filled, and reads them from the disk if need be: others when they are touched. Kernels before
+    /// 5.14 do not prefetch. All that the other image has elsewhere is copied.
+    ///
+    /// # Errors
+    /// As of [`Image::from_file_spans`]; [`PagesError::FileRefused`] for pages to prefetch outside
+    /// the span, or a span outside `replaced`.
+    ///
+    /// # Panics
+    /// If `replaced` is not whole pages in ascending order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::fs;
+    ///
+    /// use pagefork_pages::{FileSpan, Image};
+    ///
+    /// let path = std::env::temp_dir().join(format!("over-{}", std::process::id()));
+    /// fs::write(&path, [7; 8192])?;
+    /// let file = fs::File::open(&path)?;
+    /// // State, and a memory with some data.
+    /// let of = Image::new("example", 0..16384, [(0, &b"state"[..]), (4096, &[1; 12288][..])])?;
+    /// let span = FileSpan { slot: 4096..12288, file_offset: 0 };
+    /// let image = Image::over_file(&of, 4096..1 << 20, file.into(), span, [4096..8192])?;
+    /// let (mut state, mut memory) = ([0; 5], [0; 1]);
+    /// image.read(0, &mut state)?;
+    /// image.read(4096, &mut memory)?;
+    /// assert_eq!((&state, memory), (b"state", [7]));
+    /// assert_eq!(image.extents(), [0..12288]);
+    /// # fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn over_file(
+        of: &Self,
+        replaced: Range<u64>,
+        file: OwnedFd,
+        span: FileSpan,
+        prefetch: impl IntoIterator<Item = Range<u64>>,
+    ) -> Result<Arc<Self>, PagesError> {
+        check_extents(std::slice::from_ref(&replaced));
+        let refused = |why| Err(PagesError::FileRefused(FileProblem::Spans(why)));
+        if span.slot.start < replaced.start || span.slot.end > replaced.end {
+            return refused("one lies outside what is replaced");
+        }
+        check_spans(std::slice::from_ref(&replaced), std::slice::from_ref(&span), &[])?;
+        let prefetch: Vec<Range<u64>> = prefetch.into_iter().collect();
+        let inside = |range: &Range<u64>| {
+            span.slot.start <= range.start && range.start <= range.end && range.end <= span.slot.end
+        };
+        if !prefetch.iter().all(inside) {
+            return refused("pages to prefetch are in none");
+        }
+        let prefetch = prefetch.into_iter().map(page::covering).collect();
+        let outside = |range: &Range<u64>| {
+            let below = range.start..range.end.min(replaced.start);
+            let above = range.start.max(replaced.end)..range.end;
+            [below, above].into_iter().filter(|part| part.start < part.end)
+        };
+        let mut held: Vec<(u64, Vec<u8>)> = Vec::new();
+        for part in of.contents()?.iter().flat_map(outside) {
+            let mut bytes = vec![0; (part.end - part.start) as usize];
+            of.read(part.start, &mut bytes)?;
+            held.push((part.start, bytes));
+        }
+        let mut extents: Vec<Range<u64>> = of.extents.iter().flat_map(outside).collect();
+        extents.push(span.slot.clone());
+        extents.sort_unstable_by_key(|extent| extent.start);
+        extents.dedup_by(|next, last| {
+            let joins = next.start == last.end;
+            if joins {
+                last.end = next.end;
+            }
+            joins
+        });
+        let held = held.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
+        let mut image = Self::of_file_spans(file, "held", extents, &[span], held)?;
+        image.prefetch = prefetch;
         Ok(Arc::new(image))
     }
 
@@ -237,7 +330,10 @@ fn check_file(file: BorrowedFd<'_>, file_offset: u64, needed: u64) -> Result<(),
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return problem(FileProblem::NotRegular);
     }
-    if let Some(writers) = writers_problem(&stat) {
+    // What is sealed nobody can write, whatever its mode says.
+    if let Some(writers) = writers_problem(&stat)
+        && !sys::is_sealed(file)?
+    {
         return problem(writers);
     }
     let size = stat.st_size as u64;

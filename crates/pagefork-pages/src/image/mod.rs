@@ -90,6 +90,8 @@ pub struct Image {
     /// Of an image that was made whole: what it was made of, and slot offsets of the pages in which
     /// it can be otherwise, ascending.
     predecessor: Option<(Weak<Self>, Box<[u64]>)>,
+    /// Slot offsets of pages that a slot maps at once: whole pages, within the spans of a file.
+    prefetch: Vec<Range<u64>>,
     /// Copies of the pages of a file that could be cut, one span behind the other; made when they
     /// are first asked for.
     copies: OnceLock<PageCopies>,
@@ -231,7 +233,8 @@ impl Image {
 
     fn of_parts(extents: Vec<Range<u64>>, spans: Vec<Span>, file: Option<ImageFile>) -> Self {
         let (held, branch, predecessor, copies) = (None, None, None, OnceLock::new());
-        Self { extents, spans, file, held, branch, predecessor, copies }
+        let prefetch = Vec::new();
+        Self { extents, spans, file, held, branch, predecessor, prefetch, copies }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,
@@ -290,6 +293,11 @@ impl Image {
             (span.slot.clone(), file, span.file_offset)
         };
         base.spans.iter().map(with_file)
+    }
+
+    /// What slots map at once of the file: whole pages.
+    pub(crate) fn prefetched(&self) -> &[Range<u64>] {
+        &self.base().prefetch
     }
 
     /// The file that a span of this image lies in.

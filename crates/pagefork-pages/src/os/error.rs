@@ -274,6 +274,8 @@ displayed! {
         CountFaults = "count page faults (getrusage)",
         /// Having the kernel note page faults in memory.
         WatchFaults = "have page faults noted (perf_event_open)",
+        /// Map pages of a file before they are touched.
+        Prefetch = "prefetch pages of an image (madvise)",
         /// Have the kernel note which pages are written.
         WatchWrites = "have written pages noted (userfaultfd)",
         /// Have that end.

@@ -267,6 +267,15 @@ impl Reservation {
         }
     }
 
+    /// Maps pages of files that are not there yet, and reads them from where the files lie. `false`
+    /// from kernels before 5.14, which do not know the advice.
+    pub(crate) fn prefetch(&mut self, range: Range<u64>) -> Result<bool, CallFailure> {
+        match self.advise(Call::Prefetch, range, Advice::LinuxPopulateRead) {
+            Err(failure) if failure.errno == Errno::INVAL => Ok(false),
+            advised => advised.map(|()| true),
+        }
+    }
+
     fn advise(&mut self, call: Call, range: Range<u64>, advice: Advice) -> Result<(), CallFailure> {
         let (start, length) = self.place(range);
         if length == 0 {

@@ -146,6 +146,15 @@ pub(crate) fn seal_image(file: BorrowedFd<'_>, seals: SealFlags) -> Result<SealF
     attempt_or_pretend(Call::SealImage, 0, Some(seals), || rustix::fs::fcntl_get_seals(file))
 }
 
+/// Whether nothing can write to a file any more, or cut it; not for a file that has no seals.
+pub(crate) fn is_sealed(file: BorrowedFd<'_>) -> Result<bool, CallFailure> {
+    match attempt(Call::SealImage, 0, || rustix::fs::fcntl_get_seals(file)) {
+        Ok(seals) => Ok(seals.contains(SealFlags::WRITE | SealFlags::SHRINK)),
+        Err(CallFailure { errno: Errno::INVAL, .. }) => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
 /// Attributes of a file.
 pub(crate) fn stat_image(file: BorrowedFd<'_>) -> Result<Stat, CallFailure> {
     attempt(Call::StatImage, 0, || rustix::fs::fstat(file))

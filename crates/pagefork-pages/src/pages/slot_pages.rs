@@ -212,6 +212,11 @@ impl SlotPages {
             }
             _ => HugePages::Possible,
         };
+        if !setup.copies_image {
+            for range in self.image.prefetched() {
+                self.pages.prefetch(range.clone())?;
+            }
+        }
         if setup.copies_image {
             for source in &self.sources {
                 // SAFETY: images lie in what was made accessible above.

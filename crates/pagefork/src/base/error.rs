@@ -309,6 +309,14 @@ pub enum UsageError {
     /// A store cannot be captured as it is.
     #[error("cannot take a snapshot: {0}")]
     NoSnapshot(&'static str),
+    /// A memory cannot start with an image of the embedder's.
+    #[error("memory {:?} cannot start with an image: {why}", OneLine(.memory))]
+    NoMemoryImage {
+        /// The name by which the module exports it.
+        memory: String,
+        /// Why.
+        why: &'static str,
+    },
     /// A handle of one store was used with another.
     #[error("a {what} of one store was used with another store")]
     WrongStore {

@@ -8,6 +8,7 @@ pub(crate) mod types;
 pub(crate) mod matching;
 pub(crate) mod host_entity;
 pub(crate) mod module;
+pub(crate) mod memory_image;
 pub(crate) mod code_file;
 pub(crate) mod serialized;
 #[cfg(feature = "compiler")]

@@ -23,12 +23,13 @@ use crate::base::error::Result;
 use crate::base::frames::{Frame, FrameSource};
 use crate::code::code_memory::CodeMemory;
 use crate::code::engine::Engine;
+use crate::code::memory_image::PlacedImage;
 use crate::code::pool::Home;
 use crate::code::types::{TypeId, TypeUses};
 use pagefork_debuginfo::{SourceLocation, Sources};
 
 /// Spawn plans are kept for at most this many combinations of imported globals.
-const PLANS_MAX: usize = 64;
+pub(super) const PLANS_MAX: usize = 64;
 
 /// A compiled module. Cheap to clone: clones share the code.
 ///
@@ -58,7 +59,8 @@ pub struct Module(Arc<ModuleInner>);
 
 struct ModuleInner {
     compiled: Arc<Compiled>,
-    memory: CodeMemory,
+    memory: Arc<CodeMemory>,
+    memory_image: Option<PlacedImage>,
     debug: OnceLock<Option<DebugInfo>>,
     sources: OnceLock<Option<Sources>>,
 }
@@ -286,7 +288,8 @@ impl Module {
         };
         Self(Arc::new(ModuleInner {
             compiled: Arc::new(compiled),
-            memory,
+            memory: Arc::new(memory),
+            memory_image: None,
             debug: OnceLock::new(),
             sources: OnceLock::new(),
         }))
@@ -322,10 +325,27 @@ impl Module {
         self.engine().config().profile.register(&memory, self.code(), self.info());
         Ok(Self(Arc::new(ModuleInner {
             compiled,
-            memory,
+            memory: Arc::new(memory),
+            memory_image: None,
             debug: OnceLock::new(),
             sources: OnceLock::new(),
         })))
+    }
+
+    /// The same module, whose instances start with an image in a memory.
+    pub(super) fn with_placed_image(&self, image: PlacedImage) -> Self {
+        Self(Arc::new(ModuleInner {
+            compiled: Arc::clone(&self.0.compiled),
+            memory: Arc::clone(&self.0.memory),
+            memory_image: Some(image),
+            debug: OnceLock::new(),
+            sources: OnceLock::new(),
+        }))
+    }
+
+    /// What one of its memories starts with, if the embedder says that.
+    pub(super) fn placed_image(&self) -> Option<&PlacedImage> {
+        self.0.memory_image.as_ref()
     }
 
     /// Whether both are the same module, wherever their code is mapped.
@@ -552,6 +572,18 @@ impl Module {
     /// How instances start. `imported_global` gives the bits of an imported
     /// global, `None` for references.
     pub(crate) fn spawn_plan(
+        &self,
+        imported_global: impl Fn(u32) -> Option<u128>,
+    ) -> Result<Arc<SpawnPlan>> {
+        let plan = self.plan_of_module(imported_global)?;
+        match &self.0.memory_image {
+            Some(image) => image.place(self.engine(), plan),
+            None => Ok(plan),
+        }
+    }
+
+    /// As [`Self::spawn_plan`], by the module alone.
+    fn plan_of_module(
         &self,
         imported_global: impl Fn(u32) -> Option<u128>,
     ) -> Result<Arc<SpawnPlan>> {

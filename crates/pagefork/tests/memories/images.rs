@@ -1,0 +1,218 @@
+//! Memories that start with a part of a file of the embedder's.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use pagefork::{
+    Config, Engine, Instance, Linker, MemoryImage, Module, PagesError, ResetKind, Store,
+    StrategyConfig, Trap, TrapCode, UsageError,
+};
+
+const PAGE: usize = 4096;
+
+/// Data that the image hides, state that it does not, and a start function that runs after it.
+const PROGRAM: &str = r#"(module
+    (import "host" "memory" (memory 1))
+    (memory (export "memory") 2 4)
+    (memory (export "other") 1)
+    (export "imported" (memory 0))
+    (table (export "table") 1 funcref) (elem (i32.const 0) $get)
+    (global $started (mut i32) (i32.const 20))
+    (data (memory 1) (i32.const 0) "hidden") (data (memory 1) (i32.const 100000) "hidden too")
+    (data (memory 2) (i32.const 9) "shown")
+    (func $start
+        (i32.store8 1 (i32.const 4097) (i32.add (i32.load8_u 1 (i32.const 4097)) (i32.const 1)))
+        (global.set $started (i32.add (global.get $started) (i32.const 1))))
+    (start $start)
+    (func (export "started") (result i32) (global.get $started))
+    (func $get (export "get") (param i32) (result i32) (i32.load8_u 1 (local.get 0)))
+    (func (export "put") (param i32 i32) (i32.store8 1 (local.get 0) (local.get 1)))
+    (func (export "grow") (param i32) (result i32) (memory.grow 1 (local.get 0))))"#;
+
+/// Without imports, so that it can be spawned.
+fn program() -> String {
+    PROGRAM
+        .replace(r#"(import "host" "memory" (memory 1))"#, "(memory 1)")
+        .replace(r#"(export "imported" (memory 0))"#, "")
+}
+
+/// A file of eight pages, each of which says where it is; removed at the end.
+struct Template(PathBuf);
+
+impl Template {
+    fn new(name: &str) -> Self {
+        let name = format!("pagefork-memory-image-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let bytes: Vec<u8> = (0..8 * PAGE).map(byte).collect();
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> File {
+        File::open(&self.0).unwrap()
+    }
+
+    /// Five pages from the third on.
+    fn image(&self) -> MemoryImage {
+        MemoryImage::new(self.file(), 2 * PAGE as u64, 5 * PAGE as u64)
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn byte(at: usize) -> u8 {
+    (at / PAGE * 16 + at % 13) as u8
+}
+
+/// A byte that the memory starts with, before anything runs.
+fn fresh(at: usize) -> u8 {
+    if at < 5 * PAGE { byte(2 * PAGE + at) } else { 0 }
+}
+
+fn call(store: &mut Store<()>, instance: Instance, name: &str, at: i32) -> i32 {
+    instance.get_typed_func(&mut *store, name).unwrap().call(store, at).unwrap()
+}
+
+#[track_caller]
+fn assert_fresh(store: &mut Store<()>, instance: Instance, what: &str) {
+    let memory = instance.get_memory(&mut *store, "memory").unwrap();
+    let mut wanted: Vec<u8> = (0..2 << 16).map(fresh).collect();
+    wanted[4097] += 1;
+    assert!(memory.data(&*store) == wanted, "{what}");
+    let other = instance.get_memory(&mut *store, "other").unwrap();
+    assert_eq!(&other.data(&*store)[8..15], b"\0shown\0", "{what}");
+    let started = instance.get_typed_func::<(), i32>(&mut *store, "started").unwrap();
+    assert_eq!(started.call(store, ()).unwrap(), 21, "{what}");
+}
+
+#[test]
+fn instances_start_with_the_image_by_each_strategy_and_change_nothing_of_it() {
+    let template = Template::new("strategies");
+    for reset in ResetKind::ALL {
+        for copy_on_write in [true, false] {
+            let what = format!("{reset}, copy-on-write {copy_on_write}");
+            let strategies = StrategyConfig { reset, copy_on_write, ..Default::default() };
+            let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+            let module = Module::new(&engine, program()).unwrap();
+            let image = template.image().prefetch([0..1, 4 * PAGE as u64..5 * PAGE as u64]);
+            let with_image = module.with_memory_image("memory", image).unwrap();
+            assert!(Module::same(&module, &with_image));
+            let pre = Linker::new(&engine).instantiate_pre(&with_image).unwrap();
+            for round in 0..4 {
+                let (mut store, instance) = pre.spawn(()).unwrap();
+                let (mut beside, other) = pre.spawn(()).unwrap();
+                assert_fresh(&mut store, instance, &what);
+                let put = instance.get_typed_func::<(i32, i32), ()>(&mut store, "put").unwrap();
+                for at in [0, PAGE, 4 * PAGE, 5 * PAGE, 100_000] {
+                    put.call(&mut store, (at as i32, 0xee)).unwrap();
+                }
+                assert_eq!(call(&mut store, instance, "grow", 1), 2);
+                assert_fresh(&mut beside, other, &what);
+                if round % 2 == 0 {
+                    store.reset(()).unwrap();
+                    assert_fresh(&mut store, instance, &what);
+                }
+            }
+            // The module itself is as it was.
+            let pre = Linker::new(&engine).instantiate_pre(&module).unwrap();
+            let (mut store, instance) = pre.spawn(()).unwrap();
+            assert_eq!(call(&mut store, instance, "get", 0), i32::from(b'h'));
+            // As instances in stores of others, captured, and forked.
+            let mut store = Store::new(&engine, ());
+            let instance = Instance::new(&mut store, &with_image, &[]).unwrap();
+            assert_fresh(&mut store, instance, &what);
+            let mut fork = store.fork(1, |_| ()).unwrap().remove(0);
+            let instance = fork.counterpart_instance(instance).unwrap();
+            assert_fresh(&mut fork, instance, &what);
+        }
+    }
+    assert!(fs::read(&template.0).unwrap() == (0..8 * PAGE).map(byte).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_cannot_be_an_image_is_said() {
+    let template = Template::new("refused");
+    let engine = Engine::default();
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let refused = |memory: &str, image: MemoryImage| -> String {
+        let error = module.with_memory_image(memory, image).map(|_| ()).unwrap_err();
+        let known = error.downcast_ref::<UsageError>().is_some();
+        assert!(known || error.downcast_ref::<PagesError>().is_some(), "{error:?}");
+        error.to_string()
+    };
+    let page = PAGE as u64;
+    let place = |offset, length| MemoryImage::new(template.file(), offset, length);
+    for (memory, image, says) in [
+        ("nothing", place(0, page), "exports no memory"),
+        ("get", place(0, page), "exports no memory"),
+        ("imported", place(0, page), "imported"),
+        ("other", place(0, 17 * page), "longer than the memory"),
+        ("memory", place(4 * page, 5 * page), "cut short"),
+        ("memory", place(u64::MAX - page + 1, page), "cut short"),
+        ("memory", place(7, page), "no multiple of 4096"),
+        ("memory", place(0, page + 8), "not whole pages"),
+        ("memory", place(0, 0), "not whole pages"),
+        ("memory", place(0, page).prefetch(Some(0..page + 1)), "prefetch"),
+        ("memory", place(0, page).prefetch(Some(u64::MAX - 1..u64::MAX)), "prefetch"),
+        ("memory", MemoryImage::new(File::open("/").unwrap(), 0, page), "not a regular file"),
+    ] {
+        let error = refused(memory, image);
+        assert!(error.contains(says), "{error}");
+    }
+    let (pipe, _other) = std::io::pipe().unwrap();
+    let error = refused("memory", MemoryImage::new(OwnedFd::from(pipe), 0, page));
+    assert!(error.contains("not a regular file"), "{error}");
+    fs::set_permissions(&template.0, fs::Permissions::from_mode(0o622)).unwrap();
+    let error = refused("memory", place(0, page));
+    assert!(error.contains("others may write it"), "{error}");
+    fs::set_permissions(&template.0, fs::Permissions::from_mode(0o600)).unwrap();
+    let with_image = module.with_memory_image("memory", place(0, page)).unwrap();
+    let again = with_image.with_memory_image("other", place(0, page)).unwrap_err();
+    assert!(again.to_string().contains("already"), "{again}");
+}
+
+#[test]
+fn files_in_memory_are_images_once_they_are_sealed() {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let engine = Engine::default();
+    let module = Module::new(&engine, program()).unwrap();
+    let memfd = rustix::fs::memfd_create("template", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::io::pwrite(&memfd, &[7; 2 * PAGE], 0).unwrap();
+    let image = |file: &OwnedFd| MemoryImage::new(file.try_clone().unwrap(), 0, 2 * PAGE as u64);
+    let with_image = |file| module.with_memory_image("memory", image(file));
+    for seals in [SealFlags::empty(), SealFlags::SHRINK] {
+        rustix::fs::fcntl_add_seals(&memfd, seals).unwrap();
+        let error = with_image(&memfd).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("others may write it"), "{error}");
+    }
+    rustix::fs::fcntl_add_seals(&memfd, SealFlags::WRITE).unwrap();
+    let pre = Linker::new(&engine).instantiate_pre(&with_image(&memfd).unwrap()).unwrap();
+    let (mut store, instance) = pre.spawn(()).unwrap();
+    let found = [0, 2 * PAGE - 1, 2 * PAGE].map(|at| call(&mut store, instance, "get", at as i32));
+    assert_eq!(found, [7, 7, 0]);
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_a_trap_of_the_guest_and_an_error_of_the_host() {
+    let template = Template::new("cut");
+    let engine = Engine::default();
+    let module = Module::new(&engine, program()).unwrap();
+    let module = module.with_memory_image("memory", template.image()).unwrap();
+    let pre = Linker::new(&engine).instantiate_pre(&module).unwrap();
+    let (mut store, instance) = pre.spawn(()).unwrap();
+    OpenOptions::new().write(true).open(&template.0).unwrap().set_len(4 * PAGE as u64).unwrap();
+    let get = instance.get_typed_func::<i32, i32>(&mut store, "get").unwrap();
+    assert_eq!(get.call(&mut store, 0).unwrap(), i32::from(fresh(0)));
+    let error = get.call(&mut store, 3 * PAGE as i32).unwrap_err();
+    assert_eq!(error.downcast_ref::<Trap>().map(Trap::code), Some(TrapCode::ImageUnreadable));
+    let cut_short = |error: pagefork::Error| error.to_string().contains("cut short");
+    assert!(cut_short(store.reset(()).unwrap_err()));
+    assert!(cut_short(pre.spawn(()).map(|_| ()).unwrap_err()));
+}
