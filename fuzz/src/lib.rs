@@ -60,7 +60,7 @@ pub fn compile(data: &[u8]) {
     };
     let compiled = compile_module(&module.to_bytes(), &options).expect("a valid module compiles");
     let globals = vec![Some(0); compiled.info.imported_globals as usize];
-    initial_image(&compiled.info, &compiled.layout, &globals);
+    initial_image(&compiled, compiled.code.behind(), &globals);
 }
 
 /// What a module computes does not depend on where it runs: two stores, with all

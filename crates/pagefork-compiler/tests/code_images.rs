@@ -65,9 +65,15 @@ fn read_for(
 }
 
 fn read_known(bytes: &[u8]) -> Result<FileContents, CodeImageError> {
+    read_known_up_to(bytes, &mut 0)
+}
+
+/// Also says where the last byte ends that was read.
+fn read_known_up_to(bytes: &[u8], end: &mut u64) -> Result<FileContents, CodeImageError> {
     let options = CompileOptions::default();
     let expected = Expected { options: &options, machine: CpuLevel::V3, key: None };
     let read_at = |into: &mut [u8], offset: u64| {
+        *end = (*end).max(offset + into.len() as u64);
         let from = bytes.get(offset as usize..).and_then(|rest| rest.get(..into.len()));
         into.copy_from_slice(from.ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -78,7 +84,16 @@ fn read_known(bytes: &[u8]) -> Result<FileContents, CodeImageError> {
 #[test]
 fn a_file_whose_hash_is_known_is_read_without_its_text() {
     let (_, image) = image();
-    let (known, read) = (read_known(&image).unwrap(), read(&image).unwrap());
+    let mut end = 0;
+    let known = read_known_up_to(&image, &mut end).unwrap();
+    let read = read(&image).unwrap();
+    let code = &known.module.code;
+    let lists = [&code.traps, &code.call_sites, &code.data];
+    assert!(
+        lists.iter().all(|list| list.start < list.end),
+        "there is something of each: {lists:?}"
+    );
+    assert!(end <= known.text.start + u64::from(code.code_end), "nothing behind the code is read");
     assert_eq!((known.text.clone(), known.key), (read.text.clone(), read.key));
     assert!(known.module.code.text.is_empty());
     assert!(known.module.info == read.module.info && known.module.layout == read.module.layout);
@@ -266,7 +281,7 @@ fn use_up(module: &CompiledModule) {
         .iter()
         .map(|global| (!matches!(global.content, ValType::Ref(_))).then_some(1))
         .collect();
-    initial_image(info, &module.layout, &globals);
+    initial_image(module, module.code.behind(), &globals);
     for export in &info.exports {
         info.item_type(export.item);
     }
@@ -274,6 +289,22 @@ fn use_up(module: &CompiledModule) {
         let code = module.code.function_code(&module.code.text, index);
         assert!(module.code.range_at(code).is_some());
     }
+}
+
+#[test]
+fn lists_of_traps_and_calls_that_mean_nothing_are_refused() {
+    let (module, image) = image();
+    let (traps, calls) = (module.code.traps, module.code.call_sites);
+    let refused = |place: u32, byte: u8| {
+        let mut altered = image.clone();
+        altered[text_start(&image) + place as usize] = byte;
+        rehash(&mut altered);
+        matches!(read(&altered), Err(CodeImageError::Inconsistent(_)))
+    };
+    assert!(!refused(traps.start, image[text_start(&image) + traps.start as usize]));
+    assert!(refused(traps.start + 4, 0xff), "no reason has that number");
+    assert!(refused(traps.start + 3, 0xff) && refused(traps.end - 2, 0xff), "out of the code");
+    assert!(refused(calls.start + 3, 1) && refused(calls.end - 1, 1), "out of the code");
 }
 
 #[test]

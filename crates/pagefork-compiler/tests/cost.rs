@@ -37,7 +37,7 @@ fn one_shape() {
         Ok(module) => {
             let middle = used();
             let zeros = vec![Some(0); module.info.imported_globals as usize];
-            drop(initial_image(&module.info, &module.layout, &zeros));
+            drop(initial_image(&module, module.code.behind(), &zeros));
             format!("image {} ms", used().0 - middle.0)
         }
         Err(error) => error.to_string().chars().take(150).collect(),

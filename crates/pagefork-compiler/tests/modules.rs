@@ -19,7 +19,7 @@ fn refused(wat: &str, features: Features) -> CompileError {
 /// The byte at an offset from the base, as an instance starts.
 fn initial_bytes(module: &CompiledModule, at: i64, count: usize) -> Vec<u8> {
     let globals = vec![Some(0); module.info.imported_globals as usize];
-    let image = initial_image(&module.info, &module.layout, &globals).image;
+    let image = initial_image(module, module.code.behind(), &globals).image;
     let byte = |at: i64| {
         let run = image
             .runs
@@ -167,7 +167,7 @@ fn data_of_each_memory_is_at_its_place() {
     for offset in ["0x1ffff", "-1", "0x8000000000000000"] {
         let data = format!(r#"(data (memory 1) (i64.const {offset}) "xy")"#);
         let module = compiled(&format!("(module (memory 3) (memory i64 2) {data})"));
-        let start = initial_image(&module.info, &module.layout, &[]);
+        let start = initial_image(&module, module.code.behind(), &[]);
         assert_eq!(start.steps, [SpawnStep::Trap(TrapCode::MemoryOutOfBounds)]);
     }
 }
@@ -194,7 +194,7 @@ fn what_concerns_other_instances_is_left_for_spawn_in_order() {
             (data (i32.const 9) "x")
             (func))"#,
     );
-    let steps = initial_image(&module.info, &module.layout, &[None]).steps;
+    let steps = initial_image(&module, module.code.behind(), &[None]).steps;
     let expected = [
         SpawnStep::Global { global: 1 },
         SpawnStep::Elements { segment: 0, offset: 5 },
@@ -210,7 +210,7 @@ fn a_segment_that_does_not_fit_traps_and_stops_what_follows() {
         r#"(module (memory 1)
             (data (i32.const 0) "a") (data (i32.const 65535) "bc") (data (i32.const 1) "d"))"#,
     );
-    let steps = initial_image(&module.info, &module.layout, &[]).steps;
+    let steps = initial_image(&module, module.code.behind(), &[]).steps;
     assert_eq!(steps, [SpawnStep::Trap(TrapCode::MemoryOutOfBounds)]);
     assert_eq!(initial_bytes(&module, 0, 2), *b"a\0");
 }
@@ -237,7 +237,9 @@ fn code_is_the_same_each_time_and_lies_in_order() {
     assert_eq!(first, second);
     let ranges = &first.code.functions;
     assert!(ranges.windows(2).all(|pair| pair[0].start + pair[0].size <= pair[1].start));
-    assert!(first.code.traps.is_sorted() && first.code.call_sites.is_sorted());
+    let (code, behind) = (&first.code, first.code.behind());
+    assert!(code.traps(behind).iter().is_sorted() && !code.traps(behind).is_empty());
+    assert!(code.call_sites(behind).iter().is_sorted() && !code.call_sites(behind).is_empty());
     for index in 0..3 {
         let code = first.code.function_code(&first.code.text, index);
         assert_eq!(first.code.range_at(code).unwrap().kind, CodeKind::Function(index));

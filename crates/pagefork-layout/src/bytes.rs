@@ -7,8 +7,6 @@ use serde::de::{Error, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::trap::TrapCode;
-
 /// Writes bytes.
 ///
 /// # Errors
@@ -80,60 +78,7 @@ pub mod named {
 /// Lists of things of a fixed size, little-endian.
 pub mod packed {
     use super::*;
-
-    /// Something of a fixed size.
-    pub trait Packed: Sized {
-        /// Its bytes.
-        type Bytes: AsRef<[u8]> + for<'a> TryFrom<&'a [u8]>;
-        /// How many they are.
-        const SIZE: usize;
-
-        /// Its bytes.
-        fn pack(&self) -> Self::Bytes;
-        /// What has these bytes, if anything does.
-        fn unpack(bytes: Self::Bytes) -> Option<Self>;
-    }
-
-    impl Packed for u32 {
-        type Bytes = [u8; 4];
-        const SIZE: usize = 4;
-
-        fn pack(&self) -> [u8; 4] {
-            self.to_le_bytes()
-        }
-
-        fn unpack(bytes: [u8; 4]) -> Option<Self> {
-            Some(Self::from_le_bytes(bytes))
-        }
-    }
-
-    impl Packed for (u32, u32) {
-        type Bytes = [u8; 8];
-        const SIZE: usize = 8;
-
-        fn pack(&self) -> [u8; 8] {
-            (u64::from(self.1) << 32 | u64::from(self.0)).to_le_bytes()
-        }
-
-        fn unpack(bytes: [u8; 8]) -> Option<Self> {
-            let both = u64::from_le_bytes(bytes);
-            Some((both as u32, (both >> 32) as u32))
-        }
-    }
-
-    impl Packed for (u32, TrapCode) {
-        type Bytes = [u8; 5];
-        const SIZE: usize = 5;
-
-        fn pack(&self) -> [u8; 5] {
-            let [a, b, c, d] = self.0.to_le_bytes();
-            [a, b, c, d, self.1 as u8]
-        }
-
-        fn unpack([a, b, c, d, code]: [u8; 5]) -> Option<Self> {
-            Some((u32::from_le_bytes([a, b, c, d]), TrapCode::from_number(code)?))
-        }
-    }
+    use crate::packed::{Packed, pack};
 
     /// Writes a list.
     ///
@@ -143,11 +88,7 @@ pub mod packed {
         list: &[T],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let mut bytes = Vec::with_capacity(list.len() * T::SIZE);
-        for element in list {
-            bytes.extend_from_slice(element.pack().as_ref());
-        }
-        serializer.serialize_bytes(&bytes)
+        serializer.serialize_bytes(&pack(list))
     }
 
     /// Reads what [`serialize`] wrote.

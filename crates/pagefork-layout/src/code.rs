@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::module::DataSegment;
+use crate::packed::PackedList;
 use crate::trap::TrapCode;
 
 /// Compiled code of a module, position-independent: it can be mapped at any
@@ -9,8 +11,9 @@ use crate::trap::TrapCode;
 #[derive(Clone, PartialEq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CodeImage {
-    /// Machine code, then read-only data: the descriptors. Empty once it lies
-    /// elsewhere, in memory that can be executed or in a file.
+    /// Machine code, then read-only data: the descriptors; behind them, from
+    /// `code_end` on, what the following ranges say. Empty once it lies elsewhere, in
+    /// memory that can be executed or in a file.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub text: Vec<u8>,
     /// Where the functions are in `text`: sorted by start, without overlap.
@@ -23,14 +26,17 @@ pub struct CodeImage {
     pub entries: Vec<Option<u32>>,
     /// The same for entries with values in registers, where the type allows them.
     pub direct_entries: Vec<Option<u32>>,
-    /// Instructions that may trap by a signal: (offset, reason), ascending.
-    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
-    pub traps: Vec<(u32, TrapCode)>,
-    /// Return addresses of all calls, ascending offsets.
-    #[cfg_attr(feature = "serde", serde(with = "crate::bytes::packed"))]
-    pub call_sites: Vec<u32>,
-    /// Where [`DebugInfo`] lies in the text, encoded: from the start of a page to
-    /// the end, and never executable. Empty if there is none.
+    /// Where the text ends that can be executed: at the start of a page, or at the end of all. What
+    /// lies behind is used where it lies, so that nothing of it is read before it is needed.
+    pub code_end: u32,
+    /// Where instructions that may trap by a signal are listed: (offset, reason), ascending,
+    /// [packed](crate::packed).
+    pub traps: Range<u32>,
+    /// Where the return addresses of all calls are listed: ascending offsets, packed.
+    pub call_sites: Range<u32>,
+    /// Where the bytes of all data segments are.
+    pub data: Range<u32>,
+    /// Where [`DebugInfo`] is, encoded, up to the end. Empty if there is none.
     pub debug: Range<u32>,
     /// Where exceptions go on that leave a call, ascending by the call.
     pub handlers: Vec<LandingSite>,
@@ -121,10 +127,42 @@ impl CodeImage {
         (offset - range.start < range.size).then_some(range)
     }
 
+    /// What of the text lies behind the code, while the text is here.
+    pub fn behind(&self) -> &[u8] {
+        &self.text[self.code_end as usize..]
+    }
+
+    /// One of the ranges of what lies behind the code, wherever that is.
+    fn part<'a>(&self, behind: &'a [u8], range: &Range<u32>) -> &'a [u8] {
+        &behind[(range.start - self.code_end) as usize..(range.end - self.code_end) as usize]
+    }
+
+    /// Instructions that may trap by a signal: (offset, reason), ascending.
+    pub fn traps<'a>(&self, behind: &'a [u8]) -> PackedList<'a, (u32, TrapCode)> {
+        PackedList::new(self.part(behind, &self.traps))
+    }
+
+    /// Return addresses of all calls, ascending offsets.
+    pub fn call_sites<'a>(&self, behind: &'a [u8]) -> PackedList<'a, u32> {
+        PackedList::new(self.part(behind, &self.call_sites))
+    }
+
+    /// The bytes of a data segment of the module.
+    pub fn segment<'a>(&self, behind: &'a [u8], segment: &DataSegment) -> &'a [u8] {
+        let all = self.part(behind, &self.data);
+        &all[segment.bytes.start as usize..segment.bytes.end as usize]
+    }
+
+    /// [`DebugInfo`], encoded.
+    pub fn debug<'a>(&self, behind: &'a [u8]) -> &'a [u8] {
+        self.part(behind, &self.debug)
+    }
+
     /// Why the instruction at this offset traps when it raises a signal.
-    pub fn trap_at(&self, offset: u32) -> Option<TrapCode> {
-        let at = self.traps.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
-        Some(self.traps[at].1)
+    pub fn trap_at(&self, behind: &[u8], offset: u32) -> Option<TrapCode> {
+        let traps = self.traps(behind);
+        let at = traps.partition_point(|(listed, _)| *listed < offset);
+        traps.get(at).filter(|(listed, _)| *listed == offset).map(|(_, code)| code)
     }
 
     /// Where an exception goes on that leaves the call with this return address.

@@ -25,6 +25,8 @@ pub mod state;
 pub mod link;
 /// Reasons for which a guest traps.
 pub mod trap;
+/// Lists that are read where they lie.
+pub mod packed;
 /// Compiled code: text, descriptors, trap table, call sites.
 pub mod code;
 /// Text out of modules, for people.

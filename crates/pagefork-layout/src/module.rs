@@ -401,9 +401,9 @@ pub struct ElementSegment {
 pub struct DataSegment {
     /// What happens to it.
     pub mode: SegmentMode,
-    /// Its bytes.
-    #[cfg_attr(feature = "serde", serde(with = "crate::bytes"))]
-    pub bytes: Box<[u8]>,
+    /// Where its bytes are among those of all segments, which lie in the
+    /// [code image](crate::code::CodeImage::data).
+    pub bytes: std::ops::Range<u32>,
 }
 
 /// Everything a module declares, apart from its function bodies.

@@ -191,13 +191,15 @@ fn a_core_dump_is_a_module_that_holds_memories_globals_and_frames() -> Result<()
         pagefork_layout::module::ConstExpr::Bits(u128::from(-2i64 as u64))
     );
     let data = |target: u32| {
-        compiled.info.data.iter().find(|segment| match &segment.mode {
+        let mut segments = compiled.info.data.iter();
+        let segment = segments.find(|segment| match &segment.mode {
             pagefork_layout::module::SegmentMode::Active { target: to, .. } => *to == target,
             _ => false,
-        })
+        });
+        compiled.code.segment(module.behind_code(), segment.unwrap())
     };
-    assert_eq!(data(0).unwrap().bytes[8..12], 0x1122_3344u32.to_le_bytes());
-    assert_eq!(data(1).unwrap().bytes[..4], 5u32.to_le_bytes());
+    assert_eq!(data(0)[8..12], 0x1122_3344u32.to_le_bytes());
+    assert_eq!(data(1)[..4], 5u32.to_le_bytes());
     for section in ["core", "coremodules", "coreinstances", "corestack", "dumped", "a test"] {
         let found = dump.windows(section.len()).any(|bytes| bytes == section.as_bytes());
         assert!(found, "no {section}");

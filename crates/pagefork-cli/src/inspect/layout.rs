@@ -31,7 +31,7 @@ struct ZonePart {
 }
 
 /// Draws the slot of a module's instances, low addresses first.
-pub(super) fn draw(module: &CompiledModule) -> String {
+pub(super) fn draw(module: &CompiledModule, behind_code: &[u8]) -> String {
     let (info, layout) = (&module.info, &module.layout);
     let zones = zones(info, layout);
     let from_base = |offset: u64| offset as i64 - layout.base as i64;
@@ -41,7 +41,7 @@ pub(super) fn draw(module: &CompiledModule) -> String {
         "  {} of address space; offsets count from the base",
         show::size(layout.size)
     );
-    text += &image(module);
+    text += &image(module, behind_code);
 
     let mut rows: Vec<BoxRow> = Vec::new();
     for zone in &zones {
@@ -94,13 +94,13 @@ fn boxed(rows: &[BoxRow]) -> String {
 }
 
 /// The bytes that are not zero in a new instance.
-fn image(module: &CompiledModule) -> String {
-    let (info, layout) = (&module.info, &module.layout);
+fn image(module: &CompiledModule, behind_code: &[u8]) -> String {
+    let info = &module.info;
     // Imported globals are not known here.
     let imported = &info.globals[..info.imported_globals as usize];
     let globals: Vec<_> =
         imported.iter().map(|global| (!global.content.is_ref()).then_some(0)).collect();
-    let start = initial_image(info, layout, &globals);
+    let start = initial_image(module, behind_code, &globals);
     let bytes: u64 = start.image.runs.iter().map(|(_, bytes)| bytes.len() as u64).sum();
     let first = start.image.runs.first().map_or(0, |(offset, _)| *offset);
     let end = start.image.runs.last().map_or(0, |(offset, bytes)| offset + bytes.len() as i64);

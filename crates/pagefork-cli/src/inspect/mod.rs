@@ -34,7 +34,7 @@ pub(crate) fn inspect(arguments: &InspectArguments) -> Result<ExitCode, String> 
 
 fn report(path: &Path, binary: &[u8], module: &Module, all: bool) -> String {
     let text_size = module.text().len() as u64;
-    let module = module.compiled();
+    let (behind, module) = (module.behind_code(), module.compiled());
     let info = &module.info;
     let mut text = String::new();
     text += &summary(path, binary, module);
@@ -44,7 +44,7 @@ fn report(path: &Path, binary: &[u8], module: &Module, all: bool) -> String {
     text += &segments(info, all);
     text += &functions(binary, module, text_size, all);
     text += "\nSlot of an instance\n";
-    text += &layout::draw(module);
+    text += &layout::draw(module, behind);
     text
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use pagefork_layout::ABI_VERSION;
+use pagefork_layout::code::CodeImage;
 use pagefork_layout::image::InitialImage;
 use pagefork_layout::module::{self, ConstExpr, ModuleInfo, SegmentMode};
 use pagefork_layout::page::{PAGE_SIZE, WASM_PAGE_SIZE};
@@ -11,6 +12,8 @@ use pagefork_layout::reference::FuncRef;
 use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state;
 use pagefork_layout::trap::TrapCode;
+
+use crate::base::module::CompiledModule;
 
 /// How an instance comes to be: the pages it starts with, and what cannot be in
 /// pages because it concerns other instances.
@@ -56,21 +59,23 @@ pub enum SpawnStep {
     Trap(TrapCode),
 }
 
-/// The initial image of a module.
+/// The initial image of a module. `behind` is what lies behind its code
+/// ([`CodeImage::behind`](pagefork_layout::code::CodeImage::behind)), wherever that is.
 ///
 /// `imported_globals` has the bits of each imported global that is a number, and
 /// `None` for references.
 ///
 /// # Panics
-/// If `imported_globals` is shorter than the list of imported globals, or the
-/// layout is another module's.
+/// If `imported_globals` is shorter than the list of imported globals, or `behind` is
+/// another module's.
 pub fn initial_image(
-    info: &ModuleInfo,
-    layout: &SlotLayout,
+    module: &CompiledModule,
+    behind: &[u8],
     imported_globals: &[Option<u128>],
 ) -> Instantiation {
-    let mut writer =
-        ImageWriter { info, layout, imported_globals, globals: Vec::new(), pages: BTreeMap::new() };
+    let CompiledModule { info, layout, code } = module;
+    let (globals, pages) = (Vec::new(), BTreeMap::new());
+    let mut writer = ImageWriter { info, layout, code, behind, imported_globals, globals, pages };
     let mut steps = Vec::new();
     writer.header();
     writer.globals(&mut steps);
@@ -86,6 +91,8 @@ pub fn initial_image(
 struct ImageWriter<'a> {
     info: &'a ModuleInfo,
     layout: &'a SlotLayout,
+    code: &'a CodeImage,
+    behind: &'a [u8],
     imported_globals: &'a [Option<u128>],
     /// The values of the module's own globals, as far as they are known.
     globals: Vec<Option<u128>>,
@@ -191,12 +198,13 @@ impl ImageWriter<'_> {
                 // Where there is no room for the memory, no instance is made.
                 let room = self.layout.memories[own as usize].reservation;
                 let size = memory.minimum.saturating_mul(WASM_PAGE_SIZE).min(room);
-                let end = offset.checked_add(data.bytes.len() as u64);
+                let bytes = self.code.segment(self.behind, data);
+                let end = offset.checked_add(bytes.len() as u64);
                 if end.is_none_or(|end| end > size) {
                     steps.push(SpawnStep::Trap(TrapCode::MemoryOutOfBounds));
                     return None;
                 }
-                self.write(self.layout.memory_byte(own, offset), &data.bytes);
+                self.write(self.layout.memory_byte(own, offset), bytes);
             } else {
                 steps.push(SpawnStep::Data { segment: segment as u32, offset });
             }

@@ -1,10 +1,11 @@
 //! One text of all functions.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 
 use pagefork_layout::code::{CodeImage, CodeKind, CodeRange, DebugInfo, LandingSite, descriptor};
+use pagefork_layout::packed;
 use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::trap::TrapCode;
 
 use super::function::CompiledFunction;
 use crate::base::error::CompileError;
@@ -21,7 +22,7 @@ pub(super) fn link(
     units: Vec<CompiledFunction>,
 ) -> Result<CodeImage, CompileError> {
     let info = &parsed.info;
-    let mut sources = Vec::new();
+    let (mut sources, mut traps, mut call_sites) = (Vec::new(), Vec::new(), Vec::new());
     let none = vec![None; info.types.len()];
     let mut image =
         CodeImage { entries: none.clone(), direct_entries: none, ..CodeImage::default() };
@@ -58,9 +59,9 @@ pub(super) fn link(
                 limit: TEXT_SIZE_MAX as u64,
             });
         }
-        image.traps.extend(unit.traps.iter().map(|(offset, code)| (start + offset, *code)));
+        traps.extend(unit.traps.iter().map(|(offset, code)| (start + offset, *code)));
         sources.extend(unit.sources.iter().map(|(offset, at)| (start + offset, *at)));
-        image.call_sites.extend(unit.call_sites.iter().map(|offset| start + offset));
+        call_sites.extend(unit.call_sites.iter().map(|offset| start + offset));
         image.handlers.extend(unit.handlers.iter().map(|handler| LandingSite {
             call_site: start + handler.call_site,
             landing: start + handler.landing,
@@ -93,23 +94,48 @@ pub(super) fn link(
             describe(*other.unwrap_or(&start), info.functions[index as usize]);
         }
     }
-    image.debug = append_debug(text, &DebugInfo { sources, ..parsed.debug.clone() });
+    append_behind(parsed, &mut image, sources, &traps, &call_sites)?;
     Ok(image)
 }
 
-/// Puts debug information behind the code, on pages of its own. What would make
-/// the text too long is left out: it is for people only.
-fn append_debug(text: &mut Vec<u8>, debug: &DebugInfo) -> Range<u32> {
-    let end = text.len() as u32;
-    if debug.is_empty() {
-        return end..end;
+/// Puts what is not code behind it, on pages of its own. Debug information that would make the text
+/// too long is left out: it is for people only.
+fn append_behind(
+    parsed: &Parsed<'_>,
+    image: &mut CodeImage,
+    sources: Vec<(u32, u32)>,
+    traps: &[(u32, TrapCode)],
+    call_sites: &[u32],
+) -> Result<(), CompileError> {
+    let text = &mut image.text;
+    let debug = DebugInfo { sources, ..parsed.debug.clone() };
+    let debug = match debug.is_empty() {
+        true => Vec::new(),
+        false => postcard::to_allocvec(&debug).expect("plain data in memory"),
+    };
+    let data: usize = parsed.data.iter().map(|bytes| bytes.len()).sum();
+    let (traps, call_sites) = (packed::pack(traps), packed::pack(call_sites));
+    let size = traps.len() + call_sites.len() + data;
+    if size + debug.len() > 0 {
+        text.resize(text.len().next_multiple_of(PAGE_SIZE as usize), 0xcc);
     }
-    let bytes = postcard::to_allocvec(debug).expect("plain data in memory");
-    let start = text.len().next_multiple_of(PAGE_SIZE as usize);
-    if start + bytes.len() > TEXT_SIZE_MAX {
-        return end..end;
+    image.code_end = text.len() as u32;
+    if text.len() + size > TEXT_SIZE_MAX {
+        return Err(CompileError::TooLarge {
+            what: "code and data",
+            size: (text.len() + size) as u64,
+            limit: TEXT_SIZE_MAX as u64,
+        });
     }
-    text.resize(start, 0xcc);
-    text.extend(bytes);
-    start as u32..text.len() as u32
+    let mut append = |parts: &[&[u8]]| {
+        let start = text.len() as u32;
+        parts.iter().for_each(|part| text.extend_from_slice(part));
+        start..text.len() as u32
+    };
+    image.traps = append(&[&traps]);
+    image.call_sites = append(&[&call_sites]);
+    image.data = append(&parsed.data);
+    let has_room = image.data.end as usize + debug.len() <= TEXT_SIZE_MAX;
+    image.debug = append(&[if has_room { &debug } else { &[] }]);
+    Ok(())
 }

@@ -7,26 +7,36 @@ use pagefork_layout::link::function_import::is_direct;
 use pagefork_layout::module::{
     ConstExpr, ConstOp, FuncType, HeapType, Item, ModuleInfo, SegmentMode, ValType,
 };
+use pagefork_layout::packed::{Packed, PackedList};
 use pagefork_layout::page::PAGE_SIZE;
 use pagefork_layout::slot::{SlotLayout, SlotLimits};
+use pagefork_layout::trap::TrapCode;
 
 use crate::base::module::{CompiledModule, entered_types};
+
+/// Parts of a text that are judged, too, where it is read.
+#[derive(Clone, Default)]
+pub(super) struct TextParts {
+    pub(super) descriptors: Range<u32>,
+    /// Traps and call sites.
+    pub(super) lists: Range<u32>,
+}
 
 /// What is wrong.
 type Consistent<T = ()> = Result<T, &'static str>;
 
 /// Judges a module without its text, whose size in bytes is known. Returns where
-/// in the text the descriptors are.
+/// in the text the descriptors are, and what is listed for traps and calls.
 pub(super) fn manifest(
     module: &CompiledModule,
     limits: &SlotLimits,
     text_size: u32,
-) -> Consistent<Range<u32>> {
+) -> Consistent<TextParts> {
     let CompiledModule { info, layout, code } = module;
     types(info)?;
     imports(info)?;
     definitions(info)?;
-    segments(info)?;
+    segments(info, code)?;
     // A layout is a function of what is declared.
     let wanted = SlotLayout::new(info, limits).map_err(|_| "no slot can hold its instances")?;
     ensure(*layout == wanted, "its slots are laid out in another way")?;
@@ -61,6 +71,20 @@ pub(super) fn descriptors(module: &CompiledModule, bytes: &[u8]) -> Consistent {
         std::iter::once(Some(null)).chain(functions)
     });
     ensure(words.map(Some).eq(wanted), "a descriptor of a function")
+}
+
+/// Judges what is listed for traps and calls, of a module that [`manifest`] has passed.
+pub(super) fn lists(code: &CodeImage, bytes: &[u8]) -> Consistent {
+    let (traps, call_sites) = bytes.split_at(code.traps.len());
+    let whole = traps.len().is_multiple_of(<(u32, TrapCode)>::SIZE);
+    ensure(whole && call_sites.len().is_multiple_of(u32::SIZE), "the length of a list")?;
+    let traps = PackedList::<(u32, TrapCode)>::new(traps);
+    ensure(traps.iter().all(|trap| trap.is_some()), "a reason of a trap")?;
+    let end = [code.descriptors];
+    let traps = traps.iter().flatten().map(|(offset, _)| offset);
+    ensure(traps.chain(end).is_sorted(), "its traps")?;
+    let call_sites = PackedList::<u32>::new(call_sites).iter().flatten();
+    ensure(call_sites.chain(end).is_sorted(), "its calls")
 }
 
 fn ensure(right: bool, what: &'static str) -> Consistent {
@@ -166,7 +190,7 @@ fn definitions(info: &ModuleInfo) -> Consistent {
     ensure(possible, "the size of a table or memory")
 }
 
-fn segments(info: &ModuleInfo) -> Consistent {
+fn segments(info: &ModuleInfo, code: &CodeImage) -> Consistent {
     let known = info.globals.len() as u32;
     let offset_type = |wide| if wide { ValType::I64 } else { ValType::I32 };
     for segment in &info.elements {
@@ -180,7 +204,11 @@ fn segments(info: &ModuleInfo) -> Consistent {
             constant(info, item, ValType::Ref(segment.element), known)?;
         }
     }
+    let data_size = code.data.end.saturating_sub(code.data.start);
     for segment in &info.data {
+        let bytes = &segment.bytes;
+        let inside = bytes.start <= bytes.end && bytes.end <= data_size;
+        ensure(inside, "the place of a segment's bytes")?;
         if let SegmentMode::Active { target, offset } = &segment.mode {
             let memory = info.memories.get(*target as usize).ok_or("the memory of a segment")?;
             constant(info, offset, offset_type(memory.memory64), known)?;
@@ -234,16 +262,20 @@ fn top(ty: ValType) -> Option<HeapType> {
     }
 }
 
-fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent<Range<u32>> {
+fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent<TextParts> {
     let tables = 1 + u64::from(code.is_dual());
     let size = tables * (info.functions.len() as u64 + 1) * u64::from(descriptor::SIZE);
     let end = u64::from(code.descriptors) + size;
     ensure(end <= u64::from(text_size), "the place of its descriptors")?;
     ensure(code.descriptors.is_multiple_of(descriptor::SIZE), "the place of its descriptors")?;
-    let debug = &code.debug;
-    let placed = end <= u64::from(debug.start) && debug.start <= debug.end;
-    let apart = debug.is_empty() || u64::from(debug.start).is_multiple_of(PAGE_SIZE);
-    ensure(placed && apart && debug.end == text_size, "the place of its debug information")?;
+    // One right after the other, from the end of the code to that of the text.
+    let behind = [&code.traps, &code.call_sites, &code.data, &code.debug];
+    let placed =
+        end <= u64::from(code.code_end) && behind.iter().all(|part| part.start <= part.end);
+    let apart = code.code_end == text_size || u64::from(code.code_end).is_multiple_of(PAGE_SIZE);
+    let starts = behind.iter().map(|part| part.start).chain([text_size]);
+    let ends = [code.code_end].into_iter().chain(behind.iter().map(|part| part.end));
+    ensure(placed && apart && starts.eq(ends), "the place of what lies behind its code")?;
 
     let mut entries = vec![None; info.types.len()];
     let mut direct_entries = entries.clone();
@@ -280,12 +312,6 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent
     });
     ensure(listed && complete, "the entries of its functions")?;
 
-    let inside = |offset: &u32| *offset <= code.descriptors;
-    let traps = code.traps.is_sorted_by_key(|(offset, _)| *offset);
-    let traps = traps && code.traps.last().is_none_or(|(offset, _)| inside(offset));
-    ensure(traps, "its traps")?;
-    let calls = code.call_sites.is_sorted() && code.call_sites.last().is_none_or(inside);
-    ensure(calls, "its calls")?;
     let lands = |handler: &LandingSite| {
         // A return address may be the end of its function.
         let from = handler.call_site.checked_sub(1).and_then(|call| code.range_at(call));
@@ -293,5 +319,6 @@ fn code_image(info: &ModuleInfo, code: &CodeImage, text_size: u32) -> Consistent
     };
     let handlers = code.handlers.is_sorted_by_key(|handler| handler.call_site);
     ensure(handlers && code.handlers.iter().all(lands), "its handlers of exceptions")?;
-    Ok(code.descriptors..end as u32)
+    let lists = code.traps.start..code.call_sites.end;
+    Ok(TextParts { descriptors: code.descriptors..end as u32, lists })
 }

@@ -41,11 +41,13 @@ use crate::base::threads;
 /// Whether a manifest means something: indices, ranges and sizes.
 mod check;
 
+use self::check::TextParts;
+
 /// What every code image begins with. No text begins so, and no module.
 pub const MAGIC: [u8; 8] = *b"\x93PAGEFRK";
 
 /// Version of the file format.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Cranelift's version: said here because what only reads code images is built without it.
 const CRANELIFT_VERSION: &str = "0.135.8";
@@ -246,15 +248,17 @@ pub fn read(
     let header = Header::parse(&header, size)?;
     let rest = header.rest(source)?;
     header.verify(&rest)?;
-    let (mut module, key, descriptors) = header.module(&rest, expected)?;
-    let text = header.text(source, descriptors.clone(), with_text)?;
-    check::descriptors(&module, &text.descriptors).map_err(CodeImageError::Inconsistent)?;
+    let (mut module, key, parts) = header.module(&rest, expected)?;
+    let text = header.text(source, parts, with_text)?;
+    check::descriptors(&module, &text.descriptors)
+        .and_then(|()| check::lists(&module.code, &text.lists))
+        .map_err(CodeImageError::Inconsistent)?;
     module.code.text = text.kept;
     Ok(FileContents { module, text: header.text_place(), key })
 }
 
 /// As [`read`], of a file of `size` bytes whose hash is known to be right: nothing is hashed, and of
-/// the text, which stays in the file, only the descriptors are read. `read_at` fills bytes from
+/// the text, which stays in the file, only the descriptors are read: no list, no data. `read_at` fills bytes from
 /// an offset on.
 ///
 /// # Errors
@@ -274,7 +278,7 @@ pub fn read_known(
     }
     let mut rest = vec![0; (text.start - HEADER_SIZE as u64) as usize];
     read_at(&mut rest, HEADER_SIZE as u64)?;
-    let (module, key, descriptors) = header.module(&rest, expected)?;
+    let (module, key, TextParts { descriptors, .. }) = header.module(&rest, expected)?;
     let mut bytes = vec![0; (descriptors.end - descriptors.start) as usize];
     read_at(&mut bytes, text.start + u64::from(descriptors.start))?;
     check::descriptors(&module, &bytes).map_err(CodeImageError::Inconsistent)?;
@@ -333,8 +337,11 @@ struct Header {
 }
 
 /// A text that has been read and verified.
+#[derive(Default)]
 struct TextReader {
     descriptors: Vec<u8>,
+    /// Traps and call sites.
+    lists: Vec<u8>,
     /// All of it, or nothing.
     kept: Vec<u8>,
 }
@@ -382,12 +389,12 @@ impl Header {
     }
 
     /// The module that the bytes between header and text describe, what it was compiled from, and
-    /// where in the text the descriptors are.
+    /// which parts of the text are to be judged.
     fn module(
         &self,
         rest: &[u8],
         expected: &Expected<'_>,
-    ) -> Result<(CompiledModule, CodeKey, Range<u32>), CodeImageError> {
+    ) -> Result<(CompiledModule, CodeKey, TextParts), CodeImageError> {
         let (found, manifest) = rest.split_at(self.version_size);
         if found != version().as_bytes() {
             return Err(CodeImageError::OtherCompiler(String::from_utf8_lossy(found).into_owned()));
@@ -402,9 +409,9 @@ impl Header {
         let Ok((module, [])) = postcard::take_from_bytes::<CompiledModule>(module) else {
             return Err(wrong);
         };
-        let descriptors = check::manifest(&module, &expected.options.limits, self.text_size)
+        let parts = check::manifest(&module, &expected.options.limits, self.text_size)
             .map_err(CodeImageError::Inconsistent)?;
-        Ok((module, origin.key, descriptors))
+        Ok((module, origin.key, parts))
     }
 
     /// # Errors
@@ -431,11 +438,11 @@ impl Header {
     fn text(
         &self,
         source: &mut impl Read,
-        descriptors: Range<u32>,
+        parts: TextParts,
         keep: bool,
     ) -> Result<TextReader, CodeImageError> {
         let mut hasher = blake3::Hasher::new();
-        let mut text = TextReader { descriptors: Vec::new(), kept: Vec::new() };
+        let mut text = TextReader::default();
         let mut chunk = vec![0; CHUNK.min(self.text_size as usize)];
         let mut place = 0;
         while place < self.text_size {
@@ -449,10 +456,14 @@ impl Header {
                 text.kept.extend_from_slice(chunk);
             }
             let end = place + size as u32;
-            let wanted = descriptors.start.max(place)..descriptors.end.min(end);
-            if !wanted.is_empty() {
-                let wanted = (wanted.start - place) as usize..(wanted.end - place) as usize;
-                text.descriptors.extend_from_slice(&chunk[wanted]);
+            for (part, into) in
+                [(&parts.descriptors, &mut text.descriptors), (&parts.lists, &mut text.lists)]
+            {
+                let wanted = part.start.max(place)..part.end.min(end);
+                if !wanted.is_empty() {
+                    let wanted = (wanted.start - place) as usize..(wanted.end - place) as usize;
+                    into.extend_from_slice(&chunk[wanted]);
+                }
             }
             place = end;
         }

@@ -30,6 +30,8 @@ pub(crate) struct Parsed<'a> {
     pub(crate) canonical_types: Vec<u32>,
     /// The functions the module defines, in order.
     pub(crate) bodies: Vec<DefinedBody<'a>>,
+    /// The bytes of each data segment.
+    pub(crate) data: Vec<&'a [u8]>,
     /// Debug information, without what only the compiler can say.
     pub(crate) debug: DebugInfo,
     /// Who wants to know how many of them are compiled.
@@ -62,8 +64,8 @@ pub(crate) fn parse<'a>(wasm: &'a [u8], features: &Features) -> Result<Parsed<'a
         }
         sections.section(payload)?;
     }
-    let Sections { info, canonical_types, bodies, debug, .. } = sections;
-    Ok(Parsed { info, canonical_types, bodies, debug, progress: None })
+    let Sections { info, canonical_types, bodies, data, debug, .. } = sections;
+    Ok(Parsed { info, canonical_types, bodies, data, debug, progress: None })
 }
 
 #[derive(Default)]
@@ -73,6 +75,7 @@ struct Sections<'a> {
     /// Canonical indices by type, where [`ITSELF`] stands for the type's own.
     canonical: HashMap<FuncType, u32>,
     bodies: Vec<DefinedBody<'a>>,
+    data: Vec<&'a [u8]>,
     debug: DebugInfo,
 }
 
@@ -157,7 +160,14 @@ impl<'a> Sections<'a> {
                             offset: const_expr(offset_expr)?,
                         },
                     };
-                    self.info.data.push(DataSegment { mode, bytes: segment.data.into() });
+                    let start = self.info.data.last().map_or(0, |segment| segment.bytes.end);
+                    let end = u64::from(start) + segment.data.len() as u64;
+                    let Ok(end) = u32::try_from(end) else {
+                        let limit = u32::MAX.into();
+                        return Err(CompileError::TooLarge { what: "data", size: end, limit });
+                    };
+                    self.info.data.push(DataSegment { mode, bytes: start..end });
+                    self.data.push(segment.data);
                 }
             }
             Payload::CodeSectionStart { unchecked_range, .. } => {

@@ -145,7 +145,7 @@ pub(crate) unsafe fn load(
         return Module::from_compiled(engine, contents.module, contents.key);
     }
     let (start, end) = (contents.text.start, contents.text.end);
-    let code = contents.module.code.debug.start as usize;
+    let code = contents.module.code.code_end as usize;
     // SAFETY: the file was just read up to `end`, and by this function's contract nothing
     // writes to it.
     let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize, code) };
@@ -172,7 +172,7 @@ pub(crate) unsafe fn load_known(engine: &Engine, file: &File) -> Result<Module> 
         let read_at = |into: &mut [u8], offset| file.read_exact_at(into, offset);
         let contents = file::read_known(read_at, size, &expected)?;
         let (start, end) = (contents.text.start, contents.text.end);
-        let code = contents.module.code.debug.start as usize;
+        let code = contents.module.code.code_end as usize;
         // SAFETY: the file has bytes up to `end`, and by this function's contract nothing writes
         // to it.
         let mapped = unsafe { CodeMemory::map(file.as_fd(), start, (end - start) as usize, code) };

@@ -15,8 +15,10 @@ use pagefork_layout::module::{
     ConstExpr, ExternType, FuncType, GlobalType, Item, ModuleInfo, RefType, SegmentMode, TableType,
     ValType,
 };
+use pagefork_layout::packed::PackedList;
 use pagefork_layout::page::{WASM_PAGE_SIZE, round_up};
 use pagefork_layout::slot::SlotLayout;
+use pagefork_layout::trap::TrapCode;
 use pagefork_pages::{Image, MemorySize, Owner, PagesError};
 
 use crate::base::error::Result;
@@ -244,7 +246,7 @@ impl Module {
         mut module: CompiledModule,
         key: CodeKey,
     ) -> Result<Self> {
-        let memory = CodeMemory::new(&module.code.text, module.code.debug.start as usize)?;
+        let memory = CodeMemory::new(&module.code.text, module.code.code_end as usize)?;
         module.code.text = Vec::new();
         Ok(Self::from_parts(engine, module, memory, key))
     }
@@ -321,7 +323,7 @@ impl Module {
     #[doc(hidden)]
     pub fn clone_code(&self) -> Result<Self> {
         let compiled = Arc::clone(&self.0.compiled);
-        let memory = CodeMemory::new(&self.whole_text(), self.code().debug.start as usize)?;
+        let memory = CodeMemory::new(&self.whole_text(), self.code().code_end as usize)?;
         self.engine().config().profile.register(&memory, self.code(), self.info());
         Ok(Self(Arc::new(ModuleInner {
             compiled,
@@ -422,14 +424,35 @@ impl Module {
         self.0.memory.text()
     }
 
-    /// Its machine code, and the debug information behind it.
+    /// What lies behind its machine code: for tests and inspection.
+    #[doc(hidden)]
+    pub fn behind_code(&self) -> &[u8] {
+        self.0.memory.behind()
+    }
+
+    /// Its machine code, and what lies behind it.
     pub(crate) fn whole_text(&self) -> Cow<'_, [u8]> {
         self.0.memory.whole()
     }
 
     /// The module's debug information, decoded when it is first asked for.
     pub(crate) fn debug(&self) -> Option<&DebugInfo> {
-        self.0.debug.get_or_init(|| debug_info(self.0.memory.behind())).as_ref()
+        self.0.debug.get_or_init(|| debug_info(self.code().debug(self.behind_code()))).as_ref()
+    }
+
+    /// The bytes of a data segment.
+    pub(crate) fn data_segment(&self, index: u32) -> &[u8] {
+        self.code().segment(self.behind_code(), &self.info().data[index as usize])
+    }
+
+    /// Why the instruction at this offset in the code traps when it raises a signal.
+    pub(crate) fn trap_at(&self, offset: u32) -> Option<TrapCode> {
+        self.code().trap_at(self.behind_code(), offset)
+    }
+
+    /// Return addresses of all calls, as offsets in the code, ascending.
+    pub(crate) fn call_sites(&self) -> PackedList<'_, u32> {
+        self.code().call_sites(self.behind_code())
     }
 
     /// What the debug information says, read as far as it was asked for.
@@ -600,7 +623,7 @@ impl Module {
         for (global, bits) in compiled.image_globals.iter().zip(&key) {
             globals[*global as usize] = *bits;
         }
-        let start = initial_image(info, layout, &globals);
+        let start = initial_image(self.compiled(), self.behind_code(), &globals);
         let image = make_image(info, layout, &start.image)?;
         let home = compiled.key.is_some().then(|| Home::new(&compiled.engine));
         let memory_sizes = memory_sizes(info, layout);

@@ -356,7 +356,8 @@ fn apply_steps(
                     unreachable!("only active segments are applied at spawn")
                 };
                 let memory = store.memory(ordinal, *target);
-                store.memory_init(memory, &data.bytes, offset, 0, data.bytes.len() as u64)?;
+                let bytes = module.data_segment(segment);
+                store.memory_init(memory, bytes, offset, 0, bytes.len() as u64)?;
             }
             SpawnStep::Trap(code) => return Err(code),
         }

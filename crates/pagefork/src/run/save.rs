@@ -149,13 +149,14 @@ fn record_word(frozen: &Frozen, kind: &FrameWordKind) -> FrameRecordWord {
         FrameWordKind::FramePointer(to) => FrameRecordWord::FramePointer(to.map(|to| to as u32)),
         FrameWordKind::ReturnToHost => FrameRecordWord::ReturnToHost,
         FrameWordKind::ReturnAddress { ordinal, offset } => {
-            let code = frozen.instances[ordinal as usize - 1].module.code();
+            let module = &frozen.instances[ordinal as usize - 1].module;
+            let (code, call_sites) = (module.code(), module.call_sites());
             // A call can be the last instruction of a piece.
             let after = code.functions.partition_point(|piece| piece.start < offset);
             let piece = after.checked_sub(1).expect("a call lies in a piece of code");
             let start = code.functions[piece].start;
-            let first = code.call_sites.partition_point(|site| *site <= start);
-            let site = code.call_sites.partition_point(|site| *site < offset);
+            let first = call_sites.partition_point(|site| *site <= start);
+            let site = call_sites.partition_point(|site| *site < offset);
             let (piece, call_site) = (piece as u32, (site - first) as u32);
             FrameRecordWord::Return { ordinal, piece, call_site }
         }

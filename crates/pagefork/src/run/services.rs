@@ -159,7 +159,7 @@ unsafe fn operate(
             let module = store.instance(caller).module.clone();
             let bytes = match is_dropped(store, caller, Segment::Data(segment)) {
                 true => &[],
-                false => &*module.info().data[segment as usize].bytes,
+                false => module.data_segment(segment),
             };
             let (destination, source, length) = (argument(2), argument(3), argument(4));
             store.memory_range(memory, destination, length)?;

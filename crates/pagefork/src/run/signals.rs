@@ -183,7 +183,7 @@ fn classify(
     if code.is_none() && !enter::thunks().contains(pc) {
         return None;
     }
-    let listed = code.and_then(|(instance, offset)| instance.module.code().trap_at(offset));
+    let listed = code.and_then(|(instance, offset)| instance.module.trap_at(offset));
     if signal == libc::SIGILL || signal == libc::SIGFPE {
         return listed;
     }

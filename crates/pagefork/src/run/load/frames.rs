@@ -154,9 +154,9 @@ fn check_chain(frames: &[FrameRecord], size: usize) -> Judged {
 /// there is that call.
 fn return_address(group: &Group, ordinal: u32, piece: u32, call_site: u32) -> Option<(usize, u32)> {
     let module = &group.candidate(ordinal)?.module;
-    let code = module.code();
-    let piece = code.functions.get(piece as usize)?;
-    let first = code.call_sites.partition_point(|site| *site <= piece.start);
-    let behind = *code.call_sites.get(first.checked_add(call_site as usize)?)?;
-    (behind - piece.start <= piece.size).then(|| (module.code_memory().start(), behind))
+    let piece = module.code().functions.get(piece as usize)?;
+    let call_sites = module.call_sites();
+    let first = call_sites.partition_point(|site| *site <= piece.start);
+    let behind = call_sites.get(first.checked_add(call_site as usize)?)?;
+    (behind.checked_sub(piece.start)? <= piece.size).then(|| (module.code_memory().start(), behind))
 }
