@@ -6,15 +6,18 @@ use crate::sabotage::{self, Selection};
 
 /// Tests that take longer than CI does: those marked as ignored in it. Ten thousand damaged
 /// modules, the specification's suite by every pair of strategies and through files, programs that
-/// go to and fro between processes, a million calls of the page manager, a million requests, and a
-/// store of images that several processes use for a minute.
-const TESTS: [(&str, &str); 6] = [
+/// go to and fro between processes, a million calls of the page manager, a million requests, a
+/// store of images that several processes use for a minute, each damaged byte of an object, and a
+/// gibibyte that is loaded unread.
+const TESTS: [(&str, &str); 8] = [
     ("pagefork-tests", "bad_input"),
     ("pagefork-tests", "spec_suite"),
     ("pagefork-tests", "saved_guests"),
     ("pagefork-tests", "page_manager"),
     ("pagefork-serve", "soak"),
     ("pagefork-image", "processes"),
+    ("pagefork-objects", "objects"),
+    ("pagefork", "saved"),
 ];
 
 pub(crate) fn run(host: &Host) -> Result {

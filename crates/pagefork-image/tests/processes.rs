@@ -139,13 +139,21 @@ fn role() {
     let Ok(role) = env::var(ROLE) else { return };
     let place = env::var(PLACE).unwrap();
     let number = |name: &str| env::var(name).unwrap().parse::<u64>().unwrap();
-    let store = ImageStore::open(place).unwrap();
+    let store = match ImageStore::open(place) {
+        Ok(store) => store,
+        Err(error) if role == "fill a disk" => return say_full(&error),
+        Err(error) => panic!("{error}"),
+    };
     match &role[..] {
         "act" => {
             let time = Duration::from_millis(number(MILLISECONDS));
             println!("{} steps", act(&store, Numbers(number(SEED)), time));
         }
         "fill" => fill(&store),
+        "fill a disk" => {
+            fill_disk(&store);
+            println!("whole");
+        }
         other => panic!("there is no role {other}"),
     }
 }
@@ -256,4 +264,79 @@ fn a_full_disk_at_any_size_leaves_the_store_whole() {
         check(&store.save(ImageDraft::new(manifest, &pages)).unwrap());
     }
     assert!(seen[0] > 0 && seen[4] > 0 && seen[1..4].iter().sum::<i32>() > 0, "{seen:?}");
+}
+
+/// Says that a disk is full, which is the only error that is expected.
+fn say_full(error: &ImageError) {
+    let ImageError::Io { error, .. } = error else { panic!("{error}") };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    println!("refused");
+}
+
+/// Writes to a disk that is full at some moment.
+fn fill_disk(store: &ImageStore) {
+    let (manifest, pages) = draft(7);
+    match store.save(ImageDraft::new(manifest, &pages)) {
+        Ok(kept) => match store.set_name("kept", kept.hash()) {
+            Ok(()) => {
+                drop(kept);
+                fill(store);
+            }
+            Err(error) => say_full(&error),
+        },
+        Err(error) => say_full(&error),
+    }
+    whole(store);
+    let unfinished = store.path().join("unfinished");
+    assert_eq!(fs::read_dir(unfinished).unwrap().count(), 0);
+    // What nobody needs makes room for what was refused.
+    if store.find("kept").is_ok() {
+        store.remove_name("kept").unwrap();
+        store.remove_name("more").unwrap();
+        store.collect().unwrap();
+        assert_eq!(store.images().unwrap(), []);
+        let (manifest, pages) = draft(7);
+        check(&store.save(ImageDraft::new(manifest, &pages)).unwrap());
+    }
+}
+
+/// A disk of each size up to one that holds all, and with few files: each step of writing meets the
+/// full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_is_full_at_any_step_leaves_the_store_whole() {
+    let on_a_disk = |limit: &str| {
+        let scratch = Scratch::new("disk");
+        fs::create_dir_all(&scratch.0).unwrap();
+        let filling = command("fill a disk", &scratch.0.join("store"));
+        // A mount of its own, which goes with the process.
+        let mut shell = Command::new("unshare");
+        let script = "chmod 700 \"$1\" && mount -t tmpfs -o \"$2,mode=700\" none \"$1\" && shift 2 && exec \"$@\"";
+        shell.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+        shell.arg(&scratch.0).arg(limit).arg(filling.get_program()).args(filling.get_args());
+        shell.envs(filling.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = shell.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{limit}: {text}{errors}");
+        (text.matches("refused").count(), text.contains("whole"))
+    };
+    for unit in ["size=4096*", "nr_inodes="] {
+        let mut seen = Vec::new();
+        for number in 1.. {
+            assert!(number < 200, "{seen:?}");
+            let limit = match unit.strip_suffix("4096*") {
+                Some(size) => format!("{size}{}", 4096 * number),
+                None => format!("{unit}{number}"),
+            };
+            let found = on_a_disk(&limit);
+            seen.push(found);
+            if found == (0, true) {
+                break;
+            }
+        }
+        let full = &seen[..seen.len() - 1];
+        assert!(full.iter().all(|(refused, _)| *refused > 0), "{seen:?}");
+        assert!(full.iter().filter(|(_, is_open)| *is_open).count() > 3, "{seen:?}");
+    }
 }

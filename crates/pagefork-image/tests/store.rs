@@ -217,28 +217,115 @@ fn signatures_are_added_to_what_nobody_uses() {
     assert_eq!(fs::read_dir(store.path().join("unfinished")).unwrap().count(), 0);
 }
 
-/// Each way in, each byte.
+/// A file that is as small as one with pages and a signature can be.
+fn tiny() -> Vec<u8> {
+    let page = (0..PAGE).map(|place| place as u8 | 1).collect();
+    let pages = PageRuns::new(vec![vec![(0, page)]]);
+    write(ImageDraft::new(manifest(&[4096]), &pages).sign_with(&[key(1)])).1
+}
+
+/// The bytes at each length below the whole, and with each byte altered.
+fn damaged(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let cut = (0..bytes.len()).map(|length| bytes[..length].to_vec());
+    let altered = (0..bytes.len()).map(|place| {
+        let mut altered = bytes.to_vec();
+        altered[place] ^= 1 << (place % 8);
+        altered
+    });
+    cut.chain(altered)
+}
+
 #[test]
-fn nothing_damaged_comes_in() {
+fn every_cut_and_every_altered_byte_is_refused_by_every_way_in() {
     let scratch = Scratch::new();
     let store = scratch.store();
-    let bytes = small();
-    let mut numbers = Numbers(5);
-    for length in (0..bytes.len()).step_by(977) {
-        assert!(store.adopt(bytes[..length].to_vec()).is_err());
+    let image = tiny();
+    assert_eq!(image.len(), 2 * PAGE);
+    for bytes in damaged(&image) {
+        // As a path that a user gives, and as an image of another store.
+        let error = store.adopt(bytes.clone()).unwrap_err();
+        assert!(!matches!(error, ImageError::Io { .. }), "{error}");
+        if let Ok(reader) = open(bytes) {
+            assert!(store.put_image(&reader).is_err());
+        }
     }
-    for _ in 0..300 {
-        let mut altered = bytes.clone();
-        let place = match numbers.below(2) {
-            0 => numbers.below(bytes.len() as u64),
-            _ => numbers.below(4096),
-        };
-        altered[place as usize] ^= 1 << numbers.below(8);
-        assert!(store.adopt(altered).is_err(), "byte {place}");
+    let code: Vec<u8> = (0..300).map(|place| (place * 7) as u8).collect();
+    let hash = ContentHash::of(&code);
+    for bytes in damaged(&code) {
+        assert!(matches!(store.put_code(hash, &bytes), Err(ImageError::Damaged(_))));
     }
-    assert_eq!(store.images().unwrap(), []);
+    assert_eq!((store.images().unwrap(), store.codes().unwrap()), (vec![], vec![]));
     assert_eq!(fs::read_dir(store.path().join("unfinished")).unwrap().count(), 0);
-    store.adopt(bytes).unwrap();
+    store.put_code(hash, &code).unwrap();
+    store.put_image(&open(image.clone()).unwrap()).unwrap();
+    assert_eq!(fs::read(file_of(&store, &store.adopt(image.clone()).unwrap())).unwrap(), image);
+}
+
+/// What is saved says of itself what it is, also where who gives it is mistaken.
+#[test]
+fn what_changes_while_it_is_saved_is_saved_as_something_or_not_at_all() {
+    struct Fickle(std::cell::Cell<u64>, u64);
+    impl PageSource for Fickle {
+        fn ranges(&self, _: usize) -> Result<Vec<std::ops::Range<u64>>, ImageError> {
+            Ok(vec![0..40 * PAGE_SIZE])
+        }
+        fn read(&self, _: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
+            self.0.set(self.0.get() + 1);
+            let changes = self.0.get() == self.1;
+            for (place, byte) in into.iter_mut().enumerate() {
+                *byte = (place as u64 + offset / PAGE_SIZE) as u8 ^ u8::from(changes) << 3;
+            }
+            Ok(())
+        }
+        fn read_attachment(&self, _: usize, _: u64, _: &mut [u8]) -> Result<(), ImageError> {
+            unreachable!("it has none")
+        }
+    }
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let save = |changes_at| {
+        let source = Fickle(Default::default(), changes_at);
+        let saved = store.save(ImageDraft::new(manifest(&[1 << 20]), &source));
+        (saved.unwrap(), source.0.get())
+    };
+    let (right, reads) = save(0);
+    for changes_at in 1..=reads {
+        let (saved, _) = save(changes_at);
+        saved.chain().verify().unwrap();
+        let found = contents(saved.chain(), 0);
+        let expected = contents(right.chain(), 0);
+        let differ = expected.iter().filter(|(at, page)| found.get(at) != Some(page)).count();
+        assert_eq!(differ > 0, saved.hash() != right.hash());
+    }
+}
+
+#[test]
+fn a_damaged_name_leads_to_no_image_and_what_it_named_stays() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let (named, other) = (save(&store, 1).hash(), save(&store, 2).hash());
+    let code = store.save_code(b"code").unwrap().hash();
+    store.set_name("kept", named).unwrap();
+    store.set_name("other", other).unwrap();
+    let path = store.path().join("names/kept");
+    let whole = fs::read(&path).unwrap();
+    for bytes in damaged(&whole) {
+        fs::write(&path, &bytes).unwrap();
+        match store.find("kept") {
+            Ok(hash) => assert!(matches!(store.load(hash), Err(ImageError::NotFound { .. }))),
+            Err(error) => assert!(matches!(error, ImageError::StoreRefused { .. }), "{error}"),
+        }
+        let error = store.collect().unwrap_err();
+        assert!(error.to_string().contains("kept"), "{error}");
+    }
+    store.verify(named).unwrap();
+    store.verify_code(code).unwrap();
+    fs::write(&path, whole).unwrap();
+    assert_eq!(store.collect().unwrap().images, []);
+    // It is mended by a name for something that is there.
+    fs::write(&path, "").unwrap();
+    store.set_name("kept", named).unwrap();
+    store.collect().unwrap();
 }
 
 #[test]

@@ -24,7 +24,16 @@ impl ObjectImages {
         let needs = self.needs(&images, &mut report)?;
 
         let (mut kept, mut code_kept) = (BTreeSet::new(), BTreeSet::new());
-        for hash in self.names()?.into_values() {
+        for (name, hash) in self.names()? {
+            if !images.contains_key(&hash)
+                && self.objects.head(&ObjectKind::Image.key(hash))?.is_none()
+            {
+                // What it was to keep must not go for that.
+                return Err(ImageError::Damaged(format!(
+                    "the name {name:?} leads to image {hash}, which is not there: give the name to \
+                     an image, or remove it"
+                )));
+            }
             keep(&mut kept, hash, &needs);
         }
         let named = kept.clone();

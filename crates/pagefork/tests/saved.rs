@@ -2,7 +2,8 @@
 //! those that do not fit, or are not to be trusted, are refused by what they are.
 
 use std::any::Any;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -149,49 +150,102 @@ fn a_saved_snapshot_goes_on_in_another_engine_by_each_strategy() {
     }
 }
 
-/// What of an image's file is read by calls, and what of it this process has mapped in.
-fn read_so_far() -> (u64, u64) {
+/// What the kernel counts of this process: bytes read by calls, bytes that came from disks for it, and
+/// bytes of files that it has mapped in.
+fn read_so_far() -> [u64; 3] {
     let field = |text: &str, name: &str| -> u64 {
         let line = text.lines().find(|line| line.starts_with(name)).expect("the kernel says so");
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     };
     let io = fs::read_to_string("/proc/self/io").unwrap();
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    (field(&io, "rchar:"), field(&status, "RssFile:") * 1024)
+    [field(&io, "rchar:"), field(&io, "read_bytes:"), field(&status, "RssFile:") * 1024]
+}
+
+/// Bytes of a file that the kernel has in memory.
+fn resident(file: &File) -> usize {
+    let size = file.metadata().unwrap().len() as usize;
+    let mut pages = vec![0_u8; size.div_ceil(4096)];
+    // SAFETY: a map of its own, at a place that the kernel chooses, which is asked about and removed;
+    // there is a byte for each of its pages.
+    unsafe {
+        let none = std::ptr::null_mut();
+        let map = libc::mmap(none, size, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::mincore(map, size, pages.as_mut_ptr()), 0);
+        libc::munmap(map, size);
+    }
+    4096 * pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+/// Of what lies on the disk alone.
+#[test]
+fn loading_and_spawning_read_none_of_the_memories() {
+    unread("loading_and_spawning_read_none_of_the_memories", 128);
 }
 
 #[test]
-fn loading_and_spawning_read_none_of_the_memories() {
-    in_own_process("loading_and_spawning_read_none_of_the_memories", || {
-        let directory = Directory::new("unread");
+#[ignore = "long: a part of `cargo xtask soak`"]
+fn loading_and_spawning_read_none_of_a_gibibyte() {
+    unread("loading_and_spawning_read_none_of_a_gibibyte", 1024);
+}
+
+fn unread(name: &str, mebibytes: u32) {
+    in_own_process(name, || {
+        // On a disk: what lies in memory alone cannot be forgotten there.
+        let directory = Directory(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        let _ = fs::remove_dir_all(&directory.0);
         let images = directory.images();
         let engine = Engine::default();
+        // A page each half mebibyte, so that one span covers it all, with holes.
+        let (pages, end) = (16 * mebibytes, mebibytes << 20);
         let module = Module::new(
             &engine,
-            r#"(module (memory 512) (func (export "fill")
-                (memory.fill (i32.const 0) (i32.const 7) (i32.const 33554432))))"#,
+            format!(
+                r#"(module (memory {pages})
+                (func (export "fill") (local $at i32)
+                    (loop $next
+                        (i32.store (local.get $at) (i32.add (local.get $at) (i32.const 7)))
+                        (local.set $at (i32.add (local.get $at) (i32.const 524288)))
+                        (br_if $next (i32.lt_u (local.get $at) (i32.const {end})))))
+                (func (export "get") (param i32) (result i32) (i32.load (local.get 0))))"#
+            ),
         )
         .unwrap();
         let mut store = Store::new(&engine, ());
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
-        instance
-            .get_typed_func::<(), ()>(&mut store, "fill")
-            .unwrap()
-            .call(&mut store, ())
-            .unwrap();
+        let fill = instance.get_typed_func::<(), ()>(&mut store, "fill").unwrap();
+        fill.call(&mut store, ()).unwrap();
         let image = store.snapshot().unwrap().save(&images, SaveOptions::new()).unwrap();
         drop(store);
+        let file = File::open(directory.0.join("images").join(image.to_string())).unwrap();
+        assert!(file.metadata().unwrap().len() > u64::from(end / 2));
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert_eq!(resident(&file), 0, "the kernel forgets what is on the disk");
 
         let before = read_so_far();
         let options = LoadOptions::new().module(&module);
         let snapshot =
             Snapshot::load(&Linker::<()>::new(&engine), &images, image, options).unwrap();
         let pre = snapshot.instance_pre().unwrap();
-        let stores: Vec<_> = (0..10).map(|_| pre.spawn(()).unwrap()).collect();
+        let mut stores: Vec<_> = (0..10).map(|_| pre.spawn(()).unwrap()).collect();
         let after = read_so_far();
-        assert!(after.0 - before.0 < 1 << 20, "{} bytes were read", after.0 - before.0);
-        assert!(after.1.saturating_sub(before.1) < 4 << 20, "{before:?} {after:?}");
-        drop(stores);
+        let [calls, disk, mapped] = std::array::from_fn(|i| after[i].saturating_sub(before[i]));
+        assert!(calls < 256 << 10, "{calls} bytes were read by calls");
+        // The kernel reads some more of a file than it is asked for.
+        assert!(disk < 1 << 20, "{disk} bytes were read from the disk");
+        assert!(mapped < 4 << 20, "{mapped} bytes were mapped in");
+        let there = resident(&file);
+        assert!(there < 1 << 20, "{there} bytes of the file are in memory");
+
+        // What is touched is read, with what the kernel reads ahead: up to 8 MiB each.
+        for (number, (store, instance)) in stores.iter_mut().enumerate() {
+            let get = instance.get_typed_func::<i32, i32>(&mut *store, "get").unwrap();
+            let at = (20 * number as i32 + 30) << 19;
+            assert_eq!(get.call(store, at).unwrap(), at + 7);
+        }
+        let there = resident(&file);
+        assert!((10 * 4096..1 << 28).contains(&there), "{there} bytes of the file are in memory");
     });
 }
 
@@ -615,7 +669,7 @@ fn in_own_process(name: &str, test: impl FnOnce()) {
         return test();
     }
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
+        .args(["--exact", name, "--include-ignored", "--nocapture"])
         .env(VARIABLE, "1")
         .status()
         .unwrap();

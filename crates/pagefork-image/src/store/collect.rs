@@ -12,6 +12,7 @@ use crate::file::reader::ImageReader;
 
 use super::ImageStore;
 use super::directory::{Kind, is_locked, remove_file};
+use super::names::REMOVE_NAME;
 use super::steps::{self, WriteStep};
 
 /// What a collection did. [`ImageStore::collect`] has an example.
@@ -46,7 +47,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// [`ImageError::Version`] if there is an image of another version, whose needs are not known;
-    /// [`ImageError::Io`], also where the system cannot lock files. What was removed until then is
+    /// [`ImageError::StoreRefused`] if a name leads to no image; [`ImageError::Io`], also where the system cannot lock files. What was removed until then is
     /// gone, and the store is whole.
     ///
     /// # Examples
@@ -74,7 +75,12 @@ impl ImageStore {
         self.read_needs(&mut needs, &mut report)?;
 
         let mut kept = BTreeSet::new();
-        for hash in self.names()?.into_values() {
+        for (name, hash) in self.names()? {
+            if !self.directory.has(Kind::Image, hash) {
+                // What it was to keep must not go for that.
+                let why = format!("it leads to image {hash}, which is not there: {REMOVE_NAME}");
+                return Err(ImageError::StoreRefused { path: self.names_path().join(name), why });
+            }
             keep(&mut kept, hash, &needs);
         }
         let named = kept.clone();

@@ -11,6 +11,9 @@ use crate::base::hash::ContentHash;
 use super::directory::Kind;
 use super::{ImageStore, repository};
 
+/// What to do about a name that leads nowhere.
+pub(super) const REMOVE_NAME: &str = "give the name to an image, or remove it";
+
 /// Digits from which on the beginning of a hash is looked for.
 const PREFIX_MIN: usize = 4;
 
@@ -58,16 +61,17 @@ impl ImageStore {
         let mut names = BTreeMap::new();
         for entry in fs::read_dir(&directory).map_err(failed())? {
             let path = entry.map_err(failed())?.path();
-            let text = match fs::read_to_string(&path) {
+            let text = match fs::read(&path) {
                 Ok(text) => text,
                 // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(ImageError::of_path("read", &path)(error)),
             };
             let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-            let hash = text.strip_suffix('\n').and_then(|text| text.parse().ok());
+            let text = std::str::from_utf8(&text).ok();
+            let hash = text.and_then(|text| text.strip_suffix('\n')?.parse().ok());
             let (Some(name), Some(hash)) = (name, hash) else {
-                let why = "a file among its names has no hash".to_owned();
+                let why = format!("a file among its names has no hash: {REMOVE_NAME}");
                 return Err(ImageError::StoreRefused { path, why });
             };
             names.insert(name, hash);
@@ -101,7 +105,7 @@ impl ImageStore {
         }
     }
 
-    fn names_path(&self) -> PathBuf {
+    pub(super) fn names_path(&self) -> PathBuf {
         self.path().join("names")
     }
 
