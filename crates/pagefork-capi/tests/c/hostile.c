@@ -180,6 +180,18 @@ static void results_of_failures(void) {
   wasm_extern_t *import = wasm_func_as_extern(func);
   wasm_extern_vec_t list = {1, &import};
   wasm_instance_t *own = keep(wasm_instance_new(own_store, own_module, &list, NULL));
+  /* Of another kind, and of another store. */
+  wasm_store_t *other_store = wasm_store_new(own_engine);
+  wasm_limits_t limits = {1, 1};
+  wasm_memorytype_t *type = wasm_memorytype_new(&limits);
+  wasm_memory_t *memory = wasm_memory_new(other_store, type);
+  wasm_memorytype_delete(type);
+  wasm_trap_t *trap = NULL;
+  import = wasm_memory_as_extern(memory);
+  CHECK(!wasm_instance_new(own_store, own_module, &list, &trap));
+  TRAPS(trap, "a memory of one store was used with another store");
+  wasm_memory_delete(memory);
+  wasm_store_delete(other_store);
   wasm_func_delete(func);
   wasm_foreign_t *foreign = wasm_foreign_new(own_store);
   int before = finalized;

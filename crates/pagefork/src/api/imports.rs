@@ -84,7 +84,7 @@ pub(crate) fn match_imports(
                 module: import.module.clone(),
                 name: import.name.clone(),
                 expected: describe(&module.item_type(import.item)),
-                found: describe(&type_of(store, given)),
+                found: describe(&type_of(store, given)?),
             }
             .into());
         }
@@ -98,26 +98,18 @@ pub(crate) fn match_imports(
     })
 }
 
-fn type_of(store: &StoreGroup, value: &Extern) -> ExternType {
-    let known = "checked to be of this store";
-    match value {
+/// # Errors
+/// If it is of another store.
+fn type_of(store: &StoreGroup, value: &Extern) -> Result<ExternType> {
+    Ok(match value {
         Extern::Func(function) => {
-            let definition = function.reference(store).expect(known);
-            ExternType::Func(store.function_type(definition).0.clone())
+            ExternType::Func(store.function_type(function.reference(store)?).0.clone())
         }
-        Extern::Global(global) => {
-            ExternType::Global(store.global_type(global.entity(store).expect(known)))
-        }
-        Extern::Table(table) => {
-            ExternType::Table(store.table_type(table.entity(store).expect(known)))
-        }
-        Extern::Memory(memory) => {
-            ExternType::Memory(store.memory_type(memory.entity(store).expect(known)))
-        }
-        Extern::Tag(tag) => {
-            ExternType::Tag(store.tag_type(tag.entity(store).expect(known)).clone())
-        }
-    }
+        Extern::Global(global) => ExternType::Global(store.global_type(global.entity(store)?)),
+        Extern::Table(table) => ExternType::Table(store.table_type(table.entity(store)?)),
+        Extern::Memory(memory) => ExternType::Memory(store.memory_type(memory.entity(store)?)),
+        Extern::Tag(tag) => ExternType::Tag(store.tag_type(tag.entity(store)?).clone()),
+    })
 }
 
 /// A type for a message, as in the text format.
