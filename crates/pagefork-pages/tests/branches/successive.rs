@@ -332,7 +332,8 @@ fn unchanged_pages_are_not_read_where_the_kernel_notes_writes() {
             assert_eq!(image.own_pages(), [run.place(700)]);
             touched.push(referenced / PAGE);
         }
-        assert!(touched[0] >= 1500, "{touched:?}: the account does not tell");
+        // The kernel clears such marks by itself, too, where it looks for pages to reclaim.
+        assert!(touched[0] > 1000, "{touched:?}: the account does not tell");
         assert!(touched[1] <= 4, "{touched:?}");
     });
 }
