@@ -8,6 +8,7 @@ use crate::api::host_func::IntoFunc;
 use crate::api::instance::{Extern, Instance};
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::api::typed::{TypedFunc, WasmValues};
+use crate::api::untyped::on_values;
 use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
@@ -55,7 +56,7 @@ impl Func {
         function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         let store = store.as_context_mut();
-        let function = HostFunc::untyped(store.engine(), ty, function);
+        let function = on_values(store.engine(), ty, function);
         Self::from_host(&mut store.0.inner, function)
     }
 
@@ -325,6 +326,12 @@ impl<'a, T: 'static> Caller<'a, T> {
         // SAFETY: the first clause of this function: a whole store with a `T`, exclusively ours.
         let store = StoreContextMut(unsafe { &mut *store.cast() });
         Self { store, base }
+    }
+
+    /// What [`Caller::new`] makes it of.
+    pub(crate) fn into_parts(self) -> (*mut StoreGroup, usize) {
+        let Self { mut store, base } = self;
+        (store.as_ptr(), base)
     }
 
     /// The store's engine.

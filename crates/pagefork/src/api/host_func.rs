@@ -52,48 +52,6 @@ impl HostFunc {
         let call = call(&ty);
         Self { type_id, ty, call, direct: None, names: OnceLock::new(), _uses: uses }
     }
-
-    pub(crate) fn untyped<T: 'static>(
-        engine: &Engine,
-        ty: FuncType,
-        function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
-    ) -> Self {
-        let mut uses = engine.type_uses();
-        let (type_id, ty) = uses.add_shared(ty);
-        let types = Arc::clone(&ty);
-        let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-            // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
-            unsafe {
-                let owner = (*store).ordinal_of(base);
-                // A function that this one calls takes another buffer.
-                let mut values = std::mem::take(&mut (*store).values);
-                values.clear();
-                for (i, ty) in types.params.iter().enumerate() {
-                    values.push(Val::from_cell(cells.add(i).read(), *ty, &*store, owner));
-                }
-                values.extend(types.results.iter().map(|ty| unset(*ty)));
-                let (params, results) = values.split_at_mut(types.params.len());
-                let result = function(Caller::new(store, base), params, results);
-                let result = result.and_then(|()| {
-                    for (i, value) in results.iter().enumerate() {
-                        check_result(&*store, &types, i, value)?;
-                        cells.add(i).write(value.to_cell(&*store, owner)?);
-                    }
-                    Ok(())
-                });
-                (*store).values = values;
-                result
-            }
-        };
-        Self {
-            type_id,
-            ty,
-            call: Box::new(call),
-            direct: None,
-            names: OnceLock::new(),
-            _uses: uses,
-        }
-    }
 }
 
 /// What a shim answers: the verdict in rax, and the value in rdx or xmm0.

@@ -13,6 +13,7 @@ use crate::api::imports::describe;
 use crate::api::instance::{Extern, Instance};
 use crate::api::pre::InstancePre;
 use crate::api::store::{AsContext, AsContextMut, Invariant};
+use crate::api::untyped::on_values;
 use crate::base::error::{Error, LinkError, Result, UsageError};
 use crate::base::similar;
 use crate::code::engine::Engine;
@@ -219,7 +220,7 @@ impl<T: 'static> Linker<T> {
         ty: FuncType,
         function: impl Fn(Caller<'_, T>, &[Val], &mut [Val]) -> Result<()> + Send + Sync + 'static,
     ) -> Result<&mut Self> {
-        let function = HostFunc::untyped(&self.engine, ty, function);
+        let function = on_values(&self.engine, ty, function);
         self.define_host(module, name, function)
     }
 

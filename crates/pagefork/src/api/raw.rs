@@ -2,14 +2,16 @@
 //! are built on.
 
 use std::slice;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use pagefork_layout::link::function_import;
 use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 
 use crate::api::func::Caller;
 use crate::api::linker::Linker;
 use crate::api::store::{AsContext, AsContextMut};
+use crate::api::untyped::on_raw_values;
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
@@ -343,34 +345,30 @@ unsafe fn unchecked<T: 'static>(
     ty: FuncType,
     function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
 ) -> HostFunc {
-    let mut uses = engine.type_uses();
-    let (type_id, ty) = uses.add_shared(ty);
-    let types = Arc::clone(&ty);
-    let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-        let count = types.params.len().max(types.results.len());
-        // The guest's own cells are not lent: calls of guests by the closure use them too.
-        with_own_cells(count, |own| {
-            // SAFETY: `HostCall` says that store, cells and base are of one store and function
-            // type; there are as many cells of our own, which are values without types, and by
-            // this function's contract the closure leaves results.
-            unsafe {
-                let owner = (*store).ordinal_of(base);
-                copy(cells, own, &types.params, |word| word.absolute(owner));
-                let values = slice::from_raw_parts_mut(own.cast(), count);
-                function(Caller::new(store, base), values)?;
-                copy(own, cells, &types.results, |word| word.relative(owner));
-            }
-            Ok(())
-        })
-    };
-    HostFunc {
-        type_id,
-        ty,
-        call: Box::new(call),
-        direct: None,
-        names: OnceLock::new(),
-        _uses: uses,
+    if function_import::is_direct(&ty) {
+        // SAFETY: by this function's contract.
+        return unsafe { on_raw_values(engine, ty, function) };
     }
+    HostFunc::in_cells_of_type(engine, ty, |types| {
+        let types = Arc::clone(types);
+        Box::new(move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+            let count = types.params.len().max(types.results.len());
+            // The guest's own cells are not lent: calls of guests by the closure use them too.
+            with_own_cells(count, |own| {
+                // SAFETY: `HostCall` says that store, cells and base are of one store and function
+                // type; there are as many cells of our own, which are values without types, and by
+                // this function's contract the closure leaves results.
+                unsafe {
+                    let owner = (*store).ordinal_of(base);
+                    copy(cells, own, &types.params, |word| word.absolute(owner));
+                    let values = slice::from_raw_parts_mut(own.cast(), count);
+                    function(Caller::new(store, base), values)?;
+                    copy(own, cells, &types.results, |word| word.relative(owner));
+                }
+                Ok(())
+            })
+        })
+    })
 }
 
 /// Lends `count` cells, on the stack if they are few.

@@ -2,7 +2,7 @@
 //! does not know: what a library for another language stands on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::{ptr, thread};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
@@ -41,6 +41,20 @@ pub struct RegisterValues {
     pub floats: [f64; FLOATS_MAX],
 }
 
+impl RegisterValues {
+    /// The bits of the arguments of these types, each of which has its register.
+    pub(crate) fn words<'a>(&'a self, types: &'a [ValType]) -> impl Iterator<Item = u64> + 'a {
+        let (mut ints, mut floats) = (self.ints.iter(), self.floats.iter());
+        types.iter().map(move |ty| {
+            let word = match is_float(*ty) {
+                true => floats.next().map_or(0, |value| value.to_bits()),
+                false => ints.next().copied().unwrap_or(0),
+            };
+            word & bits(*ty)
+        })
+    }
+}
+
 /// A result as it is in registers: the one that its type has counts, and of 32 bits the lower half.
 ///
 /// # Examples
@@ -53,6 +67,13 @@ pub struct RegisterResult {
     pub int: u64,
     /// The result, if it is a float.
     pub float: f64,
+}
+
+impl RegisterResult {
+    /// These bits in the register of either kind.
+    pub(crate) fn from_word(word: u64) -> Self {
+        Self { int: word, float: f64::from_bits(word) }
+    }
 }
 
 /// Host functions whose arguments and result are in registers: see [`Func::new_with_registers`].
@@ -243,6 +264,10 @@ fn bits(ty: ValType) -> u64 {
         ValType::I32 | ValType::F32 => u32::MAX.into(),
         _ => u64::MAX,
     }
+}
+
+pub(crate) fn has_floats(ty: &FuncType) -> bool {
+    ty.params.iter().any(|ty| is_float(*ty))
 }
 
 fn is_float(ty: ValType) -> bool {
@@ -491,18 +516,12 @@ impl RegisterFunc {
             let inner = &store.0.inner;
             inner.function_type(self.func.reference(inner)?).0.clone()
         };
-        let (mut ints, mut floats) = (values.ints.iter(), values.floats.iter());
-        for (cell, ty) in cells.iter_mut().zip(&ty.params) {
-            let word = match is_float(*ty) {
-                true => floats.next().map_or(0, |value| value.to_bits()),
-                false => ints.next().copied().unwrap_or(0),
-            };
-            *cell = ValRaw::u64(word & bits(*ty));
+        for (cell, word) in cells.iter_mut().zip(values.words(&ty.params)) {
+            *cell = ValRaw::u64(word);
         }
         // SAFETY: there is a cell for each value that fits registers, with one of its type.
         unsafe { self.func.call_unchecked(&mut store, &raw mut cells[..])? };
-        let word = cells[0].get_u64();
-        Ok(RegisterResult { int: word, float: f64::from_bits(word) })
+        Ok(RegisterResult::from_word(cells[0].get_u64()))
     }
 }
 
@@ -513,42 +532,51 @@ fn host_func<T: 'static, C: RegisterCallee<T>>(
     callee: C,
 ) -> Result<HostFunc> {
     check_fits(&ty)?;
-    if !C::HAS_FLOATS && ty.params.iter().any(|ty| is_float(*ty)) {
+    if !C::HAS_FLOATS && has_floats(&ty) {
         let text = format!("{ty} as that of a callee without floats");
         return Err(UsageError::InvalidType(text).into());
     }
+    Ok(in_registers(engine, ty, callee))
+}
+
+/// A host function of a type whose values fit registers; without floats if its callee has none.
+pub(crate) fn in_registers<T: 'static, C: RegisterCallee<T>>(
+    engine: &Engine,
+    ty: FuncType,
+    callee: C,
+) -> HostFunc {
     let (plain, keeping_shim) =
         (shim_of::<false, T, C>(&ty.results), shim_of::<true, T, C>(&ty.results));
-    let mut uses = engine.type_uses();
-    let (type_id, ty) = uses.add_shared(ty);
     let closure = Arc::new(callee);
-    let (callee, types) = (Arc::clone(&closure), Arc::clone(&ty));
-    let call = move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
-        let mut values = RegisterValues::default();
-        let (mut ints, mut floats) = (values.ints.iter_mut(), values.floats.iter_mut());
-        for (index, ty) in types.params.iter().enumerate() {
-            // SAFETY: `HostCall` says that there is a cell for each parameter.
-            let word = unsafe { (*cells.add(index)).low };
-            match is_float(*ty) {
-                true => *floats.next().expect("it fits") = f64::from_bits(word),
-                false => *ints.next().expect("it fits") = word,
+    let callee = Arc::clone(&closure);
+    let function = HostFunc::in_cells_of_type(engine, ty, |types| {
+        let types = Arc::clone(types);
+        Box::new(move |store: *mut StoreGroup, cells: *mut Cell, base: usize| {
+            let mut values = RegisterValues::default();
+            let (mut ints, mut floats) = (values.ints.iter_mut(), values.floats.iter_mut());
+            for (index, ty) in types.params.iter().enumerate() {
+                // SAFETY: `HostCall` says that there is a cell for each parameter.
+                let word = unsafe { (*cells.add(index)).low };
+                match is_float(*ty) {
+                    true => *floats.next().expect("it fits") = f64::from_bits(word),
+                    false => *ints.next().expect("it fits") = word,
+                }
             }
-        }
-        // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
-        unsafe {
-            let result = callee.call(Caller::new(store, base), values)?;
-            if let Some(ty) = types.results.first() {
-                let word = match is_float(*ty) {
-                    true => result.float.to_bits(),
-                    false => result.int,
-                };
-                cells.write(Cell::from_u64(word & bits(*ty)));
+            // SAFETY: `HostCall` says that store, cells and base are of one store and function type.
+            unsafe {
+                let result = callee.call(Caller::new(store, base), values)?;
+                if let Some(ty) = types.results.first() {
+                    let word = match is_float(*ty) {
+                        true => result.float.to_bits(),
+                        false => result.int,
+                    };
+                    cells.write(Cell::from_u64(word & bits(*ty)));
+                }
             }
-        }
-        Ok(())
-    };
-    let direct = Some(DirectCall { shim: plain, keeping_shim, closure });
-    Ok(HostFunc { ty, type_id, call: Box::new(call), direct, names: OnceLock::new(), _uses: uses })
+            Ok(())
+        })
+    });
+    HostFunc { direct: Some(DirectCall { shim: plain, keeping_shim, closure }), ..function }
 }
 
 /// What guests call for a callee of this type that has these results; see [`shim`].
@@ -579,15 +607,8 @@ unsafe fn put_off<R: Default>(
     unsafe {
         let index = (*record).host_function();
         put_off_with(record, error, |store, _| {
-            let (mut ints, mut floats) = (values.ints.iter(), values.floats.iter());
-            let cell = |ty: &ValType| {
-                let word = match is_float(*ty) {
-                    true => floats.next()?.to_bits(),
-                    false => *ints.next()?,
-                };
-                Some(Cell::from_u64(word & bits(*ty)))
-            };
-            (&*store.host_function_ptr(index)).ty.params.iter().map(cell).collect()
+            let params = &(&*store.host_function_ptr(index)).ty.params;
+            Some(values.words(params).map(Cell::from_u64).collect())
         })
     }
 }
