@@ -1,7 +1,8 @@
 //! Host functions on slices of values, of types that Rust does not know: called directly where their
 //! values fit registers, else through cells.
 
-use std::mem;
+use std::mem::{self, MaybeUninit};
+use std::slice;
 use std::sync::Arc;
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
@@ -29,9 +30,10 @@ pub(crate) fn on_values<T: 'static>(
     if !function_import::is_direct(&ty) {
         return in_cells(engine, ty, function);
     }
-    match has_floats(&ty) {
-        true => in_registers(engine, ty.clone(), OnValues::<_, true> { ty, function }),
-        false => in_registers(engine, ty.clone(), OnValues::<_, false> { ty, function }),
+    let (has_floats, signature) = (has_floats(&ty), Signature::new(ty.clone()));
+    match has_floats {
+        true => in_registers(engine, ty, OnValues::<_, true> { signature, function }),
+        false => in_registers(engine, ty, OnValues::<_, false> { signature, function }),
     }
 }
 
@@ -69,9 +71,84 @@ fn in_cells<T: 'static>(
     })
 }
 
+/// A type of numbers, which registers hold.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    I32,
+    I64,
+    F32,
+    F64,
+}
+
+impl Number {
+    fn of(ty: ValType) -> Self {
+        match ty {
+            ValType::I32 => Self::I32,
+            ValType::I64 => Self::I64,
+            ValType::F32 => Self::F32,
+            ValType::F64 => Self::F64,
+            ValType::V128 | ValType::Ref(_) => unreachable!("no register holds it"),
+        }
+    }
+
+    /// The value with these bits, of which those count that it has.
+    fn value(self, word: u64) -> Val {
+        match self {
+            Self::I32 => Val::I32(word as i32),
+            Self::I64 => Val::I64(word as i64),
+            Self::F32 => Val::F32(word as u32),
+            Self::F64 => Val::F64(word),
+        }
+    }
+
+    /// The bits of a value; `None` if it is of another type.
+    fn word(self, value: &Val) -> Option<u64> {
+        match (self, value) {
+            (Self::I32, Val::I32(value)) => Some(u64::from(*value as u32)),
+            (Self::I64, Val::I64(value)) => Some(*value as u64),
+            (Self::F32, Val::F32(bits)) => Some(u64::from(*bits)),
+            (Self::F64, Val::F64(bits)) => Some(*bits),
+            _ => None,
+        }
+    }
+}
+
+/// A type whose values fit registers: where the arguments are.
+struct Signature {
+    ty: FuncType,
+    /// Each parameter's type, and which register of its kind has it.
+    params: Box<[(Number, usize)]>,
+    result: Option<Number>,
+}
+
+impl Signature {
+    fn new(ty: FuncType) -> Self {
+        let (mut ints, mut floats) = (0.., 0..);
+        let place = |ty: &ValType| match Number::of(*ty) {
+            number @ (Number::I32 | Number::I64) => (number, ints.next().unwrap_or(0)),
+            number @ (Number::F32 | Number::F64) => (number, floats.next().unwrap_or(0)),
+        };
+        let params = ty.params.iter().map(place).collect();
+        let result = ty.results.first().map(|ty| Number::of(*ty));
+        Self { ty, params, result }
+    }
+
+    /// The arguments' types and bits, of which those count that the type has.
+    #[inline(always)]
+    fn words(&self, registers: &RegisterValues) -> impl Iterator<Item = (Number, u64)> {
+        self.params.iter().map(|(number, register)| {
+            let word = match number {
+                Number::I32 | Number::I64 => registers.ints[*register],
+                Number::F32 | Number::F64 => registers.floats[*register].to_bits(),
+            };
+            (*number, word)
+        })
+    }
+}
+
 /// A function on values of a type that fits registers.
 struct OnValues<F, const FLOATS: bool> {
-    ty: FuncType,
+    signature: Signature,
     function: F,
 }
 
@@ -85,61 +162,35 @@ where
     #[inline]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
         let (store, base) = caller.into_parts();
-        // A function that this one calls takes another buffer.
-        // SAFETY: the caller has lent the store, and is gone.
-        let mut values = unsafe { mem::take(&mut (*store).values) };
-        values.clear();
-        let params = self.ty.params.iter().zip(registers.words(&self.ty.params));
-        values.extend(params.map(|(ty, word)| value(*ty, word)));
-        values.extend(self.ty.results.iter().map(|ty| unset(*ty)));
-        let (params, results) = values.split_at_mut(self.ty.params.len());
+        let Signature { ty, params, result } = &self.signature;
+        let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX + 1];
+        let words = self.signature.words(&registers).map(|(number, word)| number.value(word));
+        let results = ty.results.iter().map(|ty| unset(*ty));
+        for (place, value) in values.iter_mut().zip(words.chain(results)) {
+            place.write(value);
+        }
+        let count = params.len() + ty.results.len();
+        // SAFETY: so many were written: there is room for all that fit registers, and a result.
+        let values = unsafe { slice::from_raw_parts_mut(values.as_mut_ptr().cast::<Val>(), count) };
+        let (params, results) = values.split_at_mut(params.len());
         // SAFETY: the parts are those of a caller of this store.
         let caller = unsafe { Caller::new(store, base) };
-        let result = (self.function)(caller, params, results).and_then(|()| {
-            let (Some(value), Some(ty)) = (results.first(), self.ty.results.first()) else {
-                return Ok(RegisterResult::default());
-            };
-            register(*ty, value).map_or_else(
-                || {
-                    // SAFETY: the store is lent, and the function has returned.
-                    check_result(unsafe { &*store }, &self.ty, 0, value)?;
-                    unreachable!("a value of another type is refused")
-                },
-                Ok,
-            )
-        });
-        // SAFETY: the store is lent, and the function has returned.
-        unsafe { (*store).values = values };
-        result
+        (self.function)(caller, params, results)?;
+        let (Some(value), Some(number)) = (results.first(), result) else {
+            return Ok(RegisterResult::default());
+        };
+        if let Some(word) = number.word(value) {
+            return Ok(RegisterResult::from_word(word));
+        }
+        // SAFETY: the caller had lent the store, and the function has returned.
+        check_result(unsafe { &*store }, ty, 0, value)?;
+        unreachable!("a value of another type is refused")
     }
-}
-
-/// The value of a type that fits a register, from its bits.
-fn value(ty: ValType, word: u64) -> Val {
-    match ty {
-        ValType::I32 => Val::I32(word as i32),
-        ValType::I64 => Val::I64(word as i64),
-        ValType::F32 => Val::F32(word as u32),
-        ValType::F64 => Val::F64(word),
-        ValType::V128 | ValType::Ref(_) => unreachable!("no register holds it"),
-    }
-}
-
-/// A value of this type as a register has it; `None` if it is of another one.
-fn register(ty: ValType, value: &Val) -> Option<RegisterResult> {
-    let word = match (ty, value) {
-        (ValType::I32, Val::I32(value)) => u64::from(*value as u32),
-        (ValType::I64, Val::I64(value)) => *value as u64,
-        (ValType::F32, Val::F32(bits)) => u64::from(*bits),
-        (ValType::F64, Val::F64(bits)) => *bits,
-        _ => return None,
-    };
-    Some(RegisterResult::from_word(word))
 }
 
 /// A function on values that are not checked, of a type that fits registers.
 struct OnRawValues<F, const FLOATS: bool> {
-    ty: FuncType,
+    signature: Signature,
     function: F,
 }
 
@@ -153,15 +204,19 @@ where
     #[inline]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
         let mut values = [ValRaw::default(); INTS_MAX + FLOATS_MAX];
-        for (value, word) in values.iter_mut().zip(registers.words(&self.ty.params)) {
-            *value = ValRaw::u64(word);
+        for (value, (number, word)) in values.iter_mut().zip(self.signature.words(&registers)) {
+            *value = match number {
+                Number::I32 | Number::F32 => ValRaw::u32(word as u32),
+                Number::I64 | Number::F64 => ValRaw::u64(word),
+            };
         }
-        let count = self.ty.params.len().max(self.ty.results.len());
+        let Signature { params, result, .. } = &self.signature;
+        let count = params.len().max(usize::from(result.is_some()));
         (self.function)(caller, &mut values[..count])?;
-        Ok(RegisterResult::from_word(match self.ty.results.first() {
+        Ok(RegisterResult::from_word(match result {
             None => 0,
-            Some(ValType::I32 | ValType::F32) => values[0].get_u32().into(),
-            Some(_) => values[0].get_u64(),
+            Some(Number::I32 | Number::F32) => values[0].get_u32().into(),
+            Some(Number::I64 | Number::F64) => values[0].get_u64(),
         }))
     }
 }
@@ -175,8 +230,9 @@ pub(crate) unsafe fn on_raw_values<T: 'static>(
     ty: FuncType,
     function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
 ) -> HostFunc {
-    match has_floats(&ty) {
-        true => in_registers(engine, ty.clone(), OnRawValues::<_, true> { ty, function }),
-        false => in_registers(engine, ty.clone(), OnRawValues::<_, false> { ty, function }),
+    let (has_floats, signature) = (has_floats(&ty), Signature::new(ty.clone()));
+    match has_floats {
+        true => in_registers(engine, ty, OnRawValues::<_, true> { signature, function }),
+        false => in_registers(engine, ty, OnRawValues::<_, false> { signature, function }),
     }
 }
