@@ -20,13 +20,23 @@ pub(crate) mod pagefork {
 /// Wasmtime, as its users would set it up.
 #[cfg(feature = "peer")]
 pub(crate) mod wasmtime {
-    use wasmtime::{Config, Engine, Store};
+    use std::path::Path;
+
+    use wasmtime::{Config, Engine, Module, Store};
 
     /// An engine whose guests can be interrupted by epochs, or not.
     pub(crate) fn engine(interruptible: bool) -> Engine {
         let mut config = Config::new();
         config.epoch_interruption(interruptible);
         Engine::new(&config).expect("this machine runs guests")
+    }
+
+    /// A module that such an engine has compiled and written.
+    #[allow(unsafe_code, reason = "this program has written the file")]
+    pub(crate) fn compiled(path: &Path) -> Module {
+        // SAFETY: `Module::serialize` made the contents, and nothing has changed them.
+        let module = unsafe { Module::deserialize_file(&engine(true), path) };
+        module.expect("it was written")
     }
 
     /// A store whose deadline never comes.

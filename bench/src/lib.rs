@@ -24,6 +24,7 @@ pub mod serve;
 pub mod compile;
 pub mod fork;
 pub mod pageman;
+pub mod image;
 pub mod runtime;
 mod kernels;
 mod programs;
@@ -48,6 +49,7 @@ pub const ALL: &[Benchmark] = &[
     ("serve", serve::run),
     ("fork", |size| Report::of_rows("fork", &fork::run(size))),
     ("pageman", pageman::run),
+    ("image", image::run),
     ("compile", |size| Report::of_rows("compile", &compile::run(size))),
     ("runtime", |size| Report::of_rows("runtime", &runtime::interruptible(size))),
     ("runtime-plain", |size| Report::of_rows("runtime-plain", &runtime::plain(size))),

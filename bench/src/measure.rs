@@ -53,6 +53,11 @@ impl Row {
         Some(median(&self.wasmtime)? / median(&self.pagefork)?)
     }
 
+    /// Pagefork's median.
+    pub fn median(&self) -> f64 {
+        median(&self.pagefork).unwrap_or(f64::NAN)
+    }
+
     /// A line of a table.
     fn line(&self) -> String {
         let show = |samples| median(samples).map_or("-".to_owned(), |value| self.unit.show(value));

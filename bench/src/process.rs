@@ -9,6 +9,8 @@ pub(crate) struct Process {
     /// How much of the input has been read.
     read: usize,
     clock: u64,
+    /// Whether it ends where it reads.
+    pub(crate) ends_at_read: bool,
     /// What it wrote to standard output.
     pub(crate) output: Vec<u8>,
     /// What it wrote to standard error.
@@ -32,7 +34,8 @@ const CHARACTER_DEVICE: u8 = 2;
 
 impl Process {
     pub(crate) fn new(args: Vec<String>, input: Vec<u8>) -> Self {
-        Self { args, input, read: 0, clock: 0, output: Vec::new(), errors: Vec::new() }
+        let (output, errors) = (Vec::new(), Vec::new());
+        Self { args, input, read: 0, clock: 0, ends_at_read: false, output, errors }
     }
 
     /// Calls the function of preview 1 with this name. What needs a file system
@@ -45,6 +48,7 @@ impl Process {
         let standard = args.first().is_some_and(|descriptor| *descriptor < 3);
         match name {
             "proc_exit" => return Some(Answer::Exit),
+            "fd_read" if self.ends_at_read => return Some(Answer::Exit),
             "args_sizes_get" => {
                 memory.put(args[0], &(self.args.len() as u32).to_le_bytes())?;
                 let bytes: usize = self.args.iter().map(|arg| arg.len() + 1).sum();

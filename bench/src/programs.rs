@@ -137,6 +137,12 @@ macro_rules! side {
                 pub(crate) fn new(wasm: &[u8], interruptible: bool) -> Self {
                     let engine = engines::engine(interruptible);
                     let module = Module::new(&engine, wasm).expect("a valid module");
+                    Self::of(module, interruptible)
+                }
+
+                /// Of a module that an engine like the others' has compiled.
+                pub(crate) fn of(module: Module, interruptible: bool) -> Self {
+                    let engine = module.engine().clone();
                     let mut linker = Linker::new(&engine);
                     for import in module.imports() {
                         let name = import.name().to_owned();
@@ -158,15 +164,23 @@ macro_rules! side {
 
                 /// Runs the program from its start to its end.
                 pub(crate) fn run(&self, process: Process) -> Process {
+                    // What matters is what has been written.
+                    let (mut store, _) = self.run_to_its_error(process);
+                    let data = store.data_mut();
+                    std::mem::replace(data, Process::new(Vec::new(), Vec::new()))
+                }
+
+                /// The same, with what it leaves: leaving by `proc_exit` is an error to the engine.
+                pub(crate) fn run_to_its_error(
+                    &self,
+                    process: Process,
+                ) -> ($engine::Store<Process>, Option<Error>) {
                     let mut store = engines::store(&self.engine, process, self.interruptible);
                     let instance = self.pre.instantiate(&mut store).expect("a slot");
                     let start =
                         instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a command");
-                    // Leaving by `proc_exit` is an error to the engine; what
-                    // matters is what has been written.
-                    drop(start.call(&mut store, ()));
-                    let data = store.data_mut();
-                    std::mem::replace(data, Process::new(Vec::new(), Vec::new()))
+                    let error = start.call(&mut store, ()).err();
+                    (store, error)
                 }
             }
 
