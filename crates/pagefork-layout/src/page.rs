@@ -27,9 +27,28 @@ pub const fn covering(range: Range<u64>) -> Range<u64> {
     round_down(range.start)..round_up(range.end)
 }
 
+/// Ranges in order, none of which touches another.
+pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_that_overlap_or_touch_are_joined() {
+        assert_eq!(joined(vec![8..9, 2..4, 4..6, 1..3, 8..8]), [1..6, 8..9]);
+        assert_eq!(joined(vec![]), []);
+    }
 
     #[test]
     fn rounding_keeps_whole_pages_and_covers_the_rest() {

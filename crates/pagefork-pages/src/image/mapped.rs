@@ -249,14 +249,7 @@ impl Image {
         }
         let mut extents: Vec<Range<u64>> = of.extents.iter().flat_map(outside).collect();
         extents.push(span.slot.clone());
-        extents.sort_unstable_by_key(|extent| extent.start);
-        extents.dedup_by(|next, last| {
-            let joins = next.start == last.end;
-            if joins {
-                last.end = next.end;
-            }
-            joins
-        });
+        let extents = page::joined(extents);
         let held = held.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
         let mut image = Self::of_file_spans(file, "held", extents, &[span], held)?;
         image.prefetch = prefetch;

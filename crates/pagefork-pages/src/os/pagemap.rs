@@ -61,9 +61,7 @@ impl Finder {
         addresses: Range<u64>,
         regions: &mut Vec<PageRegion>,
     ) -> Result<(), PagesError> {
-        if self.pagemap.process != this_process() {
-            self.pagemap = Pagemap::of_this_process()?;
-        }
+        self.reopen_if_forked()?;
         let found = match self.method {
             Method::Scan { zeros } => self.scan(addresses, zeros, false, regions),
             Method::Read => self.read(addresses, regions),
@@ -80,11 +78,16 @@ impl Finder {
         addresses: Range<u64>,
         regions: &mut Vec<PageRegion>,
     ) -> Result<(), PagesError> {
+        self.reopen_if_forked()?;
+        let zeros = matches!(self.method, Method::Scan { zeros: true });
+        Ok(self.scan(addresses, zeros, true, regions)?)
+    }
+
+    fn reopen_if_forked(&mut self) -> Result<(), PagesError> {
         if self.pagemap.process != this_process() {
             self.pagemap = Pagemap::of_this_process()?;
         }
-        let zeros = matches!(self.method, Method::Scan { zeros: true });
-        Ok(self.scan(addresses, zeros, true, regions)?)
+        Ok(())
     }
 
     fn scan(

@@ -13,6 +13,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use pagefork_layout::page::{PAGE_SIZE, joined};
+
 use crate::image::Image;
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
@@ -226,20 +228,7 @@ fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegi
 }
 
 pub(super) fn of_page(page: u64) -> Range<u64> {
-    page..page + pagefork_layout::page::PAGE_SIZE
-}
-
-/// Ranges in order, none of which touches another.
-pub(super) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let joins = next.start <= last.end;
-        if joins {
-            last.end = last.end.max(next.end);
-        }
-        joins
-    });
-    ranges
+    page..page + PAGE_SIZE
 }
 
 /// The parts of `ranges` that are in none of `others`. Both are ascending and apart.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use pagefork_layout::page::{self, PAGE_SIZE};
+use pagefork_layout::page::{self, PAGE_SIZE, joined};
 
 use super::Slot;
-use super::deltas::{Deltas, joined, of_page};
+use super::deltas::{Deltas, of_page};
 use crate::image::Image;
 use crate::image::branch::BRANCH_PAGES_MAX;
 use crate::image::branch::ImageForm;
@@ -137,6 +137,7 @@ impl Slot {
             ranges.extend(contents.iter().flat_map(|range| within(&zeros, range)));
             ranges = joined(ranges);
         }
+        let left_out: Vec<_> = ranges.iter().flat_map(|range| within(&zeros, range)).collect();
         let (mut changed, mut compared) = (Vec::new(), 0);
         for page in ranges.into_iter().flat_map(pages_in) {
             // SAFETY: candidates are accessible.
@@ -162,7 +163,7 @@ impl Slot {
                 Image::of_changed(parent, name, extents, &changed, form)?
             }
         };
-        let otherwise = patched.into_keys().map(of_page).chain(zeros);
+        let otherwise = patched.into_keys().map(of_page).chain(left_out);
         self.deltas.note(&image, candidates, otherwise.collect());
         self.compared = compared;
         Ok(image)
@@ -239,8 +240,11 @@ impl Slot {
 
 /// The whole pages that lie in these ranges: ascending, apart.
 fn page_ranges(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
-    let whole = |range: &Range<u64>| page::round_up(range.start)..page::round_down(range.end);
-    joined(ranges.iter().map(whole).filter(|range| !range.is_empty()).collect())
+    let whole = |range: &Range<u64>| {
+        let start = range.start.checked_next_multiple_of(PAGE_SIZE)?;
+        Some(start..page::round_down(range.end)).filter(|range| !range.is_empty())
+    };
+    joined(ranges.iter().filter_map(whole).collect())
 }
 
 /// The parts of `range` that lie in ranges that are ascending and apart.

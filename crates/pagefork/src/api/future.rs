@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use pagefork_layout::module::{FuncType, ValType};
+use pagefork_layout::module::FuncType;
 
 use crate::api::func::{Caller, check_values};
-use crate::api::host_func::{WasmRet, check_result, unset};
+use crate::api::host_func::{WasmRet, check_result, values_of_call};
 use crate::api::linker::Linker;
 use crate::api::store::{AsContextMut, Store};
 use crate::api::typed::{CellOwner, TypedFunc, WasmValues};
@@ -758,13 +758,7 @@ fn asynchronous_untyped<T: 'static>(
             // SAFETY: as of the call in `asynchronous`; the values are the call's, which goes
             // after the future that they are lent to.
             unsafe {
-                let owner = (*store).ordinal_of(base);
-                let param = |(i, ty): (usize, &ValType)| {
-                    Val::from_cell(cells.add(i).read(), *ty, &*store, owner)
-                };
-                let params = types.params.iter().enumerate().map(param);
-                let results = types.results.iter().map(|ty| unset(*ty));
-                let values: Box<[Val]> = params.chain(results).collect();
+                let values = values_of_call(&*store, cells, base, &types).collect();
                 let mut call = PendingValues::new(values, Arc::clone(&types));
                 let (params, results) = call.lend();
                 let future = function(Caller::<T>::new(store, base), params, results);

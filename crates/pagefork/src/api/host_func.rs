@@ -148,6 +148,27 @@ pub(crate) unsafe fn put_off_with<R: Default>(
     Some(DirectAnswer { verdict, value: R::default() })
 }
 
+/// The arguments of a call through cells, and behind them its results before they are set.
+///
+/// # Safety
+/// As of [`HostCall`](crate::store::host_func::HostCall), for a function of this type. The store
+/// and the cells are not changed while this is used.
+pub(crate) unsafe fn values_of_call<'a>(
+    store: &'a StoreGroup,
+    cells: *const Cell,
+    base: usize,
+    ty: &'a FuncType,
+) -> impl Iterator<Item = Val> + 'a {
+    // SAFETY: by this function's contract the base is that of an instance of this store, or 0.
+    let owner = unsafe { store.ordinal_of(base) };
+    let params = ty.params.iter().enumerate().map(move |(index, ty)| {
+        // SAFETY: by this function's contract there is a cell for each parameter, with a value of
+        // its type.
+        unsafe { Val::from_cell(cells.add(index).read(), *ty, store, owner) }
+    });
+    params.chain(ty.results.iter().map(|ty| unset(*ty)))
+}
+
 /// What a result of this type is before the host function sets it: a value of another type.
 pub(crate) fn unset(ty: ValType) -> Val {
     match ty {

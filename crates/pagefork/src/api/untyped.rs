@@ -9,7 +9,7 @@ use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, ValType};
 
 use crate::api::func::Caller;
-use crate::api::host_func::{check_result, unset};
+use crate::api::host_func::{check_result, unset, values_of_call};
 use crate::api::raw::ValRaw;
 use crate::api::registers::{
     RegisterCallee, RegisterResult, RegisterValues, has_floats, in_registers,
@@ -51,10 +51,7 @@ fn in_cells<T: 'static>(
                 // A function that this one calls takes another buffer.
                 let mut values = mem::take(&mut (*store).values);
                 values.clear();
-                for (i, ty) in types.params.iter().enumerate() {
-                    values.push(Val::from_cell(cells.add(i).read(), *ty, &*store, owner));
-                }
-                values.extend(types.results.iter().map(|ty| unset(*ty)));
+                values.extend(values_of_call(&*store, cells, base, &types));
                 let (params, results) = values.split_at_mut(types.params.len());
                 let result = function(Caller::new(store, base), params, results);
                 let result = result.and_then(|()| {

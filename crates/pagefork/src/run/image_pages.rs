@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pagefork_image::{ImageChain, ImageError, PageSource};
-use pagefork_layout::page::PAGE_SIZE;
+use pagefork_layout::page::{PAGE_SIZE, joined};
 use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image};
 
 use crate::base::error::{Error, Result, SnapshotError};
@@ -62,19 +62,6 @@ fn changed_between(before: &Arc<Image>, image: &Arc<Image>) -> Option<Vec<u64>> 
         }
         ancestor = ancestor.parent()?;
     }
-}
-
-/// Ranges in order, none of which touches another.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let joins = next.start <= last.end;
-        if joins {
-            last.end = last.end.max(next.end);
-        }
-        joins
-    });
-    ranges
 }
 
 /// The pages of an image with its ancestors. Those of the full image at the end are mapped, and
