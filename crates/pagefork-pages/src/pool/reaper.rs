@@ -1,11 +1,12 @@
 //! A thread that drops idle items, and gives back pages when memory is short.
 
+use std::cell::OnceCell;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -45,7 +46,9 @@ impl<T: Park> PoolShared<T> {
 
 /// Reaps a pool until it is dropped.
 fn reap<T: Park>(pool: &Weak<PoolShared<T>>) {
-    let pressure = watch_pressure();
+    // To close a watch takes the kernel some 15 ms, which the end of the process waits for. One
+    // that ends soon has none: what is fresh would stay anyway.
+    let (begun, pressure) = (Instant::now(), OnceCell::new());
     while let Some(shared) = pool.upgrade() {
         let work = working();
         let config = *shared.config.read().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +60,11 @@ fn reap<T: Park>(pool: &Weak<PoolShared<T>>) {
         drop(work);
         let interval = config.idle_max.map_or(INTERVAL_MAX, |idle| idle / LOOKS);
         let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
-        let pressure = pressure.as_ref().filter(|_| config.heed_pressure);
+        let is_fresh = begun.elapsed() < FRESH;
+        let heeds_pressure = config.heed_pressure && !is_fresh;
+        let pressure =
+            heeds_pressure.then(|| pressure.get_or_init(watch_pressure).as_ref()).flatten();
+        let interval = if is_fresh { interval.min(FRESH) } else { interval };
         if wait(pressure, interval)
             && let Some(shared) = pool.upgrade()
         {
