@@ -1,6 +1,7 @@
 //! How large snapshots are, and how long it takes to make them: as files, sent, of many sessions of
 //! one program; beside the peer's core dump, and beside the whole memory, which is what Faasm keeps.
 
+use std::hint::black_box;
 use std::path::Path;
 
 use pagefork::image::{ImageStore, SecretKey, StreamWriter};
@@ -62,7 +63,7 @@ pub(super) fn run(directory: &Path, size: Size, rows: &mut Vec<Row>) {
     rows.push(compare(name, effort, 1, &mut save, peer));
 
     rows.push(Row::bytes("the same: whole memory, as Faasm keeps it", whole, None));
-    let mut copy = || u64::from(memory.data(&store).to_vec().len() == whole);
+    let mut copy = || u64::from(black_box(memory.data(&store).to_vec()).len() == whole);
     rows.push(compare("copying the whole memory", effort, 1, &mut copy, None));
     let tip = first.stored_image().expect("it was loaded").chain().tip();
     let sent = || {
