@@ -3,19 +3,15 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use pagefork::{
-    AsContextMut, Caller, Error, Exception, Func, FuncType, Linker, Result, UsageError, Val,
-    ValRaw, ValType,
-};
+use pagefork::{AsContextMut, Error, Exception, Func, FuncType, Result, UsageError, Val, ValRaw};
 
 use crate::base::border::BorderError;
 use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
 use crate::objects::host_info::HostInfo;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
-use crate::objects::store::{FuncShape, HostData, Shape, StoreCell, StoreRef};
+use crate::objects::store::{FuncShape, Shape, StoreRef};
 use crate::objects::trap::TrapObject;
-use crate::objects::types::kind_of;
 use crate::objects::value::{CValue, OwnedValues, kind_name, pagefork_val_t, wasm_val_t};
 
 /// A vector of values.
@@ -105,126 +101,8 @@ impl Callback<pagefork_val_t> for (pagefork_func_callback_t, HostInfo) {
     }
 }
 
-/// So many values need no memory of their own.
+/// So many values of a call need no memory of their own.
 const FEW: usize = 8;
-
-/// Where a C function becomes a host function.
-pub(crate) enum Place<'a> {
-    /// In a store.
-    Store(&'a StoreRef),
-    /// In a linker, by two names.
-    Linker(&'a mut Linker<HostData>, &'a str, &'a str),
-}
-
-/// Makes a C function a host function; that of a store is returned.
-///
-/// # Errors
-/// If the store may not be reached, or the name is defined.
-pub(crate) fn define<V: CValue>(
-    callback: impl Callback<V>,
-    place: Place<'_>,
-    ty: FuncType,
-) -> Result<Option<Func>> {
-    let passes_as_is = |ty: &ValType| ty.is_num() || V::HAS_VECTORS && ty.is_v128();
-    if ty.params.iter().chain(&ty.results).all(passes_as_is) {
-        let params: Box<[u8]> = ty.params.iter().map(|ty| kind_of(*ty)).collect();
-        let results: Box<[u8]> = ty.results.iter().map(|ty| kind_of(*ty)).collect();
-        let function = move |caller: Caller<'_, HostData>, values: &mut [ValRaw]| {
-            call_with_numbers(&callback, caller, &params, &results, values)
-        };
-        // SAFETY: the results are numbers and vectors of the type's kinds.
-        unsafe {
-            return match place {
-                Place::Store(store) => {
-                    Ok(Some(Func::new_unchecked(&mut store.context()?, ty, function)))
-                }
-                Place::Linker(linker, module, name) => {
-                    linker.func_new_unchecked(module, name, ty, function).map(|_| None)
-                }
-            };
-        }
-    }
-    let types = ty.clone();
-    let function = move |caller: Caller<'_, HostData>, params: &[Val], results: &mut [Val]| {
-        call_with_values(&callback, caller, &types, params, results)
-    };
-    match place {
-        Place::Store(store) => Ok(Some(Func::new(&mut store.context()?, ty, function))),
-        Place::Linker(linker, module, name) => {
-            linker.func_new(module, name, ty, function).map(|_| None)
-        }
-    }
-}
-
-fn call_with_numbers<V: CValue>(
-    callback: &impl Callback<V>,
-    mut caller: Caller<'_, HostData>,
-    params: &[u8],
-    results: &[u8],
-    values: &mut [ValRaw],
-) -> Result<()> {
-    let (count, total) = (params.len(), params.len() + results.len());
-    let (mut few, mut many) = ([V::zero(0); FEW], Vec::new());
-    let all = match total <= FEW {
-        true => &mut few[..total],
-        false => {
-            many.resize(total, V::zero(0));
-            &mut many[..]
-        }
-    };
-    let (args, own) = all.split_at_mut(count);
-    for ((arg, kind), value) in args.iter_mut().zip(params).zip(&*values) {
-        *arg = V::of_number(*kind, *value);
-    }
-    for (result, kind) in own.iter_mut().zip(results) {
-        result.set_kind(*kind);
-    }
-    let trap =
-        StoreCell::in_host_function(&mut caller, |cell| callback.call(&cell.handle().0, args, own));
-    if let Some(trap) = trap {
-        return Err(raised(&trap));
-    }
-    for (index, (result, kind)) in own.iter().zip(results).enumerate() {
-        if result.kind() != *kind {
-            return Err(wrong_result(index, result.kind(), *kind));
-        }
-        values[index] = result.number();
-    }
-    Ok(())
-}
-
-fn call_with_values<V: CValue>(
-    callback: &impl Callback<V>,
-    mut caller: Caller<'_, HostData>,
-    ty: &FuncType,
-    params: &[Val],
-    results: &mut [Val],
-) -> Result<()> {
-    StoreCell::in_host_function(&mut caller, |cell| {
-        let store = &cell.handle().0;
-        let mut args = OwnedValues::<V>(Vec::with_capacity(params.len()));
-        for param in params {
-            args.0.push(V::of_val(*param, store)?);
-        }
-        let zero = |ty: &ValType| V::zero(kind_of(*ty));
-        // What C puts here is ours, whether it fits or not, and also on failure.
-        let mut own = OwnedValues::<V>(ty.results.iter().map(zero).collect());
-        if let Some(trap) = callback.call(store, &mut args.0, &mut own.0) {
-            return Err(raised(&trap));
-        }
-        for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
-            *result = value.to_val(*ty, store)?;
-        }
-        Ok(())
-    })
-}
-
-#[cold]
-fn wrong_result(index: usize, found: u8, expected: u8) -> Error {
-    let (found, expected) = (kind_name(found), kind_name(expected));
-    let text = format!("result {index} of a host function is {found}, expected {expected}");
-    BorderError::Unfit(text).into()
-}
 
 /// The error of a host function that has returned this object as its trap.
 #[cold]
@@ -271,12 +149,12 @@ pub(crate) fn call<V: CValue>(
     if !shape.passes_as_is(V::HAS_VECTORS) {
         return call_checked(store, func, shape, args, results);
     }
-    let (mut few, mut many) = ([ValRaw::default(); FEW], Vec::new());
+    let (mut few, mut many) = ([const { MaybeUninit::uninit() }; FEW], Vec::new());
     let count = args.len().max(shape.results.len());
     let values = match count <= FEW {
         true => &mut few[..count],
         false => {
-            many.resize(count, ValRaw::default());
+            many.resize(count, MaybeUninit::uninit());
             &mut many[..]
         }
     };
@@ -286,15 +164,16 @@ pub(crate) fn call<V: CValue>(
         if arg.kind() != *kind {
             return Err(wrong_argument(index, arg.kind(), *kind));
         }
-        *value = arg.number();
+        value.write(arg.number());
     }
     let mut context = store.context()?;
     // SAFETY: the values are of the kinds that the function's type has, which were just compared,
     // and there are as many as it has results.
-    unsafe { func.call_unchecked(&mut context, &raw mut *values)? };
+    unsafe { func.call_unchecked(&mut context, &raw mut *values as *mut [ValRaw])? };
     check_results(shape, results.len())?;
     for ((result, kind), value) in results.iter_mut().zip(&shape.results).zip(&*values) {
-        result.write(V::of_number(*kind, *value));
+        // SAFETY: the function has returned, so that its results are there.
+        result.write(V::of_number(*kind, unsafe { value.assume_init() }));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ pub(crate) mod store;
 pub(crate) mod value;
 pub(crate) mod waiting;
 pub(crate) mod callback;
+pub(crate) mod host_functions;
 pub(crate) mod fallible;
 pub(crate) mod wasi;
 pub(crate) mod linker;

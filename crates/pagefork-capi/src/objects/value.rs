@@ -71,11 +71,14 @@ pub(crate) trait CValue: Copy + 'static {
     /// The kind.
     fn kind(&self) -> u8;
 
-    /// Says another kind.
-    fn set_kind(&mut self, kind: u8);
-
     /// The number or vector, without its type.
     fn number(&self) -> ValRaw;
+
+    /// The bits of a number.
+    fn word(&self) -> u64;
+
+    /// A number of this kind: of `word` as many bits count as it has.
+    fn of_word(kind: u8, word: u64) -> Self;
 
     /// The number or vector of this kind in `raw`.
     fn of_number(kind: u8, raw: ValRaw) -> Self;
@@ -94,6 +97,15 @@ pub(crate) trait CValue: Copy + 'static {
 
     /// Frees what the value owns; it is null after this.
     fn free(&mut self);
+}
+
+/// The bits of a word that a number of this kind has.
+#[inline]
+fn bits_of(kind: u8, word: u64) -> u64 {
+    match kind {
+        kind::I32 | kind::F32 => word & u64::from(u32::MAX),
+        _ => word,
+    }
 }
 
 /// Values that are freed at the end.
@@ -123,8 +135,19 @@ impl CValue for wasm_val_t {
     }
 
     #[inline]
-    fn set_kind(&mut self, kind: u8) {
-        self.kind = kind;
+    fn word(&self) -> u64 {
+        // SAFETY: by the type's contract, for a value of this kind.
+        unsafe {
+            match self.kind {
+                kind::I32 | kind::F32 => self.of.f32.into(),
+                _ => self.of.f64,
+            }
+        }
+    }
+
+    #[inline]
+    fn of_word(kind: u8, word: u64) -> Self {
+        Self { kind, of: ValueOf { f64: bits_of(kind, word) } }
     }
 
     #[inline]
@@ -186,8 +209,19 @@ impl CValue for pagefork_val_t {
     }
 
     #[inline]
-    fn set_kind(&mut self, kind: u8) {
-        self.kind = kind;
+    fn word(&self) -> u64 {
+        // SAFETY: by the type's contract, for a value of this kind.
+        unsafe {
+            match self.kind {
+                kind::I32 | kind::F32 => self.of.f32.into(),
+                _ => self.of.f64,
+            }
+        }
+    }
+
+    #[inline]
+    fn of_word(kind: u8, word: u64) -> Self {
+        Self { kind, of: LongValueOf { f64: bits_of(kind, word) } }
     }
 
     #[inline]

@@ -7,8 +7,9 @@ use pagefork::{Caller, Func, Result, ValRaw};
 
 use crate::base::border::given;
 use crate::base::c_box::CBox;
-use crate::objects::callback::{self, Place, pagefork_caller_t, pagefork_func_callback_t, raised};
+use crate::objects::callback::{self, pagefork_caller_t, pagefork_func_callback_t, raised};
 use crate::objects::fallible::{OutCBox, elements, fallible, make, outcome_in, places, text};
+use crate::objects::host_functions::{Place, define};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell};
@@ -84,7 +85,7 @@ fallible! {
         make(out, || {
             let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
             let callback = (given(callback, FUNCTION)?, env);
-            let func = callback::define(callback, Place::Store(&store.0), ty)?;
+            let func = define(callback, Place::Store(&store.0), ty)?;
             store.0.own_func(given(func, FUNCTION)?)
         })
     }

@@ -6,9 +6,10 @@ use pagefork::Linker;
 
 use crate::base::border::{exported, given};
 use crate::base::c_box::CBox;
-use crate::objects::callback::{self, Place, pagefork_func_callback_t};
+use crate::objects::callback::pagefork_func_callback_t;
 use crate::objects::engine::wasm_engine_t;
 use crate::objects::fallible::{OutBox, OutCBox, fallible, make, outcome_made, text};
+use crate::objects::host_functions::{Place, define};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_linker_t;
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
@@ -67,7 +68,7 @@ fallible! {
         let env = HostInfo::new(env, finalizer);
         let (linker, ty) = (&mut given(linker, LINKER)?.0, given(ty, "type")?.func()?.clone());
         let place = Place::Linker(linker, text(module, MODULE)?, text(name, NAME)?);
-        callback::define((given(callback, "function")?, env), place, ty).map(|_| ())
+        define((given(callback, "function")?, env), place, ty).map(|_| ())
     }
 
     fn pagefork_linker_func_raw(

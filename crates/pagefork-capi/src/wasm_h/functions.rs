@@ -7,8 +7,9 @@ use pagefork::Result;
 use crate::base::border::{attempt, exported, given, note_error};
 use crate::base::c_box::CBox;
 use crate::objects::callback::{
-    self, Callback, Place, wasm_func_callback_t, wasm_func_callback_with_env_t, wasm_val_vec_t,
+    self, Callback, wasm_func_callback_t, wasm_func_callback_with_env_t, wasm_val_vec_t,
 };
+use crate::objects::host_functions::{Place, define};
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::trap::TrapObject;
@@ -24,7 +25,7 @@ fn new(
     callback: impl Callback<wasm_val_t>,
 ) -> Result<Option<CBox<wasm_ref_t>>> {
     let (store, ty) = (given(store, "store")?, given(ty, "type")?.func()?.clone());
-    let func = callback::define(callback, Place::Store(&store.0), ty)?;
+    let func = define(callback, Place::Store(&store.0), ty)?;
     Ok(Some(store.0.own_func(given(func, FUNCTION)?)?))
 }
 

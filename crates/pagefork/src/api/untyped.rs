@@ -200,16 +200,22 @@ where
 
     #[inline]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
-        let mut values = [ValRaw::default(); INTS_MAX + FLOATS_MAX];
-        for (value, (number, word)) in values.iter_mut().zip(self.signature.words(&registers)) {
-            *value = match number {
+        let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX];
+        for (place, (number, word)) in values.iter_mut().zip(self.signature.words(&registers)) {
+            place.write(match number {
                 Number::I32 | Number::F32 => ValRaw::u32(word as u32),
                 Number::I64 | Number::F64 => ValRaw::u64(word),
-            };
+            });
         }
         let Signature { params, result, .. } = &self.signature;
+        if params.is_empty() {
+            values[0].write(ValRaw::default());
+        }
         let count = params.len().max(usize::from(result.is_some()));
-        (self.function)(caller, &mut values[..count])?;
+        // SAFETY: one for each parameter was written, and the first one, which a result has.
+        let values =
+            unsafe { slice::from_raw_parts_mut(values.as_mut_ptr().cast::<ValRaw>(), count) };
+        (self.function)(caller, values)?;
         Ok(RegisterResult::from_word(match result {
             None => 0,
             Some(Number::I32 | Number::F32) => values[0].get_u32().into(),
