@@ -466,8 +466,7 @@ impl RegisterFunc {
         if let CallTarget::Guest(target) = &self.target
             // SAFETY: the store is borrowed.
             && unsafe {
-                (*whole).id == self.func.store
-                    && (enter::is_outermost(whole) || enter::becomes_outermost(whole))
+                (*whole).id == self.func.store && enter::enters_outermost(whole)
             }
         {
             span!(TRACE, "call");

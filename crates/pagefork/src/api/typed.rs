@@ -93,7 +93,7 @@ impl<Params: WasmValues, Results: WasmValues> TypedFunc<Params, Results> {
         let store = store.as_ptr();
         if let CallTarget::Guest(target) = &self.entry
             // SAFETY: the store is borrowed.
-            && unsafe { (*store).id == self.store && enter::is_outermost(store) }
+            && unsafe { (*store).id == self.store && enter::enters_outermost(store) }
         {
             span!(TRACE, "call");
             // SAFETY: the entry is the store's own and of this type, so registers or cells are

@@ -148,7 +148,7 @@ pub(crate) unsafe fn call(store: *mut StoreGroup, target: &Target) -> Result<Cal
     // SAFETY: by the first clause of this function the store is borrowed for us; the borrows
     // made here end before the guest is entered.
     unsafe {
-        if is_outermost(store) {
+        if enters_outermost(store) {
             let call = call_outermost::<false>;
             return call(store, target, target.entry, Registers::default())
                 .map(|_| CallOutcome::Finished);
@@ -213,12 +213,23 @@ pub(crate) unsafe fn is_outermost(store: *const StoreGroup) -> bool {
     }
 }
 
+/// As [`is_outermost`], also of the first call of a thread in a store: it is known to write to the
+/// store's slots then.
+///
+/// # Safety
+/// The store is borrowed by the caller.
+#[inline(always)]
+pub(crate) unsafe fn enters_outermost(store: *mut StoreGroup) -> bool {
+    // SAFETY: by this function's contract.
+    unsafe { is_outermost(store) || !(*store).activation.is_active() && becomes_outermost(store) }
+}
+
 /// As [`is_outermost`], once the thread is ready, and known to write to the store's slots.
 ///
 /// # Safety
 /// The store is borrowed by the caller.
 #[inline(never)]
-pub(crate) unsafe fn becomes_outermost(store: *mut StoreGroup) -> bool {
+unsafe fn becomes_outermost(store: *mut StoreGroup) -> bool {
     // SAFETY: by this function's contract.
     unsafe {
         (*store).note_writer();
