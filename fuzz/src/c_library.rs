@@ -297,7 +297,7 @@ fn act_in_standard() {
                 let imports = Vector { size: imports.len(), data: imports.as_mut_ptr() };
                 let mut trap = ptr::null_mut();
                 keep(wasm_instance_new(store(), object(), &imports, &mut trap));
-                keep(trap);
+                pagefork_h::told(trap);
             }
             11 | 12 => {
                 let mut exports = Vector { size: 0, data: ptr::null_mut() };
@@ -320,7 +320,7 @@ fn act_in_standard() {
                 let mut results = vec![Value { kind: 0, of: 0 }; count];
                 let args = Vector { size: args.len(), data: args.as_mut_ptr() };
                 let mut places = Vector { size: count, data: results.as_mut_ptr() };
-                keep(wasm_func_call(func, &args, &mut places));
+                pagefork_h::told(wasm_func_call(func, &args, &mut places));
                 results.iter_mut().for_each(|result| wasm_val_delete(result));
             }
             17 => {
@@ -373,7 +373,7 @@ fn act_in_standard() {
             }
             _ => {
                 pagefork_store_collect(store());
-                keep(pagefork_store_reset(store(), ptr::null_mut()));
+                pagefork_h::told(pagefork_store_reset(store(), ptr::null_mut()));
             }
         }
     }

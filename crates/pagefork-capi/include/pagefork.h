@@ -173,6 +173,18 @@ enum pagefork_bounds_enum {
   PAGEFORK_BOUNDS_DUAL
 };
 
+/* How a snapshot of a store that runs on finds what was written since the last one. It has those pages
+ * alone then, and stores that are spawned from it have copies of them. */
+enum pagefork_deltas_enum {
+  /* Not at all: a snapshot has all in which the store differs from what it was made of. */
+  PAGEFORK_DELTAS_OFF,
+  /* Pages that were written since the store was made are compared. It costs guests nothing. */
+  PAGEFORK_DELTAS_COMPARE,
+  /* The kernel notes which pages are written: the first write to a page after each snapshot is a page
+   * fault. Where the kernel cannot (before Linux 6.7) or may not, pages are compared. */
+  PAGEFORK_DELTAS_WRITES
+};
+
 /* How slots are reset, and memories grow. All zero is what an engine does unless it is told. */
 typedef struct pagefork_strategies_t {
   /* One of pagefork_reset_enum, pagefork_growth_enum and pagefork_bounds_enum. */
@@ -188,8 +200,10 @@ typedef struct pagefork_strategies_t {
   uint64_t resident_max;
   /* Bytes of the stack that stay in memory; 0 for the usual number. */
   uint64_t stack_kept;
+  /* One of pagefork_deltas_enum. */
+  uint64_t deltas;
   /* For later versions: zero. */
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } pagefork_strategies_t;
 
 /* Has slots reset in this way. An error if there are no such strategies, or they do not go
@@ -514,7 +528,7 @@ WASM_API_EXTERN void pagefork_typed_func_delete(WASM_OWN pagefork_typed_func_t *
  * From when a call is made until it has ended or is deleted, its store is the call's own: other
  * functions that need it fail, but for those that are called in callbacks. Pointers to memories stay
  * good, and may be used by who completes the function. For modules whose start function may wait there
- * is pagefork_linker_instantiate_async.
+ * are pagefork_linker_instantiate_async and pagefork_instance_pre_spawn_async.
  */
 
 /* With this a call of a function of the host is completed, from any thread: owned by who has begun
@@ -575,13 +589,19 @@ WASM_API_EXTERN bool pagefork_call_poll(pagefork_call_t *);
 WASM_API_EXTERN bool pagefork_call_wait(pagefork_call_t *, uint64_t nanoseconds);
 
 /* The results of a call that has ended, once, or what ended it. An error if it has not ended, or is one
- * of pagefork_linker_instantiate_async. */
+ * that makes an instance. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_results(
     const pagefork_call_t *, WASM_OWN pagefork_val_t *results, size_t count);
 
-/* The instance that a call of pagefork_linker_instantiate_async has made, once, or what ended it. */
+/* The instance that a call of pagefork_linker_instantiate_async or pagefork_instance_pre_spawn_async has
+ * made, once, or what ended it. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_instance(const pagefork_call_t *,
                                                                   WASM_OWN wasm_instance_t **out);
+
+/* As pagefork_call_instance, with the instance's store. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_call_spawned(const pagefork_call_t *,
+                                                                 WASM_OWN wasm_store_t **store,
+                                                                 WASM_OWN wasm_instance_t **out);
 
 /* Deletes the call, at any time. A guest that has not ended is given up: its memory stays as it is,
  * and the store can be used again. */
@@ -800,6 +820,13 @@ typedef struct pagefork_spawn_t {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **store,
     WASM_OWN wasm_instance_t **out);
+
+/* As pagefork_instance_pre_spawn, of a module whose start function may wait: as pagefork_func_call_async,
+ * but its outcome is had by pagefork_call_spawned. If the call is deleted before it has ended, or fails,
+ * there is no store any more. What `how` leads to is used before this returns. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn_async(
+    const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void (*notify)(void *), void *env,
+    void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
 /* ------------------------------------------------------------------------------------------- */
 /* WASI */

@@ -395,6 +395,9 @@ class Instantiation : public Owned<pagefork_call_t, pagefork_call_delete> {
 
   // The instance, once it is there.
   Instance instance() const;
+
+  // The store and the instance, once they are there.
+  std::pair<Store, Instance> spawned() const;
 };
 
 // Something that is exported.
@@ -493,6 +496,13 @@ inline Instance Instantiation::instance() const {
   return Instance(instance);
 }
 
+inline std::pair<Store, Instance> Instantiation::spawned() const {
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  check(pagefork_call_spawned(get(), &store, &instance));
+  return {Store(store), Instance(instance)};
+}
+
 // Who has called a host function.
 class Caller {
  public:
@@ -522,6 +532,17 @@ class InstancePre : public Owned<pagefork_instance_pre_t, pagefork_instance_pre_
     wasm_instance_t *instance;
     check(pagefork_instance_pre_spawn(get(), &how, &store, &instance));
     return {Store(store), Instance(instance)};
+  }
+
+  // The same, of a module whose start function may wait; `notify`, unless it is empty, is called when it
+  // pays to poll again, on any thread.
+  Instantiation spawn_async(const pagefork_spawn_t &how = pagefork_spawn_t(),
+                            std::function<void()> notify = nullptr) const {
+    auto *env = notify ? new std::function<void()>(std::move(notify)) : nullptr;
+    pagefork_call_t *call;
+    check(pagefork_instance_pre_spawn_async(get(), &how, env ? told : nullptr, env,
+                                            env ? free_notify : nullptr, &call));
+    return Instantiation(call);
   }
 };
 

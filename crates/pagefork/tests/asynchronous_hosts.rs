@@ -5,15 +5,15 @@ mod executor;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use pagefork::{
     Caller, Engine, Extern, ExternRef, Func, FuncType, Instance, Linker, Module, Result, Store,
-    Trap, TrapCode, UsageError, Val, ValType,
+    StoreLimits, Trap, TrapCode, UsageError, Val, ValType,
 };
 
 use crate::executor::{block_on, poll_once, polls};
@@ -344,6 +344,34 @@ fn start_functions_wait() -> Result<()> {
         assert!(matches!(usage(pre.spawn(0)), UsageError::NotAsync));
         assert!(matches!(usage(pre.instantiate(&mut store)), UsageError::NotAsync));
     }
+    Ok(())
+}
+
+/// Limits hold from the start, and what waits then can be interrupted.
+#[test]
+fn start_functions_that_wait_have_limits_and_are_interrupted() -> Result<()> {
+    let (module, linker) = starting(2)?;
+    let pre = linker.instantiate_pre(&module)?;
+    let got = module.get_typed_export::<(), i32>("got")?;
+    let page = StoreLimits::new().memory_total(1 << 16);
+    for tenant in [3, 4, 3] {
+        let (mut store, instance) = block_on(pre.spawn_for_async(tenant, 0))?;
+        assert_eq!(instance.get_typed_export(&store, &got)?.call(&mut store, ())?, 440);
+        let (mut store, instance) = block_on(pre.spawn_limited_async(tenant, 0, page, |_| ()))?;
+        assert_eq!(instance.get_typed_export(&store, &got)?.call(&mut store, ())?, 440);
+        let memory = instance.get_memory(&mut store, "memory").expect("an export");
+        assert!(memory.grow(&mut store, 1).is_err());
+    }
+    let small = StoreLimits::new().memory_total(1);
+    let refused = block_on(pre.spawn_limited_async(0, 0, small, |_| ())).err();
+    assert!(refused.is_some_and(|error| error.to_string().contains("limit")));
+    let (send, receive) = mpsc::channel();
+    let watch = |handle| send.send(handle).expect("it is awaited");
+    let mut spawning = Box::pin(pre.spawn_limited_async(0, 0, page, watch));
+    assert!(poll_once(&mut spawning).is_pending());
+    receive.try_recv().expect("it was given before the guest ran").interrupt();
+    let error = block_on(spawning).expect_err("it was interrupted");
+    assert!(error.to_string().contains("interrupted"), "{error}");
     Ok(())
 }
 

@@ -30,6 +30,16 @@ pub(super) struct Limits {
 }
 
 #[repr(C)]
+pub(super) struct Strategies {
+    pub(super) kinds: [u8; 3],
+    pub(super) clear_stack: bool,
+    pub(super) no_copy_on_write: bool,
+    pub(super) sizes: [u64; 3],
+    pub(super) deltas: u64,
+    pub(super) reserved: [u64; 3],
+}
+
+#[repr(C)]
 pub(super) struct Spawn {
     pub(super) tenant: u64,
     pub(super) limits: *const Limits,
@@ -104,6 +114,7 @@ unsafe extern "C" {
         results: *mut LongValue,
         count: usize,
     ) -> Error;
+    pub(super) fn pagefork_call_spawned(call: Object, store: Out, out: Out) -> Error;
     pub(super) fn pagefork_call_wait(call: Object, nanoseconds: u64) -> bool;
     pub(super) fn pagefork_caller_can_suspend(caller: &Caller) -> bool;
     pub(super) fn pagefork_caller_export(caller: &Caller, name: *const c_char, out: Out) -> Error;
@@ -227,6 +238,19 @@ unsafe extern "C" {
     ) -> Error;
     pub(super) fn pagefork_instance_export_at(instance: Object, export: Object, out: Out) -> Error;
     pub(super) fn pagefork_instance_pre_delete(pre: Object);
+    pub(super) fn pagefork_instance_pre_spawn_async(
+        pre: Object,
+        how: *const Spawn,
+        notify: Notify,
+        env: *mut c_void,
+        finalizer: Finalizer,
+        out: Out,
+    ) -> Error;
+    pub(super) fn pagefork_instance_pre_with_strategies(
+        pre: Object,
+        strategies: *const Strategies,
+        out: Out,
+    ) -> Error;
     pub(super) fn pagefork_instance_pre_spawn(
         pre: Object,
         how: *const Spawn,

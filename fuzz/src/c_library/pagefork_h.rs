@@ -642,6 +642,12 @@ fn waiting() {
                     pagefork_func_call_async(func, args, count, nothing, attached(), finalize, out)
                 });
             }
+            2 if step().is_multiple_of(2) => Kind::Call.make(|out| {
+                let (pre, env) = (Kind::Pre.any(), attached());
+                spawn_how(|how| {
+                    pagefork_instance_pre_spawn_async(pre, how, nothing, env, finalize, out)
+                })
+            }),
             2 => Kind::Call.make(|out| {
                 let (linker, store, module) = (Kind::Linker.any(), store(), object());
                 let env = attached();
@@ -653,6 +659,9 @@ fn waiting() {
             5 => {
                 pagefork_call_wait(Kind::Call.any(), 0);
                 make(|out| pagefork_call_instance(Kind::Call.any(), out));
+                let (mut new, call) = (ptr::null_mut(), Kind::Call.any());
+                make(|out| pagefork_call_spawned(call, &mut new, out));
+                keep_store(new);
                 let mut results = vec![ZERO; step() % 3];
                 let count = results.len();
                 let error = pagefork_call_results(Kind::Call.any(), results.as_mut_ptr(), count);
@@ -711,7 +720,15 @@ fn linking() {
                 _ => told(pagefork_linker_unknown_imports_as_traps(linker, object())),
             },
             7..=9 => make(|out| pagefork_linker_instantiate(linker, store(), object(), out)),
-            10 | 11 => Kind::Pre.make(|out| pagefork_linker_instantiate_pre(linker, object(), out)),
+            10 => Kind::Pre.make(|out| pagefork_linker_instantiate_pre(linker, object(), out)),
+            11 => Kind::Pre.make(|out| {
+                let kinds = [step() as u8 % 7, step() as u8 % 5, step() as u8 % 4];
+                let (clear_stack, no_copy_on_write) = (kinds[0].is_multiple_of(2), false);
+                let (sizes, deltas, reserved) = ([0; 3], step() as u64 % 4, [0; 3]);
+                let strategies =
+                    Strategies { kinds, clear_stack, no_copy_on_write, sizes, deltas, reserved };
+                pagefork_instance_pre_with_strategies(Kind::Pre.any(), &strategies, out)
+            }),
             12..=14 => {
                 let (mut new, pre) = (ptr::null_mut(), Kind::Pre.any());
                 make(|out| spawn_how(|how| pagefork_instance_pre_spawn(pre, how, &mut new, out)));

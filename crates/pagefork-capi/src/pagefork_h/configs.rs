@@ -1,11 +1,14 @@
 //! Configurations and engines.
 
 use std::ffi::{OsStr, c_char};
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pagefork::{Cache, CodeBounds, GrowthKind, PoolConfig, ResetKind, Result, StrategyConfig};
+use pagefork::{
+    Cache, CodeBounds, DeltaTracker, GrowthKind, PoolConfig, ResetKind, Result, StrategyConfig,
+};
 
 use crate::base::border::{BorderError, exported, given};
 use crate::objects::engine::{wasm_config_t, wasm_engine_t};
@@ -26,7 +29,8 @@ pub(super) struct pagefork_strategies_t {
     accessible: u64,
     resident_max: u64,
     stack_kept: u64,
-    reserved: [u64; 4],
+    deltas: u64,
+    reserved: [u64; 3],
 }
 
 impl pagefork_strategies_t {
@@ -62,6 +66,12 @@ impl pagefork_strategies_t {
             2 => CodeBounds::Dual,
             number => return Err(unknown("kind", number, "of bounds")),
         };
+        let deltas = match self.deltas {
+            0 => DeltaTracker::Off,
+            1 => DeltaTracker::Compare,
+            2 => DeltaTracker::Writes,
+            number => return Err(unknown("way", number, "of finding what was written")),
+        };
         let config = StrategyConfig {
             reset,
             growth,
@@ -70,7 +80,7 @@ impl pagefork_strategies_t {
             copy_on_write: !self.no_copy_on_write,
             resident_max: or_default(self.resident_max, default.resident_max),
             stack_kept: or_default(self.stack_kept, default.stack_kept),
-            deltas: default.deltas,
+            deltas,
         };
         config.check()?;
         Ok(config)
@@ -128,7 +138,7 @@ pub(super) fn check_reserved(reserved: &[u64]) -> Result<()> {
 }
 
 #[cold]
-fn unknown(what: &str, number: u8, of: &str) -> pagefork::Error {
+fn unknown(what: &str, number: impl Display, of: &str) -> pagefork::Error {
     BorderError::Unfit(format!("there is no {what} {number} {of}")).into()
 }
 
@@ -228,5 +238,42 @@ fallible! {
             let config = config.map_or_else(wasm_config_t::new, |config| *config);
             Ok(Box::new(wasm_engine_t::new(&config)?))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_of_the_strategies_reaches_the_runtime() {
+        let strategies = pagefork_strategies_t {
+            reset: 3,
+            growth: 2,
+            bounds: 2,
+            clear_stack: true,
+            no_copy_on_write: true,
+            accessible: 0,
+            resident_max: 5 << 20,
+            stack_kept: 8 << 10,
+            deltas: 0,
+            reserved: [0; 3],
+        };
+        let expected = StrategyConfig {
+            reset: ResetKind::Scan,
+            growth: GrowthKind::Kept,
+            code: CodeBounds::Dual,
+            copy_on_write: false,
+            resident_max: 5 << 20,
+            stack_kept: 8 << 10,
+            clear_stack: true,
+            deltas: DeltaTracker::Off,
+        };
+        for (number, deltas) in (0..).zip(DeltaTracker::ALL) {
+            let strategies = pagefork_strategies_t { deltas: number, ..strategies };
+            assert_eq!(strategies.to_config().unwrap(), StrategyConfig { deltas, ..expected });
+        }
+        let error = pagefork_strategies_t { deltas: 3, ..strategies }.to_config().unwrap_err();
+        assert!(error.to_string().contains("way 3 of finding"), "{error}");
     }
 }

@@ -7,13 +7,13 @@ use crate::base::c_box::CBox;
 use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make};
 use crate::objects::linker::{pagefork_instance_pre_t, pagefork_linker_t};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
-use crate::objects::store::StoreRef;
+use crate::objects::store::{HostData, StoreRef};
 use crate::objects::wasi::{give_wasi, pagefork_wasi_config_t};
 use crate::pagefork_h::configs::{check_reserved, pagefork_strategies_t};
 use crate::pagefork_h::stores::pagefork_limits_t;
 
 /// What is null, if it is.
-const PRE: &str = "prepared instance";
+pub(super) const PRE: &str = "prepared instance";
 
 /// How an instance is spawned, as the header has it.
 #[derive(Clone, Copy)]
@@ -59,6 +59,40 @@ fallible! {
     }
 }
 
+/// What a store is spawned with.
+pub(super) struct Spawned {
+    /// The cell that the store is to be in.
+    pub(super) store: StoreRef,
+    pub(super) data: HostData,
+    pub(super) tenant: u64,
+    pub(super) limits: Option<StoreLimits>,
+}
+
+impl Spawned {
+    /// # Errors
+    /// If WASI programs cannot see what they are to, or C has set something of a later version.
+    #[inline(always)]
+    pub(super) fn new(
+        pre: &pagefork_instance_pre_t,
+        how: Option<&pagefork_spawn_t<'_>>,
+    ) -> Result<Self> {
+        let (tenant, limits, wasi) = match how {
+            Some(how) => {
+                check_reserved(&how.reserved)?;
+                (how.tenant, how.limits, how.wasi)
+            }
+            None => (0, None, None),
+        };
+        let limits = limits.map(|limits| limits.to_limits()).transpose()?;
+        let store = StoreRef::empty();
+        let mut data = store.data();
+        if wasi.is_some() || pre.wasi.is_some() {
+            give_wasi(&mut data, wasi, pre.wasi.as_deref())?;
+        }
+        Ok(Self { store, data, tenant, limits })
+    }
+}
+
 /// A store of its own with an instance.
 ///
 /// # Errors
@@ -67,23 +101,9 @@ pub(super) fn spawn(
     pre: &pagefork_instance_pre_t,
     how: Option<&pagefork_spawn_t<'_>>,
 ) -> Result<(StoreRef, CBox<wasm_ref_t>)> {
-    let (tenant, limits, wasi) = match how {
-        Some(how) => {
-            check_reserved(&how.reserved)?;
-            (how.tenant, how.limits, how.wasi)
-        }
-        None => (0, None, None),
-    };
-    let store = StoreRef::empty();
-    let mut data = store.data();
-    if wasi.is_some() || pre.wasi.is_some() {
-        give_wasi(&mut data, wasi, pre.wasi.as_deref())?;
-    }
+    let Spawned { store, data, tenant, limits } = Spawned::new(pre, how)?;
     let (own, instance) = match limits {
-        Some(limits) => {
-            let limits: StoreLimits = limits.to_limits()?;
-            pre.pre.spawn_limited(tenant, data, limits, |_| ())?
-        }
+        Some(limits) => pre.pre.spawn_limited(tenant, data, limits, |_| ())?,
         None => pre.pre.spawn_for(tenant, data)?,
     };
     store.fill(own);

@@ -23,12 +23,13 @@ use crate::objects::fallible::{
     OutBox, OutCBox, elements, fallible, make, outcome_in, outcome_made, places, text,
 };
 use crate::objects::host_info::{Finalizer, HostInfo};
-use crate::objects::linker::pagefork_linker_t;
+use crate::objects::linker::{pagefork_instance_pre_t, pagefork_linker_t};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell, StoreRef};
 use crate::objects::types::wasm_externtype_t;
 use crate::objects::value::{CValue, OwnedValues, pagefork_val_t};
 use crate::objects::waiting::{CallWaker, HostWait, Notify, WaitFuture, given_up};
+use crate::pagefork_h::spawn::{PRE, Spawned, pagefork_spawn_t};
 
 /// What is null, if it is.
 const CALL: &str = "call";
@@ -189,7 +190,7 @@ enum AsyncStage {
 }
 
 impl pagefork_call_t {
-    /// A call to which the store was lent.
+    /// A call to which the store was lent, or that makes it.
     fn new(future: GuestFuture, told: Arc<CallWaker>, store: &StoreRef) -> Box<Self> {
         let stage = RefCell::new(AsyncStage::Begun(future));
         Box::new(Self { stage, is_deleted: Cell::new(false), told, store: store.clone() })
@@ -393,6 +394,31 @@ fallible! {
         })
     }
 
+    fn pagefork_instance_pre_spawn_async(
+        pre: Option<&pagefork_instance_pre_t>,
+        how: Option<&pagefork_spawn_t<'_>>,
+        notify: Option<Notify>,
+        env: *mut c_void,
+        finalizer: Option<Finalizer>,
+        out: OutBox<'_, pagefork_call_t>,
+    ) {
+        let told = CallWaker::new(notify, env, finalizer);
+        make(out, || {
+            let pre = given(pre, PRE)?;
+            let Spawned { store, data, tenant, limits } = Spawned::new(pre, how)?;
+            let (pre, own) = (pre.pre.clone(), store.clone());
+            let future: GuestFuture = Box::pin(async move {
+                let (made, instance) = match limits {
+                    Some(limits) => pre.spawn_limited_async(tenant, data, limits, |_| ()).await?,
+                    None => pre.spawn_for_async(tenant, data).await?,
+                };
+                own.fill(made);
+                Ok(GuestOutput::Started(instance))
+            });
+            Ok(pagefork_call_t::new(future, told, &store))
+        })
+    }
+
     fn pagefork_store_set_yield_interval(store: Option<&wasm_store_t>, nanoseconds: u64) {
         let interval = (nanoseconds != 0).then(|| Duration::from_nanos(nanoseconds));
         given(store, "store")?.0.with_store(|store| store.set_yield_interval(interval))
@@ -443,6 +469,25 @@ extern "C" fn pagefork_call_instance(
 ) -> Option<CBox<wasm_ref_t>> {
     let store = given(call, CALL).map(|call| &call.store);
     outcome_made(store, out, |_| given(call, CALL)?.take_instance())
+}
+
+// SAFETY: the name is declared in our header, and begins as ours do.
+#[unsafe(no_mangle)]
+extern "C" fn pagefork_call_spawned(
+    call: Option<&pagefork_call_t>,
+    mut store_out: OutCBox<'_, wasm_store_t>,
+    out: OutCBox<'_, wasm_ref_t>,
+) -> Option<CBox<wasm_ref_t>> {
+    if let Some(store_out) = &mut store_out {
+        store_out.write(None);
+    }
+    let store = given(call, CALL).map(|call| &call.store);
+    outcome_made(store, out, |store| {
+        let store_out = given(store_out, "place for the store")?;
+        let instance = given(call, CALL)?.take_instance()?;
+        store_out.write(Some(store.clone().into_handle()));
+        Ok(instance)
+    })
 }
 
 exported! {

@@ -51,10 +51,14 @@ static double mix(const pagefork_caller_t *caller, int32_t a, float b, int64_t c
   return a + (double)b + (double)c + d;
 }
 
-static wasm_func_t *export_func(const wasm_instance_t *instance, const char *name) {
+static wasm_extern_t *export_of(const wasm_instance_t *instance, const char *name) {
   wasm_extern_t *export;
   OK(pagefork_instance_export(instance, name, &export));
-  wasm_func_t *func = wasm_extern_as_func((wasm_extern_t *)keep(export));
+  return (wasm_extern_t *)keep(export);
+}
+
+static wasm_func_t *export_func(const wasm_instance_t *instance, const char *name) {
+  wasm_func_t *func = wasm_extern_as_func(export_of(instance, name));
   CHECK(func);
   return func;
 }
@@ -452,7 +456,7 @@ static void strategies(void) {
         wasm_engine_t *engine;
         OK(pagefork_engine_new(config, &engine));
         static const char text[] =
-            "(module (memory 1) (func (export \"grow\") (result i32)"
+            "(module (memory (export \"memory\") 1) (func (export \"grow\") (result i32)"
             " (drop (memory.grow (i32.const 1))) (i32.store (i32.const 70000) (i32.const 1))"
             " (memory.size))"
             " (func (export \"read\") (result i32) (i32.load (i32.const 70000))))";
@@ -462,9 +466,16 @@ static void strategies(void) {
         wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL);
         pagefork_val_t result;
         for (int i = 0; i < 3; i++) {
+          wasm_memory_t *memory = wasm_extern_as_memory(export_of(instance, "memory"));
+          /* What C writes is known, too, before a guest runs and after. */
+          char *data = wasm_memory_data(memory);
+          CHECK(!data[5] && !data[40000]);
+          data[5] = 1;
           FAILS(pagefork_func_call(export_func(instance, "read"), NULL, 0, &result, 1), "bounds");
           OK(pagefork_func_call(export_func(instance, "grow"), NULL, 0, &result, 1));
           CHECK(result.of.i32 == 2);
+          CHECK(data == wasm_memory_data(memory) && data[70000] == 1);
+          data[40000] = 2;
           OK(pagefork_store_reset(store, NULL));
         }
         delete_kept();
@@ -480,12 +491,69 @@ static void strategies(void) {
   FAILS(pagefork_config_strategies(config, &none), "9");
   none = (pagefork_strategies_t){.bounds = 9};
   FAILS(pagefork_config_strategies(config, &none), "9");
+  none = (pagefork_strategies_t){.deltas = 9};
+  FAILS(pagefork_config_strategies(config, &none), "9");
+  none = (pagefork_strategies_t){.deltas = UINT64_MAX};
+  FAILS(pagefork_config_strategies(config, &none), "18446744073709551615");
   none = (pagefork_strategies_t){.reserved = {1}};
   FAILS(pagefork_config_strategies(config, &none), "reserved");
   pagefork_pool_t pool = {.reserved = {0, 0, 0, 1}};
   FAILS(pagefork_config_pool(config, &pool), "reserved");
   FAILS(pagefork_config_pool(config, NULL), "null");
   wasm_config_delete(config);
+}
+
+/* Successive snapshots of a store that runs on, by each way of finding what was written: what is
+ * spawned from each has what was there then. */
+static void deltas(void) {
+  static const char text[] =
+      "(module (memory (export \"memory\") 32)"
+      " (func (export \"count\") (result i32)"
+      " (i32.store (i32.const 300000) (i32.add (i32.load (i32.const 300000)) (i32.const 1)))"
+      " (i32.load (i32.const 300000))))";
+  for (uint64_t deltas = PAGEFORK_DELTAS_OFF; deltas <= PAGEFORK_DELTAS_WRITES; deltas++) {
+    pagefork_strategies_t strategies = {.deltas = deltas};
+    wasm_config_t *config = wasm_config_new();
+    OK(pagefork_config_strategies(config, &strategies));
+    wasm_engine_t *engine;
+    OK(pagefork_engine_new(config, &engine));
+    wasm_module_t *module;
+    OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+    wasm_store_t *store = wasm_store_new(engine), *spawned;
+    wasm_instance_t *instance = wasm_instance_new(store, module, NULL, NULL), *other;
+    wasm_memory_t *memory = wasm_extern_as_memory(export_of(instance, "memory"));
+    pagefork_val_t result;
+    pagefork_snapshot_t *taken[5];
+    for (int32_t i = 0; i < 5; i++) {
+      OK(pagefork_func_call(export_func(instance, "count"), NULL, 0, &result, 1));
+      CHECK(result.of.i32 == i + 1);
+      /* The host writes, too: a page that was not written before, and one that was. */
+      memset(wasm_memory_data(memory) + (400 + i) * 4096, i + 1, 4096);
+      wasm_memory_data(memory)[7] = (char)i;
+      OK(pagefork_store_snapshot(store, &taken[i]));
+    }
+    for (int32_t i = 4; i >= 0; i--) {
+      pagefork_instance_pre_t *pre;
+      OK(pagefork_snapshot_instance_pre(taken[i], &pre));
+      OK(pagefork_instance_pre_spawn(pre, NULL, &spawned, &other));
+      const char *data = wasm_memory_data(wasm_extern_as_memory(export_of(other, "memory")));
+      CHECK(data[7] == i);
+      for (int32_t page = 0; page < 5; page++) {
+        CHECK(data[(400 + page) * 4096 + 9] == (page <= i ? page + 1 : 0));
+      }
+      OK(pagefork_func_call(export_func(other, "count"), NULL, 0, &result, 1));
+      CHECK(result.of.i32 == i + 2);
+      delete_kept();
+      wasm_instance_delete(other);
+      wasm_store_delete(spawned);
+      pagefork_instance_pre_delete(pre);
+      pagefork_snapshot_delete(taken[i]);
+    }
+    wasm_instance_delete(instance);
+    wasm_store_delete(store);
+    wasm_module_delete(module);
+    wasm_engine_delete(engine);
+  }
 }
 
 int main(void) {
@@ -507,6 +575,7 @@ int main(void) {
   snapshots(engine, linker, module);
   programs(engine);
   strategies();
+  deltas();
   wasm_instance_delete(instance);
   wasm_store_delete(store);
   wasm_module_delete(module);

@@ -22,6 +22,10 @@ static pagefork_completion_t *pending;
 static pagefork_error_t *thrown;
 static int finalized, cancelled, notified, begun;
 
+/* The store of the guest that is to wait, if it is wanted. */
+static bool keeps_store;
+static wasm_store_t *kept_store;
+
 static void count(void *counter) { __atomic_fetch_add((int *)counter, 1, __ATOMIC_SEQ_CST); }
 
 static int count_of(int *counter) { return __atomic_load_n(counter, __ATOMIC_SEQ_CST); }
@@ -62,6 +66,7 @@ static void fetch(const pagefork_caller_t *caller, const pagefork_val_t *args, s
   switch (what) {
     case AT_ONCE: finish(completion, args[0].of.i32 * 10); return;
     case LATER:
+      if (keeps_store) kept_store = pagefork_store_copy(caller->store);
       pagefork_completion_on_cancel(completion, count, &cancelled);
       pending = completion;
       return;
@@ -508,6 +513,129 @@ static void starting(wasm_engine_t *engine, const pagefork_linker_t *linker) {
   wasm_store_delete(store);
 }
 
+/* The number that the start function of a spawned instance got; deletes all but the call's. */
+static int32_t spawned_number(pagefork_call_t *call) {
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  pagefork_val_t result;
+  OK(pagefork_call_spawned(call, &store, &instance));
+  OK(pagefork_func_call(export_func(instance, "got"), NULL, 0, &result, 1));
+  delete_kept();
+  wasm_store_delete(store);
+  wasm_instance_delete(instance);
+  return result.of.i32;
+}
+
+/* Fresh instances whose start functions wait. */
+static void spawning(wasm_engine_t *engine, const pagefork_linker_t *linker) {
+  static const char text[] =
+      "(module (import \"host\" \"fetch\" (func $fetch (param i32) (result i32))) (memory 1)"
+      " (global $got (mut i32) (i32.const 0))"
+      " (func $start (global.set $got (call $fetch (i32.const 4)))) (start $start)"
+      " (func (export \"got\") (result i32) (global.get $got)))";
+  wasm_module_t *module;
+  pagefork_instance_pre_t *pre;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  OK(pagefork_linker_instantiate_pre(linker, module, &pre));
+  wasm_module_delete(module);
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  pagefork_val_t result;
+  pagefork_call_t *call, *other;
+  what = LATER;
+  notified = 0;
+  FAILS(pagefork_instance_pre_spawn(pre, NULL, &store, &instance), "async");
+  pagefork_limits_t limits = {.memory_total = 2 << 16};
+  pagefork_wasi_config_t *config = pagefork_wasi_config_new();
+  pagefork_spawn_t how = {.tenant = 3, .limits = &limits, .wasi = config};
+  OK(pagefork_instance_pre_spawn_async(pre, &how, count, &notified, NULL, &call));
+  OK(pagefork_instance_pre_spawn_async(pre, NULL, NULL, NULL, NULL, &other));
+  pagefork_wasi_config_delete(config);
+  how = (pagefork_spawn_t){.tenant = 4};
+  limits.memory_total = 1;
+  keeps_store = true;
+  CHECK(!pagefork_call_poll(call) && !notified);
+  keeps_store = false;
+  pagefork_completion_t *first = pending;
+  CHECK(!pagefork_call_poll(other));
+  FAILS(pagefork_call_spawned(call, &store, &instance), "poll it");
+  CHECK(!store && !instance);
+  /* Who has seen the store can keep it, and must wait, too. */
+  FAILS(pagefork_store_set_limits(kept_store, NULL), "cannot be used now");
+  finish(pending, 50);
+  finish(first, 40);
+  CHECK(notified == 1 && pagefork_call_poll(call) && pagefork_call_poll(other));
+  FAILS(pagefork_call_results(call, &result, 1), "an instance");
+  FAILS(pagefork_call_spawned(call, NULL, &instance), "null");
+  FAILS(pagefork_call_spawned(call, &store, NULL), "null");
+  CHECK(spawned_number(call) == 40 && spawned_number(other) == 50);
+  FAILS(pagefork_call_spawned(call, &store, &instance), "taken already");
+  CHECK(!store && !instance);
+  pagefork_call_delete(call);
+  pagefork_call_delete(other);
+  OK(pagefork_store_set_limits(kept_store, NULL));
+  wasm_store_delete(kept_store);
+  what = AT_ONCE;
+
+  /* The instance alone keeps its store. */
+  for (int i = 0; i < 3; i++) {
+    OK(pagefork_instance_pre_spawn_async(pre, &how, NULL, NULL, NULL, &call));
+    CHECK(pagefork_call_wait(call, UINT64_MAX));
+    OK(pagefork_call_instance(call, &instance));
+    pagefork_call_delete(call);
+    OK(pagefork_func_call(export_func(instance, "got"), NULL, 0, &result, 1));
+    CHECK(result.of.i32 == 40);
+    delete_kept();
+    wasm_instance_delete(instance);
+  }
+
+  /* What fails, and what is given up: there is no store then. */
+  how.limits = &limits;
+  OK(pagefork_instance_pre_spawn_async(pre, &how, NULL, NULL, NULL, &call));
+  CHECK(pagefork_call_poll(call));
+  FAILS(pagefork_call_spawned(call, &store, &instance), "limit");
+  pagefork_call_delete(call);
+  what = FAIL;
+  OK(pagefork_instance_pre_spawn_async(pre, NULL, NULL, NULL, NULL, &call));
+  CHECK(pagefork_call_poll(call));
+  FAILS(pagefork_call_spawned(call, &store, &instance), "no answer");
+  CHECK(!store && !instance);
+  pagefork_call_delete(call);
+  what = LATER;
+  for (int polls = 0; polls < 2; polls++) {
+    int before = cancelled, before_finalized = finalized;
+    keeps_store = true;
+    OK(pagefork_instance_pre_spawn_async(pre, NULL, NULL, &finalized, count, &call));
+    if (polls) CHECK(!pagefork_call_poll(call));
+    keeps_store = false;
+    pagefork_call_delete(call);
+    CHECK(cancelled == before + polls && finalized == before_finalized + 1);
+    if (!polls) continue;
+    pagefork_completion_delete(pending);
+    FAILS(pagefork_store_set_limits(kept_store, NULL), "cannot be used now");
+    wasm_store_delete(kept_store);
+  }
+
+  int before = finalized;
+  how.reserved[0] = 1;
+  FAILS(pagefork_instance_pre_spawn_async(pre, &how, NULL, &finalized, count, &call), "reserved");
+  CHECK(!call);
+  FAILS(pagefork_instance_pre_spawn_async(NULL, NULL, NULL, &finalized, count, &call), "null");
+  FAILS(pagefork_instance_pre_spawn_async(pre, NULL, NULL, &finalized, count, NULL), "null");
+  CHECK(!call && finalized == before + 3);
+  store = (wasm_store_t *)&module;
+  FAILS(pagefork_call_spawned(NULL, &store, &instance), "null");
+  CHECK(!store && !instance);
+
+  /* The call has what it needs. */
+  OK(pagefork_instance_pre_spawn_async(pre, NULL, NULL, NULL, NULL, &call));
+  pagefork_instance_pre_delete(pre);
+  CHECK(!pagefork_call_poll(call));
+  finish(pending, 60);
+  CHECK(pagefork_call_poll(call) && spawned_number(call) == 60);
+  pagefork_call_delete(call);
+}
+
 int main(void) {
   wasm_engine_t *engine = wasm_engine_new();
   wasm_store_t *store = wasm_store_new(engine);
@@ -541,6 +669,8 @@ int main(void) {
   null_and_nothing(instance);
   deleted_by_its_callback(engine);
   starting(engine, linker);
+  delete_kept();
+  spawning(engine, linker);
   wasm_trap_delete(thrown);
   wasm_extern_delete(tag);
   delete_kept();

@@ -94,6 +94,13 @@ static void asynchronous(pagefork::Engine &engine) {
   nothing.finish();
   CHECK(told == 1 && start.poll() && start.instance().func<int32_t()>("add")() == 5);
   CHECK(contains(thrown_by([&] { start.instance(); }), "taken already"));
+  auto spawning = linker.instantiate_pre(starting).spawn_async({}, [&] { told++; });
+  CHECK(!spawning.poll());
+  nothing.finish();
+  CHECK(told == 2 && spawning.poll());
+  auto [own_store, own] = spawning.spawned();
+  CHECK(own_store.get() && own.func<int32_t()>("add")() == 5);
+  CHECK(contains(thrown_by([&] { spawning.spawned(); }), "taken already"));
   auto minus = instance.call_async<int64_t(int64_t)>("throws", int64_t(1) << 40);
   CHECK(minus.poll() && minus.result() == -(int64_t(1) << 40));
 }

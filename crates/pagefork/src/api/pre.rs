@@ -346,14 +346,23 @@ impl<T: 'static> InstancePre<T> {
         limits: StoreLimits,
         watch: impl FnOnce(InterruptHandle),
     ) -> Result<(Store<T>, Instance)> {
-        self.spawn_prepared(tenant, data, |store| {
+        self.spawn_prepared(tenant, data, self.limited(limits, watch))
+    }
+
+    /// What prepares a store that has limits from the start.
+    fn limited(
+        &self,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> impl FnOnce(&mut Store<T>) -> Result<()> {
+        move |store| {
             store.set_limits(limits);
             watch(store.interrupt_handle()?);
             match &self.shared.frozen {
                 Some(frozen) => frozen.check_limits(&limits),
                 None => instantiate::check_limits(store.inner()),
             }
-        })
+        }
     }
 
     /// As [`InstancePre::spawn`], with a start function that may wait for
@@ -398,9 +407,87 @@ impl<T: 'static> InstancePre<T> {
     /// # Ok::<(), pagefork::Error>(()) }).unwrap();
     /// ```
     pub async fn spawn_async(&self, data: T) -> Result<(Store<T>, Instance)> {
+        self.spawn_for_async(0, data).await
+    }
+
+    /// As [`InstancePre::spawn_for`], with a start function that may wait: see
+    /// [`InstancePre::spawn_async`].
+    ///
+    /// # Errors
+    /// The future's are those of [`InstancePre::spawn`].
+    ///
+    /// # Panics
+    /// As [`InstancePre::spawn`], in a poll.
+    ///
+    /// # Examples
+    ///
+    /// See [`InstancePre::spawn_limited_async`].
+    pub async fn spawn_for_async(&self, tenant: u64, data: T) -> Result<(Store<T>, Instance)> {
+        self.spawn_prepared_async(tenant, data, |_| Ok(())).await
+    }
+
+    /// As [`InstancePre::spawn_limited`], with a start function that may wait: see
+    /// [`InstancePre::spawn_async`].
+    ///
+    /// # Errors
+    /// The future's are those of [`InstancePre::spawn_limited`].
+    ///
+    /// # Panics
+    /// As [`InstancePre::spawn_limited`], in a poll.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Linker, Module, StoreLimits};
+    ///
+    /// # fn block_on<F: std::future::Future>(future: F) -> F::Output {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #     loop {
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut context) { return it }
+    /// #     }
+    /// # }
+    /// # block_on(async {
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "ready" (func $ready))
+    ///     (memory (export "memory") 1)
+    ///     (start $ready))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// linker.func_wrap_async("host", "ready", |_: Caller<'_, ()>, (): ()| {
+    ///     Box::new(async move { /* as late as it likes */ })
+    /// })?;
+    /// let pre = linker.instantiate_pre(&module)?;
+    /// let customer = 7;
+    /// let (_store, _instance) = pre.spawn_for_async(customer, ()).await?;
+    /// // What another thread ends the start function's wait with.
+    /// let mut handle = None;
+    /// let limits = StoreLimits::new().memory_total(1 << 20);
+    /// pre.spawn_limited_async(customer, (), limits, |interrupt| handle = Some(interrupt)).await?;
+    /// assert!(handle.is_some());
+    /// let limits = StoreLimits::new().memory_total(100);
+    /// assert!(pre.spawn_limited_async(customer, (), limits, |_| ()).await.is_err());
+    /// # Ok::<(), pagefork::Error>(()) }).unwrap();
+    /// ```
+    pub async fn spawn_limited_async(
+        &self,
+        tenant: u64,
+        data: T,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> Result<(Store<T>, Instance)> {
+        self.spawn_prepared_async(tenant, data, self.limited(limits, watch)).await
+    }
+
+    async fn spawn_prepared_async(
+        &self,
+        tenant: u64,
+        data: T,
+        prepare: impl FnOnce(&mut Store<T>) -> Result<()>,
+    ) -> Result<(Store<T>, Instance)> {
         let (mut store, made) = {
             span!(DEBUG, "spawn", module = self.module().name());
-            self.spawn_unstarted(0, data, |_| Ok(()))?
+            self.spawn_unstarted(tenant, data, prepare)?
         };
         start_async(&mut store, &made).await?;
         let instance = Instance::from_ordinal(store.inner(), made.ordinal);
