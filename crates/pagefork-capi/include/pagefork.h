@@ -763,6 +763,12 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_func_async(
 /* Defines the functions of WASI preview 1. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_wasi(pagefork_linker_t *);
 
+/* Defines the functions by which guests say that pages of their exported memory `memory` hold nothing that
+ * they need any more: "pagefork" "memory_discard" (address, length), whose result is 0 if pages were given
+ * back and read zero, 1 if they were only written with zeros, and -1 if nothing was done; and "env"
+ * "__wbindgen_memory_discard" without a result, after which they read zero. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_memory_discard(pagefork_linker_t *);
+
 /* Defines all that an instance exports, by a first name. */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_linker_instance(
     pagefork_linker_t *, const char *module, const wasm_instance_t *);

@@ -554,6 +554,9 @@ class Linker : public Owned<pagefork_linker_t, pagefork_linker_delete> {
   // Defines the functions of WASI.
   Linker &wasi() { return check(pagefork_linker_wasi(get())), *this; }
 
+  // Defines the functions by which guests give memory back.
+  Linker &memory_discard() { return check(pagefork_linker_memory_discard(get())), *this; }
+
   // Defines a host function of this type, which takes a `Caller` before its arguments:
   // linker.func<double(int32_t)>("host", "half", [](Caller, int32_t a) { return a / 2.0; }).
   template <typename Signature, typename F>

@@ -71,6 +71,27 @@ fn forks_learn_their_numbers() {
     assert_eq!(pagefork(&format!("run {asks}")).code, 0, "it is the original");
 }
 
+/// Forks give memory back that they have written, as any program can.
+#[test]
+fn forks_give_memory_back() {
+    let gives = r#"(module
+        (import "pagefork" "snapshot" (func $snapshot (result i32)))
+        (import "pagefork" "memory_discard" (func $discard (param i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory (export "memory") 256)
+        (func $fill (param i32) (memory.fill (i32.const 65536) (local.get 0) (i32.const 0x800000)))
+        (func (export "_start")
+            (call $fill (i32.const 1))
+            (drop (call $snapshot))
+            (call $fill (i32.const 2))
+            (call $exit (i32.or
+                (i32.lt_s (call $discard (i32.const 65536) (i32.const 0x800000)) (i32.const 0))
+                (i32.load (i32.const 0x7ffffc))))))"#;
+    let gives = file("fork-gives.wat", gives);
+    let ended = pagefork(&format!("fork -n 3 {gives}"));
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+}
+
 #[test]
 fn a_fork_that_fails_is_named_and_the_others_go_on() {
     let reader = file("fork-fails.wat", READER);

@@ -335,6 +335,7 @@ unsafe extern "C" {
         module: Object,
         out: Out,
     ) -> Error;
+    pub(super) fn pagefork_linker_memory_discard(linker: Object) -> Error;
     pub(super) fn pagefork_linker_new(engine: Object, out: Out) -> Error;
     pub(super) fn pagefork_linker_unknown_imports_as_traps(linker: Object, module: Object)
     -> Error;

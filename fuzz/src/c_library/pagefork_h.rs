@@ -713,8 +713,9 @@ fn linking() {
             5 => told(types(|ty| {
                 pagefork_linker_func_async(linker, empty, name(), ty, begin, attached(), finalize)
             })),
-            6 => match step() % 4 {
+            6 => match step() % 5 {
                 0 => told(pagefork_linker_wasi(linker)),
+                4 => told(pagefork_linker_memory_discard(linker)),
                 1 => told(pagefork_linker_instance(linker, empty, object())),
                 2 => pagefork_linker_allow_shadowing(linker, step().is_multiple_of(2)),
                 _ => told(pagefork_linker_unknown_imports_as_traps(linker, object())),

@@ -114,6 +114,10 @@ fallible! {
         pagefork_wasi::add_to_linker(&mut given(linker, LINKER)?.0, |data| data.wasi())
     }
 
+    fn pagefork_linker_memory_discard(linker: Option<&mut pagefork_linker_t>) {
+        given(linker, LINKER)?.0.define_memory_discard().map(|_| ())
+    }
+
     fn pagefork_linker_instance(
         linker: Option<&mut pagefork_linker_t>,
         module: *const c_char,

@@ -467,6 +467,58 @@ static void spawning(wasm_engine_t *engine) {
   wasm_module_delete(module);
 }
 
+/* A guest gives memory back, by the functions that a linker defines. */
+static void giving_back(wasm_engine_t *engine) {
+  static const char text[] =
+      "(module (import \"pagefork\" \"memory_discard\" (func $back (param i32 i32) (result i32)))"
+      " (import \"env\" \"__wbindgen_memory_discard\" (func $zero (param i32 i32)))"
+      " (memory (export \"memory\") 256)"
+      " (func (export \"back\") (param i32 i32) (result i32)"
+      "  (call $back (local.get 0) (local.get 1)))"
+      " (func (export \"zero\") (param i32 i32) (result i32)"
+      "  (call $zero (local.get 0) (local.get 1)) (i32.const 5)))";
+  wasm_module_t *module;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  pagefork_linker_t *linker;
+  OK(pagefork_linker_new(engine, &linker));
+  OK(pagefork_linker_memory_discard(linker));
+  FAILS(pagefork_linker_memory_discard(linker), "already defined");
+  FAILS(pagefork_linker_memory_discard(NULL), "null");
+  pagefork_instance_pre_t *pre;
+  OK(pagefork_linker_instantiate_pre(linker, module, &pre));
+  pagefork_export_t *exports[3];
+  OK(pagefork_module_export(module, "back", "ii:i", &exports[0]));
+  OK(pagefork_module_export(module, "zero", "ii:i", &exports[1]));
+  OK(pagefork_module_export(module, "memory", NULL, &exports[2]));
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+  OK(pagefork_instance_pre_spawn(pre, NULL, &store, &instance));
+  pagefork_typed_func_t *back, *zero;
+  OK(pagefork_instance_typed_export(instance, exports[0], &back));
+  OK(pagefork_instance_typed_export(instance, exports[1], &zero));
+  wasm_extern_t *memory;
+  OK(pagefork_instance_export_at(instance, exports[2], &memory));
+  char *data = wasm_memory_data(wasm_extern_as_memory(memory));
+  const int32_t all = 256 << 16;
+  memset(data, 7, (size_t)all);
+#define GIVE(f, from, length) \
+  PAGEFORK_CALL(f, int32_t, (pagefork_typed_func_t *, int32_t, int32_t), f, from, length)
+  CHECK(GIVE(back, 0, 100) == -1 && data[0] == 7);
+  CHECK(GIVE(back, 1 << 16, all - (1 << 16)) == 0);
+  CHECK(data[(1 << 16) - 1] == 7 && data[1 << 16] == 0 && data[all - 1] == 0);
+  CHECK(GIVE(zero, 10, 20) == 5 && data[9] == 7 && data[10] == 0 && data[29] == 0 && data[30] == 7);
+#undef GIVE
+  wasm_extern_delete(memory);
+  pagefork_typed_func_delete(back);
+  pagefork_typed_func_delete(zero);
+  for (int i = 0; i < 3; i++) pagefork_export_delete(exports[i]);
+  wasm_store_delete(store);
+  wasm_instance_delete(instance);
+  pagefork_instance_pre_delete(pre);
+  pagefork_linker_delete(linker);
+  wasm_module_delete(module);
+}
+
 static void configurations(void) {
   wasm_config_t *config = wasm_config_new();
   pagefork_config_stack_size(config, 1 << 18);
@@ -547,6 +599,7 @@ int main(void) {
   wasm_engine_delete(engine);
   OK(pagefork_engine_new(NULL, &engine));
   spawning(engine);
+  giving_back(engine);
   wasm_engine_delete(engine);
   configurations();
   puts("ok");

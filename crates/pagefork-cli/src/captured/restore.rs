@@ -155,6 +155,7 @@ pub(crate) fn linker(engine: &Engine) -> Result<Linker<ForkGuest>, String> {
     let mut linker = Linker::new(engine);
     pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)
         .and_then(|()| add_fork_to_linker(&mut linker))
+        .and_then(|()| linker.define_memory_discard().map(drop))
         .map_err(|error| format!("{error:#}"))?;
     Ok(linker)
 }
