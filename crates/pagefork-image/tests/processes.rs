@@ -154,6 +154,17 @@ fn role() {
             fill_disk(&store);
             println!("whole");
         }
+        "read alone" => {
+            whole(&store);
+            let named = store.load(store.find("kept").unwrap()).unwrap();
+            let (manifest, pages) = draft(8);
+            let error = store.save(ImageDraft::new(manifest, &pages)).unwrap_err();
+            let ImageError::Io { error, .. } = error else { panic!("{error}") };
+            assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+            assert_eq!(store.collect().unwrap().images, []);
+            check(&named);
+            println!("read alone");
+        }
         other => panic!("there is no role {other}"),
     }
 }
@@ -251,7 +262,8 @@ fn a_full_disk_at_any_size_leaves_the_store_whole() {
         store.set_name("kept", kept.hash()).unwrap();
         let filling = command("fill", &scratch.0);
         let mut shell = Command::new("sh");
-        let script = format!("trap '' XFSZ; ulimit -f {limit}; exec \"$@\"");
+        // The kernel would end it by a signal.
+        let script = format!("ulimit -f {limit}; exec \"$@\"");
         shell.args(["-c", &script, "sh"]).arg(filling.get_program()).args(filling.get_args());
         shell.env(ROLE, "fill").env(PLACE, &scratch.0);
         let output = shell.output().unwrap();
@@ -300,12 +312,40 @@ fn fill_disk(store: &ImageStore) {
     }
 }
 
+/// How `unshare` gives a process mounts of its own.
+#[cfg(target_os = "linux")]
+const OWN_MOUNTS: [&str; 2] = ["--map-root-user", "--mount"];
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_store_that_nobody_can_write_is_read() {
+    let scratch = Scratch::new("read-only");
+    let store = ImageStore::open(&scratch.0).unwrap();
+    let (manifest, pages) = draft(7);
+    let kept = store.save(ImageDraft::new(manifest, &pages)).unwrap();
+    store.set_name("kept", kept.hash()).unwrap();
+    store.save_code(&code(1)).unwrap();
+    drop(kept);
+    let reading = command("read alone", &scratch.0);
+    let mut shell = Command::new("unshare");
+    let script = "mount --bind -o ro \"$1\" \"$1\" || exit 77; shift; exec \"$@\"";
+    shell.args(OWN_MOUNTS).args(["sh", "-c", script, "sh"]).arg(&scratch.0);
+    shell.arg(reading.get_program()).args(reading.get_args());
+    shell.envs(reading.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let Ok(output) = shell.output() else { return println!("skipped: there is no `unshare`") };
+    if matches!(output.status.code(), Some(1 | 77)) {
+        return println!("skipped: a process may have no mounts of its own here");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("read alone"), "{text}{errors}");
+}
+
 /// A disk of each size up to one that holds all, and with few files: each step of writing meets the
 /// full disk.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_disk_that_is_full_at_any_step_leaves_the_store_whole() {
-    const OWN_MOUNTS: [&str; 2] = ["--map-root-user", "--mount"];
     let mut mount = Command::new("unshare");
     mount.args(OWN_MOUNTS).args(["mount", "-t", "tmpfs", "none", "/tmp"]);
     if !mount.status().is_ok_and(|status| status.success()) {

@@ -385,6 +385,133 @@ fn a_directory_that_others_can_write_is_refused() {
     assert!(matches!(open(), Err(ImageError::Version { found: 2, .. })));
 }
 
+/// None of them is opened: pipes wait for a writer, devices have no end, links lead to what others
+/// may write.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_no_file_of_the_store_is_refused_and_not_opened() {
+    use std::os::unix::fs::symlink;
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let image = save(&store, 1);
+    let (hash, code) = (image.hash(), store.save_code(b"code").unwrap().hash());
+    store.set_name("kept", hash).unwrap();
+    drop(image);
+    let copy = scratch.0.join("copy");
+    let pipe = |path: &std::path::Path| {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    };
+    let kinds: [(&str, &dyn Fn(&std::path::Path)); 5] = [
+        ("a pipe", &pipe),
+        ("a link", &|path| symlink(&copy, path).unwrap()),
+        ("a dangling link", &|path| symlink("nowhere", path).unwrap()),
+        ("a device", &|path| symlink("/dev/zero", path).unwrap()),
+        ("a directory", &|path| fs::create_dir(path).unwrap()),
+    ];
+    let parts = [format!("images/{hash}"), format!("code/{code}"), "names/kept".into()];
+    for part in parts.iter().map(String::as_str).chain(["version", "unfinished/left"]) {
+        let path = store.path().join(part);
+        let is_left = part == "unfinished/left";
+        if is_left {
+            fs::write(&path, "left behind").unwrap();
+        }
+        for (kind, put) in kinds {
+            fs::rename(&path, &copy).unwrap();
+            put(&path);
+            let refused = |what: &str, result: Result<(), ImageError>| match result {
+                Err(ImageError::StoreRefused { path: refused, why }) => {
+                    assert_eq!(refused, path, "{what}: {why}");
+                    assert!(why.contains("link, directory, pipe or device"), "{what}: {why}");
+                }
+                other => panic!("{what} with {kind} as {part}: {other:?}"),
+            };
+            match part.split('/').next() {
+                Some("images") => {
+                    refused("load", store.load(hash).map(drop));
+                    refused("verify", store.verify(hash));
+                    refused("collect", store.collect().map(drop));
+                    refused("remove", store.remove(hash));
+                }
+                Some("code") => {
+                    refused("load", store.load_code(code).map(drop));
+                    refused("save", store.save_code(b"code").map(drop));
+                    store.set_name("kept", hash).unwrap();
+                }
+                Some("names") => {
+                    refused("find", store.find("kept").map(drop));
+                    refused("collect", store.collect().map(drop));
+                }
+                Some("version") => refused("open", ImageStore::open(store.path()).map(drop)),
+                _ => refused("collect", store.collect().map(drop)),
+            }
+            match kind {
+                "a directory" => fs::remove_dir(&path).unwrap(),
+                _ => fs::remove_file(&path).unwrap(),
+            }
+            fs::rename(&copy, &path).unwrap();
+            store.verify(hash).unwrap();
+        }
+    }
+    assert_eq!(store.collect().unwrap().images, []);
+}
+
+#[test]
+fn what_was_made_of_a_delta_stays_as_long_as_that() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let parent = save(&store, 1);
+    let child = save_delta(&store, &parent, 2);
+    let [parent, child] = [parent, child].map(|image| image.hash());
+    assert_eq!(store.load_whole(parent).unwrap().hash(), parent);
+    store.set_name("kept", child).unwrap();
+    let full = store.load_whole(child).unwrap().hash();
+    assert_eq!(store.load(full).unwrap().chain().images().len(), 1);
+    let report = store.collect().unwrap();
+    assert_eq!((report.images, report.in_use), (vec![], vec![]));
+    assert_eq!(store.load_whole(child).unwrap().hash(), full);
+    // What leads there can be lost, or damaged, and is written again.
+    let path = store.path().join("whole").join(child.to_string());
+    for bytes in damaged(&fs::read(&path).unwrap()) {
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(store.load_whole(child).unwrap().hash(), full);
+    }
+    fs::write(&path, "").unwrap();
+    assert_eq!(store.collect().unwrap().images, [full]);
+    assert!(!path.exists());
+    assert_eq!(store.load_whole(child).unwrap().hash(), full);
+    store.remove(full).unwrap();
+    assert_eq!(store.load_whole(child).unwrap().hash(), full);
+    store.remove_name("kept").unwrap();
+    assert_eq!(store.collect().unwrap().images.len(), 3);
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_is_collected_while_what_a_name_leads_to_is_damaged() {
+    let scratch = Scratch::new();
+    let store = scratch.store();
+    let parent = save(&store, 1);
+    let child = save_delta(&store, &parent, 2);
+    store.set_name("kept", child.hash()).unwrap();
+    let (path, hashes) = (file_of(&store, &child), [parent.hash(), child.hash()]);
+    drop((parent, child));
+    let whole = fs::read(&path).unwrap();
+    let put = |bytes: &[u8]| {
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    };
+    put(&whole[..whole.len() - 1]);
+    let error = store.collect().unwrap_err();
+    assert!(matches!(&error, ImageError::StoreRefused { path, .. } if path.ends_with("kept")));
+    assert!(error.to_string().contains("damaged"), "{error}");
+    // So it can be mended: its parent is there.
+    store.adopt(whole).unwrap();
+    assert_eq!(store.collect().unwrap().images, []);
+    assert_eq!(store.images().unwrap().len(), hashes.len());
+    store.verify(hashes[1]).unwrap();
+}
+
 #[cfg(feature = "transport")]
 #[test]
 fn streams_bring_all_or_nothing() {

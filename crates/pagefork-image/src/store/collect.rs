@@ -1,7 +1,7 @@
 //! Removing what nothing leads to, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::base::hash::ContentHash;
 use crate::file::reader::ImageReader;
 
 use super::ImageStore;
-use super::directory::{Kind, is_locked, remove_file};
+use super::directory::{Kind, is_locked, open_own, remove_file};
 use super::names::REMOVE_NAME;
 use super::steps::{self, WriteStep};
 
@@ -76,12 +76,15 @@ impl ImageStore {
 
         let mut kept = BTreeSet::new();
         for (name, hash) in self.names()? {
-            if !self.directory.has(Kind::Image, hash) {
+            if let Some(unknown) = keep(&mut kept, hash, &needs) {
                 // What it was to keep must not go for that.
-                let why = format!("it leads to image {hash}, which is not there: {REMOVE_NAME}");
+                let what = match self.directory.has(Kind::Image, unknown) {
+                    true => "damaged",
+                    false => "not there",
+                };
+                let why = format!("it leads to image {unknown}, which is {what}: {REMOVE_NAME}");
                 return Err(ImageError::StoreRefused { path: self.names_path().join(name), why });
             }
-            keep(&mut kept, hash, &needs);
         }
         let named = kept.clone();
         for hash in needs.keys() {
@@ -90,12 +93,24 @@ impl ImageStore {
             }
         }
         report.in_use = kept.difference(&named).copied().collect();
+        let wholes = self.wholes()?;
+        for (delta, full) in &wholes {
+            if kept.contains(delta) && needs.contains_key(full) {
+                keep(&mut kept, *full, &needs);
+            }
+        }
         let code: BTreeSet<ContentHash> = needs
             .iter()
             .filter(|(hash, _)| kept.contains(hash))
             .flat_map(|(_, needs)| needs.code.iter().copied())
             .collect();
 
+        for (delta, full) in wholes {
+            if !kept.contains(&delta) || !kept.contains(&full) {
+                let path = self.whole_path(delta);
+                remove_file(&path).map_err(ImageError::of_path("remove", &path))?;
+            }
+        }
         needs.retain(|hash, _| !kept.contains(hash));
         self.remove_images(needs, &mut report)?;
         for hash in self.directory.list(Kind::Code)? {
@@ -153,10 +168,12 @@ impl ImageStore {
             }
             // Not by the way of users: what is looked at is not in use for that.
             let path = self.directory.file(Kind::Image, hash);
-            let file = match File::open(&path) {
+            let file = match open_own(&path) {
                 Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                Err(error) => return Err(ImageError::of_path("open", &path)(error)),
+                Err(ImageError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             match ImageReader::open(Box::new(FileBytes::new(file)), &self.limits) {
                 Ok(image) => {
@@ -201,12 +218,18 @@ impl ImageStore {
     }
 }
 
-/// Notes that an image and its ancestors stay.
-fn keep(kept: &mut BTreeSet<ContentHash>, hash: ContentHash, needs: &BTreeMap<ContentHash, Needs>) {
+/// Notes that an image and its ancestors stay; the one of which it is not known what it needs.
+fn keep(
+    kept: &mut BTreeSet<ContentHash>,
+    hash: ContentHash,
+    needs: &BTreeMap<ContentHash, Needs>,
+) -> Option<ContentHash> {
     let mut next = Some(hash);
     while let Some(hash) = next.filter(|hash| kept.insert(*hash)) {
-        next = needs.get(&hash).and_then(|needs| needs.parent);
+        let Some(needs) = needs.get(&hash) else { return Some(hash) };
+        next = needs.parent;
     }
+    None
 }
 
 /// Removes a file, and returns its bytes.

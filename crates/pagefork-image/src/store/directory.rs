@@ -20,6 +20,9 @@ use super::{StoredCode, StoredImage};
 /// Version of the directory's form.
 const STORE_VERSION: u32 = 1;
 
+/// Of a file that has a line, no more bytes are read.
+const SHORT_MAX: u64 = 256;
+
 /// What a file is, and so where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
@@ -75,6 +78,11 @@ impl Directory {
         &self.path
     }
 
+    /// Makes a directory of the store where there is none.
+    pub(super) fn make_part(&self, name: &str) -> Result<(), ImageError> {
+        self.make(&self.path.join(name))
+    }
+
     /// Makes a directory where there is none, and checks who may write it.
     fn make(&self, path: &Path) -> Result<(), ImageError> {
         let mut builder = DirBuilder::new();
@@ -97,9 +105,9 @@ impl Directory {
     /// Checks the version, or writes it into a new store, and that the store is this user's.
     fn check_version(&self) -> Result<(), ImageError> {
         let path = self.path.join("version");
-        let text = match fs::read_to_string(&path) {
+        let text = match read_short(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(ImageError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {
                 let text = format!("{STORE_VERSION}\n");
                 let mut file = self.begin()?;
                 file.append(text.as_bytes())?;
@@ -108,7 +116,7 @@ impl Directory {
                 self.sync_directory(&self.path)?;
                 text
             }
-            Err(error) => return Err(ImageError::of_path("read", &path)(error)),
+            Err(error) => return Err(error),
         };
         match text.trim().parse() {
             Ok(STORE_VERSION) => {}
@@ -124,21 +132,20 @@ impl Directory {
         self.check_owner()
     }
 
-    /// A file that is made belongs to who makes it; so must the store, or to the administrator.
+    /// The store must be this user's or the administrator's.
     #[cfg(unix)]
     fn check_owner(&self) -> Result<(), ImageError> {
         use std::os::unix::fs::MetadataExt;
-        let owner = |path: &Path| fs::metadata(path).map(|metadata| metadata.uid());
-        let ours = self.begin()?;
-        let failed = ImageError::of_path("look at", &self.path);
-        let owners = owner(&ours.path).and_then(|own| Ok((own, owner(&self.path)?)));
-        match owners.map_err(failed)? {
-            (own, store) if store == own || store == 0 => Ok(()),
-            _ => {
+        let user = rustix::process::geteuid().as_raw();
+        for part in ["", "images", "code", "names", "unfinished"] {
+            let path = self.path.join(part);
+            let metadata = fs::metadata(&path).map_err(ImageError::of_path("look at", &path))?;
+            if metadata.uid() != user && metadata.uid() != 0 {
                 let why = "it belongs to another user".to_owned();
-                Err(ImageError::StoreRefused { path: self.path.clone(), why })
+                return Err(ImageError::StoreRefused { path, why });
             }
         }
+        Ok(())
     }
 
     #[cfg(not(unix))]
@@ -163,8 +170,11 @@ impl Directory {
     fn lock(&self, lock: fn(&File) -> io::Result<()>) -> Result<HeldLock, ImageError> {
         let path = self.path.join("lock");
         let mut options = OpenOptions::new();
-        let file = options.read(true).append(true).create(true).open(&path);
-        let file = file.map_err(ImageError::of_path("open", &path))?;
+        let file = match options.read(true).append(true).create(true).open(&path) {
+            // Where nothing can be written, what is there can be used all the same.
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => open_own(&path)?,
+            file => file.map_err(ImageError::of_path("open", &path))?,
+        };
         loop {
             match lock(&file) {
                 Ok(()) => return Ok(HeldLock { _file: file }),
@@ -181,9 +191,11 @@ impl Directory {
     /// Opens a file and marks it as in use as long as it is open. The caller holds the store's lock.
     fn open_file(&self, kind: Kind, hash: ContentHash) -> Result<File, ImageError> {
         let path = self.file(kind, hash);
-        let file = File::open(&path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => ImageError::NotFound { what: kind.what(), hash },
-            _ => ImageError::of_path("open", &path)(error),
+        let file = open_own(&path).map_err(|error| match error {
+            ImageError::Io { error, .. } if error.kind() == ErrorKind::NotFound => {
+                ImageError::NotFound { what: kind.what(), hash }
+            }
+            error => error,
         })?;
         mark_used(&file).map_err(ImageError::of_path("lock", &path))?;
         Ok(file)
@@ -324,7 +336,7 @@ impl Directory {
 
     /// Whether there is a file for a hash.
     pub(super) fn has(&self, kind: Kind, hash: ContentHash) -> bool {
-        self.file(kind, hash).is_file()
+        fs::symlink_metadata(self.file(kind, hash)).is_ok_and(|metadata| metadata.is_file())
     }
 
     /// Gives a file that is on the disk its name, unless there is one. The caller holds the
@@ -363,10 +375,8 @@ impl Directory {
         hash: ContentHash,
         limits: &ImageLimits,
     ) -> Result<Option<TempFile>, ImageError> {
-        let open = |path: &Path| {
-            let file = File::open(path).map_err(ImageError::of_path("open", path))?;
-            ImageReader::open(Box::new(FileBytes::new(file)), limits)
-        };
+        let open =
+            |path: &Path| ImageReader::open(Box::new(FileBytes::new(open_own(path)?)), limits);
         let there = match open(&self.file(Kind::Image, hash)) {
             Ok(there) => there,
             // What cannot be read is mended.
@@ -400,6 +410,26 @@ impl Directory {
         let _ = path;
         Ok(())
     }
+}
+
+/// Opens a file of a store to read it. What is no file there is refused: pipes would wait for a
+/// writer, and links lead to what others may write.
+pub(super) fn open_own(path: &Path) -> Result<File, ImageError> {
+    let failed = || ImageError::of_path("open", path);
+    if !fs::symlink_metadata(path).map_err(failed())?.is_file() {
+        let (path, why) = (path.to_owned(), "it is a link, directory, pipe or device: remove it");
+        return Err(ImageError::StoreRefused { path, why: why.to_owned() });
+    }
+    File::open(path).map_err(failed())
+}
+
+/// Reads a file of a store that has a line.
+pub(super) fn read_short(path: &Path) -> Result<String, ImageError> {
+    let mut bytes = Vec::new();
+    let read = open_own(path)?.take(SHORT_MAX).read_to_end(&mut bytes);
+    read.map_err(ImageError::of_path("read", path))?;
+    // What is no text has neither number nor hash.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Locks a file that is used, until it is closed.
@@ -440,11 +470,13 @@ fn allow_removal(path: &Path) -> io::Result<()> {
 /// Whether a process has a file locked. The caller holds the store's lock alone, so that none locks
 /// it after that.
 pub(super) fn is_locked(path: &Path) -> Result<bool, ImageError> {
-    let file = match File::open(path) {
+    let file = match open_own(path) {
         Ok(file) => file,
         // Who was writing it has removed it.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        Err(error) => return Err(ImageError::of_path("open", path)(error)),
+        Err(ImageError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {
+            return Ok(true);
+        }
+        Err(error) => return Err(error),
     };
     match file.try_lock() {
         Ok(()) => Ok(false),
@@ -462,6 +494,26 @@ pub(crate) struct TempFile {
 }
 
 impl TempFile {
+    /// Looks whether the process may have a file with so many more bytes: beyond its limit the kernel
+    /// would end it by a signal.
+    #[cfg(unix)]
+    fn check_limit(&mut self, bytes: usize) -> io::Result<()> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        let Some(limit) = limit else { return Ok(()) };
+        match self.file.stream_position()?.saturating_add(bytes as u64) <= limit {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                ErrorKind::FileTooLarge,
+                format!("a file may have {limit} bytes: raise RLIMIT_FSIZE (`ulimit -f`)"),
+            )),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn check_limit(&mut self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Writes where the last bytes ended.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
         self.write_all(bytes).map_err(ImageError::of_path("write", &self.path))
@@ -513,6 +565,7 @@ impl Drop for TempFile {
 
 impl Write for TempFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.check_limit(bytes.len())?;
         let count = self.file.write(bytes)?;
         steps::done(WriteStep::Writing)?;
         Ok(count)

@@ -6,6 +6,7 @@
 //!   images/HASH     images, by the hash of their manifest; a process that uses one has it locked
 //!   code/HASH       code images, by the hash of their bytes; likewise
 //!   names/NAME      the hash of an image
+//!   whole/HASH      the hash of the full image that was made of a delta
 //!   unfinished/     files that are being written, locked by who writes them
 //! ```
 //!
@@ -19,6 +20,8 @@ mod directory;
 mod collect;
 /// Names of images.
 mod names;
+/// Full images that were made of deltas.
+mod whole;
 /// What keeps images, wherever that is.
 pub(crate) mod repository;
 /// Sending and receiving.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 
-use super::directory::Kind;
+use super::directory::{Kind, read_short};
 use super::{ImageStore, repository};
 
 /// What to do about a name that leads nowhere.
@@ -61,15 +61,16 @@ impl ImageStore {
         let mut names = BTreeMap::new();
         for entry in fs::read_dir(&directory).map_err(failed())? {
             let path = entry.map_err(failed())?.path();
-            let text = match fs::read(&path) {
+            let text = match read_short(&path) {
                 Ok(text) => text,
                 // It was removed meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                Err(error) => return Err(ImageError::of_path("read", &path)(error)),
+                Err(ImageError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             let name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-            let text = std::str::from_utf8(&text).ok();
-            let hash = text.and_then(|text| text.strip_suffix('\n')?.parse().ok());
+            let hash = text.strip_suffix('\n').and_then(|text| text.parse().ok());
             let (Some(name), Some(hash)) = (name, hash) else {
                 let why = format!("a file among its names has no hash: {REMOVE_NAME}");
                 return Err(ImageError::StoreRefused { path, why });
