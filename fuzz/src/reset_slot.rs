@@ -99,6 +99,9 @@ struct Play<'a, 'b> {
 /// An image and sizes that fit each other.
 type Contents = (Arc<Image>, Vec<MemorySize>);
 
+/// At most this many snapshots are made of a run.
+const LOOKS_MAX: usize = 4;
+
 /// So many snapshots are there at most.
 const SNAPSHOTS_MAX: usize = 4;
 
@@ -150,13 +153,17 @@ impl<'a, 'b> Play<'a, 'b> {
             }
             return Ok(actor);
         }
-        for _ in 0..u.int_in_range(0..=CHANGES_MAX)? {
-            actor = actor.change(u)?;
-        }
-        if u.ratio(1, 8)? {
-            actor.check(u.ratio(1, 4)?);
-        }
-        if u.ratio(1, 6)? {
+        // Each snapshot is of what has changed since the one before.
+        for _ in 0..LOOKS_MAX {
+            for _ in 0..u.int_in_range(0..=CHANGES_MAX)? {
+                actor = actor.change(u)?;
+            }
+            if u.ratio(1, 8)? {
+                actor.check(u.ratio(1, 4)?);
+            }
+            if !u.ratio(1, 5)? {
+                break;
+            }
             let snapshot = actor.look(u)?;
             if self.snapshots.len() == SNAPSHOTS_MAX {
                 self.snapshots.swap_remove(u.choose_index(SNAPSHOTS_MAX)?);
@@ -758,7 +765,7 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         resident_max: *u.choose(&[u64::MAX, 0, 3 * PAGE, 64 * PAGE])?,
         stack_kept: *u.choose(&[8 * PAGE, 0, PAGE, 64 * PAGE])?,
         clear_stack: u.ratio(1, 8)?,
-        deltas: DeltaTracker::Off,
+        deltas: *u.choose(&DeltaTracker::ALL)?,
     };
     Ok(config.check().expect("legal strategies"))
 }

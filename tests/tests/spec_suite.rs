@@ -237,7 +237,8 @@ fn moved(world: &mut World) -> Result<World> {
     Ok(World { store, linker, instances })
 }
 
-/// The first of these directives of each script go on in the second process, and then every so many.
+/// The first of these directives of each script go on in the second process, and then every so many; of
+/// scripts with fewer directives, each several times.
 const HOPS_FIRST: usize = 10;
 const HOP_EACH: usize = 40;
 
@@ -263,8 +264,15 @@ fn through_files(name: &str, files: &[TestFile<'static>]) {
     let partner = Rc::new(RefCell::new(partner));
     let hops = Rc::new(Cell::new(0));
     for file in files {
-        let plain =
-            WastRunner::new(&engine).expect("the module spectest").run(file.name(), file.raw());
+        let plain = WastRunner::new(&engine).expect("the module spectest");
+        let directives = Rc::new(Cell::new(0));
+        let plain = {
+            let (mut plain, directives) = (plain, Rc::clone(&directives));
+            plain.before_each(move |_| directives.set(directives.get() + 1));
+            plain.run(file.name(), file.raw()).expect("a well-formed script")
+        };
+        let hops_each = HOPS_FIRST.div_ceil(directives.get().max(1));
+        let hops_before = hops.get();
         let mut runner = WastRunner::new(&engine).expect("the module spectest");
         let hop = {
             let (partner, hops, images) = (Rc::clone(&partner), Rc::clone(&hops), images.clone());
@@ -276,7 +284,7 @@ fn through_files(name: &str, files: &[TestFile<'static>]) {
         let (mut count, before) = (0, hop.clone());
         runner.before_each(move |world| {
             if count < HOPS_FIRST || count % HOP_EACH == 0 {
-                before(world);
+                (0..hops_each).for_each(|_| before(world));
             }
             count += 1;
         });
@@ -294,13 +302,12 @@ fn through_files(name: &str, files: &[TestFile<'static>]) {
             }
         });
         let report = runner.run(file.name(), file.raw()).expect("a well-formed script");
-        let plain = plain.expect("a well-formed script");
         assert_eq!(report.failures, plain.failures, "{}", file.name());
         assert_eq!(report.passed, plain.passed, "{}", file.name());
+        assert!(hops.get() - hops_before >= HOPS_FIRST, "{}: too few hops", file.name());
         images.collect().expect("the store is ours");
     }
     println!("{} files, {} hops", files.len(), hops.get());
-    assert!(hops.get() > 5 * files.len());
 }
 
 /// A world of values that are numbers, through the second process.

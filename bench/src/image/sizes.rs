@@ -115,6 +115,32 @@ pub(super) fn run(directory: &Path, size: Size, rows: &mut Vec<Row>) {
     rows.push(Row::bytes(&name, sent, dumps));
     let name = format!("{SESSIONS} sessions: whole memories, as Faasm keeps them");
     rows.push(Row::bytes(&name, whole * SESSIONS, None));
+    requests(&wasm, &path, &images, rows);
+}
+
+/// Has 8 MiB of its own, reads how many pages of it to write, and writes them.
+const WRITER: &str = "import os\n\
+    buffer = bytearray(b'x') * (8 << 20)\n\
+    for page in range(int(input())): buffer[page * 4096] = page & 255\n\
+    os.write(1, b'written')\n";
+
+/// Deltas after one request, which are in proportion to what it wrote.
+fn requests(wasm: &[u8], path: &Path, images: &ImageStore, rows: &mut Vec<Row>) {
+    let (module, image) = programs::python(wasm, WRITER, images);
+    let linker = programs::linker(module.engine());
+    let first = programs::load(&linker, images, image, LoadOptions::new().module(&module));
+    for count in [0, 1, 10, 100, 1000] {
+        let (mut store, _, _) = programs::spawned(&first, &format!("{count}\n"));
+        store.data_mut().ctx.suspend_before("fd_write", 0);
+        let progress = store.resume().expect("it writes");
+        assert!(matches!(progress, CallProgress::Suspended), "it writes to its output");
+        let snapshot = store.snapshot().expect("it can be captured");
+        let key = [key()];
+        let options = SaveOptions::new().sign_with(&key).delta_of(&first);
+        let saved = snapshot.save(images, options).expect("there is room");
+        let name = format!("CPython after a request that wrote {count} pages of its own: delta");
+        rows.push(Row::bytes(&name, file_size(path, &saved.to_string()), None));
+    }
 }
 
 fn key() -> SecretKey {
