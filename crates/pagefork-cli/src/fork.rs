@@ -1,7 +1,6 @@
 //! `pagefork fork`: starts a program once, and runs many forks of it.
 
 use std::collections::BTreeMap;
-use std::env::temp_dir;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::num::NonZero;
@@ -9,7 +8,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::UNIX_EPOCH;
 
 use pagefork::{CallProgress, Config, Linker, Module, Store};
 use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram};
@@ -19,7 +17,7 @@ use crate::arguments::{
     EnvironmentArguments, ForkArguments, ProgramArguments, SessionArguments, UnknownImports,
     is_stdin,
 };
-use crate::captured::restore;
+use crate::captured::{self, restore};
 use crate::program::{self, Loader};
 use crate::{output, run};
 
@@ -75,6 +73,19 @@ pub(crate) fn linker(
     Ok(linker)
 }
 
+/// Gives a program the directories of its session.
+pub(crate) fn session_dirs(
+    builder: &mut WasiCtxBuilder,
+    session: &SessionArguments,
+) -> Result<(), String> {
+    for directory in &session.own_directories {
+        builder
+            .session_dir(&directory.host, &directory.guest)
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
 /// Starts a program, to be forked.
 pub(crate) fn start(
     program: &ProgramArguments,
@@ -87,18 +98,12 @@ pub(crate) fn start(
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     run::surround(&mut builder, program, environment)?;
-    for directory in &session.own_directories {
-        builder
-            .session_dir(&directory.host, &directory.guest)
-            .map_err(|error| error.to_string())?;
-    }
+    session_dirs(&mut builder, session)?;
     let started = match session.own_directories.is_empty() {
         true => StartedProgram::start(&linker, module, builder),
         false => {
-            // A process with this number may have been killed and left its own behind.
-            let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-            let name = format!("pagefork-{}-{now}", std::process::id());
-            StartedProgram::start_with_files(&linker, module, builder, temp_dir().join(name))
+            let place = captured::place_of_files();
+            StartedProgram::start_with_files(&linker, module, builder, place)
         }
     };
     started.map_err(|error| format!("{}: {error}", program::shown(program.file())))

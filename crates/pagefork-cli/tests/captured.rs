@@ -50,6 +50,42 @@ const COUNTER: &str = r#"(module
 const LOOPER: &str =
     r#"(module (memory (export "memory") 1) (func (export "_start") (loop (br 0))))"#;
 
+/// Appends a letter to `notes` in its directory before each line that it prints, and prints the file.
+const WRITER: &str = r#"(module
+    (import "wasi_snapshot_preview1" "path_open" (func $open
+        (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_pread"
+        (func $pread (param i32 i32 i32 i64 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "notes")
+    (data (i32.const 64) "a")
+    (func $at (param i32 i32)
+        (i32.store (i32.const 32) (local.get 0))
+        (i32.store (i32.const 36) (local.get 1)))
+    (func (export "_start") (local $n i32) (local $failed i32)
+        ;; Made, if it is not there; 0x66 is to read, write, seek and tell.
+        (if (call $open (i32.const 3) (i32.const 0) (i32.const 0) (i32.const 5) (i32.const 1)
+                (i64.const 0x66) (i64.const 0) (i32.const 0) (i32.const 40))
+            (then (unreachable)))
+        (loop $l
+            (i32.store8 (i32.const 64) (i32.add (i32.const 97) (local.get $n)))
+            (call $at (i32.const 64) (i32.const 1))
+            (if (call $write (i32.load (i32.const 40)) (i32.const 32) (i32.const 1) (i32.const 44))
+                (then (unreachable)))
+            (drop (call $yield))
+            (call $at (i32.const 128) (i32.const 64))
+            (if (call $pread (i32.load (i32.const 40)) (i32.const 32) (i32.const 1) (i64.const 0)
+                    (i32.const 44))
+                (then (unreachable)))
+            (i32.store8 (i32.add (i32.const 128) (i32.load (i32.const 44))) (i32.const 10))
+            (call $at (i32.const 128) (i32.add (i32.const 1) (i32.load (i32.const 44))))
+            (drop (call $write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 44)))
+            (br_if $l (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1)))
+                (i32.const 4))))))"#;
+
 /// An empty directory for a test's images.
 fn store(name: &str) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -108,6 +144,96 @@ fn images_of_running_programs_are_deltas_of_each_other() {
     assert_fails(&ends, 1, &["exit code 0 before it came"]);
     let unknown = format!("snapshot --store {store} --at call:fd_right {counter}");
     assert_fails(&unknown, 1, &["no function \"fd_right\""]);
+}
+
+#[test]
+fn a_program_is_captured_several_times_by_each_tracker() {
+    let (counter, store) = (file("image-several.wat", COUNTER), store("images-several"));
+    for deltas in ["off", "compare", "writes"] {
+        let made = pagefork(&format!(
+            "snapshot --store {store} -o {deltas} -n 3 --deltas {deltas} --at call:fd_write:2 {counter}"
+        ));
+        succeeds(&made);
+        assert_eq!(made.stdout, "abc", "{deltas}");
+        let images: Vec<&str> = made
+            .stderr
+            .lines()
+            .map(|line| line.strip_prefix("pagefork: image ").expect("a hash"))
+            .collect();
+        for (image, rest) in images.iter().zip(["bcdef", "cdef", "def"]) {
+            let restored = pagefork(&format!("restore --store {store} {image}"));
+            assert_eq!((restored.code, restored.stdout.as_str()), (0, rest), "{}", restored.stderr);
+        }
+        // The name leads to the last one, which is a delta of the others.
+        let named = pagefork(&format!("image inspect --store {store} {deltas}"));
+        assert_eq!(named.stdout.matches("delta of").count(), 2, "{}", named.stdout);
+        assert!(named.stdout.contains(images[2]), "{}", named.stdout);
+    }
+    let ends = format!("snapshot --store {store} -n 9 --at call:fd_write:3 {counter}");
+    let ends = pagefork(&ends);
+    succeeds(&ends);
+    assert!(ends.stderr.contains("ended with exit code 0 after image 2 of 9"), "{}", ends.stderr);
+    assert_fails("snapshot --deltas x --at time:1s x.wasm", 2, &["off, compare, writes"]);
+    assert_fails(&format!("snapshot --store {store} -n 2 {counter}"), 1, &["--count"]);
+    assert_fails("snapshot -n 51 --at time:1s x.wasm", 2, &["50"]);
+    // Before anything has run.
+    let looper = file("image-named.wat", LOOPER);
+    assert_fails(&format!("snapshot --store {store} -o ../x {looper}"), 1, &["../x"]);
+}
+
+#[test]
+fn images_have_the_files_of_a_session() {
+    let (writer, store) = (file("image-writer.wat", WRITER), store("images-files"));
+    let work = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images-work");
+    let _ = std::fs::remove_dir_all(&work);
+    std::fs::create_dir(&work).expect("it can be made");
+    let work = work.display();
+    let copies = || {
+        let place = std::fs::read_dir(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let names = place.map(|entry| entry.expect("an entry").file_name());
+        let names = names.filter(|name| name.to_string_lossy().starts_with("pagefork-"));
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = copies();
+    let at = "--at call:sched_yield:2";
+    let first =
+        format!("snapshot --store {store} -o one {at} --session-dir {work}::/work {writer}");
+    let first = pagefork(&first);
+    succeeds(&first);
+    assert_eq!(first.stdout, "a\n");
+    // What becomes of the original is nothing to the image.
+    let notes = format!("{work}/notes");
+    assert_eq!(std::fs::read_to_string(&notes).expect("it was written"), "ab");
+    std::fs::remove_dir_all(work.to_string()).expect("it can be removed");
+
+    let second = pagefork(&format!("snapshot --store {store} -o two {at} --from one"));
+    succeeds(&second);
+    assert_eq!(second.stdout, "ab\n");
+    for (image, lines) in
+        [("one", "ab\nabc\nabcd\n"), ("two", "abc\nabcd\n"), ("one", "ab\nabc\nabcd\n")]
+    {
+        for command in ["restore", "run --from"] {
+            let restored = pagefork(&format!("{command} {image} --store {store}"));
+            assert_eq!(
+                (restored.code, restored.stdout.as_str()),
+                (0, lines),
+                "{}",
+                restored.stderr
+            );
+        }
+    }
+    let forked = pagefork(&format!("fork -n 2 --store {store} --from two"));
+    assert_eq!(forked.stdout, "abc\nabcd\n".repeat(2), "{}", forked.stderr);
+    let squashed = pagefork(&format!("image squash --store {store} two"));
+    succeeds(&squashed);
+    let inspected = pagefork(&format!("image inspect --store {store} two"));
+    assert!(inspected.stdout.contains("/work/notes, 3"), "{}", inspected.stdout);
+
+    let twice = format!("fork -n 1 --store {store} --session-dir /tmp::/work --from two");
+    assert_fails(&twice, 1, &["--session-dir", "in the image already"]);
+    let twice = format!("snapshot --store {store} {at} --session-dir /tmp::/work --from two");
+    assert_fails(&twice, 1, &["--session-dir", "in the image already"]);
+    assert_eq!(copies(), before, "copies stay behind");
 }
 
 #[test]

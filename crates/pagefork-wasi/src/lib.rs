@@ -52,6 +52,7 @@ pub use base::guest_memory::{Buffer, GuestMemory};
 pub use calls::process::Exit;
 pub use link::linker::{NoMemory, add_to_linker};
 pub use link::program::{InitializeError, ProgramKind, initialize};
+pub use state::archive::SessionArchive;
 pub use state::build_error::BuildError;
 pub use state::builder::{WasiCtxBuilder, WasiTemplate};
 pub use state::ctx::WasiCtx;

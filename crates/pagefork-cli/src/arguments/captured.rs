@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use pagefork::DeltaTracker;
 
-use super::common::{EnvironmentArguments, ProgramArguments, StoreArguments, UnknownImports, time};
+use super::common::{
+    EnvironmentArguments, ProgramArguments, SessionArguments, StoreArguments, UnknownImports, time,
+};
 
 #[derive(Args)]
 #[command(
@@ -22,12 +25,27 @@ pub(crate) struct SnapshotArguments {
     #[arg(long, value_name = "POINT", value_parser = point, default_value = "read")]
     pub(crate) at: SnapshotPoint,
 
-    /// The name by which the image is found again
+    /// The name by which the image is found again; of several, the last one
     #[arg(short = 'o', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 
+    /// Capture the program this often, each time that it comes to POINT: each image has what has
+    /// changed since the one before
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub(crate) count: u32,
+
+    /// How the pages are found that were written between two images: `writes` has the kernel note them
+    /// and reads no others, `compare` looks at all that the program has ever written, `off` compares each
+    /// image with what the program began as
+    #[arg(long, value_name = "TRACKER", value_parser = tracker, default_value = "writes")]
+    pub(crate) deltas: DeltaTracker,
+
     #[command(flatten)]
     pub(crate) environment: EnvironmentArguments,
+
+    #[command(flatten)]
+    pub(crate) session: SessionArguments,
 
     /// What to do about imported functions that the command does not define
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
@@ -75,6 +93,16 @@ pub(crate) struct RestoreArguments {
     /// What the function takes
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true)]
     pub(crate) arguments: Vec<OsString>,
+}
+
+fn tracker(text: &str) -> Result<DeltaTracker, String> {
+    let named = DeltaTracker::ALL.into_iter().find(|tracker| tracker.to_string() == text);
+    named.ok_or_else(|| {
+        format!(
+            "give a tracker: {}",
+            DeltaTracker::ALL.map(|tracker| tracker.to_string()).join(", ")
+        )
+    })
 }
 
 fn point(text: &str) -> Result<SnapshotPoint, String> {

@@ -20,11 +20,11 @@ pub(crate) struct EnvironmentArguments {
     pub(crate) variables: Vec<(String, String)>,
 }
 
-/// The directories that each fork of a program has for itself.
+/// The directories of a program's session: each fork has them for itself, and images have their files.
 #[derive(Args)]
 pub(crate) struct SessionArguments {
-    /// Let the program see the directory HOST of this machine as GUEST, to read and write; each
-    /// fork has a copy of its own, as the directory was at the program's first read
+    /// Let the program see the directory HOST of this machine as GUEST, to read and write; an image of
+    /// the program has its files, and each program that goes on from there a copy of its own
     #[arg(long = "session-dir", value_name = "HOST[::GUEST]", value_parser = session_directory)]
     pub(crate) own_directories: Vec<DirectoryArgument>,
 }

@@ -6,6 +6,7 @@ pub(crate) mod snapshot;
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use pagefork::image::ImageStore;
 
@@ -23,6 +24,13 @@ pub(crate) fn open(named: Option<&Path>) -> Result<ImageStore, String> {
         }
     };
     ImageStore::open(path).map_err(|error| error.to_string())
+}
+
+/// Where the copies of a session's files lie as long as this process runs: nothing has this name.
+pub(crate) fn place_of_files() -> PathBuf {
+    // A process with this number may have been killed and left its own behind.
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    env::temp_dir().join(format!("pagefork-{}-{now}", std::process::id()))
 }
 
 /// A directory of this command's for the user: `variable` says where such are, else they are in

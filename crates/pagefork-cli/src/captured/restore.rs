@@ -9,7 +9,7 @@ use pagefork::{
     CallProgress, Config, Engine, Error, Instance, Linker, LoadOptions, Snapshot, Store, Val,
 };
 use pagefork_serve::{ForkGuest, StartedProgram, add_fork_to_linker};
-use pagefork_wasi::{ProgramState, RestoreNotice, WasiCtxBuilder};
+use pagefork_wasi::{OwnDir, ProgramState, RestoreNotice, WasiCtxBuilder};
 
 use crate::arguments::{
     EnvironmentArguments, FromArguments, RestoreArguments, RunArguments, SessionArguments,
@@ -18,17 +18,22 @@ use crate::captured::{self, keys};
 use crate::run::{self, RunLimits};
 use crate::{output, values};
 
+pub(super) const SESSION_IS_SETTLED: &str =
+    "the directories of a session are in the image already: leave out --session-dir";
+
 /// A program from an image, as it was when it was captured.
 pub(crate) struct RestoredProgram {
     pub(crate) snapshot: Snapshot<ForkGuest>,
     pub(crate) store: Store<ForkGuest>,
     pub(crate) instance: Instance,
+    /// The files of its session.
+    pub(crate) files: Option<OwnDir>,
 }
 
 /// `pagefork restore`. The exit code is the program's.
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode, String> {
     let images = captured::open(arguments.store.store.as_deref())?;
-    let program = load(&images, &arguments.image, &arguments.environment)?;
+    let program = load(&images, &arguments.image, &arguments.environment, &Config::new())?;
     let limits = RunLimits { timeout: arguments.timeout, ..RunLimits::default() };
     go_on(program, &arguments.image, &limits, arguments.invoke.as_deref(), &arguments.arguments)
 }
@@ -49,7 +54,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let image = &arguments.program.image;
     let name = image.from.as_deref().unwrap_or_default();
     let images = captured::open(image.store.store.as_deref())?;
-    let program = load(&images, name, &arguments.environment)?;
+    let program = load(&images, name, &arguments.environment, &Config::new())?;
     let words = arguments.program.arguments();
     go_on(program, name, &arguments.into(), arguments.invoke.as_deref(), words)
 }
@@ -61,7 +66,7 @@ pub(crate) fn started(
     session: &SessionArguments,
 ) -> Result<StartedProgram, String> {
     if !session.own_directories.is_empty() {
-        return Err("images have no directories of a session: leave out --session-dir".to_owned());
+        return Err(SESSION_IS_SETTLED.to_owned());
     }
     let name = image.from.as_deref().unwrap_or_default();
     let images = captured::open(image.store.store.as_deref())?;
@@ -69,8 +74,9 @@ pub(crate) fn started(
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     preopen(&mut builder, environment)?;
-    let linker = linker(&engine()?)?;
-    let loaded = StartedProgram::load(&linker, &images, hash, builder, keys::trusted()?);
+    let linker = linker(&engine(&Config::new())?)?;
+    let (keys, place) = (keys::trusted()?, captured::place_of_files());
+    let loaded = StartedProgram::load_with_files(&linker, &images, hash, builder, keys, place);
     loaded.map_err(|error| format!("{name}: {error}"))
 }
 
@@ -79,15 +85,27 @@ pub(crate) fn load(
     images: &ImageStore,
     name: &str,
     environment: &EnvironmentArguments,
+    config: &Config,
 ) -> Result<RestoredProgram, String> {
     let hash = images.find(name).map_err(|error| error.to_string())?;
     let options = LoadOptions::new().trust(keys::trusted()?);
     let failed = |error: Error| format!("{name}: {error:#}");
-    let snapshot = Snapshot::load(&linker(&engine()?)?, images, hash, options).map_err(failed)?;
+    let linker = linker(&engine(config)?)?;
+    let snapshot = Snapshot::load(&linker, images, hash, options).map_err(failed)?;
     let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
     preopen(&mut builder, environment)?;
+    let files = match state.wasi.session_dirs().next() {
+        None => None,
+        Some(_) => {
+            let own = OwnDir::new(captured::place_of_files()).map_err(|error| error.to_string())?;
+            let captured = own.path().join("captured");
+            let taken = builder.session_files_from(&snapshot, &state.wasi, captured, own.path());
+            taken.map_err(failed)?;
+            Some(own)
+        }
+    };
     let restored = builder.restore(&state.wasi).map_err(|error| format!("{name}: {error}"))?;
     for notice in &restored.notices {
         say_notice(notice);
@@ -96,7 +114,7 @@ pub(crate) fn load(
     let guest = ForkGuest { ctx: restored.ctx, number: Some(0) };
     let spawned = snapshot.instance_pre().and_then(|pre| pre.spawn(guest));
     let (store, instance) = spawned.map_err(failed)?;
-    Ok(RestoredProgram { snapshot, store, instance })
+    Ok(RestoredProgram { snapshot, store, instance, files })
 }
 
 /// Runs a program to its end.
@@ -107,7 +125,8 @@ fn go_on(
     invoked: Option<&str>,
     words: &[OsString],
 ) -> Result<ExitCode, String> {
-    let RestoredProgram { mut store, instance, .. } = program;
+    // The files go last.
+    let RestoredProgram { files: _files, mut store, instance, .. } = program;
     store.set_timeout(limits.timeout).map_err(|error| error.to_string())?;
     match finish(&mut store, instance, invoked, words) {
         Ok(results) => {
@@ -146,8 +165,8 @@ fn finish(
     }
 }
 
-fn engine() -> Result<Engine, String> {
-    Engine::new(&Config::new()).map_err(|error| format!("{error:#}"))
+fn engine(config: &Config) -> Result<Engine, String> {
+    Engine::new(config).map_err(|error| format!("{error:#}"))
 }
 
 /// What programs that are captured and forked can import.

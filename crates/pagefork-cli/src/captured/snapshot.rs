@@ -4,70 +4,125 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-use pagefork::image::{ContentHash, ImageStore, SecretKey};
-use pagefork::{CallProgress, Config, Error, Instance, SaveOptions, Snapshot, Store};
+use pagefork::image::{ContentHash, ImageStore, SecretKey, check_name};
+use pagefork::{
+    CallProgress, Config, DeltaTracker, Error, Instance, SaveOptions, Snapshot, Store,
+    StrategyConfig,
+};
 use pagefork_serve::ForkGuest;
-use pagefork_wasi::{Exit, ProgramState, WasiCtxBuilder};
+use pagefork_wasi::{Exit, OwnDir, ProgramState, SaveError, SessionArchive, WasiCtxBuilder};
 
-use crate::arguments::{SessionArguments, SnapshotArguments, SnapshotPoint};
+use crate::arguments::{SnapshotArguments, SnapshotPoint};
 use crate::captured::restore::RestoredProgram;
 use crate::captured::{self, keys, restore};
 use crate::program::{self, Loader};
 use crate::{fork, output, run};
 
-/// Saves the program and says the hash of the image.
+/// Saves the program and says the hash of each image.
 pub(crate) fn snapshot(arguments: &SnapshotArguments) -> Result<ExitCode, String> {
-    let images = captured::open(arguments.program.image.store.store.as_deref())?;
-    let key = keys::own()?;
-    let signers = std::slice::from_ref(&key);
-    let hash = match &arguments.program.image.from {
-        Some(image) => later(arguments, image, &images, signers)?,
-        None => first(arguments, &images, signers)?,
-    };
     if let Some(name) = &arguments.name {
-        images.set_name(name, hash).map_err(|error| error.to_string())?;
+        // Known before the program has run, perhaps for long.
+        check_name(name).map_err(|error| error.to_string())?;
     }
-    // Standard output is the program's.
-    output::say(format_args!("image {hash}"));
-    Ok(ExitCode::SUCCESS)
+    let saving = Saving {
+        arguments,
+        images: captured::open(arguments.program.image.store.store.as_deref())?,
+        key: keys::own()?,
+    };
+    match &arguments.program.image.from {
+        Some(image) => later(&saving, image),
+        None => first(&saving),
+    }
+}
+
+/// Where images go, and how.
+struct Saving<'a> {
+    arguments: &'a SnapshotArguments,
+    images: ImageStore,
+    key: SecretKey,
+}
+
+impl Saving<'_> {
+    /// Says that there is an image, and gives it its name.
+    fn note(&self, hash: ContentHash) -> Result<(), String> {
+        if let Some(name) = &self.arguments.name {
+            self.images.set_name(name, hash).map_err(|error| error.to_string())?;
+        }
+        // Standard output is the program's.
+        output::say(format_args!("image {hash}"));
+        Ok(())
+    }
+
+    /// Captures a program as often as it is to be, each time what has changed.
+    fn capture(
+        &self,
+        file: &Path,
+        store: &mut Store<ForkGuest>,
+        instance: Instance,
+        mut parent: Option<Snapshot<ForkGuest>>,
+    ) -> Result<ExitCode, String> {
+        let SnapshotArguments { at, count, .. } = self.arguments;
+        for number in 0..*count {
+            match reach(at, file, store, instance)? {
+                None => {}
+                Some(code) if number > 0 => {
+                    let file = program::shown(file);
+                    output::say(format_args!(
+                        "{file} ended with exit code {code} after image {number} of {count}"
+                    ));
+                    break;
+                }
+                Some(code) => return Err(too_early(file, code)),
+            }
+            let saved = save(store, &self.images, &self.key, parent.as_ref());
+            let (snapshot, hash) = saved.map_err(|error| shown(file, &error))?;
+            self.note(hash)?;
+            parent = Some(snapshot);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Starts a program, and saves it.
-fn first(
-    arguments: &SnapshotArguments,
-    images: &ImageStore,
-    signers: &[SecretKey],
-) -> Result<ContentHash, String> {
-    let SnapshotArguments { at, environment, unknown_imports, program, .. } = arguments;
+fn first(saving: &Saving<'_>) -> Result<ExitCode, String> {
+    let SnapshotArguments { at, count, environment, session, unknown_imports, program, .. } =
+        saving.arguments;
     let file = program.file();
-    let mut config = Config::new();
+    let mut config = config(saving.arguments);
     run::set_compiling(&mut config, program);
     let module = Loader::new(config)?.load(file)?;
     if let SnapshotPoint::Read = at {
-        let none = SessionArguments { own_directories: Vec::new() };
-        let started = fork::start(program, environment, &none, *unknown_imports, &module)?;
+        if *count > 1 {
+            return Err(
+                "a program is captured at its first read once: give --at with --count, as \
+                        time:2s or call:FUNCTION"
+                    .to_owned(),
+            );
+        }
+        let started = fork::start(program, environment, session, *unknown_imports, &module)?;
         output::print(started.written())?;
-        return started.save(images, signers).map_err(|error| shown(file, &error));
+        let saved = started.save(&saving.images, std::slice::from_ref(&saving.key));
+        saving.note(saved.map_err(|error| shown(file, &error))?)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let linker = fork::linker(program, *unknown_imports, &module)?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
     run::surround(&mut builder, program, environment)?;
+    fork::session_dirs(&mut builder, session)?;
     let ctx = builder.build().map_err(|error| error.to_string())?;
     let mut store = Store::new(module.engine(), ForkGuest { ctx, number: None });
     let instantiated = linker.instantiate(&mut store, &module);
-    let instance = instantiated.map_err(|error| ended(file, &error))?;
-    reach(at, file, &mut store, instance)?;
-    save(&mut store, images, signers, None).map_err(|error| shown(file, &error))
+    let instance = match instantiated {
+        Ok(instance) => instance,
+        Err(error) => return Err(too_early(file, ended(file, &error)?)),
+    };
+    saving.capture(file, &mut store, instance, None)
 }
 
 /// Goes on with a program from an image, and saves what has changed.
-fn later(
-    arguments: &SnapshotArguments,
-    image: &str,
-    images: &ImageStore,
-    signers: &[SecretKey],
-) -> Result<ContentHash, String> {
+fn later(saving: &Saving<'_>, image: &str) -> Result<ExitCode, String> {
+    let arguments = saving.arguments;
     if let SnapshotPoint::Read = arguments.at {
         return Err(
             "give --at as call:FUNCTION, export:FUNCTION or time:2s: a program from an image reads \
@@ -75,20 +130,33 @@ fn later(
                 .to_owned(),
         );
     }
-    let RestoredProgram { snapshot, mut store, instance } =
-        restore::load(images, image, &arguments.environment)?;
-    reach(&arguments.at, Path::new(image), &mut store, instance)?;
-    let saved = save(&mut store, images, signers, Some(&snapshot));
-    saved.map_err(|error| shown(Path::new(image), &error))
+    if !arguments.session.own_directories.is_empty() {
+        return Err(restore::SESSION_IS_SETTLED.to_owned());
+    }
+    let program = restore::load(&saving.images, image, &arguments.environment, &config(arguments))?;
+    // The files go last.
+    let RestoredProgram { files: _files, snapshot, mut store, instance } = program;
+    saving.capture(Path::new(image), &mut store, instance, Some(snapshot))
 }
 
-/// Runs a program to where it is to be captured.
+/// How a program runs that is captured several times.
+fn config(arguments: &SnapshotArguments) -> Config {
+    let deltas = match arguments.count {
+        1 => DeltaTracker::Off,
+        _ => arguments.deltas,
+    };
+    let mut config = Config::new();
+    config.strategies(StrategyConfig { deltas, ..StrategyConfig::default() });
+    config
+}
+
+/// Runs a program to where it is to be captured; its exit code, if it ends before.
 fn reach(
     at: &SnapshotPoint,
     file: &Path,
     store: &mut Store<ForkGuest>,
     instance: Instance,
-) -> Result<(), String> {
+) -> Result<Option<i32>, String> {
     match at {
         SnapshotPoint::Read => {}
         SnapshotPoint::Call { function, calls } => {
@@ -99,7 +167,10 @@ fn reach(
             store.data_mut().ctx.suspend_before(function, calls - 1);
         }
         SnapshotPoint::Export(name) => {
-            return export(store, instance, name).map_err(|error| ended(file, &error));
+            return match export(store, instance, name) {
+                Ok(()) => Ok(None),
+                Err(error) => ended(file, &error).map(Some),
+            };
         }
         SnapshotPoint::Time(time) => {
             let handle = store.interrupt_handle().map_err(|error| error.to_string())?;
@@ -121,9 +192,10 @@ fn reach(
             start.call_suspendable(&mut *store, &[])
         }
     };
-    match progress.map_err(|error| ended(file, &error))? {
-        CallProgress::Suspended => Ok(()),
-        CallProgress::Finished(_) => Err(too_early(file, 0)),
+    match progress {
+        Ok(CallProgress::Suspended) => Ok(None),
+        Ok(CallProgress::Finished(_)) => Ok(Some(0)),
+        Err(error) => ended(file, &error).map(Some),
     }
 }
 
@@ -140,28 +212,46 @@ fn export(store: &mut Store<ForkGuest>, instance: Instance, name: &str) -> pagef
 fn save(
     store: &mut Store<ForkGuest>,
     images: &ImageStore,
-    signers: &[SecretKey],
+    key: &SecretKey,
     parent: Option<&Snapshot<ForkGuest>>,
-) -> pagefork::Result<ContentHash> {
-    let wasi = store.data().ctx.save().map_err(Error::new)?;
+) -> pagefork::Result<(Snapshot<ForkGuest>, ContentHash)> {
+    let ctx = &store.data().ctx;
+    // Until it is saved.
+    let mut files = None;
+    let (wasi, archive) = match ctx.save() {
+        Err(SaveError::NoPlaceForFiles { .. }) => {
+            let own = files.insert(OwnDir::new(captured::place_of_files())?);
+            let copies = own.path().join("captured");
+            let wasi = ctx.save_with_files(&copies)?;
+            let archive = SessionArchive::pack(&wasi, &copies)?;
+            (wasi, Some(archive))
+        }
+        saved => (saved?, None),
+    };
     let state = ProgramState { wasi, written: Vec::new() };
-    let mut options = SaveOptions::new().state(state.to_bytes()?).sign_with(signers);
+    let mut options =
+        SaveOptions::new().state(state.to_bytes()?).sign_with(std::slice::from_ref(key));
+    if let Some(archive) = &archive {
+        options = archive.attach(options);
+    }
     if let Some(parent) = parent {
         options = options.delta_of(parent);
     }
-    store.snapshot()?.save(images, options)
+    let snapshot = store.snapshot()?;
+    let hash = snapshot.save(images, options)?;
+    Ok((snapshot, hash))
 }
 
 fn shown(file: &Path, error: &Error) -> String {
     format!("{}: {error:?}", program::shown(file))
 }
 
-/// Why a program did not come to where it is to be captured.
-fn ended(file: &Path, error: &Error) -> String {
-    match error.downcast_ref::<Exit>() {
-        Some(exit) => too_early(file, exit.0),
-        None => shown(file, error),
-    }
+/// The exit code of a program that has ended.
+///
+/// # Errors
+/// If it has failed.
+fn ended(file: &Path, error: &Error) -> Result<i32, String> {
+    error.downcast_ref::<Exit>().map(|exit| exit.0).ok_or_else(|| shown(file, error))
 }
 
 fn too_early(file: &Path, code: i32) -> String {

@@ -2,7 +2,7 @@
 //! captured, and go on from there any number of times.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
@@ -12,7 +12,7 @@ use pagefork::{
 };
 use pagefork_wasi::{
     BuildError, Exit, OutputKind, OwnDir, ProgramState, ProgramStateError, RestoreError, SaveError,
-    SessionError, StdinKind, WasiCtx, WasiCtxBuilder, WasiState,
+    SessionArchive, SessionError, StdinKind, WasiCtx, WasiCtxBuilder, WasiState,
 };
 
 /// The data of a program that is forked: its WASI state, and which fork it is.
@@ -89,9 +89,17 @@ pub enum ForkError {
     /// The image is of something else.
     #[error(transparent)]
     State(#[from] ProgramStateError),
+    /// The files of its session cannot be copied out of the image.
+    #[error("the files of the program's session cannot be restored: {0:?}")]
+    Files(Error),
     /// There is no place for the files of sessions.
     #[error("no place for the files of sessions: {0}")]
     Place(#[from] SessionError),
+}
+
+/// Where the files of the session are as they were when the program was captured.
+fn captured(files: &OwnDir) -> PathBuf {
+    files.path().join("captured")
 }
 
 /// Defines the import `pagefork.snapshot`, by which a program says where it is to be captured. It
@@ -165,7 +173,7 @@ pub struct StartedProgram {
     /// Number of forks so far: each is a tenant of its own, of whose stack no other finds a byte.
     forks: AtomicU64,
     /// The copies of what was the session's when the program was captured, and those of the forks.
-    _files: Option<OwnDir>,
+    files: Option<OwnDir>,
 }
 
 impl StartedProgram {
@@ -258,7 +266,7 @@ impl StartedProgram {
         let ctx = &store.data().ctx;
         let state = match &files {
             Some(files) => {
-                let captured = files.path().join("captured");
+                let captured = captured(files);
                 let state = ctx.save_with_files(&captured)?;
                 builder.session_files(captured, files.path());
                 state
@@ -268,15 +276,14 @@ impl StartedProgram {
         let snapshot = store.snapshot().map_err(ForkError::Failed)?;
         let pre = snapshot.instance_pre().map_err(ForkError::Failed)?;
         let (written, forks) = (output.contents(), AtomicU64::new(0));
-        Ok(Self { snapshot, pre, state, builder, written, forks, _files: files })
+        Ok(Self { snapshot, pre, state, builder, written, forks, files })
     }
 
-    /// Saves what forks begin with in a store of images, signed with these keys. Another process that
-    /// trusts one of them can [load](StartedProgram::load) it.
+    /// Saves what forks begin with in a store of images, with the files of its session, signed with
+    /// these keys. Another process that trusts one of them can [load](StartedProgram::load) it.
     ///
     /// # Errors
-    /// As [`Snapshot::save`]; if the program has directories of its session, whose files are not
-    /// saved yet.
+    /// As [`Snapshot::save`], and as [`SessionArchive::pack`].
     ///
     /// # Examples
     ///
@@ -284,7 +291,13 @@ impl StartedProgram {
     pub fn save(&self, images: &ImageStore, signers: &[SecretKey]) -> Result<ContentHash> {
         let state = ProgramState { wasi: self.state.clone(), written: self.written.clone() };
         let options = SaveOptions::new().state(state.to_bytes()?).sign_with(signers);
-        self.snapshot.save(images, options)
+        match &self.files {
+            None => self.snapshot.save(images, options),
+            Some(files) => {
+                let archive = SessionArchive::pack(&self.state, captured(files))?;
+                self.snapshot.save(images, archive.attach(options))
+            }
+        }
     }
 
     /// A program that was started by another process and [saved](StartedProgram::save), or captured
@@ -333,13 +346,86 @@ impl StartedProgram {
         builder: WasiCtxBuilder,
         keys: TrustedKeys,
     ) -> Result<Self, ForkError> {
+        Self::load_in(linker, images, image, builder, keys, None)
+    }
+
+    /// As [`StartedProgram::load`], for a program that has directories of its session, whose files are in
+    /// the image. Its copies of them, and those of the forks, lie in the new directory `place`,
+    /// which is removed with this; it is made if the program has any.
+    ///
+    /// # Errors
+    /// [`ForkError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::{ImageStore, SecretKey, TrustedKeys};
+    /// use pagefork::{Engine, Linker, Module};
+    /// use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+    /// use pagefork_wasi::{OutputKind, StdinKind, WasiCtxBuilder};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "pagefork" "snapshot" (func $snapshot (result i32)))
+    ///     (func (export "_start") (drop (call $snapshot))))"#)?;
+    /// let mut linker: Linker<ForkGuest> = Linker::new(&engine);
+    /// add_fork_to_linker(&mut linker)?;
+    /// # let here = std::env::temp_dir().join(format!("pagefork-with-files-{}", std::process::id()));
+    /// # std::fs::create_dir_all(here.join("work"))?;
+    /// # std::fs::create_dir_all(here.join("images"))?;
+    /// std::fs::write(here.join("work/notes"), "some")?;
+    /// let mut builder = WasiCtxBuilder::new();
+    /// builder.session_dir(here.join("work"), "/work")?;
+    /// let program = StartedProgram::start_with_files(&linker, &module, builder, here.join("copies"))?;
+    /// let (images, key) = (ImageStore::open(here.join("images"))?, SecretKey::from_seed([7; 32]));
+    /// let image = program.save(&images, std::slice::from_ref(&key))?;
+    /// # drop(program);
+    ///
+    /// let (builder, keys) = (WasiCtxBuilder::new(), TrustedKeys::from_iter([key.public()]));
+    /// let place = here.join("other copies");
+    /// let program = StartedProgram::load_with_files(&linker, &images, image, builder, keys, place)?;
+    /// let (stdin, stderr) = (StdinKind::Null, OutputKind::Null);
+    /// let fork = program.fork(1, ForkStreams { stdin, stdout: OutputKind::Null, stderr })?;
+    /// let (work, _, _) = fork.data().ctx.preopens().next().unwrap();
+    /// assert_eq!(std::fs::read(work.join("notes"))?, b"some");
+    /// # drop((fork, program));
+    /// # assert!(!here.join("other copies").exists());
+    /// # std::fs::remove_dir_all(&here)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn load_with_files(
+        linker: &Linker<ForkGuest>,
+        images: &ImageStore,
+        image: ContentHash,
+        builder: WasiCtxBuilder,
+        keys: TrustedKeys,
+        place: impl AsRef<Path>,
+    ) -> Result<Self, ForkError> {
+        Self::load_in(linker, images, image, builder, keys, Some(place.as_ref()))
+    }
+
+    fn load_in(
+        linker: &Linker<ForkGuest>,
+        images: &ImageStore,
+        image: ContentHash,
+        mut builder: WasiCtxBuilder,
+        keys: TrustedKeys,
+        place: Option<&Path>,
+    ) -> Result<Self, ForkError> {
         let options = LoadOptions::new().trust(keys);
         let snapshot = Snapshot::load(linker, images, image, options).map_err(ForkError::Failed)?;
         let ProgramState { wasi: state, written } = ProgramState::from_bytes(snapshot.state())?;
+        let place = place.filter(|_| state.session_dirs().next().is_some());
+        let files = place.map(OwnDir::new).transpose()?;
+        if let Some(files) = &files {
+            builder
+                .session_files_from(&snapshot, &state, captured(files), files.path())
+                .map_err(ForkError::Files)?;
+        }
         // What is wrong with it is known before the first fork.
         builder.restore(&state)?;
         let pre = snapshot.instance_pre().map_err(ForkError::Failed)?;
-        Ok(Self { snapshot, pre, state, builder, written, forks: AtomicU64::new(0), _files: None })
+        Ok(Self { snapshot, pre, state, builder, written, forks: AtomicU64::new(0), files })
     }
 
     /// The program's module.

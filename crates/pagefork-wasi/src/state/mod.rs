@@ -19,5 +19,6 @@ pub(crate) mod builder;
 mod listen_fds;
 pub(crate) mod saved;
 pub(crate) mod program_state;
+pub(crate) mod archive;
 pub(crate) mod save;
 pub(crate) mod restore;

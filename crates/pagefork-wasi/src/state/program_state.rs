@@ -45,21 +45,16 @@ pub struct ProgramState {
 pub struct ProgramStateError;
 
 impl ProgramState {
-    /// The state as bytes.
+    /// The state as bytes. Files of its session are saved beside it: see
+    /// [`SessionArchive`](crate::SessionArchive).
     ///
     /// # Errors
-    /// If the program has directories of its session, whose files are not saved yet.
+    /// If it cannot be written at all.
     ///
     /// # Examples
     ///
     /// See [`ProgramState`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        if let Some(directory) = self.wasi.session_dirs().next() {
-            return Err(Error::msg(format!(
-                "the directory `{directory}` belongs to the program's session: images do not have \
-                 such files yet, so give it as one that is shared"
-            )));
-        }
         postcard::to_extend(self, vec![VERSION]).map_err(Error::new)
     }
 

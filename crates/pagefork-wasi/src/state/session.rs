@@ -61,6 +61,11 @@ impl OwnDir {
         Ok(Self(path))
     }
 
+    /// A directory that was made already.
+    pub(crate) fn made(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
     /// Where it is, from the root.
     ///
     /// # Examples
@@ -95,7 +100,7 @@ pub(crate) fn save_directories<'a>(
     limits: SessionLimits,
 ) -> Result<(), SessionError> {
     make_directory(copies)?;
-    let unfinished = OwnDir(copies.to_owned());
+    let unfinished = OwnDir::made(copies);
     let mut budget = CopyBudget::new(limits);
     for (number, directory) in directories {
         let copy = copy_path(copies, number);
@@ -122,11 +127,12 @@ pub(crate) fn restore_directory(
     }
 }
 
-fn copy_path(copies: &Path, number: usize) -> PathBuf {
+/// Where the copy of the directory with this number is.
+pub(crate) fn copy_path(copies: &Path, number: usize) -> PathBuf {
     copies.join(number.to_string())
 }
 
-fn make_directory(path: &Path) -> Result<(), SessionError> {
+pub(crate) fn make_directory(path: &Path) -> Result<(), SessionError> {
     let made = rustix::fs::mkdir(path, Mode::RWXU);
     made.map_err(|error| SessionError::Host { path: path.to_owned(), error: error.into() })
 }

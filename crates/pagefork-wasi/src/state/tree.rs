@@ -19,13 +19,18 @@ use crate::base::errno::Errno;
 use crate::state::identity::FileIdentity;
 
 /// Directories in one another that are copied.
-const DEPTH_MAX: usize = 256;
+pub(crate) const DEPTH_MAX: usize = 256;
+
+/// Bytes that the paths of a session's files may have on average, and those that they may have all
+/// together in any case.
+const PATH_SIZE: u64 = 256;
+const PATHS_SIZE_MIN: u64 = 1 << 20;
 
 /// Most bytes that one host call copies.
 const COPY_SIZE: u64 = 1 << 30;
 
 /// Size of the buffer for file systems that cannot copy by themselves, bytes.
-const BUFFER_SIZE: usize = 1 << 16;
+pub(crate) const BUFFER_SIZE: usize = 1 << 16;
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -85,6 +90,9 @@ pub enum SessionError {
     /// Directories lie too deep in one another.
     #[error("directories of the session lie more than {DEPTH_MAX} deep; remove some")]
     TooDeep,
+    /// Names are long, and directories deep.
+    #[error("the paths of the session's files are too long together; remove some")]
+    Paths,
     /// A pipe, socket or device.
     #[error("`{}` is a pipe, socket or device, which has no contents to copy", path.display())]
     Special {
@@ -103,6 +111,17 @@ pub enum SessionError {
         /// Path of the file.
         path: PathBuf,
     },
+    /// An image has no files of the session.
+    #[error(
+        "the image has no files of the session: who saved it has not attached a `SessionArchive`"
+    )]
+    NotInImage,
+    /// The list of files in an image was altered, or is of another version.
+    #[error("the image's list of the session's files cannot be used: {reason}")]
+    Damaged {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The host refuses.
     #[error("cannot copy `{}` to or from the session's files: {error}", path.display())]
     Host {
@@ -113,7 +132,7 @@ pub enum SessionError {
     },
 }
 
-fn host(path: &Path) -> impl Fn(Host) -> SessionError + '_ {
+pub(crate) fn host(path: &Path) -> impl Fn(Host) -> SessionError + '_ {
     |error| SessionError::Host { path: path.to_owned(), error: error.into() }
 }
 
@@ -122,21 +141,26 @@ fn host(path: &Path) -> impl Fn(Host) -> SessionError + '_ {
 pub(crate) struct CopyBudget {
     limits: SessionLimits,
     left: SessionLimits,
+    /// Bytes of paths: those of directories are kept until all is copied.
+    paths_left: u64,
 }
 
 impl CopyBudget {
     pub(crate) fn new(limits: SessionLimits) -> CopyBudget {
-        CopyBudget { limits, left: limits }
+        let paths_left = limits.files.saturating_mul(PATH_SIZE).max(PATHS_SIZE_MIN);
+        CopyBudget { limits, left: limits, paths_left }
     }
 
-    fn take_file(&mut self, path: &Path) -> Result<(), SessionError> {
+    pub(crate) fn take_file(&mut self, path: &Path) -> Result<(), SessionError> {
         let limit = self.limits.files;
         let too_many = || SessionError::Files { limit, path: path.to_owned() };
         self.left.files = self.left.files.checked_sub(1).ok_or_else(too_many)?;
+        let left = self.paths_left.checked_sub(path.as_os_str().len() as u64);
+        self.paths_left = left.ok_or(SessionError::Paths)?;
         Ok(())
     }
 
-    fn take_bytes(&mut self, size: u64, path: &Path) -> Result<(), SessionError> {
+    pub(crate) fn take_bytes(&mut self, size: u64, path: &Path) -> Result<(), SessionError> {
         let limit = self.limits.bytes;
         let too_many = || SessionError::Bytes { limit, path: path.to_owned() };
         self.left.bytes = self.left.bytes.checked_sub(size).ok_or_else(too_many)?;
@@ -291,7 +315,7 @@ impl TreeCopy<'_> {
 }
 
 /// Opens a directory by its path relative to `root`, component by component.
-fn open_below(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_below(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> {
     let open = |parent: BorrowedFd<'_>, name: &OsStr| {
         retry_on_intr(|| rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()))
     };
@@ -302,11 +326,11 @@ fn open_below(root: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> 
     Ok(directory)
 }
 
-fn link_to(
+pub(crate) fn link_to(
     root: BorrowedFd<'_>,
     first: &Path,
     target: BorrowedFd<'_>,
-    name: &CStr,
+    name: impl rustix::path::Arg,
 ) -> rustix::io::Result<()> {
     let parent = open_below(root, first.parent().unwrap_or(Path::new("")))?;
     let first = first.file_name().unwrap_or_default();
@@ -377,21 +401,31 @@ fn copy_by_buffer(
         if size == 0 {
             break;
         }
-        let mut part = &buffer[..size];
-        while !part.is_empty() {
-            let written = retry_on_intr(|| rustix::io::pwrite(to, part, at))?;
-            if written == 0 {
-                return Err(Host::IO);
-            }
-            at += written as u64;
-            part = &part[written..];
+        write_all(to, &buffer[..size], at)?;
+        at += size as u64;
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` at `at`.
+pub(crate) fn write_all(
+    to: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    mut at: u64,
+) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        let written = retry_on_intr(|| rustix::io::pwrite(to, bytes, at))?;
+        if written == 0 {
+            return Err(Host::IO);
         }
+        at += written as u64;
+        bytes = &bytes[written..];
     }
     Ok(())
 }
 
 /// All bits but those that run a program as another user.
-fn permissions() -> Mode {
+pub(crate) fn permissions() -> Mode {
     Mode::RWXU | Mode::RWXG | Mode::RWXO
 }
 

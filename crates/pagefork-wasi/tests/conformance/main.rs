@@ -23,6 +23,7 @@ mod sandbox;
 mod saved;
 mod saved_hostile;
 mod session;
+mod session_images;
 mod sockets;
 mod stat;
 mod state;

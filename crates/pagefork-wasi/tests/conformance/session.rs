@@ -363,6 +363,25 @@ fn a_tree_of_any_depth_is_refused_or_removed() {
     assert_eq!(count(world.forks.path()), 0);
 }
 
+/// What is kept of a tree while it is copied is bounded, too.
+#[test]
+fn long_paths_are_refused_before_they_take_memory() {
+    let world = World::new();
+    let name = "d".repeat(200);
+    let mut deep = world.work.path().to_owned();
+    for _ in 0..15 {
+        deep.push(&name);
+        fs::create_dir(&deep).unwrap();
+    }
+    let mut builder = world.builder();
+    builder.session_limits(SessionLimits { bytes: 1 << 20, files: 1000 });
+    (0..300).for_each(|number| fs::create_dir(deep.join(number.to_string())).unwrap());
+    assert!(builder.build().unwrap().save_with_files(world.saved()).is_ok());
+    fs::remove_dir_all(world.saved()).unwrap();
+    (300..400).for_each(|number| fs::create_dir(deep.join(number.to_string())).unwrap());
+    assert_eq!(world.refused(&builder), SessionError::Paths);
+}
+
 #[test]
 fn copies_between_file_systems_are_whole() {
     // A file system in memory, as most hosts have it.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pagefork_image::{ImageChain, ImageError, PageSource};
+use pagefork_image::{ImageChain, ImageError, PageSource, ReadAt};
 use pagefork_layout::page::{PAGE_SIZE, joined};
 use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image};
 
@@ -17,6 +17,8 @@ pub(crate) struct CapturedPages<'a> {
     pub(crate) frozen: &'a Frozen,
     /// What it is to be a delta of: with the number of the instance that each is compared with.
     pub(crate) parent: Option<ParentPages<'a>>,
+    /// The bytes of attachments, in their order.
+    pub(crate) attached: &'a [&'a dyn ReadAt],
 }
 
 /// What an image is a delta of.
@@ -48,6 +50,16 @@ impl PageSource for CapturedPages<'_> {
     fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
         let read = self.frozen.instances[instance].image.read(offset, into);
         read.map_err(|error| ImageError::source_failed(Error::from(error)))
+    }
+
+    fn read_attachment(
+        &self,
+        index: usize,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), ImageError> {
+        let read = self.attached[index].read_exact_at(into, offset);
+        read.map_err(ImageError::source_failed)
     }
 }
 

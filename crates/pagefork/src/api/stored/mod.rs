@@ -10,6 +10,7 @@ use pagefork_layout::reference::HOST_ORDINAL;
 use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
 use crate::api::store::Store;
+use crate::api::stored::attachments::Attachments;
 use crate::base::error::{LinkError, Result, SnapshotError, UsageError};
 use crate::code::engine::Engine;
 use crate::code::module::Module;
@@ -23,6 +24,7 @@ use crate::store::handle::Func;
 use crate::store::host_func::{HostFunc, HostFuncNames};
 use crate::store::record::{HostFuncRecord, InstanceOrigin, StoreRecord};
 
+mod attachments;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
@@ -40,6 +42,7 @@ pub struct SaveOptions<'a> {
     state: Vec<u8>,
     parent: Option<Arc<Frozen>>,
     signers: &'a [SecretKey],
+    attachments: Attachments<'a>,
 }
 
 impl<'a> SaveOptions<'a> {
@@ -357,7 +360,7 @@ impl<T: 'static> Snapshot<T> {
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn save(&self, images: &ImageStore, options: SaveOptions<'_>) -> Result<ContentHash> {
-        let SaveOptions { mut naming, named, state, parent, signers } = options;
+        let SaveOptions { mut naming, named, state, parent, signers, attachments } = options;
         let frozen = self.frozen();
         for (function, names) in named {
             let number = (function.store == frozen.store
@@ -373,9 +376,11 @@ impl<T: 'static> Snapshot<T> {
             saved.extents = instance.image.extents().to_vec();
         }
         manifest.wasi = state;
+        manifest.attachments = attachments.described()?;
+        let attached = &attachments.bytes[..];
         let saved = match &parent {
             None => {
-                let pages = CapturedPages { frozen, parent: None };
+                let pages = CapturedPages { frozen, parent: None, attached };
                 images.save(ImageDraft::new(manifest, &pages).sign_with(signers))?
             }
             Some(parent) => {
@@ -396,7 +401,7 @@ impl<T: 'static> Snapshot<T> {
                     instances.push(saved.parent_instance);
                 }
                 let parent = Some(ParentPages { frozen: parent, chain, instances });
-                let pages = CapturedPages { frozen, parent };
+                let pages = CapturedPages { frozen, parent, attached };
                 images.save(chain.delta(manifest, &pages)?.sign_with(signers))?
             }
         };
@@ -436,7 +441,7 @@ impl<T: 'static> Snapshot<T> {
         let trusts_frames =
             is_own(image) || stored.chain().tip().check_trust(&options.keys).is_ok();
         if ChainPages(stored.chain()).is_to_be_squashed() {
-            stored = images.squash(image, &[])?;
+            stored = images.load_whole(image)?;
         }
         let record = manifest::record(stored.chain().tip().manifest())?;
         if record.call.is_some() && !trusts_frames {
