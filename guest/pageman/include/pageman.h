@@ -52,7 +52,7 @@ enum pageman_wish {
 /* Where runs of pages are taken from. */
 enum pageman_policy {
     PAGEMAN_FIRST_FIT = 0,  /* the lowest run that is long enough */
-    PAGEMAN_BEST_FIT = 1,   /* the shortest run that is long enough */
+    PAGEMAN_BEST_FIT = 1,   /* the shortest of the first eight runs that are long enough: if nothing is said */
     PAGEMAN_TWO_ENDS = 2,   /* runs of less than 16 pages from below, longer ones from above */
 };
 

@@ -62,7 +62,15 @@ static int map_anywhere(void **address, page_t count, page_t alignment, unsigned
         run_end(CLASS_FREE, (page_t)hint) >= hint + count)
         page = (page_t)hint;
     /* What may not be accessed is cleared when it first may be, if ever. */
-    if (page == PAGE_NONE) page = manager_find(count, alignment, zero && state != PAGEMAN_RESERVED_ZERO);
+    bool clean = zero && state != PAGEMAN_RESERVED_ZERO;
+    if (page == PAGE_NONE) {
+        page = manager_take_recent(count, alignment, state, clean);
+        if (page != PAGE_NONE) {
+            *address = page_address(page);
+            return PAGEMAN_OK;
+        }
+        page = manager_find(count, alignment, clean);
+    }
     if (page == PAGE_NONE) return PAGEMAN_NO_MEMORY;
     manager_take(page, page + count, state, zero);
     *address = page_address(page);
@@ -99,7 +107,13 @@ int pageman_munmap(void *address, size_t length) {
     manager_sync();
     int error = PAGEMAN_OK;
     page_t known = end < manager.pages ? end : manager.pages;
-    if (start < known && !all_ours(start, known)) {
+    bool whole = start < known && state_of(start) >= PAGEMAN_USED && states_end(start, known) == known;
+    if (whole) {
+        states_free(start, known);
+        manager.freed_since += known - start;
+        manager.counts.unmaps++;
+        manager_tick();
+    } else if (start < known && !all_ours(start, known)) {
         error = PAGEMAN_INVALID;
     } else if (start < known) {
         manager_release(start, known);

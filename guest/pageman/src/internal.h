@@ -67,8 +67,8 @@ void states_set(page_t start, page_t end, unsigned state);
 /* Makes pages free and dirty. Bits and summaries follow when they are looked at, or other pages change. */
 void states_free(page_t start, page_t end);
 void tables_settle(void);
-/* The pages that were freed last, if there are so many, and nothing has looked since: they are to be taken. */
-page_t recent_run(page_t count, page_t alignment);
+/* Makes the pages that were freed last, if there are so many and nothing has looked since, of this state. */
+page_t recent_take(page_t count, page_t alignment, unsigned state);
 /* The first page at or above `from` of the lowest run of `count` pages. */
 page_t run_first(enum class class, page_t from, page_t count);
 /* The first page of the highest run of `count` pages below `to`. */
@@ -113,6 +113,8 @@ void change_end(void);
 void manager_sync(void);
 /* Makes memory reach up to `end`. */
 bool manager_grow_to(page_t end);
+/* Takes the pages that were freed last, if there are so many, and no others would be better. */
+page_t manager_take_recent(page_t count, page_t alignment, unsigned state, bool zero);
 /* Finds `count` free pages in a row, or grows memory by them. */
 page_t manager_find(page_t count, page_t alignment, bool zero);
 /* Makes pages that can be used of any: `zero` clears what is not known to be zero. */

@@ -3,7 +3,7 @@
 
 #define PAGES_OF(bytes) ((page_t)(((uint64_t)(bytes) + PAGEMAN_PAGE_SIZE - 1) >> PAGEMAN_PAGE_SHIFT))
 
-/* Memory grows by this much at least, and by an eighth of what it is, unless that is refused. */
+/* Memory grows by this much at least, and by a sixteenth of what it is, unless that is refused. */
 #define GROWTH_MIN PAGES_OF(2 << 20)
 /* Below this it is not worth a call of the host. */
 #define DISCARD_MIN PAGES_OF(64 << 10)
@@ -11,6 +11,8 @@
 #define DECAY_CALLS 256
 #define DECAY_PAGES PAGES_OF(64 << 20)
 #define DECAY_SKIP_MAX 64
+/* Best fit chooses among so many runs: more would take longer, and fragment no less. */
+#define BEST_OF 8
 /* With two ends, shorter runs come from below. */
 #define SHORT_RUN 16
 
@@ -121,6 +123,7 @@ bool manager_grow_to(page_t end) {
 static void start(void) {
     manager.started = manager.active = true;
     manager.skip_next = 1;
+    manager.policy = PAGEMAN_BEST_FIT;
     uintptr_t heap, heap_end;
     port_first_heap(&heap, &heap_end);
     page_t pages = port_pages();
@@ -213,8 +216,9 @@ static page_t find_highest(enum class class, page_t count, page_t alignment) {
 
 static page_t find_best(enum class class, page_t count, page_t alignment) {
     page_t best = PAGE_NONE, best_pages = PAGE_NONE;
+    int seen = 0;
     for (page_t from = 0;;) {
-        page_t page = run_first(class, from, count);
+        page_t page = seen < BEST_OF ? run_first(class, from, count) : PAGE_NONE;
         if (page == PAGE_NONE) return best;
         page_t end = run_end(class, page), aligned = align_up(page, alignment);
         if ((uint64_t)aligned + count <= end && end - page < best_pages) {
@@ -222,6 +226,7 @@ static page_t find_best(enum class class, page_t count, page_t alignment) {
             best_pages = end - page;
             if (best_pages == count) return best;
         }
+        if (best != PAGE_NONE) seen++;
         from = end;
     }
 }
@@ -244,11 +249,8 @@ static page_t find(page_t count, page_t alignment, bool zero) {
 }
 
 page_t manager_find(page_t count, page_t alignment, bool zero) {
-    page_t page = PAGE_NONE;
-    if (!zero || longest_run(CLASS_ZERO) < count) page = recent_run(count, alignment);
-    if (page != PAGE_NONE) return page;
     tables_settle();
-    page = find(count, alignment, zero);
+    page_t page = find(count, alignment, zero);
     /* Growing can need tables, and these take pages, so the end is looked at again. */
     for (int turn = 0; page == PAGE_NONE && turn < 4; turn++) {
         manager_sync();
@@ -257,7 +259,7 @@ page_t manager_find(page_t count, page_t alignment, bool zero) {
         if (end > manager.pages) {
             uint64_t more = end - manager.pages;
             if (more < GROWTH_MIN) more = GROWTH_MIN;
-            if (more < manager.pages / 8) more = manager.pages / 8;
+            if (more < manager.pages / 16) more = manager.pages / 16;
             uint64_t generous = manager.pages + more < PAGES_MAX ? manager.pages + more : PAGES_MAX;
             if (!manager_grow_to((page_t)generous) && !manager_grow_to((page_t)end)) return PAGE_NONE;
         }
@@ -271,6 +273,18 @@ page_t manager_find(page_t count, page_t alignment, bool zero) {
 static void clear(page_t start, page_t end) {
     __builtin_memset(page_address(start), 0, (size_t)(end - start) << PAGEMAN_PAGE_SHIFT);
     manager.counts.cleared_pages += end - start;
+}
+
+static void note_mapped(void) {
+    page_t mapped = manager.pages - manager.free - manager.foreign - manager.internal;
+    if (mapped > manager.mapped_max) manager.mapped_max = mapped;
+}
+
+page_t manager_take_recent(page_t count, page_t alignment, unsigned state, bool zero) {
+    if (zero && longest_run(CLASS_ZERO) >= count) return PAGE_NONE;
+    page_t page = recent_take(count, alignment, state == PAGEMAN_RESERVED_ZERO ? PAGEMAN_RESERVED_DIRTY : state);
+    if (page != PAGE_NONE && zero) clear(page, page + count);
+    return page;
 }
 
 void manager_take(page_t start, page_t end, unsigned state, bool zero) {
@@ -290,8 +304,7 @@ void manager_take(page_t start, page_t end, unsigned state, bool zero) {
         }
     }
     if (!reserve) states_set(start, end, state);
-    page_t mapped = manager.pages - manager.free - manager.foreign - manager.internal;
-    if (mapped > manager.mapped_max) manager.mapped_max = mapped;
+    note_mapped();
 }
 
 void manager_release(page_t start, page_t end) {
@@ -409,10 +422,16 @@ void *pageman_map_known(size_t length, size_t alignment, unsigned wish, bool *ze
     if (alignment > PAGEMAN_PAGE_SIZE) aligned = (page_t)(alignment >> PAGEMAN_PAGE_SHIFT);
     manager_enter();
     void *address = 0;
-    page_t page = manager_find(count, aligned, wish == PAGEMAN_ZERO);
+    page_t page = manager_take_recent(count, aligned, PAGEMAN_USED | 3, wish == PAGEMAN_ZERO);
+    *zero = wish == PAGEMAN_ZERO;
+    if (page == PAGE_NONE) {
+        page = manager_find(count, aligned, wish == PAGEMAN_ZERO);
+        if (page != PAGE_NONE) {
+            *zero |= run_end(CLASS_ZERO, page) >= page + count;
+            manager_take(page, page + count, PAGEMAN_USED | 3, wish == PAGEMAN_ZERO);
+        }
+    }
     if (page != PAGE_NONE) {
-        *zero = wish == PAGEMAN_ZERO || run_end(CLASS_ZERO, page) >= page + count;
-        manager_take(page, page + count, PAGEMAN_USED | 3, wish == PAGEMAN_ZERO);
         manager.counts.maps++;
         address = page_address(page);
         manager_tick();

@@ -29,6 +29,13 @@ struct file_map {
     off_t offset;   /* of `start` in the file */
 };
 
+/* Whether the manager is switched off, which nothing changes once there are maps. */
+static bool inactive(void) {
+    if (!manager.started || manager.active) return false;
+    errno = ENOSYS;
+    return true;
+}
+
 /* By address. */
 static struct file_map *maps;
 static size_t map_count, map_capacity;
@@ -238,10 +245,10 @@ static void *map_memory(void *address, size_t length, int protection, int flags,
 }
 
 void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int descriptor, off_t offset) {
-    if (!pageman_active()) {
-        errno = ENOSYS;
-        return MAP_FAILED;
-    }
+    if (inactive()) return MAP_FAILED;
+    /* Without records there is nothing else to do for private memory. */
+    if (map_count == 0 && (flags & MAP_ANONYMOUS) && (flags & MAP_TYPE) == MAP_PRIVATE && offset == 0)
+        return fail(pageman_mmap(&address, length, protection, flags)) == 0 ? address : MAP_FAILED;
     struct file_map map = {.descriptor = -1, .offset = offset};
     if (offset & (off_t)(PAGEMAN_PAGE_SIZE - 1)) {
         errno = EINVAL;
@@ -277,15 +284,10 @@ void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int d
 
 /* ---- The others ---- */
 
-static bool inactive(void) {
-    if (pageman_active()) return false;
-    errno = ENOSYS;
-    return true;
-}
-
 int POSIX(munmap)(void *address, size_t length) {
     page_t start, end;
     if (inactive()) return -1;
+    if (map_count == 0) return fail(pageman_munmap(address, length));
     if (length == 0 || !range_of(address, length, &start, &end)) return fail(PAGEMAN_INVALID);
     manager_enter();
     int result = 0;
@@ -386,8 +388,12 @@ int POSIX(mincore)(void *address, size_t length, unsigned char *vector) {
 }
 
 static int lock_range(const void *address, size_t length) {
-    uintptr_t at = (uintptr_t)address & ~(uintptr_t)(PAGEMAN_PAGE_SIZE - 1);
-    return inactive() ? -1 : fail(pageman_madvise((void *)at, length + ((uintptr_t)address - at), MADV_NORMAL));
+    page_t start, end;
+    uintptr_t at = (uintptr_t)address & ~(uintptr_t)(PAGEMAN_PAGE_SIZE - 1), before = (uintptr_t)address - at;
+    if (inactive()) return -1;
+    if (length > SIZE_MAX - before || !range_of((void *)at, length + before, &start, &end))
+        return fail(PAGEMAN_NO_MEMORY);
+    return fail(pageman_madvise((void *)at, length + before, MADV_NORMAL));
 }
 
 int POSIX(mlock)(const void *address, size_t length) { return lock_range(address, length); }

@@ -244,10 +244,11 @@ void states_free(page_t start, page_t end) {
     recent_end = end;
 }
 
-page_t recent_run(page_t count, page_t alignment) {
+page_t recent_take(page_t count, page_t alignment, unsigned state) {
     if (recent_end - recent_start != count || recent_start % alignment != 0) return PAGE_NONE;
     page_t start = recent_start;
     recent_start = recent_end = 0;
+    set_states(start, start + count, state);
     return start;
 }
 

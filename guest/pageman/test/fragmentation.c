@@ -9,18 +9,17 @@ static const char *const names[] = {"first fit", "best fit", "two ends"};
 /* Sizes and lives as a collector with generations has them: many small regions that die soon, few large ones that
  * stay, blocks freed in pieces, and now and then a collection that frees most. */
 struct result {
-    double share_at_most;
-    uint64_t longest;
+    double pages, at_most, on_average, longest;
 };
 
-static struct result run(enum pageman_policy policy, unsigned long operations) {
+static struct result run(enum pageman_policy policy, unsigned long operations, uint64_t seed) {
     static struct block {
         char *at;
         page_t pages;
     } blocks[BLOCKS];
     native_reset(PAGES_MAX / 2, 32, 4096);
     pageman_set_policy(policy);
-    seed_random(42);
+    seed_random(seed);
     for (int i = 0; i < BLOCKS; i++) blocks[i].at = 0;
     page_t live = 0, most = 0;
     uint64_t longest = 0, turns = 0;
@@ -38,7 +37,7 @@ static struct result run(enum pageman_policy policy, unsigned long operations) {
             uint32_t kind = random_below(100);
             block->pages = kind < 60 ? 1 + random_below(2) : kind < 90 ? 4 + random_below(13) : 32 + random_below(33);
             bool aligned = kind >= 95;
-            block->at = pageman_map(block->pages * PAGEMAN_PAGE_SIZE, aligned ? 2 << 20 : 0, random_below(2));
+            block->at = pageman_map(block->pages * PAGEMAN_PAGE_SIZE, aligned ? 2 << 20 : 0, random_below(8) == 0);
             EXPECT(block->at);
             live += block->pages;
             if (live > most) most = live;
@@ -58,17 +57,30 @@ static struct result run(enum pageman_policy policy, unsigned long operations) {
     }
     const char *wrong = pageman_check();
     if (wrong) fail_test("%s", wrong);
-    printf("%-9s  of %u pages %4.1f %% in use at most, %4.1f %% on average, longest free run %u pages\n", names[policy],
-           manager.pages, 100.0 * most / manager.pages, 100 * share / (double)turns, (unsigned)(longest / turns));
-    return (struct result){100.0 * most / manager.pages, longest / turns};
+    return (struct result){manager.pages, 100.0 * most / manager.pages, 100 * share / (double)turns,
+                           (double)longest / (double)turns};
 }
 
+/* Of several runs, as each has luck of its own. */
 int main(int argc, char **argv) {
-    unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 200000;
+    unsigned long operations = argc > 1 ? strtoul(argv[1], NULL, 0) : 100000;
+    uint64_t seeds = argc > 2 ? strtoull(argv[2], NULL, 0) : 10;
     for (int policy = 0; policy < 3; policy++) {
-        struct result result = run((enum pageman_policy)policy, operations);
+        struct result mean = {0, 0, 0, 0};
+        double lowest = 100;
+        for (uint64_t seed = 1; seed <= seeds; seed++) {
+            struct result result = run((enum pageman_policy)policy, operations, seed);
+            mean.pages += result.pages / (double)seeds;
+            mean.at_most += result.at_most / (double)seeds;
+            mean.on_average += result.on_average / (double)seeds;
+            mean.longest += result.longest / (double)seeds;
+            if (result.at_most < lowest) lowest = result.at_most;
+        }
+        printf("%-9s  of %.0f pages %.1f %% in use at most (%.1f %% in the worst run), %.1f %% on average, longest free "
+               "run %.0f pages\n",
+               names[policy], mean.pages, mean.at_most, lowest, mean.on_average, mean.longest);
         /* What is published of a like manager, for the policy that is there by default. */
-        if (policy == PAGEMAN_FIRST_FIT) EXPECT(result.share_at_most >= 76.6 && result.longest >= 461);
+        if (policy == PAGEMAN_BEST_FIT) EXPECT(mean.at_most >= 76.6 && mean.longest >= 461);
     }
     return 0;
 }
