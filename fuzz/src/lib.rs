@@ -12,6 +12,7 @@ mod image;
 pub mod interface;
 mod load;
 pub mod ours;
+mod page_manager;
 pub mod peer;
 pub mod random;
 mod reset_slot;
@@ -32,6 +33,7 @@ use crate::generate::Case;
 pub use crate::image::image;
 pub use crate::load::load;
 use crate::ours::{Engines, Ours};
+pub use crate::page_manager::page_manager;
 use crate::random::Random;
 pub use crate::reset_slot::reset_slot;
 /// Whatever is done to stores whose guests may be suspended (they are captured, spawned, forked,

@@ -59,6 +59,11 @@ fn c_library() {
 }
 
 #[test]
+fn page_manager() {
+    short_run(pagefork_fuzz::page_manager, 200, 2000);
+}
+
+#[test]
 fn image() {
     short_run(pagefork_fuzz::image, 4_000, 200);
 }
