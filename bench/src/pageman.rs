@@ -1,5 +1,7 @@
 //! What `mmap` costs in a guest: with the page manager, and with what C libraries have instead.
 
+mod programs;
+
 use crate::grid::{Contestant, Grid};
 use crate::measure::{Effort, Size};
 use crate::programs::fetched;
@@ -22,10 +24,12 @@ struct Case {
     /// Maps of 4 KiB or 64 KiB that live beside.
     live: u32,
     goal: f64,
+    /// Others cannot do it.
+    alone: bool,
 }
 
 const fn case(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
-    Case { name, export: "map_and_unmap", kib, count, written, live: 0, goal }
+    Case { name, export: "map_and_unmap", kib, count, written, live: 0, goal, alone: false }
 }
 
 const fn fresh(name: &'static str, kib: u32, count: u32, written: u32, goal: f64) -> Case {
@@ -36,8 +40,14 @@ const fn many(name: &'static str, live: u32) -> Case {
     Case { export: "one_of_many", live, ..case(name, 4, 1000, 0, 0.95) }
 }
 
+/// Nothing has to be cleared: the time is that of finding and noting pages. C libraries' emulations
+/// have no maps without access.
+const fn reserved(name: &'static str, live: u32) -> Case {
+    Case { written: 1, alone: true, ..many(name, live) }
+}
+
 /// Each is done in an instance of its own, which is there already; fresh memory in a new one.
-const CASES: [Case; 15] = [
+const CASES: [Case; 19] = [
     case("map and unmap 64 KiB, 1000 times", 64, 1000, 0, 0.95),
     case("map and unmap 1 MiB, 100 times", 1 << 10, 100, 0, 0.95),
     case("map and unmap 64 MiB, 4 times", 64 << 10, 4, 0, 0.95),
@@ -53,6 +63,10 @@ const CASES: [Case; 15] = [
     many("unmap and map one of 1000 live maps, 1000 times", 1000),
     many("unmap and map one of 10000 live maps, 1000 times", 10_000),
     many("unmap and map one of 100000 live maps, 1000 times", 100_000),
+    reserved("unmap and reserve one of 10 live maps, 1000 times", 10),
+    reserved("unmap and reserve one of 1000 live maps, 1000 times", 1000),
+    reserved("unmap and reserve one of 10000 live maps, 1000 times", 10_000),
+    reserved("unmap and reserve one of 100000 live maps, 1000 times", 100_000),
 ];
 
 /// Times each case in every guest that is there and has room for it.
@@ -68,7 +82,8 @@ pub fn run(size: Size) -> Report {
             continue;
         }
         let mut contestants = Vec::new();
-        for (way, (_, file, small)) in WAYS.iter().enumerate() {
+        let ways = if case.alone { &WAYS[..1] } else { &WAYS };
+        for (way, (_, file, small)) in ways.iter().enumerate() {
             let Some(wasm) = fetched(if case.live > 0 { small } else { file }) else { continue };
             let mut add = |column: usize, work: Option<_>| {
                 let column = &columns[column];
@@ -78,10 +93,14 @@ pub fn run(size: Size) -> Report {
             #[cfg(feature = "peer")]
             add(WAYS.len() + way, wasmtime_side::work(&wasm, case));
         }
-        grid.contest(case.name, Effort::short(size), case.count.into(), &mut contestants)
-            .goal(case.goal);
+        let line =
+            grid.contest(case.name, Effort::short(size), case.count.into(), &mut contestants);
+        line.goal(case.goal);
+        line.alone = case.alone;
     }
-    Report::of_grid("pageman", &grid)
+    let further = [programs::malloc(size), programs::requests(size), programs::given_back(size)];
+    let further = further.iter().filter(|grid| !grid.lines.is_empty());
+    further.fold(Report::of_grid("pageman", &grid), |report, grid| report.and(grid, "pageman"))
 }
 
 fn in_peer(column: &str) -> String {

@@ -213,7 +213,7 @@ impl World {
 
     fn act(&mut self, input: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         let (address, length) = (self.address(input)?, length(input)?);
-        match input.int_in_range(0..=27)? {
+        match input.int_in_range(0..=28)? {
             0..=6 => self.mmap(address, length, input)?,
             7..=9 => self.munmap(address, length, Op::Munmap),
             10 => {
@@ -248,6 +248,7 @@ impl World {
             }
             24 => self.grow_from_outside(input.int_in_range(0..=3)?),
             25 => self.go_on_in_a_copy(),
+            26 => self.fill_up(input.int_in_range(0..=40)?),
             _ => self.write(input)?,
         }
         Ok(())
@@ -673,6 +674,25 @@ impl World {
         if self.memory.grow(&mut self.store, wasm_pages).is_ok() {
             let end = self.memory_pages();
             self.pages[start..end].fill(Page::Foreign);
+        }
+    }
+
+    /// Takes all but a few pages, so that calls come to the end of memory, and to dirty pages.
+    fn fill_up(&mut self, left: u32) {
+        for count in [1024, 256, 64, 16, 4, 1] {
+            loop {
+                let (_, address) = self.call(Op::Map, [count * PAGE, 0, 0, 0, 0]);
+                if address == 0 {
+                    break;
+                }
+                let mapped = Mapped { protection: 3, reserved: false, shared: false, byte: None };
+                self.mapped(address, count as usize, false, mapped);
+            }
+        }
+        // Tables may have moved.
+        self.look();
+        if let Some(start) = self.recent.last().and_then(|last| last.checked_sub(left * PAGE)) {
+            self.munmap(start, (left + 1) * PAGE, Op::Munmap);
         }
     }
 

@@ -4,14 +4,17 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pagefork::image::ImageStore;
 use pagefork::suspend::{self, CallProgress};
-use pagefork::{Func, Instance, Linker, Store, Val};
+use pagefork::{
+    Engine, Func, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store, Val,
+};
 use pagefork_wasi::{OutputKind, WasiCtx, WasiCtxBuilder};
 
-use guests::{Invocation, built, fetched, host_program, repository, scratch};
+use guests::{Invocation, Outcome, built, fetched, host_program, repository, scratch};
 
 /// Sizes of pages as powers of two: the smallest and the largest.
 const PAGE_SHIFTS: [u32; 2] = [12, 16];
@@ -41,6 +44,51 @@ fn run(program: PathBuf, arguments: &[&str]) {
     print!("{}", String::from_utf8_lossy(&output.stdout));
 }
 
+/// What POSIX says of single processes is so in the manager, on the host and as a guest; the host's
+/// own kernel shows that the cases are right.
+#[test]
+fn single_processes_see_what_posix_says() {
+    let directory = scratch("pageman-posix-files");
+    let files = directory.to_str().expect("text");
+    for shift in PAGE_SHIFTS {
+        let Some(program) = native("posix", shift, &["-DPAGEMAN_OWNS_HEAP"]) else { return };
+        run(program, &[files]);
+    }
+    let Some(program) = native("posix", 12, &["-DHOST", "-Wno-unused-function"]) else { return };
+    run(program, &[files]);
+    let Some(guest) = fetched("pageman_posix.wasm") else { return };
+    let outcome = Invocation { args: vec!["/"], stdin: "", directory: Some(&directory) };
+    let outcome = outcome.guest(&guest);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "26 cases as POSIX has them\n"));
+}
+
+/// Four threads map and unmap at a time, in emscripten's threads under Node.js: Pagefork has none.
+#[test]
+#[ignore = "long: a part of `cargo xtask soak`"]
+fn threads_share_the_manager() {
+    let (Some(emcc), Some(node)) = (host_program("emcc"), host_program("node")) else { return };
+    let root = repository().join("guest/pageman");
+    let program = scratch("pageman-threads").join("threads.js");
+    let mut command = Command::new(emcc);
+    // Debian's modules, for a Node.js that is not Debian's.
+    command.env("NODE_PATH", "/usr/share/nodejs");
+    command.args(["-std=gnu17", "-O2", "-pthread", "-sPROXY_TO_PTHREAD", "-sEXIT_RUNTIME"]);
+    command.args(["-sALLOW_MEMORY_GROWTH", "-sMAXIMUM_MEMORY=1GB", "-Wno-pthreads-mem-growth"]);
+    command.arg("-I").arg(root.join("include")).arg(root.join("test/threads.c"));
+    let library = ["tables.c", "manager.c", "calls.c", "statistics.c", "posix.c", "port_wasm.c"];
+    command.args(library.map(|file| root.join("src").join(file))).arg("-o").arg(&program);
+    let output = command.output().expect("the compiler starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Emscripten 3.1.6 takes Node's own `fetch` for a browser's.
+    let mut command = Command::new(node);
+    command.arg("--no-experimental-fetch").arg(&program).arg("1000000");
+    let output = command.output().expect("Node.js starts");
+    let (said, printed) =
+        (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(printed, "1000000 operations of 4 threads\n", "{said}");
+}
+
 fn like_the_kernel(operations: &str, seed: &str) {
     for shift in PAGE_SHIFTS {
         let Some(program) = native("kernel", shift, &[]) else { return };
@@ -57,7 +105,7 @@ fn random_calls_do_what_the_kernels_do() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: a part of `cargo xtask soak`"]
 fn a_million_random_calls_do_what_the_kernels_do() {
     like_the_kernel("1000000", "2");
 }
@@ -78,12 +126,22 @@ fn runs_of_pages_are_found() {
     }
 }
 
+/// Pages are given back when they stay free, and not when they are used again; texts are cut off where
+/// their room ends.
+#[test]
+fn what_stays_free_is_given_back() {
+    for shift in PAGE_SHIFTS {
+        let Some(program) = native("decay", shift, &[]) else { return };
+        run(program, &[]);
+    }
+}
+
 /// A long run like a collector's leaves no less of memory in use, and no shorter free run, than
 /// is published of a like manager.
 #[test]
 fn memory_is_not_fragmented() {
     let Some(program) = native("fragmentation", 16, &[]) else { return };
-    run(program, &["100000"]);
+    run(program, &["60000", "3"]);
 }
 
 /// A program whose malloc stands on the manager: what `munmap` freed malloc can have and back,
@@ -100,6 +158,79 @@ fn program(name: &str) {
 #[test]
 fn a_program_with_malloc_on_the_manager() {
     program("pageman");
+}
+
+/// What a program prints with the manager, with it switched off where the program runs, and without
+/// it.
+fn with_and_without(names: [&str; 2], invocation: &Invocation<'_>) -> Option<[Outcome; 3]> {
+    let [with, without] = names.map(|name| fetched(&format!("{name}.wasm")));
+    let (with, without) = (with?, without?);
+    let off = invocation.guest_in(&with, &[("PAGEMAN", "off")], |_| ());
+    Some([invocation.guest(&with), off, invocation.guest(&without)])
+}
+
+/// A program in C that maps a file and has a table that grows where it is. Switched off, the manager
+/// maps nothing, and the program says so.
+#[test]
+fn an_example_counts_words() {
+    let directory = scratch("pageman-words");
+    let text: String = (0..40_000).map(|n| format!("{} the ", name_of(n % 7_001))).collect();
+    std::fs::write(directory.join("text"), text).expect("a file");
+    let invocation = Invocation { args: vec!["/text"], stdin: "", directory: Some(&directory) };
+    let names = ["pageman_words", "plain_words"];
+    let Some([with, off, without]) = with_and_without(names, &invocation) else { return };
+    let lines: Vec<&str> = with.stdout.lines().collect();
+    assert_eq!((with.code, lines[0], lines[1]), (0, "7002 words", "40000 the"));
+    assert_eq!(with, without);
+    assert_eq!(off, Outcome { code: 1, stdout: String::new() });
+}
+
+/// A word of letters for each number.
+fn name_of(mut number: u32) -> String {
+    let mut name = "w".to_owned();
+    while number > 0 {
+        name.push(char::from(b'a' + (number % 26) as u8));
+        number /= 26;
+    }
+    name + "x"
+}
+
+#[test]
+fn an_example_collects_garbage() {
+    let invocation = Invocation { args: vec!["200"], stdin: "", directory: None };
+    let (with, without) = ("pageman_collector.wasm", "plain_collector.wasm");
+    let (Some(with), Some(without)) = (fetched(with), fetched(without)) else { return };
+    let (with, without) = (invocation.guest(&with), invocation.guest(&without));
+    assert_eq!(with.code, 0);
+    assert!(with.stdout.ends_with(" 0 blocks left\n"), "{}", with.stdout);
+    assert_eq!(with, without);
+}
+
+/// SQLite has the same results with malloc on the manager, with the manager switched off, which malloc
+/// does not feel, and without it.
+#[test]
+fn sqlite_is_the_same_with_the_manager() {
+    let script = include_str!("guests/everyday.sql");
+    let directory = scratch("pageman-sqlite");
+    let invocation =
+        Invocation { args: vec![":memory:"], stdin: script, directory: Some(&directory) };
+    let names = ["pageman_sqlite", "sqlite"];
+    let Some([with, off, without]) = with_and_without(names, &invocation) else { return };
+    assert!(with.stdout.len() > 1_000, "{}", with.stdout);
+    assert_eq!((&with, &off), (&without, &without));
+}
+
+/// QuickJS, the same.
+#[test]
+fn quickjs_is_the_same_with_the_manager() {
+    let script =
+        format!("globalThis.scale = 1;\n{}", include_str!("../../bench/src/programs/work.js"));
+    let invocation = Invocation { args: Vec::new(), stdin: &script, directory: None };
+    let names = ["pageman_quickjs", "plain_quickjs"];
+    let Some([with, off, without]) = with_and_without(names, &invocation) else { return };
+    assert_eq!(with.code, 0);
+    assert!(with.stdout.trim().parse::<u32>().is_ok(), "{}", with.stdout);
+    assert_eq!((&with, &off), (&without, &without));
 }
 
 /// In Rust, with the manager as global allocator and pages beside it.
@@ -163,6 +294,28 @@ fn a_program_gives_memory_back_and_its_page_map_is_true() {
     for page in (0..pages).filter(zero) {
         assert!(bytes[page << 16..(page + 1) << 16].iter().all(|byte| *byte == 0), "{page}");
     }
+
+    // So is the image of it.
+    let directory = scratch("pageman-image");
+    let images = ImageStore::open(&directory).expect("a directory");
+    let snapshot = store.snapshot().expect("it can be captured");
+    snapshot.save(&images, SaveOptions::new()).expect("it can be saved");
+    let saved = size_of_files(&directory);
+    println!("{} KiB saved", saved >> 10);
+    assert!(saved * 10 <= (used << 16) * 11, "{saved} bytes for {used} pages");
+    std::fs::remove_dir_all(directory).expect("it is there");
+}
+
+/// Bytes of all files below a directory.
+fn size_of_files(directory: &Path) -> usize {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let size = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.expect("it can be listed").path();
+        let is_directory = path.is_dir();
+        let length = || path.metadata().expect("it is there").len() as usize;
+        if is_directory { size_of_files(&path) } else { length() }
+    };
+    entries.map(size).sum()
 }
 
 /// A program of which snapshots are made, and what its host sees of it.
@@ -187,6 +340,25 @@ impl Mapping {
         let pre = self.store.snapshot().and_then(|snapshot| snapshot.instance_pre());
         let (store, _) = pre.and_then(|pre| pre.spawn(context())).expect("a slot");
         Self { store }
+    }
+
+    /// What was loaded from an image of it as it is now, and the snapshot: the image has only what
+    /// differs from the snapshot before.
+    fn saved(
+        &mut self,
+        images: &ImageStore,
+        before: Option<&Snapshot<WasiCtx>>,
+    ) -> (Self, Snapshot<WasiCtx>) {
+        let snapshot = self.store.snapshot().expect("it can be captured");
+        let options = SaveOptions::new();
+        let options = before.into_iter().fold(options, |options, before| options.delta_of(before));
+        let image = snapshot.save(images, options).expect("it can be saved");
+        let mut linker: Linker<WasiCtx> = Linker::new(self.store.engine());
+        pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
+        let loaded = Snapshot::load(&linker, images, image, LoadOptions::new());
+        let pre = loaded.and_then(|loaded| loaded.instance_pre());
+        let (store, _) = pre.and_then(|pre| pre.spawn(context())).expect("a slot");
+        (Self { store }, snapshot)
     }
 
     /// Does so many random calls.
@@ -249,6 +421,73 @@ fn snapshots_leave_free_pages_out() {
         left_out += dirty;
     }
     assert!(left_out > 500, "{left_out} pages were left out");
+}
+
+/// The same of images in files, each a delta of the one before: what was freed since then is zero in
+/// what is loaded, though the image before has its bytes.
+#[test]
+fn images_leave_free_pages_out() {
+    let Some(mut program) = Mapping::start() else { return };
+    let directory = scratch("pageman-deltas");
+    let images = ImageStore::open(&directory).expect("a directory");
+    let mut before = None;
+    for _ in 0..8 {
+        program.turn(100);
+        let (mut loaded, snapshot) = program.saved(&images, before.as_ref());
+        assert_eq!(loaded.pages_in_use(), program.copy().pages_in_use());
+        assert_eq!(loaded.verify(), 0, "nothing is dirty");
+        assert_eq!(loaded.turn(50), program.copy().turn(50));
+        loaded.verify();
+        before = Some(snapshot);
+    }
+    std::fs::remove_dir_all(directory).expect("it is there");
+}
+
+/// A program whose page map calls all of its memory free loses all of it in copies, and nobody else
+/// anything: neither it, nor what is spawned from its module.
+#[test]
+fn a_map_that_lies_harms_its_own_copies_alone() {
+    const LIAR: &str = r#"(module
+        (memory (export "memory") 20)
+        (global (export "pageman_page_map") i32 (i32.const 65544))
+        (data (i32.const 4000) "of the image")
+        (data (i32.const 65544) "PAGM\01\00\0c\04\00\00\00\00\40\01\00\00\00\00\02\00\07\00\00\00")
+        (func (export "sum") (result i32) (local $at i32) (local $sum i32)
+            (loop $next
+                (local.set $sum (i32.add (i32.rotl (local.get $sum) (i32.const 1))
+                    (i32.load (local.get $at))))
+                (br_if $next (i32.lt_u
+                    (local.tee $at (i32.add (local.get $at) (i32.const 4)))
+                    (i32.const 1310720))))
+            (local.get $sum))
+        (func (export "free all") (memory.fill (i32.const 131072) (i32.const 0x11) (i32.const 160))))"#;
+    let engine = Engine::default();
+    let module = Module::new(&engine, LIAR).expect("a valid module");
+    let pre = Linker::<()>::new(&engine).instantiate_pre(&module).expect("it imports nothing");
+    let (mut store, instance) = pre.spawn(()).expect("a slot");
+    let (mut other, beside) = pre.spawn(()).expect("a slot");
+    let sum = |store: &mut Store<()>, instance: &Instance| {
+        let sum = instance.get_typed_func::<(), u32>(&mut *store, "sum").expect("it is exported");
+        sum.call(&mut *store, ()).expect("it does not trap")
+    };
+    let fresh = sum(&mut other, &beside);
+    let free = instance.get_typed_func::<(), ()>(&mut store, "free all").expect("it is exported");
+    free.call(&mut store, ()).expect("it does not trap");
+    let before = sum(&mut store, &instance);
+    let copies = store.snapshot().and_then(|snapshot| snapshot.instance_pre()).expect("a copy");
+    for _ in 0..3 {
+        let (mut copy, of_copy) = copies.spawn(()).expect("a slot");
+        let memory = of_copy.get_memory(&mut copy, "memory").expect("it is exported");
+        let written = memory.data(&copy).iter().filter(|byte| **byte != 0).count();
+        assert!(written <= 1, "{written} bytes besides the word that says so");
+        assert_eq!(sum(&mut store, &instance), before);
+        assert_eq!(sum(&mut other, &beside), fresh);
+    }
+    drop((store, other));
+    for _ in 0..5 {
+        let (mut store, instance) = pre.spawn(()).expect("a slot");
+        assert_eq!(sum(&mut store, &instance), fresh);
+    }
 }
 
 /// A snapshot in the middle of the manager's work leaves nothing out that it counts on.

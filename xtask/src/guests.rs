@@ -99,14 +99,14 @@ const PEER: Package = Package {
 };
 
 /// The crate that carries SQLite's amalgamation, and the digests of what is used.
-const SQLITE: (&str, &str) = ("libsqlite3-sys", "0.39.1");
+pub(crate) const SQLITE: (&str, &str) = ("libsqlite3-sys", "0.39.1");
 const SQLITE_SOURCES: &[(&str, &str)] = &[
     ("sqlite3.c", "0c657666d819f261cc4007526ad57e1669de9949df7a8ea847aa284a2bf0ee52"),
     ("sqlite3.h", "d6c84557261893439b341d2e6c35187ae3ea24fbfd843ad94616f72d89242b8c"),
 ];
 
 /// The program around SQLite.
-const SQLITE_DRIVER: &str = "guest/c/sql.c";
+pub(crate) const SQLITE_DRIVER: &str = "guest/c/sql.c";
 
 /// The C and C++ compiler that rebuilds `guest/built`, as a Python package.
 pub(crate) const COMPILER: (&str, &str, &str) =
@@ -440,18 +440,29 @@ fn build_sqlite(host: &Host, directory: &Path) -> Result {
         return Ok(());
     }
 
+    let (sources, object) = sqlite(host, directory)?;
+    let mut zig = zig(host, &compiler(host)?, "cc");
+    zig.arg("-std=gnu17").args(C_FLAGS).args(SQLITE_FLAGS);
+    zig.arg("-isystem").arg(&sources);
+    zig.arg(SQLITE_DRIVER).arg(object).arg("-o").arg(&guest);
+    host::check(&mut zig)?;
+    host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())
+}
+
+/// The folder of SQLite's sources, and what they are compiled to, which the compiler remembers.
+pub(crate) fn sqlite(host: &Host, directory: &Path) -> Result<(PathBuf, PathBuf)> {
     let sources = vendor(host, &directory.join("sqlite"), SQLITE)?.join("sqlite3");
     for (name, sha256) in SQLITE_SOURCES {
         verify(&sources.join(name), sha256)?;
     }
-
+    let object = directory.join("sqlite/sqlite3.o");
     let mut zig = zig(host, &compiler(host)?, "cc");
-    eprintln!("building SQLite, which takes about half a minute");
-    zig.arg("-std=gnu17").args(C_FLAGS).args(SQLITE_FLAGS);
-    zig.arg("-isystem").arg(&sources);
-    zig.arg(SQLITE_DRIVER).arg(sources.join("sqlite3.c")).arg("-o").arg(&guest);
-    host::check(&mut zig)?;
-    host::write(&stamp, stamped(&host::read(&guest)?).as_bytes())
+    if !object.exists() {
+        eprintln!("compiling SQLite, which takes about half a minute");
+    }
+    zig.arg("-std=gnu17").args(C_FLAGS).args(SQLITE_FLAGS).arg("-c");
+    host::check(zig.arg(sources.join("sqlite3.c")).arg("-o").arg(&object))?;
+    Ok((sources, object))
 }
 
 /// Where the sources of a crate are, which cargo fetches into `asking` unless it has.

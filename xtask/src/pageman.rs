@@ -33,12 +33,27 @@ pub(crate) const CRATE: &[&str] = &[
     "guest/pageman/src/port_wasm.c",
 ];
 
-/// A program: its name, source and flags.
+/// The crate that carries QuickJS's sources, where in it they are, and their digest.
+const QUICKJS: (&str, &str) = ("rquickjs-sys", "0.14.0");
+const QUICKJS_FOLDER: &str = "quickjs";
+const QUICKJS_SHA256: &str = "803008feaa913148933bc63f076a01767df1d17fc2acca32175c1d705550be0a";
+const QUICKJS_SOURCES: [&str; 4] = ["quickjs.c", "libregexp.c", "libunicode.c", "dtoa.c"];
+
+/// A program: its name, source, flags, and what others wrote of it.
 struct Program {
     name: &'static str,
     source: &'static str,
     with: With,
     flags: &'static [&'static str],
+    around: Around,
+}
+
+/// What of others a program is around. It is compiled once, without anything of the manager.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Around {
+    Nothing,
+    Sqlite,
+    QuickJs,
 }
 
 /// What a program has for `mmap`.
@@ -48,74 +63,121 @@ enum With {
     Malloc,
     /// The manager beside the C library's malloc.
     Manager,
-    /// What the C library has in its place.
+    /// What the C library has in its place, if anything.
     Emulation,
     /// What emscripten's has; without emscripten the program is left out.
     Emscripten,
 }
 
+const fn program(
+    name: &'static str,
+    source: &'static str,
+    with: With,
+    flags: &'static [&'static str],
+) -> Program {
+    Program { name, source, with, flags, around: Around::Nothing }
+}
+
+const fn around(around: Around, name: &'static str, with: With) -> Program {
+    let source = match around {
+        Around::QuickJs => "guest/pageman/examples/js.c",
+        _ => guests::SQLITE_DRIVER,
+    };
+    Program { around, ..program(name, source, with, &[]) }
+}
+
+const SMALL_PAGES: &str = "-DPAGEMAN_PAGE_SHIFT=12";
+const DISCARD: &str = "-DPAGEMAN_DISCARD_IMPORT";
+const PAGE_MAP: &str = "-Wl,--export=pageman_page_map";
+const LIBRARY_ALONE: &str = "-mexec-model=reactor";
+/// What the C library has in place of mmap.
+const EMULATED: [&str; 2] = ["-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"];
+const EXAMPLE: &str = "-fno-strict-aliasing";
+
 const PROGRAMS: &[Program] = &[
-    Program { name: "pageman", source: "test/program.c", with: With::Malloc, flags: &[] },
-    Program {
-        name: "pageman_4k",
-        source: "test/program.c",
-        with: With::Malloc,
-        flags: &["-DPAGEMAN_PAGE_SHIFT=12"],
-    },
-    Program {
-        name: "pageman_give_back",
-        source: "test/give_back.c",
-        with: With::Manager,
-        flags: &["-DPAGEMAN_DISCARD_IMPORT", "-Wl,--export=pageman_page_map"],
-    },
-    Program {
-        name: "pageman_snapshots",
-        source: "test/snapshots.c",
-        with: With::Manager,
-        flags: &[
-            "-mexec-model=reactor",
-            "-DPAGEMAN_PAGE_SHIFT=12",
-            "-Wl,--export=pageman_page_map",
+    program("pageman", "guest/pageman/test/program.c", With::Malloc, &[]),
+    program("pageman_4k", "guest/pageman/test/program.c", With::Malloc, &[SMALL_PAGES]),
+    program("pageman_posix", "guest/pageman/test/posix.c", With::Manager, &[]),
+    program(
+        "pageman_give_back",
+        "guest/pageman/test/give_back.c",
+        With::Manager,
+        &[DISCARD, PAGE_MAP],
+    ),
+    program(
+        "pageman_snapshots",
+        "guest/pageman/test/snapshots.c",
+        With::Manager,
+        &[LIBRARY_ALONE, SMALL_PAGES, PAGE_MAP],
+    ),
+    program(
+        "pageman_calls",
+        "guest/pageman/test/calls.c",
+        With::Manager,
+        &[
+            LIBRARY_ALONE,
+            SMALL_PAGES,
+            DISCARD,
+            PAGE_MAP,
+            "-DPAGEMAN_OWNS_HEAP",
+            "-Wl,-z,stack-size=65536",
+            "-Wl,--max-memory=16777216",
         ],
-    },
-    Program {
-        name: "pageman_bench",
-        source: "bench/bench.c",
-        with: With::Manager,
-        flags: &["-mexec-model=reactor"],
-    },
-    Program {
-        name: "pageman_bench_4k",
-        source: "bench/bench.c",
-        with: With::Manager,
-        flags: &["-mexec-model=reactor", "-DPAGEMAN_PAGE_SHIFT=12"],
-    },
-    Program {
-        name: "emulated_bench",
-        source: "bench/bench.c",
-        with: With::Emulation,
-        flags: &["-mexec-model=reactor", "-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"],
-    },
-    Program {
-        name: "emscripten_bench",
-        source: "bench/bench.c",
-        with: With::Emscripten,
-        flags: &[
-            "--no-entry",
-            "-sSTANDALONE_WASM",
-            "-sALLOW_MEMORY_GROWTH",
-            "-sMAXIMUM_MEMORY=4GB",
-        ],
-    },
+    ),
+    // Examples, with the manager and without.
+    program("pageman_words", "guest/pageman/examples/words.c", With::Manager, &[]),
+    program("plain_words", "guest/pageman/examples/words.c", With::Emulation, &EMULATED),
+    program("pageman_collector", "guest/pageman/examples/collector.c", With::Manager, &[EXAMPLE]),
+    program(
+        "plain_collector",
+        "guest/pageman/examples/collector.c",
+        With::Emulation,
+        &[EXAMPLE, "-DEMULATED", EMULATED[0], EMULATED[1]],
+    ),
+    around(Around::Sqlite, "pageman_sqlite", With::Malloc),
+    around(Around::QuickJs, "pageman_quickjs", With::Malloc),
+    around(Around::QuickJs, "plain_quickjs", With::Emulation),
+    // Benchmarks.
+    program("pageman_bench", "guest/pageman/bench/bench.c", With::Manager, &[LIBRARY_ALONE]),
+    program(
+        "pageman_bench_discard",
+        "guest/pageman/bench/bench.c",
+        With::Manager,
+        &[LIBRARY_ALONE, DISCARD],
+    ),
+    program(
+        "pageman_bench_4k",
+        "guest/pageman/bench/bench.c",
+        With::Manager,
+        &[LIBRARY_ALONE, SMALL_PAGES],
+    ),
+    program(
+        "emulated_bench",
+        "guest/pageman/bench/bench.c",
+        With::Emulation,
+        &[LIBRARY_ALONE, EMULATED[0], EMULATED[1]],
+    ),
+    program(
+        "emscripten_bench",
+        "guest/pageman/bench/bench.c",
+        With::Emscripten,
+        &["--no-entry", "-sSTANDALONE_WASM", "-sALLOW_MEMORY_GROWTH", "-sMAXIMUM_MEMORY=4GB"],
+    ),
+    program("pageman_malloc", "guest/pageman/bench/malloc.c", With::Malloc, &[LIBRARY_ALONE]),
+    program("plain_malloc", "guest/pageman/bench/malloc.c", With::Emulation, &[LIBRARY_ALONE]),
 ];
 
 /// Builds the programs that are not there as they would be built now. Returns how many
 /// there are.
 pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
-    let sources = digest(&host.root.join("guest/pageman"))?;
+    // What every program includes or is linked with.
+    let root = host.root.join("guest/pageman");
+    let common = sha256::hex(&host::read(&root.join("test/common.h"))?);
+    let sources =
+        format!("{} {} {common}", digest(&root.join("include"))?, digest(&root.join("src"))?);
     let mut count = 0;
     for program in PROGRAMS {
-        let Program { name, flags, with, .. } = program;
+        let Program { name, flags, with, around, .. } = program;
         if *with == With::Emscripten && !host::exists("emcc", "--version") {
             continue;
         }
@@ -123,7 +185,13 @@ pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
         let (guest, stamp) =
             (directory.join(format!("{name}.wasm")), directory.join(format!("{name}.txt")));
         let others = (MIMALLOC, MIMALLOC_SHA256, guests::COMPILER);
-        let inputs = format!("{sources} {with:?} {flags:?} {others:?}");
+        let source = sha256::hex(&host::read(&host.root.join(program.source))?);
+        let around = match around {
+            Around::Nothing => String::new(),
+            Around::Sqlite => format!("{:?}", guests::SQLITE),
+            Around::QuickJs => format!("{QUICKJS:?} {QUICKJS_SHA256}"),
+        };
+        let inputs = format!("{sources} {source} {with:?} {flags:?} {others:?} {around}");
         let stamped = |wasm: &[u8]| format!("{inputs} made {}\n", sha256::hex(wasm));
         if let (Ok(wasm), Ok(made)) = (std::fs::read(&guest), std::fs::read_to_string(&stamp))
             && made == stamped(&wasm)
@@ -140,6 +208,17 @@ pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
 /// What compiles a program, but for where to.
 fn compiler(host: &Host, directory: &Path, program: &Program) -> Result<Command> {
     let root = host.root.join("guest/pageman");
+    let (headers, objects) = match program.around {
+        Around::Nothing => (None, Vec::new()),
+        Around::Sqlite => {
+            let (headers, object) = guests::sqlite(host, directory)?;
+            (Some(headers), vec![object])
+        }
+        Around::QuickJs => {
+            let (headers, objects) = quickjs(host, directory)?;
+            (Some(headers), objects)
+        }
+    };
     let mut command = match program.with {
         With::Emscripten => host.command("emcc"),
         _ => {
@@ -162,8 +241,37 @@ fn compiler(host: &Host, directory: &Path, program: &Program) -> Result<Command>
     } else {
         command.args(["-Wall", "-Wextra", "-Werror"]);
     }
-    command.arg(root.join(program.source));
+    if let Some(headers) = headers {
+        command.arg("-isystem").arg(headers);
+    }
+    command.arg(host.root.join(program.source)).args(objects);
     Ok(command)
+}
+
+/// The folder of QuickJS's sources, and what they are compiled to, which the compiler remembers.
+fn quickjs(host: &Host, directory: &Path) -> Result<(PathBuf, Vec<PathBuf>)> {
+    let asking = directory.join("quickjs");
+    let sources = vendored(host, &asking, QUICKJS, QUICKJS_FOLDER, QUICKJS_SHA256)?;
+    if !asking.join("quickjs.o").exists() {
+        eprintln!("compiling QuickJS, which takes about a minute");
+    }
+    let mut objects = Vec::new();
+    for source in QUICKJS_SOURCES {
+        let object = asking.join(source).with_extension("o");
+        let mut zig = guests::zig(host, &guests::compiler(host)?, "cc");
+        zig.args([
+            "-target",
+            "wasm32-wasi",
+            "-std=gnu17",
+            "-O2",
+            "-w",
+            "-DNDEBUG",
+            "-D_GNU_SOURCE",
+        ]);
+        host::check(zig.arg("-c").arg(sources.join(source)).arg("-o").arg(&object))?;
+        objects.push(object);
+    }
+    Ok((sources, objects))
 }
 
 /// Builds an example of the Rust crate.
@@ -207,18 +315,28 @@ fn without_places(host: &Host, folder: &Path) -> Result<String> {
 
 /// Where mimalloc's sources are, fetched if they were not.
 fn mimalloc(host: &Host, directory: &Path) -> Result<PathBuf> {
-    let (package, _) = MIMALLOC;
-    let folder = guests::vendor(host, &directory.join("mimalloc"), MIMALLOC)?.join(MIMALLOC_FOLDER);
+    vendored(host, &directory.join("mimalloc"), MIMALLOC, MIMALLOC_FOLDER, MIMALLOC_SHA256)
+}
+
+/// A folder of a crate, which cargo fetches into `asking` unless it has, and whose files have this
+/// digest.
+fn vendored(
+    host: &Host,
+    asking: &Path,
+    package: (&str, &str),
+    folder: &str,
+    sha256: &str,
+) -> Result<PathBuf> {
+    let folder = guests::vendor(host, asking, package)?.join(folder);
     let found = digest(&folder)?;
-    if found == MIMALLOC_SHA256 {
-        Ok(folder)
-    } else {
-        Err(format!(
-            "{package}'s {} has the digest {found}, not {MIMALLOC_SHA256}; remove it to fetch it \
-             again",
-            folder.display()
-        ))
+    if found == sha256 {
+        return Ok(folder);
     }
+    Err(format!(
+        "{}'s {} has the digest {found}, not {sha256}; remove it to fetch it again",
+        package.0,
+        folder.display()
+    ))
 }
 
 /// One digest of all files in a folder.

@@ -51,22 +51,26 @@ __attribute__((export_name("map_fresh"))) uint32_t map_fresh(uint32_t kib, uint3
     return count;
 }
 
-/* Makes `count` maps of so many KiB to live beside what `one_of_many` does, or as many as there is room for. */
+/* Makes `count` maps of so many KiB to live beside what `one_of_many` does, or as many as there is room for. They
+ * are written to, as all that is in use is. */
 __attribute__((export_name("fill"))) uint32_t fill(uint32_t kib, uint32_t count, uint32_t unused) {
     (void)unused;
     live_length = kib * KIB;
-    while (live_count < count && (live[live_count] = try_map(live_length))) live_count++;
+    while (live_count < count && (live[live_count] = try_map(live_length))) touch(live[live_count++], live_length);
     return live_count;
 }
 
-/* Unmaps one of these, here and there, and maps another instead, `count` times. */
-__attribute__((export_name("one_of_many"))) uint32_t one_of_many(uint32_t kib, uint32_t count, uint32_t unused) {
-    (void)kib, (void)unused;
+/* Unmaps one of these, here and there, and maps another instead, `count` times: `reserved`, without access, so that
+ * nothing has to be cleared. */
+__attribute__((export_name("one_of_many"))) uint32_t one_of_many(uint32_t kib, uint32_t count, uint32_t reserved) {
+    (void)kib;
     static uint32_t at;
+    int protection = reserved ? PROT_NONE : PROT_READ | PROT_WRITE;
     for (uint32_t i = 0; i < count; i++) {
         at = (at + 7919) % live_count;
         unmap(live[at], live_length);
-        live[at] = map(live_length);
+        live[at] = mmap(NULL, live_length, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (live[at] == MAP_FAILED) __builtin_trap();
     }
     return count;
 }

@@ -42,9 +42,22 @@ impl Invocation<'_> {
         module: &Module,
         define: impl FnOnce(&mut Linker<WasiCtx>),
     ) -> Outcome {
+        self.guest_in(module, &[], define)
+    }
+
+    /// The same, with these environment variables.
+    pub(crate) fn guest_in(
+        &self,
+        module: &Module,
+        variables: &[(&str, &str)],
+        define: impl FnOnce(&mut Linker<WasiCtx>),
+    ) -> Outcome {
         let (stdout, output) = OutputKind::pipe();
         let mut builder = WasiCtxBuilder::new();
         builder.arg("guest").args(self.args.iter().copied());
+        for &(name, value) in variables {
+            builder.env(name, value);
+        }
         builder.stdin(StdinKind::bytes(self.stdin)).stdout(output).stderr(OutputKind::Inherit);
         if let Some(directory) = self.directory {
             builder.preopened_dir(directory, "/", Permissions::ReadWrite).expect("a directory");
