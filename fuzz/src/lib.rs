@@ -14,6 +14,7 @@ mod load;
 pub mod ours;
 mod page_manager;
 pub mod peer;
+mod postcopy;
 pub mod random;
 mod reset_slot;
 mod rewrite;
@@ -34,6 +35,7 @@ pub use crate::image::image;
 pub use crate::load::load;
 use crate::ours::{Engines, Ours};
 pub use crate::page_manager::page_manager;
+pub use crate::postcopy::postcopy;
 use crate::random::Random;
 pub use crate::reset_slot::reset_slot;
 /// Whatever is done to stores whose guests may be suspended (they are captured, spawned, forked,

@@ -67,3 +67,8 @@ fn page_manager() {
 fn image() {
     short_run(pagefork_fuzz::image, 4_000, 200);
 }
+
+#[test]
+fn postcopy() {
+    short_run(pagefork_fuzz::postcopy, 500, 1500);
+}

@@ -169,13 +169,21 @@ fn sabotage(host: &Host) -> Result<Outcome> {
     sabotage::run(host, Selection::FirstOfEach).map(|()| passed())
 }
 
-/// The format of images on a system without memory maps, locks of files and 64-bit addresses:
-/// WASI, in the command that was just built.
+/// The format of images, and the protocol of post-copy, on a system without memory maps, locks of
+/// files and 64-bit addresses: WASI, in the command that was just built.
 fn portable(host: &Host) -> Result<Outcome> {
     const TARGET: &str = "wasm32-wasip1";
-    const TEST: [&str; 6] =
-        ["test", "--locked", "-p", "pagefork-image", "--no-default-features", "--target"];
-    const TESTS: [&str; 6] = ["--test", "format", "--test", "deltas", "--test", "kept_images"];
+    const TEST: [&str; 7] = [
+        "test",
+        "--locked",
+        "-ppagefork-image",
+        "-ppagefork-postcopy",
+        "--no-default-features",
+        "--target",
+        TARGET,
+    ];
+    const TESTS: [&str; 4] =
+        ["--test=format", "--test=deltas", "--test=kept_images", "--test=protocol"];
     let mut rustc = host.command("rustc");
     let library = host::output(rustc.args(["--print", "target-libdir", "--target", TARGET]))?;
     if !Path::new(library.trim()).is_dir() {
@@ -185,7 +193,7 @@ fn portable(host: &Host) -> Result<Outcome> {
     let kept = host.root.join("crates/pagefork-image");
     let runner = format!("{} run --dir {}", command.display(), kept.display());
     let mut cargo = host.cargo();
-    cargo.args(TEST).arg(TARGET).args(TESTS).env("CARGO_TARGET_WASM32_WASIP1_RUNNER", runner);
+    cargo.args(TEST).args(TESTS).env("CARGO_TARGET_WASM32_WASIP1_RUNNER", runner);
     host::check(&mut limited(host, cargo))?;
     Ok(passed())
 }

@@ -30,6 +30,7 @@ const SAFE: &[&str] = &[
     "crates/pagefork-image/src/lib.rs",
     "crates/pagefork-objects/src/lib.rs",
     "crates/pagefork-layout/src/lib.rs",
+    "crates/pagefork-postcopy/src/lib.rs",
     "crates/pagefork-serve/src/lib.rs",
     "crates/pagefork-wasi/src/lib.rs",
     "crates/pagefork-wast/src/lib.rs",

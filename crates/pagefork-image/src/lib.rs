@@ -69,6 +69,7 @@ pub use crate::base::limits::ImageLimits;
 pub use crate::chain::ImageChain;
 pub use crate::chain::overlay::{OverlayContents, OverlayRun};
 pub use crate::file::draft::{ImageDraft, PageRuns, PageSource, WrittenImage};
+pub use crate::file::head::ImageHead;
 pub use crate::file::manifest::{
     Attachment, FrameTarget, Manifest, SavedCode, SavedFrameWord, SavedHostFunction, SavedInstance,
     SavedReference, SavedSpan, SavedSuspension,

@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/pagefork-serve", &["http", "cgi", "threads", "observe", "handler"]),
     ("crates/pagefork-capi", &["pagefork_h", "wasm_h", "objects", "base"]),
     ("crates/pagefork-image", &["store", "transport", "chain", "file", "tree", "base"]),
+    ("crates/pagefork-postcopy", &["node", "plan", "migrate", "wire", "base"]),
     ("crates/pagefork-compiler", &["file", "build", "translate", "parse", "base"]),
 ];
 

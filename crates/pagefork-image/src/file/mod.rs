@@ -10,6 +10,8 @@ pub(crate) mod plan;
 pub(crate) mod parts;
 /// Reading an image.
 pub(crate) mod reader;
+/// All of an image but its pages.
+pub(crate) mod head;
 /// The manifest.
 pub(crate) mod manifest;
 /// Checking the shape of a manifest.

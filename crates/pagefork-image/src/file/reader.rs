@@ -126,10 +126,7 @@ impl ImageReader {
     /// # Ok::<(), ImageError>(())
     /// ```
     pub fn check_trust(&self, keys: &TrustedKeys) -> Result<(), ImageError> {
-        if !self.manifest.has_live_frames() || self.signers.iter().any(|key| keys.contains(key)) {
-            return Ok(());
-        }
-        Err(ImageError::Untrusted { image: self.hash(), signatures: self.signers.len() })
+        signature::check_trust(&self.manifest, self.hash(), &self.signers, keys)
     }
 
     /// Reads all of the image and checks it, the index included.

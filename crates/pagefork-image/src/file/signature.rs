@@ -8,6 +8,7 @@ use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 
 use crate::base::error::ImageError;
 use crate::base::hash::{self, ContentHash};
+use crate::file::manifest::Manifest;
 
 /// Bytes of a public key and of a signature, which follows it in a file.
 pub(crate) const SIZE: usize = 32 + 64;
@@ -171,4 +172,18 @@ pub(crate) fn check(bytes: &[u8], image: ContentHash) -> Result<Vec<PublicKey>, 
         signers.push(key);
     }
     Ok(signers)
+}
+
+/// # Errors
+/// [`ImageError::Untrusted`] for an image with live frames that none of `keys` has signed.
+pub(crate) fn check_trust(
+    manifest: &Manifest,
+    image: ContentHash,
+    signers: &[PublicKey],
+    keys: &TrustedKeys,
+) -> Result<(), ImageError> {
+    if !manifest.has_live_frames() || signers.iter().any(|key| keys.contains(key)) {
+        return Ok(());
+    }
+    Err(ImageError::Untrusted { image, signatures: signers.len() })
 }

@@ -1,0 +1,110 @@
+//! What a running node knows of one of its connections.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use pagefork_image::{ContentHash, GroupProof};
+
+use crate::base::moment::earlier;
+use crate::node::running::ImageKey;
+use crate::wire::frame::{FrameDecoder, Lane};
+use crate::wire::message::Welcome;
+
+/// A connection to a memory node.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) decoders: BTreeMap<Lane, FrameDecoder>,
+    pub(crate) welcome: Option<Welcome>,
+    /// The images that are open, or being opened, by their numbers here.
+    pub(crate) images: BTreeMap<u32, ImageKey>,
+    pub(crate) next_number: u32,
+    /// Groups that were asked for and not answered.
+    pub(crate) asked: BTreeMap<(u32, u64), AskedGroup>,
+    /// Images that are not open yet, or whose head is not here.
+    pub(crate) opening: u32,
+    /// Hashes of groups that this node has, which the peer is told when it says how many.
+    pub(crate) known: Vec<ContentHash>,
+    /// Those that it was told.
+    pub(crate) told: HashSet<ContentHash>,
+    /// Since when it owes something without having answered anything.
+    pub(crate) owes_since: Option<Instant>,
+    /// When something was sent last.
+    pub(crate) spoke: Instant,
+}
+
+/// A group that was asked for.
+#[derive(Debug)]
+pub(crate) struct AskedGroup {
+    /// Since when a guest waits for it.
+    pub(crate) urgent_since: Option<Instant>,
+    /// The hash of bytes that this node has itself, and their proof.
+    pub(crate) look_up: Option<(ContentHash, GroupProof)>,
+    /// Whether those bytes were not here after all, so that the peer has to send them.
+    pub(crate) is_lacking: bool,
+}
+
+impl AskedGroup {
+    pub(crate) fn new(urgent_since: Option<Instant>) -> Self {
+        Self { urgent_since, look_up: None, is_lacking: false }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(known: Vec<ContentHash>, now: Instant) -> Self {
+        Self {
+            decoders: Lane::ALL.map(|lane| (lane, FrameDecoder::default())).into(),
+            welcome: None,
+            images: BTreeMap::new(),
+            next_number: 0,
+            asked: BTreeMap::new(),
+            opening: 0,
+            known,
+            told: HashSet::new(),
+            owes_since: Some(now),
+            spoke: now,
+        }
+    }
+
+    /// Groups that may be asked for and not answered, `limit` at most.
+    pub(crate) fn requests_max(&self, limit: u32) -> usize {
+        let welcome = self.welcome.as_ref();
+        welcome.map_or(0, |welcome| welcome.requests.min(limit)) as usize
+    }
+
+    /// Whether another image may be opened.
+    pub(crate) fn may_open(&self) -> bool {
+        let images = self.welcome.as_ref().map_or(1, |welcome| welcome.images.max(1));
+        self.images.len() < images as usize && self.next_number < u32::MAX
+    }
+
+    fn owes(&self) -> bool {
+        let waits = |asked: &AskedGroup| asked.look_up.is_none();
+        self.welcome.is_none() || self.opening > 0 || self.asked.values().any(waits)
+    }
+
+    /// The peer has answered something.
+    pub(crate) fn answered(&mut self) {
+        self.owes_since = None;
+    }
+
+    /// To be called when all of an input was handled.
+    pub(crate) fn note_debt(&mut self, now: Instant) {
+        self.owes_since = match self.owes() {
+            true => self.owes_since.or(Some(now)),
+            false => None,
+        };
+    }
+
+    /// When the peer has owed an answer for too long.
+    pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
+        let waits = self.asked.values().filter(|asked| asked.look_up.is_none());
+        let urgent = waits.filter_map(|asked| asked.urgent_since).min();
+        earlier(self.owes_since, urgent).map(|since| since + timeout)
+    }
+
+    /// When the peer is to be told that this node is there.
+    pub(crate) fn speaks_at(&self) -> Option<Instant> {
+        let idle = Duration::from_millis(self.welcome.as_ref()?.idle_ms);
+        self.spoke.checked_add(idle / 3)
+    }
+}

@@ -1,0 +1,661 @@
+//! The side of a memory node: it gives one peer the images that it may have, within limits.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pagefork_image::{ContentHash, GROUP_SIZE, GroupProof, ImageHead, PublicKey, TrustedKeys};
+
+use crate::base::error::ProtocolError;
+use crate::base::limits::ServeLimits;
+use crate::base::moment::{Moment, earlier};
+use crate::node::backlog::Backlog;
+use crate::wire::body::{BodyEncoder, GroupBody};
+use crate::wire::frame::{FrameDecoder, Lane, encode};
+use crate::wire::message::{
+    EndReason, GroupRange, Hello, Message, PROTOCOL_VERSION, Priority, Welcome, ranges,
+};
+use crate::wire::migration::MigrationMessage;
+use crate::wire::token::{ImageToken, TokenRights};
+
+/// Ranges of groups that go in one message.
+pub(crate) const RANGES_MAX: usize = 1024;
+
+/// Bytes of a head that go in one message.
+const HEAD_PART: usize = 16 << 10;
+
+/// Which images a peer may open. [`MemoryNode`] has an example.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PeerAccess {
+    /// All of them, with leases: a node that is trusted.
+    All,
+    /// Those for which it has a token that one of these keys has signed.
+    Tokens(TrustedKeys),
+}
+
+/// An image that a memory node can give. [`MemoryNode`] has an example.
+#[derive(Clone, Debug)]
+pub struct ServedImage {
+    /// What it is.
+    pub head: Arc<ImageHead>,
+    /// Groups that every instance touches, to be sent along.
+    pub certain: Vec<Range<u64>>,
+}
+
+/// What a memory node is told. [`MemoryNode`] has an example.
+#[derive(Clone, Debug)]
+pub enum MemoryInput<'a> {
+    /// Bytes have come from the peer.
+    Received(&'a [u8]),
+    /// The image of [`MemoryOutput::Resolve`]; `None` if there is none.
+    Resolved {
+        /// Its number on the connection.
+        image: u32,
+        /// The image.
+        found: Option<ServedImage>,
+    },
+    /// The group of [`MemoryOutput::Read`]; `None` if it cannot be read.
+    Read {
+        /// The image's number on the connection.
+        image: u32,
+        /// The group.
+        group: u64,
+        /// Its bytes and proof.
+        found: Option<(Vec<u8>, GroupProof)>,
+    },
+    /// The network has taken so many bytes of what was sent.
+    Taken(usize),
+    /// A step of a migration is to be sent.
+    Migration(MigrationMessage),
+    /// Nothing but that time has passed.
+    Tick,
+}
+
+/// What a memory node does, in order. [`MemoryNode`] has an example.
+#[derive(Debug)]
+pub enum MemoryOutput {
+    /// Bytes for the peer.
+    Send {
+        /// On which stream.
+        lane: Lane,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// The image of this name, or with this hash in hexadecimal digits, is wanted.
+    Resolve {
+        /// Its number on the connection.
+        image: u32,
+        /// The name.
+        name: String,
+    },
+    /// A group is wanted, with its proof.
+    Read {
+        /// The image's number on the connection.
+        image: u32,
+        /// What it is.
+        hash: ContentHash,
+        /// The group.
+        group: u64,
+    },
+    /// The peer depends on an image until then, whatever becomes of the connection.
+    Leased {
+        /// The image.
+        hash: ContentHash,
+        /// Until when.
+        until: Instant,
+    },
+    /// The peer does not depend on an image any more.
+    Released {
+        /// The image.
+        hash: ContentHash,
+    },
+    /// The peer has sent a step of a migration.
+    Migration(MigrationMessage),
+    /// The connection is to be closed, once what was sent is gone; nothing follows.
+    Close(ProtocolError),
+}
+
+/// The side of a memory node, for one connection. It does no I/O: it is told what has come, what
+/// was read and what time it is, and says what to send, what to read, and when it wants to be told
+/// the time again.
+///
+/// # Examples
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use std::sync::Arc;
+/// use std::time::Instant;
+///
+/// use pagefork_image::*;
+/// use pagefork_postcopy::*;
+///
+/// # let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+/// # let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+/// # let pages = PageRuns::new(vec![vec![(0, vec![7; 1 << 20])]]);
+/// # let mut file = std::io::Cursor::new(Vec::new());
+/// # ImageDraft::new(manifest, &pages).write(&mut file)?;
+/// # let image = ImageReader::open(Box::new(file.into_inner()), &ImageLimits::default())?;
+/// let now = Moment { at: Instant::now(), unix_s: 1_800_000_000 };
+/// let peer = PublicKey::from_bytes([1; 32]);
+/// let mut node = MemoryNode::new(peer, PeerAccess::All, ServeLimits::default(), now);
+/// let mut runner = RunningNode::new(FetchLimits::default());
+/// let (connection, key) = (ConnectionId(1), ImageKey(1));
+/// runner.handle(RunningInput::Open { image: key, name: "counter".into(), hash: None,
+///     plan: FetchPlan::default() }, now);
+/// let holder = RunningInput::AddHolder { image: key, connection, token: Vec::new() };
+/// let mut to_runner = runner.handle(RunningInput::Connected { connection, known: Vec::new() }, now);
+/// to_runner.extend(runner.handle(holder, now));
+///
+/// let mut groups = 0;
+/// while !to_runner.is_empty() {
+///     let mut to_node = VecDeque::new();
+///     for output in to_runner.drain(..) {
+///         match output {
+///             RunningOutput::Send { bytes, .. } => {
+///                 to_node.extend(node.handle(MemoryInput::Received(&bytes), now));
+///             }
+///             RunningOutput::Group { .. } => groups += 1,
+///             _ => {}
+///         }
+///     }
+///     while let Some(output) = to_node.pop_front() {
+///         match output {
+///             MemoryOutput::Resolve { image: number, .. } => {
+///                 let head = Arc::new(ImageHead::read(&image)?);
+///                 let found = Some(ServedImage { head, certain: Vec::new() });
+///                 to_node.extend(node.handle(MemoryInput::Resolved { image: number, found }, now));
+///             }
+///             MemoryOutput::Read { image: number, group, .. } => {
+///                 let found = Some((image.read_group(group)?, image.proof(group)?));
+///                 let read = MemoryInput::Read { image: number, group, found };
+///                 to_node.extend(node.handle(read, now));
+///             }
+///             MemoryOutput::Send { lane, bytes } => {
+///                 node.handle(MemoryInput::Taken(bytes.len()), now);
+///                 let received = RunningInput::Received { connection, lane, bytes: &bytes };
+///                 to_runner.extend(runner.handle(received, now));
+///             }
+///             _ => {}
+///         }
+///     }
+/// }
+/// assert_eq!(groups, image.group_count());
+/// # Ok::<(), ImageError>(())
+/// ```
+#[derive(Debug)]
+pub struct MemoryNode {
+    peer: PublicKey,
+    access: PeerAccess,
+    limits: ServeLimits,
+    decoder: FrameDecoder,
+    hello: Option<Hello>,
+    encoder: BodyEncoder,
+    /// The number that the next image has at least.
+    next_number: u64,
+    images: BTreeMap<u32, OpenImage>,
+    heads: VecDeque<HeadOnItsWay>,
+    backlog: Backlog,
+    known: HashSet<ContentHash>,
+    /// Bytes that the network has not taken.
+    unsent: usize,
+    /// When something came last.
+    heard: Instant,
+    /// When the network has taken something last, or had nothing.
+    taken: Instant,
+    has_ended: bool,
+    output: Vec<MemoryOutput>,
+}
+
+/// An image that the peer has opened.
+#[derive(Debug)]
+enum OpenImage {
+    /// It is being looked for.
+    Resolving { name: String, token: Option<ImageToken>, head: Option<ContentHash> },
+    /// It is there.
+    Open {
+        hash: ContentHash,
+        groups: u64,
+        rights: TokenRights,
+        /// When the token expires.
+        token_until: Option<Instant>,
+        lease_until: Option<Instant>,
+    },
+}
+
+/// A head of which not all was sent.
+#[derive(Debug)]
+struct HeadOnItsWay {
+    image: u32,
+    head: Arc<ImageHead>,
+    offset: usize,
+    certain: Vec<u64>,
+}
+
+impl MemoryNode {
+    /// One for a connection to `peer`, which has authenticated itself.
+    pub fn new(peer: PublicKey, access: PeerAccess, limits: ServeLimits, now: Moment) -> Self {
+        Self {
+            peer,
+            access,
+            limits,
+            decoder: FrameDecoder::default(),
+            hello: None,
+            encoder: BodyEncoder::new(false),
+            next_number: 0,
+            images: BTreeMap::new(),
+            heads: VecDeque::new(),
+            backlog: Backlog::default(),
+            known: HashSet::new(),
+            unsent: 0,
+            heard: now.at,
+            taken: now.at,
+            has_ended: false,
+            output: Vec::new(),
+        }
+    }
+
+    /// Takes what has happened, and gives what is to be done.
+    pub fn handle(&mut self, input: MemoryInput<'_>, now: Moment) -> Vec<MemoryOutput> {
+        if self.has_ended {
+            return Vec::new();
+        }
+        if let Err(error) = self.step(input, now) {
+            let text = error.to_string();
+            self.send(Lane::Control, &Message::Farewell { text });
+            self.output.push(MemoryOutput::Close(error));
+            self.has_ended = true;
+        }
+        std::mem::take(&mut self.output)
+    }
+
+    /// When [`MemoryInput::Tick`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.has_ended {
+            return None;
+        }
+        let idle = self.heard + self.limits.idle;
+        let stalled = (self.unsent > 0).then(|| self.taken + self.limits.idle);
+        let ends = self.images.values().filter_map(OpenImage::ends).min();
+        earlier(Some(idle), earlier(stalled, ends))
+    }
+
+    /// Whether the peer has opened an image with the right to take its instance over.
+    pub fn may_take_over(&self, image: ContentHash) -> bool {
+        self.images.values().any(|open| match open {
+            OpenImage::Open { hash, rights, .. } => *hash == image && rights.take_over,
+            OpenImage::Resolving { .. } => false,
+        })
+    }
+
+    /// Bytes that were given to be sent and that the network has not taken.
+    pub fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    fn step(&mut self, input: MemoryInput<'_>, now: Moment) -> Result<(), ProtocolError> {
+        self.check_time(now)?;
+        match input {
+            MemoryInput::Received(bytes) => {
+                self.heard = now.at;
+                self.decoder.push(bytes);
+                while let Some(message) = self.decoder.message()? {
+                    self.message(message, now)?;
+                    // Whoever asks without end and reads nothing would fill our memory.
+                    if self.unsent > self.limits.bytes_in_flight.saturating_mul(2) {
+                        let limit = self.limits.bytes_in_flight as u64;
+                        let what = "answers that it does not read";
+                        return Err(ProtocolError::Exceeded { what, limit });
+                    }
+                }
+            }
+            MemoryInput::Resolved { image, found } => self.resolved(image, found, now),
+            MemoryInput::Read { image, group, found } => self.was_read(image, group, found),
+            MemoryInput::Taken(bytes) => {
+                self.unsent = self.unsent.saturating_sub(bytes);
+                self.taken = now.at;
+            }
+            MemoryInput::Migration(message) => {
+                self.send(Lane::Control, &Message::Migration(message));
+            }
+            MemoryInput::Tick => {}
+        }
+        self.pump();
+        if self.unsent == 0 {
+            self.taken = now.at;
+        }
+        Ok(())
+    }
+
+    /// Ends what has lasted long enough.
+    fn check_time(&mut self, now: Moment) -> Result<(), ProtocolError> {
+        let idle = self.limits.idle;
+        if now.at >= self.heard + idle {
+            return Err(ProtocolError::Idle { seconds: idle.as_secs() });
+        }
+        if self.unsent > 0 && now.at >= self.taken + idle {
+            return Err(ProtocolError::Stalled { seconds: idle.as_secs() });
+        }
+        let is_over = |open: &OpenImage| open.ends().is_some_and(|end| end <= now.at);
+        let over: Vec<u32> =
+            self.images.iter().filter(|(_, open)| is_over(open)).map(|(image, _)| *image).collect();
+        for image in over {
+            self.end(image, EndReason::Expired);
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, message: Message, now: Moment) -> Result<(), ProtocolError> {
+        if self.hello.is_none() != matches!(message, Message::Hello(_)) {
+            return Err(ProtocolError::Unexpected("a greeting comes first, and once"));
+        }
+        match message {
+            Message::Hello(hello) => {
+                self.encoder = BodyEncoder::new(hello.zstd);
+                self.hello = Some(hello);
+                let welcome = Welcome {
+                    version: PROTOCOL_VERSION,
+                    requests: self.limits.requests,
+                    images: self.limits.images,
+                    known_groups: self.limits.known_groups,
+                    idle_ms: self.limits.idle.as_millis() as u64,
+                };
+                self.send(Lane::Control, &Message::Welcome(welcome));
+            }
+            Message::Farewell { text } => return Err(ProtocolError::PeerLeft(text)),
+            Message::Open { image, name, token, head } => {
+                self.open(image, name, &token, head, now)?
+            }
+            Message::Close { image } => self.forget(image),
+            Message::Ask { image, priority, groups } => self.ask(image, priority, &groups)?,
+            Message::Raise { image, group } => self.backlog.raise((image, group)),
+            Message::Cancel { image, groups } => {
+                let mut dropped = Vec::new();
+                for range in &groups {
+                    // More than can have been asked for is nonsense, and would take long.
+                    let groups = range.groups().filter(|_| range.count <= self.limits.requests);
+                    let wrong =
+                        ProtocolError::Unexpected("groups taken back that were not asked for");
+                    dropped.extend(
+                        groups.ok_or(wrong)?.filter(|group| self.backlog.remove((image, *group))),
+                    );
+                }
+                for groups in dropped.chunks(RANGES_MAX) {
+                    let groups = ranges(groups.iter().copied());
+                    self.send(Lane::Control, &Message::Dropped { image, groups });
+                }
+            }
+            Message::Have { hashes } => {
+                self.known.extend(hashes);
+                let limit = self.limits.known_groups;
+                if self.known.len() > limit as usize {
+                    let (what, limit) = ("hashes of groups that it has", u64::from(limit));
+                    return Err(ProtocolError::Exceeded { what, limit });
+                }
+            }
+            Message::Lack { hashes } => {
+                for hash in &hashes {
+                    self.known.remove(hash);
+                }
+            }
+            Message::Renew { image } => self.renew(image, now),
+            Message::KeepAlive => {}
+            Message::Migration(message) => self.output.push(MemoryOutput::Migration(message)),
+            Message::Welcome(_)
+            | Message::Opened { .. }
+            | Message::HeadPart { .. }
+            | Message::Ended { .. }
+            | Message::Group { .. }
+            | Message::Dropped { .. }
+            | Message::GroupFailed { .. }
+            | Message::Renewed { .. } => {
+                return Err(ProtocolError::Unexpected("an answer, though nothing was asked"));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(
+        &mut self,
+        image: u32,
+        name: String,
+        token: &[u8],
+        head: Option<ContentHash>,
+        now: Moment,
+    ) -> Result<(), ProtocolError> {
+        if u64::from(image) < self.next_number {
+            return Err(ProtocolError::Unexpected("an image's number that is not a new one"));
+        }
+        self.next_number = u64::from(image) + 1;
+        if self.images.len() >= self.limits.images as usize {
+            let limit = u64::from(self.limits.images);
+            return Err(ProtocolError::Exceeded { what: "open images", limit });
+        }
+        // Nothing is looked for, and nothing is told, before the token was checked.
+        let token = match &self.access {
+            PeerAccess::All => None,
+            PeerAccess::Tokens(issuers) => {
+                match ImageToken::check(token, issuers, &self.peer, now.unix_s) {
+                    Ok(token) => Some(token),
+                    Err(_) => {
+                        let why = EndReason::NotAllowed;
+                        self.send(Lane::Control, &Message::Ended { image, why });
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        let resolving = OpenImage::Resolving { name: name.clone(), token, head };
+        self.images.insert(image, resolving);
+        self.output.push(MemoryOutput::Resolve { image, name });
+        Ok(())
+    }
+
+    fn resolved(&mut self, image: u32, found: Option<ServedImage>, now: Moment) {
+        let Some(OpenImage::Resolving { name, token, head: known }) = self.images.get(&image)
+        else {
+            return;
+        };
+        let is_allowed = |hash| match token {
+            Some(token) => token.check_subject(name, hash).is_ok(),
+            None => true,
+        };
+        let token_until = token.as_ref().map(|token| now.until_unix(token.expires_unix_s));
+        let served = match found {
+            // Whether there is an image of another name is nothing that a token tells.
+            None if token.is_some() => return self.end(image, EndReason::NotAllowed),
+            None => return self.end(image, EndReason::NotFound),
+            Some(served) if !is_allowed(served.head.hash()) => {
+                return self.end(image, EndReason::NotAllowed);
+            }
+            Some(served) => served,
+        };
+        if token_until == Some(None) {
+            return self.end(image, EndReason::Expired);
+        }
+        let rights = match token {
+            Some(token) => token.rights,
+            None => TokenRights { lease: true, take_over: true },
+        };
+        let is_known = *known == Some(served.head.hash());
+        let groups = served.head.group_count();
+        let hash = served.head.hash();
+        let mut open = OpenImage::Open {
+            hash,
+            groups,
+            rights,
+            token_until: token_until.flatten(),
+            lease_until: None,
+        };
+        let lease_ms = self.lease(&mut open, now);
+        self.images.insert(image, open);
+
+        let certain_max = self.hello.as_ref().map_or(0, |hello| hello.certain_groups) as usize;
+        let certain = served.certain.iter().flat_map(|range| range.start..range.end.min(groups));
+        let mut certain: Vec<u64> = certain.take(certain_max.min(RANGES_MAX)).collect();
+        certain.sort_unstable();
+        certain.dedup();
+        let (manifest_size, signatures_size) = match is_known {
+            true => (0, 0),
+            false => {
+                let head = &served.head;
+                (head.manifest_bytes().len() as u64, head.signature_bytes().len() as u64)
+            }
+        };
+        self.send(
+            Lane::Control,
+            &Message::Opened {
+                image,
+                hash,
+                manifest_size,
+                signatures_size,
+                lease_ms,
+                certain: ranges(certain.iter().copied()),
+            },
+        );
+        let offset = if is_known { head_size(&served.head) } else { 0 };
+        self.heads.push_back(HeadOnItsWay { image, head: served.head, offset, certain });
+    }
+
+    /// Gives an image a lease from now on, if its token does. Gives its time in milliseconds.
+    fn lease(&mut self, open: &mut OpenImage, now: Moment) -> u64 {
+        let OpenImage::Open { hash, rights, token_until, lease_until, .. } = open else { return 0 };
+        if !rights.lease {
+            return 0;
+        }
+        let until = now.at + self.limits.lease;
+        let until = token_until.map_or(until, |token| token.min(until));
+        *lease_until = Some(until);
+        self.output.push(MemoryOutput::Leased { hash: *hash, until });
+        // A lease that ends in this very moment is still one.
+        (until - now.at).max(Duration::from_millis(1)).as_millis() as u64
+    }
+
+    fn renew(&mut self, image: u32, now: Moment) {
+        let Some(mut open) = self.images.remove(&image) else { return };
+        let lease_ms = self.lease(&mut open, now);
+        self.images.insert(image, open);
+        self.send(Lane::Control, &Message::Renewed { image, lease_ms });
+    }
+
+    fn ask(
+        &mut self,
+        image: u32,
+        priority: Priority,
+        groups: &[GroupRange],
+    ) -> Result<(), ProtocolError> {
+        let count = match self.images.get(&image) {
+            Some(OpenImage::Open { groups, .. }) => *groups,
+            // It has ended in the meantime, which the peer does not know yet.
+            None if u64::from(image) < self.next_number => return Ok(()),
+            _ => return Err(ProtocolError::Unexpected("groups of an image that is not open")),
+        };
+        let lane = match priority {
+            Priority::Urgent => Lane::Urgent,
+            Priority::Planned => Lane::Planned,
+            Priority::Background => Lane::Background,
+        };
+        for range in groups {
+            let groups = range.groups().filter(|groups| groups.end <= count);
+            let groups =
+                groups.ok_or(ProtocolError::Unexpected("groups that are not in the image"))?;
+            let limit = u64::from(self.limits.requests);
+            if self.backlog.asked() as u64 + u64::from(range.count) > limit {
+                let what = "groups that were asked for and not answered";
+                return Err(ProtocolError::Exceeded { what, limit });
+            }
+            groups.for_each(|group| self.backlog.add((image, group), lane));
+        }
+        Ok(())
+    }
+
+    fn was_read(&mut self, image: u32, group: u64, found: Option<(Vec<u8>, GroupProof)>) {
+        let Some(lane) = self.backlog.read((image, group)) else { return };
+        let message = match found {
+            None => Message::GroupFailed { image, group },
+            Some((bytes, proof)) => {
+                let hash = (!self.known.is_empty()).then(|| ContentHash::of(&bytes));
+                let body = match hash.filter(|hash| self.known.contains(hash)) {
+                    Some(hash) => GroupBody::Known(hash),
+                    None => self.encoder.encode(&bytes),
+                };
+                Message::Group { image, group, body, proof: proof.neighbours }
+            }
+        };
+        self.send(lane, &message);
+    }
+
+    fn end(&mut self, image: u32, why: EndReason) {
+        self.forget(image);
+        self.send(Lane::Control, &Message::Ended { image, why });
+    }
+
+    fn forget(&mut self, image: u32) {
+        self.backlog.cancel_image(image);
+        self.heads.retain(|head| head.image != image);
+        if let Some(OpenImage::Open { hash, lease_until: Some(_), .. }) = self.images.remove(&image)
+        {
+            self.output.push(MemoryOutput::Released { hash });
+        }
+    }
+
+    /// Reads and sends as much as may be on its way.
+    fn pump(&mut self) {
+        let on_its_way = |node: &Self| node.unsent + node.backlog.reading() * GROUP_SIZE as usize;
+        while on_its_way(self) < self.limits.bytes_in_flight {
+            if !self.backlog.is_urgent() && self.send_head() {
+                continue;
+            }
+            let Some((image, group)) = self.backlog.next() else { return };
+            match self.images.get(&image) {
+                Some(OpenImage::Open { hash, .. }) => {
+                    self.output.push(MemoryOutput::Read { image, hash: *hash, group });
+                }
+                _ => drop(self.backlog.read((image, group))),
+            }
+        }
+    }
+
+    /// Sends the next part of a head, or what follows it. Gives whether there was one.
+    fn send_head(&mut self) -> bool {
+        let Some(next) = self.heads.front_mut() else { return false };
+        let (manifest, signatures) = (next.head.manifest_bytes(), next.head.signature_bytes());
+        let rest = match next.offset.checked_sub(manifest.len()) {
+            None => &manifest[next.offset..],
+            Some(offset) => &signatures[offset..],
+        };
+        if rest.is_empty() {
+            let Some(HeadOnItsWay { image, certain, .. }) = self.heads.pop_front() else {
+                return false;
+            };
+            certain.into_iter().for_each(|group| self.backlog.add((image, group), Lane::Control));
+            return true;
+        }
+        let bytes = rest[..rest.len().min(HEAD_PART)].to_vec();
+        next.offset += bytes.len();
+        let part = Message::HeadPart { image: next.image, bytes };
+        self.send(Lane::Control, &part);
+        true
+    }
+
+    fn send(&mut self, lane: Lane, message: &Message) {
+        let bytes = encode(message);
+        self.unsent += bytes.len();
+        self.output.push(MemoryOutput::Send { lane, bytes });
+    }
+}
+
+impl OpenImage {
+    /// When it is over, unless it is renewed.
+    fn ends(&self) -> Option<Instant> {
+        match self {
+            Self::Resolving { .. } => None,
+            Self::Open { token_until, lease_until, .. } => earlier(*token_until, *lease_until),
+        }
+    }
+}
+
+/// Bytes of a head that travel.
+fn head_size(head: &ImageHead) -> usize {
+    head.manifest_bytes().len() + head.signature_bytes().len()
+}

@@ -1,0 +1,8 @@
+//! Which groups to ask for, and in what order.
+
+/// Layers: what they are and what they came to.
+pub(crate) mod layer;
+/// Guesses from the places of faults.
+pub(crate) mod guess;
+/// All layers of an image together.
+pub(crate) mod planner;

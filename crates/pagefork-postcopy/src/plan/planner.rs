@@ -1,0 +1,420 @@
+//! All layers of one image together: which group next, and what came of it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::plan::guess::{NeighbourLayer, StrideLayer};
+use crate::plan::layer::{ListLayer, PlanCounts, PlanLayer};
+
+/// What to ask for besides what guests wait for.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_postcopy::FetchPlan;
+///
+/// // What earlier runs have touched, and then the rest; no guesses.
+/// let recorded = vec![0..3, 17..18];
+/// let plan = FetchPlan { recorded, stride: false, neighbours: false, ..FetchPlan::default() };
+/// assert!(plan.background);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FetchPlan {
+    /// Whether the memory node may send along what every instance touches.
+    pub certain: bool,
+    /// Groups that earlier runs have touched, in their order; see [`PlanReport::recorded`].
+    pub recorded: Vec<Range<u64>>,
+    /// Groups that the module is known to touch.
+    pub ranges: Vec<Range<u64>>,
+    /// Whether to guess from the distances of faults.
+    pub stride: bool,
+    /// Whether to guess what lies beside faults.
+    pub neighbours: bool,
+    /// Whether to ask for all other groups, too.
+    pub background: bool,
+    /// How many groups the background asks for at once, at most.
+    pub background_window: u32,
+}
+
+impl Default for FetchPlan {
+    /// Every layer that needs no knowledge of the image, with a window of 64 groups: 1 MiB.
+    fn default() -> Self {
+        Self {
+            certain: true,
+            recorded: Vec::new(),
+            ranges: Vec::new(),
+            stride: true,
+            neighbours: true,
+            background: true,
+            background_window: 64,
+        }
+    }
+}
+
+/// What came of a plan.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_postcopy::{PlanLayer, PlanReport};
+///
+/// let report = PlanReport::default();
+/// assert_eq!(report.counts(PlanLayer::Stride).asked, 0);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PlanReport {
+    counts: [PlanCounts; PlanLayer::ALL.len()],
+    /// The groups that guests have waited for, or are known to have touched, in order: what
+    /// [`FetchPlan::recorded`] is for the next run.
+    pub recorded: Vec<Range<u64>>,
+}
+
+impl PlanReport {
+    /// What a layer came to.
+    pub fn counts(&self, layer: PlanLayer) -> PlanCounts {
+        self.counts[layer as usize]
+    }
+
+    fn of(&mut self, layer: PlanLayer) -> &mut PlanCounts {
+        &mut self.counts[layer as usize]
+    }
+}
+
+/// How far a group is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GroupState {
+    Absent,
+    /// A guest waits, and it is about to be asked for.
+    Queued,
+    Asked {
+        layer: PlanLayer,
+        is_met: bool,
+    },
+    Present {
+        layer: PlanLayer,
+        is_used: bool,
+    },
+    /// It came from elsewhere.
+    Given,
+}
+
+/// The groups of an image, which of them to ask for, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    plan: FetchPlan,
+    states: Vec<GroupState>,
+    present: u64,
+    urgent: VecDeque<u64>,
+    /// Groups of layers whose answers were lost.
+    again: VecDeque<(u64, PlanLayer)>,
+    recorded: ListLayer,
+    ranges: ListLayer,
+    stride: StrideLayer,
+    neighbours: NeighbourLayer,
+    guesses: VecDeque<(u64, PlanLayer)>,
+    background: ListLayer,
+    /// Groups that the background may have asked for at once.
+    window: u32,
+    background_asked: u32,
+    report: PlanReport,
+}
+
+impl Planner {
+    /// Guesses that are kept at once: older ones are of no use any more.
+    const GUESSES_MAX: usize = 64;
+
+    pub(crate) fn new(plan: FetchPlan, groups: u64) -> Self {
+        let background = if plan.background { vec![0..groups] } else { Vec::new() };
+        Self {
+            states: vec![GroupState::Absent; groups as usize],
+            present: 0,
+            urgent: VecDeque::new(),
+            again: VecDeque::new(),
+            recorded: ListLayer::new(plan.recorded.clone()),
+            ranges: ListLayer::new(plan.ranges.clone()),
+            stride: StrideLayer::new(),
+            neighbours: NeighbourLayer::new(),
+            guesses: VecDeque::new(),
+            background: ListLayer::new(background),
+            window: plan.background_window.max(1),
+            background_asked: 0,
+            report: PlanReport::default(),
+            plan,
+        }
+    }
+
+    fn state(&self, group: u64) -> Option<GroupState> {
+        self.states.get(usize::try_from(group).ok()?).copied()
+    }
+
+    fn set(&mut self, group: u64, state: GroupState) {
+        self.states[group as usize] = state;
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.present == self.states.len() as u64
+    }
+
+    pub(crate) fn is_present(&self, group: u64) -> bool {
+        matches!(self.state(group), Some(GroupState::Present { .. } | GroupState::Given))
+    }
+
+    pub(crate) fn has(&self, group: u64) -> bool {
+        self.state(group).is_some()
+    }
+
+    /// A guest waits for a group.
+    pub(crate) fn fault(&mut self, group: u64) {
+        let Some(state) = self.state(group) else { return };
+        let met = match state {
+            GroupState::Absent => {
+                self.urgent.push_back(group);
+                self.set(group, GroupState::Queued);
+                None
+            }
+            GroupState::Asked { layer, is_met: false } => {
+                self.report.of(layer).met += 1;
+                self.set(group, GroupState::Asked { layer, is_met: true });
+                Some(layer)
+            }
+            // Somebody waits for it already, or need not wait.
+            _ => return,
+        };
+        self.record(group);
+        self.shrink();
+        if self.plan.stride {
+            let guesses = self.stride.fault(group, met == Some(PlanLayer::Stride));
+            self.guess(guesses, PlanLayer::Stride);
+        }
+        if self.plan.neighbours {
+            let guesses = self.neighbours.fault(group, met == Some(PlanLayer::Neighbours));
+            self.guess(guesses, PlanLayer::Neighbours);
+        }
+    }
+
+    fn guess(&mut self, groups: Vec<u64>, layer: PlanLayer) {
+        self.guesses.extend(groups.into_iter().map(|group| (group, layer)));
+        while self.guesses.len() > Self::GUESSES_MAX {
+            self.guesses.pop_front();
+        }
+    }
+
+    /// Guests have touched these groups after they had come.
+    pub(crate) fn touched(&mut self, groups: Range<u64>) {
+        for group in groups.start..groups.end.min(self.states.len() as u64) {
+            if let GroupState::Present { layer, is_used: false } = self.states[group as usize] {
+                self.report.of(layer).touched += 1;
+                self.set(group, GroupState::Present { layer, is_used: true });
+                self.record(group);
+            }
+        }
+    }
+
+    fn record(&mut self, group: u64) {
+        match self.report.recorded.last_mut() {
+            Some(last) if last.end == group => last.end += 1,
+            _ => self.report.recorded.push(group..group + 1),
+        }
+    }
+
+    /// Guests wait, or memory is short: the background takes less.
+    pub(crate) fn shrink(&mut self) {
+        self.window = (self.window / 2).max(1);
+    }
+
+    /// The groups to ask for next: those that guests wait for, `urgent` at most, and others,
+    /// `planned` at most.
+    pub(crate) fn next(&mut self, urgent: usize, planned: usize) -> Vec<(u64, PlanLayer)> {
+        let mut next = Vec::new();
+        while next.len() < urgent {
+            let Some(group) = self.urgent.pop_front() else { break };
+            if self.state(group) == Some(GroupState::Queued) {
+                self.ask(group, PlanLayer::Fault);
+                next.push((group, PlanLayer::Fault));
+            }
+        }
+        let all = next.len() + planned;
+        while next.len() < all {
+            let Some((group, layer)) = self.next_planned() else { break };
+            if self.state(group) == Some(GroupState::Absent) {
+                self.ask(group, layer);
+                next.push((group, layer));
+            }
+        }
+        next
+    }
+
+    /// A group that a layer wants; it may be there.
+    fn next_planned(&mut self) -> Option<(u64, PlanLayer)> {
+        let of = |layer| move |group| (group, layer);
+        let again = self.again.pop_front();
+        let known = again.or_else(|| self.recorded.next().map(of(PlanLayer::Recorded)));
+        let known = known.or_else(|| self.ranges.next().map(of(PlanLayer::Ranges)));
+        if let Some(known) = known.or_else(|| self.guesses.pop_front()) {
+            return Some(known);
+        }
+        if self.background_asked >= self.window {
+            return None;
+        }
+        self.background.next().map(of(PlanLayer::Background))
+    }
+
+    fn ask(&mut self, group: u64, layer: PlanLayer) {
+        self.report.of(layer).asked += 1;
+        self.background_asked += u32::from(layer == PlanLayer::Background);
+        self.set(group, GroupState::Asked { layer, is_met: false });
+    }
+
+    /// The memory node says that it sends a group unasked.
+    pub(crate) fn announced(&mut self, group: u64) {
+        let state = self.state(group);
+        if matches!(state, Some(GroupState::Absent | GroupState::Queued)) {
+            self.ask(group, PlanLayer::Certain);
+            let is_met = state == Some(GroupState::Queued);
+            self.set(group, GroupState::Asked { layer: PlanLayer::Certain, is_met });
+        }
+    }
+
+    /// A group is here from elsewhere.
+    pub(crate) fn given(&mut self, group: u64) {
+        if self.state(group).is_none() || self.is_present(group) {
+            return;
+        }
+        if let Some(GroupState::Asked { layer: PlanLayer::Background, .. }) = self.state(group) {
+            self.background_asked -= 1;
+        }
+        self.set(group, GroupState::Given);
+        self.present += 1;
+    }
+
+    /// A group was asked for, and is here. Gives the layer that has asked; `None` if it was here
+    /// before.
+    pub(crate) fn arrived(&mut self, group: u64) -> Option<PlanLayer> {
+        let GroupState::Asked { layer, is_met } = self.state(group)? else { return None };
+        self.report.of(layer).arrived += 1;
+        if layer == PlanLayer::Background {
+            self.background_asked -= 1;
+            self.window = (self.window + 1).min(self.plan.background_window.max(1));
+        }
+        let is_used = is_met || layer == PlanLayer::Fault;
+        self.set(group, GroupState::Present { layer, is_used });
+        self.present += 1;
+        Some(layer)
+    }
+
+    /// A group was asked for, and will not come from there.
+    pub(crate) fn lost(&mut self, group: u64) {
+        let Some(GroupState::Asked { layer, is_met }) = self.state(group) else { return };
+        self.background_asked -= u32::from(layer == PlanLayer::Background);
+        if is_met || layer == PlanLayer::Fault {
+            self.set(group, GroupState::Queued);
+            self.urgent.push_front(group);
+        } else {
+            self.set(group, GroupState::Absent);
+            self.again.push_back((group, layer));
+        }
+    }
+
+    pub(crate) fn report(&self) -> &PlanReport {
+        &self.report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quiet() -> FetchPlan {
+        FetchPlan { stride: false, neighbours: false, background: false, ..FetchPlan::default() }
+    }
+
+    fn groups(planner: &mut Planner, urgent: usize, planned: usize) -> Vec<u64> {
+        planner.next(urgent, planned).into_iter().map(|(group, _)| group).collect()
+    }
+
+    fn arrive(planner: &mut Planner, groups: Range<u64>) {
+        for group in groups {
+            assert!(planner.arrived(group).is_some(), "group {group}");
+        }
+    }
+
+    #[test]
+    fn layers_have_their_turn_in_order_and_each_group_is_asked_for_once() {
+        let plan = FetchPlan {
+            recorded: vec![7..9, 3..4],
+            ranges: vec![2..5],
+            background: true,
+            ..quiet()
+        };
+        let mut planner = Planner::new(plan, 10);
+        planner.announced(8);
+        planner.fault(5);
+        assert_eq!(groups(&mut planner, 1, 3), [5, 7, 3, 2]);
+        assert_eq!(groups(&mut planner, 9, 9), [4, 0, 1, 6, 9]);
+        assert_eq!(groups(&mut planner, 9, 9), [0; 0]);
+        arrive(&mut planner, 0..10);
+        assert!(planner.is_whole());
+        let count = |layer| planner.report().counts(layer).arrived;
+        assert_eq!(PlanLayer::ALL.map(count), [1, 1, 2, 2, 0, 0, 4]);
+    }
+
+    #[test]
+    fn each_layer_is_switched_by_itself() {
+        for (layer, plan) in [
+            (PlanLayer::Recorded, FetchPlan { recorded: vec![0..4], ..quiet() }),
+            (PlanLayer::Ranges, FetchPlan { ranges: vec![0..4], ..quiet() }),
+            (PlanLayer::Stride, FetchPlan { stride: true, ..quiet() }),
+            (PlanLayer::Neighbours, FetchPlan { neighbours: true, ..quiet() }),
+            (PlanLayer::Background, FetchPlan { background: true, ..quiet() }),
+        ] {
+            let mut planner = Planner::new(plan, 1000);
+            (0..10).for_each(|at| planner.fault(100 + at * 10));
+            planner.next(100, 100);
+            for other in PlanLayer::ALL {
+                let is_on = other == layer || other == PlanLayer::Fault;
+                assert_eq!(planner.report().counts(other).asked > 0, is_on, "{layer:?}, {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_background_takes_less_at_each_fault_and_more_again() {
+        let plan = FetchPlan { background: true, background_window: 16, ..quiet() };
+        let mut planner = Planner::new(plan, 1000);
+        (0..3).for_each(|group| planner.fault(group));
+        planner.next(3, 0);
+        let first = groups(&mut planner, 0, 100);
+        assert_eq!(first, [3, 4]);
+        arrive(&mut planner, 3..5);
+        assert_eq!(groups(&mut planner, 0, 100).len(), 4);
+        planner.shrink();
+        assert_eq!(groups(&mut planner, 0, 100).len(), 0);
+    }
+
+    #[test]
+    fn what_was_lost_is_asked_for_again() {
+        let plan = FetchPlan { background: true, ..quiet() };
+        let mut planner = Planner::new(plan, 3);
+        planner.fault(2);
+        assert_eq!(groups(&mut planner, 9, 9), [2, 0, 1]);
+        planner.fault(1);
+        (0..3).for_each(|group| planner.lost(group));
+        assert_eq!(groups(&mut planner, 9, 0), [2, 1]);
+        assert_eq!(groups(&mut planner, 9, 9), [0]);
+        assert_eq!(planner.report().counts(PlanLayer::Background).met, 1);
+        assert_eq!(planner.report().recorded, [2..3, 1..2]);
+    }
+
+    #[test]
+    fn what_guests_touch_is_counted_and_recorded_once() {
+        let plan = FetchPlan { background: true, ..quiet() };
+        let mut planner = Planner::new(plan, 8);
+        planner.next(0, 4);
+        arrive(&mut planner, 0..4);
+        planner.touched(2..100);
+        planner.touched(2..4);
+        let counts = planner.report().counts(PlanLayer::Background);
+        assert_eq!((counts.arrived, counts.touched, counts.useless()), (4, 2, 2));
+        assert_eq!(planner.report().recorded, [2..4]);
+    }
+}

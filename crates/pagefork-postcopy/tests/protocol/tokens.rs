@@ -1,0 +1,126 @@
+//! Tokens: what they are for, and what they are not.
+
+use std::time::Duration;
+
+use pagefork_image::{ContentHash, PublicKey, SecretKey, TrustedKeys};
+use pagefork_postcopy::{
+    EndReason, FetchPlan, HolderLoss, ImageToken, PeerAccess, RunningOutput, TokenError,
+    TokenRights, TokenSubject,
+};
+
+use crate::network::{Faults, Network, PEER, image, start};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn issuer() -> SecretKey {
+    SecretKey::from_seed([9; 32])
+}
+
+fn network() -> Network {
+    let mut network = Network::new(image(10, 1), 1, Faults::none());
+    network.access = PeerAccess::Tokens(TrustedKeys::from_iter([issuer().public()]));
+    network
+}
+
+fn token(network: &Network) -> ImageToken {
+    ImageToken {
+        subject: TokenSubject::Image(network.image.hash()),
+        rights: TokenRights { lease: true, take_over: false },
+        holder: PublicKey::from_bytes(PEER),
+        expires_unix_s: start().unix_s + 600,
+    }
+}
+
+/// Why a peer with this token does not get the image; `None` if it does.
+fn refused(mut network: Network, token: Vec<u8>) -> Option<EndReason> {
+    network.open(FetchPlan::default());
+    network.connect(token);
+    if network.run(MINUTE, Network::is_whole) {
+        return None;
+    }
+    assert!(network.groups.is_empty());
+    assert!(network.leases.is_empty());
+    network.seen.iter().find_map(|seen| match seen {
+        RunningOutput::HolderLost { why: HolderLoss::Ended(why), .. } => Some(*why),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_token_gives_its_image_and_nothing_else() {
+    let of = |change: fn(&mut ImageToken)| {
+        let network = network();
+        let mut token = token(&network);
+        change(&mut token);
+        let token = token.sign(&issuer());
+        refused(network, token)
+    };
+    assert_eq!(of(|_| {}), None);
+    assert_eq!(of(|token| token.subject = TokenSubject::Name("counter".into())), None);
+    let no = Some(EndReason::NotAllowed);
+    assert_eq!(of(|token| token.subject = TokenSubject::Name("other".into())), no);
+    assert_eq!(of(|token| token.subject = TokenSubject::Image(ContentHash::of(b"other"))), no);
+    assert_eq!(of(|token| token.holder = PublicKey::from_bytes([2; 32])), no);
+    assert_eq!(of(|token| token.expires_unix_s = start().unix_s), no);
+    assert_eq!(of(|token| token.expires_unix_s = u64::MAX), None);
+}
+
+#[test]
+fn foreign_altered_and_missing_tokens_are_refused() {
+    let no = Some(EndReason::NotAllowed);
+    let foreign = token(&network()).sign(&SecretKey::from_seed([8; 32]));
+    assert_eq!(refused(network(), foreign), no);
+    assert_eq!(refused(network(), Vec::new()), no);
+    let right = token(&network()).sign(&issuer());
+    let issuers = TrustedKeys::from_iter([issuer().public()]);
+    let holder = PublicKey::from_bytes(PEER);
+    for at in 0..right.len() {
+        for bit in 0..8 {
+            let mut token = right.clone();
+            token[at] ^= 1 << bit;
+            assert!(ImageToken::check(&token, &issuers, &holder, 0).is_err(), "byte {at}");
+        }
+        assert!(ImageToken::check(&right[..at], &issuers, &holder, 0).is_err(), "{at} bytes");
+    }
+    let longer = [&right[..], &[0]].concat();
+    assert_eq!(ImageToken::check(&longer, &issuers, &holder, 0), Err(TokenError::Malformed));
+    assert!(ImageToken::check(&right, &issuers, &holder, 0).is_ok());
+}
+
+#[test]
+fn whether_an_image_exists_is_told_to_nobody_who_may_not_have_it() {
+    let mut missing = network();
+    let token = token(&missing).sign(&issuer());
+    let (name, hash, plan) = ("missing".to_owned(), None, FetchPlan::default());
+    let image = crate::network::KEY;
+    missing.tell(pagefork_postcopy::RunningInput::Open { image, name, hash, plan });
+    missing.connect(token);
+    missing.run(MINUTE, |_| false);
+    let is_refused = |seen: &RunningOutput| {
+        let why = HolderLoss::Ended(EndReason::NotAllowed);
+        matches!(seen, RunningOutput::HolderLost { why: found, .. } if *found == why)
+    };
+    assert!(missing.seen.iter().any(is_refused));
+}
+
+#[test]
+fn an_image_ends_with_its_token_and_has_a_lease_only_with_the_right() {
+    for lease in [false, true] {
+        let mut network = network();
+        let mut token = token(&network);
+        token.rights.lease = lease;
+        network.open(FetchPlan { background: false, ..FetchPlan::default() });
+        network.connect(token.sign(&issuer()));
+        network.run(Duration::from_secs(590), |_| false);
+        assert_eq!(!network.leases.is_empty(), lease);
+        let ended = |network: &Network| {
+            network.seen.iter().any(|seen| {
+                let why = HolderLoss::Ended(EndReason::Expired);
+                matches!(seen, RunningOutput::HolderLost { why: found, .. } if *found == why)
+            })
+        };
+        assert!(!ended(&network));
+        assert!(network.run(Duration::from_secs(20), ended));
+        assert!(network.leases.is_empty());
+    }
+}
