@@ -80,6 +80,33 @@ static pagefork_error_t *raw(const pagefork_caller_t *caller, pagefork_cell_t *c
   return NULL;
 }
 
+/* Each argument is a digit of the result, which is of another kind if the last one is negative. */
+static pagefork_error_t *digits(const pagefork_caller_t *caller, const pagefork_val_t *args,
+                                size_t arg_count, pagefork_val_t *results, size_t result_count) {
+  (void)caller;
+  CHECK(arg_count == 4 && result_count == 1);
+  CHECK(args[0].kind == WASM_F32 && args[1].kind == WASM_I64);
+  CHECK(args[2].kind == WASM_F64 && args[3].kind == WASM_I32);
+  CHECK(results[0].kind == WASM_F64 && results[0].of.f64 == 0);
+  if (args[3].of.i32 < 0) results[0].kind = WASM_F32;
+  results[0].of.f64 = args[0].of.f32 * 1000 + (double)args[1].of.i64 * 100 + args[2].of.f64 * 10 +
+                      args[3].of.i32;
+  return NULL;
+}
+
+/* The same with values of wasm.h. */
+static wasm_trap_t *standard_digits(const wasm_val_vec_t *args, wasm_val_vec_t *results) {
+  CHECK(args->size == 4 && results->size == 1);
+  const wasm_val_t *arg = args->data;
+  CHECK(arg[0].kind == WASM_F32 && arg[1].kind == WASM_I64);
+  CHECK(arg[2].kind == WASM_F64 && arg[3].kind == WASM_I32);
+  CHECK(results->data[0].kind == WASM_F64 && results->data[0].of.f64 == 0);
+  if (arg[3].of.i32 < 0) results->data[0].kind = WASM_F32;
+  results->data[0].of.f64 =
+      arg[0].of.f32 * 1000 + (double)arg[1].of.i64 * 100 + arg[2].of.f64 * 10 + arg[3].of.i32;
+  return NULL;
+}
+
 static wasm_valtype_vec_t types_of(size_t count, const wasm_valkind_t *kinds) {
   wasm_valtype_vec_t types;
   wasm_valtype_vec_new_uninitialized(&types, count);
@@ -251,6 +278,50 @@ static void functions(wasm_store_t *store, wasm_instance_t *instance) {
   CHECK(result.of.v128[1] == 8);
   value.kind = WASM_I32;
   FAILS(pagefork_global_set(wasm_extern_as_global(global), &value), "v128");
+}
+
+/* Functions with values that registers hold, of either header, called by guests and by C. */
+static void numbers(wasm_engine_t *engine) {
+  static const char text[] =
+      "(module (type $digits (func (param f32 i64 f64 i32) (result f64)))"
+      " (import \"host\" \"a\" (func $a (type $digits)))"
+      " (import \"host\" \"b\" (func $b (type $digits)))"
+      " (func (export \"a\") (param i32) (result f64)"
+      " (call $a (f32.const 1) (i64.const 2) (f64.const 3) (local.get 0)))"
+      " (func (export \"b\") (param i32) (result f64)"
+      " (call $b (f32.const 1) (i64.const 2) (f64.const 3) (local.get 0))))";
+  const wasm_valkind_t in[] = {WASM_F32, WASM_I64, WASM_F64, WASM_I32}, out[] = {WASM_F64};
+  wasm_functype_t *type = type_of(4, in, 1, out);
+  wasm_module_t *module;
+  pagefork_linker_t *linker;
+  wasm_instance_t *instance;
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_func_t *func = wasm_func_new(store, type, standard_digits);
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  OK(pagefork_linker_new(engine, &linker));
+  OK(pagefork_linker_func(linker, "host", "a", type, digits, NULL, NULL));
+  OK(pagefork_linker_define(linker, "host", "b", wasm_func_as_extern(func)));
+  OK(pagefork_linker_instantiate(linker, store, module, &instance));
+  pagefork_val_t arg = {WASM_I32, {.i32 = 4}}, result;
+  for (const char *name = "a"; *name <= 'b'; name = *name == 'a' ? "b" : "c") {
+    arg.of.i32 = 4;
+    OK(pagefork_func_call(export_func(instance, name), &arg, 1, &result, 1));
+    CHECK(result.kind == WASM_F64 && result.of.f64 == 1234);
+    arg.of.i32 = -1;
+    FAILS(pagefork_func_call(export_func(instance, name), &arg, 1, &result, 1),
+          "result 0 of a host function is f32, expected f64");
+  }
+  const pagefork_val_t args[] = {{WASM_F32, {.f32 = 5}}, {WASM_I64, {.i64 = 6}},
+                                 {WASM_F64, {.f64 = 7}}, {WASM_I32, {.i32 = 8}}};
+  OK(pagefork_func_call(func, args, 4, &result, 1));
+  CHECK(result.kind == WASM_F64 && result.of.f64 == 5678);
+  delete_kept();
+  wasm_functype_delete(type);
+  wasm_instance_delete(instance);
+  wasm_func_delete(func);
+  wasm_store_delete(store);
+  wasm_module_delete(module);
+  pagefork_linker_delete(linker);
 }
 
 static void exceptions(wasm_instance_t *instance, wasm_extern_t *tag) {
@@ -598,6 +669,7 @@ int main(void) {
   CHECK(finalized == 7);
   wasm_engine_delete(engine);
   OK(pagefork_engine_new(NULL, &engine));
+  numbers(engine);
   spawning(engine);
   giving_back(engine);
   wasm_engine_delete(engine);
