@@ -372,7 +372,6 @@ impl StartedProgram {
     /// add_fork_to_linker(&mut linker)?;
     /// # let here = std::env::temp_dir().join(format!("pagefork-with-files-{}", std::process::id()));
     /// # std::fs::create_dir_all(here.join("work"))?;
-    /// # std::fs::create_dir_all(here.join("images"))?;
     /// std::fs::write(here.join("work/notes"), "some")?;
     /// let mut builder = WasiCtxBuilder::new();
     /// builder.session_dir(here.join("work"), "/work")?;

@@ -57,7 +57,6 @@ const PATHS_SIZE_MAX: u64 = 48 << 20;
 ///
 /// # let host = std::env::temp_dir().join(format!("pagefork-archive-{}", std::process::id()));
 /// # std::fs::create_dir_all(host.join("work"))?;
-/// # std::fs::create_dir_all(host.join("images"))?;
 /// std::fs::write(host.join("work/notes"), "before")?;
 /// let mut builder = WasiCtx::builder();
 /// let ctx = builder.session_dir(host.join("work"), "/work")?.build()?;

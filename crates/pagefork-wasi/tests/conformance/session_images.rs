@@ -34,7 +34,6 @@ impl World {
     fn new() -> World {
         let (place, engine) = (TempDir::new(), Engine::default());
         place.mkdir("forks");
-        place.mkdir("images");
         let module = Module::new(&engine, "(module)").unwrap();
         let mut store = Store::new(&engine, ());
         Instance::new(&mut store, &module, &[]).unwrap();
