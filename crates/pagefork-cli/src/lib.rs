@@ -28,6 +28,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use arguments::CliCommand;
+use nix::sys::signal::{SigSet, Signal};
 
 pub use arguments::grammar;
 
@@ -42,6 +43,7 @@ pub use arguments::grammar;
 /// assert_eq!(pagefork_cli::run_command(arguments), ExitCode::SUCCESS);
 /// ```
 pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    outlive_long_files();
     let result = match arguments::parse(arguments) {
         Ok(CliCommand::Run(arguments)) => run::run(&arguments),
         Ok(CliCommand::Serve(arguments)) => serve::serve(&arguments),
@@ -60,4 +62,13 @@ pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         output::say(message);
         ExitCode::FAILURE
     })
+}
+
+/// Has a write beyond the limit of a file's size (RLIMIT_FSIZE) fail with an error, which programs
+/// get. By its signal Linux would end this process, with all programs in it.
+fn outlive_long_files() {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGXFSZ);
+    // Threads that are started from now on block it, too. To fail is not known of this call.
+    let _ = signals.thread_block();
 }

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::{assert_fails, file, pagefork, pagefork_with_input};
 
 /// What a module imports to write a line, and a function that writes `text`.
@@ -83,6 +85,35 @@ fn a_directory_may_be_for_reading_only() {
     assert_eq!(pagefork(&format!("--dir {directory}::/data {program}")).code, 0);
     assert!(made.exists());
     assert_fails(&format!("--dir {directory}:::ro {program}"), 2, &["HOST::GUEST"]);
+}
+
+/// Writes 64 KiB again and again; its exit code is the number of the error that ends this.
+const WRITES: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_write"
+        (func $write (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    (memory (export "memory") 2)
+    (data (i32.const 0) "\00\00\01\00\00\00\01\00")
+    (func (export "_start") (local $error i32)
+        (loop $next
+            (local.set $error
+                (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+            (br_if $next (i32.eqz (local.get $error))))
+        (call $exit (local.get $error))))"#;
+
+#[test]
+fn a_program_that_writes_too_long_a_file_gets_an_error() {
+    let program = file("writes.wat", WRITES);
+    let written = file("written_too_long", "");
+    let limited = r#"ulimit -f 8192 && exec "$0" run --no-cache "$1" > "$2""#;
+    let ended = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_pagefork"), &program, &written])
+        .status()
+        .expect("the command starts");
+    // Fbig.
+    assert_eq!(ended.code(), Some(22), "{ended}");
+    let size = std::fs::metadata(&written).expect("it was written").len();
+    assert!(size > 0 && size.is_multiple_of(512 * 1024), "all that may be: {size}");
 }
 
 #[test]
