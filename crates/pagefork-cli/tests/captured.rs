@@ -196,8 +196,7 @@ fn images_have_the_files_of_a_session() {
     };
     let before = copies();
     let at = "--at call:sched_yield:2";
-    let first =
-        format!("snapshot --store {store} -o one {at} --session-dir {work}::/work {writer}");
+    let first = format!("snapshot --store {store} -o one {at} --session-dir {work}::/own {writer}");
     let first = pagefork(&first);
     succeeds(&first);
     assert_eq!(first.stdout, "a\n");
@@ -227,11 +226,11 @@ fn images_have_the_files_of_a_session() {
     let squashed = pagefork(&format!("image squash --store {store} two"));
     succeeds(&squashed);
     let inspected = pagefork(&format!("image inspect --store {store} two"));
-    assert!(inspected.stdout.contains("/work/notes, 3"), "{}", inspected.stdout);
+    assert!(inspected.stdout.contains("/own/notes, 3"), "{}", inspected.stdout);
 
-    let twice = format!("fork -n 1 --store {store} --session-dir /tmp::/work --from two");
+    let twice = format!("fork -n 1 --store {store} --session-dir /tmp::/own --from two");
     assert_fails(&twice, 1, &["--session-dir", "in the image already"]);
-    let twice = format!("snapshot --store {store} {at} --session-dir /tmp::/work --from two");
+    let twice = format!("snapshot --store {store} {at} --session-dir /tmp::/own --from two");
     assert_fails(&twice, 1, &["--session-dir", "in the image already"]);
     assert_eq!(copies(), before, "copies stay behind");
 }

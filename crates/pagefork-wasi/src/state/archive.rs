@@ -3,8 +3,8 @@
 //! ```text
 //!  attachment  kind  contents
 //!  session     1     the list: names, links, times, permissions (postcard, after its version)
-//!  /work/a     2     a file, in the order of the list
-//!  /work/b/c   2
+//!  /own/a      2     a file, in the order of the list
+//!  /own/b/c    2
 //! ```
 //!
 //! Who makes an image chooses the list. So each name in it is one component of a path, and what is
