@@ -32,7 +32,21 @@ pub(super) fn check(files: &Files) -> Vec<String> {
             }
         }
     }
+    wrong.extend(not_in_index(files));
     wrong
+}
+
+/// The document whose sections are all named in its index.
+const INDEXED: &str = "RATIONALE.md";
+
+/// Sections that the index does not lead to.
+fn not_in_index(files: &Files) -> Vec<String> {
+    let Some(bytes) = files.get(Path::new(INDEXED)) else { return Vec::new() };
+    let text = String::from_utf8_lossy(bytes);
+    let sections = text.lines().enumerate();
+    let sections = sections.filter_map(|(at, line)| Some((at, line.strip_prefix("### ")?)));
+    let missing = sections.filter(|(_, title)| !text.contains(&format!("\n- [{title}](#")));
+    missing.map(|(at, title)| format!("{INDEXED}:{}: not in the index: {title}", at + 1)).collect()
 }
 
 /// Whether code in a document is the path of a source file, or of a folder in one of ours.
@@ -151,5 +165,12 @@ mod tests {
         let text = "| `Store::old` | `Store::gone` |\n| `Store::away` | same |\n";
         assert_eq!(wrong(PORTING, text).len(), 2);
         assert_eq!(wrong(PORTING, "| `Store::old` | `Store::reset` |\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_section_that_its_index_does_not_name_is_noticed() {
+        let text = "# A\n\n- [Why?](#why)\n\n### Why?\n\n### How?\n";
+        assert_eq!(wrong(INDEXED, text), ["RATIONALE.md:7: not in the index: How?"]);
+        assert_eq!(wrong("README.md", text), Vec::<String>::new());
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn define<V: CValue>(
     place: Place<'_>,
     ty: FuncType,
 ) -> Result<Option<Func>> {
-    if fits_registers(&ty) {
+    if RegisterValues::fit(&ty) {
         return define_numbers(callback, place, ty);
     }
     let passes_as_is = |ty: &ValType| ty.is_num() || V::HAS_VECTORS && ty.is_v128();
@@ -142,11 +142,10 @@ fn wrong_result(index: usize, found: u8, expected: u8) -> Error {
     BorderError::Unfit(text).into()
 }
 
-/// So many parameters that are no floats have a register.
-const INTS_MAX: usize = 5;
+const INTS_MAX: usize = RegisterValues::INTS_MAX;
 
-/// So many parameters that are floats have a register.
-const FLOATS_MAX: usize = 8;
+/// So many parameters have a register.
+const PARAMS_MAX: usize = INTS_MAX + RegisterValues::FLOATS_MAX;
 
 /// A parameter: its kind, and which of the registers has it, those of integers first.
 #[derive(Clone, Copy, Default)]
@@ -159,7 +158,7 @@ struct Param {
 struct NumberFunction<C, V, const FLOATS: bool> {
     callback: C,
     /// Invariant: at most [`INTS_MAX`] are no floats, and all of them if there are no `FLOATS`.
-    params: [Param; INTS_MAX + FLOATS_MAX],
+    params: [Param; PARAMS_MAX],
     /// How many parameters there are.
     count: usize,
     /// The kind of the result, if there is one.
@@ -171,17 +170,12 @@ fn is_float(ty: &ValType) -> bool {
     matches!(ty, ValType::F32 | ValType::F64)
 }
 
-/// Whether values of this type fit registers.
-fn fits_registers(ty: &FuncType) -> bool {
-    let floats = ty.params.iter().filter(|ty| is_float(ty)).count();
-    let ints = ty.params.len() - floats;
-    ty.params.iter().chain(&ty.results).all(ValType::is_num)
-        && ints <= INTS_MAX
-        && floats <= FLOATS_MAX
-        && ty.results.len() <= 1
+/// Whether there are floats among the parameters.
+pub(crate) fn has_floats(ty: &FuncType) -> bool {
+    ty.params.iter().any(is_float)
 }
 
-/// Makes a C function of numbers a host function, of a type that [`fits_registers`]; that of a store is returned.
+/// Makes a C function of numbers that fit registers a host function; that of a store is returned.
 ///
 /// # Errors
 /// If the store may not be reached, or the name is defined.
@@ -190,7 +184,7 @@ fn define_numbers<V: CValue>(
     place: Place<'_>,
     ty: FuncType,
 ) -> Result<Option<Func>> {
-    match ty.params.iter().any(is_float) {
+    match has_floats(&ty) {
         true => place.define(ty.clone(), NumberFunction::<_, V, true>::new(callback, &ty)),
         false => place.define(ty.clone(), NumberFunction::<_, V, false>::new(callback, &ty)),
     }
@@ -212,7 +206,7 @@ impl Place<'_> {
 impl<C, V, const FLOATS: bool> NumberFunction<C, V, FLOATS> {
     fn new(callback: C, ty: &FuncType) -> Self {
         let (mut ints, mut floats) = (0.., INTS_MAX as u8..);
-        let mut params = [Param::default(); INTS_MAX + FLOATS_MAX];
+        let mut params = [Param::default(); PARAMS_MAX];
         for (param, ty) in params.iter_mut().zip(&ty.params) {
             let registers = if is_float(ty) { &mut floats } else { &mut ints };
             *param = Param { kind: kind_of(*ty), register: registers.next().unwrap_or(0) };
@@ -235,11 +229,11 @@ impl<C: Callback<V>, V: CValue, const FLOATS: bool> RegisterCallee<HostData>
     ) -> Result<RegisterResult> {
         let RegisterValues { ints, floats } = values;
         // Only what there are arguments for is written.
-        let mut args = [const { MaybeUninit::<V>::uninit() }; INTS_MAX + FLOATS_MAX];
+        let mut args = [const { MaybeUninit::<V>::uninit() }; PARAMS_MAX];
         let places = args.iter_mut().zip(&self.params).take(self.count);
         match FLOATS {
             true => {
-                let words: [u64; INTS_MAX + FLOATS_MAX] = array::from_fn(|index| match index {
+                let words: [u64; PARAMS_MAX] = array::from_fn(|index| match index {
                     0..INTS_MAX => ints[index],
                     _ => floats[index - INTS_MAX].to_bits(),
                 });

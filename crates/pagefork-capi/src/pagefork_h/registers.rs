@@ -14,6 +14,7 @@ use crate::base::border::{BorderError, exported, given, note_error, panicked};
 use crate::base::c_box::{CBox, Deletable};
 use crate::objects::callback::{pagefork_caller_t, raised};
 use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make, string, text};
+use crate::objects::host_functions::has_floats;
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell, StoreRef};
@@ -76,11 +77,6 @@ impl AnyCFunction {
             false => Self::Ints(ty, CFunction { function, env }),
         })
     }
-}
-
-/// Whether there are floats among the parameters.
-fn has_floats(ty: &FuncType) -> bool {
-    ty.params.iter().any(|ty| matches!(ty, ValType::F32 | ValType::F64))
 }
 
 impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> {

@@ -29,6 +29,7 @@ pub(crate) struct SnapshotArguments {
     #[arg(short = 'o', long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 
+    // Each image is the parent of the next, and a chain has at most 64.
     /// Capture the program this often, each time that it comes to POINT: each image has what has
     /// changed since the one before
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1,

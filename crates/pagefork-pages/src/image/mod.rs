@@ -295,13 +295,6 @@ impl Image {
         base.spans.iter().map(with_file)
     }
 
-    /// Slot offsets of what is mapped from a file that others made, which may lie on a disk.
-    pub(crate) fn file_ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        let base = self.base();
-        let foreign = move |span: &&Span| matches!(base.file_of(span), ImageFile::Foreign(_));
-        base.spans.iter().filter(foreign).map(|span| span.slot.clone())
-    }
-
     /// What slots map at once of the file: whole pages.
     pub(crate) fn prefetched(&self) -> &[Range<u64>] {
         &self.base().prefetch

@@ -276,8 +276,6 @@ displayed! {
         WatchFaults = "have page faults noted (perf_event_open)",
         /// Map pages of a file before they are touched.
         Prefetch = "prefetch pages of an image (madvise)",
-        /// Have pages of a file read one by one.
-        ReadSingly = "have pages of an image read one by one (madvise)",
         /// Have the kernel note which pages are written.
         WatchWrites = "have written pages noted (userfaultfd)",
         /// Have that end.

@@ -276,13 +276,6 @@ impl Reservation {
         }
     }
 
-    /// Has the kernel read pages of a file one by one as they are touched. Else it reads on around each, as
-    /// far as the device is set to, some MiB: measured cold, 300 pages of 128 MiB take five times as
-    /// long so, and fill the cache with all of it.
-    pub(crate) fn read_singly(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
-        self.advise(Call::ReadSingly, range, Advice::Random)
-    }
-
     fn advise(&mut self, call: Call, range: Range<u64>, advice: Advice) -> Result<(), CallFailure> {
         let (start, length) = self.place(range);
         if length == 0 {

@@ -216,9 +216,6 @@ impl SlotPages {
             for range in self.image.prefetched() {
                 self.pages.prefetch(range.clone())?;
             }
-            for range in self.image.file_ranges() {
-                self.pages.read_singly(range)?;
-            }
         }
         if setup.copies_image {
             for source in &self.sources {

@@ -146,7 +146,6 @@ impl RunningNode {
             let what = "groups that were not asked for";
             unasked.extend(groups.ok_or(ProtocolError::Exceeded { what, limit })?);
         }
-        image.hash = Some(hash);
         let size = manifest_size + signatures_size;
         if size == 0 {
             let Some((_, planner)) = &image.open else {
@@ -160,6 +159,7 @@ impl RunningNode {
         } else {
             holder.stage = HolderStage::Head(ComingHead {
                 number,
+                hash,
                 manifest_size: manifest_size as usize,
                 size: size as usize,
                 bytes: Vec::new(),
@@ -191,16 +191,21 @@ impl RunningNode {
         if coming.bytes.len() < coming.size {
             return Ok(());
         }
-        let ComingHead { number, renew_at, .. } = *coming;
+        let ComingHead { number, hash, renew_at, .. } = *coming;
         let unasked = std::mem::take(&mut coming.certain);
         let mut manifest = std::mem::take(&mut coming.bytes);
         let signatures = manifest.split_off(coming.manifest_size);
-        let hash = image.hash.unwrap_or_default();
         let limits = &self.limits.image;
         let head = ImageHead::decode(hash, manifest, signatures, limits);
         let head = Arc::new(head.map_err(ProtocolError::WrongHead)?);
         if unasked.iter().any(|group| *group >= head.group_count()) {
             return Err(ProtocolError::Unexpected("groups that are not in the image"));
+        }
+        // Of several holders the first whose head is right says what the image is.
+        if *image.hash.get_or_insert(hash) != hash {
+            self.lose_holder(key, connection, HolderLoss::OtherImage);
+            self.send(connection, &Message::Close { image: number });
+            return Ok(());
         }
         holder.stage = HolderStage::Ready { number, renew_at };
         if image.open.is_none() {

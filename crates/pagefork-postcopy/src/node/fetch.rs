@@ -51,6 +51,8 @@ pub(crate) enum HolderStage {
 #[derive(Debug)]
 pub(crate) struct ComingHead {
     pub(crate) number: u32,
+    /// What the holder says it is.
+    pub(crate) hash: ContentHash,
     pub(crate) manifest_size: usize,
     /// Bytes of manifest and signatures.
     pub(crate) size: usize,

@@ -190,19 +190,22 @@ impl Dupe {
             ..FetchPlan::default()
         };
         dupe.tell(RunningInput::Open { image: KEY, name: "counter".into(), hash: None, plan });
-        dupe.tell(RunningInput::Connected {
-            connection: LIAR,
-            known: vec![ContentHash::of(b"own")],
-        });
-        dupe.tell(RunningInput::AddHolder { image: KEY, connection: LIAR, token: Vec::new() });
-        dupe.hear(&Message::Welcome(Welcome {
+        dupe.connect(LIAR);
+        dupe
+    }
+
+    fn connect(&mut self, connection: ConnectionId) {
+        let known = vec![ContentHash::of(b"own")];
+        self.tell(RunningInput::Connected { connection, known });
+        self.tell(RunningInput::AddHolder { image: KEY, connection, token: Vec::new() });
+        let welcome = Welcome {
             version: PROTOCOL_VERSION,
             requests: 8,
             images: 1,
             known_groups: 1,
             idle_ms: 60_000,
-        }));
-        dupe
+        };
+        self.hear_from(connection, &Message::Welcome(welcome));
     }
 
     /// One that waits for group 5.
@@ -221,6 +224,11 @@ impl Dupe {
 
     fn hear(&mut self, message: &Message) {
         self.hear_on(Lane::Control, message);
+    }
+
+    fn hear_from(&mut self, connection: ConnectionId, message: &Message) {
+        let (lane, bytes) = (Lane::Control, encode(message));
+        self.tell(RunningInput::Received { connection, lane, bytes: &bytes });
     }
 
     fn hear_on(&mut self, lane: Lane, message: &Message) {
@@ -385,6 +393,34 @@ fn a_wrong_head_opens_nothing() {
     let mut outside = Dupe::connected();
     head(vec![GroupRange { first: 99, count: 2 }]).iter().for_each(|part| outside.hear(part));
     assert!(matches!(outside.left(), Some(ProtocolError::Unexpected(_))));
+}
+
+#[test]
+fn who_lies_about_what_an_image_is_keeps_nobody_else_from_giving_it() {
+    const HONEST: ConnectionId = ConnectionId(2);
+    let [Message::Opened { manifest_size, signatures_size, .. }, part] = &head(vec![])[..] else {
+        panic!("two messages");
+    };
+    let lie = Message::Opened {
+        image: 0,
+        hash: ContentHash::of(b"other"),
+        manifest_size: *manifest_size,
+        signatures_size: *signatures_size,
+        lease_ms: 0,
+        certain: vec![],
+    };
+    for has_all_been_told in [true, false] {
+        let mut dupe = Dupe::connected();
+        dupe.connect(HONEST);
+        dupe.hear(&lie);
+        if has_all_been_told {
+            dupe.hear(part);
+            assert!(dupe.left().is_some());
+        }
+        head(vec![]).iter().for_each(|message| dupe.hear_from(HONEST, message));
+        let is_open = |seen: &RunningOutput| matches!(seen, RunningOutput::Opened { .. });
+        assert!(dupe.seen.iter().any(is_open));
+    }
 }
 
 #[test]

@@ -42,6 +42,37 @@ pub struct RegisterValues {
 }
 
 impl RegisterValues {
+    /// So many integers have a register.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::RegisterValues;
+    ///
+    /// let values = RegisterValues::default();
+    /// assert_eq!(values.ints.len(), RegisterValues::INTS_MAX);
+    /// assert_eq!(values.floats.len(), RegisterValues::FLOATS_MAX);
+    /// ```
+    pub const INTS_MAX: usize = INTS_MAX;
+
+    /// So many floats have a register. [`RegisterValues::INTS_MAX`] has an example.
+    pub const FLOATS_MAX: usize = FLOATS_MAX;
+
+    /// Whether all parameters of such a function have a register, and its result, of which there is
+    /// at most one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{FuncType, RegisterValues, ValType};
+    ///
+    /// assert!(RegisterValues::fit(&FuncType::new([ValType::I32, ValType::F64], [ValType::I64])));
+    /// assert!(!RegisterValues::fit(&FuncType::new([], [ValType::I32, ValType::I32])));
+    /// ```
+    pub fn fit(ty: &FuncType) -> bool {
+        function_import::is_direct(ty)
+    }
+
     /// The bits of the arguments of these types, each of which has its register.
     pub(crate) fn words<'a>(&'a self, types: &'a [ValType]) -> impl Iterator<Item = u64> + 'a {
         let (mut ints, mut floats) = (self.ints.iter(), self.floats.iter());
@@ -248,7 +279,7 @@ impl Instance {
 /// If values of such a function do not fit registers.
 #[inline]
 fn check_fits(ty: &FuncType) -> Result<()> {
-    match function_import::is_direct(ty) {
+    match RegisterValues::fit(ty) {
         true => Ok(()),
         false => Err(UsageError::InvalidType(format!(
             "{ty} as that of a function with its values in registers: these are at most \
