@@ -14,9 +14,11 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::FileType;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     Image, SPAN_COUNT_MAX, Span, SpanPlace, check_extents, spans, within, writers_problem,
@@ -24,7 +26,7 @@ use super::{
 use crate::image::file::ImageFile;
 use crate::os::error::{FileProblem, PagesError};
 use crate::os::memfd::Write;
-use crate::os::sys;
+use crate::os::{stand_in, sys};
 
 /// Pages of an image that lie together both in a slot and in a file.
 ///
@@ -258,20 +260,58 @@ impl Image {
 
     /// Looks whether a file that could be cut short still has all that the image, or the root of a
     /// branch, has in it. Pages beyond the end raise SIGBUS, those included that a slot had
-    /// changed: so this is asked before the host touches pages of a slot.
+    /// changed: so this is asked before the host touches pages of a slot. Where a page that is gone
+    /// is [noticed](crate::os::stand_in) when it is touched, it is asked once a tick of the clock.
     ///
     /// # Errors
     /// If it was cut short, or cannot be asked.
+    #[inline]
     pub(crate) fn check_length(&self) -> Result<(), PagesError> {
         let base = self.base();
-        let Some(ImageFile::Foreign(file)) = &base.file else { return Ok(()) };
-        let in_file = base.spans.iter().filter(|span| span.origin == SpanPlace::File);
+        match &base.file {
+            Some(ImageFile::Foreign(file)) => base.check_length_of(file),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_length_of(&self, file: &OwnedFd) -> Result<(), PagesError> {
+        let tick = stand_in::is_called().then(|| clock_gettime(ClockId::MonotonicCoarse));
+        let tick = tick.map_or(0, |tick| tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64);
+        if tick != 0 && self.checked_at.load(Ordering::Relaxed) == tick {
+            return Ok(());
+        }
+        self.ask_length(file)?;
+        self.checked_at.store(tick, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// # Errors
+    /// If the file is shorter than the image needs, or cannot be asked.
+    #[cold]
+    fn ask_length(&self, file: &OwnedFd) -> Result<(), PagesError> {
+        let in_file = self.spans.iter().filter(|span| span.origin == SpanPlace::File);
         let needed = in_file.map(|span| span.file_offset + span.size()).max().unwrap_or(0);
         let size = sys::stat_image(file.as_fd())?.st_size as u64;
         match size < needed {
             true => Err(PagesError::FileRefused(FileProblem::TooShort { size, needed })),
             false => Ok(()),
         }
+    }
+
+    /// Whether it lies in a file that could be cut short.
+    #[inline]
+    pub(crate) fn could_be_cut(&self) -> bool {
+        matches!(self.base().file, Some(ImageFile::Foreign(_)))
+    }
+
+    /// What to say when a page was gone.
+    #[cold]
+    pub(crate) fn unreadable(&self) -> PagesError {
+        let asked = match &self.base().file {
+            Some(ImageFile::Foreign(file)) => self.base().ask_length(file),
+            _ => Ok(()),
+        };
+        asked.err().unwrap_or(PagesError::FileRefused(FileProblem::Unreadable))
     }
 
     /// Whether slots map two files: one that others made, and one with what is held beside it.

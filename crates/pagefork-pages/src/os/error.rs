@@ -366,6 +366,9 @@ pub enum FileProblem {
         /// Bytes up to the image's end.
         needed: u64,
     },
+    /// A page of it was gone when it was looked at.
+    #[error("a page of it cannot be read: it was cut short for a while, or its disk fails")]
+    Unreadable,
     /// The image does not start at a page of the file.
     #[error("the image starts at byte {offset} of it, which is no multiple of 4096")]
     Unaligned {

@@ -24,6 +24,8 @@ pub(crate) mod fault_ring;
 pub(crate) mod faults;
 /// What this kernel can do, tried on real pages.
 pub(crate) mod features;
+/// Pages of files that were cut short, while they are looked at.
+pub(crate) mod stand_in;
 /// Which pages were written, as the kernel notes it.
 pub(crate) mod write_watch;
 /// What holds in a process that was forked.

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
@@ -12,6 +13,7 @@ use crate::image::{Image, Source, Unsealed};
 use crate::os::error::{Feature, PagesError};
 use crate::os::features::HostFeatures;
 use crate::os::reservation::PageKind;
+use crate::os::stand_in::FileWatch;
 use crate::pages::bounds::SlotBounds;
 use crate::pages::growth::{GrowthKind, HighWater};
 use crate::pages::map_budget::MapShare;
@@ -74,6 +76,8 @@ pub(crate) struct SlotPages {
     /// One for each memory.
     memories: Vec<MemoryState>,
     condition: Condition,
+    /// Whether a page was gone that somebody looked at: something else is in its place.
+    is_spoiled: AtomicBool,
     huge_pages: HugePages,
 }
 
@@ -149,6 +153,7 @@ impl SlotPages {
             sources,
             memories: sizes.iter().map(|size| MemoryState::fresh(size, setup.growth)).collect(),
             condition: Condition::Unfilled,
+            is_spoiled: AtomicBool::new(false),
             huge_pages: HugePages::Possible,
         };
         slot.fill()?;
@@ -173,6 +178,7 @@ impl SlotPages {
             self.bounds.set_memory_size(index, 0);
         }
         self.pages.replace(0..self.zones.size)?;
+        *self.is_spoiled.get_mut() = false;
         self.image = Arc::clone(image);
         self.sources = sources;
         self.memories.clear();
@@ -223,7 +229,11 @@ impl SlotPages {
                 unsafe { self.restore_from(source, source.slot.clone()) };
             }
         }
-        self.copy_differing();
+        if self.has_copies() {
+            let watch = self.watch()?;
+            self.copy_differing();
+            self.end_watch(watch)?;
+        }
         for (index, memory) in self.memories.iter().enumerate() {
             self.bounds.set_memory_size(index, memory.size.initial);
         }
@@ -299,12 +309,12 @@ impl SlotPages {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.condition == Condition::Whole
+        self.condition == Condition::Whole && !self.is_spoiled.load(Ordering::Relaxed)
     }
 
     /// Whether no reset will do but by filling it.
     pub(crate) fn is_unfilled(&self) -> bool {
-        self.condition == Condition::Unfilled
+        self.condition == Condition::Unfilled || self.is_spoiled.load(Ordering::Relaxed)
     }
 
     /// The proof for a slot that is unfilled.
@@ -516,13 +526,30 @@ impl SlotPages {
         parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
     }
 
-    /// Looks whether all that is mapped of the image is still there: before the host reads or writes
-    /// pages of the slot.
+    /// Looks whether all that is mapped of the image is still there, and notices from then on if it is
+    /// not: before the host reads or writes pages of the slot. [`Self::end_watch`] has to follow.
     ///
     /// # Errors
     /// If its file was cut short.
-    pub(crate) fn check_length(&self) -> Result<(), PagesError> {
-        check_length(&self.image, self.setup)
+    #[inline]
+    pub(crate) fn watch(&self) -> Result<Option<FileWatch>, PagesError> {
+        if self.setup.copies_image || !self.image.could_be_cut() {
+            return Ok(None);
+        }
+        self.image.check_length()?;
+        let start = self.pages.start();
+        Ok(Some(FileWatch::begin(start..start + self.zones.size as usize)))
+    }
+
+    /// # Errors
+    /// If a page was gone: then what was read of it is nothing, and the slot is unfilled.
+    #[inline]
+    pub(crate) fn end_watch(&self, watch: Option<FileWatch>) -> Result<(), PagesError> {
+        if watch.is_none_or(FileWatch::end) {
+            return Ok(());
+        }
+        self.is_spoiled.store(true, Ordering::Relaxed);
+        Err(self.image.unreadable())
     }
 
     /// Whether the image was copied instead of mapped.

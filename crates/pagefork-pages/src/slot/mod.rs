@@ -595,11 +595,14 @@ impl Slot {
     /// ```
     pub fn discard(&mut self) -> Result<(), PagesError> {
         let Self { deltas, pages, strategy, stack, .. } = self;
-        pages.check_length()?;
+        let watch = pages.watch()?;
         deltas.end()?;
-        if pages.is_whole()
-            && let Some(fresh) = pages.discard_kept()?
-        {
+        let discarded = match pages.is_whole() {
+            true => pages.discard_kept(),
+            false => Ok(None),
+        };
+        pages.end_watch(watch)?;
+        if let Some(fresh) = discarded? {
             strategy.forget(&fresh, pages);
             stack.forget(&fresh);
             self.resident = pages.copied_size();

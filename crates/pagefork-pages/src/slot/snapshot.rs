@@ -55,7 +55,13 @@ impl Slot {
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
     pub fn changed_pages(&self) -> Result<Vec<u64>, PagesError> {
-        self.pages.check_length()?;
+        let watch = self.pages.watch()?;
+        let changed = self.changed_of_watched();
+        self.pages.end_watch(watch)?;
+        changed
+    }
+
+    fn changed_of_watched(&self) -> Result<Vec<u64>, PagesError> {
         let mut reader = PageReader::new(self.image())?;
         let mut changed = Vec::new();
         self.check_whole()?;
@@ -122,7 +128,19 @@ impl Slot {
         zeros: &[Range<u64>],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
-        self.pages.check_length()?;
+        let watch = self.pages.watch()?;
+        let image = self.snapshot_of_watched(name, patches, zeros, form);
+        self.pages.end_watch(watch)?;
+        image
+    }
+
+    fn snapshot_of_watched(
+        &mut self,
+        name: &str,
+        patches: &[(u64, &[u8])],
+        zeros: &[Range<u64>],
+        form: ImageForm,
+    ) -> Result<Arc<Image>, PagesError> {
         let zeros = page_ranges(zeros);
         let patched = self.patched(patches, &zeros)?;
         let candidates = self.deltas.candidates(&self.pages)?;

@@ -50,7 +50,21 @@ impl Strategy {
         if pages.is_unfilled() {
             return self.refill(pages, stack, None);
         }
-        pages.check_length()?;
+        if matches!(self, Self::Remap) {
+            return self.refill(pages, stack, None);
+        }
+        let watch = pages.watch()?;
+        let report = self.reset_watched(pages, writers, stack);
+        pages.end_watch(watch)?;
+        report
+    }
+
+    fn reset_watched(
+        &mut self,
+        pages: &mut SlotPages,
+        writers: &Writers,
+        stack: &mut Stack,
+    ) -> Result<ResetReport, PagesError> {
         match self {
             Self::Remap => self.refill(pages, stack, None),
             Self::Discard => {

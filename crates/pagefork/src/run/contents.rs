@@ -98,5 +98,10 @@ pub(crate) fn make_image(
         false => ImageForm::Whole,
     };
     let slot = &mut store.instance_mut(ordinal).slot;
-    Ok(slot.snapshot_without(name, &patches, zeros, form)?)
+    let image = slot.snapshot_without(name, &patches, zeros, form);
+    if !slot.is_whole() {
+        // A page of its file was gone: guests may not see what is in its place.
+        store.set_broken(true);
+    }
+    Ok(image?)
 }

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pagefork_pages::FaultPlace;
+use pagefork_pages::{FaultPlace, stand_in};
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
@@ -57,6 +57,7 @@ pub(crate) fn install() -> Result<(), SystemError> {
             // SAFETY: the handler is async-signal-safe, see above.
             checked(unsafe { libc::sigaction(signal, &own_action(previous), ptr::null_mut()) })?;
         }
+        pagefork_pages::stand_in_is_called();
         Ok(())
     });
     result.map_err(|code| SystemError::SignalHandler(io::Error::from_raw_os_error(code)))
@@ -114,7 +115,10 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         let errno = *libc::__errno_location();
         // What was sent says nothing about the instruction that it came at.
         let sent = is_sent(&*info);
-        if sent || !continue_as_trap(signal, &*info, &mut *context.cast()) {
+        let handled = !sent
+            && (continue_as_trap(signal, &*info, &mut *context.cast())
+                || is_unreadable(signal, (*info).si_code) && stand_in((*info).si_addr().addr()));
+        if !handled {
             pass_on(signal, info, context);
         }
         *libc::__errno_location() = errno;
@@ -191,11 +195,16 @@ fn classify(
     match places.find(|place| *place != FaultPlace::Other)? {
         FaultPlace::StackGuard => Some(TrapCode::StackOverflow),
         FaultPlace::MemoryBeyond => listed,
-        FaultPlace::MemoryWithin if signal == libc::SIGBUS && si_code == BUS_ADRERR => {
+        FaultPlace::MemoryWithin if is_unreadable(signal, si_code) => {
             Some(TrapCode::ImageUnreadable)
         }
         _ => None,
     }
+}
+
+/// Whether a page that is there cannot be read.
+fn is_unreadable(signal: c_int, si_code: c_int) -> bool {
+    signal == libc::SIGBUS && si_code == BUS_ADRERR
 }
 
 /// Whether a function begins at `pc`: its caller's frame pointer is still there,
