@@ -165,6 +165,7 @@ fn role() {
             check(&named);
             println!("read alone");
         }
+        "share" => share(&store),
         other => panic!("there is no role {other}"),
     }
 }
@@ -386,4 +387,64 @@ fn a_disk_that_is_full_at_any_step_leaves_the_store_whole() {
         assert!(full.iter().all(|(refused, _)| *refused > 0), "{seen:?}");
         assert!(full.iter().filter(|(_, is_open)| *is_open).count() > 3, "{seen:?}");
     }
+}
+
+/// Makes a delta of many pages whole, and says what room that takes.
+fn share(store: &ImageStore) {
+    let instance = SavedInstance {
+        extents: vec![0..32 << 20],
+        parent_instance: Some(0),
+        ..SavedInstance::default()
+    };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let mut numbers = Numbers(1);
+    let mut first = manifest.clone();
+    first.instances[0].parent_instance = None;
+    let bytes = (0..32 << 17).flat_map(|_| numbers.below(u64::MAX).to_le_bytes()).collect();
+    let source = PageRuns::new(vec![vec![(0, bytes)]]);
+    let full = store.save(ImageDraft::new(first, &source)).unwrap();
+    let page = |at: u64| (at * PAGE_SIZE, vec![at as u8 | 1; PAGE_SIZE as usize]);
+    let changed = PageRuns::new(vec![(100..1100).map(page).collect()]);
+    let delta = store.save(full.chain().delta(manifest, &changed).unwrap()).unwrap();
+    let free = || {
+        rustix::fs::syncfs(fs::File::open(store.path()).unwrap()).unwrap();
+        let found = rustix::fs::statvfs(store.path()).unwrap();
+        found.f_bfree * found.f_frsize
+    };
+    let before = free();
+    let whole = store.load_whole(delta.hash()).unwrap();
+    store.verify(whole.hash()).unwrap();
+    assert_eq!(whole.chain().differing(0, delta.chain(), 0).unwrap(), []);
+    println!("{} KiB taken", (before - free()) >> 10);
+}
+
+/// On a file system that can share blocks, of its own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_delta_that_is_made_whole_shares_blocks_with_its_root() {
+    let scratch = Scratch::new("shared");
+    let (disk, place) = (scratch.0.join("disk"), scratch.0.join("place"));
+    fs::create_dir_all(&place).unwrap();
+    fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    let made = Command::new("mkfs.btrfs").arg("-q").arg(&disk).stdout(Stdio::null()).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return println!("skipped: there is no `mkfs.btrfs`");
+    }
+    let sharing = command("share", &place.join("store"));
+    let mut shell = Command::new("unshare");
+    let script = "mount -o loop \"$1\" \"$2\" || exit 77; chmod 700 \"$2\"; shift 2; exec \"$@\"";
+    shell.args(["--mount", "sh", "-c", script, "sh"]).arg(&disk).arg(&place);
+    shell.arg(sharing.get_program()).args(sharing.get_args());
+    shell.envs(sharing.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = shell.output().unwrap();
+    if matches!(output.status.code(), Some(1 | 77)) {
+        return println!("skipped: no disk image can be mounted here");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let taken = text.split_whitespace().zip(text.split_whitespace().skip(1));
+    let taken = taken.filter(|(_, unit)| *unit == "KiB").find_map(|(kib, _)| kib.parse().ok());
+    let taken: u64 = taken.unwrap_or_else(|| panic!("{text}{errors}"));
+    // A thousand pages of 8,192 have changed.
+    assert!(taken < 8 << 10, "{taken} KiB");
 }

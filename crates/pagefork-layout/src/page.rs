@@ -40,6 +40,30 @@ pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
+/// The parts of `ranges` that are in none of `others`. Both are ascending and apart.
+pub fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = Vec::new();
+    let mut others = others.iter().peekable();
+    for range in ranges {
+        let mut at = range.start;
+        while let Some(other) = others.peek().filter(|other| other.start < range.end) {
+            if at < other.start {
+                rest.push(at..other.start);
+            }
+            at = at.max(other.end);
+            if other.end > range.end {
+                // It may reach into the next one.
+                break;
+            }
+            others.next();
+        }
+        if at < range.end {
+            rest.push(at..range.end);
+        }
+    }
+    rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +81,19 @@ mod tests {
         assert_eq!(round_up(PAGE_SIZE), PAGE_SIZE);
         assert_eq!(round_down(PAGE_SIZE + 1), PAGE_SIZE);
         assert_eq!(covering(1..PAGE_SIZE + 1), 0..2 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn what_is_left_of_ranges_is_what_no_other_has() {
+        let set = |bits: u32| {
+            let one = |at: u64| (bits >> at & 1 == 1).then_some(at..at + 1);
+            joined((0..8).filter_map(one).collect())
+        };
+        for ranges in 0..256 {
+            for others in 0..256 {
+                let rest = without(&set(ranges), &set(others));
+                assert_eq!(joined(rest), set(ranges & !others), "{ranges:b} without {others:b}");
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Writing a file: data first, group by group, then what was learned from them.
 
 use std::io::{Seek, SeekFrom, Write};
+use std::ops::Range;
 
 use crate::base::error::ImageError;
 use crate::file::header::ImageHeader;
@@ -15,12 +16,21 @@ pub(crate) struct DataWriter<W> {
     data_start: u64,
     data_size: u64,
     leaves: Vec<ChainingValue>,
+    /// Ranges of `out` that somebody else fills: ascending, apart.
+    left_out: Vec<Range<u64>>,
 }
 
 impl<W: Write + Seek> DataWriter<W> {
     /// Writes into `out`, which is empty.
     pub(crate) fn new(out: W, data_start: u64, data_size: u64) -> Self {
-        Self { out, position: 0, data_start, data_size, leaves: Vec::new() }
+        let (leaves, left_out) = (Vec::new(), Vec::new());
+        Self { out, position: 0, data_start, data_size, leaves, left_out }
+    }
+
+    /// Leaves these ranges of `out` to somebody else, but for parts of groups and the last group:
+    /// ascending, apart.
+    pub(crate) fn leave_out(&mut self, ranges: Vec<Range<u64>>) {
+        self.left_out = ranges;
     }
 
     /// The number of the group that is next.
@@ -49,8 +59,12 @@ impl<W: Write + Seek> DataWriter<W> {
         self.leaves.push(tree::hash_group(self.data_size, index, group));
         // The last byte gives the file its length.
         let is_last = self.next_size() == 0;
-        if is_last || !plan::is_zero(group) {
-            self.write(self.data_start + index * tree::GROUP_SIZE, group, "write the pages of")?;
+        let place = self.data_start + index * tree::GROUP_SIZE;
+        let end = place + group.len() as u64;
+        let behind = self.left_out.partition_point(|range| range.start <= place);
+        let is_left_out = behind > 0 && end <= self.left_out[behind - 1].end;
+        if is_last || !is_left_out && !plan::is_zero(group) {
+            self.write(place, group, "write the pages of")?;
         }
         Ok(())
     }

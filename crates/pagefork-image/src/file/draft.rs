@@ -201,7 +201,20 @@ impl<'a> ImageDraft<'a> {
     /// # Errors
     /// [`ImageError::Invalid`] for a manifest or ranges that cannot be; [`ImageError::TooLarge`];
     /// what the source or `out` fails with.
-    pub fn write(mut self, out: impl Write + Seek) -> Result<WrittenImage, ImageError> {
+    pub fn write(self, out: impl Write + Seek) -> Result<WrittenImage, ImageError> {
+        self.write_but(out, |_, _| Vec::new())
+    }
+
+    /// The same, but for groups in ranges of the file that the caller fills: `but` gives them,
+    /// ascending, for the manifest with all places in it, and where the data begin.
+    ///
+    /// # Errors
+    /// As [`ImageDraft::write`].
+    pub(crate) fn write_but(
+        mut self,
+        out: impl Write + Seek,
+        but: impl FnOnce(&Manifest, u64) -> Vec<Range<u64>>,
+    ) -> Result<WrittenImage, ImageError> {
         self.find_pages()?;
         plan::place(&mut self.manifest)?;
         self.manifest.root = ContentHash::default();
@@ -218,7 +231,9 @@ impl<'a> ImageDraft<'a> {
             manifest_hash: ContentHash::default(),
         };
         header.check_limits(&self.limits)?;
+        let left_out = but(&self.manifest, header.data_start());
         let mut data = DataWriter::new(out, header.data_start(), header.data_size);
+        data.leave_out(left_out);
         self.write_data(&mut data)?;
         let tree = data.tree();
         self.manifest.root = tree.root();

@@ -514,6 +514,11 @@ impl TempFile {
         Ok(())
     }
 
+    /// The file itself.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Writes where the last bytes ended.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
         self.write_all(bytes).map_err(ImageError::of_path("write", &self.path))

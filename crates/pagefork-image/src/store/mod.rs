@@ -22,6 +22,8 @@ mod collect;
 mod names;
 /// Full images that were made of deltas.
 mod whole;
+/// What they share with what they come from.
+mod share;
 /// What keeps images, wherever that is.
 pub(crate) mod repository;
 /// Sending and receiving.
@@ -288,7 +290,9 @@ impl ImageStore {
         read_code(hash, self.load_code(hash)?.bytes(), |_| Ok(()))
     }
 
-    /// Makes a full image of a delta. Its contents are verified on the way.
+    /// Makes a full image of a delta. Its contents are verified on the way. What it has as the full
+    /// image that the delta comes from takes no room on the disk, where the file system can share
+    /// blocks.
     ///
     /// # Errors
     /// As [`ImageStore::verify`] and [`ImageStore::save`].
@@ -299,7 +303,37 @@ impl ImageStore {
     ) -> Result<StoredImage, ImageError> {
         let image = self.load(hash)?;
         image.chain.verify()?;
-        self.save(image.chain.squash().sign_with(signers))
+        let draft = || image.chain.squash().sign_with(signers);
+        match self.squash_sharing(&image.chain, draft())? {
+            Some(full) => Ok(full),
+            None => self.save(draft()),
+        }
+    }
+
+    /// Makes a full image that shares blocks with the root of its chain; `None` if the file system
+    /// cannot.
+    fn squash_sharing(
+        &self,
+        chain: &ImageChain,
+        draft: ImageDraft<'_>,
+    ) -> Result<Option<StoredImage>, ImageError> {
+        let mut file = self.directory.begin()?;
+        let failed = || ImageError::io("begin a file");
+        if !share::can_share(file.file(), chain).map_err(failed())? {
+            return Ok(None);
+        }
+        let mut runs = Vec::new();
+        let written = draft.with_limits(&self.limits).write_but(&mut file, |manifest, start| {
+            runs = share::runs(chain, manifest, start);
+            runs.iter().map(share::SharedRun::place).collect()
+        })?;
+        if share::share(file.file(), chain, &runs).is_err() {
+            return Ok(None);
+        }
+        // What the system has put there was not written by us.
+        let bytes = FileBytes::new(file.file().try_clone().map_err(failed())?);
+        ImageReader::open(Box::new(bytes), &self.limits)?.verify()?;
+        self.directory.commit_image(file, written.hash, None, &self.limits).map(Some)
     }
 
     /// Adds signatures to an image, which nobody uses meanwhile.

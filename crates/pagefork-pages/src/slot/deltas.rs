@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use pagefork_layout::page::{PAGE_SIZE, joined};
+use pagefork_layout::page::{PAGE_SIZE, joined, without};
 
 use crate::image::Image;
 use crate::os::error::PagesError;
@@ -229,47 +229,4 @@ fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegi
 
 pub(super) fn of_page(page: u64) -> Range<u64> {
     page..page + PAGE_SIZE
-}
-
-/// The parts of `ranges` that are in none of `others`. Both are ascending and apart.
-fn without(ranges: &[Range<u64>], others: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut rest = Vec::new();
-    let mut others = others.iter().peekable();
-    for range in ranges {
-        let mut at = range.start;
-        while let Some(other) = others.peek().filter(|other| other.start < range.end) {
-            if at < other.start {
-                rest.push(at..other.start);
-            }
-            at = at.max(other.end);
-            if other.end > range.end {
-                // It may reach into the next one.
-                break;
-            }
-            others.next();
-        }
-        if at < range.end {
-            rest.push(at..range.end);
-        }
-    }
-    rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_left_of_ranges_is_what_no_other_has() {
-        let set = |bits: u32| {
-            let one = |at: u64| (bits >> at & 1 == 1).then_some(at..at + 1);
-            joined((0..8).filter_map(one).collect())
-        };
-        for ranges in 0..256 {
-            for others in 0..256 {
-                let rest = without(&set(ranges), &set(others));
-                assert_eq!(joined(rest), set(ranges & !others), "{ranges:b} without {others:b}");
-            }
-        }
-    }
 }

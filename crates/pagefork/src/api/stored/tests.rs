@@ -296,6 +296,8 @@ fn zones_of_exceptions_are_checked_block_by_block() {
     }
     assert!(put(first + block::STAMP, &[0, 0]).contains("refers to an exception"));
     assert!(put(first + block::FLAGS, &[4]).contains("unknown flags"));
+    // Whoever catches it would free it under the reference.
+    assert!(put(first + block::FLAGS, &[0]).contains("refers to an exception"));
     for ordinal in [MAIN, OF_HOST, 99, u32::MAX] {
         let why = put(first + block::TAG_ORDINAL, &ordinal.to_le_bytes());
         assert!(why.contains("tag"), "{ordinal}: {why}");

@@ -7,8 +7,15 @@ use pagefork_layout::module::ValType;
 
 use crate::run::load::group::{Candidate, Group, Judged};
 
-/// The exceptions of a zone: the stamp of each, by its first unit.
-pub(super) type Blocks = BTreeMap<u16, u16>;
+/// The exceptions of a zone, by their first units.
+pub(super) type Blocks = BTreeMap<u16, LoadedException>;
+
+/// What references to an exception are checked against.
+pub(super) struct LoadedException {
+    stamp: u16,
+    /// Without this, whoever catches it frees it.
+    may_be_referenced: bool,
+}
 
 /// The exceptions of an instance, if its blocks fill the part in use without a gap.
 pub(super) fn blocks(instance: &Candidate) -> Judged<Blocks> {
@@ -44,7 +51,8 @@ pub(super) fn blocks(instance: &Candidate) -> Judged<Blocks> {
         }
         if stamp != 0 {
             let unit = u16::try_from(unit).map_err(|_| "has too many exceptions".to_owned())?;
-            found.insert(unit, stamp);
+            let may_be_referenced = half(head, block::FLAGS) != 0;
+            found.insert(unit, LoadedException { stamp, may_be_referenced });
         }
         unit = next;
     }
@@ -100,7 +108,7 @@ pub(super) fn check_reference(owner: u32, word: u64, blocks: &[Blocks]) -> Judge
     };
     let found = (ordinal as usize).checked_sub(1).and_then(|index| blocks.get(index));
     match found.and_then(|blocks| blocks.get(&reference.unit())) {
-        Some(stamp) if *stamp == reference.stamp() => Ok(()),
+        Some(block) if block.stamp == reference.stamp() && block.may_be_referenced => Ok(()),
         _ => unknown(),
     }
 }
