@@ -46,9 +46,13 @@ mod os;
 pub use crate::image::branch::{BRANCH_DEPTH_MAX, BRANCH_PAGES_MAX, ImageForm};
 pub use crate::image::code::{CODE_FILES_MAX, CodeFile, CodePages};
 pub use crate::image::file::{LARGE_IMAGE, OWN_FILES_LARGE_MAX, OWN_FILES_MAX};
+pub use crate::image::incomplete::{IncompletePages, PAGE_GROUP, ResidencyCounts};
 pub use crate::image::mapped::FileSpan;
 pub use crate::image::{Image, SPAN_COUNT_MAX, SPAN_GAP, check_writers};
-pub use crate::os::error::{Call, Feature, FileProblem, IllegalStrategies, PagesError};
+pub use crate::os::absent_pages::serves_absent_pages;
+pub use crate::os::error::{
+    Absence, AbsentPage, Call, Feature, FileProblem, IllegalStrategies, PagesError,
+};
 pub use crate::os::faults::counts_faults_in_memory;
 pub use crate::os::features::HostFeatures;
 pub use crate::os::fork::{this_process, working};

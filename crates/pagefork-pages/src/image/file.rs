@@ -3,11 +3,12 @@
 //! bounded by the number of descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::image::incomplete::IncompletePages;
 use crate::image::shared::{ARENA_SIZE, SharedFile, SharedPart};
 use crate::os::error::PagesError;
 use crate::os::memfd::{self, Write, adjacent, seal, view};
@@ -34,6 +35,8 @@ pub(crate) enum ImageFile {
     Shared(SharedPart),
     /// A file of the embedder.
     Foreign(OwnedFd),
+    /// A memfd that is filled while slots map it.
+    Incomplete(Arc<IncompletePages>),
 }
 
 impl ImageFile {
@@ -61,6 +64,14 @@ impl ImageFile {
         Ok((Self::Own(Own::new(name, size, writes, counted)?), 0))
     }
 
+    /// Its pages, unless all are here.
+    pub(crate) fn incomplete(&self) -> Option<&Arc<IncompletePages>> {
+        match self {
+            Self::Incomplete(pages) if !pages.is_whole() => Some(pages),
+            _ => None,
+        }
+    }
+
     /// Address of its byte `offset`, which is mapped for reading together with the rest of the
     /// image. `None` for a file that can be cut, since reading it then raises SIGBUS.
     pub(crate) fn address(&self, offset: u64) -> Result<Option<usize>, PagesError> {
@@ -68,6 +79,7 @@ impl ImageFile {
             Self::Own(own) => own.view()?,
             Self::Shared(part) => part.arena().view()?,
             Self::Foreign(_) => return Ok(None),
+            Self::Incomplete(pages) => return Ok(Some(pages.address(offset))),
         };
         Ok(Some(start + offset as usize))
     }
@@ -79,6 +91,7 @@ impl AsFd for ImageFile {
             Self::Own(own) => own.file.as_fd(),
             Self::Shared(part) => part.arena().file(),
             Self::Foreign(file) => file.as_fd(),
+            Self::Incomplete(pages) => pages.as_fd(),
         }
     }
 }

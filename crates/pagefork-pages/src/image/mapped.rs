@@ -24,6 +24,7 @@ use super::{
     Image, SPAN_COUNT_MAX, Span, SpanPlace, check_extents, spans, within, writers_problem,
 };
 use crate::image::file::ImageFile;
+use crate::image::incomplete::IncompletePages;
 use crate::os::error::{FileProblem, PagesError};
 use crate::os::memfd::Write;
 use crate::os::{stand_in, sys};
@@ -130,12 +131,39 @@ impl Image {
         in_file: &[FileSpan],
         held: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> Result<Arc<Self>, PagesError> {
-        Self::of_file_spans(file, name, extents, in_file, held).map(Arc::new)
+        Self::of_file_spans(ImageFile::Foreign(file), name, extents, in_file, held).map(Arc::new)
+    }
+
+    /// As [`Image::from_file_spans`], of pages that may be absent yet. `held` is here from the first.
+    ///
+    /// A slot can be made of it, be reset and used while they come. Code that touches a page which is
+    /// absent gets a SIGBUS, and goes on once [`Slot::wait_for_fault`](crate::Slot::wait_for_fault)
+    /// has said so in its handler. The host asks first: [`Slot::wait`](crate::Slot::wait). All
+    /// that this crate itself reads of an image, it waits for.
+    ///
+    /// # Errors
+    /// As of [`Image::from_file_spans`].
+    ///
+    /// # Panics
+    /// As of [`Image::from_file_spans`].
+    ///
+    /// # Examples
+    ///
+    /// See [`IncompletePages`].
+    pub fn from_incomplete<'a>(
+        pages: &Arc<IncompletePages>,
+        name: &str,
+        extents: Vec<Range<u64>>,
+        spans: &[FileSpan],
+        held: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<Arc<Self>, PagesError> {
+        let file = ImageFile::Incomplete(Arc::clone(pages));
+        Self::of_file_spans(file, name, extents, spans, held).map(Arc::new)
     }
 
     /// As [`Self::from_file_spans`], not shared yet.
     fn of_file_spans<'a>(
-        file: OwnedFd,
+        file: ImageFile,
         name: &str,
         mut extents: Vec<Range<u64>>,
         in_file: &[FileSpan],
@@ -152,7 +180,11 @@ impl Image {
         check_spans(&extents, in_file, &held_spans)?;
         for span in in_file {
             let length = span.slot.end - span.slot.start;
-            check_file(file.as_fd(), span.file_offset, span.file_offset.saturating_add(length))?;
+            let needed = span.file_offset.saturating_add(length);
+            match &file {
+                ImageFile::Incomplete(pages) => pages.check_span(span.file_offset, needed)?,
+                _ => check_file(file.as_fd(), span.file_offset, needed)?,
+            }
         }
         let mut all: Vec<Span> = Vec::with_capacity(in_file.len() + held_spans.len());
         for FileSpan { slot, file_offset } in in_file {
@@ -161,7 +193,7 @@ impl Image {
         }
         let mut image = Self::of_parts(extents, Vec::new(), None);
         if !in_file.is_empty() {
-            image.file = Some(ImageFile::Foreign(file));
+            image.file = Some(file);
         }
         if let Some(last) = held_spans.last() {
             let size = last.file_offset + last.size();
@@ -253,6 +285,7 @@ impl Image {
         extents.push(span.slot.clone());
         let extents = page::joined(extents);
         let held = held.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
+        let file = ImageFile::Foreign(file);
         let mut image = Self::of_file_spans(file, "held", extents, &[span], held)?;
         image.prefetch = prefetch;
         Ok(Arc::new(image))

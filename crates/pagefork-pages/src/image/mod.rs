@@ -10,6 +10,10 @@ pub(crate) mod read;
 pub(crate) mod mapped;
 /// Copies of the pages of a file that could be cut short.
 mod on_demand;
+/// Which groups of pages of an incomplete image are here.
+pub(crate) mod residency;
+/// The pages of an image that runs before all of it is here.
+pub(crate) mod incomplete;
 /// The files that images lie in: one each, or many in one.
 pub(crate) mod file;
 /// A memfd that many images share.
@@ -26,8 +30,9 @@ use rustix::fs::Stat;
 
 use crate::image::branch::Branch;
 use crate::image::file::ImageFile;
+use crate::image::incomplete::IncompletePages;
 use crate::image::on_demand::PageCopies;
-use crate::os::error::{FileProblem, PagesError};
+use crate::os::error::{AbsentPage, FileProblem, PagesError};
 use crate::os::memfd::Write;
 use crate::os::sys;
 
@@ -279,7 +284,10 @@ impl Image {
             let place = file_offset + (part.start - slot.start);
             let part = (part.start - offset) as usize..(part.end - offset) as usize;
             let needed = place + part.len() as u64;
-            let count = sys::read_image(file, &mut into[part.clone()], place)?;
+            if let Some(pages) = file.incomplete() {
+                pages.wait(place..needed)?;
+            }
+            let count = sys::read_image(file.as_fd(), &mut into[part.clone()], place)?;
             if count < part.len() {
                 let size = place + count as u64;
                 return Err(PagesError::FileRefused(FileProblem::TooShort { size, needed }));
@@ -290,13 +298,46 @@ impl Image {
 
     /// What to map where: slot offsets, file, and byte offset in the file. Of a branch, what
     /// its root has.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = (Range<u64>, BorrowedFd<'_>, u64)> {
+    pub(crate) fn maps(&self) -> impl Iterator<Item = (Range<u64>, &ImageFile, u64)> {
         let base = self.base();
-        let with_file = move |span: &Span| {
-            let file = base.file_of(span).as_fd();
-            (span.slot.clone(), file, span.file_offset)
-        };
-        base.spans.iter().map(with_file)
+        base.spans.iter().map(|span| (span.slot.clone(), base.file_of(span), span.file_offset))
+    }
+
+    /// Whether pages of it, or of the root of a branch, are absent.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.base().file.as_ref().is_some_and(|file| file.incomplete().is_some())
+    }
+
+    /// The parts of a range of slot offsets that can be absent: where they lie among the pages of
+    /// an incomplete image. Async-signal-safe.
+    pub(crate) fn absent_parts(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (&Arc<IncompletePages>, Range<u64>)> {
+        self.maps().filter_map(move |(slot, file, file_offset)| {
+            let part = slot.start.max(range.start)..slot.end.min(range.end);
+            let pages = file.incomplete().filter(|_| !part.is_empty())?;
+            let at = |offset: u64| file_offset + (offset - slot.start);
+            Some((pages, at(part.start)..at(part.end)))
+        })
+    }
+
+    /// As [`Slot::wait_for_fault`](crate::Slot::wait_for_fault), at a slot offset.
+    pub(crate) fn wait_for_fault(&self, offset: u64) -> Option<Result<(), AbsentPage>> {
+        if let Some((pages, part)) = self.absent_parts(offset..offset + 1).next() {
+            return Some(pages.wait_in_handler(part.start));
+        }
+        // It may have become whole after the fault.
+        let mut files = self.maps().filter(|(slot, ..)| slot.contains(&offset));
+        files.any(|(_, file, _)| matches!(file, ImageFile::Incomplete(_))).then_some(Ok(()))
+    }
+
+    /// Waits until what the image, or the root of a branch, has at these slot offsets is here.
+    ///
+    /// # Errors
+    /// [`AbsentPage`] names what did not come.
+    pub(crate) fn wait(&self, range: Range<u64>) -> Result<(), AbsentPage> {
+        self.absent_parts(range).try_for_each(|(pages, part)| pages.wait(part))
     }
 
     /// What slots map at once of the file: whole pages.
@@ -331,8 +372,10 @@ impl Image {
         let mut copied = 0;
         for span in &base.spans {
             let slot = span.slot.clone();
-            if let Some(address) = base.file_of(span).address(span.file_offset)? {
-                sources.push(Source { slot, address: Some(address), on_demand: false });
+            let file = base.file_of(span);
+            if let Some(address) = file.address(span.file_offset)? {
+                let on_demand = file.incomplete().is_some();
+                sources.push(Source { slot, address: Some(address), on_demand });
                 continue;
             }
             let address = copies.map(|copies| copies.start() + copied as usize);
@@ -342,6 +385,7 @@ impl Image {
         if unsealed == Unsealed::Copied {
             let on_demand = sources.iter_mut().filter(|source| source.on_demand);
             for source in on_demand {
+                base.wait(source.slot.clone())?;
                 for page in source.slot.clone().step_by(PAGE_SIZE as usize) {
                     base.fetch(page)?;
                 }
@@ -371,12 +415,13 @@ impl Image {
     }
 
     /// Has the bytes of a page, at its slot offset, be where its [`Source`] says, which is to be
-    /// copied on demand. Of a branch, those of its root.
+    /// copied on demand, or may be absent. Of a branch, those of its root.
     ///
     /// # Errors
-    /// An error of the file, also when it was cut short.
+    /// An error of the file, also when it was cut short; [`PagesError::PageAbsent`].
     pub(crate) fn fetch(&self, page: u64) -> Result<(), PagesError> {
         let base = self.base();
+        base.wait(page..page + PAGE_SIZE)?;
         let mut before = 0;
         for span in base.unsealed_spans() {
             if span.slot.contains(&page) {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::Arc;
 
@@ -53,9 +54,12 @@ impl<'a> PageReader<'a> {
             self.image.read_file(page, &mut self.copied)?;
             return Ok(Some(&self.copied));
         };
+        if source.on_demand {
+            self.image.wait(page..page + PAGE_SIZE)?;
+        }
         let place = ptr::with_exposed_provenance(address + (page - source.slot.start) as usize);
         // SAFETY: the image is borrowed, so its bytes stay mapped; a file that is mapped for
-        // reading is sealed, so they never change.
+        // reading is sealed, or nothing writes to pages of it that are here, so they never change.
         Ok(Some(unsafe { std::slice::from_raw_parts(place, PAGE_SIZE as usize) }))
     }
 }
@@ -81,14 +85,14 @@ impl Image {
         for (source, (slot, file, file_start)) in
             self.sources(Unsealed::Absent)?.iter().zip(self.maps())
         {
-            // The position in a file of others is theirs.
-            if source.address.is_none() {
+            // The position in a file of others is theirs; holes of an incomplete one mean nothing.
+            if source.address.is_none() || source.on_demand {
                 found.push(slot);
                 continue;
             }
             let file_end = file_start + (slot.end - slot.start);
             let mut at = file_start;
-            while let Some(data) = sys::find_data(file, at..file_end)? {
+            while let Some(data) = sys::find_data(file.as_fd(), at..file_end)? {
                 let data = round_down(data.start)..round_up(data.end);
                 at = data.end;
                 found.push(
@@ -160,9 +164,12 @@ impl Image {
                 data.push((slot.start, Cow::Owned(bytes)));
                 continue;
             };
+            if source.on_demand {
+                self.wait(slot.clone())?;
+            }
             let file_end = file_start + (slot.end - slot.start);
             let mut at = file_start;
-            while let Some(found) = sys::find_data(file, at..file_end)? {
+            while let Some(found) = sys::find_data(file.as_fd(), at..file_end)? {
                 let found = round_down(found.start)..round_up(found.end);
                 at = found.end;
                 let (offset, length) = (found.start - file_start, found.end - found.start);

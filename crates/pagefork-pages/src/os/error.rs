@@ -167,6 +167,19 @@ pub enum PagesError {
     /// dropped.
     #[error("an earlier reset of this slot failed half-way: reset it again or drop it")]
     ResetIncomplete,
+    /// A page of an image that is not here yet is needed, and does not come.
+    #[error(transparent)]
+    PageAbsent(#[from] AbsentPage),
+    /// A group of an image's data with another number of bytes than it has.
+    #[error("group {group} of an image has {expected} bytes, not {found}")]
+    GroupSize {
+        /// The group.
+        group: u64,
+        /// Bytes that were given.
+        found: u64,
+        /// Bytes that it has.
+        expected: u64,
+    },
     /// A system call failed for another reason.
     #[error("could not {call}: {}", io::Error::from_raw_os_error(*code))]
     System {
@@ -175,6 +188,61 @@ pub enum PagesError {
         /// The error number.
         code: i32,
     },
+}
+
+/// Defines an enum whose variants are displayed as these texts.
+macro_rules! displayed {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $text:literal,)*
+    }) => {
+        $(#[$meta])*
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $text,)*
+                })
+            }
+        }
+    };
+}
+
+/// A page of an image that is not here, and does not come.
+///
+/// # Examples
+///
+/// See [`IncompletePages::give_up`](crate::IncompletePages::give_up).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("pages of an image are absent (group {group} of 16 KiB): {why}")]
+pub struct AbsentPage {
+    /// The group of the image's data that it is in.
+    pub group: u64,
+    /// Why it does not come.
+    pub why: Absence,
+}
+
+displayed! {
+    /// Why pages of an image that are absent do not come.
+    ///
+    /// # Examples
+    ///
+    /// See [`IncompletePages::give_up`](crate::IncompletePages::give_up).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    pub enum Absence {
+        /// They did not come in the time that was set.
+        Overdue = "they did not come in the time that was set for it",
+        /// Nobody has them any more.
+        GivenUp = "they were given up, because nobody has them any more",
+        /// This process was forked from the one that they come to.
+        Forked = "they come to the process that this one was forked from: start a new one instead",
+        /// Nothing would tell of a touch of them.
+        NotServed = "this system does not tell of faults in them (userfaultfd), so nothing runs \
+                     before all are here",
+    }
 }
 
 /// Why strategies cannot serve the same slot.
@@ -206,26 +274,6 @@ pub enum IllegalStrategies {
         /// The most that can be kept.
         max: u64,
     },
-}
-
-/// Defines an enum whose variants are displayed as these texts.
-macro_rules! displayed {
-    ($(#[$meta:meta])* pub enum $name:ident {
-        $($(#[$doc:meta])* $variant:ident = $text:literal,)*
-    }) => {
-        $(#[$meta])*
-        pub enum $name {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$variant => $text,)*
-                })
-            }
-        }
-    };
 }
 
 displayed! {
@@ -280,6 +328,12 @@ displayed! {
         WatchWrites = "have written pages noted (userfaultfd)",
         /// Have that end.
         UnwatchWrites = "have written pages noted no more (userfaultfd)",
+        /// Have faults in absent pages told, and give such pages contents.
+        ServeFaults = "have faults in absent pages told (userfaultfd)",
+        /// Have that end.
+        UnserveFaults = "have faults told no more (userfaultfd)",
+        /// Make a descriptor that tells of something.
+        MakeSignal = "make a descriptor that tells of something (eventfd)",
         /// Give address space back.
         Release = "give address space back (munmap)",
         /// Make the memfd of an image.

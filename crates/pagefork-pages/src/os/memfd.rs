@@ -62,6 +62,15 @@ pub(crate) fn create(name: &str) -> Result<(OwnedFd, bool), PagesError> {
     }
 }
 
+/// Makes the length of a memfd final, and its contents but for those that write through maps which
+/// there are.
+pub(crate) fn seal_but_for_maps(file: &OwnedFd) -> Result<(), PagesError> {
+    if sys::seal_image(file.as_fd(), sys::ARENA_SEALS)?.contains(sys::ARENA_SEALS) {
+        return Ok(());
+    }
+    Err(PagesError::Unsupported { feature: Feature::Seals, detail: "a seal did not stay" })
+}
+
 /// Makes the contents and the length of a memfd final.
 pub(crate) fn seal(file: &OwnedFd) -> Result<(), PagesError> {
     if sys::seal_image(file.as_fd(), sys::IMAGE_SEALS)?.contains(sys::IMAGE_SEALS) {

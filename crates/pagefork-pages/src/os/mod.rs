@@ -6,6 +6,8 @@
 pub(crate) mod error;
 /// Locks.
 pub(crate) mod lock;
+/// Words that threads wait on.
+pub(crate) mod word;
 /// How system calls are made, and those on files.
 pub(crate) mod sys;
 /// From an error number to the limit that was met.
@@ -26,6 +28,12 @@ pub(crate) mod faults;
 pub(crate) mod features;
 /// Pages of files that were cut short, while they are looked at.
 pub(crate) mod stand_in;
+/// What happens at page faults in ranges that are registered.
+pub(crate) mod userfaultfd;
+/// Pages of files that are not here yet.
+pub(crate) mod absent_pages;
+/// Descriptors that become readable when they are raised.
+pub(crate) mod signal_file;
 /// Which pages were written, as the kernel notes it.
 pub(crate) mod write_watch;
 /// What holds in a process that was forked.

@@ -220,6 +220,20 @@ impl Reservation {
         self.advise(Call::KeepFromFork, range, Advice::LinuxDontFork)
     }
 
+    /// As [`Self::map_private`], but that the pages are inaccessible until [`Self::commit`], and that
+    /// processes which are forked do not get the map.
+    pub(crate) fn map_inaccessible(
+        &mut self,
+        range: Range<u64>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<(), CallFailure> {
+        let flags = MapFlags::PRIVATE | self.kind.flags();
+        let (access, of_file) = (ProtFlags::empty(), Some((file, offset)));
+        self.map(Call::MapPrivate, range.clone(), access, flags, of_file)?;
+        self.advise(Call::KeepFromFork, range, Advice::LinuxDontFork)
+    }
+
     /// Puts fresh pages in the place of used ones: no access, no contents, no advice and no
     /// file, as [`Self::new`] made them.
     pub(crate) fn replace(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
@@ -339,6 +353,15 @@ impl Drop for Reservation {
             release_orphans();
         }
     }
+}
+
+/// Has processes that are forked get the maps at addresses again.
+pub(crate) fn give_to_forks(addresses: Range<u64>) -> Result<(), CallFailure> {
+    let length = (addresses.end - addresses.start) as usize;
+    attempt(Call::KeepFromFork, 0, || {
+        // SAFETY: no contents and no access of this process change.
+        unsafe { mm::madvise(at(addresses.start as usize), length, Advice::LinuxDoFork) }
+    })
 }
 
 /// Ranges that could not be given back yet.

@@ -1,16 +1,12 @@
 //! Which pages were written: userfaultfd, whose write protection the kernel lifts itself and
-//! remembers that it did (WP_ASYNC), with the structures and numbers of `linux/userfaultfd.h`.
+//! remembers that it did (WP_ASYNC).
 
-use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
 use pagefork_layout::page::PAGE_SIZE;
-use rustix::io::Errno;
-use rustix::ioctl::{Opcode, opcode};
-use rustix::mm::UserfaultfdFlags;
 
 use crate::os::error::{Call, PagesError};
 use crate::os::features::Tried;
@@ -19,56 +15,19 @@ use crate::os::lock::lock;
 use crate::os::pagemap::{Finder, Method};
 use crate::os::pagemap_scan::WRITTEN;
 use crate::os::reservation::Reservation;
-use crate::os::sys::{CallFailure, attempt, attempt_or_pretend, last_error};
+use crate::os::sys::CallFailure;
+use crate::os::userfaultfd::{RegisterMode, Userfaultfd, feature};
 use crate::os::{memfd, sys};
-
-/// Nothing is reported, so no privilege is needed.
-const USER_MODE_ONLY: u32 = 1;
 
 /// What the kernel must be able to do: protect pages that have nothing yet, and lift the
 /// protection by itself.
-const FEATURES: u64 = 1 << 13 | 1 << 15;
-
-const API_VERSION: u64 = 0xaa;
-
-/// Pages are registered to be write-protected.
-const MODE_WRITE_PROTECT: u64 = 1 << 1;
-
-/// The kernel's `struct uffdio_api`.
-#[repr(C)]
-struct UffdioApi {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-/// The kernel's `struct uffdio_range`.
-#[repr(C)]
-struct UffdioRange {
-    start: u64,
-    length: u64,
-}
-
-/// The kernel's `struct uffdio_register`.
-#[repr(C)]
-struct UffdioRegister {
-    range: UffdioRange,
-    mode: u64,
-    ioctls: u64,
-}
-
-const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
-const REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xaa, 0x00);
-const UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xaa, 0x01);
-
-// The numbers contain the sizes of the structures.
-const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
+const FEATURES: u64 = feature::PROTECT_UNPOPULATED | feature::PROTECT_ASYNC;
 
 /// What ranges of pages are registered with whose writes the kernel remembers. A process has one
 /// for all slots.
 #[derive(Debug)]
 pub(crate) struct WriteWatch {
-    file: OwnedFd,
+    file: Userfaultfd,
     /// The process whose pages it knows.
     process: u64,
 }
@@ -84,7 +43,8 @@ impl WriteWatch {
         {
             return Ok(Arc::clone(watch));
         }
-        let watch = Arc::new(Self { file: start()?, process });
+        let file = Userfaultfd::open(FEATURES, [Call::WatchWrites, Call::UnwatchWrites])?;
+        let watch = Arc::new(Self { file, process });
         *open = Some(Arc::clone(&watch));
         Ok(watch)
     }
@@ -98,58 +58,13 @@ impl WriteWatch {
     /// Registers the pages at addresses, some of which may be registered already. Pages that were
     /// not count as written until they are [looked at](Finder::find_and_watch).
     pub(crate) fn register(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
-        let range = UffdioRange::of(addresses);
-        let mut register = UffdioRegister { range, mode: MODE_WRITE_PROTECT, ioctls: 0 };
-        self.control(Call::WatchWrites, REGISTER, &mut register)
+        self.file.register(addresses, RegisterMode::Protected)
     }
 
     /// Undoes [`Self::register`], and lifts the write protection.
     pub(crate) fn unregister(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
-        self.control(Call::UnwatchWrites, UNREGISTER, &mut UffdioRange::of(addresses))
+        self.file.unregister(addresses)
     }
-
-    fn control<T>(&self, call: Call, request: Opcode, value: &mut T) -> Result<(), CallFailure> {
-        control(call, &self.file, request, value)
-    }
-}
-
-impl UffdioRange {
-    fn of(addresses: Range<u64>) -> Self {
-        Self { start: addresses.start, length: addresses.end - addresses.start }
-    }
-}
-
-fn start() -> Result<OwnedFd, CallFailure> {
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
-    let file = attempt(Call::WatchWrites, 0, || {
-        // SAFETY: nothing happens to any page before one is registered.
-        unsafe { rustix::mm::userfaultfd(flags) }
-    })?;
-    let mut api = UffdioApi { api: API_VERSION, features: FEATURES, ioctls: 0 };
-    control(Call::WatchWrites, &file, START, &mut api)?;
-    match api.features & FEATURES == FEATURES {
-        true => Ok(file),
-        false => Err(CallFailure { call: Call::WatchWrites, errno: Errno::INVAL, requested: 0 }),
-    }
-}
-
-/// Makes a request whose structure `value` is. None of them changes what pages contain, or who may
-/// access them.
-fn control<T>(
-    call: Call,
-    file: &OwnedFd,
-    request: Opcode,
-    value: &mut T,
-) -> Result<(), CallFailure> {
-    let value: *mut T = value;
-    attempt_or_pretend(call, 0, Some(()), || {
-        let (file, request) = (file.as_raw_fd(), request as libc::Ioctl);
-        // SAFETY: callers pass the structure of the request, as its number says.
-        match unsafe { libc::ioctl(file, request, value.cast::<c_void>()) } {
-            0.. => Ok(()),
-            _ => Err(last_error()),
-        }
-    })
 }
 
 /// Whether the kernel notes which pages are written, so that

@@ -2,6 +2,7 @@
 //! in. What each page holds afterwards is said here; when to do it, elsewhere.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +10,10 @@ use std::time::Instant;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
+use crate::image::file::ImageFile;
+use crate::image::incomplete::RegisteredMap;
 use crate::image::{Image, Source, Unsealed};
-use crate::os::error::{Feature, PagesError};
+use crate::os::error::{AbsentPage, Feature, PagesError};
 use crate::os::features::HostFeatures;
 use crate::os::reservation::PageKind;
 use crate::os::stand_in::FileWatch;
@@ -65,6 +68,8 @@ pub(crate) enum SmallPages {
 
 #[derive(Debug)]
 pub(crate) struct SlotPages {
+    /// Maps of pages that may be absent. They go before the pages do.
+    registered: Vec<RegisteredMap>,
     pages: SlotSpace,
     _maps: MapShare,
     zones: SlotConfig,
@@ -135,6 +140,7 @@ impl SlotPages {
         check_fit(&zones, image, sizes)?;
         let sources = sources(image, setup)?;
         check_length(image, setup)?;
+        wait_for_copies(image)?;
         let further = zones.memories.len().saturating_sub(1) as u64;
         let beside = u64::from(image.is_partly_held());
         let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside)?;
@@ -145,6 +151,7 @@ impl SlotPages {
         let pages = SlotSpace::reserve(kind, zones.size)?;
         let mut slot = Self {
             bounds: place_bounds(&zones, pages.start()),
+            registered: Vec::new(),
             pages,
             _maps: maps,
             zones,
@@ -173,7 +180,9 @@ impl SlotPages {
         check_fit(&self.zones, image, sizes)?;
         let sources = sources(image, self.setup)?;
         check_length(image, self.setup)?;
+        wait_for_copies(image)?;
         self.condition = Condition::Unfilled;
+        self.registered.clear();
         for index in 0..self.memories.len() {
             self.bounds.set_memory_size(index, 0);
         }
@@ -207,7 +216,13 @@ impl SlotPages {
         }
         if !setup.copies_image {
             for (range, file, file_offset) in self.image.maps() {
-                self.pages.map_private(range, file, file_offset)?;
+                match file {
+                    ImageFile::Incomplete(pages) => {
+                        let map = pages.map(&mut self.pages, range, file_offset)?;
+                        self.registered.extend(map);
+                    }
+                    _ => self.pages.map_private(range, file.as_fd(), file_offset)?,
+                }
             }
         }
         self.huge_pages = match setup.small_pages {
@@ -552,6 +567,17 @@ impl SlotPages {
         Err(self.image.unreadable())
     }
 
+    /// Waits until all that the slot can show of its image in a range of slot offsets is here.
+    ///
+    /// # Errors
+    /// [`AbsentPage`] names what did not come.
+    pub(crate) fn wait(&self, range: Range<u64>) -> Result<(), AbsentPage> {
+        match self.image.is_incomplete() {
+            true => self.image.wait(range),
+            false => Ok(()),
+        }
+    }
+
     /// Whether the image was copied instead of mapped.
     pub(crate) fn copies_image(&self) -> bool {
         self.setup.copies_image
@@ -785,6 +811,15 @@ fn check_length(image: &Image, setup: Setup) -> Result<(), PagesError> {
         true => Ok(()),
         false => image.check_length(),
     }
+}
+
+/// Waits for the pages that a slot has copies of: below a copy lies the page of the root.
+fn wait_for_copies(image: &Image) -> Result<(), AbsentPage> {
+    if !image.is_incomplete() {
+        return Ok(());
+    }
+    let pages = image.differing().iter().map(|differing| differing.page);
+    pages.into_iter().try_for_each(|page| image.wait(page..page + PAGE_SIZE))
 }
 
 fn sources(image: &Image, setup: Setup) -> Result<Vec<Source>, PagesError> {

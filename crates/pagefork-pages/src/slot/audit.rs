@@ -26,6 +26,7 @@ impl Slot {
     #[doc(hidden)]
     pub fn poison(&mut self, seed: u64) -> Result<(), PagesError> {
         let mut random = Random(seed | 1);
+        self.pages.wait(0..self.pages.zones().size)?;
         self.enter();
         for index in 0..self.memory_count() {
             let size = self.memory_size(index);

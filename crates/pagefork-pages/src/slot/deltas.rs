@@ -141,6 +141,10 @@ impl Deltas {
     /// Has the kernel note what is written to all pages that images hold. Whether it does: if the
     /// kernel refuses, or too few maps are left, pages are compared as they are where it cannot.
     fn watch(&mut self, pages: &SlotPages) -> bool {
+        // A map is registered with one userfaultfd alone.
+        if pages.image().is_incomplete() {
+            return false;
+        }
         let start = pages.start() as u64;
         let parts: Vec<_> =
             pages.image_parts().map(|part| start + part.start..start + part.end).collect();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::image::Image;
-use crate::os::error::PagesError;
+use crate::os::error::{AbsentPage, PagesError};
 use crate::pages::bounds::SlotBounds;
 use crate::pages::budget::Budget;
 use crate::pages::slot_pages::{Setup, SlotPages};
@@ -361,6 +361,7 @@ impl Slot {
     ///
     /// # Errors
     /// [`PagesError::MemorySize`] if the range ends beyond the memory's size;
+    /// [`PagesError::PageAbsent`] if pages of it do not come;
     /// [`PagesError::ResetIncomplete`] after a reset that failed.
     ///
     /// # Panics
@@ -391,6 +392,7 @@ impl Slot {
         range: Range<u64>,
     ) -> Result<Discarded, PagesError> {
         let offsets = self.part_of(index, &range)?;
+        self.pages.wait(offsets.clone())?;
         if !self.gains_by_discarding(range.end - range.start) {
             // SAFETY: `part_of` says that it is accessible, and the slot is borrowed.
             unsafe { self.pages.clear(offsets) };
@@ -399,6 +401,118 @@ impl Slot {
         // SAFETY: `part_of` says that it is accessible, and the slot is borrowed.
         let released = unsafe { self.pages.make_zero(offsets) };
         Ok(if released { Discarded::Released } else { Discarded::Zeroed })
+    }
+
+    /// Waits until what the image has in a range of memory `index` is here: before the host, or the
+    /// kernel for it, reads or writes there. Of an image that is not
+    /// [incomplete](crate::IncompletePages), all is. What of the range lies beyond the memory
+    /// counts for nothing.
+    ///
+    /// # Errors
+    /// [`AbsentPage`] names what did not come.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use pagefork_pages::{
+    ///     FileSpan, Image, IncompletePages, MemorySize, MemoryZone, PagesError, Slot, SlotConfig,
+    /// };
+    ///
+    /// # if !pagefork_pages::serves_absent_pages() { return Ok(()) }
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let pages = IncompletePages::new("example", 32 << 10, Duration::from_millis(1))?;
+    /// let span = FileSpan { slot: base..base + (32 << 10), file_offset: 0 };
+    /// let extent = span.slot.clone();
+    /// let image = Image::from_incomplete(&pages, "example", vec![extent], &[span], [])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let slot = Slot::new(config, &image, &[size])?;
+    /// pages.install(0, &[7; 16 << 10])?;
+    /// slot.wait(0, 0..16 << 10)?;
+    /// // SAFETY: the memory is accessible, its first pages are here, and no other code uses it.
+    /// assert_eq!(unsafe { slot.memory(0).read() }, 7);
+    /// assert_eq!(slot.wait(0, 0..1 << 20).unwrap_err().group, 1);
+    /// # Ok::<(), PagesError>(())
+    /// ```
+    pub fn wait(&self, index: usize, range: Range<u64>) -> Result<(), AbsentPage> {
+        let zone = &self.pages.zones().memories[index];
+        let at = |offset: u64| zone.start + offset.min(zone.reservation);
+        self.pages.wait(at(range.start)..at(range.end))
+    }
+
+    /// As [`Slot::wait`], of all that the slot has at these addresses.
+    ///
+    /// # Errors
+    /// As of [`Slot::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let slot = Slot::new(config, &image, &[size])?;
+    /// slot.wait_at(slot.bounds().slot())?;
+    /// slot.wait_at(0..8)?;
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn wait_at(&self, addresses: Range<usize>) -> Result<(), AbsentPage> {
+        let offset = |address: usize| address.saturating_sub(self.pages.start()) as u64;
+        self.pages.wait(offset(addresses.start)..offset(addresses.end))
+    }
+
+    /// Whether pages of the slot's image, or of the root of that, are absent yet:
+    /// [`IncompletePages`](crate::IncompletePages).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// assert!(!Slot::new(config, &image, &[size])?.is_incomplete());
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn is_incomplete(&self) -> bool {
+        self.pages.image().is_incomplete()
+    }
+
+    /// What a handler of SIGBUS does about a touch of an absent page: waits until it is here, so
+    /// that the instruction can be made again. `None`: at this address nothing is absent, so that
+    /// the signal has another reason. Async-signal-safe; it must not be called where host code was
+    /// interrupted, which may hold locks.
+    ///
+    /// # Errors
+    /// [`AbsentPage`] if it does not come.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let slot = Slot::new(config, &image, &[size])?;
+    /// assert_eq!(slot.wait_for_fault(slot.base().addr()), None);
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn wait_for_fault(&self, address: usize) -> Option<Result<(), AbsentPage>> {
+        let offset = address.checked_sub(self.pages.start())? as u64;
+        self.pages.image().wait_for_fault(offset)
     }
 
     /// Whether giving so many bytes back gains more than it costs: the call, and page faults of

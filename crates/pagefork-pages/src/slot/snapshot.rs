@@ -66,6 +66,7 @@ impl Slot {
         let mut changed = Vec::new();
         self.check_whole()?;
         let candidates = Deltas::new(DeltaTracker::Off).candidates(&self.pages)?;
+        candidates.ranges.iter().try_for_each(|range| self.pages.wait(range.clone()))?;
         for page in candidates.ranges.into_iter().flat_map(pages_in) {
             // SAFETY: candidates are accessible.
             if !reader.is_equal(page, unsafe { self.page(page) })? {
@@ -100,7 +101,8 @@ impl Slot {
     }
 
     /// As [`Slot::snapshot`], without what pages have that lie whole in these ranges of slot
-    /// offsets: they are zero in the image, but for patches.
+    /// offsets: they are zero in the image, but for patches. Of a slot whose image is
+    /// [incomplete](crate::IncompletePages) they stay as they are.
     ///
     /// # Errors
     /// As of [`Slot::snapshot`].
@@ -141,7 +143,9 @@ impl Slot {
         zeros: &[Range<u64>],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
-        let zeros = page_ranges(zeros);
+        let is_incomplete = self.image().is_incomplete();
+        // What nobody has touched may be absent, and is left to the image.
+        let zeros = if is_incomplete { Vec::new() } else { page_ranges(zeros) };
         let patched = self.patched(patches, &zeros)?;
         let candidates = self.deltas.candidates(&self.pages)?;
         let form = if candidates.last.is_some() { ImageForm::Branch } else { form };
@@ -149,6 +153,8 @@ impl Slot {
         let of_patches = patched.iter().map(|(page, bytes)| (*page, &bytes[..]));
         let mut reader = PageReader::new(parent)?;
         let mut ranges = candidates.ranges.clone();
+        // What is private is here. Where the kernel does not tell, it may be anything.
+        ranges.iter().try_for_each(|range| self.pages.wait(range.clone()))?;
         if !zeros.is_empty() {
             // What the slot has not changed there is to be zero, too.
             let contents = parent.contents()?;
@@ -207,6 +213,7 @@ impl Slot {
                 let extent = self.pages.image_parts().next().unwrap_or_default();
                 return Err(PagesError::OutsideImage { offset, length, extent });
             }
+            self.pages.wait(offset..offset + length)?;
             for page in pages_in(page::covering(offset..offset + length)) {
                 // SAFETY: parts of images are accessible.
                 let present = || unsafe { self.page_without(page, zeros) }.to_vec();

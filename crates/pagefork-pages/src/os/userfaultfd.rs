@@ -1,0 +1,172 @@
+//! userfaultfd: what happens at page faults in ranges that are registered, with the structures and
+//! numbers of `linux/userfaultfd.h`.
+//!
+//! # Safety
+//!
+//! Requests reach the pages that were registered and no others. None of them changes who may access
+//! a page; [`Userfaultfd::copy`] alone gives one contents, and only one that has none.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, opcode};
+use rustix::mm::UserfaultfdFlags;
+
+use crate::os::error::Call;
+use crate::os::sys::{CallFailure, attempt, attempt_or_pretend, last_error};
+
+/// Faults of the kernel itself are not served: so no privilege is needed.
+const USER_MODE_ONLY: u32 = 1;
+
+const API_VERSION: u64 = 0xaa;
+
+/// What a userfaultfd does besides the least.
+pub(crate) mod feature {
+    /// Pages of files in memory.
+    pub(crate) const MISSING_SHARED: u64 = 1 << 5;
+    /// A fault is a SIGBUS in the thread that takes it, and no message to another.
+    pub(crate) const SIGBUS: u64 = 1 << 7;
+    /// Pages that have nothing yet can be write-protected.
+    pub(crate) const PROTECT_UNPOPULATED: u64 = 1 << 13;
+    /// Write protection is lifted by the kernel, which remembers that it did.
+    pub(crate) const PROTECT_ASYNC: u64 = 1 << 15;
+}
+
+/// What pages are registered for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RegisterMode {
+    /// Faults in pages that have no contents, nor does the file that they are of.
+    Missing,
+    /// Writes to pages that are write-protected.
+    Protected,
+}
+
+/// The kernel's `struct uffdio_api`.
+#[repr(C)]
+struct UffdioApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// The kernel's `struct uffdio_range`.
+#[repr(C)]
+struct UffdioRange {
+    start: u64,
+    length: u64,
+}
+
+/// The kernel's `struct uffdio_register`.
+#[repr(C)]
+struct UffdioRegister {
+    range: UffdioRange,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// The kernel's `struct uffdio_copy`.
+#[repr(C)]
+struct UffdioCopy {
+    to: u64,
+    from: u64,
+    length: u64,
+    mode: u64,
+    /// Bytes that were copied, or an error below zero.
+    copied: i64,
+}
+
+const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
+const REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xaa, 0x00);
+const UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xaa, 0x01);
+const COPY: Opcode = opcode::read_write::<UffdioCopy>(0xaa, 0x03);
+
+// The numbers contain the sizes of the structures.
+const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
+const _: () = assert!(COPY == 0xc028_aa03);
+
+/// An open userfaultfd.
+#[derive(Debug)]
+pub(crate) struct Userfaultfd {
+    file: OwnedFd,
+    /// What its requests are made for, in errors: to register and the like, and to unregister.
+    calls: [Call; 2],
+}
+
+impl Userfaultfd {
+    /// Opens one with these features.
+    ///
+    /// # Errors
+    /// If the system does not allow it, or has not all of them.
+    pub(crate) fn open(features: u64, calls: [Call; 2]) -> Result<Self, CallFailure> {
+        let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
+        let file = attempt(calls[0], 0, || {
+            // SAFETY: nothing happens to any page before one is registered.
+            unsafe { rustix::mm::userfaultfd(flags) }
+        })?;
+        let opened = Self { file, calls };
+        let mut api = UffdioApi { api: API_VERSION, features, ioctls: 0 };
+        opened.control(calls[0], START, &mut api)?;
+        match api.features & features == features {
+            true => Ok(opened),
+            false => Err(CallFailure { call: calls[0], errno: Errno::INVAL, requested: 0 }),
+        }
+    }
+
+    /// Registers pages at addresses, some of which may be registered already.
+    pub(crate) fn register(
+        &self,
+        addresses: Range<u64>,
+        mode: RegisterMode,
+    ) -> Result<(), CallFailure> {
+        let mode = match mode {
+            RegisterMode::Missing => 1 << 0,
+            RegisterMode::Protected => 1 << 1,
+        };
+        let range = UffdioRange::of(addresses);
+        let mut register = UffdioRegister { range, mode, ioctls: 0 };
+        self.control(self.calls[0], REGISTER, &mut register)
+    }
+
+    /// Undoes [`Self::register`], and lifts write protection.
+    pub(crate) fn unregister(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
+        self.control(self.calls[1], UNREGISTER, &mut UffdioRange::of(addresses))
+    }
+
+    /// Gives contents to whole pages at an address that have none. Returns how many bytes were
+    /// copied: fewer where one of the pages, not the first, has contents.
+    ///
+    /// # Errors
+    /// `EEXIST` if the first page has contents, and they stay.
+    pub(crate) fn copy(&self, address: u64, bytes: &[u8]) -> Result<u64, CallFailure> {
+        let (from, length) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
+        let mut copy = UffdioCopy { to: address, from, length, mode: 0, copied: 0 };
+        match self.control(self.calls[0], COPY, &mut copy) {
+            Ok(()) => Ok(length),
+            Err(failure) if failure.errno == Errno::AGAIN && copy.copied > 0 => {
+                Ok(copy.copied as u64)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Makes a request whose structure `value` is.
+    fn control<T>(&self, call: Call, request: Opcode, value: &mut T) -> Result<(), CallFailure> {
+        let value: *mut T = value;
+        attempt_or_pretend(call, 0, Some(()), || {
+            let (file, request) = (self.file.as_raw_fd(), request as libc::Ioctl);
+            // SAFETY: callers pass the structure of the request, as its number says.
+            match unsafe { libc::ioctl(file, request, value.cast::<c_void>()) } {
+                0.. => Ok(()),
+                _ => Err(last_error()),
+            }
+        })
+    }
+}
+
+impl UffdioRange {
+    fn of(addresses: Range<u64>) -> Self {
+        Self { start: addresses.start, length: addresses.end - addresses.start }
+    }
+}
