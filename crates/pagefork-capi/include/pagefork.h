@@ -375,8 +375,9 @@ typedef struct pagefork_val_t {
   } of;
 } pagefork_val_t;
 
-/* A value without its kind, as guests have it: 16 bytes. References are numbers, which mean
- * something in their store alone; C can pass them on, and use 0 for null. */
+/* A value without its kind, as guests have it: 16 bytes. Of a cell the member of the value's type
+ * counts: the rest need not be written, and is 0 in what the library writes. References are numbers,
+ * which mean something in their store alone; C can pass them on, and use 0 for null. */
 typedef union pagefork_cell_t {
   int32_t i32;
   int64_t i64;

@@ -75,7 +75,6 @@ static pagefork_error_t *raw(const pagefork_caller_t *caller, pagefork_cell_t *c
   int32_t first = cells[0].i32;
   if (first == -1) return wasm_trap_new(caller->store, NULL);
   cells[0].i64 = cells[1].i64;
-  cells[1].i64 = 0;
   cells[1].i32 = first;
   return NULL;
 }
@@ -590,6 +589,59 @@ static void giving_back(wasm_engine_t *engine) {
   wasm_module_delete(module);
 }
 
+/* Sees both arguments as they are in whole cells, and writes the lower halves of results alone. */
+static pagefork_error_t *narrow(const pagefork_caller_t *caller, pagefork_cell_t *cells) {
+  (void)caller;
+  for (int i = 0; i < 2; i++) {
+    CHECK(cells[i].i64 == 7 + i && cells[i].v128[1] == 0);
+    memset(&cells[i], -1, sizeof cells[i]);
+    cells[i].i32 = 9 + i;
+  }
+  return NULL;
+}
+
+/* Of a cell the member of its type counts: C need not write the rest, and reads zeros there. C and
+ * guests call functions of the host with one result, which guests call directly, and with two. */
+static void narrow_cells(wasm_engine_t *engine) {
+  static const char text[] =
+      "(module (import \"host\" \"one\" (func $one (param i32 i32) (result i32)))"
+      " (import \"host\" \"two\" (func $two (param i32 i32) (result i32 i32)))"
+      " (func (export \"one\") (param i32 i32) (result i32)"
+      "  (call $one (local.get 0) (local.get 1)))"
+      " (func (export \"two\") (param i32 i32) (result i32 i32)"
+      "  (call $two (local.get 0) (local.get 1))))";
+  static const wasm_valkind_t i32s[] = {WASM_I32, WASM_I32};
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_module_t *module;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  wasm_func_t *host[2];
+  for (size_t i = 0; i < 2; i++) {
+    wasm_functype_t *type = type_of(2, i32s, i + 1, i32s);
+    OK(pagefork_func_new_raw(store, type, narrow, NULL, NULL, &host[i]));
+    wasm_functype_delete(type);
+  }
+  wasm_extern_t *imported[] = {wasm_func_as_extern(host[0]), wasm_func_as_extern(host[1])};
+  wasm_extern_vec_t imports = WASM_ARRAY_VEC(imported);
+  wasm_instance_t *instance = wasm_instance_new(store, module, &imports, NULL);
+  wasm_func_t *called[] = {host[0], host[1], export_func(instance, "one"),
+                           export_func(instance, "two")};
+  for (size_t i = 0; i < 4; i++) {
+    pagefork_cell_t cells[2];
+    memset(cells, -1, sizeof cells);
+    cells[0].i32 = 7;
+    cells[1].i32 = 8;
+    OK(pagefork_func_call_raw(called[i], cells, 2));
+    size_t results = i % 2 + 1;
+    for (size_t j = 0; j < results; j++)
+      CHECK(cells[j].i64 == 9 + (int64_t)j && cells[j].v128[1] == 0);
+  }
+  delete_kept();
+  for (size_t i = 0; i < 2; i++) wasm_func_delete(host[i]);
+  wasm_instance_delete(instance);
+  wasm_module_delete(module);
+  wasm_store_delete(store);
+}
+
 static void configurations(void) {
   wasm_config_t *config = wasm_config_new();
   pagefork_config_stack_size(config, 1 << 18);
@@ -672,6 +724,7 @@ int main(void) {
   numbers(engine);
   spawning(engine);
   giving_back(engine);
+  narrow_cells(engine);
   wasm_engine_delete(engine);
   configurations();
   puts("ok");
