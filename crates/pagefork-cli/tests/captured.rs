@@ -266,10 +266,45 @@ fn images_of_running_programs_are_taken_from_who_is_trusted_alone() {
     let refused = restore();
     assert_eq!(refused.code, 1);
     assert!(refused.stderr.contains("trust"), "{}", refused.stderr);
-    // The other user has a key by now, which is not this one's; this one's is trusted.
+    assert!(!other.exists(), "nothing was written");
+    // The other user has a key, which is not this one's.
+    succeeds(&common::pagefork_as("image key", "", &other));
+    assert!(restore().stderr.contains("trust"));
     let own = Path::new(env!("CARGO_TARGET_TMPDIR")).join("config/pagefork/image-key");
     let secret = std::fs::read(other.join("pagefork/image-key")).expect("it was made");
     assert_ne!(secret, std::fs::read(own).expect("it was made"));
     std::fs::write(other.join("pagefork/trusted-keys"), "0123\n").expect("it can be written");
     assert!(restore().stderr.contains("trusted-keys, line 1"));
+}
+
+#[test]
+fn images_are_restored_where_no_key_can_be_made() {
+    let (counter, store) = (file("image-no-key.wat", COUNTER), store("images-no-key"));
+    succeeds(&pagefork(&format!("snapshot --store {store} -o idle --at export:add {counter}")));
+    succeeds(&pagefork(&format!(
+        "snapshot --store {store} -o runs --at call:fd_write:3 {counter}"
+    )));
+    // The kernel makes no directory here, whoever asks.
+    let nowhere = Path::new("/proc/no home");
+    let run = |words: &str| common::pagefork_as(words, "", nowhere);
+    let called = run(&format!("restore --store {store} --invoke sum idle"));
+    assert_eq!((called.code, called.stdout.as_str()), (0, "5\n"), "{}", called.stderr);
+    let refused = run(&format!("restore --store {store} runs"));
+    assert!(refused.code == 1 && refused.stderr.contains("trust"), "{}", refused.stderr);
+    for words in ["image key", &format!("image key --trust {}", "07".repeat(32))] {
+        let refused = run(words);
+        let said = refused.stderr.contains("cannot make /proc/no home/pagefork");
+        assert!(refused.code == 1 && said, "{words}: {}", refused.stderr);
+    }
+
+    // Who has the public key needs no key of their own.
+    let reads = Path::new(env!("CARGO_TARGET_TMPDIR")).join("config-that-trusts/pagefork");
+    let _ = std::fs::remove_dir_all(&reads);
+    std::fs::create_dir_all(&reads).expect("it can be made");
+    let key = pagefork("image key").stdout;
+    std::fs::write(reads.join("trusted-keys"), key).expect("it can be written");
+    let config = reads.parent().expect("it has one");
+    let restored = common::pagefork_as(&format!("restore --store {store} runs"), "", config);
+    assert_eq!((restored.code, restored.stdout.as_str()), (0, "cdef"), "{}", restored.stderr);
+    assert!(!reads.join("image-key").exists());
 }

@@ -11,24 +11,26 @@ use std::path::{Path, PathBuf};
 
 use pagefork::image::{PublicKey, SecretKey, TrustedKeys};
 
-/// The user's key, which is made when it is asked for the first time.
+/// The name of the user's key in [`directory`].
+const OWN: &str = "image-key";
+
+/// The user's key, which is made when it is needed for the first time: to sign, or to be shown.
 pub(crate) fn own() -> Result<SecretKey, String> {
     let directory = directory()?;
-    let path = directory.join("image-key");
+    let path = directory.join(OWN);
     if let Some(key) = read_own(&path)? {
         return Ok(key);
     }
     let failed =
         |what: &str, path: &Path, error| format!("cannot {what} {}: {error}", path.display());
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-    made.map_err(|error| failed("make", &directory, error))?;
+    make(&directory)?;
     let mut seed = [0; 32];
     let random = Path::new("/dev/urandom");
     File::open(random)
         .and_then(|mut file| file.read_exact(&mut seed))
         .map_err(|error| failed("read", random, error))?;
     // All of it is there when it has its name, and whoever is first decides.
-    let unfinished = directory.join(format!("image-key.{}", std::process::id()));
+    let unfinished = directory.join(format!("{OWN}.{}", std::process::id()));
     let text: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     let written = OpenOptions::new()
         .write(true)
@@ -63,9 +65,11 @@ fn read_own(path: &Path) -> Result<Option<SecretKey>, String> {
     Ok(Some(SecretKey::from_seed(*seed.as_bytes())))
 }
 
-/// The user's key and those that the user trusts.
+/// The user's key, if there is one, and those that the user trusts. Nothing is written: a key that is
+/// yet to be made has signed nothing.
 pub(crate) fn trusted() -> Result<TrustedKeys, String> {
-    let mut keys = vec![own()?.public()];
+    let own = read_own(&directory()?.join(OWN))?;
+    let mut keys: Vec<PublicKey> = own.iter().map(SecretKey::public).collect();
     let path = trusted_path()?;
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -87,6 +91,7 @@ pub(crate) fn trust(key: PublicKey) -> Result<(), String> {
     if trusted()?.contains(&key) {
         return Ok(());
     }
+    make(&directory()?)?;
     let path = trusted_path()?;
     let failed = |error| format!("cannot write {}: {error}", path.display());
     let mut options = OpenOptions::new();
@@ -98,6 +103,12 @@ pub(crate) fn trust(key: PublicKey) -> Result<(), String> {
 /// Where the keys of others are: one a line, with remarks behind a `#`.
 pub(crate) fn trusted_path() -> Result<PathBuf, String> {
     Ok(directory()?.join("trusted-keys"))
+}
+
+/// Makes the directory of keys, unless it is there.
+fn make(directory: &Path) -> Result<(), String> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
 }
 
 fn directory() -> Result<PathBuf, String> {
