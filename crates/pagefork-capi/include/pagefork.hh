@@ -188,6 +188,9 @@ class Wasi : public Owned<pagefork_wasi_config_t, pagefork_wasi_config_delete> {
   Wasi &directory(const char *host, const char *guest, bool read_only = true) {
     return check(pagefork_wasi_config_directory(get(), host, guest, read_only)), *this;
   }
+  Wasi &session_directory(const char *host, const char *guest) {
+    return check(pagefork_wasi_config_session_directory(get(), host, guest)), *this;
+  }
   Wasi &stdin_bytes(std::string_view bytes) {
     return check(pagefork_wasi_config_stdin(get(), bytes.data(), bytes.size())), *this;
   }
@@ -268,6 +271,8 @@ class Store : public Owned<wasm_store_t, wasm_store_delete> {
   // The same, of a store whose guests hold references to objects of the host: `keep` says of each, a
   // `const wasm_ref_t *`, which `Foreign` takes its place.
   template <typename F> Snapshot snapshot_with(F keep) const;
+  // What the store is now, with the files of a session, which are copied to a new directory.
+  Snapshot snapshot_with_files(const char *place) const;
 
   // Brings the store to what it was.
   void reset_to(const Snapshot &snapshot, const Wasi *wasi = nullptr);
@@ -738,6 +743,8 @@ struct Loading {
   std::function<Foreign(std::string_view)> reference;
   // A store in whose place go on those that are spawned.
   const Store *continues = nullptr;
+  // A new directory, to which the files of its session are copied.
+  const char *place = nullptr;
 };
 
 // What a store was.
@@ -757,7 +764,10 @@ class Snapshot : public Owned<pagefork_snapshot_t, pagefork_snapshot_delete> {
     how.load_reference = loading.reference ? load_reference : nullptr;
     how.env = const_cast<std::function<Foreign(std::string_view)> *>(&loading.reference);
     pagefork_snapshot_t *snapshot;
-    check(pagefork_snapshot_load(linker.get(), images.get(), &image, &how, &snapshot));
+    check(loading.place ? pagefork_snapshot_load_with_files(linker.get(), images.get(), &image,
+                                                            &how, loading.place, &snapshot)
+                        : pagefork_snapshot_load(linker.get(), images.get(), &image, &how,
+                                                 &snapshot));
     return Snapshot(snapshot);
   }
 
@@ -828,6 +838,12 @@ inline pagefork_public_key_t public_key(const pagefork_secret_key_t &key) {
 inline Snapshot Store::snapshot() const {
   pagefork_snapshot_t *snapshot;
   check(pagefork_store_snapshot(get(), &snapshot));
+  return Snapshot(snapshot);
+}
+
+inline Snapshot Store::snapshot_with_files(const char *place) const {
+  pagefork_snapshot_t *snapshot;
+  check(pagefork_store_snapshot_with_files(get(), place, nullptr, nullptr, &snapshot));
   return Snapshot(snapshot);
 }
 

@@ -37,6 +37,22 @@ typedef WASM_OWN pagefork_error_t *(*pagefork_keep_reference_t)(void *env, const
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_snapshot_with(
     wasm_store_t *, pagefork_keep_reference_t, void *env, WASM_OWN pagefork_snapshot_t **out);
 
+/* As pagefork_wasi_config_directory, to read and write, of a directory that belongs to the programs'
+ * session: pagefork_store_snapshot_with_files copies it, and each store that goes on from there has a
+ * copy of its own. The directory itself stays, and stores that are given this configuration share
+ * it. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_session_directory(
+    pagefork_wasi_config_t *, const char *host_path, const char *guest_path);
+
+/* As pagefork_store_snapshot_with, with the files of a session. They are copied to `place`, a new
+ * directory, in which the stores that are made of the snapshot have theirs, too. It is removed with the
+ * last of snapshot and stores; a process that is killed leaves it behind. `wasi` of pagefork_spawn_t
+ * leaves these directories out. The hook may be null. An error if something has this name, or if there
+ * are more than 1 GiB or 65,536 files. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_snapshot_with_files(
+    wasm_store_t *, const char *place, pagefork_keep_reference_t, void *env,
+    WASM_OWN pagefork_snapshot_t **out);
+
 /* A foreign object of no store, with something attached: see
  * wasm_foreign_set_host_info_with_finalizer. It can be given to guests of any store; the finalizer is
  * called when neither they, nor snapshots, nor C have the object any more, on the thread that had it
@@ -174,9 +190,10 @@ typedef struct pagefork_save_t {
 } pagefork_save_t;
 
 /*
- * Writes the snapshot to a store of images, with the code of its modules and what its WASI program had:
- * this and other processes can load it. It is there when this has succeeded, and not before. Functions
- * of the host are saved by the names that a linker has given them. `how` and `out` may be null.
+ * Writes the snapshot to a store of images, with the code of its modules, what its WASI program had and
+ * the files of its session: this and other processes can load it. It is there when this has succeeded,
+ * and not before. Functions of the host are saved by the names that a linker has given them. `how` and
+ * `out` may be null.
  */
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_save(
     const pagefork_snapshot_t *, const pagefork_image_store_t *, const pagefork_save_t *how,
@@ -210,6 +227,12 @@ typedef struct pagefork_load_t {
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_load(
     const pagefork_linker_t *, const pagefork_image_store_t *, const pagefork_image_hash_t *,
     const pagefork_load_t *how, WASM_OWN pagefork_snapshot_t **out);
+
+/* The same, with the files of a session, which are in the image. They are copied to `place`, as of
+ * pagefork_store_snapshot_with_files; nothing is made there if the program has no session. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_snapshot_load_with_files(
+    const pagefork_linker_t *, const pagefork_image_store_t *, const pagefork_image_hash_t *,
+    const pagefork_load_t *how, const char *place, WASM_OWN pagefork_snapshot_t **out);
 
 /* The bytes that were saved with a snapshot; of a program that the command has captured, what it had
  * written to its output. None of a snapshot that was neither saved nor loaded. */

@@ -1,7 +1,9 @@
 //! Functions of `pagefork.h`, which give an error or null; and what C gives them.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use pagefork::{Error, Result};
 
@@ -129,6 +131,14 @@ pub(crate) fn string<'a>(string: *const c_char, what: &'static str) -> Result<&'
 pub(crate) fn text<'a>(pointer: *const c_char, what: &'static str) -> Result<&'a str> {
     let text = std::str::from_utf8(string(pointer, what)?);
     text.map_err(|_| BorderError::Unfit(format!("the {what} is not UTF-8")).into())
+}
+
+/// A path of C's.
+///
+/// # Errors
+/// If it is null.
+pub(crate) fn path<'a>(pointer: *const c_char, what: &'static str) -> Result<&'a Path> {
+    Ok(Path::new(OsStr::from_bytes(string(pointer, what)?)))
 }
 
 /// Defines functions that C calls, whose body is an expression of type `Result<()>`.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pagefork::{InstancePre, Linker};
-use pagefork_wasi::WasiState;
 
+use crate::objects::saved_program::SavedProgram;
 use crate::objects::store::HostData;
 
 /// Definitions by two names.
@@ -15,5 +15,5 @@ pub(crate) struct pagefork_instance_pre_t {
     /// What spawns stores.
     pub(crate) pre: InstancePre<HostData>,
     /// What a WASI program had, if it is of a snapshot with one.
-    pub(crate) wasi: Option<Arc<WasiState>>,
+    pub(crate) program: Option<Arc<SavedProgram>>,
 }

@@ -5,6 +5,7 @@ pub(crate) mod types;
 pub(crate) mod host_info;
 pub(crate) mod object;
 pub(crate) mod trap;
+pub(crate) mod saved_program;
 pub(crate) mod store;
 pub(crate) mod value;
 pub(crate) mod waiting;

@@ -30,6 +30,7 @@ use crate::base::c_box::CBox;
 use crate::base::places::Places;
 use crate::objects::host_info::{HostInfo, InfoPlace};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
+use crate::objects::saved_program::SavedProgram;
 use crate::objects::types::kind_of;
 
 /// The data of every store of the library.
@@ -47,6 +48,8 @@ struct HostWasi {
     ctx: WasiCtx,
     /// What they write to the standard streams that C reads: output, errors.
     outputs: [Option<OutputPipe>; 2],
+    /// What they go on from, whose place has the files of their session: it goes last.
+    _program: Option<Arc<SavedProgram>>,
 }
 
 impl HostData {
@@ -54,7 +57,7 @@ impl HostData {
     pub(crate) fn wasi(&mut self) -> &mut WasiCtx {
         let wasi = self.wasi.get_or_insert_with(|| {
             let ctx = WasiCtx::builder().build().expect("a state without anything can be built");
-            Box::new(HostWasi { ctx, outputs: [None, None] })
+            Box::new(HostWasi { ctx, outputs: [None, None], _program: None })
         });
         &mut wasi.ctx
     }
@@ -69,9 +72,14 @@ impl HostData {
         self.wasi.as_ref().map(|wasi| &wasi.ctx)
     }
 
-    /// Has WASI programs see something else.
-    pub(crate) fn set_wasi(&mut self, ctx: WasiCtx, outputs: [Option<OutputPipe>; 2]) {
-        self.wasi = Some(Box::new(HostWasi { ctx, outputs }));
+    /// Has WASI programs see something else: what `program` had, if they go on from there.
+    pub(crate) fn set_wasi(
+        &mut self,
+        ctx: WasiCtx,
+        outputs: [Option<OutputPipe>; 2],
+        program: Option<Arc<SavedProgram>>,
+    ) {
+        self.wasi = Some(Box::new(HostWasi { ctx, outputs, _program: program }));
     }
 }
 

@@ -1,8 +1,11 @@
 //! What WASI programs are to see.
 
-use pagefork::{Error, Result};
-use pagefork_wasi::{OutputKind, OutputPipe, StdinKind, WasiCtxBuilder, WasiState};
+use std::sync::Arc;
 
+use pagefork::{Error, Result};
+use pagefork_wasi::{OutputKind, OutputPipe, StdinKind, WasiCtxBuilder};
+
+use crate::objects::saved_program::SavedProgram;
 use crate::objects::store::HostData;
 
 /// What WASI programs are to see; stores are given a state of it each.
@@ -58,7 +61,7 @@ impl pagefork_wasi_config_t {
         let [(stdout, output), (stderr, errors)] = self.outputs.map(Output::open);
         let variables = template.environment();
         let wasi = template.context(variables, self.stdin.clone(), stdout, stderr);
-        data.set_wasi(wasi, [output, errors]);
+        data.set_wasi(wasi, [output, errors], None);
         Ok(())
     }
 
@@ -66,12 +69,13 @@ impl pagefork_wasi_config_t {
     ///
     /// # Errors
     /// If it had something that this does not give it, or a file is not what it was.
-    fn restore_to(&self, state: &WasiState, data: &mut HostData) -> Result<()> {
+    fn restore_to(&self, program: &Arc<SavedProgram>, data: &mut HostData) -> Result<()> {
         let [(stdout, output), (stderr, errors)] = self.outputs.map(Output::open);
         let mut builder = self.builder.clone();
         builder.stdin(self.stdin.clone()).stdout(stdout).stderr(stderr);
-        let restored = builder.restore(state).map_err(Error::new)?;
-        data.set_wasi(restored.ctx, [output, errors]);
+        program.give_files(&mut builder)?;
+        let restored = builder.restore(&program.state).map_err(Error::new)?;
+        data.set_wasi(restored.ctx, [output, errors], Some(program.clone()));
         Ok(())
     }
 }
@@ -83,12 +87,12 @@ impl pagefork_wasi_config_t {
 pub(crate) fn give_wasi(
     data: &mut HostData,
     config: Option<&pagefork_wasi_config_t>,
-    state: Option<&WasiState>,
+    program: Option<&Arc<SavedProgram>>,
 ) -> Result<()> {
-    match (config, state) {
+    match (config, program) {
         (None, None) => Ok(()),
         (Some(config), None) => config.give_to(data),
-        (Some(config), Some(state)) => config.restore_to(state, data),
-        (None, Some(state)) => pagefork_wasi_config_t::new().restore_to(state, data),
+        (Some(config), Some(program)) => config.restore_to(program, data),
+        (None, Some(program)) => pagefork_wasi_config_t::new().restore_to(program, data),
     }
 }

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, c_char};
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Error as IoError, Write};
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use pagefork::image::{ContentHash, ImageStore, PublicKey, SecretKey};
@@ -12,7 +11,7 @@ use pagefork::{Error, Result};
 
 use crate::base::border::{BorderError, exported, given};
 use crate::base::c_vec::put;
-use crate::objects::fallible::{OutBox, fallible, make, string, text};
+use crate::objects::fallible::{OutBox, fallible, make, path, text};
 
 /// What is null, if it is.
 pub(super) const IMAGES: &str = "store of images";
@@ -73,14 +72,6 @@ impl pagefork_public_key_t {
 
 /// Where something that has no result but a number of bytes is written to.
 pub(super) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
-
-/// A path of C's.
-///
-/// # Errors
-/// If it is null.
-fn path<'a>(pointer: *const c_char, what: &'static str) -> Result<&'a Path> {
-    Ok(Path::new(OsStr::from_bytes(string(pointer, what)?)))
-}
 
 #[cold]
 fn file_error(action: &str, path: &Path, error: &IoError) -> Error {

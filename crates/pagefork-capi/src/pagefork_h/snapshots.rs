@@ -1,21 +1,22 @@
 //! Snapshots of stores, and what is made of them.
 
 use std::any::Any;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
+use std::path::Path;
 use std::sync::Arc;
 
-use pagefork::{Error, Result, Snapshot};
-use pagefork_wasi::WasiState;
+use pagefork::{Result, Snapshot};
 
 use crate::base::border::{BorderError, attempt, exported, given};
 use crate::base::c_box::CBox;
 use crate::objects::callback::raised;
 use crate::objects::fallible::{
-    OutBox, OutCBox, failed, fallible, make, outcome_in, outcome_made, places,
+    OutBox, OutCBox, failed, fallible, make, outcome_in, outcome_made, path, places,
 };
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_instance_pre_t;
 use crate::objects::object::{ForeignObject, Object, wasm_ref_t, wasm_store_t};
+use crate::objects::saved_program::SavedProgram;
 use crate::objects::store::{HostData, KnownObject, StoreRef};
 use crate::objects::wasi::{give_wasi, pagefork_wasi_config_t};
 use crate::pagefork_h::spawn::{pagefork_spawn_t, spawn};
@@ -23,12 +24,14 @@ use crate::pagefork_h::spawn::{pagefork_spawn_t, spawn};
 /// What is null, if it is.
 pub(super) const SNAPSHOT: &str = "snapshot";
 /// What is null, if it is.
+pub(super) const PLACE: &str = "place for the files";
+/// What is null, if it is.
 const STORE: &str = "store";
 
 /// What a store was, with what its WASI program had.
 pub(super) struct pagefork_snapshot_t {
     pub(super) snapshot: Snapshot<HostData>,
-    pub(super) wasi: Option<Arc<WasiState>>,
+    pub(super) program: Option<Arc<SavedProgram>>,
 }
 
 /// A C function that says what takes the place of an object that guests hold a reference to.
@@ -62,16 +65,22 @@ pub(super) fn given_object(
 }
 
 impl pagefork_snapshot_t {
-    /// What the store is now; the hook says what guests hold in others.
+    /// What the store is now; the hook says what guests hold in others, and the files of a session
+    /// go to the new directory `place`.
     ///
     /// # Errors
-    /// As [`pagefork::Store::snapshot`] and [`pagefork_wasi::WasiCtx::save`].
-    fn take(store: &StoreRef, hook: Option<(KeepHook, *mut c_void)>) -> Result<Self> {
+    /// As [`pagefork::Store::snapshot`] and [`SavedProgram::capture`].
+    fn take(
+        store: &StoreRef,
+        hook: Option<(KeepHook, *mut c_void)>,
+        place: Option<&Path>,
+    ) -> Result<Self> {
         store.with_store(|store| {
-            let wasi = store.data().present_wasi().map(|wasi| wasi.save().map_err(Error::new));
-            let wasi = wasi.transpose()?.map(Arc::new);
+            let wasi = store.data().present_wasi();
+            let program = wasi.map(|wasi| SavedProgram::capture(wasi, place)).transpose()?;
+            let program = program.map(Arc::new);
             let Some((hook, env)) = hook else {
-                return Ok(Self { snapshot: store.snapshot()?, wasi });
+                return Ok(Self { snapshot: store.snapshot()?, program });
             };
             let snapshot = store.snapshot_with(|value| {
                 let object = KnownObject::of_value(value)?.clone();
@@ -79,13 +88,13 @@ impl pagefork_snapshot_t {
                 let error = hook(env, &wasm_ref_t::without_store(object), &mut out);
                 given_object(error, out)
             })?;
-            Ok(Self { snapshot, wasi })
+            Ok(Self { snapshot, program })
         })
     }
 
     fn instance_pre(&self) -> Result<pagefork_instance_pre_t> {
-        let (pre, wasi) = (self.snapshot.instance_pre()?, self.wasi.clone());
-        Ok(pagefork_instance_pre_t { pre, wasi })
+        let (pre, program) = (self.snapshot.instance_pre()?, self.program.clone());
+        Ok(pagefork_instance_pre_t { pre, program })
     }
 }
 
@@ -109,7 +118,7 @@ fallible! {
         store: Option<&wasm_store_t>,
         out: OutBox<'_, pagefork_snapshot_t>,
     ) {
-        make(out, || Ok(Box::new(pagefork_snapshot_t::take(&given(store, STORE)?.0, None)?)))
+        make(out, || Ok(Box::new(pagefork_snapshot_t::take(&given(store, STORE)?.0, None, None)?)))
     }
 
     fn pagefork_snapshot_instance_pre(
@@ -156,7 +165,27 @@ extern "C" fn pagefork_store_snapshot_with(
         let hook = given(hook, "hook")?;
         // What no guest holds is not asked for.
         store.collect()?;
-        Ok(Box::new(pagefork_snapshot_t::take(store, Some((hook, env)))?))
+        Ok(Box::new(pagefork_snapshot_t::take(store, Some((hook, env)), None)?))
+    })
+}
+
+// SAFETY: the name is declared in our header, and begins as ours do.
+#[unsafe(no_mangle)]
+extern "C" fn pagefork_store_snapshot_with_files(
+    store: Option<&wasm_store_t>,
+    place: *const c_char,
+    hook: Option<KeepHook>,
+    env: *mut c_void,
+    out: OutBox<'_, pagefork_snapshot_t>,
+) -> Option<CBox<wasm_ref_t>> {
+    outcome_made(given(store, STORE).map(|store| &store.0), out, |store| {
+        let place = path(place, PLACE)?;
+        if hook.is_some() {
+            // What no guest holds is not asked for.
+            store.collect()?;
+        }
+        let hook = hook.map(|hook| (hook, env));
+        Ok(Box::new(pagefork_snapshot_t::take(store, hook, Some(place))?))
     })
 }
 
@@ -170,7 +199,7 @@ extern "C" fn pagefork_store_reset_to(
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
         let snapshot = given(snapshot, SNAPSHOT)?;
         let mut data = store.data();
-        give_wasi(&mut data, wasi, snapshot.wasi.as_deref())?;
+        give_wasi(&mut data, wasi, snapshot.program.as_ref())?;
         // Nothing is forgotten if it cannot be reset.
         store.with_store(|store| store.reset_to(&snapshot.snapshot, data).map(drop))?;
         store.forget_references();
@@ -192,7 +221,7 @@ extern "C" fn pagefork_store_fork(
         for place in &mut *places {
             place.write(None);
         }
-        let pre = pagefork_snapshot_t::take(&given(store, STORE)?.0, None)?.instance_pre()?;
+        let pre = pagefork_snapshot_t::take(&given(store, STORE)?.0, None, None)?.instance_pre()?;
         // All of them or none.
         let forks = (0..count).map(|_| Ok(spawn(&pre, how)?.0)).collect::<Result<Vec<_>>>()?;
         for (place, fork) in places.iter_mut().zip(forks) {

@@ -41,7 +41,7 @@ fallible! {
         make(out, || {
             let module = &given(module, "module")?.module()?.module;
             let pre = given(linker, "linker")?.0.instantiate_pre(module)?;
-            Ok(Box::new(pagefork_instance_pre_t { pre, wasi: None }))
+            Ok(Box::new(pagefork_instance_pre_t { pre, program: None }))
         })
     }
 
@@ -53,8 +53,8 @@ fallible! {
         make(out, || {
             let strategies = given(strategies, "strategies")?.to_config()?;
             let of = given(pre, PRE)?;
-            let (pre, wasi) = (of.pre.with_strategies(strategies)?, of.wasi.clone());
-            Ok(Box::new(pagefork_instance_pre_t { pre, wasi }))
+            let (pre, program) = (of.pre.with_strategies(strategies)?, of.program.clone());
+            Ok(Box::new(pagefork_instance_pre_t { pre, program }))
         })
     }
 }
@@ -86,8 +86,8 @@ impl Spawned {
         let limits = limits.map(|limits| limits.to_limits()).transpose()?;
         let store = StoreRef::empty();
         let mut data = store.data();
-        if wasi.is_some() || pre.wasi.is_some() {
-            give_wasi(&mut data, wasi, pre.wasi.as_deref())?;
+        if wasi.is_some() || pre.program.is_some() {
+            give_wasi(&mut data, wasi, pre.program.as_ref())?;
         }
         Ok(Self { store, data, tenant, limits })
     }

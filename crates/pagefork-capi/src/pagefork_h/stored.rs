@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ffi::{c_char, c_void};
+use std::path::Path;
 use std::sync::Arc;
 
 use pagefork::image::{SecretKey, TrustedKeys};
@@ -12,16 +13,17 @@ use crate::base::border::{BorderError, given};
 use crate::base::c_box::CBox;
 use crate::base::c_vec::{CVec, OwnedVec, put};
 use crate::objects::callback::raised;
-use crate::objects::fallible::{OutBox, bytes, elements, fallible, make, text};
+use crate::objects::fallible::{OutBox, bytes, elements, fallible, make, path, text};
 use crate::objects::linker::pagefork_linker_t;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
+use crate::objects::saved_program::SavedProgram;
 use crate::objects::store::{HostData, KnownObject};
 use crate::pagefork_h::configs::check_reserved;
 use crate::pagefork_h::images::{
     IMAGE, IMAGES, Out, pagefork_image_hash_t, pagefork_image_store_t, pagefork_public_key_t,
     pagefork_secret_key_t,
 };
-use crate::pagefork_h::snapshots::{SNAPSHOT, given_object, pagefork_snapshot_t};
+use crate::pagefork_h::snapshots::{PLACE, SNAPSHOT, given_object, pagefork_snapshot_t};
 
 /// Before the bytes of C's in the state of an image that is of no program. Those of a program begin
 /// with the version of [`ProgramState`].
@@ -142,11 +144,16 @@ fn loaded_reference(
 /// As [`Snapshot::save`]; if what C says is not right.
 fn save(
     snapshot: &Snapshot<HostData>,
-    wasi: Option<&WasiState>,
+    program: Option<&SavedProgram>,
     images: &pagefork_image_store_t,
     how: Option<&pagefork_save_t<'_>>,
 ) -> Result<pagefork_image_hash_t> {
+    let wasi = program.map(|program| &program.state);
+    let archive = program.map(SavedProgram::archive).transpose()?.flatten();
     let mut options = SaveOptions::new();
+    if let Some(archive) = &archive {
+        options = archive.attach(options);
+    }
     let Some(how) = how else {
         options = options.state(state_to_bytes(wasi, &[])?);
         return Ok(snapshot.save(&images.0, options)?.into());
@@ -172,11 +179,27 @@ fn save(
     Ok(snapshot.save(&images.0, options.references(&mut save))?.into())
 }
 
-/// Loads a snapshot, as C says.
+/// Loads a snapshot, as C says, with the files of its session in the new directory `place`.
 ///
 /// # Errors
-/// As [`Snapshot::load`]; if what C says is not right.
+/// As [`load_snapshot`] and [`SavedProgram::load`].
 fn load(
+    linker: Option<&pagefork_linker_t>,
+    images: Option<&pagefork_image_store_t>,
+    image: Option<&pagefork_image_hash_t>,
+    how: Option<&pagefork_load_t<'_>>,
+    place: Option<&Path>,
+) -> Result<Box<pagefork_snapshot_t>> {
+    let (linker, images) = (given(linker, "linker")?, given(images, IMAGES)?);
+    let snapshot = load_snapshot(linker, images, given(image, IMAGE)?, how)?;
+    let (wasi, _) = state_of_bytes(snapshot.state()).map_err(Error::new)?;
+    let program = wasi.map(|state| SavedProgram::load(&snapshot, state, place)).transpose()?;
+    Ok(Box::new(pagefork_snapshot_t { program: program.map(Arc::new), snapshot }))
+}
+
+/// # Errors
+/// As [`Snapshot::load`]; if what C says is not right.
+fn load_snapshot(
     linker: &pagefork_linker_t,
     images: &pagefork_image_store_t,
     image: &pagefork_image_hash_t,
@@ -212,7 +235,7 @@ fallible! {
         out: Out<'_, pagefork_image_hash_t>,
     ) {
         let (snapshot, images) = (given(snapshot, SNAPSHOT)?, given(images, IMAGES)?);
-        let saved = save(&snapshot.snapshot, snapshot.wasi.as_deref(), images, how)?;
+        let saved = save(&snapshot.snapshot, snapshot.program.as_deref(), images, how)?;
         match out {
             Some(out) => put(Some(out), IMAGE, saved),
             None => Ok(()),
@@ -226,12 +249,18 @@ fallible! {
         how: Option<&pagefork_load_t<'_>>,
         out: OutBox<'_, pagefork_snapshot_t>,
     ) {
-        make(out, || {
-            let (linker, images) = (given(linker, "linker")?, given(images, IMAGES)?);
-            let snapshot = load(linker, images, given(image, IMAGE)?, how)?;
-            let (wasi, _) = state_of_bytes(snapshot.state()).map_err(Error::new)?;
-            Ok(Box::new(pagefork_snapshot_t { snapshot, wasi: wasi.map(Arc::new) }))
-        })
+        make(out, || load(linker, images, image, how, None))
+    }
+
+    fn pagefork_snapshot_load_with_files(
+        linker: Option<&pagefork_linker_t>,
+        images: Option<&pagefork_image_store_t>,
+        image: Option<&pagefork_image_hash_t>,
+        how: Option<&pagefork_load_t<'_>>,
+        place: *const c_char,
+        out: OutBox<'_, pagefork_snapshot_t>,
+    ) {
+        make(out, || load(linker, images, image, how, Some(path(place, PLACE)?)))
     }
 
     fn pagefork_snapshot_state(

@@ -1,9 +1,7 @@
 //! WASI programs: what they see, and what they have written.
 
-use std::ffi::{OsStr, c_char};
+use std::ffi::c_char;
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use pagefork::Error;
 use pagefork_wasi::{Permissions, StdinKind};
@@ -11,7 +9,7 @@ use pagefork_wasi::{Permissions, StdinKind};
 use crate::base::border::{BorderError, exported, given};
 use crate::base::c_box::CBox;
 use crate::base::c_vec::CVec;
-use crate::objects::fallible::{bytes, fallible, outcome_in, string, text};
+use crate::objects::fallible::{bytes, fallible, outcome_in, path, string, text};
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::wasi::{Output, pagefork_wasi_config_t};
 
@@ -113,14 +111,23 @@ fallible! {
         guest_path: *const c_char,
         read_only: bool,
     ) {
-        let host = Path::new(OsStr::from_bytes(string(host_path, "path")?));
-        let guest = text(guest_path, "guest's path")?;
+        let (host, guest) = (path(host_path, "path")?, text(guest_path, "guest's path")?);
         let access = match read_only {
             true => Permissions::ReadOnly,
             false => Permissions::ReadWrite,
         };
         let builder = &mut given(config, CONFIG)?.builder;
         builder.preopened_dir(host, guest, access).map_err(Error::new)?;
+        Ok(())
+    }
+
+    fn pagefork_wasi_config_session_directory(
+        config: Option<&mut pagefork_wasi_config_t>,
+        host_path: *const c_char,
+        guest_path: *const c_char,
+    ) {
+        let (host, guest) = (path(host_path, "path")?, text(guest_path, "guest's path")?);
+        given(config, CONFIG)?.builder.session_dir(host, guest).map_err(Error::new)?;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,6 +85,165 @@ static void save(wasm_store_t *store, pagefork_image_store_t *images, const page
   pagefork_snapshot_delete(snapshot);
 }
 
+static pagefork_snapshot_t *load(pagefork_linker_t *linker, pagefork_image_store_t *images,
+                                 const char *name, const pagefork_load_t *how) {
+  pagefork_image_hash_t image, again;
+  pagefork_snapshot_t *snapshot;
+  OK(pagefork_image_store_find(images, name, &image));
+  OK(pagefork_snapshot_load(linker, images, &image, how, &snapshot));
+  OK(pagefork_snapshot_image(snapshot, &again));
+  CHECK(!memcmp(&image, &again, sizeof image));
+  return snapshot;
+}
+
+static wasm_store_t *spawn(const pagefork_snapshot_t *snapshot, const pagefork_spawn_t *how,
+                           wasm_instance_t **instance) {
+  pagefork_instance_pre_t *pre;
+  wasm_store_t *store;
+  OK(pagefork_snapshot_instance_pre(snapshot, &pre));
+  OK(pagefork_instance_pre_spawn(pre, how, &store, instance));
+  pagefork_instance_pre_delete(pre);
+  return store;
+}
+
+static void has_state(const pagefork_snapshot_t *snapshot, const char *expected) {
+  wasm_byte_vec_t state;
+  OK(pagefork_snapshot_state(snapshot, &state));
+  CHECK(state.size == strlen(expected));
+  CHECK(!state.size || !memcmp(state.data, expected, state.size));
+  wasm_byte_vec_delete(&state);
+}
+
+/* A letter more in the notes of a session. */
+static void note(wasm_instance_t *instance, char letter) {
+  pagefork_val_t arg = i32(letter);
+  OK(pagefork_func_call(export_func(instance, "note"), &arg, 1, NULL, 0));
+  delete_kept();
+}
+
+/* Whether a session has these notes. */
+static bool has_notes(wasm_store_t *store, wasm_instance_t *instance, const char *expected) {
+  OK(pagefork_func_call(export_func(instance, "show"), NULL, 0, NULL, 0));
+  delete_kept();
+  wasm_byte_vec_t output;
+  OK(pagefork_store_take_output(store, 1, &output));
+  bool has = output.size == strlen(expected) && !memcmp(output.data, expected, output.size);
+  wasm_byte_vec_delete(&output);
+  return has;
+}
+
+/* Files of a session, in this process and into an image. */
+static void session(wasm_engine_t *engine, pagefork_linker_t *linker,
+                    pagefork_image_store_t *images) {
+  CHECK(!mkdir("session", 0700));
+  pagefork_wasi_config_t *config = pagefork_wasi_config_new();
+  FAILS(pagefork_wasi_config_session_directory(config, "no such", "/own"), "no such");
+  FAILS(pagefork_wasi_config_session_directory(config, NULL, "/own"), "path is null");
+  FAILS(pagefork_wasi_config_session_directory(config, "session", NULL), "path is null");
+  FAILS(pagefork_wasi_config_session_directory(NULL, "session", "/own"), "configuration is null");
+  OK(pagefork_wasi_config_session_directory(config, "session", "/own"));
+  pagefork_wasi_config_capture_stdout(config, 100);
+  wasm_store_t *store = wasm_store_new(engine), *forks[1];
+  OK(pagefork_store_set_wasi(store, config));
+  wasm_module_t *module = module_of(engine, guest_notes, sizeof guest_notes);
+  wasm_instance_t *instance, *other;
+  OK(pagefork_linker_instantiate(linker, store, module, &instance));
+  note(instance, 'a');
+
+  pagefork_snapshot_t *snapshot;
+  const char *told = "pagefork_store_snapshot_with_files";
+  FAILS(pagefork_store_snapshot(store, &snapshot), told);
+  FAILS(pagefork_store_fork(store, NULL, forks, 1), told);
+  FAILS(pagefork_store_snapshot_with_files(store, "session", NULL, NULL, &snapshot), "session");
+  FAILS(pagefork_store_snapshot_with_files(store, "no/such", NULL, NULL, &snapshot), "no/such");
+  FAILS(pagefork_store_snapshot_with_files(store, NULL, NULL, NULL, &snapshot), "files is null");
+  FAILS(pagefork_store_snapshot_with_files(NULL, "place", NULL, NULL, &snapshot), "store is null");
+  CHECK(!snapshot && access("place", F_OK));
+  OK(pagefork_store_snapshot_with_files(store, "place", NULL, NULL, &snapshot));
+  note(instance, 'b');
+  CHECK(has_notes(store, instance, "ab"));
+  wasm_instance_delete(instance);
+  wasm_store_delete(store);
+
+  pagefork_image_hash_t image;
+  pagefork_save_t how = {.state = "own", .state_size = 3};
+  OK(pagefork_snapshot_save(snapshot, images, &how, &image));
+  OK(pagefork_image_store_set_name(images, "session", &image));
+  pagefork_wasi_config_t *streams = pagefork_wasi_config_new();
+  pagefork_wasi_config_capture_stdout(streams, 100);
+  pagefork_spawn_t spawning = {.wasi = streams};
+  store = spawn(snapshot, &spawning, &instance);
+  note(instance, 'c');
+  wasm_store_t *second = spawn(snapshot, &spawning, &other);
+  OK(pagefork_store_reset_to(second, snapshot, streams));
+  /* Stores keep the place of their files. */
+  pagefork_snapshot_delete(snapshot);
+  CHECK(has_notes(second, other, "a") && has_notes(store, instance, "ac"));
+  wasm_instance_delete(other);
+  wasm_store_delete(second);
+  CHECK(!access("place", F_OK));
+  wasm_instance_delete(instance);
+  wasm_store_delete(store);
+  CHECK(access("place", F_OK) && !access("session/notes", F_OK));
+  pagefork_wasi_config_delete(streams);
+  pagefork_wasi_config_delete(config);
+  wasm_module_delete(module);
+}
+
+/* The files of a session that another process had. */
+static void session_of_another(pagefork_linker_t *linker, pagefork_image_store_t *images) {
+  pagefork_image_hash_t image;
+  OK(pagefork_image_store_find(images, "session", &image));
+  pagefork_wasi_config_t *streams = pagefork_wasi_config_new();
+  pagefork_wasi_config_capture_stdout(streams, 100);
+  pagefork_spawn_t spawning = {.wasi = streams};
+  pagefork_instance_pre_t *pre;
+  wasm_store_t *store;
+  wasm_instance_t *instance;
+
+  /* Without them it is known, and neither goes on nor is saved again. */
+  pagefork_snapshot_t *snapshot = load(linker, images, "session", NULL);
+  has_state(snapshot, "own");
+  const char *told = "pagefork_snapshot_load_with_files";
+  OK(pagefork_snapshot_instance_pre(snapshot, &pre));
+  FAILS(pagefork_instance_pre_spawn(pre, &spawning, &store, &instance), told);
+  FAILS(pagefork_snapshot_save(snapshot, images, NULL, &image), told);
+  pagefork_instance_pre_delete(pre);
+  pagefork_snapshot_delete(snapshot);
+
+  FAILS(pagefork_snapshot_load_with_files(linker, images, &image, NULL, "session", &snapshot),
+        "session");
+  FAILS(pagefork_snapshot_load_with_files(linker, images, &image, NULL, NULL, &snapshot),
+        "files is null");
+  OK(pagefork_snapshot_load_with_files(linker, images, &image, NULL, "place", &snapshot));
+  for (int i = 0; i < 2; i++) {
+    store = spawn(snapshot, &spawning, &instance);
+    CHECK(has_notes(store, instance, "a"));
+    note(instance, 'd');
+    CHECK(has_notes(store, instance, "ad"));
+    wasm_instance_delete(instance);
+    wasm_store_delete(store);
+  }
+  /* Saved again, it has them. */
+  pagefork_save_t how = {.state = "again", .state_size = 5};
+  OK(pagefork_snapshot_save(snapshot, images, &how, &image));
+  pagefork_snapshot_delete(snapshot);
+  CHECK(access("place", F_OK));
+  OK(pagefork_snapshot_load_with_files(linker, images, &image, NULL, "place", &snapshot));
+  store = spawn(snapshot, &spawning, &instance);
+  CHECK(has_notes(store, instance, "a"));
+  wasm_instance_delete(instance);
+  wasm_store_delete(store);
+  pagefork_snapshot_delete(snapshot);
+  pagefork_wasi_config_delete(streams);
+
+  /* Of what has none, no place is made. */
+  OK(pagefork_image_store_find(images, "idle", &image));
+  OK(pagefork_snapshot_load_with_files(linker, images, &image, NULL, "place", &snapshot));
+  CHECK(access("place", F_OK));
+  pagefork_snapshot_delete(snapshot);
+}
+
 /* What another process does, which ends then. */
 static void first_process(void) {
   wasm_engine_t *engine = wasm_engine_new();
@@ -131,6 +291,7 @@ static void first_process(void) {
   wasm_store_delete(store);
   wasm_module_delete(module);
 
+  session(engine, linker, images);
   pagefork_image_hash_t image;
   OK(pagefork_image_store_find(images, "idle", &image));
   OK(pagefork_image_store_export(images, &image, "idle.image"));
@@ -138,35 +299,6 @@ static void first_process(void) {
   pagefork_image_store_delete(images);
   pagefork_linker_delete(linker);
   wasm_engine_delete(engine);
-}
-
-static pagefork_snapshot_t *load(pagefork_linker_t *linker, pagefork_image_store_t *images,
-                                 const char *name, const pagefork_load_t *how) {
-  pagefork_image_hash_t image, again;
-  pagefork_snapshot_t *snapshot;
-  OK(pagefork_image_store_find(images, name, &image));
-  OK(pagefork_snapshot_load(linker, images, &image, how, &snapshot));
-  OK(pagefork_snapshot_image(snapshot, &again));
-  CHECK(!memcmp(&image, &again, sizeof image));
-  return snapshot;
-}
-
-static wasm_store_t *spawn(const pagefork_snapshot_t *snapshot, const pagefork_spawn_t *how,
-                           wasm_instance_t **instance) {
-  pagefork_instance_pre_t *pre;
-  wasm_store_t *store;
-  OK(pagefork_snapshot_instance_pre(snapshot, &pre));
-  OK(pagefork_instance_pre_spawn(pre, how, &store, instance));
-  pagefork_instance_pre_delete(pre);
-  return store;
-}
-
-static void has_state(const pagefork_snapshot_t *snapshot, const char *expected) {
-  wasm_byte_vec_t state;
-  OK(pagefork_snapshot_state(snapshot, &state));
-  CHECK(state.size == strlen(expected));
-  CHECK(!state.size || !memcmp(state.data, expected, state.size));
-  wasm_byte_vec_delete(&state);
 }
 
 /* Images of the other process. */
@@ -636,6 +768,7 @@ int main(void) {
   pagefork_image_store_t *images;
   OK(pagefork_image_store_open("saved images", &images));
   second_process(engine, linker, images);
+  session_of_another(linker, images);
   files(linker, images);
   references(engine, images);
   CHECK(finalized == 10);

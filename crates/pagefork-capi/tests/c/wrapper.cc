@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include <sys/stat.h>
+
 #include "guests.h"
 
 #define CHECK(condition)                                                                        \
@@ -238,6 +240,30 @@ static void snapshots(pagefork::Engine &engine) {
   CHECK(gone == 3);
 }
 
+// Files of a session go where its snapshots go.
+static void session(pagefork::Engine &engine, const pagefork::Linker &programs) {
+  using namespace pagefork;
+  CHECK(mkdir("session of the wrapper", 0700) == 0);
+  Wasi streams, wasi;
+  streams.capture_stdout(100);
+  wasi.capture_stdout(100).session_directory("session of the wrapper", "/own");
+  pagefork_spawn_t how = {}, again = {};
+  how.wasi = wasi.get();
+  again.wasi = streams.get();
+  std::string_view bytes(reinterpret_cast<const char *>(guest_notes), sizeof guest_notes);
+  auto [store, instance] = programs.instantiate_pre(Module(engine, bytes)).spawn(how);
+  instance.func<void(int32_t)>("note")('a');
+  Images images("images of the wrapper");
+  Loading loading;
+  loading.place = "other place of the wrapper";
+  Snapshot loaded = Snapshot::load(
+      programs, images, store.snapshot_with_files("place of the wrapper").save(images), loading);
+  instance.func<void(int32_t)>("note")('b');
+  auto [other_store, other] = loaded.instance_pre().spawn(again);
+  other.func<void()>("show")();
+  CHECK(other_store.take_output() == "a");
+}
+
 int main() {
   using namespace pagefork;
   Engine engine;
@@ -308,5 +334,6 @@ int main() {
   CHECK(program_store.take_output() == "text");
   program_store.reset(&wasi);
   program_store.set_wasi(wasi);
+  session(engine, programs);
   std::puts("ok");
 }

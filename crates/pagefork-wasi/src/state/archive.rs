@@ -265,7 +265,7 @@ fn unpack<T: 'static>(
     if files.next().is_some() {
         return Err(damaged("it has too few files").into());
     }
-    std::mem::forget(unfinished);
+    unfinished.keep();
     Ok(())
 }
 

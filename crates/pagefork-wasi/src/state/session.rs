@@ -1,6 +1,7 @@
 //! Directories that belong to a guest's session: they are copied with a saved state, and each
 //! guest that is restored from it has a copy of its own.
 
+use std::mem;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,13 @@ impl OwnDir {
         Self(path.to_owned())
     }
 
+    /// Leaves the directory where it is.
+    pub(crate) fn keep(mut self) {
+        // Its path is freed all the same.
+        drop(mem::take(&mut self.0));
+        mem::forget(self);
+    }
+
     /// Where it is, from the root.
     ///
     /// # Examples
@@ -107,7 +115,7 @@ pub(crate) fn save_directories<'a>(
         make_directory(&copy)?;
         copy_tree(directory.as_fd(), open_root(&copy)?.as_fd(), &mut budget)?;
     }
-    std::mem::forget(unfinished);
+    unfinished.keep();
     Ok(())
 }
 
