@@ -28,6 +28,7 @@ const SAFE: &[&str] = &[
     "crates/pagefork-compiler/src/lib.rs",
     "crates/pagefork-debuginfo/src/lib.rs",
     "crates/pagefork-image/src/lib.rs",
+    "crates/pagefork-node/src/lib.rs",
     "crates/pagefork-objects/src/lib.rs",
     "crates/pagefork-layout/src/lib.rs",
     "crates/pagefork-postcopy/src/lib.rs",

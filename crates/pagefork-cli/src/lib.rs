@@ -16,6 +16,7 @@ mod sockets;
 mod values;
 
 mod image;
+mod node;
 mod inspect;
 mod doctor;
 mod wast;
@@ -51,6 +52,7 @@ pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(CliCommand::Snapshot(arguments)) => captured::snapshot::snapshot(&arguments),
         Ok(CliCommand::Restore(arguments)) => captured::restore::restore(&arguments),
         Ok(CliCommand::Image(arguments)) => image::image(&arguments),
+        Ok(CliCommand::Node(arguments)) => node::node(&arguments),
         Ok(CliCommand::Compile(arguments)) => compile::compile(&arguments),
         Ok(CliCommand::Inspect(arguments)) => inspect::inspect(&arguments),
         Ok(CliCommand::Doctor) => doctor::doctor(),

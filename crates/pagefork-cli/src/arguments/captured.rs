@@ -87,7 +87,8 @@ pub(crate) struct RestoreArguments {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
 
-    /// The image: its name, its hash, or four or more of the hash's first digits
+    /// The image: its name, its hash, or four or more of the hash's first digits; NODE/IMAGE fetches it
+    /// from another node
     #[arg(value_name = "IMAGE")]
     pub(crate) image: String,
 

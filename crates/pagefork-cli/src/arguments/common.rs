@@ -58,7 +58,7 @@ pub(crate) struct ProgramArguments {
 #[derive(Args)]
 pub(crate) struct FromArguments {
     /// Go on with the program in this image, and not with FILE: its name, its hash, or four or more
-    /// of the hash's first digits
+    /// of the hash's first digits; NODE/IMAGE fetches it from another node
     #[arg(long, value_name = "IMAGE")]
     pub(crate) from: Option<String>,
 

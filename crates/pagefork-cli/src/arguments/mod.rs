@@ -4,6 +4,7 @@ mod common;
 mod fork;
 mod captured;
 mod image;
+mod node;
 mod run;
 mod serve;
 
@@ -21,6 +22,7 @@ pub(crate) use common::{
 };
 pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};
+pub(crate) use node::{NodeAction, NodeArguments, TrustArguments};
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
 
@@ -92,6 +94,8 @@ pub(crate) enum CliCommand {
     Restore(RestoreArguments),
     /// Look after saved images: list, inspect, compare, send, remove them
     Image(ImageArguments),
+    /// Serve images to other nodes, and know those that serve them
+    Node(NodeArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory

@@ -16,8 +16,17 @@ const OWN: &str = "image-key";
 
 /// The user's key, which is made when it is needed for the first time: to sign, or to be shown.
 pub(crate) fn own() -> Result<SecretKey, String> {
+    own_named(OWN)
+}
+
+/// The key by which other nodes know this one; it signs nothing that lasts, and is made likewise.
+pub(crate) fn of_node() -> Result<SecretKey, String> {
+    own_named("node-key")
+}
+
+fn own_named(name: &str) -> Result<SecretKey, String> {
     let directory = directory()?;
-    let path = directory.join(OWN);
+    let path = directory.join(name);
     if let Some(key) = read_own(&path)? {
         return Ok(key);
     }
@@ -30,7 +39,7 @@ pub(crate) fn own() -> Result<SecretKey, String> {
         .and_then(|mut file| file.read_exact(&mut seed))
         .map_err(|error| failed("read", random, error))?;
     // All of it is there when it has its name, and whoever is first decides.
-    let unfinished = directory.join(format!("{OWN}.{}", std::process::id()));
+    let unfinished = directory.join(format!("{name}.{}", std::process::id()));
     let text: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     let written = OpenOptions::new()
         .write(true)
@@ -111,7 +120,8 @@ fn make(directory: &Path) -> Result<(), String> {
     made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
 }
 
-fn directory() -> Result<PathBuf, String> {
+/// Where keys are, and what is known of other nodes.
+pub(crate) fn directory() -> Result<PathBuf, String> {
     let known = super::of_user("XDG_CONFIG_HOME", ".config");
     known.ok_or_else(|| "no directory is known for keys: set HOME".to_owned())
 }

@@ -8,7 +8,9 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use pagefork::image::ImageStore;
+use pagefork::image::{ContentHash, ImageStore, StoredImage};
+
+use crate::node;
 
 /// The store of images: the one that was named, or the user's.
 pub(crate) fn open(named: Option<&Path>) -> Result<ImageStore, String> {
@@ -24,6 +26,27 @@ pub(crate) fn open(named: Option<&Path>) -> Result<ImageStore, String> {
         }
     };
     ImageStore::open(path).map_err(|error| error.to_string())
+}
+
+/// An image that was asked for.
+pub(crate) struct FoundImage {
+    pub(crate) hash: ContentHash,
+    /// One that was fetched has no name: collection spares it as long as this is kept.
+    _held: Option<StoredImage>,
+}
+
+/// What a name means: an image of the store, or `NODE/IMAGE`, which is fetched into it.
+pub(crate) fn find(images: &ImageStore, name: &str) -> Result<FoundImage, String> {
+    match name.split_once('/') {
+        Some((node, image)) => {
+            let image = node::fetch(node, image, images)?;
+            Ok(FoundImage { hash: image.hash(), _held: Some(image) })
+        }
+        None => {
+            let hash = images.find(name).map_err(|error| error.to_string())?;
+            Ok(FoundImage { hash, _held: None })
+        }
+    }
 }
 
 /// Where the copies of a session's files lie as long as this process runs: nothing has this name.

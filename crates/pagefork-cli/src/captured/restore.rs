@@ -70,13 +70,14 @@ pub(crate) fn started(
     }
     let name = image.from.as_deref().unwrap_or_default();
     let images = captured::open(image.store.store.as_deref())?;
-    let hash = images.find(name).map_err(|error| error.to_string())?;
+    let found = captured::find(&images, name)?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     preopen(&mut builder, environment)?;
     let linker = linker(&engine(&Config::new())?)?;
     let (keys, place) = (keys::trusted()?, captured::place_of_files());
-    let loaded = StartedProgram::load_with_files(&linker, &images, hash, builder, keys, place);
+    let loaded =
+        StartedProgram::load_with_files(&linker, &images, found.hash, builder, keys, place);
     loaded.map_err(|error| format!("{name}: {error}"))
 }
 
@@ -87,11 +88,11 @@ pub(crate) fn load(
     environment: &EnvironmentArguments,
     config: &Config,
 ) -> Result<RestoredProgram, String> {
-    let hash = images.find(name).map_err(|error| error.to_string())?;
+    let found = captured::find(images, name)?;
     let options = LoadOptions::new().trust(keys::trusted()?);
     let failed = |error: Error| format!("{name}: {error:#}");
     let linker = linker(&engine(config)?)?;
-    let snapshot = Snapshot::load(&linker, images, hash, options).map_err(failed)?;
+    let snapshot = Snapshot::load(&linker, images, found.hash, options).map_err(failed)?;
     let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();

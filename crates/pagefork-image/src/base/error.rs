@@ -73,6 +73,17 @@ pub enum ImageError {
         /// How many have signed it.
         signatures: usize,
     },
+    /// An image that came with machine code, and that no trusted key has signed.
+    #[error(
+        "image {image} comes with machine code, and none of its {signatures} signatures is of a \
+         trusted key: trust the key of who made it, or have it signed there"
+    )]
+    NotSigned {
+        /// The image.
+        image: ContentHash,
+        /// How many have signed it.
+        signatures: usize,
+    },
     /// Nothing has this hash.
     #[error("the store has no {what} {hash}")]
     NotFound {

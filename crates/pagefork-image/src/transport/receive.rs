@@ -8,7 +8,7 @@ use crate::base::limits::{self, ImageLimits};
 use crate::file::assemble::DataWriter;
 use crate::file::header::ImageHeader;
 use crate::file::manifest::Manifest;
-use crate::file::signature;
+use crate::file::signature::{self, PublicKey};
 use crate::tree::{self, GROUP_SIZE};
 
 use super::{STREAM_MAGIC, STREAM_VERSION, WINDOW_LOG, tag};
@@ -31,6 +31,10 @@ pub enum ReceivedItem<F> {
         hash: ContentHash,
         /// The image that it is a delta of.
         parent: Option<ContentHash>,
+        /// Whose signatures it has. Each was checked.
+        signers: Vec<PublicKey>,
+        /// The code images that its instances ran with.
+        codes: Vec<ContentHash>,
         /// The file that it is.
         file: F,
     },
@@ -167,7 +171,7 @@ impl<R: Read, F: Read + Write + Seek, C: FnMut() -> Result<F, ImageError>> Recei
         header.data_size = manifest.data_size;
         header.manifest_hash = ContentHash::of(&manifest_bytes);
         header.check_limits(self.limits)?;
-        signature::check(&signatures, header.manifest_hash)?;
+        let signers = signature::check(&signatures, header.manifest_hash)?;
 
         let file = (self.create)()?;
         let mut data = DataWriter::new(file, header.data_start(), header.data_size);
@@ -194,6 +198,8 @@ impl<R: Read, F: Read + Write + Seek, C: FnMut() -> Result<F, ImageError>> Recei
         self.items.push(ReceivedItem::Image {
             hash: header.manifest_hash,
             parent: manifest.parent,
+            signers,
+            codes: manifest.instances.iter().map(|instance| instance.code.hash).collect(),
             file,
         });
         Ok(())

@@ -1,0 +1,102 @@
+//! `pagefork node`: serves images to other nodes, and knows those that serve them.
+
+/// What is known of other nodes.
+mod known;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use pagefork::image::{ImageStore, PublicKey, StoredImage};
+use pagefork_node::{MemoryPeer, MemoryServer, NodeTimes, ServeEvent, ServeOptions, fetch_image};
+
+use crate::arguments::{NodeAction, NodeArguments, TrustArguments};
+use crate::captured::{self, keys};
+use crate::{output, show};
+use known::{KnownNode, KnownNodes};
+
+/// Runs one of the commands.
+pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
+    match &arguments.action {
+        NodeAction::Init => init(),
+        NodeAction::Trust(arguments) => trust(arguments),
+        NodeAction::Ls => ls(),
+        NodeAction::Forget { name } => KnownNodes::change(|nodes| nodes.remove(name)),
+        NodeAction::Serve { addr, store } => return serve(*addr, store.store.as_deref()),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The image that a node has under a name, in `images`, where it is put if it is not there.
+pub(crate) fn fetch(node: &str, image: &str, images: &ImageStore) -> Result<StoredImage, String> {
+    let nodes = KnownNodes::read()?;
+    let known = nodes.find(node)?;
+    let address = known.address.clone().ok_or_else(|| {
+        format!("nothing is fetched from node {node}: say where it is by `pagefork node trust --address`")
+    })?;
+    let peer = MemoryPeer { address, key: known.key };
+    let (own, signers) = (keys::of_node()?, keys::trusted()?);
+    fetch_image(&peer, &own, image, images, &signers, &NodeTimes::default())
+        .map_err(|error| format!("{node}/{image}: {error}"))
+}
+
+fn init() -> Result<(), String> {
+    let (node, images) = (keys::of_node()?.public(), keys::own()?.public());
+    output::print(format!("node key {node}\nimage key {images}\n"))
+}
+
+fn trust(arguments: &TrustArguments) -> Result<(), String> {
+    let TrustArguments { name, key, address, serve, signer } = arguments;
+    let node = KnownNode { key: *key, address: address.clone(), may_fetch: *serve };
+    KnownNodes::change(|nodes| nodes.insert(name, node))?;
+    // Last: a name that is refused is to change nothing.
+    signer.map_or(Ok(()), keys::trust)
+}
+
+fn ls() -> Result<(), String> {
+    let nodes = KnownNodes::read()?;
+    let mut rows = vec![["node", "key", "fetched from", "may fetch"].map(str::to_owned).to_vec()];
+    for (name, node) in nodes.iter() {
+        let address = node.address.clone().unwrap_or_default();
+        let may_fetch = if node.may_fetch { "yes" } else { "no" };
+        rows.push(vec![name.to_owned(), node.key.to_string(), address, may_fetch.to_owned()]);
+    }
+    output::print(show::table(&rows, &[]))
+}
+
+fn serve(address: SocketAddr, store: Option<&Path>) -> Result<ExitCode, String> {
+    let images = captured::open(store)?;
+    let mut options = ServeOptions::new(keys::of_node()?);
+    // A node that is known, or not any more, while this one serves, counts at its next connection.
+    options.access = Arc::new(|key| match KnownNodes::read() {
+        Ok(nodes) => nodes.may_fetch(key),
+        Err(error) => {
+            output::say(error);
+            false
+        }
+    });
+    options.observe = Arc::new(|event| output::say(happened(event)));
+    // An unreadable list is an error now, not at the first connection.
+    KnownNodes::read()?;
+    let server = MemoryServer::bind(address, images, options).map_err(|error| error.to_string())?;
+    output::say(format!("images are served at {}", server.address()));
+    server.run()
+}
+
+fn happened(event: &ServeEvent) -> String {
+    match event {
+        ServeEvent::Sent { peer, image } => format!("{} has image {image} now", named(peer)),
+        ServeEvent::Failed { address, error } => format!("a connection of {address}: {error}"),
+        ServeEvent::TooMany { address } => {
+            format!("a connection of {address} was closed: there are too many at once")
+        }
+        ServeEvent::NotAccepted(error) => format!("cannot take a connection: {error}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn named(peer: &PublicKey) -> String {
+    let known = KnownNodes::read().ok().and_then(|nodes| Some(nodes.name_of(peer)?.to_owned()));
+    known.unwrap_or_else(|| peer.to_string())
+}

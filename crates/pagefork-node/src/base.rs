@@ -1,0 +1,91 @@
+//! What can go wrong between nodes, and how long they wait.
+
+use std::io;
+use std::time::Duration;
+
+use pagefork_image::{ContentHash, ImageError};
+
+/// Why a node could not serve, or an image could not be fetched. [`fetch_image`](crate::fetch_image)
+/// says when.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The system or the network refused something.
+    #[error("cannot {action}: {error}")]
+    Io {
+        /// What was tried.
+        action: String,
+        /// Why it failed.
+        #[source]
+        error: io::Error,
+    },
+    /// The two do not know each other.
+    #[error(
+        "no connection with node {address}: {error}; each of the two must trust the other's key, \
+         as `pagefork node init` prints it"
+    )]
+    Handshake {
+        /// Of the peer.
+        address: String,
+        /// What TLS says.
+        #[source]
+        error: io::Error,
+    },
+    /// The peer has said no.
+    #[error("the node does not give {name:?}: {reason}")]
+    Refused {
+        /// What was asked for.
+        name: String,
+        /// What the peer says.
+        reason: String,
+    },
+    /// The peer has sent what it must not send.
+    #[error("the node has sent what does not belong there: {0}; do not use it as a source")]
+    Malformed(&'static str),
+    /// Another image than the one that was asked for, or that the peer has announced.
+    #[error("the node has given image {found} in place of {wanted}: do not use it as a source")]
+    OtherImage {
+        /// What it was to be.
+        wanted: ContentHash,
+        /// What it is.
+        found: ContentHash,
+    },
+    /// The image is not accepted, or could not be read or kept.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+impl NodeError {
+    /// Makes an error of the system one that says what was tried.
+    pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |error| Self::Io { action, error }
+    }
+}
+
+/// How long a node waits for a peer.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use pagefork_node::NodeTimes;
+///
+/// let times = NodeTimes { idle: Duration::from_secs(2), ..NodeTimes::default() };
+/// assert_eq!(times.handshake, Duration::from_secs(10));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeTimes {
+    /// Until a connection is there, both sides are known, and what is wanted is said: 10 s by
+    /// default, for all of it together.
+    pub handshake: Duration,
+    /// Without a byte from the peer, or a byte that it takes: 20 s by default.
+    pub idle: Duration,
+}
+
+impl Default for NodeTimes {
+    fn default() -> Self {
+        Self { handshake: Duration::from_secs(10), idle: Duration::from_secs(20) }
+    }
+}

@@ -1,0 +1,156 @@
+//! The side of a running node: it takes an image in before it goes on with what is in it.
+
+use std::io::{self, ErrorKind, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Instant;
+
+use pagefork_image::{
+    ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::base::{NodeError, NodeTimes};
+use crate::channel::{ClientChannel, TimedSocket, shake_hands};
+use crate::identity;
+use crate::message::{self, Answer, Wish};
+
+/// A memory node, as one that connects to it knows it. [`MemoryServer`](crate::MemoryServer) has an
+/// example.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryPeer {
+    /// Where it is: a host and a port.
+    pub address: String,
+    /// The key that it authenticates itself with.
+    pub key: PublicKey,
+}
+
+/// Takes the image that `name` means at `peer` into `images`, with its ancestors and code, unless
+/// they are here: a name, a hash, or the first digits of one. It is spared by collection as long
+/// as what is returned is kept. `own` is the key that this node has at the peer.
+///
+/// # Errors
+/// [`NodeError::Io`] if the peer cannot be reached or is silent for too long;
+/// [`NodeError::Handshake`] if one of the two does not know the other; [`NodeError::Refused`] if
+/// it has no such image; [`NodeError::Image`] if none of `signers` has signed the image, or what
+/// came is not what it is said to be; [`NodeError::Malformed`] and [`NodeError::OtherImage`] if
+/// the peer talks nonsense. What the store has then that it had not before is signed and without a
+/// name, so that collection removes it.
+///
+/// # Examples
+///
+/// See [`MemoryServer`](crate::MemoryServer).
+pub fn fetch_image(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    name: &str,
+    images: &ImageStore,
+    signers: &TrustedKeys,
+    times: &NodeTimes,
+) -> Result<StoredImage, NodeError> {
+    let deadline = Instant::now() + times.handshake;
+    let socket = connect(&peer.address, deadline)?;
+    let config = identity::client_config(own, peer.key).map_err(io::Error::other);
+    let config = config.map_err(NodeError::io("use this node's key"))?;
+    let anything = ServerName::try_from("node.invalid").expect("it has the form of a name");
+    let connection = ClientConnection::new(Arc::new(config), anything).map_err(io::Error::other);
+    let connection = connection.map_err(NodeError::io("begin a connection"))?;
+    let socket = TimedSocket::new(socket, deadline, times);
+    let mut channel =
+        StreamOwned::new(connection, socket.map_err(NodeError::io("set up a connection"))?);
+    let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
+    shake_hands(&mut channel).map_err(strange)?;
+
+    let sent = message::write_text(&mut channel, name).and_then(|()| channel.flush());
+    sent.map_err(strange)?;
+    // A memory node that does not know us says so only here: its side of the handshake ends last.
+    let wanted = match Answer::read(&mut channel) {
+        Ok(Answer::Has(hash)) => hash,
+        Ok(Answer::Refuses(reason)) => {
+            return Err(NodeError::Refused { name: name.to_owned(), reason });
+        }
+        Err(error) => return Err(answer_error(peer, error)),
+    };
+    if let Some(asked) = name.parse().ok().filter(|asked: &ContentHash| *asked != wanted) {
+        return Err(NodeError::OtherImage { wanted: asked, found: wanted });
+    }
+    let here = here(images, wanted, signers)?;
+    let wish = if here.is_some() { Wish::Nothing } else { Wish::Stream };
+    let said = wish.write(&mut channel).and_then(|()| channel.flush());
+    said.map_err(NodeError::io(format!("ask node {}", peer.address)))?;
+    match here {
+        Some(image) => Ok(image),
+        None => receive(channel, wanted, images, signers),
+    }
+}
+
+fn connect(address: &str, deadline: Instant) -> Result<TcpStream, NodeError> {
+    let action = || format!("reach node {address}");
+    let mut failed = io::Error::new(ErrorKind::NotFound, "the host has no address");
+    for place in address.to_socket_addrs().map_err(NodeError::io(action()))? {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            failed = ErrorKind::TimedOut.into();
+            break;
+        }
+        match TcpStream::connect_timeout(&place, left) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(NodeError::Io { action: action(), error: failed })
+}
+
+/// The image with its code, if both are here.
+fn here(
+    images: &ImageStore,
+    hash: ContentHash,
+    signers: &TrustedKeys,
+) -> Result<Option<StoredImage>, NodeError> {
+    let image = match images.load(hash) {
+        Ok(image) => image,
+        Err(ImageError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let tip = image.chain().tip();
+    // Whoever says what a name means would else choose among all that is here.
+    if !tip.signers().iter().any(|signer| signers.contains(signer)) {
+        return Err(ImageError::NotSigned { image: hash, signatures: tip.signers().len() }.into());
+    }
+    for instance in &tip.manifest().instances {
+        match images.load_code(instance.code.hash) {
+            Ok(_) => {}
+            Err(ImageError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Some(image))
+}
+
+fn receive(
+    mut channel: ClientChannel,
+    wanted: ContentHash,
+    images: &ImageStore,
+    signers: &TrustedKeys,
+) -> Result<StoredImage, NodeError> {
+    channel.sock.lift_deadline();
+    let mut received = images.import_signed(channel, signers)?;
+    let last = received.pop().ok_or(NodeError::Malformed("a stream without an image"))?;
+    match last.hash() {
+        hash if hash == wanted => Ok(last),
+        found => Err(NodeError::OtherImage { wanted, found }),
+    }
+}
+
+fn answer_error(peer: &MemoryPeer, error: io::Error) -> NodeError {
+    match error.kind() {
+        ErrorKind::TimedOut => {
+            NodeError::Io { action: format!("get an answer of node {}", peer.address), error }
+        }
+        _ => NodeError::Handshake { address: peer.address.clone(), error },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Ed25519 keys as TLS has them: raw public keys (RFC 7250) in place of certificates.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pagefork_image::{PublicKey, SecretKey};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
+
+/// What both sides speak, so that a connection that was meant for something else ends at once.
+const PROTOCOL: &[u8] = b"pagefork-images/1";
+
+/// What stands before an Ed25519 public key (RFC 8410).
+const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
+
+/// What stands before an Ed25519 secret key.
+const SECRET_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+/// Who is let in.
+pub(crate) type AccessCheck = dyn Fn(&PublicKey) -> bool + Send + Sync;
+
+/// How a memory node takes connections: from those alone whom `access` lets in.
+pub(crate) fn server_config(
+    key: &SecretKey,
+    access: Arc<AccessCheck>,
+) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let own = certified(key, &provider)?;
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(Admitted { access, provider }))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    // A session that is taken up again would let a key in that is not trusted any more.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// How a node connects to the memory node that has the key `peer`.
+pub(crate) fn client_config(key: &SecretKey, peer: PublicKey) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let own = certified(key, &provider)?;
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Pinned { peer, provider }))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.enable_sni = false;
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Whether the peer speaks what we speak. One that names nothing gets through the handshake.
+pub(crate) fn speaks_protocol(negotiated: Option<&[u8]>) -> bool {
+    negotiated == Some(PROTOCOL)
+}
+
+/// The key that a peer has authenticated itself with.
+pub(crate) fn peer_key(certificates: Option<&[CertificateDer<'_>]>) -> Option<PublicKey> {
+    public_key(certificates?.first()?).ok()
+}
+
+fn certified(key: &SecretKey, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Error> {
+    let secret = [&SECRET_PREFIX[..], &key.seed()].concat();
+    let signing =
+        provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(secret).into())?;
+    let public = [&PUBLIC_PREFIX[..], key.public().as_bytes()].concat();
+    Ok(Arc::new(CertifiedKey::new(vec![CertificateDer::from(public)], signing)))
+}
+
+fn public_key(raw: &CertificateDer<'_>) -> Result<PublicKey, Error> {
+    let key = raw.strip_prefix(&PUBLIC_PREFIX).and_then(|key| key.try_into().ok());
+    key.map(PublicKey::from_bytes).ok_or(CertificateError::BadEncoding.into())
+}
+
+fn verify(
+    message: &[u8],
+    raw: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+    provider: &CryptoProvider,
+) -> Result<HandshakeSignatureValid, Error> {
+    let raw = SubjectPublicKeyInfoDer::from(raw.as_ref());
+    let algorithms = &provider.signature_verification_algorithms;
+    verify_tls13_signature_with_raw_key(message, &raw, signature, algorithms)
+}
+
+fn refuse_old_tls() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General("only TLS 1.3 is spoken here".to_owned()))
+}
+
+fn strange_key() -> Error {
+    CertificateError::ApplicationVerificationFailure.into()
+}
+
+/// Checks that a memory node is the one that is meant.
+#[derive(Debug)]
+struct Pinned {
+    peer: PublicKey,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        raw: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match public_key(raw)? == self.peer {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(strange_key()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        refuse_old_tls()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        raw: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify(message, raw, signature, &self.provider)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// Checks that who connects is let in.
+struct Admitted {
+    access: Arc<AccessCheck>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl fmt::Debug for Admitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admitted").finish_non_exhaustive()
+    }
+}
+
+impl ClientCertVerifier for Admitted {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        raw: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match (self.access)(&public_key(raw)?) {
+            true => Ok(ClientCertVerified::assertion()),
+            false => Err(strange_key()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        refuse_old_tls()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        raw: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify(message, raw, signature, &self.provider)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}

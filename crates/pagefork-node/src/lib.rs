@@ -1,0 +1,44 @@
+//! Nodes: they know each other by their keys, and start programs from each other's images.
+//!
+//! A *memory node* serves its store of images over TLS 1.3 on TCP. Who connects to it is known by an
+//! Ed25519 key, as is the memory node itself; there are no certificates. An image comes whole, with
+//! its ancestors and code, as one stream of `pagefork-image`, and nothing of it counts before all
+//! was verified.
+//!
+//! 1. Who has no key that is let in gets nothing, not even an answer.
+//! 2. An image is taken in only with a trusted signature: machine code comes with it. Whom one
+//!    fetches from is another question than whose code one runs.
+//! 3. Every wait for a peer has a limit.
+//!
+//! ```text
+//!   serve   fetch   the two sides
+//!     |       |
+//!     message       what they say
+//!        |
+//!     channel       TLS, with limits of time
+//!        |
+//!     identity      keys as TLS has them
+//!        |
+//!      base         errors, limits of time
+//! ```
+//!
+//! [`MemoryServer`] has an example of both sides.
+
+#![forbid(unsafe_code)]
+
+/// The side of a running node.
+pub(crate) mod fetch;
+/// The side of a memory node.
+pub(crate) mod serve;
+/// What the two say to each other.
+pub(crate) mod message;
+/// TLS, with limits of time.
+pub(crate) mod channel;
+/// Keys as TLS has them.
+pub(crate) mod identity;
+/// Errors, limits of time.
+pub(crate) mod base;
+
+pub use crate::base::{NodeError, NodeTimes};
+pub use crate::fetch::{MemoryPeer, fetch_image};
+pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};

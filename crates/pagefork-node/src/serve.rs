@@ -1,0 +1,267 @@
+//! The side of a memory node: it gives images of its store to those whom it knows.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use crate::base::{NodeError, NodeTimes};
+use crate::channel::{self, ServerChannel, TimedSocket, shake_hands};
+use crate::identity;
+use crate::message::{self, Answer, Wish};
+
+/// zstd's level: on one processor it compresses faster than most networks carry.
+const LEVEL: i32 = 1;
+
+/// How a memory node serves. [`MemoryServer`] has an example.
+pub struct ServeOptions {
+    /// The key that it authenticates itself with.
+    pub key: SecretKey,
+    /// Who is let in. It is asked at each connection.
+    pub access: Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>,
+    /// What is told of what happens, by the threads of connections.
+    pub observe: Arc<dyn Fn(&ServeEvent) + Send + Sync>,
+    /// Connections at once, of people who are not known yet, too: others are closed.
+    pub connections_max: usize,
+    /// How long it waits for a peer.
+    pub times: NodeTimes,
+}
+
+impl ServeOptions {
+    /// With 64 connections and the usual times; nobody is let in or told anything.
+    pub fn new(key: SecretKey) -> Self {
+        Self {
+            key,
+            access: Arc::new(|_| false),
+            observe: Arc::new(|_| ()),
+            connections_max: 64,
+            times: NodeTimes::default(),
+        }
+    }
+}
+
+impl fmt::Debug for ServeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServeOptions").field("times", &self.times).finish_non_exhaustive()
+    }
+}
+
+/// What happens at a memory node. [`MemoryServer`] has an example.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ServeEvent {
+    /// A peer has an image now.
+    Sent {
+        /// Who.
+        peer: PublicKey,
+        /// The image.
+        image: ContentHash,
+    },
+    /// A connection has failed.
+    Failed {
+        /// From where it came.
+        address: SocketAddr,
+        /// Why.
+        error: NodeError,
+    },
+    /// A connection was closed, because there are too many.
+    TooMany {
+        /// From where it came.
+        address: SocketAddr,
+    },
+    /// A connection could not be taken, such as for want of descriptors.
+    NotAccepted(io::Error),
+}
+
+/// A memory node that listens.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use pagefork_image::*;
+/// use pagefork_node::{MemoryPeer, MemoryServer, NodeTimes, ServeOptions, fetch_image};
+///
+/// # let path = std::env::temp_dir().join(format!("pagefork-node-{}", std::process::id()));
+/// let (here, there) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
+/// let [node, runner, author] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]));
+/// let pages = PageRuns::default();
+/// let draft = ImageDraft::new(Manifest::default(), &pages).sign_with(&[author.clone()]);
+/// there.set_name("counter", there.save(draft)?.hash())?;
+///
+/// let known = runner.public();
+/// let mut options = ServeOptions::new(node.clone());
+/// options.access = Arc::new(move |key| *key == known);
+/// let server = MemoryServer::bind("127.0.0.1:0", there, options)?;
+/// let peer = MemoryPeer { address: server.address().to_string(), key: node.public() };
+/// std::thread::spawn(move || server.run());
+///
+/// let signers = TrustedKeys::from_iter([author.public()]);
+/// let image = fetch_image(&peer, &runner, "counter", &here, &signers, &NodeTimes::default())?;
+/// assert_eq!(here.images()?, [image.hash()]);
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct MemoryServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What the threads of connections have in common.
+#[derive(Debug)]
+struct Shared {
+    images: ImageStore,
+    options: ServeOptions,
+    config: Arc<ServerConfig>,
+    connections: AtomicUsize,
+}
+
+impl MemoryServer {
+    /// Listens at `address`, with port 0 at a free one.
+    ///
+    /// # Errors
+    /// [`NodeError::Io`] if that is not possible.
+    ///
+    /// # Examples
+    ///
+    /// See [`MemoryServer`].
+    pub fn bind(
+        address: impl ToSocketAddrs + fmt::Display,
+        images: ImageStore,
+        options: ServeOptions,
+    ) -> Result<Self, NodeError> {
+        let failed = || NodeError::io(format!("listen at {address}"));
+        let config = identity::server_config(&options.key, Arc::clone(&options.access));
+        let config = config.map_err(io::Error::other);
+        let config = Arc::new(config.map_err(NodeError::io("use this node's key"))?);
+        let listener = TcpListener::bind(&address).map_err(failed())?;
+        let address = listener.local_addr().map_err(failed())?;
+        let connections = AtomicUsize::new(0);
+        let shared = Arc::new(Shared { images, options, config, connections });
+        Ok(Self { listener, address, shared })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Examples
+    ///
+    /// See [`MemoryServer`].
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves, each connection on a thread of its own, for as long as the process lives: whatever
+    /// happens to one of them ends no other.
+    ///
+    /// # Examples
+    ///
+    /// See [`MemoryServer`].
+    pub fn run(&self) -> ! {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, address)) => self.accept(socket, address),
+                Err(error) => {
+                    (self.shared.options.observe)(&ServeEvent::NotAccepted(error));
+                    // What is wanting now is there again when other connections have ended.
+                    thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    fn accept(&self, socket: TcpStream, address: SocketAddr) {
+        let observe = &self.shared.options.observe;
+        let Some(place) = ServingPlace::take(&self.shared) else {
+            return observe(&ServeEvent::TooMany { address });
+        };
+        let thread = thread::Builder::new().name("pagefork-node".to_owned());
+        let started = thread.spawn(move || {
+            let ServingPlace(shared) = &place;
+            let event = match shared.answer(socket) {
+                Ok(None) => return,
+                Ok(Some((peer, image))) => ServeEvent::Sent { peer, image },
+                Err(error) => ServeEvent::Failed { address, error },
+            };
+            (shared.options.observe)(&event);
+        });
+        if let Err(error) = started {
+            observe(&ServeEvent::NotAccepted(error));
+        }
+    }
+}
+
+/// One of the connections that there may be at once.
+struct ServingPlace(Arc<Shared>);
+
+impl ServingPlace {
+    fn take(shared: &Arc<Shared>) -> Option<Self> {
+        // The count is right whoever fails: dropping takes it back.
+        let place = Self(Arc::clone(shared));
+        let before = shared.connections.fetch_add(1, Ordering::Relaxed);
+        (before < shared.options.connections_max).then_some(place)
+    }
+}
+
+impl Drop for ServingPlace {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// Answers one connection. Returns who has been sent what.
+    fn answer(&self, socket: TcpStream) -> Result<Option<(PublicKey, ContentHash)>, NodeError> {
+        let times = &self.options.times;
+        let deadline = Instant::now() + times.handshake;
+        let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other);
+        let begun = connection.and_then(|connection| {
+            Ok(StreamOwned::new(connection, TimedSocket::new(socket, deadline, times)?))
+        });
+        let mut channel = begun.map_err(NodeError::io("begin a connection"))?;
+        shake_hands(&mut channel).map_err(NodeError::io("get to know who connects"))?;
+        let peer = identity::peer_key(channel.conn.peer_certificates());
+        let peer = peer.ok_or(NodeError::Malformed("no key"))?;
+
+        let talk = || NodeError::io(format!("talk to node {peer}"));
+        let name = message::read_text(&mut channel).map_err(talk())?;
+        let found = self.images.find(&name).and_then(|hash| self.images.load(hash));
+        let answer = match &found {
+            Ok(image) => Answer::Has(image.hash()),
+            // Where the store lies, and what ails it, is for this side to know.
+            Err(ImageError::Invalid(_) | ImageError::NotFound { .. }) => {
+                Answer::Refuses("it has no such image".to_owned())
+            }
+            Err(_) => Answer::Refuses("it cannot read its store".to_owned()),
+        };
+        answer.write(&mut channel).and_then(|()| channel.flush()).map_err(talk())?;
+        // As long as it is open, collection spares it.
+        let image = match found {
+            Ok(image) => image,
+            Err(error) => {
+                channel::end(&mut channel).map_err(talk())?;
+                return Err(error.into());
+            }
+        };
+        if Wish::read(&mut channel).map_err(talk())? == Wish::Nothing {
+            return Ok(None);
+        }
+        self.send(&mut channel, image.hash())?;
+        channel::end(&mut channel).map_err(talk())?;
+        Ok(Some((peer, image.hash())))
+    }
+
+    fn send(&self, channel: &mut ServerChannel, image: ContentHash) -> Result<(), NodeError> {
+        channel.sock.lift_deadline();
+        self.images.export(&[image], &mut *channel, LEVEL)?;
+        channel.flush().map_err(NodeError::io("send an image"))
+    }
+}
