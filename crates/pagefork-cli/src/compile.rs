@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use pagefork::Config;
+use pagefork::{Config, StrategyConfig};
 
 use crate::arguments::CompileArguments;
 use crate::program::{self, Loader};
@@ -18,6 +18,7 @@ pub(crate) fn compile(arguments: &CompileArguments) -> Result<ExitCode, String> 
     let mut config = Config::new();
     config.fuel(arguments.fuel).deterministic(arguments.deterministic);
     config.sources(arguments.core_dump);
+    config.strategies(arguments.growth.strategies(StrategyConfig::default()));
     let module = Loader::new(config)?.compile(file, &binary)?;
     module.write_code_image_file(output).map_err(|error| format!("{error:#}"))?;
     Ok(ExitCode::SUCCESS)

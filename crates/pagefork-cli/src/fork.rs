@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use pagefork::{CallProgress, Config, Linker, Module, Store};
+use pagefork::{CallProgress, Config, Linker, Module, Store, StrategyConfig};
 use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram};
 use pagefork_wasi::{Exit, OutputKind, StdinKind, WasiCtx, WasiCtxBuilder};
 
@@ -28,13 +28,17 @@ const AHEAD: u64 = 16;
 pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
     let ForkArguments { program, environment, session, unknown_imports, .. } = arguments;
     let mut inputs = inputs(arguments)?;
+    let mut config = Config::new();
+    config.strategies(arguments.resets.strategies(StrategyConfig::default()));
     let program = if program.image.from.is_some() {
-        restore::started(&program.image, environment, session)?
+        let engine = restore::engine(&config)?;
+        run::say_resets(&arguments.resets, &engine)?;
+        restore::started(&program.image, environment, session, &engine)?
     } else {
-        let mut config = Config::new();
         run::set_compiling(&mut config, program);
-        let module = Loader::new(config)?.load(program.file())?;
-        start(program, environment, session, *unknown_imports, &module)?
+        let loader = Loader::new(config)?;
+        run::say_resets(&arguments.resets, loader.engine())?;
+        start(program, environment, session, *unknown_imports, &loader.load(program.file())?)?
     };
     output::print(program.written())?;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use pagefork::{
     Cache, Config, Engine, Error, ExternType, Func, Instance, LinkError, Linker, Module, Store,
-    Trap, Val,
+    StrategyConfig, Trap, Val,
 };
 use pagefork_wasi::{Exit, WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{
-    EnvironmentArguments, ProfileFormat, ProgramArguments, RunArguments, UnknownImports,
+    EnvironmentArguments, ProfileFormat, ProgramArguments, ResetArguments, RunArguments,
+    UnknownImports,
 };
 use crate::captured::restore;
 use crate::program::{self, Loader};
@@ -32,6 +33,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     }
     let file = arguments.program.file();
     let loader = Loader::new(config(arguments))?;
+    say_resets(&arguments.strategies.resets, loader.engine())?;
     let module = loader.load(file)?;
     let mut store = Store::new(loader.engine(), context(arguments)?);
     if let Some(fuel) = arguments.fuel {
@@ -89,7 +91,16 @@ fn config(arguments: &RunArguments) -> Config {
     // Frames of a dump are told by their offsets in the module.
     config.sources(arguments.core_dump.is_some());
     set_compiling(&mut config, &arguments.program);
+    arguments.strategies.set(&mut config, StrategyConfig::default());
     config
+}
+
+/// Says it if this machine cannot reset instances as the command line asks.
+pub(crate) fn say_resets(resets: &ResetArguments, engine: &Engine) -> Result<(), String> {
+    if let Some(notice) = resets.notice(engine)? {
+        output::say(notice);
+    }
+    Ok(())
 }
 
 /// Sets the time limit of compiling, and the cache of compiled programs. A cache that cannot be

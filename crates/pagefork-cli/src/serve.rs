@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagefork::{Config, Store};
+use pagefork::{Config, Engine, Store, StrategyConfig};
 use pagefork_serve::cgi::VariableOptions;
 use pagefork_serve::{
     AccessFormat, LogHandle, LogOutput, Program, ProgramOptions, Server, Severity, Signals,
@@ -90,19 +90,33 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
         fixed: arguments.environment.variables.iter().map(|(name, _)| name.clone()).collect(),
     };
     let image = &arguments.program.image;
+    let file = arguments.program.file();
+    let is_forked = image.from.is_some() || arguments.warm;
+    if is_forked && arguments.strategies.growth.is_given() {
+        return Err(
+            "--growth is for programs that each request starts anew: forks have code that is \
+                    running already"
+                .to_owned(),
+        );
+    }
+    // A code image has one body for each function unless it was compiled for more, and its memory
+    // grows as usual; so does that of forks, whose frames have chosen their bodies already.
+    let usual = match is_forked || program::is_code_image(file) {
+        true => StrategyConfig::default(),
+        false => Program::strategies(),
+    };
+    let mut config = Config::new();
+    arguments.strategies.set(&mut config, usual);
     if image.from.is_some() {
-        let started = restore::started(image, &arguments.environment, &arguments.session)?;
+        let engine = restore::engine(&config)?;
+        say_resets(arguments, &engine)?;
+        let (environment, session) = (&arguments.environment, &arguments.session);
+        let started = restore::started(image, environment, session, &engine)?;
         return Ok(Program::started(started, options));
     }
-    let file = arguments.program.file();
-    let mut config = Config::new();
     run::set_compiling(&mut config, &arguments.program);
-    // A code image has one body for each function, and its memory grows as usual; so does that of
-    // forks, whose frames have chosen their bodies already.
-    if !program::is_code_image(file) && !arguments.warm {
-        config.strategies(Program::strategies());
-    }
     let loader = Loader::new(config)?;
+    say_resets(arguments, loader.engine())?;
     let module = loader.load(file)?;
     if arguments.warm {
         let ServeArguments { program, environment, session, unknown_imports, .. } = arguments;
@@ -123,6 +137,14 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     let template = builder.template().map_err(|error| error.to_string())?;
     Program::new(&linker, &module, template, options)
         .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Says it if this machine cannot reset instances as the command line asks.
+fn say_resets(arguments: &ServeArguments, engine: &Engine) -> Result<(), String> {
+    if let Some(notice) = arguments.strategies.resets.notice(engine)? {
+        say(Severity::Warning, format_args!("{notice}"));
+    }
+    Ok(())
 }
 
 fn config(arguments: &ServeArguments) -> Result<pagefork_serve::ServerConfig, String> {

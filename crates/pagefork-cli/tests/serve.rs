@@ -467,3 +467,50 @@ fn a_program_that_never_reads_cannot_be_started_warm() {
         &["exit code 0 before it read its standard input"],
     );
 }
+
+#[test]
+fn each_request_has_a_fresh_instance_by_each_strategy() {
+    // It says how often it has run, and what it finds where its memory grows.
+    let module = file(
+        "served_by_strategy.wat",
+        r#"(module
+            (import "wasi_snapshot_preview1" "fd_write"
+                (func $fd_write (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (data (i32.const 0) "\10\00\00\00\1c\00\00\00")
+            (data (i32.const 16) "Content-Type: text/plain\0a\0a00")
+            (func $count (param $digit i32) (param $seen i32)
+                (i32.store8 (local.get $digit)
+                    (i32.add (i32.load8_u (local.get $digit)) (i32.load8_u (local.get $seen))))
+                (i32.store8 (local.get $seen) (i32.const 1)))
+            (func (export "_start")
+                (drop (memory.grow (i32.const 2)))
+                (call $count (i32.const 42) (i32.const 1000))
+                (call $count (i32.const 43) (i32.const 196607))
+                (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#,
+    );
+    let resets = ["auto", "remap", "discard", "scan", "resident", "copy"];
+    let growths = ["auto", "mprotect", "kept", "checked", "checked=64KiB"];
+    let options = resets.map(|reset| format!("--reset {reset}")).into_iter();
+    for options in options.chain(growths.map(|growth| format!("--growth {growth}"))) {
+        let server = serve(&format!("--concurrency 1 {options} {module}"));
+        for _ in 0..4 {
+            let answer = get(&server.address, "/");
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{options}: {answer}");
+            assert!(answer.ends_with("\r\n\r\n00"), "{options}: {answer}");
+        }
+        server.signal("-TERM");
+        assert_eq!(server.end().0, 0);
+    }
+}
+
+#[test]
+fn a_strategy_that_cannot_be_had_is_a_warning() {
+    let mut child = start_in("export PAGEFORK_COW=0", "--reset scan guest/built/hello_cgi.wasm");
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let said = line_with(&mut stderr, " warning instances are reset by copy (asked for: scan)");
+    assert!(said.ends_with("copy-on-write is switched off\n"), "{said}");
+    line_with(&mut stderr, "answers at http://");
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

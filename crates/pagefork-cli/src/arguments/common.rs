@@ -175,3 +175,20 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         .map(Duration::from_millis)
         .ok_or_else(|| "this is no time; give one like 500ms, 10s or 2m".to_owned())
 }
+
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("give a size as a whole number and a unit: 64KiB, 256MiB, 1GiB".to_owned()),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| "this is no size; give one like 64KiB, 256MiB or 1GiB".to_owned())
+}

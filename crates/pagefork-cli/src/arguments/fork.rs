@@ -8,6 +8,7 @@ use clap::Args;
 use super::common::{
     EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports, time,
 };
+use super::strategies::ResetArguments;
 
 #[derive(Args)]
 #[command(
@@ -43,6 +44,9 @@ pub(crate) struct ForkArguments {
     /// What to do about imported functions that the command does not define
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,
+
+    #[command(flatten)]
+    pub(crate) resets: ResetArguments,
 
     #[command(flatten)]
     pub(crate) program: ProgramArguments,

@@ -7,6 +7,7 @@ mod image;
 mod node;
 mod run;
 mod serve;
+mod strategies;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ pub(crate) use image::{ImageAction, ImageArguments};
 pub(crate) use node::{NodeAction, NodeArguments, TrustArguments};
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
+pub(crate) use strategies::{GrowthArguments, ResetArguments};
 
 /// Parses a command line.
 ///
@@ -129,6 +131,9 @@ pub(crate) struct CompileArguments {
     /// Compile for `run --core-dump`
     #[arg(long)]
     pub(crate) core_dump: bool,
+
+    #[command(flatten)]
+    pub(crate) growth: GrowthArguments,
 
     /// The module, binary or text; `-` is standard input
     pub(crate) file: PathBuf,

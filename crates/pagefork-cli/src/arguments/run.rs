@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::common::{EnvironmentArguments, ProgramArguments, UnknownImports, time};
+use super::strategies::StrategyArguments;
 
 #[derive(Args)]
 #[command(override_usage = "pagefork run [OPTIONS] FILE [ARGUMENTS]...")]
@@ -53,6 +54,9 @@ pub(crate) struct RunArguments {
     /// Tell the profiler `perf` the names of compiled functions
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) profile: Option<ProfileFormat>,
+
+    #[command(flatten)]
+    pub(crate) strategies: StrategyArguments,
 
     #[command(flatten)]
     pub(crate) program: ProgramArguments,

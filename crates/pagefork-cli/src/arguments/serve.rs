@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::common::{
-    EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports, time,
+    EnvironmentArguments, ProgramArguments, SessionArguments, UnknownImports, size, time,
 };
+use super::strategies::StrategyArguments;
 
 #[derive(Args)]
 #[command(
@@ -103,6 +104,9 @@ pub(crate) struct ServeArguments {
     pub(crate) unknown_imports: UnknownImports,
 
     #[command(flatten)]
+    pub(crate) strategies: StrategyArguments,
+
+    #[command(flatten)]
     pub(crate) program: ProgramArguments,
 }
 
@@ -114,23 +118,6 @@ pub(crate) enum LogFormat {
     Common,
     /// An object a line
     Json,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let shift = match unit {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        _ => return Err("give a size as a whole number and a unit: 64KiB, 256MiB, 1GiB".to_owned()),
-    };
-    number
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| "this is no size; give one like 64KiB, 256MiB or 1GiB".to_owned())
 }
 
 fn count(text: &str) -> Result<usize, String> {

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use pagefork::image::ImageStore;
 use pagefork::{
-    CallProgress, Config, Engine, Error, Instance, Linker, LoadOptions, Snapshot, Store, Val,
+    CallProgress, Config, Engine, Error, Instance, Linker, LoadOptions, Snapshot, Store,
+    StrategyConfig, Val,
 };
 use pagefork_serve::{ForkGuest, StartedProgram, add_fork_to_linker};
 use pagefork_wasi::{OwnDir, ProgramState, RestoreNotice, WasiCtxBuilder};
@@ -33,7 +34,8 @@ pub(crate) struct RestoredProgram {
 /// `pagefork restore`. The exit code is the program's.
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode, String> {
     let images = captured::open(arguments.store.store.as_deref())?;
-    let program = load(&images, &arguments.image, &arguments.environment, &Config::new())?;
+    let engine = engine(&Config::new())?;
+    let program = load(&images, &arguments.image, &arguments.environment, &engine)?;
     let limits = RunLimits { timeout: arguments.timeout, ..RunLimits::default() };
     go_on(program, &arguments.image, &limits, arguments.invoke.as_deref(), &arguments.arguments)
 }
@@ -47,6 +49,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         ("--fuel", arguments.fuel.is_some()),
         ("--deterministic", arguments.deterministic),
         ("--profile", arguments.profile.is_some()),
+        ("--growth", arguments.strategies.growth.is_given()),
     ];
     if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
         return Err(format!("{option} is settled in an image already: leave it out"));
@@ -54,7 +57,11 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let image = &arguments.program.image;
     let name = image.from.as_deref().unwrap_or_default();
     let images = captured::open(image.store.store.as_deref())?;
-    let program = load(&images, name, &arguments.environment, &Config::new())?;
+    let mut config = Config::new();
+    config.strategies(arguments.strategies.resets.strategies(StrategyConfig::default()));
+    let engine = engine(&config)?;
+    run::say_resets(&arguments.strategies.resets, &engine)?;
+    let program = load(&images, name, &arguments.environment, &engine)?;
     let words = arguments.program.arguments();
     go_on(program, name, &arguments.into(), arguments.invoke.as_deref(), words)
 }
@@ -64,6 +71,7 @@ pub(crate) fn started(
     image: &FromArguments,
     environment: &EnvironmentArguments,
     session: &SessionArguments,
+    engine: &Engine,
 ) -> Result<StartedProgram, String> {
     if !session.own_directories.is_empty() {
         return Err(SESSION_IS_SETTLED.to_owned());
@@ -74,7 +82,7 @@ pub(crate) fn started(
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     preopen(&mut builder, environment)?;
-    let linker = linker(&engine(&Config::new())?)?;
+    let linker = linker(engine)?;
     let (keys, place) = (keys::trusted()?, captured::place_of_files());
     let loaded =
         StartedProgram::load_with_files(&linker, &images, found.hash, builder, keys, place);
@@ -86,12 +94,12 @@ pub(crate) fn load(
     images: &ImageStore,
     name: &str,
     environment: &EnvironmentArguments,
-    config: &Config,
+    engine: &Engine,
 ) -> Result<RestoredProgram, String> {
     let found = captured::find(images, name)?;
     let options = LoadOptions::new().trust(keys::trusted()?);
     let failed = |error: Error| format!("{name}: {error:#}");
-    let linker = linker(&engine(config)?)?;
+    let linker = linker(engine)?;
     let snapshot = Snapshot::load(&linker, images, found.hash, options).map_err(failed)?;
     let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;
     let mut builder = WasiCtxBuilder::new();
@@ -166,7 +174,8 @@ fn finish(
     }
 }
 
-fn engine(config: &Config) -> Result<Engine, String> {
+/// The engine of a program from an image.
+pub(crate) fn engine(config: &Config) -> Result<Engine, String> {
     Engine::new(config).map_err(|error| format!("{error:#}"))
 }
 

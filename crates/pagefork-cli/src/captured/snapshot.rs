@@ -133,7 +133,8 @@ fn later(saving: &Saving<'_>, image: &str) -> Result<ExitCode, String> {
     if !arguments.session.own_directories.is_empty() {
         return Err(restore::SESSION_IS_SETTLED.to_owned());
     }
-    let program = restore::load(&saving.images, image, &arguments.environment, &config(arguments))?;
+    let engine = restore::engine(&config(arguments))?;
+    let program = restore::load(&saving.images, image, &arguments.environment, &engine)?;
     // The files go last.
     let RestoredProgram { files: _files, snapshot, mut store, instance } = program;
     saving.capture(Path::new(image), &mut store, instance, Some(snapshot))

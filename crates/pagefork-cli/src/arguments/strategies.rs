@@ -1,0 +1,154 @@
+//! How instances are reset and memories grow, as the command line says it.
+
+use clap::Args;
+use pagefork::{CodeBounds, Config, Engine, GrowthKind, Reason, ResetKind, StrategyConfig};
+
+use super::common::size;
+
+#[derive(Args)]
+pub(crate) struct StrategyArguments {
+    #[command(flatten)]
+    pub(crate) resets: ResetArguments,
+
+    #[command(flatten)]
+    pub(crate) growth: GrowthArguments,
+}
+
+/// How instances are reset.
+#[derive(Args)]
+pub(crate) struct ResetArguments {
+    /// How an instance's pages become what they were at first: `remap`, `discard`, `scan`,
+    /// `resident`, `copy`, or `auto`, which measures; said if this machine cannot do it
+    #[arg(long, value_name = "STRATEGY", value_parser = reset)]
+    reset: Option<ResetKind>,
+}
+
+/// How memories grow.
+#[derive(Args)]
+pub(crate) struct GrowthArguments {
+    /// How memories grow: `mprotect`, for each run anew; `kept`, what runs have grown to stays
+    /// accessible; `checked` or `checked=SIZE`, all or 64KiB, 128MiB, 1GiB is accessible from the
+    /// start; `auto`, which measures. A compiled program must have been compiled for it
+    #[arg(long, value_name = "WAY", value_parser = growth)]
+    growth: Option<GrowthKind>,
+}
+
+impl StrategyArguments {
+    /// What the line asks for, else what is `usual`.
+    pub(crate) fn set(&self, config: &mut Config, usual: StrategyConfig) {
+        config.strategies(self.resets.strategies(self.growth.strategies(usual)));
+    }
+}
+
+impl ResetArguments {
+    /// What the line asks for, else what is `usual`.
+    pub(crate) fn strategies(&self, usual: StrategyConfig) -> StrategyConfig {
+        StrategyConfig { reset: self.reset.unwrap_or(usual.reset), ..usual }
+    }
+
+    /// What to say if an engine resets otherwise than the line asks for, or at a higher price.
+    ///
+    /// # Errors
+    /// If the machine cannot be asked.
+    pub(crate) fn notice(&self, engine: &Engine) -> Result<Option<String>, String> {
+        if self.reset.is_none() {
+            return Ok(None);
+        }
+        let choice = engine.strategies().choice().map_err(|error| error.to_string())?;
+        Ok((choice.reason != Reason::Asked).then(|| format!("instances are reset by {choice}")))
+    }
+}
+
+impl GrowthArguments {
+    /// Whether the line says how.
+    pub(crate) fn is_given(&self) -> bool {
+        self.growth.is_some()
+    }
+
+    /// What the line asks for, with the code that it needs; else what is `usual`.
+    pub(crate) fn strategies(&self, usual: StrategyConfig) -> StrategyConfig {
+        let Some(growth) = self.growth else { return usual };
+        let code = match growth {
+            GrowthKind::Mprotect => CodeBounds::Guarded,
+            GrowthKind::Checked { .. } => CodeBounds::Checked,
+            _ => CodeBounds::Dual,
+        };
+        StrategyConfig { growth, code, ..usual }
+    }
+}
+
+fn reset(text: &str) -> Result<ResetKind, String> {
+    let named = ResetKind::ALL.into_iter().find(|kind| kind.to_string() == text);
+    let names = || ResetKind::ALL.map(|kind| kind.to_string()).join(", ");
+    named.ok_or_else(|| format!("give a strategy: {}", names()))
+}
+
+fn growth(text: &str) -> Result<GrowthKind, String> {
+    match (text, text.strip_prefix("checked=")) {
+        ("mprotect", _) => Ok(GrowthKind::Mprotect),
+        ("kept", _) => Ok(GrowthKind::Kept),
+        ("auto", _) => Ok(GrowthKind::Auto),
+        ("checked", _) => Ok(GrowthKind::Checked { accessible: None }),
+        (_, Some(text)) => Ok(GrowthKind::Checked { accessible: Some(size(text)?) }),
+        _ => Err("give a way to grow: mprotect, kept, checked, checked=SIZE, auto".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        strategies: StrategyArguments,
+    }
+
+    /// What an engine does that is made as the line says, where this is usual.
+    fn engine(line: &str, usual: StrategyConfig) -> Engine {
+        let line = Line::try_parse_from(format!("x {line}").split_whitespace()).unwrap();
+        let mut config = Config::new();
+        line.strategies.set(&mut config, usual);
+        Engine::new(&config).unwrap()
+    }
+
+    #[test]
+    fn engines_have_what_the_line_says_and_else_what_is_usual() {
+        let (plain, code) = (StrategyConfig::default(), CodeBounds::Dual);
+        let served = StrategyConfig { growth: GrowthKind::Auto, code, ..plain };
+        for usual in [plain, served] {
+            assert_eq!(engine("", usual).strategies().config(), usual);
+            for reset in ResetKind::ALL {
+                let chosen = engine(&format!("--reset {reset}"), usual);
+                assert_eq!(chosen.strategies().config(), StrategyConfig { reset, ..usual });
+            }
+            let checked = |accessible| GrowthKind::Checked { accessible };
+            for (line, growth, code) in [
+                ("mprotect", GrowthKind::Mprotect, CodeBounds::Guarded),
+                ("kept", GrowthKind::Kept, CodeBounds::Dual),
+                ("auto", GrowthKind::Auto, CodeBounds::Dual),
+                ("checked", checked(None), CodeBounds::Checked),
+                ("checked=2MiB", checked(Some(2 << 20)), CodeBounds::Checked),
+            ] {
+                let chosen = engine(&format!("--growth {line}"), usual);
+                assert_eq!(chosen.strategies().config(), StrategyConfig { growth, code, ..usual });
+            }
+        }
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (line, expected) in [
+            ("--reset fast", "remap, discard, scan, resident, copy, auto"),
+            ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto"),
+            ("--growth checked=2M", "64KiB, 256MiB, 1GiB"),
+            ("--growth kept=2MiB", "checked=SIZE"),
+        ] {
+            let parsed = Line::try_parse_from(format!("x {line}").split_whitespace());
+            let message = parsed.map(|_| ()).expect_err(line).to_string();
+            assert!(message.contains(expected), "{line}: {message}");
+        }
+    }
+}
