@@ -142,8 +142,22 @@ pub(crate) fn allocate_image(
 
 /// Adds seals to a memfd and returns those that it then has.
 pub(crate) fn seal_image(file: BorrowedFd<'_>, seals: SealFlags) -> Result<SealFlags, CallFailure> {
-    attempt_or_pretend(Call::SealImage, 0, Some(()), || rustix::fs::fcntl_add_seals(file, seals))?;
+    attempt_or_pretend(Call::SealImage, 0, Some(()), || add_seals(file, seals))?;
     attempt_or_pretend(Call::SealImage, 0, Some(seals), || rustix::fs::fcntl_get_seals(file))
+}
+
+/// The kernel holds pages for a moment to move them or to write them out, waits for itself for a tenth
+/// of a second or two, and then says that the file is busy. Nobody else has the file yet, so it is
+/// asked again: for a second, because a map that can write would make it busy for good.
+fn add_seals(file: BorrowedFd<'_>, seals: SealFlags) -> Result<(), Errno> {
+    const TRIES: u32 = 8;
+    let mut tried = 1;
+    loop {
+        match rustix::fs::fcntl_add_seals(file, seals) {
+            Err(Errno::BUSY) if tried < TRIES => tried += 1,
+            answer => return answer,
+        }
+    }
 }
 
 /// Whether nothing can write to a file any more, or cut it; not for a file that has no seals.
@@ -221,6 +235,29 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_file_whose_pages_are_held_for_a_moment_is_sealed() {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
+
+        let file = create_image("held", true).unwrap();
+        write_image(file.as_fd(), &[7; 4096], 0).unwrap();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (from, to) = (file.as_fd().as_raw_fd(), writer.as_fd().as_raw_fd());
+        let mut at = 0;
+        // SAFETY: the place of the offset is ours.
+        let held = unsafe { libc::splice(from, &mut at, to, std::ptr::null_mut(), 4096, 0) };
+        assert_eq!(held, 4096, "the pipe has the page itself");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Longer than the kernel waits.
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                reader.read_exact(&mut [0; 4096]).unwrap();
+            });
+            assert_eq!(seal_image(file.as_fd(), IMAGE_SEALS), Ok(IMAGE_SEALS));
+        });
+    }
 
     #[test]
     fn pieces_lie_one_behind_the_other_however_many_there_are() {
