@@ -73,8 +73,8 @@ pub use crate::base::error::TextError;
 #[doc(hidden)]
 pub use crate::base::error::macros;
 pub use crate::base::error::{
-    Context, Error, ErrorKind, LimitError, LimitSource, LinkError, MemoryAccessError, Result,
-    SnapshotError, SystemError, UsageError,
+    Context, Error, ErrorKind, LimitError, LimitSource, LinkError, MemoryAccessError,
+    MemoryAccessProblem, Result, SnapshotError, SystemError, UsageError,
 };
 pub use crate::base::frames::{Frame, WasmBacktrace};
 pub use crate::base::trap::{Trap, TrapCode};

@@ -14,11 +14,9 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pagefork_layout::page::{self, PAGE_SIZE};
 use rustix::fs::FileType;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     Image, SPAN_COUNT_MAX, Span, SpanPlace, check_extents, spans, within, writers_problem,
@@ -27,7 +25,7 @@ use crate::image::file::ImageFile;
 use crate::image::incomplete::IncompletePages;
 use crate::os::error::{FileProblem, PagesError};
 use crate::os::memfd::Write;
-use crate::os::{stand_in, sys};
+use crate::os::sys;
 
 /// Pages of an image that lie together both in a slot and in a file.
 ///
@@ -293,8 +291,7 @@ impl Image {
 
     /// Looks whether a file that could be cut short still has all that the image, or the root of a
     /// branch, has in it. Pages beyond the end raise SIGBUS, those included that a slot had
-    /// changed: so this is asked before the host touches pages of a slot. Where a page that is gone
-    /// is [noticed](crate::os::stand_in) when it is touched, it is asked once a tick of the clock.
+    /// changed.
     ///
     /// # Errors
     /// If it was cut short, or cannot be asked.
@@ -302,20 +299,9 @@ impl Image {
     pub(crate) fn check_length(&self) -> Result<(), PagesError> {
         let base = self.base();
         match &base.file {
-            Some(ImageFile::Foreign(file)) => base.check_length_of(file),
+            Some(ImageFile::Foreign(file)) => base.ask_length(file),
             _ => Ok(()),
         }
-    }
-
-    fn check_length_of(&self, file: &OwnedFd) -> Result<(), PagesError> {
-        let tick = stand_in::is_called().then(|| clock_gettime(ClockId::MonotonicCoarse));
-        let tick = tick.map_or(0, |tick| tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64);
-        if tick != 0 && self.checked_at.load(Ordering::Relaxed) == tick {
-            return Ok(());
-        }
-        self.ask_length(file)?;
-        self.checked_at.store(tick, Ordering::Relaxed);
-        Ok(())
     }
 
     /// # Errors

@@ -22,7 +22,6 @@ mod shared;
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 
 use pagefork_layout::page::{self, PAGE_SIZE};
@@ -101,8 +100,6 @@ pub struct Image {
     /// Copies of the pages of a file that could be cut, one span behind the other; made when they
     /// are first asked for.
     copies: OnceLock<PageCopies>,
-    /// When the length of its file was asked for last: a reading of the coarse clock in nanoseconds.
-    checked_at: AtomicU64,
 }
 
 /// Where the host can read what an image has for a range of slot offsets.
@@ -242,8 +239,7 @@ impl Image {
     fn of_parts(extents: Vec<Range<u64>>, spans: Vec<Span>, file: Option<ImageFile>) -> Self {
         let (held, branch, predecessor, copies) = (None, None, None, OnceLock::new());
         let prefetch = Vec::new();
-        let checked_at = AtomicU64::new(0);
-        Self { extents, spans, file, held, branch, predecessor, prefetch, copies, checked_at }
+        Self { extents, spans, file, held, branch, predecessor, prefetch, copies }
     }
 
     /// The slot offsets that the image covers, in bytes: whole pages, ascending,

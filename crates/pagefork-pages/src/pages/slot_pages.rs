@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
@@ -16,7 +16,7 @@ use crate::image::{Image, Source, Unsealed};
 use crate::os::error::{AbsentPage, Feature, PagesError};
 use crate::os::features::HostFeatures;
 use crate::os::reservation::PageKind;
-use crate::os::stand_in::FileWatch;
+use crate::os::stand_in::{self, FileWatch};
 use crate::pages::bounds::SlotBounds;
 use crate::pages::growth::{GrowthKind, HighWater};
 use crate::pages::map_budget::MapShare;
@@ -27,6 +27,8 @@ use crate::pages::zones::{MemorySize, SlotConfig};
 /// Maps that a slot takes, and that each memory behind the first takes.
 const MAPS: u64 = 4;
 const MAPS_FURTHER: u64 = 3;
+/// In how many looks at a slot the length of a file that could be cut short is asked for once.
+const LOOKS_A_LENGTH: u32 = 64;
 
 /// How the pages of a slot are set up, for any image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,8 +83,10 @@ pub(crate) struct SlotPages {
     /// One for each memory.
     memories: Vec<MemoryState>,
     condition: Condition,
-    /// Whether a page was gone that somebody looked at: something else is in its place.
-    is_spoiled: AtomicBool,
+    /// Notices pages that are gone, if the image lies in a file that could be cut short.
+    watch: Option<FileWatch>,
+    /// How often such pages were looked at.
+    looks: AtomicU32,
     huge_pages: HugePages,
 }
 
@@ -139,7 +143,9 @@ impl SlotPages {
     ) -> Result<Self, PagesError> {
         check_fit(&zones, image, sizes)?;
         let sources = sources(image, setup)?;
-        check_length(image, setup)?;
+        if !setup.copies_image {
+            image.check_length()?;
+        }
         wait_for_copies(image)?;
         let further = zones.memories.len().saturating_sub(1) as u64;
         let beside = u64::from(image.is_partly_held());
@@ -160,7 +166,8 @@ impl SlotPages {
             sources,
             memories: sizes.iter().map(|size| MemoryState::fresh(size, setup.growth)).collect(),
             condition: Condition::Unfilled,
-            is_spoiled: AtomicBool::new(false),
+            watch: None,
+            looks: AtomicU32::new(0),
             huge_pages: HugePages::Possible,
         };
         slot.fill()?;
@@ -179,7 +186,9 @@ impl SlotPages {
     ) -> Result<AllFresh, PagesError> {
         check_fit(&self.zones, image, sizes)?;
         let sources = sources(image, self.setup)?;
-        check_length(image, self.setup)?;
+        if !self.setup.copies_image {
+            image.check_length()?;
+        }
         wait_for_copies(image)?;
         self.condition = Condition::Unfilled;
         self.registered.clear();
@@ -187,7 +196,6 @@ impl SlotPages {
             self.bounds.set_memory_size(index, 0);
         }
         self.pages.replace(0..self.zones.size)?;
-        *self.is_spoiled.get_mut() = false;
         self.image = Arc::clone(image);
         self.sources = sources;
         self.memories.clear();
@@ -208,6 +216,14 @@ impl SlotPages {
     /// Makes fresh pages what a slot starts with.
     fn fill(&mut self) -> Result<(), PagesError> {
         let setup = self.setup;
+        match (!setup.copies_image && self.image.could_be_cut(), &self.watch) {
+            (true, Some(watch)) => watch.begin_anew(),
+            (true, None) => {
+                let start = self.pages.start();
+                self.watch = Some(FileWatch::new(start..start + self.zones.size as usize));
+            }
+            (false, _) => self.watch = None,
+        }
         let first_end = if self.memories.is_empty() { self.zones.base } else { self.filled_end(0) };
         self.pages.commit(self.zones.stack.start..first_end)?;
         for index in 1..self.memories.len() {
@@ -245,9 +261,8 @@ impl SlotPages {
             }
         }
         if self.has_copies() {
-            let watch = self.watch()?;
             self.copy_differing();
-            self.end_watch(watch)?;
+            self.end_look()?;
         }
         for (index, memory) in self.memories.iter().enumerate() {
             self.bounds.set_memory_size(index, memory.size.initial);
@@ -324,12 +339,12 @@ impl SlotPages {
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.condition == Condition::Whole && !self.is_spoiled.load(Ordering::Relaxed)
+        self.condition == Condition::Whole && !self.has_lost_pages()
     }
 
     /// Whether no reset will do but by filling it.
     pub(crate) fn is_unfilled(&self) -> bool {
-        self.condition == Condition::Unfilled || self.is_spoiled.load(Ordering::Relaxed)
+        self.condition == Condition::Unfilled || self.has_lost_pages()
     }
 
     /// The proof for a slot that is unfilled.
@@ -541,30 +556,45 @@ impl SlotPages {
         parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
     }
 
-    /// Looks whether all that is mapped of the image is still there, and notices from then on if it is
-    /// not: before the host reads or writes pages of the slot. [`Self::end_watch`] has to follow.
+    /// Before the host reads or writes pages of the slot; [`Self::end_look`] has to follow. Where a
+    /// page that is gone is [noticed](crate::os::stand_in) by then, the file is asked for its length
+    /// now and then only.
     ///
     /// # Errors
-    /// If its file was cut short.
+    /// If the file of its image was cut short.
     #[inline]
-    pub(crate) fn watch(&self) -> Result<Option<FileWatch>, PagesError> {
-        if self.setup.copies_image || !self.image.could_be_cut() {
-            return Ok(None);
+    pub(crate) fn begin_look(&self) -> Result<(), PagesError> {
+        if self.watch.is_none() {
+            return Ok(());
         }
-        self.image.check_length()?;
-        let start = self.pages.start();
-        Ok(Some(FileWatch::begin(start..start + self.zones.size as usize)))
+        // Lost counts do no harm, and a plain addition is all that it takes.
+        let looks = self.looks.load(Ordering::Relaxed);
+        self.looks.store(looks.wrapping_add(1), Ordering::Relaxed);
+        match looks.is_multiple_of(LOOKS_A_LENGTH) || !stand_in::is_called() {
+            true => self.image.check_length(),
+            false => Ok(()),
+        }
     }
 
     /// # Errors
     /// If a page was gone: then what was read of it is nothing, and the slot is unfilled.
     #[inline]
-    pub(crate) fn end_watch(&self, watch: Option<FileWatch>) -> Result<(), PagesError> {
-        if watch.is_none_or(FileWatch::end) {
-            return Ok(());
+    pub(crate) fn end_look(&self) -> Result<(), PagesError> {
+        match self.has_lost_pages() {
+            true => Err(self.image.unreadable()),
+            false => Ok(()),
         }
-        self.is_spoiled.store(true, Ordering::Relaxed);
-        Err(self.image.unreadable())
+    }
+
+    /// Whether something else is in the place of a page that is gone.
+    #[inline]
+    pub(crate) fn has_lost_pages(&self) -> bool {
+        self.watch.as_ref().is_some_and(FileWatch::has_lost_pages)
+    }
+
+    /// Notices pages that are gone, if that is possible.
+    pub(crate) fn file_watch(&self) -> Option<&FileWatch> {
+        self.watch.as_ref()
     }
 
     /// Waits until all that the slot can show of its image in a range of slot offsets is here.
@@ -804,13 +834,6 @@ impl MemoryState {
 /// The end of the page that a byte before `offset` lies in.
 fn page_end(offset: u64) -> u64 {
     offset.next_multiple_of(PAGE_SIZE)
-}
-
-fn check_length(image: &Image, setup: Setup) -> Result<(), PagesError> {
-    match setup.copies_image {
-        true => Ok(()),
-        false => image.check_length(),
-    }
 }
 
 /// Waits for the pages that a slot has copies of: below a copy lies the page of the root.

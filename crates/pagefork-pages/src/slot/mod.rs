@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use pagefork_layout::page::PAGE_SIZE;
 
@@ -97,6 +98,13 @@ pub enum Discarded {
 /// assert_eq!((slot.memory_size(0), slot.memory_max(0)), (64 << 10, 1 << 20));
 /// // SAFETY: the base is accessible again, and no other code uses it.
 /// assert_eq!(unsafe { slot.base().read() }, b'h');
+///
+/// // Of images in files: whether pages are gone, and who is to know.
+/// let broken = std::sync::atomic::AtomicU32::new(0);
+/// // SAFETY: the word is valid until the slot is dropped, before it.
+/// unsafe { slot.note_lost_pages_in(&raw const broken, 1) };
+/// assert!(!slot.has_lost_pages());
+/// # drop(slot);
 /// # Ok::<(), pagefork_pages::PagesError>(())
 /// ```
 #[derive(Debug)]
@@ -569,6 +577,35 @@ impl Slot {
         self.pages.is_whole()
     }
 
+    /// Whether a page of the image's file was gone when somebody touched it, and zeros are in its
+    /// place: the file was cut short, or the disk cannot give it. The slot must not be used then
+    /// before a reset has filled it anew. See [`stand_in`](crate::stand_in).
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
+    #[inline]
+    pub fn has_lost_pages(&self) -> bool {
+        self.pages.has_lost_pages()
+    }
+
+    /// Has these bits set in a word when [pages are lost](Self::has_lost_pages), also by a signal
+    /// handler; a null pointer takes it back. To be said again when the slot was made as another
+    /// image.
+    ///
+    /// # Examples
+    ///
+    /// See [`Slot`].
+    ///
+    /// # Safety
+    /// The word is valid until another is given or the slot is dropped.
+    pub unsafe fn note_lost_pages_in(&self, word: *const AtomicU32, bits: u32) {
+        if let Some(watch) = self.pages.file_watch() {
+            // SAFETY: by this function's contract.
+            unsafe { watch.note_in(word, bits) };
+        }
+    }
+
     /// Says that code is about to run in the slot on the current thread. Strategies
     /// `Resident` and `Auto` rely on it: a run that is not
     /// announced may have written anything, so the next reset searches. But if a run is announced
@@ -709,13 +746,13 @@ impl Slot {
     /// ```
     pub fn discard(&mut self) -> Result<(), PagesError> {
         let Self { deltas, pages, strategy, stack, .. } = self;
-        let watch = pages.watch()?;
+        pages.begin_look()?;
         deltas.end()?;
         let discarded = match pages.is_whole() {
             true => pages.discard_kept(),
             false => Ok(None),
         };
-        pages.end_watch(watch)?;
+        pages.end_look()?;
         if let Some(fresh) = discarded? {
             strategy.forget(&fresh, pages);
             stack.forget(&fresh);

@@ -55,13 +55,13 @@ impl Slot {
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
     pub fn changed_pages(&self) -> Result<Vec<u64>, PagesError> {
-        let watch = self.pages.watch()?;
-        let changed = self.changed_of_watched();
-        self.pages.end_watch(watch)?;
+        self.pages.begin_look()?;
+        let changed = self.look_for_changed();
+        self.pages.end_look()?;
         changed
     }
 
-    fn changed_of_watched(&self) -> Result<Vec<u64>, PagesError> {
+    fn look_for_changed(&self) -> Result<Vec<u64>, PagesError> {
         let mut reader = PageReader::new(self.image())?;
         let mut changed = Vec::new();
         self.check_whole()?;
@@ -130,13 +130,13 @@ impl Slot {
         zeros: &[Range<u64>],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
-        let watch = self.pages.watch()?;
-        let image = self.snapshot_of_watched(name, patches, zeros, form);
-        self.pages.end_watch(watch)?;
+        self.pages.begin_look()?;
+        let image = self.look_and_snapshot(name, patches, zeros, form);
+        self.pages.end_look()?;
         image
     }
 
-    fn snapshot_of_watched(
+    fn look_and_snapshot(
         &mut self,
         name: &str,
         patches: &[(u64, &[u8])],

@@ -307,15 +307,17 @@ impl DirtySet {
                 0 => self.returns[usize::from(dirty.hot)].keep(),
                 keep => keep,
             };
-            let can_restore = match pages.can_restore(page) {
-                Ok(can_restore) => can_restore,
-                Err(error) => {
+            let is_new = std::mem::take(&mut dirty.is_new);
+            // What once could be restored can be as long as it is kept, and else it is evicted.
+            let can_restore = match is_new.then(|| pages.can_restore(page)) {
+                None => true,
+                Some(Ok(can_restore)) => can_restore,
+                Some(Err(error)) => {
                     self.unreadable.get_or_insert(error);
                     false
                 }
             };
             let unseen = dirty.action == Action::EvictUnseen || !can_restore;
-            let is_new = std::mem::take(&mut dirty.is_new);
             if can_discard && (unseen || keep == 0 && dirty.is_private) {
                 dirty.action = if accessible { Action::EvictChanged } else { Action::Evict };
                 if !is_new {
@@ -445,7 +447,8 @@ impl DirtySet {
                 } else if dirty.action == Action::EvictChanged {
                     result = Err(failure.clone());
                 }
-                dirty.action = Action::Keep;
+                // Whether it can be restored is asked again.
+                (dirty.action, dirty.is_new) = (Action::Keep, true);
             }
         }
         let before = self.pages.len();

@@ -53,13 +53,13 @@ impl Strategy {
         if matches!(self, Self::Remap) {
             return self.refill(pages, stack, None);
         }
-        let watch = pages.watch()?;
-        let report = self.reset_watched(pages, writers, stack);
-        pages.end_watch(watch)?;
+        pages.begin_look()?;
+        let report = self.look_and_reset(pages, writers, stack);
+        pages.end_look()?;
         report
     }
 
-    fn reset_watched(
+    fn look_and_reset(
         &mut self,
         pages: &mut SlotPages,
         writers: &Writers,

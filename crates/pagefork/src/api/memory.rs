@@ -8,7 +8,7 @@ use pagefork_layout::page::WASM_PAGE_SIZE;
 use pagefork_pages::{Discarded, ExternalWriter, Slot};
 
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
-use crate::base::error::{MemoryAccessError, Result, UsageError};
+use crate::base::error::{MemoryAccessError, MemoryAccessProblem, Result, UsageError};
 use crate::code::host_entity::HostEntity;
 use crate::run::instantiate::spawn_alone;
 use crate::run::limiter;
@@ -182,7 +182,8 @@ impl Memory {
     /// Copies bytes out of the memory, from byte `offset` on.
     ///
     /// # Errors
-    /// If they are not all within the memory; nothing is copied then.
+    /// If they are not all within the memory; nothing is copied then. If the file of the instance's
+    /// image was cut short: zeros were copied for what is gone, and the store has to be reset.
     ///
     /// # Panics
     /// If the memory is of another store.
@@ -200,9 +201,9 @@ impl Memory {
         let data = self.data(context);
         let size = data.len() as u64;
         let bytes = data.get(offset..).and_then(|rest| rest.get(..into.len()));
-        let error = MemoryAccessError { offset: offset as u64, length: into.len() as u64, size };
-        into.copy_from_slice(bytes.ok_or(error)?);
-        Ok(())
+        let outside = MemoryAccessError::outside(offset as u64, into.len() as u64, size);
+        into.copy_from_slice(bytes.ok_or(outside)?);
+        outside.unless_whole(&store.as_context().0.inner)
     }
 
     /// Copies bytes into the memory, from byte `offset` on.
@@ -225,11 +226,10 @@ impl Memory {
         let store = &mut store.as_context_mut().0.inner;
         let entity = self.entity_or_panic(store);
         let (offset, length) = (offset as u64, from.len() as u64);
-        store.memory_init(entity, from, offset, 0, length).map_err(|_| MemoryAccessError {
-            offset,
-            length,
-            size: store.memory_bytes(entity).1 as u64,
-        })
+        let size = store.memory_bytes(entity).1 as u64;
+        let outside = MemoryAccessError::outside(offset, length, size);
+        store.memory_init(entity, from, offset, 0, length).map_err(|_| outside)?;
+        outside.unless_whole(store)
     }
 
     /// The memory's size in wasm pages of 64 KiB.
@@ -307,7 +307,7 @@ impl Memory {
         let inner = &mut store.as_context_mut().0.inner;
         let entity = self.entity(inner)?;
         let size = inner.memory_bytes(entity).1 as u64;
-        let outside = MemoryAccessError { offset: start, length, size };
+        let outside = MemoryAccessError::outside(start, length, size);
         if inner.memory_range(entity, start, length).is_err() {
             return Err(outside.into());
         }
@@ -316,6 +316,17 @@ impl Memory {
         }
         let discarded = inner.discard_memory(entity, start, length);
         Ok(Some(discarded.map_err(|_| outside)?))
+    }
+}
+
+impl MemoryAccessError {
+    /// # Errors
+    /// As this, but that pages are gone, if some of the store were when its host code touched them.
+    fn unless_whole(self, store: &StoreGroup) -> std::result::Result<(), Self> {
+        match store.has_lost_pages() {
+            true => Err(Self { problem: MemoryAccessProblem::Unreadable, ..self }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -402,8 +413,8 @@ impl<'a> LocalMemory<'a> {
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), MemoryAccessError> {
         let size = self.bytes.len() as u64;
         let bytes = self.bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));
-        let error = MemoryAccessError { offset: offset as u64, length: from.len() as u64, size };
-        bytes.ok_or(error)?.copy_from_slice(from);
+        let outside = MemoryAccessError::outside(offset as u64, from.len() as u64, size);
+        bytes.ok_or(outside)?.copy_from_slice(from);
         Ok(())
     }
 }

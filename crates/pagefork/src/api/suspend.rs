@@ -289,9 +289,7 @@ pub fn copy_to<T: 'static>(
     if source.activation.is_active() || target.activation.is_active() {
         return Err(UsageError::Nested.into());
     }
-    if source.is_broken() {
-        return Err(UsageError::ResetIncomplete.into());
-    }
+    source.check_whole()?;
     // What can fail comes first.
     let words = match &source.suspended {
         Some(suspended) => chain(source, suspended)?,

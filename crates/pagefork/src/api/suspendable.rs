@@ -8,7 +8,7 @@ use crate::api::func::check_values;
 use crate::api::store::{AsContextMut, Store, StoreContextMut};
 use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
-use crate::base::trap::{Trap, TrapCode};
+use crate::base::trap::Trap;
 use crate::run::call_hook;
 use crate::run::enter::{self, CallOutcome};
 use crate::run::suspend::{self, HostCallOutcome, Suspendable, Suspends};
@@ -354,9 +354,7 @@ pub(crate) fn resume_until<T: 'static>(
     if inner.activation.is_active() {
         return Err(UsageError::Nested.into());
     }
-    if inner.is_broken() {
-        return Err(UsageError::ResetIncomplete.into());
-    }
+    inner.check_whole()?;
     let suspended = inner.suspended.clone().ok_or(UsageError::NotSuspended)?;
     if suspended.of_task {
         return Err(UsageError::Suspended.into());
@@ -385,8 +383,9 @@ pub(crate) fn resume_until<T: 'static>(
             }
         };
         if (*store).is_broken() {
-            // The host function has failed to grow a memory; its guest is forgotten already.
-            return result.and(Err(Trap::without_backtrace(TrapCode::MemoryOutOfBounds).into()));
+            // By the host function.
+            suspend::abandon(&mut *store);
+            return result.and(Err(Trap::without_backtrace((*store).broken_by()).into()));
         }
         let outcome = go_on(store, &suspended, result, suspends);
         progress(store, suspended.function, deadline, outcome)

@@ -532,21 +532,23 @@ pub enum SystemError {
     },
 }
 
-/// An access beyond the end of a memory.
+/// An access to a memory's bytes that are not there.
 ///
 /// # Examples
 ///
 /// ```
-/// use pagefork::{Engine, Memory, MemoryAccessError, MemoryType, Store};
+/// use pagefork::{Engine, Memory, MemoryAccessProblem, MemoryType, Store};
 ///
 /// let mut store = Store::new(&Engine::default(), ());
 /// let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
 /// let error = memory.write(&mut store, 65_535, b"ab").unwrap_err();
-/// assert_eq!(error, MemoryAccessError { offset: 65_535, length: 2, size: 65_536 });
+/// assert_eq!((error.offset, error.length, error.size), (65_535, 2, 65_536));
+/// assert_eq!(error.problem, MemoryAccessProblem::Outside);
 /// # Ok::<(), pagefork::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{length} bytes at {offset} lie outside a memory of {size} bytes")]
+#[error("{length} bytes at {offset} of a memory of {size} bytes {problem}")]
+#[non_exhaustive]
 pub struct MemoryAccessError {
     /// Where the access began.
     pub offset: u64,
@@ -554,4 +556,29 @@ pub struct MemoryAccessError {
     pub length: u64,
     /// Bytes of the memory.
     pub size: u64,
+    /// Why they are not there.
+    pub problem: MemoryAccessProblem,
+}
+
+/// Why bytes of a memory are not there.
+///
+/// # Examples
+///
+/// See [`MemoryAccessError`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryAccessProblem {
+    /// They are not all within the memory.
+    #[error("lie outside it")]
+    Outside,
+    /// The file of an instance's image was cut short, or its disk cannot give them: the store has to
+    /// be reset, which fails as long as the file is so.
+    #[error("cannot be read: the file of the image was cut short, or its disk fails")]
+    Unreadable,
+}
+
+impl MemoryAccessError {
+    pub(crate) fn outside(offset: u64, length: u64, size: u64) -> Self {
+        Self { offset, length, size, problem: MemoryAccessProblem::Outside }
+    }
 }

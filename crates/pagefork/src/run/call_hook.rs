@@ -11,7 +11,7 @@ use std::slice;
 
 use crate::base::cell::Cell;
 use crate::base::error::Result;
-use crate::base::trap::{Trap, TrapCode};
+use crate::base::trap::Trap;
 use crate::run::suspend;
 use crate::store::call_hook::CallHook;
 use crate::store::frame::Target;
@@ -38,8 +38,8 @@ pub(crate) unsafe fn around_guest<R>(
         let cells = (std::ptr::with_exposed_provenance_mut(target.cells), count as usize);
         tell(store, CallHook::CallingWasm, cells)?;
         if (*store).is_broken() {
-            // The hook has failed to grow a memory, and ignored it.
-            return Err(Trap::without_backtrace(TrapCode::MemoryOutOfBounds).into());
+            // By the hook, which has ignored it.
+            return Err(Trap::without_backtrace((*store).broken_by()).into());
         }
         let result = enter();
         tell(store, CallHook::ReturningFromWasm, cells)?;

@@ -36,7 +36,7 @@ pub(crate) unsafe fn reached(activation: *mut Activation) -> Result<(), Stop> {
         }
         // What the callback did may have.
         match ((*store).is_broken(), (*store).interrupts.is_noted()) {
-            (true, _) => Err(TrapCode::MemoryOutOfBounds.into()),
+            (true, _) => Err((*store).broken_by().into()),
             (_, true) => Err(TrapCode::Interrupt.into()),
             _ => Ok(()),
         }

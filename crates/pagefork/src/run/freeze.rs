@@ -42,9 +42,7 @@ pub(crate) fn freeze(
     store: &mut StoreGroup,
     save: Option<&mut SaveReference<'_>>,
 ) -> Result<Frozen> {
-    if store.is_broken() {
-        return Err(UsageError::ResetIncomplete.into());
-    }
+    store.check_whole()?;
     if store.suspended.as_ref().is_some_and(|suspended| suspended.of_task) {
         return Err(UsageError::NoSnapshot("a guest waits in an asynchronous call").into());
     }

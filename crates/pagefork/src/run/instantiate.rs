@@ -213,9 +213,7 @@ unsafe fn spawn(
     // SAFETY: by this function's contract the store is ours; this borrow ends before the
     // embedder's limiter is asked.
     let store = unsafe { &mut *whole };
-    if store.is_broken() {
-        return Err(UsageError::ResetIncomplete.into());
-    }
+    store.check_whole()?;
     let (before, own) = (store.usage, own_usage(module.info()));
     let usage = Usage {
         instances: before.instances + own.instances,

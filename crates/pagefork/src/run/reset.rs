@@ -70,6 +70,7 @@ impl StoreGroup {
             let plan = &instance.plan;
             instance.slot.reset_to(&plan.image, &plan.memory_sizes, Owner(0))?;
             instance.filled_otherwise = false;
+            self.watch_lost_pages(&self.instances[index]);
         } else {
             instance.slot.reset()?;
         }
@@ -102,6 +103,9 @@ impl StoreGroup {
         self.interrupts.detach();
         self.interrupts = Arc::new(Interrupts::default());
         self.activation.due = self.interrupts.due();
+        for instance in &self.instances {
+            self.watch_lost_pages(instance);
+        }
         true
     }
 

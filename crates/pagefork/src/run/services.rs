@@ -98,7 +98,7 @@ unsafe fn grow(
     // SAFETY: by this function's contract the store is ours.
     let inner = unsafe { &mut *store };
     if inner.is_broken() {
-        return Err(TrapCode::MemoryOutOfBounds.into());
+        return Err(inner.broken_by().into());
     }
     if matches!(service, Service::TableGrow) && grown.is_ok() {
         inner.pay_fuel(argument(2) / ELEMENTS_PER_UNIT)?;

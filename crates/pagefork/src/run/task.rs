@@ -263,8 +263,9 @@ impl Task {
         // SAFETY: by this function's contract.
         unsafe {
             if (*store).is_broken() {
-                // A host function has failed to grow a memory; its guest is forgotten already.
-                let trap = Trap::without_backtrace(TrapCode::MemoryOutOfBounds);
+                // By a host function.
+                suspend::abandon(&mut *store);
+                let trap = Trap::without_backtrace((*store).broken_by());
                 return result.and(Err(trap.into()));
             }
             let ready = suspend::deliver(store, result);

@@ -116,7 +116,7 @@ pub(crate) struct StoreGroup {
     pub(crate) owner: Option<Owner>,
     /// After a reset that has failed half-way: who the store was. It has another
     /// identity meanwhile, so that no handle leads to what may not be mapped.
-    broken: Option<StoreId>,
+    pub(crate) broken: Option<StoreId>,
     /// How often it has been reset: references to exceptions from before mean nothing.
     pub(crate) resets: u64,
 }
@@ -244,6 +244,7 @@ impl InstanceData {
 impl InstanceData {
     /// Parks the slot for the next instance of the module, or drops it.
     fn park(self) {
+        self.forget_watch();
         let Self { slot, plan, filled_otherwise, own_strategies, .. } = self;
         if let Some(home) = &plan.home
             && !filled_otherwise
@@ -379,6 +380,7 @@ impl StoreGroup {
         self.write_link(ordinal);
         // SAFETY: the slot stays mapped until the word is removed or detached.
         unsafe { self.interrupts.add(interrupt_word(self.instance(ordinal))) };
+        self.watch_lost_pages(self.instance(ordinal));
         ordinal
     }
 
@@ -624,12 +626,11 @@ impl StoreGroup {
     }
 
     /// # Errors
-    /// If the store is suspended, or a reset of it has failed.
+    /// If the store is suspended or broken.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        match (self.suspended.is_some(), self.broken.is_some()) {
-            (true, _) => Err(UsageError::Suspended.into()),
-            (_, true) => Err(UsageError::ResetIncomplete.into()),
-            _ => Ok(()),
+        match self.suspended.is_some() {
+            true => Err(UsageError::Suspended.into()),
+            false => self.check_whole(),
         }
     }
 
@@ -839,10 +840,6 @@ impl StoreGroup {
         self.home.as_ref().map(|home| home.number)
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken.is_some()
-    }
-
     /// Says that a reset begins, or has succeeded.
     pub(crate) fn set_broken(&mut self, broken: bool) {
         match (broken, self.broken) {
@@ -859,6 +856,9 @@ impl StoreGroup {
             }
             _ => (),
         }
+        if !broken {
+            self.interrupts.set_due(Due::LostPages, false);
+        }
         self.interrupts.set_due(Due::Broken, self.broken.is_some());
         self.update_due();
     }
@@ -868,6 +868,7 @@ impl Drop for StoreGroup {
     fn drop(&mut self) {
         // Before the slots go.
         self.interrupts.detach();
+        self.instances.iter().for_each(InstanceData::forget_watch);
     }
 }
 

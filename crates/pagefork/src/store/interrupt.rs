@@ -247,6 +247,8 @@ pub(crate) enum Due {
     Epoch = 16,
     /// The guest's suspension was requested since requests were last cleared.
     SuspensionRequest = 32,
+    /// Host code has touched pages of an image's file that are gone: the store is broken.
+    LostPages = 64,
 }
 
 impl Due {
@@ -257,7 +259,8 @@ impl Due {
     pub(crate) const AFTER_HOST_CALLS: u32 = Self::INTERRUPTS
         | Self::Suspension as u32
         | Self::SuspensionRequest as u32
-        | Self::Broken as u32;
+        | Self::Broken as u32
+        | Self::LostPages as u32;
 
     /// The bits of requests that are meant for one call.
     const REQUESTS: u32 = Self::Interrupt as u32 | Self::SuspensionRequest as u32;
@@ -388,6 +391,11 @@ impl Interrupts {
     #[inline]
     pub(crate) fn is_noted(&self) -> bool {
         self.due.load(Ordering::Relaxed) & Due::INTERRUPTS != 0
+    }
+
+    /// Whether host code has touched pages that are gone.
+    pub(crate) fn has_lost_pages(&self) -> bool {
+        self.due.load(Ordering::Relaxed) & Due::LostPages as u32 != 0
     }
 
     /// Whether the deadline has come and a callback is to be asked.

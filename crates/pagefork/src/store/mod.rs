@@ -2,6 +2,7 @@
 //! keeps about them.
 
 pub(crate) mod group;
+pub(crate) mod broken;
 pub(crate) mod memories;
 pub(crate) mod tables;
 pub(crate) mod globals;

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use pagefork::{
-    Config, Engine, Instance, Linker, MemoryImage, Module, PagesError, ResetKind, Store,
+    AsContextMut, Caller, Config, Engine, Extern, Instance, Linker, Memory, MemoryAccessError,
+    MemoryAccessProblem, MemoryImage, Module, PagesError, ResetKind, Store, StoreContextMut,
     StrategyConfig, Trap, TrapCode, UsageError,
 };
 
@@ -212,7 +213,7 @@ fn a_file_that_is_cut_short_is_a_trap_of_the_guest_and_an_error_of_the_host() {
     assert_eq!(get.call(&mut store, 0).unwrap(), i32::from(fresh(0)));
     let error = get.call(&mut store, 3 * PAGE as i32).unwrap_err();
     assert_eq!(error.downcast_ref::<Trap>().map(Trap::code), Some(TrapCode::ImageUnreadable));
-    // Its length is asked for once a tick of the clock.
+    // Its length is asked for now and then.
     fn noticed(what: impl FnMut() -> pagefork::Result<()>) {
         let error = std::iter::repeat_with(what).find_map(Result::err).expect("it does not end");
         assert!(error.to_string().contains("cut short"), "{error}");
@@ -261,5 +262,85 @@ fn a_page_that_is_gone_when_it_is_looked_at_is_an_error_and_no_signal() {
             let is_typed = trap == Some(TrapCode::ImageUnreadable);
             assert!(is_typed || error.to_string().contains("cut short"), "{reset}: {error}");
         }
+    }
+}
+
+/// A page that is gone reads as zeros then, which nothing must go on with.
+#[test]
+fn a_page_that_is_gone_when_host_code_touches_it_ends_the_guest_and_not_the_process() {
+    /// Whether host code finds out by itself.
+    type Touch = fn(&Memory, StoreContextMut<'_, ()>) -> bool;
+    let at = 3 * PAGE;
+    let touches: [Touch; 4] = [
+        |memory, mut store| memory.data(&store)[3 * PAGE] != 0 && memory.size(&mut store) == 0,
+        |memory, mut store| {
+            memory.data_mut(&mut store)[3 * PAGE] = 5;
+            false
+        },
+        |memory, store| problem(memory.read(store, 3 * PAGE, &mut [0; 2 * PAGE])),
+        |memory, store| problem(memory.write(store, 3 * PAGE + 1, b"written")),
+    ];
+    fn problem(result: Result<(), MemoryAccessError>) -> bool {
+        let error = result.expect_err("the page is gone");
+        assert_eq!(error.problem, MemoryAccessProblem::Unreadable);
+        assert!(error.to_string().contains("cut short"), "{error}");
+        true
+    }
+    let ends = |result: pagefork::Result<i32>| {
+        let error = result.unwrap_err();
+        let trap = error.downcast_ref::<Trap>().map(Trap::code);
+        assert_eq!(trap, Some(TrapCode::ImageUnreadable), "{error}");
+    };
+    for (reset, touch) in
+        ResetKind::ALL.iter().flat_map(|reset| touches.map(|touch| (*reset, touch)))
+    {
+        if reset == ResetKind::Copy {
+            // No slot has pages of the file.
+            continue;
+        }
+        let strategies = StrategyConfig { reset, ..StrategyConfig::default() };
+        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+        let text =
+            program().replacen("(module", r#"(module (import "host" "touch" (func $touch))"#, 1);
+        let text = text.trim_end().strip_suffix(')').unwrap().to_owned()
+            + r#"(func (export "through") (result i32) (call $touch)
+                (i32.load8_u (i32.const 0))))"#;
+        let mut linker = Linker::<()>::new(&engine);
+        linker
+            .func_wrap("host", "touch", move |mut caller: Caller<'_, ()>| {
+                let memory = caller.get_export("memory").and_then(Extern::into_memory).unwrap();
+                touch(&memory, caller.as_context_mut());
+            })
+            .unwrap();
+        let template = Template::new("touched");
+        let module = Module::new(&engine, text).unwrap();
+        let module = module.with_memory_image("memory", template.image()).unwrap();
+        let pre = linker.instantiate_pre(&module).unwrap();
+        let (mut store, instance) = pre.spawn(()).unwrap();
+        let (mut beside, other) = pre.spawn(()).unwrap();
+        let memory = instance.get_memory(&mut store, "memory").unwrap();
+        let through = instance.get_typed_func::<(), i32>(&mut store, "through").unwrap();
+        let get = instance.get_typed_func::<i32, i32>(&mut store, "get").unwrap();
+        let file = OpenOptions::new().write(true).open(&template.0).unwrap();
+        let contents = fs::read(&template.0).unwrap();
+
+        file.set_len(4 * PAGE as u64).unwrap();
+        // Below a call: the guest does not go on.
+        ends(through.call(&mut store, ()));
+        assert!(get.call(&mut store, 0).is_err() && store.snapshot().is_err());
+        assert!(store.reset(()).is_err(), "{reset}: the file is still short");
+        fs::write(&template.0, &contents).unwrap();
+        store.reset(()).unwrap();
+        assert_eq!(call(&mut store, instance, "get", at as i32), fresh(at).into(), "{reset}");
+
+        // Outside: it cannot be entered.
+        file.set_len(4 * PAGE as u64).unwrap();
+        touch(&memory, store.as_context_mut());
+        ends(get.call(&mut store, 0));
+        fs::write(&template.0, &contents).unwrap();
+        store.reset(()).unwrap();
+        assert_fresh(&mut store, instance, "after the second reset");
+        // What touches nothing that is gone notices nothing.
+        assert_eq!(call(&mut beside, other, "get", 0), fresh(0).into());
     }
 }

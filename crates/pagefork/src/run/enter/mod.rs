@@ -766,7 +766,7 @@ unsafe fn after_host_function(
         match result {
             // Even if the host function ignored the failure, the guest must not go on.
             Ok(Ok(())) if (*store).is_broken() => {
-                let code = TrapCode::MemoryOutOfBounds;
+                let code = (*store).broken_by();
                 HostAnswer::leave(activation, trapped(activation, code))
             }
             Ok(Ok(())) if (*store).interrupts.is_noted() => {
