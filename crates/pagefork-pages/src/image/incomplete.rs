@@ -13,14 +13,17 @@
 //! A hole of the file that is read through any map which is not registered becomes a page of zeros
 //! for all of them. So there is no such map: each is made inaccessible, registered, and only then
 //! made accessible; forked processes get none; and the file is read by no system call before the
-//! [table](super::residency) says that the pages are here. Pages are copied into the file alone,
+//! [table](super::residency) says that the pages are here. In forked processes the addresses are
+//! free, and other threads may map something there: so what would use or unmap them is refused, and
+//! what is dropped is leaked. Pages are copied into the file alone,
 //! never into a slot, where they would be private without a page fault that strategies notice.
 //! The registrations end when all is here, so nobody ever reads a hole, poisoned ones included.
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pagefork_layout::page::PAGE_SIZE;
@@ -99,8 +102,8 @@ pub struct IncompletePages {
 #[derive(Debug)]
 struct Maps {
     /// All of the file, for writing until it is whole.
-    alias: Reservation,
-    /// Addresses in slots that are registered.
+    alias: ManuallyDrop<Reservation>,
+    /// Addresses in slots that are registered, or whose registration has failed.
     registered: Vec<Range<u64>>,
 }
 
@@ -157,7 +160,7 @@ impl IncompletePages {
             patience: patience.min(PATIENCE_MAX),
             wanted: SignalFile::new()?,
             waits: AtomicU64::new(0),
-            maps: Mutex::new(Maps { alias, registered: Vec::new() }),
+            maps: Mutex::new(Maps { alias: ManuallyDrop::new(alias), registered: Vec::new() }),
             is_whole: AtomicBool::new(false),
             process: this_process(),
         };
@@ -223,7 +226,7 @@ impl IncompletePages {
             let found = bytes.len() as u64;
             return Err(PagesError::GroupSize { group, found, expected });
         }
-        self.check_process(group)?;
+        self.check_process()?;
         let Some(arrival) = self.residency.begin(group) else { return Ok(false) };
         self.place(group * PAGE_GROUP, bytes)?;
         if arrival.finish() == self.residency.count() {
@@ -411,6 +414,7 @@ impl IncompletePages {
             return Ok(());
         }
         assert!(range.end <= self.size, "{range:#x?} lies outside of {:#x} bytes", self.size);
+        self.check_process()?;
         let groups = range.start / PAGE_GROUP..(range.end - 1) / PAGE_GROUP + 1;
         // All at once, so that they take one round trip.
         let asked = groups.clone().filter(|group| self.ask(*group)).count();
@@ -466,6 +470,7 @@ impl IncompletePages {
     /// a futex and a write to an eventfd.
     pub(crate) fn wait_in_handler(&self, offset: u64) -> Result<(), AbsentPage> {
         let group = offset / PAGE_GROUP;
+        self.check_process()?;
         if self.ask(group) {
             self.wanted.raise();
         }
@@ -485,7 +490,6 @@ impl IncompletePages {
         if self.residency.state(group) == Presence::Present {
             return Ok(());
         }
-        self.check_process(group)?;
         let waited = self.residency.wait(group, Instant::now() + self.patience);
         waited.map_err(|missed| {
             let why = match missed {
@@ -497,11 +501,12 @@ impl IncompletePages {
     }
 
     /// # Errors
-    /// In a process that was forked from the one with the maps: nobody brings pages there.
-    fn check_process(&self, group: u64) -> Result<(), AbsentPage> {
-        match self.process == this_process() {
+    /// In a process that was forked from the one with the maps before all was here: it does not have
+    /// them, and nobody brings pages there.
+    pub(crate) fn check_process(&self) -> Result<(), AbsentPage> {
+        match self.is_whole() || self.process == this_process() {
             true => Ok(()),
-            false => Err(AbsentPage { group, why: Absence::Forked }),
+            false => Err(AbsentPage { group: 0, why: Absence::Forked }),
         }
     }
 
@@ -522,7 +527,8 @@ impl IncompletePages {
     }
 
     /// Maps pages copy-on-write into a slot, so that it is told of those that are absent. Unless
-    /// this succeeds, they are inaccessible.
+    /// this succeeds, they are inaccessible. `registered` gets the map, which is put there also if
+    /// this fails half-way.
     ///
     /// # Errors
     /// [`PagesError::PageAbsent`] where nothing tells, and not all of it is here; the limit that was
@@ -532,24 +538,26 @@ impl IncompletePages {
         slot: &mut Reservation,
         range: Range<u64>,
         file_offset: u64,
-    ) -> Result<Option<RegisteredMap>, PagesError> {
+        registered: &mut Vec<RegisteredMap>,
+    ) -> Result<(), PagesError> {
+        self.check_process()?;
         let mut maps = lock(&self.maps);
         if self.is_whole() {
             slot.map_private(range, self.file.as_fd(), file_offset)?;
-            return Ok(None);
+            return Ok(());
         }
         let group = file_offset / PAGE_GROUP;
-        self.check_process(group)?;
         let Some(faults) = &self.faults else {
             return Err(AbsentPage { group, why: Absence::NotServed }.into());
         };
-        slot.map_inaccessible(range.clone(), self.file.as_fd(), file_offset)?;
         let start = slot.start() as u64;
         let addresses = start + range.start..start + range.end;
-        faults.register(addresses.clone(), RegisterMode::Missing)?;
-        slot.commit(range)?;
         maps.registered.push(addresses.clone());
-        Ok(Some(RegisteredMap { pages: Arc::clone(self), addresses }))
+        registered.push(RegisteredMap { pages: Arc::clone(self), addresses: addresses.clone() });
+        slot.map_inaccessible(range.clone(), self.file.as_fd(), file_offset)?;
+        faults.register(addresses, RegisterMode::Missing)?;
+        slot.commit(range)?;
+        Ok(())
     }
 }
 
@@ -559,7 +567,18 @@ impl AsFd for IncompletePages {
     }
 }
 
-/// A map in a slot that is told of absent pages. It is dropped before the map goes.
+impl Drop for IncompletePages {
+    fn drop(&mut self) {
+        // In a forked process something else may lie there.
+        if self.check_process().is_ok() {
+            let maps = self.maps.get_mut().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: it is not used again, as the value goes.
+            unsafe { ManuallyDrop::drop(&mut maps.alias) };
+        }
+    }
+}
+
+/// A map in a slot that is told of absent pages. It is dropped before others can have the addresses.
 #[derive(Debug)]
 pub(crate) struct RegisteredMap {
     pages: Arc<IncompletePages>,
@@ -568,6 +587,10 @@ pub(crate) struct RegisteredMap {
 
 impl Drop for RegisteredMap {
     fn drop(&mut self) {
+        if self.pages.check_process().is_err() {
+            // Nothing is registered here, and who had the lock when the process was forked has it still.
+            return;
+        }
         lock(&self.pages.maps).registered.retain(|addresses| *addresses != self.addresses);
     }
 }

@@ -304,6 +304,17 @@ impl Image {
         self.base().file.as_ref().is_some_and(|file| file.incomplete().is_some())
     }
 
+    /// # Errors
+    /// [`AbsentPage`] in a process that was forked before all pages were here: slots of the image have
+    /// no pages there, and neither does the host.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), AbsentPage> {
+        match self.base().file.as_ref().and_then(ImageFile::incomplete) {
+            Some(pages) => pages.check_process(),
+            None => Ok(()),
+        }
+    }
+
     /// The parts of a range of slot offsets that can be absent: where they lie among the pages of
     /// an incomplete image. Async-signal-safe.
     pub(crate) fn absent_parts(

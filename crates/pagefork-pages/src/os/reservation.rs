@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::os::error::{Call, PagesError};
+use crate::os::fork::this_process;
 use crate::os::lock::lock;
 use crate::os::sys::{CallFailure, attempt, attempt_or_pretend};
 
@@ -348,7 +349,7 @@ impl Drop for Reservation {
         if unsafe { release(self.start, self.length) }.is_err() {
             // Freeing the middle of one map makes two of it, so this can fail at
             // the limit of maps. The range stays ours until that has passed.
-            lock(&ORPHANS).push((self.start, self.length));
+            lock(&ORPHANS).push((self.start, self.length, this_process()));
         } else {
             release_orphans();
         }
@@ -364,12 +365,15 @@ pub(crate) fn give_to_forks(addresses: Range<u64>) -> Result<(), CallFailure> {
     })
 }
 
-/// Ranges that could not be given back yet.
-static ORPHANS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+/// Address, size and process of ranges that could not be given back yet.
+static ORPHANS: Mutex<Vec<(usize, usize, u64)>> = Mutex::new(Vec::new());
 
 fn release_orphans() {
-    // SAFETY: a range in the list is owned by the list alone.
-    lock(&ORPHANS).retain(|&(start, length)| unsafe { release(start, length) }.is_err());
+    lock(&ORPHANS).retain(|&(start, length, process)| {
+        // A forked process may not have had the map, and something else there.
+        // SAFETY: a range in the list is owned by the list alone.
+        process != this_process() || unsafe { release(start, length) }.is_err()
+    });
 }
 
 fn at(address: usize) -> *mut c_void {

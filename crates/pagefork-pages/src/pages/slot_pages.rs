@@ -13,7 +13,7 @@ use pagefork_layout::page::{PAGE_SIZE, round_down};
 use crate::image::file::ImageFile;
 use crate::image::incomplete::RegisteredMap;
 use crate::image::{Image, Source, Unsealed};
-use crate::os::error::{AbsentPage, Feature, PagesError};
+use crate::os::error::{Feature, PagesError};
 use crate::os::features::HostFeatures;
 use crate::os::reservation::PageKind;
 use crate::os::stand_in::{self, FileWatch};
@@ -23,6 +23,11 @@ use crate::pages::map_budget::MapShare;
 use crate::pages::restore;
 use crate::pages::spare::SlotSpace;
 use crate::pages::zones::{MemorySize, SlotConfig};
+
+use self::absence::wait_for_copies;
+
+/// What slots do of whose images pages are absent.
+mod absence;
 
 /// Maps that a slot takes, and that each memory behind the first takes.
 const MAPS: u64 = 4;
@@ -70,7 +75,7 @@ pub(crate) enum SmallPages {
 
 #[derive(Debug)]
 pub(crate) struct SlotPages {
-    /// Maps of pages that may be absent. They go before the pages do.
+    /// Maps of pages that may be absent. Others take their place before this forgets them.
     registered: Vec<RegisteredMap>,
     pages: SlotSpace,
     _maps: MapShare,
@@ -142,6 +147,7 @@ impl SlotPages {
         sizes: &[MemorySize],
     ) -> Result<Self, PagesError> {
         check_fit(&zones, image, sizes)?;
+        image.check_process()?;
         let sources = sources(image, setup)?;
         if !setup.copies_image {
             image.check_length()?;
@@ -184,18 +190,20 @@ impl SlotPages {
         image: &Arc<Image>,
         sizes: &[MemorySize],
     ) -> Result<AllFresh, PagesError> {
+        self.check_process()?;
         check_fit(&self.zones, image, sizes)?;
+        image.check_process()?;
         let sources = sources(image, self.setup)?;
         if !self.setup.copies_image {
             image.check_length()?;
         }
         wait_for_copies(image)?;
         self.condition = Condition::Unfilled;
-        self.registered.clear();
         for index in 0..self.memories.len() {
             self.bounds.set_memory_size(index, 0);
         }
         self.pages.replace(0..self.zones.size)?;
+        self.registered.clear();
         self.image = Arc::clone(image);
         self.sources = sources;
         self.memories.clear();
@@ -234,8 +242,8 @@ impl SlotPages {
             for (range, file, file_offset) in self.image.maps() {
                 match file {
                     ImageFile::Incomplete(pages) => {
-                        let map = pages.map(&mut self.pages, range, file_offset)?;
-                        self.registered.extend(map);
+                        let registered = &mut self.registered;
+                        pages.map(&mut self.pages, range, file_offset, registered)?;
                     }
                     _ => self.pages.map_private(range, file.as_fd(), file_offset)?,
                 }
@@ -367,6 +375,7 @@ impl SlotPages {
     }
 
     pub(crate) fn grow_memory(&mut self, index: usize, new_size: u64) -> Result<(), PagesError> {
+        self.check_process()?;
         let old_size = self.bounds.memory_size(index);
         let state = self.memories[index];
         check_memory_size(new_size, old_size, state.size.maximum)?;
@@ -597,17 +606,6 @@ impl SlotPages {
         self.watch.as_ref()
     }
 
-    /// Waits until all that the slot can show of its image in a range of slot offsets is here.
-    ///
-    /// # Errors
-    /// [`AbsentPage`] names what did not come.
-    pub(crate) fn wait(&self, range: Range<u64>) -> Result<(), AbsentPage> {
-        match self.image.is_incomplete() {
-            true => self.image.wait(range),
-            false => Ok(()),
-        }
-    }
-
     /// Whether the image was copied instead of mapped.
     pub(crate) fn copies_image(&self) -> bool {
         self.setup.copies_image
@@ -834,15 +832,6 @@ impl MemoryState {
 /// The end of the page that a byte before `offset` lies in.
 fn page_end(offset: u64) -> u64 {
     offset.next_multiple_of(PAGE_SIZE)
-}
-
-/// Waits for the pages that a slot has copies of: below a copy lies the page of the root.
-fn wait_for_copies(image: &Image) -> Result<(), AbsentPage> {
-    if !image.is_incomplete() {
-        return Ok(());
-    }
-    let pages = image.differing().iter().map(|differing| differing.page);
-    pages.into_iter().try_for_each(|page| image.wait(page..page + PAGE_SIZE))
 }
 
 fn sources(image: &Image, setup: Setup) -> Result<Vec<Source>, PagesError> {

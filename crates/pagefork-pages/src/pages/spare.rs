@@ -45,7 +45,7 @@ struct Spare {
 /// The address space of a slot.
 #[derive(Debug)]
 pub(crate) struct SlotSpace {
-    /// `None` while it is dropped.
+    /// `None` while it is dropped, or once it is leaked.
     pages: Option<Reservation>,
 }
 
@@ -84,6 +84,13 @@ impl Drop for SlotSpace {
             // Without the lock.
             drop(gone);
         }
+    }
+}
+
+impl SlotSpace {
+    /// Neither uses the address space again nor gives it back.
+    pub(crate) fn leak(&mut self) {
+        std::mem::forget(self.pages.take());
     }
 }
 

@@ -399,6 +399,7 @@ impl Slot {
         index: usize,
         range: Range<u64>,
     ) -> Result<Discarded, PagesError> {
+        self.pages.check_process()?;
         let offsets = self.part_of(index, &range)?;
         self.pages.wait(offsets.clone())?;
         if !self.gains_by_discarding(range.end - range.start) {
@@ -646,6 +647,7 @@ impl Slot {
     /// See [`Slot::with_strategies`].
     pub fn reset(&mut self) -> Result<ResetReport, PagesError> {
         let Self { deltas, pages, strategy, writers, stack, .. } = self;
+        pages.check_process()?;
         deltas.end()?;
         let report = strategy.reset(pages, writers, stack);
         if let Ok(report) = &report {
@@ -746,6 +748,7 @@ impl Slot {
     /// ```
     pub fn discard(&mut self) -> Result<(), PagesError> {
         let Self { deltas, pages, strategy, stack, .. } = self;
+        pages.check_process()?;
         pages.begin_look()?;
         deltas.end()?;
         let discarded = match pages.is_whole() {
@@ -825,6 +828,7 @@ impl Slot {
         owner: Owner,
     ) -> Result<ResetReport, PagesError> {
         let Self { deltas, pages, strategy, stack, .. } = self;
+        pages.check_process()?;
         deltas.end()?;
         let report = strategy.refill(pages, stack, Some((image, sizes)))?;
         (self.resident, self.written) = (pages.copied_size(), 0);

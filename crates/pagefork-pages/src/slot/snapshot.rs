@@ -55,6 +55,7 @@ impl Slot {
     /// # Ok::<(), pagefork_pages::PagesError>(())
     /// ```
     pub fn changed_pages(&self) -> Result<Vec<u64>, PagesError> {
+        self.pages.check_process()?;
         self.pages.begin_look()?;
         let changed = self.look_for_changed();
         self.pages.end_look()?;
@@ -130,6 +131,7 @@ impl Slot {
         zeros: &[Range<u64>],
         form: ImageForm,
     ) -> Result<Arc<Image>, PagesError> {
+        self.pages.check_process()?;
         self.pages.begin_look()?;
         let image = self.look_and_snapshot(name, patches, zeros, form);
         self.pages.end_look()?;

@@ -190,3 +190,140 @@ fn whatever_fails_nothing_is_left_that_reads_zeros() {
         arriving.assert_memory(&slot, &arriving.memory);
     });
 }
+
+/// Gives holes contents, as another thread of a forked process may.
+fn fill(holes: &[std::ops::Range<u64>]) {
+    for hole in holes {
+        let length = (hole.end - hole.start) as usize;
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let place = ptr::with_exposed_provenance_mut::<u8>(hole.start as usize);
+        // SAFETY: what is mapped there is not replaced, but is an error.
+        unsafe {
+            let fixed = flags | libc::MAP_FIXED_NOREPLACE;
+            let made = libc::mmap(place.cast(), length, access, fixed, -1, 0);
+            assert_eq!(made, place.cast(), "it is a hole");
+            place.write_bytes(0x5a, length);
+        }
+    }
+}
+
+/// A forked process has no maps of what is absent. What it maps in their place is nobody else's.
+#[test]
+fn what_a_forked_process_maps_where_absent_pages_were_stays() {
+    let name = "maps::what_a_forked_process_maps_where_absent_pages_were_stays";
+    in_own_process(name, || {
+        for kind in ResetKind::ALL {
+            let arriving = Arriving::new();
+            let deltas = StrategyConfig { deltas: DeltaTracker::Writes, ..by(kind) };
+            let (mut slots, _) = arriving.serving(|| match kind {
+                // Who copies images has all come first: then nothing is absent.
+                ResetKind::Copy => Vec::new(),
+                _ => vec![arriving.spawn(&by(kind)), arriving.spawn(&deltas)],
+            });
+            // That a group is here is no help to forked processes.
+            arriving.install(0);
+            for slot in &mut slots {
+                slot.enter();
+                arriving.serving(|| Running::new(slot).write(5, 0xee));
+                slot.snapshot("before", &[], ImageForm::Branch).unwrap();
+            }
+            let own = |map: &procmaps::Map| map.name.contains("pagefork:arriving");
+            let before: Vec<_> = procmaps::read().unwrap().into_iter().filter(own).collect();
+            assert!(before.len() > slots.len(), "the slots' and the alias");
+            // SAFETY: the child has one thread, and ends without ending what is the parent's.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let body = move || in_forked_process(arriving, slots, before);
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+                // SAFETY: it ends the process.
+                unsafe { libc::_exit(i32::from(outcome.is_err())) };
+            }
+            let mut status = 0;
+            // SAFETY: the place is ours.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            assert_eq!(status, 0, "{kind}");
+            arriving.serving(|| {
+                slots.iter_mut().for_each(|slot| _ = slot.reset_for(Owner(1)).unwrap());
+                slots.iter().for_each(|slot| arriving.assert_memory(slot, &arriving.memory));
+            });
+        }
+    });
+}
+
+fn in_forked_process(arriving: Arriving, slots: Vec<Slot>, before: Vec<procmaps::Map>) {
+    let is_mapped =
+        |maps: &[procmaps::Map], at: u64| maps.iter().any(|map| map.range.contains(&at));
+    let now = procmaps::read().unwrap();
+    let all = before.into_iter().map(|map| map.range);
+    let holes: Vec<_> = all.filter(|range| !is_mapped(&now, range.start)).collect();
+    assert_eq!(holes.len(), 1 + slots.len(), "the alias and a map of each slot: {holes:x?}");
+    fill(&holes);
+    let forked = |error: PagesError| {
+        assert_eq!(error, AbsentPage { group: 0, why: Absence::Forked }.into());
+    };
+    for mut slot in slots {
+        forked(slot.reset().unwrap_err());
+        forked(slot.reset_to(&arriving.image, &[arriving.size()], Owner(1)).unwrap_err());
+        let (other, _) = dense_image(&arriving.layout, 1, SIZE);
+        forked(slot.reset_to(&other, &[arriving.size()], Owner(1)).unwrap_err());
+        forked(slot.grow_memory(0, 3 * MIB).unwrap_err());
+        forked(slot.discard().unwrap_err());
+        forked(slot.discard_memory(0, SIZE..SIZE + PAGE).unwrap_err());
+        forked(slot.changed_pages().unwrap_err());
+        forked(slot.snapshot("forked", &[], ImageForm::Whole).unwrap_err());
+        forked(slot.wait(0, 0..1).unwrap_err().into());
+        assert!(slot.wait_for_fault(slot.memory(0).addr()).unwrap().is_err());
+        // What is not of this image can be used.
+        let mut fresh = Slot::new(&arriving.layout, &other, &[arriving.size()]).unwrap();
+        forked(fresh.reset_to(&arriving.image, &[arriving.size()], Owner(1)).unwrap_err());
+        fresh.reset().unwrap();
+        drop(slot);
+    }
+    let spawn = || Slot::new(&arriving.layout, &arriving.image, &[arriving.size()]);
+    forked(spawn().unwrap_err());
+    forked(arriving.image.read(arriving.layout.base, &mut [0]).unwrap_err());
+    forked(arriving.pages.read(0, &mut [0]).unwrap_err());
+    forked(arriving.pages.install(1, arriving.bytes(1)).unwrap_err());
+    forked(arriving.pages.wait_whole().unwrap_err());
+    drop(arriving);
+    // New ones are as in any process.
+    let arriving = Arriving::new();
+    let slot = arriving.spawn(&StrategyConfig::default());
+    arriving.serving(|| arriving.assert_memory(&slot, &arriving.memory));
+    drop((slot, arriving));
+    for hole in &holes {
+        for page in hole.clone().step_by(PAGE as usize) {
+            assert!(readable(page as usize), "{page:#x} is gone");
+            // SAFETY: the page can be read, and is this thread's.
+            let byte = unsafe { ptr::with_exposed_provenance::<u8>(page as usize).read_volatile() };
+            assert_eq!(byte, 0x5a, "{page:#x} was written");
+        }
+    }
+}
+
+/// A part of the address space of a slot that goes guards the one above, in forked processes too.
+#[test]
+fn what_guards_the_next_slot_is_no_map_of_what_is_absent() {
+    in_own_process("maps::what_guards_the_next_slot_is_no_map_of_what_is_absent", || {
+        // Slots that are so small that all of one becomes the guard.
+        let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+        let memories = vec![MemoryZone { start: base, reservation: MIB, guard: MIB }];
+        let config =
+            SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 * MIB };
+        let pages = IncompletePages::new("guards", MIB, PATIENCE).unwrap();
+        let span = FileSpan { slot: base..base + MIB, file_offset: 0 };
+        let extents = vec![span.slot.clone()];
+        let image = Image::from_incomplete(&pages, "guards", extents, &[span], []).unwrap();
+        let size = MemorySize { initial: MIB, maximum: MIB };
+        let spawn = || Slot::new(config.clone(), &image, &[size]).unwrap();
+        let mut slots: Vec<_> = (0..6).map(|_| spawn()).collect();
+        slots.sort_by_key(Slot::start);
+        let own = |map: &procmaps::Map| map.name.contains("pagefork:guards");
+        while !slots.is_empty() {
+            drop(slots.remove(0));
+            let count = procmaps::read().unwrap().iter().filter(|map| own(map)).count();
+            assert_eq!(count, 1 + slots.len(), "the alias and those of slots that are there");
+        }
+    });
+}
