@@ -581,6 +581,11 @@ fn code_that_is_not_there_is_said_by_its_hash() {
         panic!("another error")
     };
     assert_eq!(named, hash.to_string());
+    // What only cannot be read is not said to be for other processors.
+    assert!(refused(load(LoadOptions::new())).to_string().contains("processors"));
+    fs::create_dir(&path).unwrap();
+    assert!(!refused(load(LoadOptions::new())).to_string().contains("processors"));
+    fs::remove_dir(&path).unwrap();
     // Compiled again it is the same.
     let module = Module::new(&other, PROGRAM).unwrap();
     assert_eq!(ContentHash::of(&module.serialize().unwrap()), hash);

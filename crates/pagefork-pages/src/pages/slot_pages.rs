@@ -33,7 +33,7 @@ mod absence;
 const MAPS: u64 = 4;
 const MAPS_FURTHER: u64 = 3;
 /// In how many looks at a slot the length of a file that could be cut short is asked for once.
-const LOOKS_A_LENGTH: u32 = 64;
+const LOOKS_A_LENGTH: u32 = 256;
 
 /// How the pages of a slot are set up, for any image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

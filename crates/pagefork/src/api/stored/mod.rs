@@ -4,14 +4,17 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pagefork_image::{ContentHash, ImageDraft, ImageStore, SecretKey, StoredImage, TrustedKeys};
+use pagefork_compiler::file::CodeImageError;
+use pagefork_image::{
+    ContentHash, ImageDraft, ImageError, ImageStore, SecretKey, StoredImage, TrustedKeys,
+};
 use pagefork_layout::reference::HOST_ORDINAL;
 
 use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
 use crate::api::store::Store;
 use crate::api::stored::attachments::Attachments;
-use crate::base::error::{LinkError, Result, SnapshotError, UsageError};
+use crate::base::error::{Error, LinkError, Result, SnapshotError, UsageError};
 use crate::code::engine::Engine;
 use crate::code::module::Module;
 use crate::run::image_pages::{CapturedPages, ChainPages, ParentPages};
@@ -509,15 +512,15 @@ fn modules(
             Some(known) => known.clone(),
             None => {
                 let loaded = code_store::load(engine, images, *code).map_err(|why| {
-                    SnapshotError::NoCode {
-                        name: if name.is_empty() { "an instance".into() } else { name.clone() },
-                        module: module.to_string(),
-                        hash: code.to_string(),
-                        why: format!(
-                            "{why:#} (it was made for {} processors)",
-                            saved.code.processor
-                        ),
-                    }
+                    let why = match is_about_code(&why) {
+                        true => {
+                            format!("{why:#} (it was made for {} processors)", saved.code.processor)
+                        }
+                        false => format!("{why:#}"),
+                    };
+                    let name = if name.is_empty() { "an instance" } else { name };
+                    let (module, hash) = (module.to_string(), code.to_string());
+                    SnapshotError::NoCode { name: name.into(), module, hash, why }
                 })?;
                 found.push(loaded.clone());
                 loaded
@@ -526,6 +529,12 @@ fn modules(
         modules.push(Some(known));
     }
     Ok(modules)
+}
+
+/// Whether the code is missing or not fit, and not something in the way of reading it.
+fn is_about_code(error: &Error) -> bool {
+    let is_missing = |error: &ImageError| matches!(error, ImageError::NotFound { .. });
+    error.downcast_ref::<CodeImageError>().is_some() || error.downcast_ref().is_some_and(is_missing)
 }
 
 fn host_functions<T: 'static>(
