@@ -44,8 +44,12 @@ pub(crate) unsafe fn call(
     // SAFETY: this function's contract is that of each of them.
     unsafe {
         match service {
-            Service::MemoryGrow | Service::TableGrow => grow(store, base, service, cells),
-            _ => Ok(operate(&mut *store, base, service, cells)?),
+            Service::MemoryGrow | Service::TableGrow => grow(store, base, service, cells)?,
+            _ => operate(&mut *store, base, service, cells)?,
+        }
+        match (*store).has_lost_pages() {
+            true => Err((*store).broken_by().into()),
+            false => Ok(()),
         }
     }
 }

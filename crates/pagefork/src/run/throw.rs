@@ -91,7 +91,8 @@ pub(crate) unsafe fn throw_error(
     error: Error,
 ) -> Result<Thrown, Error> {
     let exception = match error.downcast_ref::<Exception>() {
-        Some(exception) if error.kind() == ErrorKind::Exception => exception,
+        // No guest of a broken store goes on, not even to catch something.
+        Some(exception) if error.kind() == ErrorKind::Exception && !store.is_broken() => exception,
         _ => return Err(error),
     };
     // SAFETY: by this function's contract the guest waits in a host call: `guest_sp` is the

@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use pagefork::{
-    AsContextMut, Caller, Config, Engine, Extern, Instance, Linker, Memory, MemoryAccessError,
-    MemoryAccessProblem, MemoryImage, Module, PagesError, ResetKind, Store, StoreContextMut,
-    StrategyConfig, Trap, TrapCode, UsageError,
+    AsContextMut, Caller, Config, Engine, Error, ErrorKind, Exception, Extern, Instance, Linker,
+    Memory, MemoryAccessError, MemoryAccessProblem, MemoryImage, Module, PagesError, ResetKind,
+    Store, StoreContextMut, StrategyConfig, Trap, TrapCode, UsageError,
 };
 
 const PAGE: usize = 4096;
@@ -268,23 +268,18 @@ fn a_page_that_is_gone_when_it_is_looked_at_is_an_error_and_no_signal() {
 /// A page that is gone reads as zeros then, which nothing must go on with.
 #[test]
 fn a_page_that_is_gone_when_host_code_touches_it_ends_the_guest_and_not_the_process() {
-    /// Whether host code finds out by itself.
-    type Touch = fn(&Memory, StoreContextMut<'_, ()>) -> bool;
+    type Touch = fn(&Memory, StoreContextMut<'_, ()>);
     let at = 3 * PAGE;
     let touches: [Touch; 4] = [
-        |memory, mut store| memory.data(&store)[3 * PAGE] != 0 && memory.size(&mut store) == 0,
-        |memory, mut store| {
-            memory.data_mut(&mut store)[3 * PAGE] = 5;
-            false
-        },
-        |memory, store| problem(memory.read(store, 3 * PAGE, &mut [0; 2 * PAGE])),
-        |memory, store| problem(memory.write(store, 3 * PAGE + 1, b"written")),
+        |memory, store| assert_eq!(memory.data(&store)[3 * PAGE], 0),
+        |memory, mut store| memory.data_mut(&mut store)[3 * PAGE] = 5,
+        |memory, store| fails(memory.read(store, 3 * PAGE, &mut [0; 2 * PAGE])),
+        |memory, store| fails(memory.write(store, 3 * PAGE + 1, b"written")),
     ];
-    fn problem(result: Result<(), MemoryAccessError>) -> bool {
+    fn fails(result: Result<(), MemoryAccessError>) {
         let error = result.expect_err("the page is gone");
         assert_eq!(error.problem, MemoryAccessProblem::Unreadable);
         assert!(error.to_string().contains("cut short"), "{error}");
-        true
     }
     let ends = |result: pagefork::Result<i32>| {
         let error = result.unwrap_err();
@@ -300,16 +295,39 @@ fn a_page_that_is_gone_when_host_code_touches_it_ends_the_guest_and_not_the_proc
         }
         let strategies = StrategyConfig { reset, ..StrategyConfig::default() };
         let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
-        let text =
-            program().replacen("(module", r#"(module (import "host" "touch" (func $touch))"#, 1);
+        let text = program().replacen(
+            "(module",
+            r#"(module (import "host" "touch" (func $touch)) (import "host" "throw" (func $throw))
+                (tag (export "tag"))"#,
+            1,
+        );
         let text = text.trim_end().strip_suffix(')').unwrap().to_owned()
             + r#"(func (export "through") (result i32) (call $touch)
+                (i32.load8_u (i32.const 0)))
+            (func (export "caught") (result i32)
+                (block $caught (try_table (catch_all $caught) (call $throw)))
+                (i32.load8_u (i32.const 0)))
+            (data $passive "initial")
+            (func (export "init") (result i32)
+                (memory.init 1 $passive (i32.const 12289) (i32.const 0) (i32.const 2))
+                (i32.load8_u (i32.const 0)))
+            (func (export "fill") (result i32)
+                (memory.fill 1 (i32.const 12289) (i32.const 0) (i32.const 2))
                 (i32.load8_u (i32.const 0))))"#;
         let mut linker = Linker::<()>::new(&engine);
         linker
             .func_wrap("host", "touch", move |mut caller: Caller<'_, ()>| {
                 let memory = caller.get_export("memory").and_then(Extern::into_memory).unwrap();
                 touch(&memory, caller.as_context_mut());
+            })
+            .unwrap();
+        linker
+            .func_wrap("host", "throw", move |mut caller: Caller<'_, ()>| {
+                let memory = caller.get_export("memory").and_then(Extern::into_memory).unwrap();
+                touch(&memory, caller.as_context_mut());
+                let Some(Extern::Tag(tag)) = caller.get_export("tag") else { panic!("no tag") };
+                let thrown = Exception::new(&caller, &tag, &[])?;
+                Err::<(), Error>(thrown.into())
             })
             .unwrap();
         let template = Template::new("touched");
@@ -332,6 +350,21 @@ fn a_page_that_is_gone_when_host_code_touches_it_ends_the_guest_and_not_the_proc
         fs::write(&template.0, &contents).unwrap();
         store.reset(()).unwrap();
         assert_eq!(call(&mut store, instance, "get", at as i32), fresh(at).into(), "{reset}");
+        // Not even to catch what the host function throws.
+        let caught = instance.get_typed_func::<(), i32>(&mut store, "caught").unwrap();
+        file.set_len(4 * PAGE as u64).unwrap();
+        assert_eq!(caught.call(&mut store, ()).unwrap_err().kind(), ErrorKind::Exception);
+        fs::write(&template.0, &contents).unwrap();
+        store.reset(()).unwrap();
+        // What the runtime does for guests is no different.
+        for name in ["init", "fill"] {
+            let bulk = instance.get_typed_func::<(), i32>(&mut store, name).unwrap();
+            file.set_len(4 * PAGE as u64).unwrap();
+            ends(bulk.call(&mut store, ()));
+            fs::write(&template.0, &contents).unwrap();
+            store.reset(()).unwrap();
+            assert_fresh(&mut store, instance, name);
+        }
 
         // Outside: it cannot be entered.
         file.set_len(4 * PAGE as u64).unwrap();
