@@ -4,6 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use pagefork::{
     AsContextMut, Caller, Config, Engine, Error, ErrorKind, Exception, Extern, Instance, Linker,
@@ -376,4 +379,52 @@ fn a_page_that_is_gone_when_host_code_touches_it_ends_the_guest_and_not_the_proc
         // What touches nothing that is gone notices nothing.
         assert_eq!(call(&mut beside, other, "get", 0), fresh(0).into());
     }
+}
+
+/// Threads that spawn, write, look and reset, while the file is cut and written again all the time.
+#[test]
+fn a_file_that_is_cut_under_many_threads_does_not_end_the_process() {
+    let template = Template::new("storm");
+    let engine = Engine::default();
+    let module = Module::new(&engine, program()).unwrap();
+    let module = module.with_memory_image("memory", template.image()).unwrap();
+    let pre = Linker::new(&engine).instantiate_pre(&module).unwrap();
+    let over = AtomicBool::new(false);
+    let (whole, cut) = (AtomicU32::new(0), AtomicU32::new(0));
+    let run = |at: usize| -> pagefork::Result<()> {
+        let (mut store, instance) = pre.spawn(())?;
+        let memory = instance.get_memory(&mut store, "memory").unwrap();
+        let put = instance.get_typed_func::<(i32, i32), ()>(&mut store, "put")?;
+        let get = instance.get_typed_func::<i32, i32>(&mut store, "get")?;
+        for _ in 0..4 {
+            put.call(&mut store, (at as i32, 9))?;
+            std::hint::black_box(memory.data(&store)[3 * PAGE]);
+            // As the file says, should that have been cut and written again since.
+            assert!([9, fresh(at).into(), 0].contains(&get.call(&mut store, at as i32)?));
+            store.reset(())?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        for thread in 0..3 {
+            let (run, over, whole, cut) = (&run, &over, &whole, &cut);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let counter = if run(thread * PAGE).is_ok() { whole } else { cut };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let contents = fs::read(&template.0).unwrap();
+        let file = OpenOptions::new().write(true).open(&template.0).unwrap();
+        // Until each has happened often.
+        while whole.load(Ordering::Relaxed) < 200 || cut.load(Ordering::Relaxed) < 200 {
+            file.set_len(0).unwrap();
+            thread::sleep(Duration::from_micros(100));
+            fs::write(&template.0, &contents).unwrap();
+            thread::sleep(Duration::from_micros(300));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    run(0).unwrap();
 }
