@@ -40,11 +40,13 @@ pub enum TrapCode {
     NullExceptionReference = 15,
     /// The instance's zone for exceptions is full of exceptions in use.
     TooManyExceptions = 16,
+    /// A page of the instance's image is absent, and did not come.
+    PageAbsent = 17,
 }
 
 impl TrapCode {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::StackOverflow,
         Self::MemoryOutOfBounds,
         Self::TableOutOfBounds,
@@ -61,6 +63,7 @@ impl TrapCode {
         Self::NullFunctionReference,
         Self::NullExceptionReference,
         Self::TooManyExceptions,
+        Self::PageAbsent,
     ];
 
     /// The code with this number.
@@ -88,6 +91,7 @@ impl fmt::Display for TrapCode {
             Self::NullFunctionReference => "null function reference",
             Self::NullExceptionReference => "null exception reference",
             Self::TooManyExceptions => "no room for another exception",
+            Self::PageAbsent => "a page of the instance's image did not come",
         })
     }
 }

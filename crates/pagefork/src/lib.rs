@@ -52,6 +52,7 @@ pub use crate::api::func::{CallOrigin, Caller};
 pub use crate::api::future::{AsyncHostFunc, AsyncUntypedFunc};
 pub use crate::api::global::Global;
 pub use crate::api::host_func::{IntoFunc, WasmRet};
+pub use crate::api::incomplete::IncompleteImage;
 pub use crate::api::instance::{Export, Extern, Instance};
 pub use crate::api::linker::Linker;
 pub use crate::api::memory::{LocalMemory, Memory};
@@ -114,6 +115,6 @@ pub use pagefork_layout::module::{
 pub use pagefork_layout::text::OneLine;
 pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
-    Choice, CodeBounds, DeltaTracker, Discarded, GrowthKind, PagesError, PoolConfig, PoolCounters,
-    Reason, ResetKind, Strategies, StrategyConfig,
+    Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, GrowthKind, PagesError,
+    PoolConfig, PoolCounters, Reason, ResetKind, ResidencyCounts, Strategies, StrategyConfig,
 };

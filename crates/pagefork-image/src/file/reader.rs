@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{self, Seek, Write};
 use std::ops::Range;
 
 use pagefork_layout::page;
@@ -12,6 +12,7 @@ use crate::base::error::ImageError;
 use crate::base::hash::ContentHash;
 use crate::base::limits::ImageLimits;
 use crate::file::assemble::DataWriter;
+use crate::file::head::ImageHead;
 use crate::file::header::ImageHeader;
 use crate::file::manifest::{Manifest, SavedSpan};
 use crate::file::parts::ImageParts;
@@ -67,6 +68,44 @@ impl ImageReader {
             return Err(ImageError::damaged("its header and its manifest differ in its size"));
         }
         Ok(Self { bytes, header, manifest, signers })
+    }
+
+    /// The image that a head is of, whose data are read from `data`, from its first byte on. It has
+    /// no index, so no group of it can be proved.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    /// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// let pages = PageRuns::new(vec![vec![(0, vec![7; 4096])]]);
+    /// let mut file = std::io::Cursor::new(Vec::new());
+    /// ImageDraft::new(manifest, &pages).write(&mut file)?;
+    /// let limits = ImageLimits::default();
+    /// let head = ImageHead::read(&ImageReader::open(Box::new(file.into_inner()), &limits)?)?;
+    ///
+    /// let image = ImageReader::of_head(&head, Box::new(vec![7; 4096]));
+    /// assert_eq!(image.hash(), head.hash());
+    /// assert_eq!(ImageHead::read(&image)?, head);
+    /// let chain = ImageChain::new(vec![image.into()], &limits)?;
+    /// let mut bytes = [0; 2];
+    /// chain.read(0, 4095, &mut bytes)?;
+    /// assert_eq!(bytes, [7, 0]);
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn of_head(head: &ImageHead, data: Box<dyn ReadAt>) -> Self {
+        let header = ImageHeader {
+            manifest_size: head.manifest_bytes().len() as u64,
+            signatures_size: head.signature_bytes().len() as u64,
+            data_size: head.manifest().data_size,
+            manifest_hash: head.hash(),
+        };
+        let (manifest, signers) = (head.manifest().clone(), head.signers().to_vec());
+        let before = [head.manifest_bytes(), head.signature_bytes()].concat();
+        let bytes = HeadAndData { header: header.clone(), head: before, data };
+        Self { bytes: Box::new(bytes), header, manifest, signers }
     }
 
     /// The image's identity: the hash of its manifest, which has that of all pages.
@@ -278,6 +317,29 @@ impl ImageReader {
         let start = self.header.signatures_start();
         read_part(&*self.bytes, &mut signatures, start, "signatures")?;
         Ok((manifest, signatures))
+    }
+}
+
+/// The bytes of an image whose head and data lie apart, without what is between them.
+struct HeadAndData {
+    header: ImageHeader,
+    head: Vec<u8>,
+    data: Box<dyn ReadAt>,
+}
+
+impl ReadAt for HeadAndData {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.header.file_size())
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        match offset.checked_sub(self.header.data_start()) {
+            Some(offset) => self.data.read_exact_at(into, offset),
+            None => match offset.checked_sub(ImageHeader::SIZE) {
+                Some(offset) => self.head.read_exact_at(into, offset),
+                None => Err(io::ErrorKind::UnexpectedEof.into()),
+            },
+        }
     }
 }
 

@@ -497,6 +497,31 @@ impl Slot {
         self.pages.image().is_incomplete()
     }
 
+    /// Whether the slot can be used in this process: before code runs in it.
+    ///
+    /// # Errors
+    /// [`AbsentPage`] in a process that was forked while pages of the slot's image were absent. It has
+    /// no maps of that image, and other threads may have mapped something in their place. All else that
+    /// uses the slot's pages returns this error, too, and dropping the slot keeps its address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::{Image, MemorySize, MemoryZone, Slot, SlotConfig};
+    ///
+    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
+    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
+    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
+    /// let image = Image::new("example", base..base, [])?;
+    /// let size = MemorySize { initial: 64 << 10, maximum: 1 << 20 };
+    /// let slot = Slot::new(config, &image, &[size])?;
+    /// slot.check_process()?;
+    /// # Ok::<(), pagefork_pages::PagesError>(())
+    /// ```
+    pub fn check_process(&self) -> Result<(), AbsentPage> {
+        self.pages.check_process()
+    }
+
     /// What a handler of SIGBUS does about a touch of an absent page: waits until it is here, so
     /// that the instruction can be made again. `None`: at this address nothing is absent, so that
     /// the signal has another reason. Async-signal-safe; it must not be called where host code was

@@ -1,11 +1,12 @@
 //! The guest's memory. Its methods check every address and size that a guest passes.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::IoSlice;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use pagefork::LocalMemory;
+use pagefork::{AbsentPage, LocalMemory};
 
 use crate::base::abi::IOVEC_SIZE;
 use crate::base::errno::{Errno, Result};
@@ -58,6 +59,8 @@ const TRANSFER_SIZE_MAX: u32 = 0x7fff_f000;
 pub struct GuestMemory<'a> {
     memory: LocalMemory<'a>,
     can_suspend: bool,
+    /// The first page that did not come.
+    absent: Cell<Option<AbsentPage>>,
 }
 
 /// A buffer within guest memory, as [`GuestMemory::iovecs`] returns it.
@@ -92,12 +95,17 @@ impl<'a> GuestMemory<'a> {
     ///
     /// See [`GuestMemory`].
     pub fn new(memory: impl Into<LocalMemory<'a>>) -> Self {
-        GuestMemory { memory: memory.into(), can_suspend: false }
+        Self::of_caller(memory.into(), false)
     }
 
     /// The memory of a guest for a call before which it can be suspended, or cannot.
     pub(crate) fn of_caller(memory: LocalMemory<'a>, can_suspend: bool) -> Self {
-        GuestMemory { memory, can_suspend }
+        GuestMemory { memory, can_suspend, absent: Cell::new(None) }
+    }
+
+    /// The first page of the guest's image that did not come: the guest cannot go on then.
+    pub(crate) fn absent(&self) -> Option<AbsentPage> {
+        self.absent.get()
     }
 
     /// Tells when the guest must stop.
@@ -143,7 +151,7 @@ impl<'a> GuestMemory<'a> {
     /// See [`GuestMemory`].
     pub fn bytes(&self, address: u32, size: u32) -> Result<&[u8]> {
         let range = self.range(address, size as usize)?;
-        Ok(&self.memory.bytes()[range])
+        self.memory.part(range).map_err(|_| Errno::Fault)
     }
 
     /// The bytes at an address, to be written.
@@ -157,7 +165,7 @@ impl<'a> GuestMemory<'a> {
     /// See [`GuestMemory`].
     pub fn bytes_mut(&mut self, address: u32, size: u32) -> Result<&mut [u8]> {
         let range = self.range(address, size as usize)?;
-        Ok(&mut self.memory.bytes_mut()[range])
+        self.memory.part_mut(range).map_err(|_| Errno::Fault)
     }
 
     /// Calls `fill`, which writes the first bytes of a buffer and returns how many. A small
@@ -194,7 +202,8 @@ impl<'a> GuestMemory<'a> {
     ///
     /// See [`GuestMemory`].
     pub fn write_bytes(&mut self, address: u32, bytes: &[u8]) -> Result {
-        self.memory.write(address as usize, bytes).map_err(|_| Errno::Fault)
+        let range = self.range(address, bytes.len())?;
+        self.memory.write(range.start, bytes).map_err(|_| Errno::Fault)
     }
 
     /// Copies 64-bit words to an address, little-endian.
@@ -240,8 +249,7 @@ impl<'a> GuestMemory<'a> {
     /// [`Errno::Fault`] if out of bounds.
     pub(crate) fn read_words<const N: usize>(&self, address: u32) -> Result<[u64; N]> {
         let mut words = [[0; 8]; N];
-        let range = self.range(address, 8 * N)?;
-        words.as_flattened_mut().copy_from_slice(&self.memory.bytes()[range]);
+        words.as_flattened_mut().copy_from_slice(self.bytes(address, 8 * N as u32)?);
         Ok(words.map(u64::from_le_bytes))
     }
 
@@ -349,12 +357,16 @@ impl<'a> GuestMemory<'a> {
         buffers.iter().map(slice).collect()
     }
 
+    /// Where bytes lie. They are here then, also for the kernel.
     fn range(&self, address: u32, size: usize) -> Result<std::ops::Range<usize>> {
         let start = address as usize;
-        match start.checked_add(size) {
-            Some(end) if end <= self.memory.bytes().len() => Ok(start..end),
-            _ => Err(Errno::Fault),
-        }
+        let end = start.checked_add(size).filter(|end| *end <= self.memory.size());
+        let range = start..end.ok_or(Errno::Fault)?;
+        self.memory.wait(range.clone()).map_err(|absent| {
+            self.absent.set(Some(absent));
+            Errno::Fault
+        })?;
+        Ok(range)
     }
 }
 

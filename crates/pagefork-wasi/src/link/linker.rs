@@ -1,6 +1,6 @@
 //! The functions as imports of a module.
 
-use pagefork::{Caller, Error, Extern, Linker};
+use pagefork::{Caller, Error, Extern, Linker, Trap};
 
 use crate::base::errno::Errno;
 use crate::base::guest_memory::GuestMemory;
@@ -180,7 +180,12 @@ fn call<T: 'static>(
     if ctx.begin_call(function, can_suspend) {
         return Err(caller.suspend_before());
     }
-    match f(ctx, &mut GuestMemory::of_caller(memory, can_suspend)) {
+    let mut memory = GuestMemory::of_caller(memory, can_suspend);
+    let outcome = f(ctx, &mut memory);
+    if let Some(absent) = memory.absent() {
+        return Err(Trap::of_absent(absent).into());
+    }
+    match outcome {
         Ok(()) => Ok(0),
         Err(_) if ctx.interrupt.take_put_off() => Err(caller.suspend_before()),
         Err(errno) => Ok(i32::from(errno.code())),

@@ -1,11 +1,12 @@
 //! Linear memories as embedders make, read and write them.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr;
 
 use pagefork_layout::module::MemoryType;
 use pagefork_layout::page::WASM_PAGE_SIZE;
-use pagefork_pages::{Discarded, ExternalWriter, Slot};
+use pagefork_pages::{AbsentPage, Discarded, ExternalWriter, Slot};
 
 use crate::api::store::{AsContext, AsContextMut, StoreContext, StoreContextMut};
 use crate::base::error::{MemoryAccessError, MemoryAccessProblem, Result, UsageError};
@@ -85,26 +86,27 @@ impl Memory {
         store.memory_type(self.entity_or_panic(store))
     }
 
-    /// The memory's bytes.
+    /// The memory's bytes. Of an image that is [incomplete](crate::IncompleteImage) it waits for all
+    /// of them.
     ///
     /// # Panics
-    /// If the memory is of another store.
+    /// If the memory is of another store, or absent pages do not come: ask [`Memory::wait`] first.
     ///
     /// # Examples
     ///
     /// See [`Memory`].
     pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
         let store = &store.into().0.inner;
-        let (start, size) = store.memory_bytes(self.entity_or_panic(store));
+        let (start, size) = bytes_here(store, self.entity_or_panic(store));
         // SAFETY: the bytes are mapped while the store is borrowed, and only
         // guests write them, which need the store mutably.
         unsafe { std::slice::from_raw_parts(start, size) }
     }
 
-    /// The memory's bytes.
+    /// The memory's bytes, as [`Memory::data`].
     ///
     /// # Panics
-    /// If the memory is of another store.
+    /// As of [`Memory::data`].
     ///
     /// # Examples
     ///
@@ -116,10 +118,10 @@ impl Memory {
         self.data_and_store_mut(store).0
     }
 
-    /// The memory's bytes and the embedder's data.
+    /// The memory's bytes, as [`Memory::data`], and the embedder's data.
     ///
     /// # Panics
-    /// If the memory is of another store.
+    /// As of [`Memory::data`].
     ///
     /// # Examples
     ///
@@ -146,7 +148,7 @@ impl Memory {
         let entity = self.entity_or_panic(&full.inner);
         full.inner.note_writer();
         full.inner.note_view(entity);
-        let (start, size) = full.inner.memory_bytes(entity);
+        let (start, size) = bytes_here(&full.inner, entity);
         // SAFETY: the bytes are mapped while the store is borrowed, and they are
         // no part of the embedder's data.
         (unsafe { std::slice::from_raw_parts_mut(start, size) }, &mut full.data)
@@ -179,11 +181,35 @@ impl Memory {
         (memory, &mut full.data)
     }
 
+    /// Waits until a range of the memory is here, which may be absent if it is that of an image that is
+    /// [incomplete](crate::IncompleteImage): [`Memory::data`] does not wait any more then, nor do guests.
+    /// Beyond the memory nothing is absent.
+    ///
+    /// # Errors
+    /// [`AbsentPage`] names what did not come; if the memory
+    /// is of another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Memory, MemoryType, Store};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let memory = Memory::new(&mut store, MemoryType::new(1, None))?;
+    /// memory.wait(&store, 0..65_536)?;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn wait(&self, store: impl AsContext, range: Range<u64>) -> Result<()> {
+        let store = &store.as_context().0.inner;
+        Ok(store.wait_for(self.entity(store)?, range)?)
+    }
+
     /// Copies bytes out of the memory, from byte `offset` on.
     ///
     /// # Errors
-    /// If they are not all within the memory; nothing is copied then. If the file of the instance's
-    /// image was cut short: zeros were copied for what is gone, and the store has to be reset.
+    /// If they are not all within the memory, or [did not come](Memory::wait); nothing is copied
+    /// then. If the file of the instance's image was cut short: zeros were copied for what is gone,
+    /// and the store has to be reset.
     ///
     /// # Panics
     /// If the memory is of another store.
@@ -197,19 +223,25 @@ impl Memory {
         offset: usize,
         into: &mut [u8],
     ) -> Result<(), MemoryAccessError> {
-        let context = store.as_context();
-        let data = self.data(context);
-        let size = data.len() as u64;
-        let bytes = data.get(offset..).and_then(|rest| rest.get(..into.len()));
-        let outside = MemoryAccessError::outside(offset as u64, into.len() as u64, size);
-        into.copy_from_slice(bytes.ok_or(outside)?);
-        outside.unless_whole(&store.as_context().0.inner)
+        let store = &store.as_context().0.inner;
+        let entity = self.entity_or_panic(store);
+        let (start, size) = store.memory_bytes(entity);
+        let (at, length) = (offset as u64, into.len() as u64);
+        let outside = MemoryAccessError::outside(at, length, size as u64);
+        let end = at.checked_add(length).filter(|end| *end <= size as u64).ok_or(outside)?;
+        store.wait_for(entity, at..end).map_err(|absent| outside.or_absent(Some(absent)))?;
+        // SAFETY: the range is accessible while the store is borrowed, its pages are here, and only
+        // guests write them, which need the store mutably.
+        let bytes = unsafe { std::slice::from_raw_parts(start.add(offset), into.len()) };
+        into.copy_from_slice(bytes);
+        outside.unless_whole(store)
     }
 
     /// Copies bytes into the memory, from byte `offset` on.
     ///
     /// # Errors
-    /// If they do not all fit into the memory; nothing is copied then.
+    /// If they do not all fit into the memory, or pages there [did not come](Memory::wait); nothing is
+    /// copied then.
     ///
     /// # Panics
     /// If the memory is of another store.
@@ -228,7 +260,8 @@ impl Memory {
         let (offset, length) = (offset as u64, from.len() as u64);
         let size = store.memory_bytes(entity).1 as u64;
         let outside = MemoryAccessError::outside(offset, length, size);
-        store.memory_init(entity, from, offset, 0, length).map_err(|_| outside)?;
+        let copied = store.memory_init(entity, from, offset, 0, length);
+        copied.map_err(|_| outside.or_absent(store.activation.absent.take()))?;
         outside.unless_whole(store)
     }
 
@@ -308,14 +341,15 @@ impl Memory {
         let entity = self.entity(inner)?;
         let size = inner.memory_bytes(entity).1 as u64;
         let outside = MemoryAccessError::outside(start, length, size);
+        let failed = |inner: &mut StoreGroup| outside.or_absent(inner.activation.absent.take());
         if inner.memory_range(entity, start, length).is_err() {
-            return Err(outside.into());
+            return Err(failed(inner).into());
         }
         if !inner.gains_by_discarding(entity, length) {
             return Ok(None);
         }
         let discarded = inner.discard_memory(entity, start, length);
-        Ok(Some(discarded.map_err(|_| outside)?))
+        Ok(Some(discarded.map_err(|_| failed(inner))?))
     }
 }
 
@@ -328,6 +362,21 @@ impl MemoryAccessError {
             false => Ok(()),
         }
     }
+
+    /// As this, but that a page did not come, if one did not.
+    fn or_absent(self, absent: Option<AbsentPage>) -> Self {
+        absent.map_or(self, |page| Self { problem: MemoryAccessProblem::Absent(page), ..self })
+    }
+}
+
+/// The first byte of a memory, all of which is here, and how many there are.
+///
+/// # Panics
+/// If absent pages do not come.
+fn bytes_here(store: &StoreGroup, entity: Entity) -> (*mut u8, usize) {
+    let (start, size) = store.memory_bytes(entity);
+    store.wait_for(entity, 0..size as u64).unwrap_or_else(|absent| panic!("{absent}"));
+    (start, size)
 }
 
 /// The bytes of a memory, for the current thread alone: see
@@ -343,6 +392,9 @@ impl MemoryAccessError {
 /// let (mut local, data) = memory.local_and_store_mut(&mut store);
 /// local.write(100, b"abc")?;
 /// assert_eq!(&local.bytes()[100..103], b"abc");
+/// assert_eq!((local.part(100..102)?, local.size()), (&b"ab"[..], 65_536));
+/// local.wait(0..9)?;
+/// local.part_mut(0..1)?[0] = 1;
 /// assert_eq!(*data, 7);
 ///
 /// // What writes to bytes of no memory can be tested without a store.
@@ -380,41 +432,118 @@ impl<'a> LocalMemory<'a> {
         self.interruption
     }
 
-    /// All bytes.
+    /// How many bytes it has.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Waits until a range is here, as [`Memory::wait`].
+    ///
+    /// # Errors
+    /// [`AbsentPage`] names what did not come.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
+    pub fn wait(&self, range: Range<usize>) -> Result<(), AbsentPage> {
+        // SAFETY: the slot is borrowed as long as `self` is.
+        match unsafe { self.slot.as_ref() } {
+            Some(slot) if slot.is_incomplete() => {
+                let start = self.bytes.as_ptr().addr();
+                let end = range.end.min(self.bytes.len());
+                slot.wait_at(start + range.start.min(end)..start + end)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A range of the bytes, which [is waited for](LocalMemory::wait).
+    ///
+    /// # Errors
+    /// If it does not lie within the memory, or did not come.
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
+    pub fn part(&self, range: Range<usize>) -> Result<&[u8], MemoryAccessError> {
+        self.check(&range)?;
+        Ok(&self.bytes[range])
+    }
+
+    /// As [`LocalMemory::part`], for reading and writing.
+    ///
+    /// # Errors
+    /// As of [`LocalMemory::part`].
+    ///
+    /// # Examples
+    ///
+    /// See [`LocalMemory`].
+    pub fn part_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], MemoryAccessError> {
+        self.check(&range)?;
+        self.note_view();
+        Ok(&mut self.bytes[range])
+    }
+
+    fn check(&self, range: &Range<usize>) -> Result<(), MemoryAccessError> {
+        let (offset, size) = (range.start as u64, self.bytes.len() as u64);
+        let length = (range.end as u64).saturating_sub(offset);
+        let outside = MemoryAccessError::outside(offset, length, size);
+        if range.start > range.end || range.end > self.bytes.len() {
+            return Err(outside);
+        }
+        self.wait(range.clone()).map_err(|absent| outside.or_absent(Some(absent)))
+    }
+
+    /// All bytes. It waits for them.
+    ///
+    /// # Panics
+    /// If absent pages do not come: ask [`LocalMemory::wait`] first.
     ///
     /// # Examples
     ///
     /// See [`LocalMemory`].
     pub fn bytes(&self) -> &[u8] {
+        self.wait(0..self.bytes.len()).unwrap_or_else(|absent| panic!("{absent}"));
         self.bytes
     }
 
-    /// All bytes, for reading and writing.
+    /// All bytes, for reading and writing. It waits for them.
+    ///
+    /// # Panics
+    /// As of [`LocalMemory::bytes`].
     ///
     /// # Examples
     ///
     /// See [`LocalMemory`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.wait(0..self.bytes.len()).unwrap_or_else(|absent| panic!("{absent}"));
+        self.note_view();
+        self.bytes
+    }
+
+    fn note_view(&mut self) {
         // SAFETY: the slot is borrowed mutably as long as `self` is.
         if let Some(slot) = unsafe { self.slot.as_mut() } {
             slot.note_external_writer(ExternalWriter::UntilReset);
         }
-        self.bytes
     }
 
     /// Copies bytes into the memory, from byte `offset` on.
     ///
     /// # Errors
-    /// If they do not all fit into the memory; nothing is copied then.
+    /// If they do not all fit into the memory, or pages there did not come; nothing is copied then.
     ///
     /// # Examples
     ///
     /// See [`LocalMemory`].
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), MemoryAccessError> {
-        let size = self.bytes.len() as u64;
-        let bytes = self.bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len()));
-        let outside = MemoryAccessError::outside(offset as u64, from.len() as u64, size);
-        bytes.ok_or(outside)?.copy_from_slice(from);
+        let range = offset..offset.saturating_add(from.len());
+        self.check(&range)?;
+        self.bytes[range].copy_from_slice(from);
         Ok(())
     }
 }

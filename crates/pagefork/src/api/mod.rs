@@ -16,6 +16,7 @@ pub(crate) mod imports;
 pub(crate) mod pre;
 pub(crate) mod snapshot;
 pub(crate) mod stored;
+pub(crate) mod incomplete;
 pub(crate) mod func;
 pub(crate) mod host_func;
 pub(crate) mod typed;

@@ -345,6 +345,7 @@ impl<T: 'static> Snapshot<T> {
             instance.filled_otherwise = true;
             instance.slot.reset_to(&frozen.image, &frozen.sizes, Owner(0))?;
         }
+        store.note_absent_pages();
         store.set_broken(false);
         store.forget_run();
         match self.frozen.references.is_empty() {

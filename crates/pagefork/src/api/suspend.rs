@@ -154,7 +154,7 @@ pub fn slot(store: impl AsContext, ordinal: u32) -> SlotView {
 /// the first of them.
 ///
 /// # Panics
-/// If there is no such instance, or the last reset of the store has failed.
+/// If there is no such instance, the last reset of the store has failed, or absent pages do not come.
 pub fn zone_bytes(store: impl AsContext, ordinal: u32, zone: Zone) -> (u64, Vec<u8>) {
     let store = store.as_context();
     if zone != Zone::Link {
@@ -190,7 +190,7 @@ pub fn zone<'a, T: 'static>(
 /// it is readable, as the store is whole.
 ///
 /// # Panics
-/// If there is no such instance, or the last reset of the store has failed.
+/// As [`zone_bytes`].
 fn zone_range(inner: &StoreGroup, ordinal: u32, zone: Zone) -> (u64, *mut u8, usize) {
     assert_whole(inner);
     let instance = inner.instance(ordinal);
@@ -216,6 +216,8 @@ fn zone_range(inner: &StoreGroup, ordinal: u32, zone: Zone) -> (u64, *mut u8, us
         },
     };
     let start = instance.slot.start().wrapping_add(range.start as usize);
+    let addresses = start.addr()..start.addr() + (range.end - range.start) as usize;
+    instance.slot.wait_at(addresses).unwrap_or_else(|absent| panic!("{absent}"));
     (range.start, start, (range.end - range.start) as usize)
 }
 
@@ -310,6 +312,8 @@ pub fn copy_to<T: 'static>(
             _ => instance.module.clone(),
         };
         let sizes = source.present_sizes(source.ordinal_of_instance(instance));
+        // The copies are read by the host.
+        instance.slot.wait_at(instance.slot.bounds().slot())?;
         let mut slot = Slot::new(module.layout(), instance.slot.image(), &sizes)?;
         // It is about to be filled behind its back.
         slot.note_external_writer(ExternalWriter::UntilReset);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use pagefork_layout::text::OneLine;
-use pagefork_pages::PagesError;
+use pagefork_pages::{AbsentPage, PagesError};
 
 mod chain;
 mod context;
@@ -309,6 +309,13 @@ pub enum UsageError {
     /// A store cannot be captured as it is.
     #[error("cannot take a snapshot: {0}")]
     NoSnapshot(&'static str),
+    /// A call that waits was made in a store whose guests can block their thread.
+    #[error(
+        "pages of the store's image are absent, and a guest that touches one blocks its thread: call \
+         without waiting, have guests run elsewhere by `Store::run_turns_with`, or wait until the image \
+         is whole"
+    )]
+    AbsentPages,
     /// A memory cannot start with an image of the embedder's.
     #[error("memory {:?} cannot start with an image: {why}", OneLine(.memory))]
     NoMemoryImage {
@@ -571,6 +578,10 @@ pub enum MemoryAccessProblem {
     /// They are not all within the memory.
     #[error("lie outside it")]
     Outside,
+    /// A page of the instance's image is absent, and did not come: see
+    /// [`IncompleteImage`](crate::IncompleteImage).
+    #[error("are not here: {0}")]
+    Absent(AbsentPage),
     /// The file of an instance's image was cut short, or its disk cannot give them: the store has to
     /// be reset, which fails as long as the file is so.
     #[error("cannot be read: the file of the image was cut short, or its disk fails")]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 pub use pagefork_layout::trap::TrapCode;
+use pagefork_pages::AbsentPage;
 
 use crate::base::frames::WasmBacktrace;
 
@@ -29,11 +30,18 @@ use crate::base::frames::WasmBacktrace;
 pub struct Trap {
     code: TrapCode,
     backtrace: WasmBacktrace,
+    /// Which page did not come, and why.
+    cause: Option<AbsentPage>,
 }
 
 impl Trap {
     pub(crate) fn new(code: TrapCode, backtrace: WasmBacktrace) -> Self {
-        Self { code, backtrace }
+        Self { code, backtrace, cause: None }
+    }
+
+    /// As [`Trap::new`], for a page that did not come.
+    pub(crate) fn caused_by(self, cause: Option<AbsentPage>) -> Self {
+        Self { cause, ..self }
     }
 
     /// A trap that a host function raises itself, or that no frame is known of.
@@ -51,7 +59,22 @@ impl Trap {
     /// assert_eq!(divide(1, 0).unwrap_err().code(), TrapCode::IntegerDivisionByZero);
     /// ```
     pub fn without_backtrace(code: TrapCode) -> Self {
-        Self { code, backtrace: WasmBacktrace::default() }
+        Self::new(code, WasmBacktrace::default())
+    }
+
+    /// As [`Trap::without_backtrace`], for a page of the guest's image that did not come.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Absence, AbsentPage, Trap, TrapCode};
+    ///
+    /// let trap = Trap::of_absent(AbsentPage { group: 7, why: Absence::GivenUp });
+    /// assert_eq!(trap.code(), TrapCode::PageAbsent);
+    /// assert!(trap.to_string().contains("group 7"));
+    /// ```
+    pub fn of_absent(absent: AbsentPage) -> Self {
+        Self::without_backtrace(TrapCode::PageAbsent).caused_by(Some(absent))
     }
 
     /// Why the guest trapped.
@@ -61,6 +84,15 @@ impl Trap {
     /// See [`Trap`].
     pub fn code(&self) -> TrapCode {
         self.code
+    }
+
+    /// Of [`TrapCode::PageAbsent`]: which page did not come, and why.
+    ///
+    /// # Examples
+    ///
+    /// See [`IncompleteImage`](crate::IncompleteImage).
+    pub fn absent_page(&self) -> Option<&AbsentPage> {
+        self.cause.as_ref()
     }
 
     /// The guest's frames, innermost first.
@@ -75,7 +107,8 @@ impl Trap {
 
 impl fmt::Display for Trap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "wasm trap: {}", self.code)
+        write!(f, "wasm trap: {}", self.code)?;
+        self.cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }
 }
 

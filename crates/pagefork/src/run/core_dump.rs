@@ -78,6 +78,8 @@ impl Contents {
             page_size_log2: None,
         });
         let (start, size) = store.memory_bytes(entity);
+        // What does not come is not in the dump.
+        let size = store.wait_for(entity, 0..size as u64).map_or(0, |()| size);
         // SAFETY: the bytes are accessible, and no guest runs while the store is
         // borrowed.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), size) };

@@ -42,6 +42,10 @@ pub(crate) fn free_pages(store: &StoreGroup, ordinal: u32) -> Option<FreePages> 
         return None;
     }
     let (global, memory) = (store.global(ordinal, index), store.memory(ordinal, 0));
+    // What is free there may be absent, and then it is left to the image.
+    if store.instance(ordinal).slot.is_incomplete() {
+        return None;
+    }
     let is_own = global.ordinal == ordinal && memory.ordinal == ordinal;
     if !is_own || store.global_type(global).content != ValType::I32 {
         return None;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pagefork_image::{ImageChain, ImageError, PageSource, ReadAt};
 use pagefork_layout::page::{PAGE_SIZE, joined};
-use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image};
+use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image, IncompletePages};
 
 use crate::base::error::{Error, Result, SnapshotError};
 use crate::run::load::StoredPages;
@@ -78,14 +78,18 @@ fn changed_between(before: &Arc<Image>, image: &Arc<Image>) -> Option<Vec<u64>> 
 
 /// The pages of an image with its ancestors. Those of the full image at the end are mapped, and
 /// those in which the others differ from it are copied.
-pub(crate) struct ChainPages<'a>(pub(crate) &'a ImageChain);
+pub(crate) struct ChainPages<'a> {
+    pub(crate) chain: &'a ImageChain,
+    /// The pages of a full image that may be absent.
+    pub(crate) incomplete: Option<&'a Arc<IncompletePages>>,
+}
 
 impl ChainPages<'_> {
     /// Whether an image is to be made whole before it is mapped: in more pages than a slot should
     /// have copies of it differs from the full image at the end of its chain.
     pub(crate) fn is_to_be_squashed(&self) -> bool {
-        (0..self.0.tip().manifest().instances.len()).any(|instance| {
-            let runs = self.0.overlay(instance);
+        (0..self.chain.tip().manifest().instances.len()).any(|instance| {
+            let runs = self.chain.overlay(instance);
             let bytes: u64 = runs.iter().map(|run| run.slot.end - run.slot.start).sum();
             bytes / PAGE_SIZE > BRANCH_PAGES_MAX as u64
         })
@@ -94,11 +98,11 @@ impl ChainPages<'_> {
 
 impl StoredPages for ChainPages<'_> {
     fn extents(&self, instance: usize) -> Vec<Range<u64>> {
-        self.0.tip().manifest().instances[instance].extents.clone()
+        self.chain.tip().manifest().instances[instance].extents.clone()
     }
 
     fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<()> {
-        Ok(self.0.read(instance, offset, into)?)
+        Ok(self.chain.read(instance, offset, into)?)
     }
 
     fn image(
@@ -108,36 +112,39 @@ impl StoredPages for ChainPages<'_> {
         base: u64,
         held: &[(u64, &[u8])],
     ) -> Result<Arc<Image>> {
-        let (root, extents) = (self.0.root(), self.extents(instance));
-        let in_root = self.0.root_instance(instance);
+        let (root, extents) = (self.chain.root(), self.extents(instance));
+        let in_root = self.chain.root_instance(instance);
         let saved = in_root.map(|number| &root.manifest().instances[number].spans[..]);
+        // What is absent has a file of its own.
+        let data_start = self.incomplete.map_or_else(|| root.data_start(), |_| 0);
         let mut spans = Vec::new();
         for span in saved.unwrap_or_default() {
             let slot = span.slot();
             let start = slot.start.max(base);
             if start < slot.end {
-                let file_offset = root.data_start() + span.data_offset + (start - slot.start);
+                let file_offset = data_start + span.data_offset + (start - slot.start);
                 spans.push(FileSpan { slot: start..slot.end, file_offset });
             }
         }
         let held = held.iter().copied();
-        let image = match root.file() {
+        let image = match (self.incomplete, root.file()) {
             _ if spans.is_empty() => Image::with_extents(name, extents.clone(), held)?,
-            Some(file) => {
+            (Some(pages), _) => Image::from_incomplete(pages, name, extents.clone(), &spans, held)?,
+            (None, Some(file)) => {
                 let file: OwnedFd = file.try_clone()?.into();
                 Image::from_file_spans(file, name, extents.clone(), &spans, held)?
             }
-            None => {
+            (None, None) => {
                 let why = "its pages are in no file that can be mapped";
                 return Err(SnapshotError::inconsistent(why).into());
             }
         };
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
-        for run in self.0.overlay(instance) {
+        for run in self.chain.overlay(instance) {
             let slot = run.slot.start.max(base)..run.slot.end;
             if !slot.is_empty() {
                 let mut bytes = vec![0; (slot.end - slot.start) as usize];
-                self.0.read(instance, slot.start, &mut bytes)?;
+                self.chain.read(instance, slot.start, &mut bytes)?;
                 runs.push((slot.start, bytes));
             }
         }

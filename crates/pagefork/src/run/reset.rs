@@ -71,6 +71,7 @@ impl StoreGroup {
             instance.slot.reset_to(&plan.image, &plan.memory_sizes, Owner(0))?;
             instance.filled_otherwise = false;
             self.watch_lost_pages(&self.instances[index]);
+            self.note_absent_pages();
         } else {
             instance.slot.reset()?;
         }

@@ -22,6 +22,7 @@ use pagefork_pages::{FaultPlace, stand_in};
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
 use crate::run::enter;
+use crate::store::activation::Activation;
 use crate::store::group::StoreGroup;
 use crate::store::thread;
 
@@ -148,7 +149,12 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     // SAFETY: an active store is valid, and neither the guest nor, as was checked,
     // host code changes it now.
     let store = unsafe { &*activation.store };
-    let Some(code) = classify(store, signal, info.si_code, pc, address) else { return false };
+    let code = match wait_for_page(activation, store, signal, info.si_code, pc, address) {
+        Touched::Here => return true,
+        Touched::Absent => Some(TrapCode::PageAbsent),
+        Touched::Otherwise => classify(store, signal, info.si_code, pc, address),
+    };
+    let Some(code) = code else { return false };
     let caller = if is_first_instruction(store, pc) {
         let top = registers[libc::REG_RSP as usize] as usize;
         // SAFETY: a function that was just called has its return address on top of
@@ -167,6 +173,53 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     set(libc::REG_RSP, activation.host_sp);
     set(libc::REG_RIP, enter::thunks().trapped);
     true
+}
+
+/// What a touch of an absent page came to.
+enum Touched {
+    /// The page is here: the instruction is made again.
+    Here,
+    /// It did not come.
+    Absent,
+    /// The signal has another reason.
+    Otherwise,
+}
+
+/// As often an instruction is made again at one address. When a page has come, once is enough; more
+/// often, and the page cannot be read for another reason.
+const TOUCHES_MAX: u32 = 8;
+
+/// Waits for the page that a guest has touched, if it is absent. Only guest code waits here: host
+/// code, which may hold locks, has pages come before it touches them.
+fn wait_for_page(
+    activation: &Activation,
+    store: &StoreGroup,
+    signal: c_int,
+    si_code: c_int,
+    pc: usize,
+    address: usize,
+) -> Touched {
+    if !store.absence.is_possible
+        || (signal, si_code) != (libc::SIGBUS, BUS_ADRERR)
+        || store.code_at(pc).is_none()
+    {
+        return Touched::Otherwise;
+    }
+    let mut instances = store.instances.iter();
+    let instance = instances.find(|instance| instance.bounds.slot().contains(&address));
+    match instance.and_then(|instance| instance.slot.wait_for_fault(address)) {
+        Some(Ok(())) => {
+            let (last, count) = activation.touched.get();
+            let count = if last == address { count + 1 } else { 0 };
+            activation.touched.set((address, count));
+            if count < TOUCHES_MAX { Touched::Here } else { Touched::Otherwise }
+        }
+        Some(Err(absent)) => {
+            activation.absent.set(Some(absent));
+            Touched::Absent
+        }
+        None => Touched::Otherwise,
+    }
 }
 
 /// Whether a signal was sent by a process (`kill`, `tgkill`, `sigqueue`, timers), not raised by

@@ -81,6 +81,7 @@ impl Task {
         // SAFETY: by this function's contract the store is borrowed for us, and its interrupts
         // stay the same as long as a guest of it is entered.
         unsafe {
+            (*store).check_may_block()?;
             // Most calls take nothing but to enter the guest: what a task needs is made for those
             // that wait.
             if enter::is_outermost(store) && (*store).turns.are_plain() {

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use pagefork_layout::link::activation as contract;
+use pagefork_pages::AbsentPage;
 
 use crate::base::cell::Cell;
 use crate::base::error::Error;
@@ -37,8 +38,8 @@ pub(crate) struct Activation {
     pub(crate) resolved: [usize; 2],
     /// Fuel that is left; below zero once it is used up.
     pub(crate) fuel: i64,
-    memory_move: usize,
-    memory_set: usize,
+    pub(crate) memory_move: usize,
+    pub(crate) memory_set: usize,
     // The contract with compiled code ends here.
     /// The store, with the provenance of the outermost entry.
     pub(crate) store: *mut StoreGroup,
@@ -71,6 +72,10 @@ pub(crate) struct Activation {
     /// The thread that is known to have written to the store's slots since they were
     /// reset, by its [number](crate::store::thread::number); 0 for none.
     pub(crate) writer: u64,
+    /// The page that did not come, of a guest that traps for it.
+    pub(crate) absent: std::cell::Cell<Option<AbsentPage>>,
+    /// The address of the last touch of an absent page, and how often it was touched in vain.
+    pub(crate) touched: std::cell::Cell<(usize, u32)>,
 }
 
 /// What is carried over guest frames to the embedder.
@@ -112,8 +117,8 @@ impl Activation {
             trap: thunks.trap,
             resolved: [0; 2],
             fuel: 0,
-            memory_move: thunks.memory_move,
-            memory_set: thunks.memory_set,
+            memory_move: thunks.bulk.plain[0],
+            memory_set: thunks.bulk.plain[1],
             store: ptr::null_mut(),
             stack_owner: 0,
             changing: AtomicBool::new(false),
@@ -127,7 +132,14 @@ impl Activation {
             due,
             direct_place: ptr::null_mut(),
             writer: 0,
+            absent: std::cell::Cell::new(None),
+            touched: std::cell::Cell::new((0, 0)),
         }
+    }
+
+    /// The page that did not come, for a trap of that kind.
+    pub(crate) fn take_cause(&self, code: TrapCode) -> Option<AbsentPage> {
+        self.absent.take().filter(|_| code == TrapCode::PageAbsent)
     }
 
     /// Forgets the last run: no guest is entered, and its end is not reported.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::base::error::Result;
 use crate::code::epochs::EpochClock;
 use crate::store::group::StoreGroup;
-use crate::store::interrupt::{EpochWatch, Interrupts};
+use crate::store::interrupt::{EpochWatch, Interrupts, watch_deadlines};
 
 /// What becomes of a guest whose store's deadline has come: see
 /// [`Store::epoch_deadline_callback`](crate::Store::epoch_deadline_callback).
@@ -53,6 +53,19 @@ pub(crate) type EpochCallback = dyn FnMut(*mut StoreGroup) -> Result<UpdateDeadl
 pub(crate) struct StoreEpochs {
     watch: Option<EpochWatch>,
     pub(crate) callback: Option<Box<EpochCallback>>,
+}
+
+impl StoreGroup {
+    /// Sees that the store's deadline in epochs is watched.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub(crate) fn check_watched(&self) -> Result<()> {
+        match self.epochs.is_unwatched() {
+            true => Ok(watch_deadlines()?),
+            false => Ok(()),
+        }
+    }
 }
 
 impl StoreEpochs {

@@ -37,9 +37,16 @@ pub(crate) struct Thunks {
     pub(crate) trap: usize,
     /// Where the signal handler continues a guest that trapped.
     pub(crate) trapped: usize,
-    pub(crate) memory_move: usize,
-    pub(crate) memory_set: usize,
+    pub(crate) bulk: BulkThunks,
     pub(crate) direct: DirectThunks,
+}
+
+/// Addresses of the thunks that move bytes and set them.
+#[derive(Clone, Copy)]
+pub(crate) struct BulkThunks {
+    pub(crate) plain: [usize; 2],
+    /// Those of stores that may have absent pages: they wait for them.
+    pub(crate) waiting: [usize; 2],
 }
 
 /// Addresses of the thunks for direct host calls, by the kind of the result.
@@ -86,9 +93,14 @@ impl Thunks {
 
     /// Those that guests call.
     pub(crate) fn called_by_guests(&self) -> impl Iterator<Item = usize> {
-        let Self { host_call, interrupt, trap, memory_move, memory_set, direct, .. } = self;
-        let others = [*host_call, *interrupt, *trap, *memory_move, *memory_set];
-        others.into_iter().chain(direct.result.all()).chain(direct.all.all())
+        let Self { host_call, interrupt, trap, bulk, direct, .. } = self;
+        let others = [*host_call, *interrupt, *trap];
+        others
+            .into_iter()
+            .chain(bulk.plain)
+            .chain(bulk.waiting)
+            .chain(direct.result.all())
+            .chain(direct.all.all())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pagefork_image::StoredImage;
+use pagefork_image::{ImageChain, StoredImage};
 use pagefork_layout::reference::FuncRef;
 use pagefork_pages::{Image, MemorySize};
 
@@ -39,7 +39,23 @@ pub(crate) struct Frozen {
     /// What the instances of that store were spawned from.
     pub(crate) home: Option<u64>,
     /// What it was saved as, or loaded from. As long as this is held, the files stay.
-    pub(crate) stored: OnceLock<StoredImage>,
+    pub(crate) stored: OnceLock<SavedAs>,
+}
+
+/// What a captured store was saved as, or loaded from.
+pub(crate) enum SavedAs {
+    Stored(StoredImage),
+    /// An image whose pages come later.
+    Incomplete(ImageChain),
+}
+
+impl SavedAs {
+    pub(crate) fn chain(&self) -> &ImageChain {
+        match self {
+            Self::Stored(stored) => stored.chain(),
+            Self::Incomplete(chain) => chain,
+        }
+    }
 }
 
 /// What an instance was.

@@ -29,6 +29,7 @@ use crate::code::engine::Engine;
 use crate::code::module::{Module, SpawnPlan};
 use crate::code::pool::Home;
 use crate::code::types::TypeId;
+use crate::store::absent::StoreAbsence;
 use crate::store::activation::Activation;
 use crate::store::call_hook::{HOOKED, HookCallback};
 use crate::store::epoch::{EpochCallback, StoreEpochs};
@@ -36,7 +37,7 @@ use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::frozen::Frozen;
 use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
-use crate::store::interrupt::{AtEnd, Deadline, Due, InterruptHandle, Interrupts, watch_deadlines};
+use crate::store::interrupt::{AtEnd, Deadline, Due, InterruptHandle, Interrupts};
 use crate::store::limiter::AskLimiter;
 use crate::store::limits::{StoreLimits, Usage};
 use crate::store::pending::PendingCall;
@@ -103,6 +104,7 @@ pub(crate) struct StoreGroup {
     /// The host function that the guest waits for, until the task that has called takes it.
     pub(crate) pending: Option<Box<dyn PendingCall>>,
     pub(crate) turns: Turns,
+    pub(crate) absence: StoreAbsence,
     /// The store that it was copied from, if it was.
     pub(crate) copied: Option<Copied>,
     /// What its first instances were spawned as, if that is not how their modules start.
@@ -279,6 +281,7 @@ impl StoreGroup {
             suspended: None,
             pending: None,
             turns: Turns::default(),
+            absence: StoreAbsence::none(thunks.bulk),
             copied: None,
             origin: None,
             called: CalledFunctions::default(),
@@ -378,6 +381,7 @@ impl StoreGroup {
             store.bases.push(base);
         });
         self.write_link(ordinal);
+        self.note_absent_pages_of(ordinal);
         // SAFETY: the slot stays mapped until the word is removed or detached.
         unsafe { self.interrupts.add(interrupt_word(self.instance(ordinal))) };
         self.watch_lost_pages(self.instance(ordinal));
@@ -639,6 +643,7 @@ impl StoreGroup {
     #[cold]
     pub(crate) fn prepare_entry(&mut self) -> Result<Option<Deadline>> {
         self.check_usable()?;
+        self.check_absent_pages()?;
         if self.activation.is_active() {
             return Ok(None);
         }
@@ -662,17 +667,6 @@ impl StoreGroup {
         self.begin_timeout(self.timeout)
     }
 
-    /// Sees that the store's deadline in epochs is watched.
-    ///
-    /// # Errors
-    /// If it cannot be.
-    pub(crate) fn check_watched(&self) -> Result<()> {
-        match self.epochs.is_unwatched() {
-            true => Ok(watch_deadlines()?),
-            false => Ok(()),
-        }
-    }
-
     /// # Errors
     /// If nothing can watch the time.
     pub(crate) fn begin_timeout(&self, timeout: Option<Duration>) -> Result<Option<Deadline>> {
@@ -693,6 +687,7 @@ impl StoreGroup {
             || self.is_hooked
             || self.clears_registers;
         self.interrupts.set_due(Due::Preparation, prepares);
+        self.interrupts.set_due(Due::AbsentPages, self.absence.is_possible);
     }
 
     /// Counts a point at which the guest could be suspended; whether it is to be.

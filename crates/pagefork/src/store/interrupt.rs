@@ -249,6 +249,8 @@ pub(crate) enum Due {
     SuspensionRequest = 32,
     /// Host code has touched pages of an image's file that are gone: the store is broken.
     LostPages = 64,
+    /// Pages of an image may be absent.
+    AbsentPages = 128,
 }
 
 impl Due {
@@ -260,7 +262,8 @@ impl Due {
         | Self::Suspension as u32
         | Self::SuspensionRequest as u32
         | Self::Broken as u32
-        | Self::LostPages as u32;
+        | Self::LostPages as u32
+        | Self::AbsentPages as u32;
 
     /// The bits of requests that are meant for one call.
     const REQUESTS: u32 = Self::Interrupt as u32 | Self::SuspensionRequest as u32;

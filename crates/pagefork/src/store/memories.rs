@@ -81,14 +81,20 @@ impl StoreGroup {
 
     /// The bytes `offset..offset + length` of a memory.
     pub(crate) fn memory_range(
-        &self,
+        &mut self,
         entity: Entity,
         offset: u64,
         length: u64,
     ) -> Result<*mut u8, TrapCode> {
         let (start, size) = self.memory_bytes(entity);
         match offset.checked_add(length) {
-            Some(end) if end <= size as u64 => Ok(start.wrapping_add(offset as usize)),
+            Some(end) if end <= size as u64 => {
+                let place = start.wrapping_add(offset as usize);
+                match self.wait_at(place.addr(), length as usize) {
+                    true => Ok(place),
+                    false => Err(TrapCode::PageAbsent),
+                }
+            }
             _ => Err(TrapCode::MemoryOutOfBounds),
         }
     }

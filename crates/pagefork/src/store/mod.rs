@@ -4,6 +4,7 @@
 pub(crate) mod group;
 pub(crate) mod broken;
 pub(crate) mod memories;
+pub(crate) mod absent;
 pub(crate) mod tables;
 pub(crate) mod globals;
 pub(crate) mod exception_zone;

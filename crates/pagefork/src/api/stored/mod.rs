@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pagefork_compiler::file::CodeImageError;
 use pagefork_image::{
-    ContentHash, ImageDraft, ImageError, ImageStore, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageChain, ImageDraft, ImageError, ImageStore, SecretKey, StoredImage,
+    TrustedKeys,
 };
 use pagefork_layout::reference::HOST_ORDINAL;
+use pagefork_pages::IncompletePages;
 
 use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
@@ -21,7 +23,7 @@ use crate::run::image_pages::{CapturedPages, ChainPages, ParentPages};
 use crate::run::load::{self, Given};
 use crate::run::save::{self, Naming};
 use crate::run::{code_store, manifest};
-use crate::store::frozen::Frozen;
+use crate::store::frozen::{Frozen, SavedAs};
 use crate::store::group::StoreId;
 use crate::store::handle::Func;
 use crate::store::host_func::{HostFunc, HostFuncNames};
@@ -293,6 +295,11 @@ impl<'a> LoadOptions<'a> {
         self.continues = Some(store.inner().id);
         self
     }
+
+    /// Whether the frames of an image are to be trusted.
+    pub(super) fn trusts(&self, chain: &ImageChain) -> bool {
+        chain.tip().check_trust(&self.keys).is_ok()
+    }
 }
 
 /// Images of suspended guests that this process has saved. They are as trusted as the process.
@@ -303,7 +310,7 @@ fn note_own(image: ContentHash) {
     own.get_or_insert_default().insert(image);
 }
 
-fn is_own(image: ContentHash) -> bool {
+pub(super) fn is_own(image: ContentHash) -> bool {
     let own = OWN_IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
     own.as_ref().is_some_and(|own| own.contains(&image))
 }
@@ -413,7 +420,7 @@ impl<T: 'static> Snapshot<T> {
             note_own(hash);
         }
         // The first is as good as any other.
-        let _ = frozen.stored.set(saved);
+        let _ = frozen.stored.set(SavedAs::Stored(saved));
         Ok(hash)
     }
 
@@ -441,27 +448,12 @@ impl<T: 'static> Snapshot<T> {
         options: LoadOptions<'_>,
     ) -> Result<Self> {
         let mut stored = images.load(image)?;
-        let trusts_frames =
-            is_own(image) || stored.chain().tip().check_trust(&options.keys).is_ok();
-        if ChainPages(stored.chain()).is_to_be_squashed() {
+        let is_trusted = is_own(image) || options.trusts(stored.chain());
+        let pages = ChainPages { chain: stored.chain(), incomplete: None };
+        if pages.is_to_be_squashed() {
             stored = images.load_whole(image)?;
         }
-        let record = manifest::record(stored.chain().tip().manifest())?;
-        if record.call.is_some() && !trusts_frames {
-            return Err(SnapshotError::NotTrusted.into());
-        }
-        let engine = linker.engine();
-        let given = Given {
-            engine,
-            modules: modules(engine, images, &stored, &record, &options.modules)?,
-            host_functions: host_functions(linker, &record)?,
-            references: references(&record, options.reference)?,
-            trusts_frames,
-            continues: options.continues,
-        };
-        let frozen = load::load(&record, &ChainPages(stored.chain()), given)?;
-        let _ = frozen.stored.set(stored);
-        Ok(Self::new(Arc::new(frozen)))
+        load_chain(linker, images, SavedAs::Stored(stored), None, is_trusted, options)
     }
 
     /// The bytes that were saved with a snapshot as the embedder's [state](SaveOptions::state); none of
@@ -471,25 +463,60 @@ impl<T: 'static> Snapshot<T> {
     ///
     /// See [`Snapshot::save`].
     pub fn state(&self) -> &[u8] {
-        let stored = self.frozen().stored.get();
-        stored.map_or(&[], |stored| &stored.chain().tip().manifest().wasi)
+        let saved = self.frozen().stored.get();
+        saved.map_or(&[], |saved| &saved.chain().tip().manifest().wasi)
     }
 
-    /// What a snapshot was saved as, or loaded from.
+    /// What a snapshot was saved as, or loaded from, in a store of images.
     ///
     /// # Examples
     ///
     /// See [`SaveOptions::delta_of`].
     pub fn stored_image(&self) -> Option<&StoredImage> {
-        self.frozen().stored.get()
+        match self.frozen().stored.get()? {
+            SavedAs::Stored(stored) => Some(stored),
+            SavedAs::Incomplete(_) => None,
+        }
     }
+}
+
+/// A snapshot that was saved as a chain of images, with the pages of the only one if they may be
+/// absent.
+///
+/// # Errors
+/// As of [`Snapshot::load`].
+pub(super) fn load_chain<T: 'static>(
+    linker: &Linker<T>,
+    images: &ImageStore,
+    saved: SavedAs,
+    incomplete: Option<&Arc<IncompletePages>>,
+    trusts_frames: bool,
+    options: LoadOptions<'_>,
+) -> Result<Snapshot<T>> {
+    let chain = saved.chain();
+    let record = manifest::record(chain.tip().manifest())?;
+    if record.call.is_some() && !trusts_frames {
+        return Err(SnapshotError::NotTrusted.into());
+    }
+    let engine = linker.engine();
+    let given = Given {
+        engine,
+        modules: modules(engine, images, chain, &record, &options.modules)?,
+        host_functions: host_functions(linker, &record)?,
+        references: references(&record, options.reference)?,
+        trusts_frames,
+        continues: options.continues,
+    };
+    let frozen = load::load(&record, &ChainPages { chain, incomplete }, given)?;
+    let _ = frozen.stored.set(saved);
+    Ok(Snapshot::new(Arc::new(frozen)))
 }
 
 /// The module of each instance that is not one of the host's own.
 fn modules(
     engine: &Engine,
     images: &ImageStore,
-    stored: &StoredImage,
+    chain: &ImageChain,
     record: &StoreRecord,
     given: &[Module],
 ) -> Result<Vec<Option<Module>>> {
@@ -498,8 +525,7 @@ fn modules(
     }
     let mut found: Vec<Module> = given.to_vec();
     let mut modules = Vec::with_capacity(record.instances.len());
-    for (instance, saved) in record.instances.iter().zip(&stored.chain().tip().manifest().instances)
-    {
+    for (instance, saved) in record.instances.iter().zip(&chain.tip().manifest().instances) {
         let InstanceOrigin::Module { name, module, code } = &instance.origin else {
             modules.push(None);
             continue;

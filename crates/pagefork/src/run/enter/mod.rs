@@ -7,6 +7,7 @@
 //! the functions below reach it through `Activation::store`, a raw pointer made
 //! from that borrow, which is not used until the entry returns.
 
+mod bulk;
 mod registers;
 mod x86_64;
 
@@ -81,8 +82,6 @@ unsafe extern "C" {
     fn pagefork_interrupt();
     fn pagefork_trap();
     fn pagefork_trapped();
-    fn pagefork_memory_move();
-    fn pagefork_memory_set();
 }
 
 /// Where the outermost function of a suspended guest returns to.
@@ -99,8 +98,7 @@ pub(crate) fn thunks() -> Thunks {
         interrupt: pagefork_interrupt as *const () as usize,
         trap: pagefork_trap as *const () as usize,
         trapped: pagefork_trapped as *const () as usize,
-        memory_move: pagefork_memory_move as *const () as usize,
-        memory_set: pagefork_memory_set as *const () as usize,
+        bulk: bulk::thunks(),
         direct: DirectThunks {
             result: DirectThunkSet {
                 none: pagefork_direct_none as *const () as usize,
@@ -192,8 +190,7 @@ pub(crate) unsafe fn call_prepared(
 ) -> Result<CallOutcome, Error> {
     // SAFETY: by this function's contract, which is that of `call`.
     unsafe {
-        (*store).note_writer();
-        thread::check_stack()?;
+        (*store).begin_run()?;
         enter_telling_hook(store, target)
     }
 }
@@ -485,8 +482,7 @@ pub(crate) unsafe fn resume(
     // SAFETY: by this function's contract the store is borrowed for us, and the frames are
     // where the save area says.
     unsafe {
-        (*store).note_writer();
-        thread::check_stack()?;
+        (*store).begin_run()?;
         let activation = &raw mut (*store).activation;
         (*activation).store = store;
         let outer = thread::set_current(activation);
@@ -523,7 +519,11 @@ unsafe fn left_or_panicked(
     // SAFETY: by this function's contract the store is borrowed for us.
     let parked = unsafe { (*activation).parked.take() };
     match parked.expect("who leaves the guest parks the reason") {
-        LeaveReason::Trap(code, backtrace) => Ok(Err(Trap::new(code, backtrace).into())),
+        LeaveReason::Trap(code, backtrace) => {
+            // SAFETY: by this function's contract the store is borrowed for us.
+            let cause = unsafe { (*activation).take_cause(code) };
+            Ok(Err(Trap::new(code, backtrace).caused_by(cause).into()))
+        }
         LeaveReason::Error(error) => Ok(Err(error)),
         LeaveReason::Panic(payload) => Err(payload),
     }
@@ -764,6 +764,9 @@ unsafe fn after_host_function(
     unsafe {
         let store = (*activation).store;
         match result {
+            Ok(_) if (*store).is_torn() => {
+                HostAnswer::leave(activation, trapped(activation, TrapCode::PageAbsent))
+            }
             // Even if the host function ignored the failure, the guest must not go on.
             Ok(Ok(())) if (*store).is_broken() => {
                 let code = (*store).broken_by();

@@ -28,11 +28,12 @@
 //! looks as if `enter` had called it: so it crosses from a host function to the
 //! embedder, and leaves the guest's frames out.
 
-use std::arch::global_asm;
+use std::arch::{asm, global_asm};
 use std::mem::offset_of;
 
 use pagefork_layout::link;
 use pagefork_layout::state::{self, save};
+use pagefork_layout::trap::TrapCode;
 
 use crate::store::activation::Activation;
 use crate::store::frame::Landing;
@@ -147,6 +148,9 @@ macro_rules! direct_thunk {
 /// leaves there are host addresses, which are cleared; vectors hold the guest's own bytes.
 macro_rules! library_thunk {
     ($name:literal, $function:literal) => {
+        library_thunk!($name, $function, "")
+    };
+    ($name:literal, $function:literal, $arguments:literal) => {
         concat!(
             ".globl ",
             $name,
@@ -167,6 +171,7 @@ macro_rules! library_thunk {
             ".cfi_def_cfa_register rbp\n",
             "movsxd rax, dword ptr [r15 + {LINK_OFFSET}]\n",
             "mov rax, [r15 + rax + {ACTIVATION}]\n",
+            $arguments,
             "mov rsp, [rax + {HOST_SP}]\n",
             "call {",
             $function,
@@ -632,6 +637,10 @@ global_asm!(
     //   rdx  how many bytes
     library_thunk!("pagefork_memory_move", "memmove"),
     library_thunk!("pagefork_memory_set", "memset"),
+    // In stores that have absent pages; also given:
+    //   rcx  the activation          r8   frame pointer of the thunk
+    library_thunk!("pagefork_memory_move_waiting", "move_waiting", "mov rcx, rax\nmov r8, rbp\n"),
+    library_thunk!("pagefork_memory_set_waiting", "set_waiting", "mov rcx, rax\nmov r8, rbp\n"),
 
     // -- resume ------------------------------------------------------------
     // Goes on with a suspended guest; returns as `enter` does.
@@ -739,8 +748,33 @@ global_asm!(
     on_trap = sym super::on_trap,
     memmove = sym libc::memmove,
     memset = sym libc::memset,
+    move_waiting = sym super::bulk::move_waiting,
+    set_waiting = sym super::bulk::set_waiting,
 );
 
 // The unwind expression of `enter` is written with these two as zero.
 const _: () = assert!(link::ACTIVATION == 0 && link::activation::HOST_SP == 0);
 const _: () = assert!(state::LINK_OFFSET == -8);
+
+/// Leaves the guest from what a library thunk has called, as the signal handler does.
+///
+/// # Safety
+/// The activation's guest waits in a library thunk with the frame pointer `frame`, and no frame
+/// between that and the caller has anything to drop.
+pub(super) unsafe fn leave_trapped(activation: *mut Activation, code: TrapCode, frame: usize) -> ! {
+    // SAFETY: by this function's contract the entry frame at HOST_SP is intact, and what lies below
+    // it is not needed any more.
+    unsafe {
+        asm!(
+            "mov rsp, [rdi + {HOST_SP}]",
+            "jmp pagefork_trapped",
+            HOST_SP = const offset_of!(Activation, host_sp),
+            in("rdi") activation,
+            in("esi") code as u32,
+            in("rdx") frame,
+            in("rcx") 0,
+            in("r8") 0,
+            options(noreturn),
+        )
+    }
+}
