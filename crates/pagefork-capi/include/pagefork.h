@@ -74,8 +74,7 @@ enum pagefork_trap_code_enum {
   PAGEFORK_TRAP_NULL_FUNCTION_REFERENCE,
   PAGEFORK_TRAP_NULL_EXCEPTION_REFERENCE,
   PAGEFORK_TRAP_TOO_MANY_EXCEPTIONS,
-  /* A page of the instance's image is absent, and did not come. */
-  PAGEFORK_TRAP_PAGE_ABSENT
+  PAGEFORK_TRAP_PAGE_ABSENT /* and did not come, of the instance's image */
 };
 
 /* Why the last function that failed on this thread without giving an error has done so; null if
