@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use pagefork_image::{ContentHash, ImageError};
+use pagefork_postcopy::ProtocolError;
 
 /// Why a node could not serve, or an image could not be fetched. [`fetch_image`](crate::fetch_image)
 /// says when.
@@ -50,6 +51,27 @@ pub enum NodeError {
         /// What it is.
         found: ContentHash,
     },
+    /// A peer does not keep to the protocol of pages.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// Nobody has the rest of an image's pages any more.
+    #[error(
+        "node {address} could not be reached again for {seconds} s: {why}; what is absent of image \
+         {image} is lost to its instances"
+    )]
+    Lost {
+        /// The image.
+        image: ContentHash,
+        /// Of the peer.
+        address: String,
+        /// How long it was tried.
+        seconds: u64,
+        /// What came of the last attempt.
+        why: String,
+    },
+    /// The fetch was stopped by this side.
+    #[error("the pages are not fetched any more: this node has stopped it")]
+    Stopped,
     /// The image is not accepted, or could not be read or kept.
     #[error(transparent)]
     Image(#[from] ImageError),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustls::{ClientConnection, ConnectionCommon, ServerConnection, StreamOwned};
 
 use crate::base::NodeTimes;
-use crate::identity;
+use crate::identity::Protocol;
 
 /// A socket whose every wait is limited.
 pub(crate) struct TimedSocket {
@@ -29,6 +29,11 @@ impl TimedSocket {
     pub(crate) fn new(socket: TcpStream, deadline: Instant, times: &NodeTimes) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         Ok(Self { socket, deadline: Some(deadline), idle: times.idle })
+    }
+
+    /// The socket itself, whose waits the caller limits from now on.
+    pub(crate) fn into_inner(self) -> TcpStream {
+        self.socket
     }
 
     /// From now on only silence ends it.
@@ -75,8 +80,8 @@ fn overdue() -> io::Error {
     io::Error::new(ErrorKind::TimedOut, "the peer has been silent for too long")
 }
 
-/// Finishes the handshake: afterwards both sides know each other.
-pub(crate) fn shake_hands<C, D>(channel: &mut StreamOwned<C, TimedSocket>) -> io::Result<()>
+/// Finishes the handshake: afterwards both sides know each other, and what they speak.
+pub(crate) fn shake_hands<C, D>(channel: &mut StreamOwned<C, TimedSocket>) -> io::Result<Protocol>
 where
     C: DerefMut + Deref<Target = ConnectionCommon<D>>,
     D: rustls::SideData,
@@ -84,10 +89,8 @@ where
     while channel.conn.is_handshaking() {
         channel.conn.complete_io(&mut channel.sock)?;
     }
-    match identity::speaks_protocol(channel.conn.alpn_protocol()) {
-        true => Ok(()),
-        false => Err(io::Error::other("the peer speaks another protocol")),
-    }
+    let protocol = Protocol::negotiated(channel.conn.alpn_protocol());
+    protocol.ok_or_else(|| io::Error::other("the peer speaks another protocol"))
 }
 
 /// Says that nothing follows, so that the peer can tell the end from a cut.

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pagefork_image::{
-    ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
+    ContentHash, ImageError, ImageHead, ImageStore, Manifest, PublicKey, SecretKey, StoredImage,
+    TrustedKeys,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::{ClientChannel, TimedSocket, shake_hands};
-use crate::identity;
+use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
 
 /// A memory node, as one that connects to it knows it. [`MemoryServer`](crate::MemoryServer) has an
@@ -49,19 +50,8 @@ pub fn fetch_image(
     signers: &TrustedKeys,
     times: &NodeTimes,
 ) -> Result<StoredImage, NodeError> {
-    let deadline = Instant::now() + times.handshake;
-    let socket = connect(&peer.address, deadline)?;
-    let config = identity::client_config(own, peer.key).map_err(io::Error::other);
-    let config = config.map_err(NodeError::io("use this node's key"))?;
-    let anything = ServerName::try_from("node.invalid").expect("it has the form of a name");
-    let connection = ClientConnection::new(Arc::new(config), anything).map_err(io::Error::other);
-    let connection = connection.map_err(NodeError::io("begin a connection"))?;
-    let socket = TimedSocket::new(socket, deadline, times);
-    let mut channel =
-        StreamOwned::new(connection, socket.map_err(NodeError::io("set up a connection"))?);
+    let mut channel = reach(peer, own, Protocol::Images, times)?;
     let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
-    shake_hands(&mut channel).map_err(strange)?;
-
     let sent = message::write_text(&mut channel, name).and_then(|()| channel.flush());
     sent.map_err(strange)?;
     // A memory node that does not know us says so only here: its side of the handshake ends last.
@@ -83,6 +73,92 @@ pub fn fetch_image(
         Some(image) => Ok(image),
         None => receive(channel, wanted, images, signers),
     }
+}
+
+/// Connects to a memory node: both sides know each other then.
+pub(crate) fn reach(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    protocol: Protocol,
+    times: &NodeTimes,
+) -> Result<ClientChannel, NodeError> {
+    let deadline = Instant::now() + times.handshake;
+    let socket = connect(&peer.address, deadline)?;
+    let config = identity::client_config(own, peer.key, protocol).map_err(io::Error::other);
+    let config = config.map_err(NodeError::io("use this node's key"))?;
+    let anything = ServerName::try_from("node.invalid").expect("it has the form of a name");
+    let connection = ClientConnection::new(Arc::new(config), anything).map_err(io::Error::other);
+    let connection = connection.map_err(NodeError::io("begin a connection"))?;
+    let socket = TimedSocket::new(socket, deadline, times);
+    let mut channel =
+        StreamOwned::new(connection, socket.map_err(NodeError::io("set up a connection"))?);
+    let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
+    shake_hands(&mut channel).map_err(strange)?;
+    Ok(channel)
+}
+
+/// The code images that an image's instances need: each once.
+pub(crate) fn code_of(manifest: &Manifest) -> Vec<ContentHash> {
+    let mut all: Vec<ContentHash> = Vec::new();
+    for code in manifest.instances.iter().map(|instance| instance.code.hash) {
+        if !all.contains(&code) {
+            all.push(code);
+        }
+    }
+    all
+}
+
+/// Takes the code images that an image needs into `images`, from the node that has the image, unless
+/// they are here. Nothing of it counts but what has the hashes that `head` names; that it is signed
+/// was checked when the head [was opened](crate::RemoteImage::open).
+///
+/// # Errors
+/// As of [`fetch_image`].
+///
+/// # Examples
+///
+/// See [`RemoteImage`](crate::RemoteImage).
+pub fn fetch_code(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    head: &ImageHead,
+    images: &ImageStore,
+    times: &NodeTimes,
+) -> Result<(), NodeError> {
+    let needed = code_of(head.manifest());
+    let mut missing = Vec::new();
+    for hash in &needed {
+        match images.load_code(*hash) {
+            Ok(_) => {}
+            Err(ImageError::NotFound { .. }) => missing.push(*hash),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut channel = reach(peer, own, Protocol::Images, times)?;
+    let talk = || NodeError::io(format!("get code of node {}", peer.address));
+    let name = head.hash().to_string();
+    let sent = message::write_text(&mut channel, &name).and_then(|()| channel.flush());
+    sent.map_err(talk())?;
+    match Answer::read(&mut channel).map_err(|error| answer_error(peer, error))? {
+        Answer::Has(hash) if hash == head.hash() => {}
+        Answer::Has(found) => return Err(NodeError::OtherImage { wanted: head.hash(), found }),
+        Answer::Refuses(reason) => return Err(NodeError::Refused { name, reason }),
+    }
+    let said = Wish::Code.write(&mut channel).and_then(|()| channel.flush());
+    said.map_err(talk())?;
+    channel.sock.lift_deadline();
+    for wanted in needed {
+        let bytes = message::read_blob(&mut channel, images.limits().code_size).map_err(talk())?;
+        match ContentHash::of(&bytes) {
+            found if found != wanted => return Err(NodeError::OtherImage { wanted, found }),
+            _ if missing.contains(&wanted) => drop(images.save_code(&bytes)?),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn connect(address: &str, deadline: Instant) -> Result<TcpStream, NodeError> {

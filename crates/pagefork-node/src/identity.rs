@@ -20,7 +20,29 @@ use rustls::{
 };
 
 /// What both sides speak, so that a connection that was meant for something else ends at once.
-const PROTOCOL: &[u8] = b"pagefork-images/1";
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protocol {
+    /// Whole images.
+    Images,
+    /// Pages as they are needed.
+    Pages,
+}
+
+impl Protocol {
+    const ALL: [Self; 2] = [Self::Images, Self::Pages];
+
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Images => b"pagefork-images/1",
+            Self::Pages => b"pagefork-pages/1",
+        }
+    }
+
+    /// The one that both sides have agreed on. A peer that names none gets through the handshake.
+    pub(crate) fn negotiated(name: Option<&[u8]>) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| name == Some(protocol.name()))
+    }
+}
 
 /// What stands before an Ed25519 public key (RFC 8410).
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
@@ -43,7 +65,7 @@ pub(crate) fn server_config(
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(Admitted { access, provider }))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = Protocol::ALL.map(|protocol| protocol.name().to_vec()).into();
     // A session that is taken up again would let a key in that is not trusted any more.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -51,7 +73,11 @@ pub(crate) fn server_config(
 }
 
 /// How a node connects to the memory node that has the key `peer`.
-pub(crate) fn client_config(key: &SecretKey, peer: PublicKey) -> Result<ClientConfig, Error> {
+pub(crate) fn client_config(
+    key: &SecretKey,
+    peer: PublicKey,
+    protocol: Protocol,
+) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let own = certified(key, &provider)?;
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -59,15 +85,10 @@ pub(crate) fn client_config(key: &SecretKey, peer: PublicKey) -> Result<ClientCo
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Pinned { peer, provider }))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![protocol.name().to_vec()];
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
     Ok(config)
-}
-
-/// Whether the peer speaks what we speak. One that names nothing gets through the handshake.
-pub(crate) fn speaks_protocol(negotiated: Option<&[u8]>) -> bool {
-    negotiated == Some(PROTOCOL)
 }
 
 /// The key that a peer has authenticated itself with.

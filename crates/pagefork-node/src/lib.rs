@@ -30,6 +30,12 @@
 pub(crate) mod fetch;
 /// The side of a memory node.
 pub(crate) mod serve;
+/// The side of a running node that gets pages as they are needed.
+pub(crate) mod take;
+/// The side of a memory node that gives pages as they are asked for.
+pub(crate) mod give;
+/// A connection on which both sides speak whenever they want to.
+pub(crate) mod duplex;
 /// What the two say to each other.
 pub(crate) mod message;
 /// TLS, with limits of time.
@@ -40,5 +46,6 @@ pub(crate) mod identity;
 pub(crate) mod base;
 
 pub use crate::base::{NodeError, NodeTimes};
-pub use crate::fetch::{MemoryPeer, fetch_image};
+pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
+pub use crate::take::{PageFetch, PageSink, PageTimes, RemoteImage};

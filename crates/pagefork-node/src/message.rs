@@ -7,6 +7,9 @@ use pagefork_image::ContentHash;
 /// Bytes of the name of an image; a reason has as many at most.
 const TEXT_MAX: usize = u8::MAX as usize;
 
+/// Bytes that are read at once.
+const PART: usize = 64 << 10;
+
 /// What a memory node answers to a name.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
@@ -23,6 +26,8 @@ pub(crate) enum Wish {
     Nothing,
     /// All of it.
     Stream,
+    /// Its code images alone: its pages come otherwise.
+    Code,
 }
 
 /// Writes a length and so many bytes of text. What is longer is cut.
@@ -67,6 +72,7 @@ impl Wish {
         out.write_all(&[match self {
             Self::Nothing => 0,
             Self::Stream => 1,
+            Self::Code => 2,
         }])
     }
 
@@ -74,8 +80,41 @@ impl Wish {
         match read_byte(input)? {
             0 => Ok(Self::Nothing),
             1 => Ok(Self::Stream),
+            2 => Ok(Self::Code),
             _ => Err(malformed("an unknown wish")),
         }
+    }
+}
+
+/// Writes a length and so many bytes.
+pub(crate) fn write_blob(
+    out: &mut impl Write,
+    size: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    out.write_all(&size.to_le_bytes())?;
+    let mut part = vec![0; PART];
+    for offset in (0..size).step_by(PART) {
+        let part = &mut part[..PART.min((size - offset) as usize)];
+        read(offset, part)?;
+        out.write_all(part)?;
+    }
+    Ok(())
+}
+
+/// Reads what [`write_blob`] has written.
+pub(crate) fn read_blob(input: &mut impl Read, size_max: u64) -> io::Result<Vec<u8>> {
+    let mut size = [0; 8];
+    input.read_exact(&mut size)?;
+    let size = u64::from_le_bytes(size);
+    if size > size_max {
+        return Err(malformed("more bytes than are allowed"));
+    }
+    // What was announced takes no memory before it comes.
+    let mut bytes = Vec::new();
+    match input.take(size).read_to_end(&mut bytes)? as u64 == size {
+        true => Ok(bytes),
+        false => Err(ErrorKind::UnexpectedEof.into()),
     }
 }
 

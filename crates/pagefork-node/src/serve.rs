@@ -8,12 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey};
+use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::{self, ServerChannel, TimedSocket, shake_hands};
-use crate::identity;
+use crate::duplex::Duplex;
+use crate::fetch::code_of;
+use crate::give::{Leases, PageGiver};
+use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
 
 /// zstd's level: on one processor it compresses faster than most networks carry.
@@ -123,6 +126,7 @@ struct Shared {
     options: ServeOptions,
     config: Arc<ServerConfig>,
     connections: AtomicUsize,
+    leases: Leases,
 }
 
 impl MemoryServer {
@@ -146,7 +150,8 @@ impl MemoryServer {
         let listener = TcpListener::bind(&address).map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
         let connections = AtomicUsize::new(0);
-        let shared = Arc::new(Shared { images, options, config, connections });
+        let leases = Leases::default();
+        let shared = Arc::new(Shared { images, options, config, connections, leases });
         Ok(Self { listener, address, shared })
     }
 
@@ -227,11 +232,18 @@ impl Shared {
             Ok(StreamOwned::new(connection, TimedSocket::new(socket, deadline, times)?))
         });
         let mut channel = begun.map_err(NodeError::io("begin a connection"))?;
-        shake_hands(&mut channel).map_err(NodeError::io("get to know who connects"))?;
+        let protocol = shake_hands(&mut channel);
+        let protocol = protocol.map_err(NodeError::io("get to know who connects"))?;
         let peer = identity::peer_key(channel.conn.peer_certificates());
         let peer = peer.ok_or(NodeError::Malformed("no key"))?;
 
+        self.leases.forget_over();
         let talk = || NodeError::io(format!("talk to node {peer}"));
+        if protocol == Protocol::Pages {
+            let duplex = Duplex::new(channel).map_err(talk())?;
+            PageGiver::new(&self.images, &self.leases, peer).serve(duplex)?;
+            return Ok(None);
+        }
         let name = message::read_text(&mut channel).map_err(talk())?;
         let found = self.images.find(&name).and_then(|hash| self.images.load(hash));
         let answer = match &found {
@@ -251,12 +263,25 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        if Wish::read(&mut channel).map_err(talk())? == Wish::Nothing {
-            return Ok(None);
+        match Wish::read(&mut channel).map_err(talk())? {
+            Wish::Nothing => return Ok(None),
+            Wish::Stream => self.send(&mut channel, image.hash())?,
+            Wish::Code => self.send_code(&mut channel, &image)?,
         }
-        self.send(&mut channel, image.hash())?;
         channel::end(&mut channel).map_err(talk())?;
         Ok(Some((peer, image.hash())))
+    }
+
+    /// Sends the code images of an image, in the order in which its manifest names them.
+    fn send_code(&self, channel: &mut ServerChannel, image: &StoredImage) -> Result<(), NodeError> {
+        channel.sock.lift_deadline();
+        for hash in code_of(image.chain().tip().manifest()) {
+            let code = self.images.load_code(hash)?;
+            let read = |offset, into: &mut [u8]| code.bytes().read_exact_at(into, offset);
+            let sent = message::write_blob(channel, code.size(), read);
+            sent.map_err(NodeError::io("send a code image"))?;
+        }
+        channel.flush().map_err(NodeError::io("send code images"))
     }
 
     fn send(&self, channel: &mut ServerChannel, image: ContentHash) -> Result<(), NodeError> {

@@ -1,0 +1,170 @@
+//! A connection over TLS on which both sides speak whenever they want to, served by one thread.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustls::{ConnectionCommon, SideData, StreamOwned};
+
+use crate::channel::TimedSocket;
+
+/// Bytes that TLS has at once. Less than that waits behind what was given to it before: what is
+/// urgent overtakes the rest until there.
+const BATCH: usize = 64 << 10;
+
+/// Such a connection. No call of it waits but [`Duplex::wait`].
+pub(crate) struct Duplex<C> {
+    connection: C,
+    socket: TcpStream,
+    /// What is to be sent and TLS has not got yet.
+    queued: VecDeque<u8>,
+    /// Bytes that TLS has got and the network has not taken.
+    in_tls: usize,
+}
+
+/// What has come.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether the peer has ended its side.
+    pub(crate) is_over: bool,
+}
+
+impl<C, D> Duplex<C>
+where
+    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
+    D: SideData,
+{
+    /// After the handshake.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn new(channel: StreamOwned<C, TimedSocket>) -> io::Result<Self> {
+        let (connection, socket) = channel.into_parts();
+        let socket = socket.into_inner();
+        socket.set_nonblocking(true)?;
+        Ok(Self { connection, socket, queued: VecDeque::new(), in_tls: 0 })
+    }
+
+    /// Has bytes sent, behind those before.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.queued.extend(bytes);
+    }
+
+    /// Sends what the network takes. Returns how many of the bytes that were pushed it has taken.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub(crate) fn send(&mut self) -> io::Result<usize> {
+        let mut taken = 0;
+        loop {
+            while self.connection.wants_write() {
+                match self.connection.write_tls(&mut self.socket) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
+                    Err(error) => return Err(error),
+                }
+            }
+            taken += std::mem::take(&mut self.in_tls);
+            let (part, _) = self.queued.as_slices();
+            if part.is_empty() {
+                return Ok(taken);
+            }
+            self.in_tls = self.connection.writer().write(&part[..part.len().min(BATCH)])?;
+            self.queued.drain(..self.in_tls);
+        }
+    }
+
+    /// Takes what has come, if anything has.
+    ///
+    /// # Errors
+    /// If the connection is lost, or was cut: then its end was not said.
+    pub(crate) fn receive(&mut self) -> io::Result<Arrived> {
+        let mut arrived = Arrived { bytes: Vec::new(), is_over: false };
+        while arrived.bytes.len() < BATCH && !arrived.is_over {
+            let has_more = match self.connection.read_tls(&mut self.socket) {
+                Ok(_) => true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+                Err(error) => return Err(error),
+            };
+            if let Err(error) = self.connection.process_new_packets() {
+                // The peer is told why, if that is possible.
+                let _ = self.connection.write_tls(&mut self.socket);
+                return Err(io::Error::new(ErrorKind::InvalidData, error));
+            }
+            arrived.is_over = self.take_plaintext(&mut arrived.bytes)?;
+            if !has_more {
+                break;
+            }
+        }
+        Ok(arrived)
+    }
+
+    /// Returns whether nothing follows.
+    fn take_plaintext(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        loop {
+            let start = into.len();
+            into.resize(start + (16 << 10), 0);
+            let read = self.connection.reader().read(&mut into[start..]);
+            into.truncate(start + read.as_ref().map_or(0, |count| *count));
+            match read {
+                Ok(0) => return Ok(true),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until the network gives or takes something, one of the other descriptors is ready for
+    /// reading, or the time has come.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn wait(&self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<()> {
+        let mut flags = PollFlags::IN;
+        if self.connection.wants_write() || !self.queued.is_empty() {
+            flags |= PollFlags::OUT;
+        }
+        let socket = self.socket.as_fd();
+        let mut all = vec![PollFd::from_borrowed_fd(socket, flags)];
+        all.extend(also.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));
+        wait_for(&mut all, until)
+    }
+
+    /// Sends the rest and says that nothing follows, for a second at most.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        let until = Instant::now() + Duration::from_secs(1);
+        self.send()?;
+        while !self.queued.is_empty() && Instant::now() < until {
+            self.wait(&[], Some(until))?;
+            self.send()?;
+        }
+        self.connection.send_close_notify();
+        self.send().map(|_| ())
+    }
+}
+
+/// Waits until one of these is ready, or the time has come.
+pub(crate) fn wait_for(all: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // A millisecond more, so that the time has come when it ends.
+    let left = left.map(|left| {
+        let left = left + Duration::from_millis(1);
+        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+    });
+    match poll(all, left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,159 @@
+//! The side of a memory node that gives pages of its images as they are asked for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use pagefork_image::{ContentHash, GroupProof, ImageHead, ImageStore, PublicKey, StoredImage};
+use pagefork_postcopy::{
+    MemoryInput, MemoryNode, MemoryOutput, Moment, PeerAccess, ServeLimits, ServedImage,
+};
+use rustls::{ConnectionCommon, SideData};
+
+use crate::base::NodeError;
+use crate::duplex::Duplex;
+
+/// Bytes that are read and not yet taken by the network. All groups share one stream, so what a guest
+/// waits for waits behind these.
+const BYTES_IN_FLIGHT: usize = 256 << 10;
+
+/// Images that peers depend on, each until a moment, whatever becomes of their connections:
+/// collection spares them as long as they are here.
+#[derive(Debug, Default)]
+pub(crate) struct Leases(Mutex<BTreeMap<(PublicKey, ContentHash), Lease>>);
+
+#[derive(Debug)]
+struct Lease {
+    _image: StoredImage,
+    until: Instant,
+}
+
+impl Leases {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), Lease>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, peer: PublicKey, image: &StoredImage, until: Instant) {
+        let lease = Lease { _image: image.clone(), until };
+        self.lock().insert((peer, image.hash()), lease);
+    }
+
+    fn end(&self, peer: PublicKey, image: ContentHash) {
+        self.lock().remove(&(peer, image));
+    }
+
+    /// Forgets what is over. Returns when the next one is.
+    pub(crate) fn forget_over(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut leases = self.lock();
+        leases.retain(|_, lease| lease.until > now);
+        leases.values().map(|lease| lease.until).min()
+    }
+}
+
+/// What a connection needs to give pages.
+pub(crate) struct PageGiver<'a> {
+    images: &'a ImageStore,
+    leases: &'a Leases,
+    peer: PublicKey,
+    node: MemoryNode,
+    open: BTreeMap<ContentHash, StoredImage>,
+}
+
+impl<'a> PageGiver<'a> {
+    pub(crate) fn new(images: &'a ImageStore, leases: &'a Leases, peer: PublicKey) -> Self {
+        let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
+        let node = MemoryNode::new(peer, PeerAccess::All, limits, now());
+        Self { images, leases, peer, node, open: BTreeMap::new() }
+    }
+
+    /// Answers until the peer has ended the connection.
+    ///
+    /// # Errors
+    /// If it is lost, or the peer is left.
+    pub(crate) fn serve<C, D>(mut self, mut duplex: Duplex<C>) -> Result<(), NodeError>
+    where
+        C: DerefMut + Deref<Target = ConnectionCommon<D>>,
+        D: SideData,
+    {
+        let peer = self.peer;
+        let talk = || NodeError::io(format!("talk to node {peer}"));
+        loop {
+            let arrived = duplex.receive().map_err(talk())?;
+            let input = match arrived.bytes.is_empty() {
+                true => MemoryInput::Tick,
+                false => MemoryInput::Received(&arrived.bytes),
+            };
+            let mut to_do = VecDeque::from(self.node.handle(input, now()));
+            loop {
+                let taken = duplex.send().map_err(talk())?;
+                if taken > 0 {
+                    to_do.extend(self.node.handle(MemoryInput::Taken(taken), now()));
+                }
+                match to_do.pop_front() {
+                    Some(MemoryOutput::Send { bytes, .. }) => duplex.push(&bytes),
+                    Some(MemoryOutput::Close(why)) => {
+                        duplex.end().map_err(talk())?;
+                        return Err(why.into());
+                    }
+                    Some(output) => to_do.extend(self.carry_out(output)),
+                    None if arrived.is_over => return Ok(()),
+                    None => break,
+                }
+            }
+            duplex.wait(&[], self.node.deadline()).map_err(talk())?;
+        }
+    }
+
+    fn carry_out(&mut self, output: MemoryOutput) -> Vec<MemoryOutput> {
+        match output {
+            MemoryOutput::Resolve { image, name } => {
+                let found = self.resolve(&name);
+                self.node.handle(MemoryInput::Resolved { image, found }, now())
+            }
+            MemoryOutput::Read { image, hash, group } => {
+                let found = self.read(hash, group);
+                self.node.handle(MemoryInput::Read { image, group, found }, now())
+            }
+            MemoryOutput::Leased { hash, until } => {
+                if let Some(image) = self.open.get(&hash) {
+                    self.leases.keep(self.peer, image, until);
+                }
+                Vec::new()
+            }
+            MemoryOutput::Released { hash } => {
+                self.leases.end(self.peer, hash);
+                self.open.remove(&hash);
+                Vec::new()
+            }
+            // Instances are not handed over yet.
+            MemoryOutput::Migration(_) | MemoryOutput::Send { .. } | MemoryOutput::Close(_) => {
+                Vec::new()
+            }
+        }
+    }
+
+    /// Deltas are not given page by page: of those the whole image is to be fetched.
+    fn resolve(&mut self, name: &str) -> Option<ServedImage> {
+        let image = self.images.find(name).and_then(|hash| self.images.load(hash)).ok()?;
+        let tip = image.chain().tip();
+        if tip.manifest().parent.is_some() {
+            return None;
+        }
+        let head = Arc::new(ImageHead::read(tip).ok()?);
+        self.open.insert(image.hash(), image);
+        Some(ServedImage { head, certain: Vec::new() })
+    }
+
+    fn read(&self, hash: ContentHash, group: u64) -> Option<(Vec<u8>, GroupProof)> {
+        let tip = self.open.get(&hash)?.chain().tip();
+        Some((tip.read_group(group).ok()?, tip.proof(group).ok()?))
+    }
+}
+
+/// The time by both clocks.
+pub(crate) fn now() -> Moment {
+    let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    Moment { at: Instant::now(), unix_s }
+}

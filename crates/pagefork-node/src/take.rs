@@ -1,0 +1,542 @@
+//! The side of a running node: it opens an image by its head, and gets pages as they are needed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pagefork_image::{ContentHash, ImageError, ImageHead, SecretKey, TrustedKeys};
+use pagefork_postcopy::{
+    ConnectionId, FetchLimits, FetchPlan, HolderLoss, ImageKey, Lane, PlanReport, ProtocolError,
+    RunningInput, RunningNode, RunningOutput,
+};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustls::ClientConnection;
+
+use crate::base::{NodeError, NodeTimes};
+use crate::duplex::{Duplex, wait_for};
+use crate::fetch::{MemoryPeer, reach};
+use crate::give::now;
+use crate::identity::Protocol;
+
+/// Each of these fetches one image.
+const IMAGE: ImageKey = ImageKey(1);
+
+/// Between two attempts to reach a node again.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Where pages go. [`RemoteImage`] has an example.
+pub trait PageSink: Send + Sync + fmt::Debug {
+    /// A descriptor that is ready for reading when somebody waits for a group, until
+    /// [`PageSink::take_wanted`] is called.
+    fn wanted(&self) -> BorrowedFd<'_>;
+
+    /// The groups that somebody has begun to wait for since the last call.
+    fn take_wanted(&self) -> Vec<u64>;
+
+    /// Puts a group, which was proved, in its place.
+    ///
+    /// # Errors
+    /// Why that is not possible: the rest is given up then.
+    fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Nobody has what is absent any more.
+    fn give_up(&self);
+}
+
+/// How long pages are waited for.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use pagefork_node::PageTimes;
+///
+/// let times = PageTimes { lost: Duration::from_secs(60), ..PageTimes::default() };
+/// assert_eq!(times.patience, Duration::from_secs(30));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageTimes {
+    /// As of whole images.
+    pub node: NodeTimes,
+    /// How long a guest waits for a page: 30 s by default.
+    pub patience: Duration,
+    /// How long a node that is lost is tried to be reached again: 15 s by default.
+    pub lost: Duration,
+}
+
+impl Default for PageTimes {
+    fn default() -> Self {
+        Self {
+            node: NodeTimes::default(),
+            patience: Duration::from_secs(30),
+            lost: Duration::from_secs(15),
+        }
+    }
+}
+
+/// An image at a memory node, of which the head is here.
+///
+/// # Examples
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::io;
+/// use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+/// use std::sync::{Arc, Mutex};
+///
+/// use pagefork_image::*;
+/// use pagefork_node::*;
+/// use pagefork_postcopy::FetchPlan;
+/// use rustix::event::{EventfdFlags, eventfd};
+///
+/// /// Keeps what comes.
+/// #[derive(Debug)]
+/// struct Groups(Mutex<BTreeMap<u64, Vec<u8>>>, OwnedFd);
+///
+/// impl PageSink for Groups {
+///     fn wanted(&self) -> BorrowedFd<'_> {
+///         self.1.as_fd()
+///     }
+///     fn take_wanted(&self) -> Vec<u64> {
+///         Vec::new()
+///     }
+///     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
+///         self.0.lock().unwrap().insert(group, bytes.to_vec());
+///         Ok(())
+///     }
+///     fn give_up(&self) {}
+/// }
+///
+/// # let path = std::env::temp_dir().join(format!("pagefork-remote-{}", std::process::id()));
+/// let (here, there) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
+/// let [node, runner, author] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]));
+/// # let instance = SavedInstance { extents: vec![0..1 << 16], ..SavedInstance::default() };
+/// # let code = SavedCode { hash: there.save_code(b"code")?.hash(), ..SavedCode::default() };
+/// # let instance = SavedInstance { code, ..instance };
+/// # let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+/// # let pages = PageRuns::new(vec![vec![(0, vec![7; 1 << 16])]]);
+/// let draft = ImageDraft::new(manifest, &pages).sign_with(&[author.clone()]);
+/// there.set_name("counter", there.save(draft)?.hash())?;
+/// let mut options = ServeOptions::new(node.clone());
+/// options.access = Arc::new(|_| true);
+/// let server = MemoryServer::bind("127.0.0.1:0", there, options)?;
+/// let peer = MemoryPeer { address: server.address().to_string(), key: node.public() };
+/// std::thread::spawn(move || server.run());
+///
+/// let signers = TrustedKeys::from_iter([author.public()]);
+/// let (plan, times) = (FetchPlan::default(), PageTimes::default());
+/// let image = RemoteImage::open(&peer, &runner, "counter", &signers, plan, times)?;
+/// assert_eq!(image.head().group_count(), 4);
+/// fetch_code(&peer, &runner, image.head(), &here, &times.node)?;
+/// let groups = Arc::new(Groups(Mutex::default(), eventfd(0, EventfdFlags::empty())?));
+/// let fetch = image.fetch_into(groups.clone())?;
+/// // Programs run meanwhile.
+/// fetch.join()?;
+/// assert_eq!(groups.0.lock().unwrap()[&3], [7; 16384]);
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RemoteImage {
+    taker: Taker,
+    head: Arc<ImageHead>,
+    /// Groups that came with it.
+    early: Vec<(u64, Vec<u8>)>,
+}
+
+/// What fetches one image.
+struct Taker {
+    peer: MemoryPeer,
+    own: SecretKey,
+    name: String,
+    times: PageTimes,
+    node: RunningNode,
+    /// The connection, unless it is lost.
+    duplex: Option<Duplex<ClientConnection>>,
+    connection: ConnectionId,
+    /// What is to be done.
+    to_do: VecDeque<RunningOutput>,
+}
+
+impl fmt::Debug for Taker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Taker").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// What happens to the image that is fetched.
+#[derive(Debug)]
+enum Event {
+    Opened(Arc<ImageHead>),
+    Group(u64, Vec<u8>),
+    Whole(PlanReport),
+    /// The peer has it no more, or never had.
+    Ended(HolderLoss),
+}
+
+/// Why nothing comes over a connection any more.
+#[derive(Debug)]
+enum Failure {
+    /// It is lost, and another one may do.
+    Lost(NodeError),
+    /// The peer is no source.
+    Final(NodeError),
+}
+
+impl From<Failure> for NodeError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Lost(error) | Failure::Final(error) => error,
+        }
+    }
+}
+
+impl RemoteImage {
+    /// Opens the image that `name` means at `peer`, a name or a hash: its head comes, and none of its
+    /// pages has to. `own` is the key that this node has at the peer.
+    ///
+    /// # Errors
+    /// As of [`fetch_image`](crate::fetch_image); [`NodeError::Refused`] also of a delta, which is
+    /// only to be had whole; [`NodeError::Protocol`] if the peer does not keep to the protocol.
+    ///
+    /// # Examples
+    ///
+    /// See [`RemoteImage`].
+    pub fn open(
+        peer: &MemoryPeer,
+        own: &SecretKey,
+        name: &str,
+        signers: &TrustedKeys,
+        plan: FetchPlan,
+        times: PageTimes,
+    ) -> Result<Self, NodeError> {
+        let limits = FetchLimits { answer_timeout: times.node.idle, ..FetchLimits::default() };
+        let mut taker = Taker {
+            peer: peer.clone(),
+            own: own.clone(),
+            name: name.to_owned(),
+            times,
+            node: RunningNode::new(limits),
+            duplex: None,
+            connection: ConnectionId(0),
+            to_do: VecDeque::new(),
+        };
+        let (name, hash) = (name.to_owned(), name.parse().ok());
+        taker.tell(RunningInput::Open { image: IMAGE, name, hash, plan });
+        taker.connect(times.node)?;
+        let until = Instant::now() + times.node.handshake;
+        let (mut head, mut early) = (None, Vec::new());
+        let head = loop {
+            for event in taker.turn()? {
+                match event {
+                    Event::Opened(opened) => head = Some(opened),
+                    Event::Group(group, bytes) => early.push((group, bytes)),
+                    Event::Whole(_) => {}
+                    Event::Ended(why) => return Err(taker.refused(why)),
+                }
+            }
+            match head.take() {
+                Some(head) => break head,
+                None if Instant::now() >= until => {
+                    let seconds = times.node.handshake.as_secs();
+                    return Err(ProtocolError::Stalled { seconds }.into());
+                }
+                None => taker.wait(&[], Some(until))?,
+            }
+        };
+        // Machine code comes with it.
+        if !head.signers().iter().any(|signer| signers.contains(signer)) {
+            let (image, signatures) = (head.hash(), head.signers().len());
+            return Err(ImageError::NotSigned { image, signatures }.into());
+        }
+        Ok(Self { taker, head, early })
+    }
+
+    /// Manifest and signatures.
+    ///
+    /// # Examples
+    ///
+    /// See [`RemoteImage`].
+    pub fn head(&self) -> &Arc<ImageHead> {
+        &self.head
+    }
+
+    /// Gets the pages into `sink`, on a thread of its own: first those that somebody waits for.
+    ///
+    /// # Errors
+    /// [`NodeError::Io`] if the system refuses a thread.
+    ///
+    /// # Examples
+    ///
+    /// See [`RemoteImage`].
+    pub fn fetch_into(self, sink: Arc<dyn PageSink>) -> Result<PageFetch, NodeError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let action = || NodeError::io("begin to fetch pages");
+        let stop = eventfd(0, flags).map_err(|error| action()(error.into()))?;
+        let stop = Arc::new(stop);
+        let (stops, builder) = (Arc::clone(&stop), thread::Builder::new());
+        let thread = builder.name("pagefork-pages".to_owned()).spawn(move || {
+            let fetched = self.run(&*sink, stops.as_fd());
+            if fetched.is_err() {
+                sink.give_up();
+            }
+            fetched
+        });
+        Ok(PageFetch { thread: Some(thread.map_err(action())?), stop })
+    }
+
+    fn run(self, sink: &dyn PageSink, stop: BorrowedFd<'_>) -> Result<PlanReport, NodeError> {
+        let Self { mut taker, head, early } = self;
+        let install = |group, bytes: &[u8]| {
+            let action = || format!("put group {group} of image {} in its place", head.hash());
+            sink.install(group, bytes).map_err(NodeError::io(action()))
+        };
+        for (group, bytes) in &early {
+            install(*group, bytes)?;
+        }
+        let mut lost_since = None;
+        loop {
+            let deadline = Instant::now() + taker.times.patience;
+            for group in sink.take_wanted() {
+                taker.tell(RunningInput::Need { image: IMAGE, group, deadline });
+            }
+            match taker.turn() {
+                Ok(events) => {
+                    for event in events {
+                        match event {
+                            Event::Opened(_) => {}
+                            Event::Group(group, bytes) => {
+                                install(group, &bytes)?;
+                                lost_since = None;
+                            }
+                            Event::Whole(report) => {
+                                taker.leave();
+                                return Ok(report);
+                            }
+                            Event::Ended(why) => return Err(taker.refused(why)),
+                        }
+                    }
+                }
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Lost(error)) => {
+                    let since = *lost_since.get_or_insert_with(Instant::now);
+                    taker.lose();
+                    taker.reach_again(head.hash(), since, stop, error)?;
+                    continue;
+                }
+            }
+            taker.wait(&[sink.wanted(), stop], None)?;
+            if is_raised(stop) {
+                taker.leave();
+                return Err(NodeError::Stopped);
+            }
+        }
+    }
+}
+
+impl Taker {
+    fn tell(&mut self, input: RunningInput<'_>) {
+        self.to_do.extend(self.node.handle(input, now()));
+    }
+
+    fn talk(&self) -> impl FnOnce(io::Error) -> NodeError + use<> {
+        NodeError::io(format!("talk to node {}", self.peer.address))
+    }
+
+    fn connect(&mut self, times: NodeTimes) -> Result<(), NodeError> {
+        let channel = reach(&self.peer, &self.own, Protocol::Pages, &times)?;
+        self.duplex = Some(Duplex::new(channel).map_err(self.talk())?);
+        // No other one has had this number.
+        self.connection = ConnectionId(self.connection.0 + 1);
+        let connection = self.connection;
+        self.tell(RunningInput::Connected { connection, known: Vec::new() });
+        self.tell(RunningInput::AddHolder { image: IMAGE, connection, token: Vec::new() });
+        Ok(())
+    }
+
+    /// Takes what has come, and says what is to be said.
+    ///
+    /// # Errors
+    /// What ends the connection.
+    fn turn(&mut self) -> Result<Vec<Event>, Failure> {
+        let connection = self.connection;
+        let lost = |taker: &Self, error| Failure::Lost(taker.talk()(error));
+        let arrived = match self.duplex.as_mut().map(Duplex::receive) {
+            Some(Ok(arrived)) => arrived,
+            Some(Err(error)) => return Err(lost(self, error)),
+            None => return Err(lost(self, io::ErrorKind::NotConnected.into())),
+        };
+        let (bytes, lane) = (&arrived.bytes[..], Lane::Control);
+        self.tell(RunningInput::Received { connection, lane, bytes });
+        let mut events = Vec::new();
+        while let Some(output) = self.to_do.pop_front() {
+            match output {
+                RunningOutput::Send { connection: to, bytes } if to == connection => {
+                    if let Some(duplex) = &mut self.duplex {
+                        duplex.push(&bytes);
+                    }
+                }
+                RunningOutput::Opened { head, .. } => events.push(Event::Opened(head)),
+                RunningOutput::Group { group, bytes, .. } => {
+                    events.push(Event::Group(group, bytes))
+                }
+                RunningOutput::Whole { report, .. } => events.push(Event::Whole(report)),
+                RunningOutput::LookUp { group, .. } => {
+                    self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
+                }
+                RunningOutput::HolderLost { why, .. } if why != HolderLoss::Disconnected => {
+                    events.push(Event::Ended(why));
+                }
+                RunningOutput::Close { connection: of, why } if of == connection => {
+                    self.leave();
+                    return Err(match why {
+                        ProtocolError::Stalled { .. }
+                        | ProtocolError::Idle { .. }
+                        | ProtocolError::PeerLeft(_) => Failure::Lost(why.into()),
+                        why => Failure::Final(why.into()),
+                    });
+                }
+                // Who waited too long is told by the sink.
+                RunningOutput::Overdue { .. }
+                | RunningOutput::Stranded { .. }
+                | RunningOutput::Migration { .. }
+                | RunningOutput::HolderLost { .. }
+                | RunningOutput::Send { .. }
+                | RunningOutput::Close { .. } => {}
+            }
+        }
+        let sent = self.duplex.as_mut().map_or(Ok(0), Duplex::send);
+        match sent {
+            Err(error) => Err(lost(self, error)),
+            // What came before the end counts.
+            Ok(_) if arrived.is_over && events.is_empty() => {
+                Err(lost(self, io::ErrorKind::UnexpectedEof.into()))
+            }
+            Ok(_) => Ok(events),
+        }
+    }
+
+    fn wait(&self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), NodeError> {
+        let due = match (self.node.deadline(), until) {
+            (Some(due), Some(until)) => Some(due.min(until)),
+            (due, until) => due.or(until),
+        };
+        let waited = self.duplex.as_ref().map_or(Ok(()), |duplex| duplex.wait(also, due));
+        waited.map_err(self.talk())
+    }
+
+    /// The connection is no more.
+    fn lose(&mut self) {
+        self.duplex = None;
+        self.tell(RunningInput::Disconnected { connection: self.connection });
+    }
+
+    /// Says that nothing follows.
+    fn leave(&mut self) {
+        if let Some(mut duplex) = self.duplex.take() {
+            // Who does not hear it notices when the connection is gone.
+            let _ = duplex.end();
+        }
+    }
+
+    /// Connects again, as long as that makes sense.
+    ///
+    /// # Errors
+    /// [`NodeError::Lost`] when the time is up.
+    fn reach_again(
+        &mut self,
+        image: ContentHash,
+        since: Instant,
+        stop: BorrowedFd<'_>,
+        mut why: NodeError,
+    ) -> Result<(), NodeError> {
+        loop {
+            let left = self.times.lost.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                let (address, seconds) = (self.peer.address.clone(), self.times.lost.as_secs());
+                return Err(NodeError::Lost { image, address, seconds, why: why.to_string() });
+            }
+            let mut stops = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+            wait_for(&mut stops, Some(Instant::now() + RETRY)).map_err(self.talk())?;
+            if is_raised(stop) {
+                return Err(NodeError::Stopped);
+            }
+            let times = self.times.node;
+            match self.connect(NodeTimes { handshake: times.handshake.min(left), ..times }) {
+                Ok(()) => return Ok(()),
+                Err(error) => why = error,
+            }
+        }
+    }
+
+    fn refused(&self, why: HolderLoss) -> NodeError {
+        let reason = match why {
+            HolderLoss::Ended(_) => "it has no such image, or not as pages",
+            HolderLoss::OtherImage => "what it has under this name is another image",
+            HolderLoss::GroupFailed => "it cannot read its own image",
+            HolderLoss::Disconnected => "the connection is lost",
+        };
+        NodeError::Refused { name: self.name.clone(), reason: reason.to_owned() }
+    }
+}
+
+fn is_raised(signal: BorrowedFd<'_>) -> bool {
+    // Without having been raised it would have to wait.
+    rustix::io::read(signal, &mut [0; 8]).is_ok()
+}
+
+/// Pages that are being fetched. Dropped, it stops, and nothing more comes: who waits for a page is
+/// told that it is given up. [`RemoteImage`] has an example.
+#[derive(Debug)]
+pub struct PageFetch {
+    thread: Option<JoinHandle<Result<PlanReport, NodeError>>>,
+    stop: Arc<OwnedFd>,
+}
+
+impl PageFetch {
+    /// Waits until all pages are here.
+    ///
+    /// # Errors
+    /// Why they will not come: [`NodeError::Lost`] if the peer is gone for too long,
+    /// [`NodeError::Protocol`] if it does not keep to the protocol, [`NodeError::Refused`] if it does
+    /// not have the image any more.
+    ///
+    /// # Examples
+    ///
+    /// See [`RemoteImage`].
+    pub fn join(mut self) -> Result<PlanReport, NodeError> {
+        self.end()
+    }
+
+    /// Whether nothing more comes: all is here, or it has failed.
+    ///
+    /// # Examples
+    ///
+    /// See [`RemoteImage`].
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn end(&mut self) -> Result<PlanReport, NodeError> {
+        let joined = self.thread.take().map(JoinHandle::join);
+        match joined {
+            Some(Ok(fetched)) => fetched,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Err(NodeError::Stopped),
+        }
+    }
+}
+
+impl Drop for PageFetch {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+            let _ = self.end();
+        }
+    }
+}
