@@ -540,3 +540,6 @@ impl Drop for PageFetch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

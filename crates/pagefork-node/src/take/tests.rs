@@ -1,0 +1,143 @@
+//! Memory nodes that have the right key and lie, or say nothing.
+
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+use pagefork_image::{
+    ImageDraft, ImageLimits, ImageReader, Manifest, PageRuns, SavedInstance, TrustedKeys,
+};
+use pagefork_postcopy::{
+    MemoryInput, MemoryNode, MemoryOutput, PeerAccess, ServeLimits, ServedImage,
+};
+use rustls::{ServerConnection, StreamOwned};
+
+use super::*;
+use crate::channel::{TimedSocket, shake_hands};
+use crate::identity;
+
+/// What a memory node does that does not do as it should.
+#[derive(Clone, Copy, PartialEq)]
+enum Lie {
+    /// It changes a bit of each group that is asked for.
+    Bytes,
+    /// It gives another group.
+    Other,
+    /// It opens the image and says nothing more.
+    Silence,
+    /// What it sends is no message.
+    Nonsense,
+}
+
+fn image() -> ImageReader {
+    let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let bytes = (0..1_u32 << 18).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    let pages = PageRuns::new(vec![vec![(0, bytes)]]);
+    let mut file = io::Cursor::new(Vec::new());
+    let author = SecretKey::from_seed([3; 32]);
+    ImageDraft::new(manifest, &pages).sign_with(&[author]).write(&mut file).unwrap();
+    ImageReader::open(Box::new(file.into_inner()), &ImageLimits::default()).unwrap()
+}
+
+fn liar(lie: Lie) -> MemoryPeer {
+    let key = SecretKey::from_seed([1; 32]);
+    let config = Arc::new(identity::server_config(&key, Arc::new(|_| true)).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for socket in listener.incoming() {
+            let times = NodeTimes::default();
+            let until = Instant::now() + times.handshake;
+            let Ok(socket) = TimedSocket::new(socket.unwrap(), until, &times) else { continue };
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut channel = StreamOwned::new(connection, socket);
+            if shake_hands(&mut channel).is_ok() {
+                thread::spawn(move || answer(Duplex::new(channel).unwrap(), lie));
+            }
+        }
+    });
+    MemoryPeer { address, key: key.public() }
+}
+
+fn answer(mut duplex: Duplex<ServerConnection>, lie: Lie) -> Option<()> {
+    let image = image();
+    let peer = SecretKey::from_seed([2; 32]).public();
+    let mut node = MemoryNode::new(peer, PeerAccess::All, ServeLimits::default(), now());
+    loop {
+        let arrived = duplex.receive().ok()?;
+        let mut to_do = VecDeque::from(node.handle(MemoryInput::Received(&arrived.bytes), now()));
+        while let Some(output) = to_do.pop_front() {
+            match output {
+                MemoryOutput::Send { bytes, .. } => duplex.push(&bytes),
+                MemoryOutput::Resolve { image: number, .. } => {
+                    let head = Arc::new(ImageHead::read(&image).unwrap());
+                    let found = Some(ServedImage { head, certain: Vec::new() });
+                    to_do
+                        .extend(node.handle(MemoryInput::Resolved { image: number, found }, now()));
+                }
+                MemoryOutput::Read { image: number, group, .. } => {
+                    let wrong = if lie == Lie::Other { group ^ 1 } else { group };
+                    let mut bytes = image.read_group(wrong).unwrap();
+                    bytes[5] ^= u8::from(lie == Lie::Bytes);
+                    let found = Some((bytes, image.proof(wrong).unwrap()));
+                    match lie {
+                        Lie::Silence => {}
+                        Lie::Nonsense => duplex.push(&[0xff; 64]),
+                        _ => {
+                            let read = MemoryInput::Read { image: number, group, found };
+                            to_do.extend(node.handle(read, now()));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        duplex.send().ok()?;
+        if arrived.is_over {
+            return None;
+        }
+        duplex.wait(&[], None).ok()?;
+    }
+}
+
+/// Wants a group, and takes none.
+#[derive(Debug)]
+struct Wants(Mutex<Vec<u64>>, OwnedFd, Mutex<bool>);
+
+impl PageSink for Wants {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+
+    fn install(&self, group: u64, _: &[u8]) -> io::Result<()> {
+        panic!("group {group} is not to be trusted")
+    }
+
+    fn give_up(&self) {
+        *self.2.lock().unwrap() = true;
+    }
+}
+
+#[test]
+fn nothing_of_who_lies_is_installed_and_silence_ends_in_time() {
+    let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
+    let own = SecretKey::from_seed([2; 32]);
+    let node = NodeTimes { idle: Duration::from_secs(1), ..NodeTimes::default() };
+    let times = PageTimes { node, lost: Duration::from_millis(300), ..PageTimes::default() };
+    for lie in [Lie::Bytes, Lie::Other, Lie::Silence, Lie::Nonsense] {
+        let plan = FetchPlan { background: false, ..FetchPlan::default() };
+        let image = RemoteImage::open(&liar(lie), &own, "any", &signers, plan, times).unwrap();
+        let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let wants = Arc::new(Wants(Mutex::new(vec![7]), signal, Mutex::new(false)));
+        let error = image.fetch_into(wants.clone()).unwrap().join().unwrap_err();
+        match lie {
+            Lie::Silence => assert!(matches!(error, NodeError::Lost { .. }), "{error}"),
+            _ => assert!(matches!(error, NodeError::Protocol(_)), "{error}"),
+        }
+        assert!(*wants.2.lock().unwrap(), "who waits is told");
+    }
+}
