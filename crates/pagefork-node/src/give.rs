@@ -21,21 +21,21 @@ const BYTES_IN_FLIGHT: usize = 256 << 10;
 /// Images that peers depend on, each until a moment, whatever becomes of their connections:
 /// collection spares them as long as they are here.
 #[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<BTreeMap<(PublicKey, ContentHash), Lease>>);
+pub(crate) struct Leases(Mutex<BTreeMap<(PublicKey, ContentHash), LeasedImage>>);
 
 #[derive(Debug)]
-struct Lease {
+struct LeasedImage {
     _image: StoredImage,
     until: Instant,
 }
 
 impl Leases {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), Lease>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PublicKey, ContentHash), LeasedImage>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn keep(&self, peer: PublicKey, image: &StoredImage, until: Instant) {
-        let lease = Lease { _image: image.clone(), until };
+        let lease = LeasedImage { _image: image.clone(), until };
         self.lock().insert((peer, image.hash()), lease);
     }
 

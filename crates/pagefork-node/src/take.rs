@@ -174,24 +174,24 @@ impl fmt::Debug for Taker {
 enum Event {
     Opened(Arc<ImageHead>),
     Group(u64, Vec<u8>),
-    Whole(PlanReport),
+    Whole(Box<PlanReport>),
     /// The peer has it no more, or never had.
     Ended(HolderLoss),
 }
 
 /// Why nothing comes over a connection any more.
 #[derive(Debug)]
-enum Failure {
+enum LinkFailure {
     /// It is lost, and another one may do.
     Lost(NodeError),
     /// The peer is no source.
     Final(NodeError),
 }
 
-impl From<Failure> for NodeError {
-    fn from(failure: Failure) -> Self {
+impl From<LinkFailure> for NodeError {
+    fn from(failure: LinkFailure) -> Self {
         match failure {
-            Failure::Lost(error) | Failure::Final(error) => error,
+            LinkFailure::Lost(error) | LinkFailure::Final(error) => error,
         }
     }
 }
@@ -316,14 +316,14 @@ impl RemoteImage {
                             }
                             Event::Whole(report) => {
                                 taker.leave();
-                                return Ok(report);
+                                return Ok(*report);
                             }
                             Event::Ended(why) => return Err(taker.refused(why)),
                         }
                     }
                 }
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Lost(error)) => {
+                Err(LinkFailure::Final(error)) => return Err(error),
+                Err(LinkFailure::Lost(error)) => {
                     let since = *lost_since.get_or_insert_with(Instant::now);
                     taker.lose();
                     taker.reach_again(head.hash(), since, stop, error)?;
@@ -363,9 +363,9 @@ impl Taker {
     ///
     /// # Errors
     /// What ends the connection.
-    fn turn(&mut self) -> Result<Vec<Event>, Failure> {
+    fn turn(&mut self) -> Result<Vec<Event>, LinkFailure> {
         let connection = self.connection;
-        let lost = |taker: &Self, error| Failure::Lost(taker.talk()(error));
+        let lost = |taker: &Self, error| LinkFailure::Lost(taker.talk()(error));
         let arrived = match self.duplex.as_mut().map(Duplex::receive) {
             Some(Ok(arrived)) => arrived,
             Some(Err(error)) => return Err(lost(self, error)),
@@ -385,7 +385,7 @@ impl Taker {
                 RunningOutput::Group { group, bytes, .. } => {
                     events.push(Event::Group(group, bytes))
                 }
-                RunningOutput::Whole { report, .. } => events.push(Event::Whole(report)),
+                RunningOutput::Whole { report, .. } => events.push(Event::Whole(Box::new(report))),
                 RunningOutput::LookUp { group, .. } => {
                     self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
                 }
@@ -397,8 +397,8 @@ impl Taker {
                     return Err(match why {
                         ProtocolError::Stalled { .. }
                         | ProtocolError::Idle { .. }
-                        | ProtocolError::PeerLeft(_) => Failure::Lost(why.into()),
-                        why => Failure::Final(why.into()),
+                        | ProtocolError::PeerLeft(_) => LinkFailure::Lost(why.into()),
+                        why => LinkFailure::Final(why.into()),
                     });
                 }
                 // Who waited too long is told by the sink.

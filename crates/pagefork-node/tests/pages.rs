@@ -1,5 +1,7 @@
 //! Pages come from another node as they are needed: each is the image's, or none comes.
 
+#![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};

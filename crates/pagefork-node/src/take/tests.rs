@@ -1,5 +1,7 @@
 //! Memory nodes that have the right key and lie, or say nothing.
 
+#![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
+
 use std::net::TcpListener;
 use std::sync::Mutex;
 
