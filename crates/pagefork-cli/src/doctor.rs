@@ -36,7 +36,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
     let resets: Vec<Finding> =
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
     let snapshots = SNAPSHOTS.map(|wanted| wanted.try_out());
-    let later = LATER.map(|wanted| wanted.try_out());
+    let coming = [absent_pages()];
     let limits = limits();
     let mut report = String::new();
     for (title, lines) in [
@@ -44,7 +44,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         (&format!("Kernel: what instances need{}", release()), &needed),
         ("Reset of slots", &resets),
         ("Snapshots of what runs on", &snapshots),
-        ("Kernel: features for what comes next, and what is done without them", &later),
+        ("Images of other nodes", &coming),
         ("Limits of this process", &limits),
     ] {
         report += &section(title, lines);
@@ -298,31 +298,23 @@ const SNAPSHOTS: [Wanted; 1] = [Wanted {
               seccomp filter of the container; kernels have it since 6.7.",
 }];
 
-const LATER: [Wanted; 3] = [
-    Wanted {
-        probe: Probe::Missing,
-        name: "userfaultfd MISSING",
-        works: "a page can be filled while a thread waits for it",
-        absent: Verdict::Missing,
-        without: "Instances would start only when all their pages have arrived. Permit the \
-                  system call in the seccomp filter of the container.",
-    },
-    Wanted {
-        probe: Probe::MissingSignal,
-        name: "userfaultfd SIGBUS",
-        works: "the thread that waits can fill the page itself",
-        absent: Verdict::Missing,
-        without: "A thread of its own would fill pages.",
-    },
-    Wanted {
-        probe: Probe::UserfaultDevice,
-        name: "/dev/userfaultfd",
-        works: "faults of the kernel itself can be answered",
-        absent: Verdict::Missing,
-        without: "The host would fill pages before it passes them to the kernel, as it does \
-                  wherever this user may not open the device; kernels have it since 6.1.",
-    },
-];
+/// Whether programs go on before their pages are here.
+fn absent_pages() -> Finding {
+    let name = "userfaultfd SIGBUS";
+    match pagefork::serves_absent_pages() {
+        true => Finding::new(
+            Verdict::Ok,
+            name,
+            "a thread that touches an absent page waits until it has come",
+        ),
+        false => Finding::new(
+            Verdict::Limited,
+            name,
+            "Images are fetched whole before programs go on. Permit the system call userfaultfd in the \
+             seccomp filter of the container; no privilege is needed, and kernels have it since 5.11.",
+        ),
+    }
+}
 
 fn limits() -> Vec<Finding> {
     let limits = HostLimits::read();

@@ -30,15 +30,17 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
     let mut inputs = inputs(arguments)?;
     let mut config = Config::new();
     config.strategies(arguments.resets.strategies(StrategyConfig::default()));
-    let program = if program.image.from.is_some() {
+    let (program, image) = if program.image.from.is_some() {
         let engine = restore::engine(&config)?;
         run::say_resets(&arguments.resets, &engine)?;
-        restore::started(&program.image, environment, session, &engine)?
+        let (started, image) = restore::started(&program.image, environment, session, &engine)?;
+        (started, Some(image))
     } else {
         run::set_compiling(&mut config, program);
         let loader = Loader::new(config)?;
         run::say_resets(&arguments.resets, loader.engine())?;
-        start(program, environment, session, *unknown_imports, &loader.load(program.file())?)?
+        let module = loader.load(program.file())?;
+        (start(program, environment, session, *unknown_imports, &module)?, None)
     };
     output::print(program.written())?;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
@@ -55,6 +57,9 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
             });
         }
     });
+    if let Some(image) = image {
+        image.end();
+    }
     let state = board.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     match (state.failure, state.failed) {
         (Some(error), _) => Err(error),

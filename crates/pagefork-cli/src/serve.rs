@@ -15,7 +15,7 @@ use pagefork_serve::{
 use pagefork_wasi::{WasiCtx, WasiCtxBuilder};
 
 use crate::arguments::{LogFormat, ServeArguments};
-use crate::captured::restore;
+use crate::captured::{NamedImage, restore};
 use crate::program::{self, Loader};
 use crate::{fork, run};
 
@@ -42,7 +42,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
         .spawn(move || heed(&signals, &heeded, &stop, &logs))
         .map_err(|error| format!("cannot start a thread that waits for signals: {error}"))?;
     let file = arguments.program.file();
-    let program = make_program(arguments)?;
+    let (program, image) = make_program(arguments)?;
     let server = starting.serve(program).map_err(|error| error.to_string())?;
     serves.store(true, Ordering::SeqCst);
     say(
@@ -50,6 +50,9 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Result<ExitCode, String> {
         format_args!("{} answers at http://{}/", program::shown(file), server.address()),
     );
     let summary = server.wait();
+    if let Some(image) = image {
+        image.end();
+    }
     say(Severity::Info, format_args!("stopped after {} requests", summary.requests));
     match summary.left {
         0 => Ok(ExitCode::SUCCESS),
@@ -83,7 +86,8 @@ fn say(severity: Severity, text: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_all(record(severity, &text.to_string()).as_bytes());
 }
 
-fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
+/// The program, and the image that it comes from, which is to be kept as long.
+fn make_program(arguments: &ServeArguments) -> Result<(Program, Option<NamedImage>), String> {
     let options = ProgramOptions {
         memory_max: arguments.memory_max,
         variables: VariableOptions { authorization: arguments.authorization },
@@ -111,8 +115,8 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
         let engine = restore::engine(&config)?;
         say_resets(arguments, &engine)?;
         let (environment, session) = (&arguments.environment, &arguments.session);
-        let started = restore::started(image, environment, session, &engine)?;
-        return Ok(Program::started(started, options));
+        let (started, image) = restore::started(image, environment, session, &engine)?;
+        return Ok((Program::started(started, options), Some(image)));
     }
     run::set_compiling(&mut config, &arguments.program);
     let loader = Loader::new(config)?;
@@ -121,7 +125,7 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     if arguments.warm {
         let ServeArguments { program, environment, session, unknown_imports, .. } = arguments;
         let started = fork::start(program, environment, session, *unknown_imports, &module)?;
-        return Ok(Program::started(started, options));
+        return Ok((Program::started(started, options), None));
     }
     if !arguments.session.own_directories.is_empty() {
         return Err("--session-dir is for programs that are forked: give --warm, too".to_owned());
@@ -136,6 +140,7 @@ fn make_program(arguments: &ServeArguments) -> Result<Program, String> {
     run::surround(&mut builder, &arguments.program, &arguments.environment)?;
     let template = builder.template().map_err(|error| error.to_string())?;
     Program::new(&linker, &module, template, options)
+        .map(|program| (program, None))
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 

@@ -12,8 +12,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::ptr;
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
@@ -51,13 +49,6 @@ pub enum Probe {
     /// userfaultfd write protection that the kernel lifts itself, read and reset by
     /// PAGEMAP_SCAN (kernel 6.7): which pages were written.
     TrackWrites,
-    /// userfaultfd for pages that have nothing yet: the fault is reported, and the
-    /// page can be filled.
-    Missing,
-    /// The same with SIGBUS to the thread that faulted.
-    MissingSignal,
-    /// `/dev/userfaultfd`, for faults of the kernel itself.
-    UserfaultDevice,
 }
 
 /// What trying something out showed.
@@ -71,7 +62,7 @@ pub enum ProbeResult {
 
 impl Probe {
     /// All probes; later ones build on earlier ones.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 11] = [
         Self::ImageFile,
         Self::Seals,
         Self::NoExecSeal,
@@ -83,13 +74,9 @@ impl Probe {
         Self::Pagemap,
         Self::Scan,
         Self::TrackWrites,
-        Self::Missing,
-        Self::MissingSignal,
-        Self::UserfaultDevice,
     ];
 
-    /// Tries it out. Takes milliseconds; up to two seconds where a kernel never
-    /// answers. [`Probe::MissingSignal`] starts a process that dies at once.
+    /// Tries it out. Takes milliseconds.
     pub fn try_out(self) -> ProbeResult {
         let checked = match self {
             Self::ImageFile => file_as_image(),
@@ -103,9 +90,6 @@ impl Probe {
             Self::Pagemap => pagemap(),
             Self::Scan => scan(),
             Self::TrackWrites => track_writes(),
-            Self::Missing => missing(),
-            Self::MissingSignal => missing_signal(),
-            Self::UserfaultDevice => userfault_device(),
         };
         match checked {
             Ok(()) => ProbeResult::Works,
@@ -276,97 +260,6 @@ fn numbers(pages: &Pages, regions: &[userfault::FoundPages]) -> Vec<u64> {
         (region.start - start) / PAGE as u64..(region.end - start) / PAGE as u64
     };
     regions.iter().flat_map(page).collect()
-}
-
-fn missing() -> Checked {
-    let open = || Userfault::by_call(0).map_err(refused("userfaultfd"));
-    filled_by(open, |pages| Ok(pages.read(0)))
-}
-
-fn userfault_device() -> Checked {
-    let open = || Userfault::by_device(0).map_err(refused("/dev/userfaultfd"));
-    filled_by(open, |pages| pages.read_by_kernel(0))
-}
-
-/// Fills a page when a thread waits that does `read` to it.
-fn filled_by(
-    open: impl FnOnce() -> Result<Userfault, Seen>,
-    read: impl FnOnce(&Pages) -> Result<u8, Seen> + Send,
-) -> Checked {
-    const WAIT: Duration = Duration::from_secs(2);
-    let pages = Pages::new(0, 1)?;
-    let watch = open()?;
-    let address = pages.address(0);
-    // SAFETY: the page is ours, and one thread touches it whose fault is answered,
-    // or ended by closing `watch`.
-    unsafe { watch.register(address, PAGE, userfault::MISSING) }
-        .map_err(refused("UFFDIO_REGISTER"))?;
-    std::thread::scope(|scope| {
-        let reader = std::thread::Builder::new().spawn_scoped(scope, || read(&pages));
-        let reader = reader.map_err(|error| Seen(format!("cannot start a thread: {error}")))?;
-        let fill = || {
-            // SAFETY: the page is ours and has nothing yet.
-            unsafe { watch.fill(address, &[IMAGE_BYTE; PAGE]) }
-        };
-        let answered = match watch.fault(WAIT) {
-            Ok(Some(_)) => fill().map_err(refused("UFFDIO_COPY")),
-            Ok(None) => Err(Seen("a page fault was not reported".to_owned())),
-            Err(errno) => Err(refused("reading a fault")(errno)),
-        };
-        // If the page was not filled, this ends the reader's wait.
-        drop(watch);
-        let seen = reader.join().map_err(|_| Seen("reading a page failed".to_owned()))?;
-        answered?;
-        check(seen? == IMAGE_BYTE, "a page that was filled reads as something else")
-    })
-}
-
-/// A process of its own, because it dies of the signal.
-fn missing_signal() -> Checked {
-    const REFUSED: i32 = 2;
-    const NOT_SENT: i32 = 3;
-    let pages = Pages::new(0, 1)?;
-    let address = pages.address(0);
-    // SAFETY: the child makes system calls and ends, so it needs nothing of what
-    // other threads were doing.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: these calls concern this child alone, and the page is its own
-        // copy. An alarm ends it if a kernel does not answer.
-        unsafe {
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_CORE, &none);
-            libc::signal(libc::SIGBUS, libc::SIG_DFL);
-            libc::signal(libc::SIGALRM, libc::SIG_DFL);
-            libc::alarm(2);
-            let watch = Userfault::by_call(userfault::SIGBUS);
-            let Ok(watch) = watch else { libc::_exit(REFUSED) };
-            if watch.register(address, PAGE, userfault::MISSING).is_err() {
-                libc::_exit(REFUSED)
-            }
-            ptr::with_exposed_provenance::<u8>(address).read_volatile();
-            libc::_exit(NOT_SENT)
-        }
-    }
-    check(child > 0, "fork failed")?;
-    let mut status = 0;
-    loop {
-        // SAFETY: waits for the child made above.
-        let waited = unsafe { libc::waitpid(child, &mut status, 0) };
-        if waited == child {
-            break;
-        }
-        let error = std::io::Error::last_os_error();
-        if error.kind() != std::io::ErrorKind::Interrupted {
-            return Err(Seen(format!("waitpid: {error}")));
-        }
-    }
-    match (libc::WIFSIGNALED(status), libc::WTERMSIG(status), libc::WEXITSTATUS(status)) {
-        (true, libc::SIGBUS, _) => Ok(()),
-        (true, signal, _) => Err(Seen(format!("the page fault raised signal {signal}"))),
-        (_, _, REFUSED) => Err(Seen("userfaultfd with SIGBUS is refused".to_owned())),
-        _ => Err(Seen("the page fault raised no signal".to_owned())),
-    }
 }
 
 #[cfg(test)]

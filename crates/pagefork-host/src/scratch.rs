@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 
@@ -136,17 +135,6 @@ impl Pages {
     pub(crate) fn read(&self, page: usize) -> u8 {
         // SAFETY: `place` gives accessible pages alone, by the invariant of `accessible`.
         unsafe { self.place(page).read_volatile() }
-    }
-
-    /// The first byte of a page, read by a system call.
-    pub(crate) fn read_by_kernel(&self, page: usize) -> Result<u8, Seen> {
-        let (file, _) = memfd()?;
-        // SAFETY: as in `read`; the kernel reads one byte.
-        let count = unsafe { libc::write(file.as_raw_fd(), self.place(page).cast(), 1) };
-        check(count == 1, "a system call could not read the page")?;
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, 0).map_err(refused("pread"))?;
-        Ok(byte[0])
     }
 
     /// Writes the first byte of a page.

@@ -4,10 +4,8 @@
 
 use std::ffi::c_void;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 use rustix::mm::UserfaultfdFlags;
@@ -15,15 +13,11 @@ use rustix::mm::UserfaultfdFlags;
 /// Faults of the kernel itself are not reported, so no privilege is needed.
 const USER_MODE_ONLY: u32 = 1;
 
-/// A fault sends SIGBUS instead of being reported.
-pub(crate) const SIGBUS: u64 = 1 << 7;
 /// Pages that have nothing yet can be write-protected too.
 pub(crate) const WP_UNPOPULATED: u64 = 1 << 13;
 /// The kernel lifts write protection itself, and remembers that it did.
 pub(crate) const WP_ASYNC: u64 = 1 << 15;
 
-/// Faults on pages that have nothing yet.
-pub(crate) const MISSING: u64 = 1 << 0;
 /// Faults on pages that are write-protected.
 pub(crate) const WRITE_PROTECT: u64 = 1 << 1;
 
@@ -36,7 +30,6 @@ pub(crate) const PRESENT: u64 = 1 << 3;
 
 const API_VERSION: u64 = 0xaa;
 const GROUP: u8 = 0xaa;
-const EVENT_PAGE_FAULT: u8 = 0x12;
 
 #[repr(C)]
 struct ApiRequest {
@@ -59,29 +52,9 @@ struct RegisterRequest {
 }
 
 #[repr(C)]
-struct CopyRequest {
-    destination: u64,
-    source: u64,
-    length: u64,
-    mode: u64,
-    copied: i64,
-}
-
-#[repr(C)]
 struct ProtectRequest {
     range: RangeRequest,
     mode: u64,
-}
-
-/// A message about a page fault; other messages are not asked for.
-#[repr(C)]
-#[derive(Default)]
-struct FaultMessage {
-    event: u8,
-    reserved: [u8; 7],
-    flags: u64,
-    address: u64,
-    thread: u64,
 }
 
 /// Pages of one kind that a scan found: their addresses.
@@ -114,21 +87,17 @@ const SCAN_WRITE_PROTECT: u64 = 1 << 0;
 /// Fails where write protection is not watched asynchronously.
 const SCAN_CHECK_ASYNC: u64 = 1 << 1;
 
-const NEW: Opcode = opcode::none(GROUP, 0x00);
 const API: Opcode = opcode::read_write::<ApiRequest>(GROUP, 0x3f);
 const REGISTER: Opcode = opcode::read_write::<RegisterRequest>(GROUP, 0x00);
-const COPY: Opcode = opcode::read_write::<CopyRequest>(GROUP, 0x03);
 const PROTECT: Opcode = opcode::read_write::<ProtectRequest>(GROUP, 0x06);
 const SCAN: Opcode = opcode::read_write::<ScanRequest>(b'f', 16);
 
 // The numbers contain the sizes of the structures.
-const _: () = assert!(NEW == 0xaa00);
 const _: () = assert!(API == 0xc018_aa3f);
 const _: () = assert!(REGISTER == 0xc020_aa00);
-const _: () = assert!(COPY == 0xc028_aa03);
 const _: () = assert!(PROTECT == 0xc018_aa06);
 const _: () = assert!(SCAN == 0xc060_6610);
-const _: () = assert!(size_of::<FaultMessage>() == 32 && size_of::<FoundPages>() == 24);
+const _: () = assert!(size_of::<FoundPages>() == 24);
 
 /// Something that page faults of this process are reported to. Closing it wakes
 /// waiting threads.
@@ -142,23 +111,6 @@ impl Userfault {
             | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
         // SAFETY: nothing happens to any page before one is registered.
         let file = unsafe { rustix::mm::userfaultfd(flags)? };
-        Self::start(file, features)
-    }
-
-    /// Opens one by `/dev/userfaultfd`, and switches `features` on.
-    pub(crate) fn by_device(features: u64) -> Result<Self, Errno> {
-        use rustix::fs::{Mode, OFlags};
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let device = rustix::fs::open("/dev/userfaultfd", flags, Mode::empty())?;
-        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-        // SAFETY: the request takes flags and returns a new descriptor.
-        let file = unsafe {
-            let file = libc::ioctl(device.as_raw_fd(), NEW as libc::Ioctl, flags);
-            if file < 0 {
-                return Err(last_errno());
-            }
-            OwnedFd::from_raw_fd(file)
-        };
         Self::start(file, features)
     }
 
@@ -186,39 +138,6 @@ impl Userfault {
         let mut register = RegisterRequest { range, mode, ioctls: 0 };
         // SAFETY: the request is of this structure; the caller owns the range.
         unsafe { control(self.0.as_fd(), REGISTER, &mut register) }
-    }
-
-    /// The address of a page that a thread waits for; `None` if none does within
-    /// `wait`.
-    pub(crate) fn fault(&self, wait: Duration) -> Result<Option<u64>, Errno> {
-        let timeout = Timespec::try_from(wait).ok();
-        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
-        let poll = || rustix::event::poll(&mut ready, timeout.as_ref());
-        if rustix::io::retry_on_intr(poll)? == 0 {
-            return Ok(None);
-        }
-        let mut bytes = [0u8; size_of::<FaultMessage>()];
-        match rustix::io::read(&self.0, &mut bytes) {
-            Ok(length) if length == bytes.len() && bytes[0] == EVENT_PAGE_FAULT => {
-                let at = std::mem::offset_of!(FaultMessage, address);
-                let address = bytes[at..at + 8].try_into().expect("eight bytes");
-                Ok(Some(u64::from_le_bytes(address)))
-            }
-            Ok(_) => Err(Errno::PROTO),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Fills a page that has nothing with `bytes` and wakes who waits for it.
-    ///
-    /// # Safety
-    /// The page is the caller's, and `bytes` as long as it.
-    pub(crate) unsafe fn fill(&self, address: usize, bytes: &[u8]) -> Result<(), Errno> {
-        let (source, length) = (bytes.as_ptr().expose_provenance() as u64, bytes.len() as u64);
-        let destination = address as u64;
-        let mut copy = CopyRequest { destination, source, length, mode: 0, copied: 0 };
-        // SAFETY: the request is of this structure; the caller owns the page.
-        unsafe { control(self.0.as_fd(), COPY, &mut copy) }
     }
 
     /// Write-protects pages.

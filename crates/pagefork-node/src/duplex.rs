@@ -25,6 +25,9 @@ pub(crate) struct Duplex<C> {
     queued: VecDeque<u8>,
     /// Bytes that TLS has got and the network has not taken.
     in_tls: usize,
+    /// Bytes on the network after the handshake.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
 }
 
 /// What has come.
@@ -48,7 +51,7 @@ where
         let (connection, socket) = channel.into_parts();
         let socket = socket.into_inner();
         socket.set_nonblocking(true)?;
-        Ok(Self { connection, socket, queued: VecDeque::new(), in_tls: 0 })
+        Ok(Self { connection, socket, queued: VecDeque::new(), in_tls: 0, sent: 0, received: 0 })
     }
 
     /// Has bytes sent, behind those before.
@@ -65,7 +68,7 @@ where
         loop {
             while self.connection.wants_write() {
                 match self.connection.write_tls(&mut self.socket) {
-                    Ok(_) => {}
+                    Ok(count) => self.sent += count as u64,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
                     Err(error) => return Err(error),
@@ -89,7 +92,10 @@ where
         let mut arrived = Arrived { bytes: Vec::new(), is_over: false };
         while arrived.bytes.len() < BATCH && !arrived.is_over {
             let has_more = match self.connection.read_tls(&mut self.socket) {
-                Ok(_) => true,
+                Ok(count) => {
+                    self.received += count as u64;
+                    true
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => true,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => false,
                 Err(error) => return Err(error),

@@ -179,7 +179,7 @@ fn connect(address: &str, deadline: Instant) -> Result<TcpStream, NodeError> {
 }
 
 /// The image with its code, if both are here.
-fn here(
+pub(crate) fn here(
     images: &ImageStore,
     hash: ContentHash,
     signers: &TrustedKeys,

@@ -3,7 +3,8 @@
 //! A *memory node* serves its store of images over TLS 1.3 on TCP. Who connects to it is known by an
 //! Ed25519 key, as is the memory node itself; there are no certificates. An image comes whole, with
 //! its ancestors and code, as one stream of `pagefork-image`, and nothing of it counts before all
-//! was verified.
+//! was verified. Or programs start as soon as its head and code are here ([`start_image`]), and each
+//! page counts when it was proved.
 //!
 //! 1. Who has no key that is let in gets nothing, not even an answer.
 //! 2. An image is taken in only with a trusted signature: machine code comes with it. Whom one
@@ -11,22 +12,26 @@
 //! 3. Every wait for a peer has a limit.
 //!
 //! ```text
-//!   serve   fetch   the two sides
-//!     |       |
-//!     message       what they say
-//!        |
-//!     channel       TLS, with limits of time
-//!        |
-//!     identity      keys as TLS has them
-//!        |
-//!      base         errors, limits of time
+//!            start        programs go on before the pages are here
+//!           /     \
+//!  serve  fetch   take    the two sides: images whole; pages as they are needed,
+//!    | \    |      |      which `give` gives
+//!    |  message   duplex  what they say, and both at any time
+//!     \     |     /
+//!        channel          TLS, with limits of time
+//!           |
+//!        identity         keys as TLS has them
+//!           |
+//!         base            errors, limits of time
 //! ```
 //!
 //! [`MemoryServer`] has an example of both sides.
 
 #![forbid(unsafe_code)]
 
-/// The side of a running node.
+/// The side of a running node that starts before the pages are here.
+pub(crate) mod start;
+/// The side of a running node that takes images in.
 pub(crate) mod fetch;
 /// The side of a memory node.
 pub(crate) mod serve;
@@ -48,4 +53,5 @@ pub(crate) mod base;
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
-pub use crate::take::{PageFetch, PageSink, PageTimes, RemoteImage};
+pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};
+pub use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};

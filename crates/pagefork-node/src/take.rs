@@ -43,8 +43,13 @@ pub trait PageSink: Send + Sync + fmt::Debug {
     /// Why that is not possible: the rest is given up then.
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Nobody has what is absent any more.
-    fn give_up(&self);
+    /// All groups were installed.
+    fn whole(&self, report: &FetchReport) {
+        let _ = report;
+    }
+
+    /// Nobody has what is absent any more, and why.
+    fn give_up(&self, why: &NodeError);
 }
 
 /// How long pages are waited for.
@@ -79,6 +84,29 @@ impl Default for PageTimes {
     }
 }
 
+/// What came of fetching pages.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_node::FetchReport;
+/// use pagefork_postcopy::PlanLayer;
+///
+/// let report = FetchReport::default();
+/// assert_eq!((report.received, report.plan.counts(PlanLayer::Fault).asked), (0, 0));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FetchReport {
+    /// What each layer of the plan came to.
+    pub plan: PlanReport,
+    /// Bytes that this side has sent, as the network had them, handshakes not counted.
+    pub sent: u64,
+    /// Bytes that have come.
+    pub received: u64,
+    /// How often it has connected.
+    pub connections: u64,
+}
+
 /// An image at a memory node, of which the head is here.
 ///
 /// # Examples
@@ -109,7 +137,7 @@ impl Default for PageTimes {
 ///         self.0.lock().unwrap().insert(group, bytes.to_vec());
 ///         Ok(())
 ///     }
-///     fn give_up(&self) {}
+///     fn give_up(&self, _: &NodeError) {}
 /// }
 ///
 /// # let path = std::env::temp_dir().join(format!("pagefork-remote-{}", std::process::id()));
@@ -147,6 +175,8 @@ pub struct RemoteImage {
     head: Arc<ImageHead>,
     /// Groups that came with it.
     early: Vec<(u64, Vec<u8>)>,
+    /// These are all.
+    is_whole: bool,
 }
 
 /// What fetches one image.
@@ -159,6 +189,9 @@ struct Taker {
     /// The connection, unless it is lost.
     duplex: Option<Duplex<ClientConnection>>,
     connection: ConnectionId,
+    /// Bytes of connections that are over.
+    sent: u64,
+    received: u64,
     /// What is to be done.
     to_do: VecDeque<RunningOutput>,
 }
@@ -174,7 +207,7 @@ impl fmt::Debug for Taker {
 enum Event {
     Opened(Arc<ImageHead>),
     Group(u64, Vec<u8>),
-    Whole(Box<PlanReport>),
+    Whole,
     /// The peer has it no more, or never had.
     Ended(HolderLoss),
 }
@@ -224,19 +257,21 @@ impl RemoteImage {
             node: RunningNode::new(limits),
             duplex: None,
             connection: ConnectionId(0),
+            sent: 0,
+            received: 0,
             to_do: VecDeque::new(),
         };
         let (name, hash) = (name.to_owned(), name.parse().ok());
         taker.tell(RunningInput::Open { image: IMAGE, name, hash, plan });
         taker.connect(times.node)?;
         let until = Instant::now() + times.node.handshake;
-        let (mut head, mut early) = (None, Vec::new());
+        let (mut head, mut early, mut is_whole) = (None, Vec::new(), false);
         let head = loop {
-            for event in taker.turn()? {
+            for event in taker.turn().map_err(|failure| taker.unknown(failure))? {
                 match event {
                     Event::Opened(opened) => head = Some(opened),
                     Event::Group(group, bytes) => early.push((group, bytes)),
-                    Event::Whole(_) => {}
+                    Event::Whole => is_whole = true,
                     Event::Ended(why) => return Err(taker.refused(why)),
                 }
             }
@@ -254,7 +289,7 @@ impl RemoteImage {
             let (image, signatures) = (head.hash(), head.signers().len());
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
-        Ok(Self { taker, head, early })
+        Ok(Self { taker, head, early, is_whole })
     }
 
     /// Manifest and signatures.
@@ -280,18 +315,31 @@ impl RemoteImage {
         let stop = eventfd(0, flags).map_err(|error| action()(error.into()))?;
         let stop = Arc::new(stop);
         let (stops, builder) = (Arc::clone(&stop), thread::Builder::new());
+        let pages = Arc::clone(&sink);
         let thread = builder.name("pagefork-pages".to_owned()).spawn(move || {
-            let fetched = self.run(&*sink, stops.as_fd());
-            if fetched.is_err() {
-                sink.give_up();
+            let Self { mut taker, head, early, is_whole } = self;
+            let fetched = taker.fetch(&head, early, is_whole, &*pages, stops.as_fd());
+            let report = taker.report();
+            match &fetched {
+                Ok(()) => pages.whole(&report),
+                Err(error) => pages.give_up(error),
             }
-            fetched
+            (report, fetched)
         });
-        Ok(PageFetch { thread: Some(thread.map_err(action())?), stop })
+        Ok(PageFetch { thread: Some(thread.map_err(action())?), stop, sink })
     }
+}
 
-    fn run(self, sink: &dyn PageSink, stop: BorrowedFd<'_>) -> Result<PlanReport, NodeError> {
-        let Self { mut taker, head, early } = self;
+impl Taker {
+    /// Gets all pages, those first that came with the head.
+    fn fetch(
+        &mut self,
+        head: &ImageHead,
+        early: Vec<(u64, Vec<u8>)>,
+        is_whole: bool,
+        sink: &dyn PageSink,
+        stop: BorrowedFd<'_>,
+    ) -> Result<(), NodeError> {
         let install = |group, bytes: &[u8]| {
             let action = || format!("put group {group} of image {} in its place", head.hash());
             sink.install(group, bytes).map_err(NodeError::io(action()))
@@ -299,13 +347,17 @@ impl RemoteImage {
         for (group, bytes) in &early {
             install(*group, bytes)?;
         }
+        if is_whole {
+            self.leave();
+            return Ok(());
+        }
         let mut lost_since = None;
         loop {
-            let deadline = Instant::now() + taker.times.patience;
+            let deadline = Instant::now() + self.times.patience;
             for group in sink.take_wanted() {
-                taker.tell(RunningInput::Need { image: IMAGE, group, deadline });
+                self.tell(RunningInput::Need { image: IMAGE, group, deadline });
             }
-            match taker.turn() {
+            match self.turn() {
                 Ok(events) => {
                     for event in events {
                         match event {
@@ -314,32 +366,30 @@ impl RemoteImage {
                                 install(group, &bytes)?;
                                 lost_since = None;
                             }
-                            Event::Whole(report) => {
-                                taker.leave();
-                                return Ok(*report);
+                            Event::Whole => {
+                                self.leave();
+                                return Ok(());
                             }
-                            Event::Ended(why) => return Err(taker.refused(why)),
+                            Event::Ended(why) => return Err(self.refused(why)),
                         }
                     }
                 }
                 Err(LinkFailure::Final(error)) => return Err(error),
                 Err(LinkFailure::Lost(error)) => {
                     let since = *lost_since.get_or_insert_with(Instant::now);
-                    taker.lose();
-                    taker.reach_again(head.hash(), since, stop, error)?;
+                    self.lose();
+                    self.reach_again(head.hash(), since, stop, error)?;
                     continue;
                 }
             }
-            taker.wait(&[sink.wanted(), stop], None)?;
+            self.wait(&[sink.wanted(), stop], None)?;
             if is_raised(stop) {
-                taker.leave();
+                self.leave();
                 return Err(NodeError::Stopped);
             }
         }
     }
-}
 
-impl Taker {
     fn tell(&mut self, input: RunningInput<'_>) {
         self.to_do.extend(self.node.handle(input, now()));
     }
@@ -385,7 +435,7 @@ impl Taker {
                 RunningOutput::Group { group, bytes, .. } => {
                     events.push(Event::Group(group, bytes))
                 }
-                RunningOutput::Whole { report, .. } => events.push(Event::Whole(Box::new(report))),
+                RunningOutput::Whole { .. } => events.push(Event::Whole),
                 RunningOutput::LookUp { group, .. } => {
                     self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
                 }
@@ -430,18 +480,36 @@ impl Taker {
         waited.map_err(self.talk())
     }
 
+    fn report(&mut self) -> FetchReport {
+        self.drop_duplex();
+        FetchReport {
+            plan: self.node.report(IMAGE).cloned().unwrap_or_default(),
+            sent: self.sent,
+            received: self.received,
+            connections: self.connection.0,
+        }
+    }
+
+    fn drop_duplex(&mut self) {
+        if let Some(duplex) = self.duplex.take() {
+            self.sent += duplex.sent;
+            self.received += duplex.received;
+        }
+    }
+
     /// The connection is no more.
     fn lose(&mut self) {
-        self.duplex = None;
+        self.drop_duplex();
         self.tell(RunningInput::Disconnected { connection: self.connection });
     }
 
     /// Says that nothing follows.
     fn leave(&mut self) {
-        if let Some(mut duplex) = self.duplex.take() {
+        if let Some(duplex) = &mut self.duplex {
             // Who does not hear it notices when the connection is gone.
             let _ = duplex.end();
         }
+        self.drop_duplex();
     }
 
     /// Connects again, as long as that makes sense.
@@ -474,6 +542,17 @@ impl Taker {
         }
     }
 
+    /// What a failure is before anything has come: a peer that does not know us says so only then,
+    /// as its side of the handshake ends last.
+    fn unknown(&self, failure: LinkFailure) -> NodeError {
+        match failure {
+            LinkFailure::Lost(NodeError::Io { error, .. }) => {
+                NodeError::Handshake { address: self.peer.address.clone(), error }
+            }
+            other => other.into(),
+        }
+    }
+
     fn refused(&self, why: HolderLoss) -> NodeError {
         let reason = match why {
             HolderLoss::Ended(_) => "it has no such image, or not as pages",
@@ -494,8 +573,9 @@ fn is_raised(signal: BorrowedFd<'_>) -> bool {
 /// told that it is given up. [`RemoteImage`] has an example.
 #[derive(Debug)]
 pub struct PageFetch {
-    thread: Option<JoinHandle<Result<PlanReport, NodeError>>>,
+    thread: Option<JoinHandle<(FetchReport, Result<(), NodeError>)>>,
     stop: Arc<OwnedFd>,
+    sink: Arc<dyn PageSink>,
 }
 
 impl PageFetch {
@@ -509,8 +589,20 @@ impl PageFetch {
     /// # Examples
     ///
     /// See [`RemoteImage`].
-    pub fn join(mut self) -> Result<PlanReport, NodeError> {
-        self.end()
+    pub fn join(mut self) -> Result<FetchReport, NodeError> {
+        let (report, fetched) = self.end();
+        fetched.map(|()| report)
+    }
+
+    /// Stops it, and says what has come. A node that is being connected to is waited for first, as
+    /// long as [`PageTimes`] say.
+    ///
+    /// # Examples
+    ///
+    /// See [`RemoteImage`]; who needs no report drops it.
+    pub fn stop(mut self) -> FetchReport {
+        self.raise();
+        self.end().0
     }
 
     /// Whether nothing more comes: all is here, or it has failed.
@@ -522,21 +614,26 @@ impl PageFetch {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    fn end(&mut self) -> Result<PlanReport, NodeError> {
-        let joined = self.thread.take().map(JoinHandle::join);
-        match joined {
-            Some(Ok(fetched)) => fetched,
+    fn raise(&self) {
+        // It cannot be full: nobody else writes it.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+    }
+
+    fn end(&mut self) -> (FetchReport, Result<(), NodeError>) {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
-            None => Err(NodeError::Stopped),
+            None => (FetchReport::default(), Err(NodeError::Stopped)),
         }
     }
 }
 
 impl Drop for PageFetch {
+    /// The thread ends by itself: it may be in a system call that waits for a peer.
     fn drop(&mut self) {
-        if self.thread.is_some() {
-            let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
-            let _ = self.end();
+        if self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            self.raise();
+            self.sink.give_up(&NodeError::Stopped);
         }
     }
 }

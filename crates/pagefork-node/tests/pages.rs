@@ -93,7 +93,7 @@ impl PageSink for Memory {
         Ok(())
     }
 
-    fn give_up(&self) {
+    fn give_up(&self, _: &NodeError) {
         let _groups = self.groups.lock().unwrap();
         self.is_given_up.store(true, Ordering::SeqCst);
         self.came.notify_all();

@@ -117,4 +117,5 @@ pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
     Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, GrowthKind, PagesError,
     PoolConfig, PoolCounters, Reason, ResetKind, ResidencyCounts, Strategies, StrategyConfig,
+    serves_absent_pages,
 };

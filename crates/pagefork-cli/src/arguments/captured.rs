@@ -7,7 +7,8 @@ use clap::Args;
 use pagefork::DeltaTracker;
 
 use super::common::{
-    EnvironmentArguments, ProgramArguments, SessionArguments, StoreArguments, UnknownImports, time,
+    ComingArguments, EnvironmentArguments, ProgramArguments, SessionArguments, StoreArguments,
+    UnknownImports, time,
 };
 
 #[derive(Args)]
@@ -75,6 +76,9 @@ pub(crate) enum SnapshotPoint {
 pub(crate) struct RestoreArguments {
     #[command(flatten)]
     pub(crate) store: StoreArguments,
+
+    #[command(flatten)]
+    pub(crate) coming: ComingArguments,
 
     #[command(flatten)]
     pub(crate) environment: EnvironmentArguments,

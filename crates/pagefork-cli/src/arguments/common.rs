@@ -64,6 +64,22 @@ pub(crate) struct FromArguments {
 
     #[command(flatten)]
     pub(crate) store: StoreArguments,
+
+    #[command(flatten)]
+    pub(crate) coming: ComingArguments,
+}
+
+/// How an image of another node comes.
+#[derive(Args)]
+pub(crate) struct ComingArguments {
+    /// How long the node of an image is tried to be reached again when it is lost, before a program
+    /// traps that needs more of its pages
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "15s")]
+    pub(crate) node_timeout: Duration,
+
+    /// Say on standard error, at the end, what came of an image of another node, when and why
+    #[arg(long)]
+    pub(crate) report: bool,
 }
 
 /// Where images are kept.

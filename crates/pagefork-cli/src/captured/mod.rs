@@ -1,6 +1,7 @@
 //! Programs that are captured in images: where these are kept, and who is trusted.
 
 pub(crate) mod keys;
+mod named;
 pub(crate) mod restore;
 pub(crate) mod snapshot;
 
@@ -8,9 +9,12 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use pagefork::image::{ContentHash, ImageStore, StoredImage};
+use pagefork::image::ImageStore;
 
+use crate::arguments::ComingArguments;
 use crate::node;
+
+pub(crate) use named::NamedImage;
 
 /// The store of images: the one that was named, or the user's.
 pub(crate) fn open(named: Option<&Path>) -> Result<ImageStore, String> {
@@ -28,23 +32,30 @@ pub(crate) fn open(named: Option<&Path>) -> Result<ImageStore, String> {
     ImageStore::open(path).map_err(|error| error.to_string())
 }
 
-/// An image that was asked for.
-pub(crate) struct FoundImage {
-    pub(crate) hash: ContentHash,
-    /// One that was fetched has no name: collection spares it as long as this is kept.
-    _held: Option<StoredImage>,
+/// What a name means: an image of the store, or `NODE/IMAGE`, which is put there if it is not.
+pub(crate) fn find(images: &ImageStore, name: &str) -> Result<NamedImage, String> {
+    find_as(images, name, |node, image| node::fetch(node, image, images))
 }
 
-/// What a name means: an image of the store, or `NODE/IMAGE`, which is fetched into it.
-pub(crate) fn find(images: &ImageStore, name: &str) -> Result<FoundImage, String> {
+/// The same, but of `NODE/IMAGE` the pages come while programs run.
+pub(crate) fn find_coming(
+    images: &ImageStore,
+    name: &str,
+    arguments: &ComingArguments,
+) -> Result<NamedImage, String> {
+    find_as(images, name, |node, image| node::start(node, image, images, arguments))
+}
+
+fn find_as(
+    images: &ImageStore,
+    name: &str,
+    find_there: impl FnOnce(&str, &str) -> Result<NamedImage, String>,
+) -> Result<NamedImage, String> {
     match name.split_once('/') {
-        Some((node, image)) => {
-            let image = node::fetch(node, image, images)?;
-            Ok(FoundImage { hash: image.hash(), _held: Some(image) })
-        }
+        Some((node, image)) => find_there(node, image),
         None => {
             let hash = images.find(name).map_err(|error| error.to_string())?;
-            Ok(FoundImage { hash, _held: None })
+            Ok(NamedImage::Here { hash, held: None })
         }
     }
 }

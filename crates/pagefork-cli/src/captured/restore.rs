@@ -1,13 +1,13 @@
 //! `pagefork restore`, and `--from` of other commands: goes on with a program that was saved.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use pagefork::image::ImageStore;
 use pagefork::{
-    CallProgress, Config, Engine, Error, Instance, Linker, LoadOptions, Snapshot, Store,
-    StrategyConfig, Val,
+    CallProgress, Config, Engine, Error, Instance, Linker, Snapshot, Store, StrategyConfig, Val,
 };
 use pagefork_serve::{ForkGuest, StartedProgram, add_fork_to_linker};
 use pagefork_wasi::{OwnDir, ProgramState, RestoreNotice, WasiCtxBuilder};
@@ -15,7 +15,7 @@ use pagefork_wasi::{OwnDir, ProgramState, RestoreNotice, WasiCtxBuilder};
 use crate::arguments::{
     EnvironmentArguments, FromArguments, RestoreArguments, RunArguments, SessionArguments,
 };
-use crate::captured::{self, keys};
+use crate::captured::{self, NamedImage};
 use crate::run::{self, RunLimits};
 use crate::{output, values};
 
@@ -29,15 +29,19 @@ pub(crate) struct RestoredProgram {
     pub(crate) instance: Instance,
     /// The files of its session.
     pub(crate) files: Option<OwnDir>,
+    /// What its pages are of.
+    pub(crate) image: NamedImage,
 }
 
 /// `pagefork restore`. The exit code is the program's.
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode, String> {
     let images = captured::open(arguments.store.store.as_deref())?;
     let engine = engine(&Config::new())?;
-    let program = load(&images, &arguments.image, &arguments.environment, &engine)?;
+    let (name, environment) = (&arguments.image, &arguments.environment);
+    let image = captured::find_coming(&images, name, &arguments.coming)?;
+    let program = load(image, &images, name, environment, &engine)?;
     let limits = RunLimits { timeout: arguments.timeout, ..RunLimits::default() };
-    go_on(program, &arguments.image, &limits, arguments.invoke.as_deref(), &arguments.arguments)
+    go_on(program, name, &limits, arguments.invoke.as_deref(), &arguments.arguments)
 }
 
 /// `pagefork run --from`. The exit code is the program's.
@@ -61,46 +65,46 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     config.strategies(arguments.strategies.resets.strategies(StrategyConfig::default()));
     let engine = engine(&config)?;
     run::say_resets(&arguments.strategies.resets, &engine)?;
-    let program = load(&images, name, &arguments.environment, &engine)?;
+    let found = captured::find_coming(&images, name, &image.coming)?;
+    let program = load(found, &images, name, &arguments.environment, &engine)?;
     let words = arguments.program.arguments();
     go_on(program, name, &arguments.into(), arguments.invoke.as_deref(), words)
 }
 
-/// A program of an image, to be forked.
+/// A program of an image, to be forked as long as the image is kept.
 pub(crate) fn started(
     image: &FromArguments,
     environment: &EnvironmentArguments,
     session: &SessionArguments,
     engine: &Engine,
-) -> Result<StartedProgram, String> {
+) -> Result<(StartedProgram, NamedImage), String> {
     if !session.own_directories.is_empty() {
         return Err(SESSION_IS_SETTLED.to_owned());
     }
     let name = image.from.as_deref().unwrap_or_default();
     let images = captured::open(image.store.store.as_deref())?;
-    let found = captured::find(&images, name)?;
+    let mut found = captured::find_coming(&images, name, &image.coming)?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr();
     preopen(&mut builder, environment)?;
-    let linker = linker(engine)?;
-    let (keys, place) = (keys::trusted()?, captured::place_of_files());
-    let loaded =
-        StartedProgram::load_with_files(&linker, &images, found.hash, builder, keys, place);
-    loaded.map_err(|error| format!("{name}: {error}"))
+    let failed = |error: &dyn fmt::Display| format!("{name}: {error}");
+    let snapshot = found.load(&linker(engine)?, &images).map_err(|error| failed(&error))?;
+    let place = captured::place_of_files();
+    let started = StartedProgram::of_snapshot(snapshot, builder, Some(&place));
+    Ok((started.map_err(|error| failed(&error))?, found))
 }
 
-/// Loads a program, with this process's standard streams.
+/// Loads a program, with this process's standard streams. `name` is only shown.
 pub(crate) fn load(
+    mut image: NamedImage,
     images: &ImageStore,
     name: &str,
     environment: &EnvironmentArguments,
     engine: &Engine,
 ) -> Result<RestoredProgram, String> {
-    let found = captured::find(images, name)?;
-    let options = LoadOptions::new().trust(keys::trusted()?);
     let failed = |error: Error| format!("{name}: {error:#}");
-    let linker = linker(engine)?;
-    let snapshot = Snapshot::load(&linker, images, found.hash, options).map_err(failed)?;
+    let loaded = image.load(&linker(engine)?, images);
+    let snapshot: Snapshot<ForkGuest> = loaded.map_err(|error| format!("{name}: {error}"))?;
     let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
@@ -123,7 +127,7 @@ pub(crate) fn load(
     let guest = ForkGuest { ctx: restored.ctx, number: Some(0) };
     let spawned = snapshot.instance_pre().and_then(|pre| pre.spawn(guest));
     let (store, instance) = spawned.map_err(failed)?;
-    Ok(RestoredProgram { snapshot, store, instance, files })
+    Ok(RestoredProgram { snapshot, store, instance, files, image })
 }
 
 /// Runs a program to its end.
@@ -135,9 +139,11 @@ fn go_on(
     words: &[OsString],
 ) -> Result<ExitCode, String> {
     // The files go last.
-    let RestoredProgram { files: _files, mut store, instance, .. } = program;
+    let RestoredProgram { files: _files, image, mut store, instance, .. } = program;
     store.set_timeout(limits.timeout).map_err(|error| error.to_string())?;
-    match finish(&mut store, instance, invoked, words) {
+    let finished = finish(&mut store, instance, invoked, words);
+    image.end();
+    match finished {
         Ok(results) => {
             let lines = results.iter().map(|result| values::show(result) + "\n");
             output::print(lines.collect::<String>())?;

@@ -134,9 +134,15 @@ fn later(saving: &Saving<'_>, image: &str) -> Result<ExitCode, String> {
         return Err(restore::SESSION_IS_SETTLED.to_owned());
     }
     let engine = restore::engine(&config(arguments))?;
-    let program = restore::load(&saving.images, image, &arguments.environment, &engine)?;
-    // The files go last.
-    let RestoredProgram { files: _files, snapshot, mut store, instance } = program;
+    if arguments.program.image.coming.report {
+        return Err(
+            "a program that is saved again is fetched whole first: leave out --report".to_owned()
+        );
+    }
+    let found = captured::find(&saving.images, image)?;
+    let program = restore::load(found, &saving.images, image, &arguments.environment, &engine)?;
+    // The files and the image go last.
+    let RestoredProgram { image: _image, files: _files, snapshot, mut store, instance } = program;
     saving.capture(Path::new(image), &mut store, instance, Some(snapshot))
 }
 

@@ -7,12 +7,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
-use pagefork::image::{ImageStore, PublicKey, StoredImage};
-use pagefork_node::{MemoryPeer, MemoryServer, NodeTimes, ServeEvent, ServeOptions, fetch_image};
+use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
+use pagefork_node::{
+    FoundImage, MemoryPeer, MemoryServer, NodeTimes, PageTimes, ServeEvent, ServeOptions,
+    StartEvent, StartOptions, fetch_image, start_image,
+};
 
-use crate::arguments::{NodeAction, NodeArguments, TrustArguments};
-use crate::captured::{self, keys};
+use crate::arguments::{ComingArguments, NodeAction, NodeArguments, TrustArguments};
+use crate::captured::{self, NamedImage, keys};
 use crate::{output, show};
 use known::{KnownNode, KnownNodes};
 
@@ -29,16 +33,62 @@ pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
 }
 
 /// The image that a node has under a name, in `images`, where it is put if it is not there.
-pub(crate) fn fetch(node: &str, image: &str, images: &ImageStore) -> Result<StoredImage, String> {
+pub(crate) fn fetch(node: &str, image: &str, images: &ImageStore) -> Result<NamedImage, String> {
+    let (peer, own, signers) = source(node)?;
+    fetch_image(&peer, &own, image, images, &signers, &NodeTimes::default())
+        .map(here)
+        .map_err(|error| format!("{node}/{image}: {error}"))
+}
+
+/// The same, without waiting for its pages, which come while programs run.
+pub(crate) fn start(
+    node: &str,
+    image: &str,
+    images: &ImageStore,
+    arguments: &ComingArguments,
+) -> Result<NamedImage, String> {
+    let began = Instant::now();
+    let (peer, own, signers) = source(node)?;
+    let name = format!("{node}/{image}");
+    let observed = name.clone();
+    let observe = move |event: &StartEvent<'_>| match event {
+        StartEvent::Lost { error, .. } => output::say(format_args!("{observed}: {error}")),
+        StartEvent::NotKept { error, .. } => {
+            output::say(format_args!("{observed} is here and not kept: {error}"));
+        }
+        _ => {}
+    };
+    let times = PageTimes { lost: arguments.node_timeout, ..PageTimes::default() };
+    let options = StartOptions { times, observe: Arc::new(observe), ..StartOptions::default() };
+    match start_image(&peer, &own, image, images, &signers, &options) {
+        Ok(FoundImage::Here(image)) => {
+            if arguments.report {
+                let time = began.elapsed().as_secs_f64() * 1e3;
+                output::say(format_args!("{name}: all of it is in the store, after {time:.2} ms"));
+            }
+            Ok(here(image))
+        }
+        Ok(FoundImage::Coming(coming)) => {
+            let is_reported = arguments.report;
+            Ok(NamedImage::Coming { name, coming, began, loaded: None, is_reported })
+        }
+        Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+fn here(image: StoredImage) -> NamedImage {
+    NamedImage::Here { hash: image.hash(), held: Some(image) }
+}
+
+/// A node that images come from, this node's key, and who is trusted.
+fn source(node: &str) -> Result<(MemoryPeer, SecretKey, TrustedKeys), String> {
     let nodes = KnownNodes::read()?;
     let known = nodes.find(node)?;
     let address = known.address.clone().ok_or_else(|| {
         format!("nothing is fetched from node {node}: say where it is by `pagefork node trust --address`")
     })?;
     let peer = MemoryPeer { address, key: known.key };
-    let (own, signers) = (keys::of_node()?, keys::trusted()?);
-    fetch_image(&peer, &own, image, images, &signers, &NodeTimes::default())
-        .map_err(|error| format!("{node}/{image}: {error}"))
+    Ok((peer, keys::of_node()?, keys::trusted()?))
 }
 
 fn init() -> Result<(), String> {

@@ -214,6 +214,41 @@ impl ImageStore {
         self.take_in(&ImageReader::open(Box::new(bytes), &self.limits)?)
     }
 
+    /// Takes in an image whose pages came one by one, of which there is no file: of
+    /// [`ImageReader::of_head`]. All of it is verified.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] if pages are not what the manifest says; [`ImageError::Io`];
+    /// [`ImageError::NotFound`] if its parent is not in this store. The store is then as it was.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-collected-{}", std::process::id()));
+    /// let (here, there) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
+    /// let instance = SavedInstance { extents: vec![0..1 << 16], ..SavedInstance::default() };
+    /// let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// let pages = PageRuns::new(vec![vec![(0, vec![7; 4096])]]);
+    /// let image = there.save(ImageDraft::new(manifest, &pages))?;
+    ///
+    /// let head = ImageHead::read(image.chain().tip())?;
+    /// let group = image.chain().tip().read_group(0)?;
+    /// let kept = here.adopt_pages(&ImageReader::of_head(&head, Box::new(group)))?;
+    /// assert_eq!(kept.hash(), image.hash());
+    /// here.verify(kept.hash())?;
+    /// # std::fs::remove_dir_all(path).unwrap();
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn adopt_pages(&self, image: &ImageReader) -> Result<StoredImage, ImageError> {
+        let mut file = self.directory.begin()?;
+        let (_, signatures) = image.head()?;
+        image.write_signed(&signatures, &mut file)?;
+        let (hash, parent) = (image.hash(), image.manifest().parent);
+        self.directory.commit_image(file, hash, parent, &self.limits)
+    }
+
     /// Copies an image. What is copied is verified, not what is there before or after.
     fn take_in(&self, foreign: &ImageReader) -> Result<StoredImage, ImageError> {
         let mut file = self.directory.begin()?;

@@ -119,7 +119,7 @@ impl PageSink for Wants {
         panic!("group {group} is not to be trusted")
     }
 
-    fn give_up(&self) {
+    fn give_up(&self, _: &NodeError) {
         *self.2.lock().unwrap() = true;
     }
 }

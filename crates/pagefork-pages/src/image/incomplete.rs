@@ -94,6 +94,7 @@ pub struct IncompletePages {
     patience: Duration,
     wanted: SignalFile,
     waits: AtomicU64,
+    waited_nanoseconds: AtomicU64,
     maps: Mutex<Maps>,
     is_whole: AtomicBool,
     process: u64,
@@ -118,6 +119,8 @@ pub struct ResidencyCounts {
     pub poisoned: u64,
     /// How often one was needed that was not here.
     pub waits: u64,
+    /// How long threads have waited, all together.
+    pub waited: Duration,
 }
 
 impl IncompletePages {
@@ -160,6 +163,7 @@ impl IncompletePages {
             patience: patience.min(PATIENCE_MAX),
             wanted: SignalFile::new()?,
             waits: AtomicU64::new(0),
+            waited_nanoseconds: AtomicU64::new(0),
             maps: Mutex::new(Maps { alias: ManuallyDrop::new(alias), registered: Vec::new() }),
             is_whole: AtomicBool::new(false),
             process: this_process(),
@@ -350,6 +354,7 @@ impl IncompletePages {
             present: self.residency.present(),
             poisoned: self.residency.poisoned(),
             waits: self.waits.load(Ordering::Relaxed),
+            waited: Duration::from_nanos(self.waited_nanoseconds.load(Ordering::Relaxed)),
         }
     }
 
@@ -490,7 +495,9 @@ impl IncompletePages {
         if self.residency.state(group) == Presence::Present {
             return Ok(());
         }
-        let waited = self.residency.wait(group, Instant::now() + self.patience);
+        let began = Instant::now();
+        let waited = self.residency.wait(group, began + self.patience);
+        self.waited_nanoseconds.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         waited.map_err(|missed| {
             let why = match missed {
                 Missed::Poisoned => Absence::GivenUp,

@@ -346,7 +346,8 @@ impl StartedProgram {
         builder: WasiCtxBuilder,
         keys: TrustedKeys,
     ) -> Result<Self, ForkError> {
-        Self::load_in(linker, images, image, builder, keys, None)
+        let snapshot = Snapshot::load(linker, images, image, LoadOptions::new().trust(keys));
+        Self::of_snapshot(snapshot.map_err(ForkError::Failed)?, builder, None)
     }
 
     /// As [`StartedProgram::load`], for a program that has directories of its session, whose files are in
@@ -400,19 +401,25 @@ impl StartedProgram {
         keys: TrustedKeys,
         place: impl AsRef<Path>,
     ) -> Result<Self, ForkError> {
-        Self::load_in(linker, images, image, builder, keys, Some(place.as_ref()))
+        let snapshot = Snapshot::load(linker, images, image, LoadOptions::new().trust(keys));
+        Self::of_snapshot(snapshot.map_err(ForkError::Failed)?, builder, Some(place.as_ref()))
     }
 
-    fn load_in(
-        linker: &Linker<ForkGuest>,
-        images: &ImageStore,
-        image: ContentHash,
+    /// The program of a snapshot that was loaded, with `place` for
+    /// [its files](StartedProgram::load_with_files), if it may have any. Where pages of the snapshot
+    /// are [still to come](Snapshot::load_incomplete), forks wait for those that they touch.
+    ///
+    /// # Errors
+    /// [`ForkError`].
+    ///
+    /// # Examples
+    ///
+    /// See [`StartedProgram::load`], which is this after [`Snapshot::load`].
+    pub fn of_snapshot(
+        snapshot: Snapshot<ForkGuest>,
         mut builder: WasiCtxBuilder,
-        keys: TrustedKeys,
         place: Option<&Path>,
     ) -> Result<Self, ForkError> {
-        let options = LoadOptions::new().trust(keys);
-        let snapshot = Snapshot::load(linker, images, image, options).map_err(ForkError::Failed)?;
         let ProgramState { wasi: state, written } = ProgramState::from_bytes(snapshot.state())?;
         let place = place.filter(|_| state.session_dirs().next().is_some());
         let files = place.map(OwnDir::new).transpose()?;

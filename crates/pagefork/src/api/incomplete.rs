@@ -248,6 +248,19 @@ impl IncompleteImage {
     pub fn wait_whole(&self) -> Result<()> {
         Ok(self.pages.wait_whole()?)
     }
+
+    /// Reads bytes of the image's data, from their first byte on: those of group 0 come first. Asks
+    /// for what is absent and waits for it. Not for the thread that installs it, unless all is here.
+    ///
+    /// # Errors
+    /// [`AbsentPage`](crate::AbsentPage) if a page does not come; if there are no such bytes.
+    ///
+    /// # Examples
+    ///
+    /// See [`IncompletePages::read`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        Ok(self.pages.read(offset, into)?)
+    }
 }
 
 impl<T: 'static> Snapshot<T> {

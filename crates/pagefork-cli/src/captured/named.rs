@@ -1,0 +1,99 @@
+//! Images that were asked for by name, from which programs go on.
+
+use std::time::{Duration, Instant};
+
+use pagefork::image::{ContentHash, ImageStore, StoredImage};
+use pagefork::{Linker, LoadOptions, Snapshot};
+use pagefork_node::ComingImage;
+use pagefork_postcopy::PlanLayer;
+
+use super::keys;
+use crate::{output, show};
+
+/// An image, from which programs go on as long as this is kept.
+pub(crate) enum NamedImage {
+    /// All of it is in the store.
+    Here {
+        hash: ContentHash,
+        /// An image that was fetched has no name: collection spares it.
+        #[expect(dead_code, reason = "it is kept")]
+        held: Option<StoredImage>,
+    },
+    /// Its pages come while programs run.
+    Coming {
+        name: String,
+        coming: ComingImage,
+        /// When it was asked for.
+        began: Instant,
+        /// How long it took from then until programs could go on, if that is to be said.
+        loaded: Option<Duration>,
+        is_reported: bool,
+    },
+}
+
+impl NamedImage {
+    /// Loads it.
+    pub(crate) fn load<T: 'static>(
+        &mut self,
+        linker: &Linker<T>,
+        images: &ImageStore,
+    ) -> Result<Snapshot<T>, String> {
+        let options = LoadOptions::new().trust(keys::trusted()?);
+        let snapshot = match self {
+            Self::Here { hash, .. } => Snapshot::load(linker, images, *hash, options),
+            Self::Coming { coming, began, loaded, .. } => {
+                let image = coming.image();
+                let snapshot = Snapshot::load_incomplete(linker, image, images, options);
+                *loaded = Some(began.elapsed());
+                snapshot
+            }
+        };
+        snapshot.map_err(|error| format!("{error:#}"))
+    }
+
+    /// Lets go of it when programs have ended, and says what it took, if that is to be said.
+    pub(crate) fn end(self) {
+        let Self::Coming { name, coming, loaded, is_reported: true, .. } = self else {
+            return;
+        };
+        let (head, code) = (coming.head_time(), coming.code_time());
+        let residency = coming.image().residency();
+        let fetched = coming.stop();
+        output::say(format_args!(
+            "{name}: programs could go on after {}; its head took {}, its code {}",
+            milliseconds(loaded.unwrap_or_default()),
+            milliseconds(head),
+            milliseconds(code),
+        ));
+        output::say(format_args!(
+            "{name}: {} of {} groups of 16 KiB are here; {} bytes came and {} went over {} connections",
+            residency.present,
+            residency.groups,
+            fetched.received,
+            fetched.sent,
+            fetched.connections,
+        ));
+        output::say(format_args!(
+            "{name}: {} groups were waited for, {} in all",
+            residency.waits,
+            milliseconds(residency.waited),
+        ));
+        let mut rows = vec![
+            ["asked for by", "asked", "came", "waited for", "not needed"]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
+        for layer in PlanLayer::ALL {
+            let counts = fetched.plan.counts(layer);
+            let numbers = [counts.asked, counts.arrived, counts.met, counts.useless()];
+            let mut row = vec![format!("{layer:?}").to_lowercase()];
+            row.extend(numbers.map(|number| number.to_string()));
+            rows.push(row);
+        }
+        output::say(show::table(&rows, &[1, 2, 3, 4]).trim_end());
+    }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}

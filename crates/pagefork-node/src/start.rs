@@ -1,0 +1,342 @@
+//! The side of a running node that starts instances of an image before its pages are here.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pagefork::IncompleteImage;
+use pagefork_image::{
+    ContentHash, ImageReader, ImageStore, ReadAt, SecretKey, StoredImage, TrustedKeys,
+};
+use pagefork_postcopy::FetchPlan;
+
+use crate::base::NodeError;
+use crate::fetch::{self, MemoryPeer, fetch_code, fetch_image};
+use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
+
+/// What happens to an image whose pages come while its instances run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartEvent<'a> {
+    /// All pages are here.
+    Whole {
+        /// The image.
+        image: ContentHash,
+        /// What it took.
+        report: &'a FetchReport,
+    },
+    /// It is in the store now, and found there from now on.
+    Kept {
+        /// The image.
+        image: ContentHash,
+    },
+    /// It could not be put into the store. Instances have all they need.
+    NotKept {
+        /// The image.
+        image: ContentHash,
+        /// Why not.
+        error: &'a NodeError,
+    },
+    /// Its other pages will not come: instances that touch them trap.
+    Lost {
+        /// The image.
+        image: ContentHash,
+        /// Why not.
+        error: &'a NodeError,
+    },
+}
+
+/// How [`start_image`] goes about it.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use pagefork_node::{StartEvent, StartOptions};
+///
+/// let observe = Arc::new(|event: &StartEvent<'_>| eprintln!("{event:?}"));
+/// let options = StartOptions { observe, ..StartOptions::default() };
+/// assert!(options.plan.background);
+/// ```
+#[derive(Clone)]
+pub struct StartOptions {
+    /// What is asked for besides what guests wait for.
+    pub plan: FetchPlan,
+    /// How long pages are waited for.
+    pub times: PageTimes,
+    /// Whether an image of which all is here is put into the store.
+    pub keep: bool,
+    /// Is told what happens, on the thread that gets the pages: guests wait for it.
+    pub observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
+}
+
+impl Default for StartOptions {
+    /// Images are kept, and nobody is told.
+    fn default() -> Self {
+        let (plan, times) = (FetchPlan::default(), PageTimes::default());
+        Self { plan, times, keep: true, observe: Arc::new(|_| ()) }
+    }
+}
+
+impl fmt::Debug for StartOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, times, keep, .. } = self;
+        let mut shown = f.debug_struct("StartOptions");
+        shown.field("plan", plan).field("times", times).field("keep", keep);
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// An image that [`start_image`] has found.
+#[derive(Debug)]
+pub enum FoundImage {
+    /// All of it is in the store.
+    Here(StoredImage),
+    /// Its pages come while instances run.
+    Coming(ComingImage),
+}
+
+/// An image whose pages come while instances run. Dropped, it stops: who waits for a page, or touches
+/// one that is absent, traps. [`start_image`] has an example.
+#[derive(Debug)]
+pub struct ComingImage {
+    sink: Arc<ImagePages>,
+    fetch: PageFetch,
+    head_time: Duration,
+    code_time: Duration,
+}
+
+impl ComingImage {
+    /// What instances are made of, by
+    /// [`Snapshot::load_incomplete`](pagefork::Snapshot::load_incomplete).
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn image(&self) -> &Arc<IncompleteImage> {
+        &self.sink.image
+    }
+
+    /// How long it took to connect and to get the head: what the manifest says.
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn head_time(&self) -> Duration {
+        self.head_time
+    }
+
+    /// How long it took to have the code, before the first page was asked for.
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn code_time(&self) -> Duration {
+        self.code_time
+    }
+
+    /// Whether nothing more comes: all is here, and kept if it was to be, or it has failed.
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn is_finished(&self) -> bool {
+        self.fetch.is_finished()
+    }
+
+    /// Waits until nothing more comes.
+    ///
+    /// # Errors
+    /// As of [`PageFetch::join`].
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn join(self) -> Result<FetchReport, NodeError> {
+        self.fetch.join()
+    }
+
+    /// Stops it, and says what has come; see [`PageFetch::stop`].
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn stop(self) -> FetchReport {
+        self.sink.is_over.store(true, Ordering::Relaxed);
+        self.fetch.stop()
+    }
+}
+
+/// Finds the image that `name` means at `peer`, a name or a hash, so that instances of it can start:
+/// as soon as its head and its code are here, which `images` has or gets. The pages come meanwhile,
+/// and then the image is kept in `images`, too.
+///
+/// It is fetched [whole](fetch_image) first if it is a delta there, or if this system does not tell
+/// of faults in absent pages.
+///
+/// # Errors
+/// As of [`fetch_image`] and [`RemoteImage::open`].
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use pagefork::image::{ImageStore, SecretKey, TrustedKeys};
+/// use pagefork::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
+/// use pagefork_node::*;
+///
+/// # let path = std::env::temp_dir().join(format!("pagefork-start-{}", std::process::id()));
+/// let (here, there) = (ImageStore::open(path.join("a"))?, ImageStore::open(path.join("b"))?);
+/// let [node, runner, author] = [1, 2, 3].map(|seed| SecretKey::from_seed([seed; 32]));
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, r#"(module
+///     (memory 100) (data (i32.const 6000000) "far")
+///     (func (export "far") (result i32) (i32.load8_u (i32.const 6000000))))"#)?;
+/// let mut store = Store::new(&engine, ());
+/// Instance::new(&mut store, &module, &[])?;
+/// let options = SaveOptions::new().sign_with(std::slice::from_ref(&author));
+/// there.set_name("started", store.snapshot()?.save(&there, options)?)?;
+/// let mut options = ServeOptions::new(node.clone());
+/// options.access = Arc::new(|_| true);
+/// let server = MemoryServer::bind("127.0.0.1:0", there, options)?;
+/// let peer = MemoryPeer { address: server.address().to_string(), key: node.public() };
+/// std::thread::spawn(move || server.run());
+///
+/// let keys = TrustedKeys::from_iter([author.public()]);
+/// let options = StartOptions::default();
+/// let found = start_image(&peer, &runner, "started", &here, &keys, &options)?;
+/// let FoundImage::Coming(coming) = found else {
+///     # return Ok(());
+///     panic!("it was not here");
+/// };
+/// let (image, trust) = (coming.image(), LoadOptions::new().trust(keys.clone()));
+/// let snapshot: Snapshot<()> =
+///     Snapshot::load_incomplete(&Linker::new(&engine), image, &here, trust)?;
+/// let (mut store, instance) = snapshot.instance_pre()?.spawn(())?;
+/// let far = instance.get_typed_func::<(), i32>(&mut store, "far")?;
+/// assert_eq!(far.call(&mut store, ())?, i32::from(b'f'));
+///
+/// // All of it comes, and the next time it is here.
+/// coming.join()?;
+/// let found = start_image(&peer, &runner, "started", &here, &keys, &options)?;
+/// assert!(matches!(found, FoundImage::Here(_)));
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn start_image(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    name: &str,
+    images: &ImageStore,
+    signers: &TrustedKeys,
+    options: &StartOptions,
+) -> Result<FoundImage, NodeError> {
+    let StartOptions { plan, times, keep, observe } = options;
+    let whole = || fetch_image(peer, own, name, images, signers, &times.node).map(FoundImage::Here);
+    let began = Instant::now();
+    let remote = match RemoteImage::open(peer, own, name, signers, plan.clone(), *times) {
+        Ok(remote) => remote,
+        // A delta, or nothing: who gives images whole says which.
+        Err(NodeError::Refused { .. }) => return whole(),
+        Err(error) => return Err(error),
+    };
+    let head_time = began.elapsed();
+    if let Some(image) = fetch::here(images, remote.head().hash(), signers)? {
+        return Ok(FoundImage::Here(image));
+    }
+    let image = IncompleteImage::new(Arc::clone(remote.head()), times.patience);
+    let action = NodeError::io("make room for the pages of an image");
+    let image = image.map_err(|error| action(io::Error::other(error)))?;
+    if !image.runs_incomplete() {
+        return whole();
+    }
+    let sink = Arc::new(ImagePages {
+        image,
+        images: keep.then(|| images.clone()),
+        observe: Arc::clone(observe),
+        is_over: Arc::default(),
+    });
+    // First, since nothing runs without it: pages would share the line with it.
+    let began = Instant::now();
+    fetch_code(peer, own, remote.head(), images, &times.node)?;
+    let code_time = began.elapsed();
+    let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
+    Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time }))
+}
+
+/// Where the pages go.
+struct ImagePages {
+    image: Arc<IncompleteImage>,
+    /// Where it is kept once it is whole.
+    images: Option<ImageStore>,
+    observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
+    /// Nobody needs it any more.
+    is_over: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for ImagePages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImagePages").field("image", &self.image).finish_non_exhaustive()
+    }
+}
+
+impl PageSink for ImagePages {
+    fn wanted(&self) -> BorrowedFd<'_> {
+        self.image.wanted_signal()
+    }
+
+    fn take_wanted(&self) -> Vec<u64> {
+        self.image.take_wanted()
+    }
+
+    fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
+        self.image.install(group, bytes).map(drop).map_err(io::Error::other)
+    }
+
+    fn whole(&self, report: &FetchReport) {
+        let image = self.image.hash();
+        (self.observe)(&StartEvent::Whole { image, report });
+        let Some(images) = &self.images else { return };
+        let data =
+            DataUntilOver { image: Arc::clone(&self.image), is_over: Arc::clone(&self.is_over) };
+        let reader = ImageReader::of_head(self.image.head(), Box::new(data));
+        match images.adopt_pages(&reader) {
+            Ok(_) => (self.observe)(&StartEvent::Kept { image }),
+            Err(_) if self.is_over.load(Ordering::Relaxed) => {}
+            Err(error) => (self.observe)(&StartEvent::NotKept { image, error: &error.into() }),
+        }
+    }
+
+    fn give_up(&self, why: &NodeError) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // First, so that it stands before what becomes of the guests.
+        if !matches!(why, NodeError::Stopped) {
+            (self.observe)(&StartEvent::Lost { image: self.image.hash(), error: why });
+        }
+        self.image.give_up();
+    }
+}
+
+/// The data of an image, to be kept unless nobody needs it any more.
+struct DataUntilOver {
+    image: Arc<IncompleteImage>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl ReadAt for DataUntilOver {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.image.head().manifest().data_size)
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.is_over.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("nobody needs it any more")),
+            false => self.image.read(offset, into).map_err(io::Error::other),
+        }
+    }
+}
