@@ -189,6 +189,8 @@ struct Taker {
     /// The connection, unless it is lost.
     duplex: Option<Duplex<ClientConnection>>,
     connection: ConnectionId,
+    /// What the plan came to, once all is here.
+    whole: Option<PlanReport>,
     /// Bytes of connections that are over.
     sent: u64,
     received: u64,
@@ -257,6 +259,7 @@ impl RemoteImage {
             node: RunningNode::new(limits),
             duplex: None,
             connection: ConnectionId(0),
+            whole: None,
             sent: 0,
             received: 0,
             to_do: VecDeque::new(),
@@ -435,7 +438,10 @@ impl Taker {
                 RunningOutput::Group { group, bytes, .. } => {
                     events.push(Event::Group(group, bytes))
                 }
-                RunningOutput::Whole { .. } => events.push(Event::Whole),
+                RunningOutput::Whole { report, .. } => {
+                    self.whole = Some(report);
+                    events.push(Event::Whole);
+                }
                 RunningOutput::LookUp { group, .. } => {
                     self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
                 }
@@ -483,7 +489,11 @@ impl Taker {
     fn report(&mut self) -> FetchReport {
         self.drop_duplex();
         FetchReport {
-            plan: self.node.report(IMAGE).cloned().unwrap_or_default(),
+            plan: self
+                .whole
+                .take()
+                .or_else(|| self.node.report(IMAGE).cloned())
+                .unwrap_or_default(),
             sent: self.sent,
             received: self.received,
             connections: self.connection.0,
