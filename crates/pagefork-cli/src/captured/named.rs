@@ -79,13 +79,18 @@ impl NamedImage {
             milliseconds(residency.waited),
         ));
         let mut rows = vec![
-            ["asked for by", "asked", "came", "waited for", "not needed"]
+            ["asked for by", "asked", "came", "waited for", "not seen to be needed"]
                 .map(str::to_owned)
                 .to_vec(),
         ];
         for layer in PlanLayer::ALL {
             let counts = fetched.plan.counts(layer);
-            let numbers = [counts.asked, counts.arrived, counts.met, counts.useless()];
+            // What is asked for because of a fault is waited for.
+            let (met, unseen) = match layer {
+                PlanLayer::Fault => (counts.arrived, 0),
+                _ => (counts.met, counts.useless()),
+            };
+            let numbers = [counts.asked, counts.arrived, met, unseen];
             let mut row = vec![format!("{layer:?}").to_lowercase()];
             row.extend(numbers.map(|number| number.to_string()));
             rows.push(row);
