@@ -14,23 +14,32 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, file, pagefork_as};
 
-/// Prints that it is ready, reads a line, and prints it.
-const READER: &str = r#"(module
+/// What both programs have: `$print` prints bytes, `$read` reads up to 1,024 to address 256.
+const BEGINNING: &str = r#"
     (import "wasi_snapshot_preview1" "fd_read"
-        (func $read (param i32 i32 i32 i32) (result i32)))
+        (func $fd_read (param i32 i32 i32 i32) (result i32)))
     (import "wasi_snapshot_preview1" "fd_write"
-        (func $write (param i32 i32 i32 i32) (result i32)))
-    (memory (export "memory") 1)
+        (func $fd_write (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 260)
     (data (i32.const 0) "\00\01\00\00\00\04\00\00")
     (data (i32.const 16) "ready\0a")
+    (func $read (drop (call $fd_read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8))))
     (func $print (param i32 i32)
         (i32.store (i32.const 32) (local.get 0))
         (i32.store (i32.const 36) (local.get 1))
-        (drop (call $write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 40))))
+        (drop (call $fd_write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 40))))"#;
+
+/// Prints that it is ready, reads a line, and prints it.
+const READER: &str = r#"
     (func (export "_start")
         (call $print (i32.const 16) (i32.const 6))
-        (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
-        (call $print (i32.const 256) (i32.load (i32.const 8)))))"#;
+        (call $read)
+        (call $print (i32.const 256) (i32.load (i32.const 8))))"#;
+
+/// The file of a program.
+fn program(name: &str, rest: &str) -> String {
+    file(name, format!("(module {BEGINNING}{rest})"))
+}
 
 /// A user, with directories of their own.
 struct User {
@@ -112,7 +121,7 @@ impl Drop for Serving {
 #[test]
 fn a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to() {
     let (maker, runner) = (User::new("maker"), User::new("runner"));
-    let module = file("nodes-reader.wat", READER);
+    let module = program("nodes-reader.wat", READER);
     maker.does(&format!("snapshot --store STORE -o ready {module}"));
     let serving = maker.serve();
     let address = &serving.address;
@@ -154,18 +163,7 @@ fn a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to() {
 
 /// Fills 16 MiB with bytes that nothing compresses, says that it is ready, reads a line, and prints the
 /// sum of all words.
-const SUMMER: &str = r#"(module
-    (import "wasi_snapshot_preview1" "fd_read"
-        (func $read (param i32 i32 i32 i32) (result i32)))
-    (import "wasi_snapshot_preview1" "fd_write"
-        (func $write (param i32 i32 i32 i32) (result i32)))
-    (memory (export "memory") 260)
-    (data (i32.const 0) "\00\01\00\00\00\04\00\00")
-    (data (i32.const 16) "ready\0a")
-    (func $print (param i32 i32)
-        (i32.store (i32.const 32) (local.get 0))
-        (i32.store (i32.const 36) (local.get 1))
-        (drop (call $write (i32.const 1) (i32.const 32) (i32.const 1) (i32.const 40))))
+const SUMMER: &str = r#"
     (func $fill (local $at i32) (local $word i64)
         (local.set $at (i32.const 65536))
         (local.set $word (i64.const 88172645463325252))
@@ -195,10 +193,10 @@ const SUMMER: &str = r#"(module
         (call $print (local.get $at) (i32.sub (i32.const 201) (local.get $at))))
     (func (export "_start")
         (call $fill)
-        (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (call $read)
         (call $print (i32.const 16) (i32.const 6))
-        (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))
-        (call $print_number (call $sum))))"#;
+        (call $read)
+        (call $print_number (call $sum)))"#;
 
 /// What it prints, by the same steps.
 fn sum_of_words() -> String {
@@ -342,7 +340,7 @@ fn confined(how: &str) -> Command {
 fn two_nodes(name: &str, limit: u64) -> (User, User, Serving, Relay) {
     let (maker, runner) =
         (User::new(&format!("{name}-maker")), User::new(&format!("{name}-runner")));
-    let module = file(&format!("nodes-{name}.wat"), SUMMER);
+    let module = program(&format!("nodes-{name}.wat"), SUMMER);
     maker.does(&format!("snapshot --store STORE -o big {module}"));
     let serving = maker.serve();
     let relay = Relay::new(&serving.address, limit);

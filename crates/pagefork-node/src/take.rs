@@ -175,8 +175,6 @@ pub struct RemoteImage {
     head: Arc<ImageHead>,
     /// Groups that came with it.
     early: Vec<(u64, Vec<u8>)>,
-    /// These are all.
-    is_whole: bool,
 }
 
 /// What fetches one image.
@@ -209,7 +207,6 @@ impl fmt::Debug for Taker {
 enum Event {
     Opened(Arc<ImageHead>),
     Group(u64, Vec<u8>),
-    Whole,
     /// The peer has it no more, or never had.
     Ended(HolderLoss),
 }
@@ -268,13 +265,12 @@ impl RemoteImage {
         taker.tell(RunningInput::Open { image: IMAGE, name, hash, plan });
         taker.connect(times.node)?;
         let until = Instant::now() + times.node.handshake;
-        let (mut head, mut early, mut is_whole) = (None, Vec::new(), false);
+        let (mut head, mut early) = (None, Vec::new());
         let head = loop {
             for event in taker.turn().map_err(|failure| taker.unknown(failure))? {
                 match event {
                     Event::Opened(opened) => head = Some(opened),
                     Event::Group(group, bytes) => early.push((group, bytes)),
-                    Event::Whole => is_whole = true,
                     Event::Ended(why) => return Err(taker.refused(why)),
                 }
             }
@@ -292,7 +288,7 @@ impl RemoteImage {
             let (image, signatures) = (head.hash(), head.signers().len());
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
-        Ok(Self { taker, head, early, is_whole })
+        Ok(Self { taker, head, early })
     }
 
     /// Manifest and signatures.
@@ -320,8 +316,8 @@ impl RemoteImage {
         let (stops, builder) = (Arc::clone(&stop), thread::Builder::new());
         let pages = Arc::clone(&sink);
         let thread = builder.name("pagefork-pages".to_owned()).spawn(move || {
-            let Self { mut taker, head, early, is_whole } = self;
-            let fetched = taker.fetch(&head, early, is_whole, &*pages, stops.as_fd());
+            let Self { mut taker, head, early } = self;
+            let fetched = taker.fetch(&head, early, &*pages, stops.as_fd());
             let report = taker.report();
             match &fetched {
                 Ok(()) => pages.whole(&report),
@@ -339,7 +335,6 @@ impl Taker {
         &mut self,
         head: &ImageHead,
         early: Vec<(u64, Vec<u8>)>,
-        is_whole: bool,
         sink: &dyn PageSink,
         stop: BorrowedFd<'_>,
     ) -> Result<(), NodeError> {
@@ -350,12 +345,9 @@ impl Taker {
         for (group, bytes) in &early {
             install(*group, bytes)?;
         }
-        if is_whole {
-            self.leave();
-            return Ok(());
-        }
         let mut lost_since = None;
-        loop {
+        // An image can be whole with its head.
+        while self.whole.is_none() {
             let deadline = Instant::now() + self.times.patience;
             for group in sink.take_wanted() {
                 self.tell(RunningInput::Need { image: IMAGE, group, deadline });
@@ -369,10 +361,6 @@ impl Taker {
                                 install(group, &bytes)?;
                                 lost_since = None;
                             }
-                            Event::Whole => {
-                                self.leave();
-                                return Ok(());
-                            }
                             Event::Ended(why) => return Err(self.refused(why)),
                         }
                     }
@@ -385,12 +373,15 @@ impl Taker {
                     continue;
                 }
             }
+            if self.whole.is_some() {
+                break;
+            }
             self.wait(&[sink.wanted(), stop], None)?;
             if is_raised(stop) {
-                self.leave();
                 return Err(NodeError::Stopped);
             }
         }
+        Ok(())
     }
 
     fn tell(&mut self, input: RunningInput<'_>) {
@@ -438,10 +429,7 @@ impl Taker {
                 RunningOutput::Group { group, bytes, .. } => {
                     events.push(Event::Group(group, bytes))
                 }
-                RunningOutput::Whole { report, .. } => {
-                    self.whole = Some(report);
-                    events.push(Event::Whole);
-                }
+                RunningOutput::Whole { report, .. } => self.whole = Some(report),
                 RunningOutput::LookUp { group, .. } => {
                     self.tell(RunningInput::LookedUp { image: IMAGE, group, bytes: None });
                 }
@@ -486,8 +474,9 @@ impl Taker {
         waited.map_err(self.talk())
     }
 
+    /// Ends it.
     fn report(&mut self) -> FetchReport {
-        self.drop_duplex();
+        self.leave();
         FetchReport {
             plan: self
                 .whole
@@ -571,6 +560,12 @@ impl Taker {
             HolderLoss::Disconnected => "the connection is lost",
         };
         NodeError::Refused { name: self.name.clone(), reason: reason.to_owned() }
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

@@ -21,7 +21,7 @@ use pagefork_node::{
     MemoryPeer, MemoryServer, NodeError, NodeTimes, PageSink, PageTimes, RemoteImage, ServeOptions,
     fetch_code,
 };
-use pagefork_postcopy::FetchPlan;
+use pagefork_postcopy::{FetchPlan, PlanReport};
 use rustix::event::{EventfdFlags, eventfd};
 
 const SIZE: u64 = 4 << 20;
@@ -181,6 +181,21 @@ fn what_is_touched_comes_and_nothing_else_unless_asked_for() {
     fetch.join().unwrap();
     (0..SIZE / GROUP).for_each(|group| memory.assert_is_right(group));
     assert_eq!(memory.installed.load(Ordering::SeqCst), SIZE / GROUP);
+}
+
+#[test]
+fn an_image_without_pages_is_whole_with_its_head() {
+    let pair = Pair::new("empty");
+    let there = ImageStore::open(pair.path.join("there")).unwrap();
+    let pages = PageRuns::default();
+    let draft = ImageDraft::new(Manifest::default(), &pages).sign_with(&[key(3)]);
+    there.set_name("empty", there.save(draft).unwrap().hash()).unwrap();
+    let (signers, times) = (TrustedKeys::from_iter([key(3).public()]), PageTimes::default());
+    let image =
+        RemoteImage::open(&pair.peer, &key(2), "empty", &signers, on_demand(), times).unwrap();
+    let report = image.fetch_into(Memory::new()).unwrap().join().unwrap();
+    assert_eq!((report.connections, report.plan), (1, PlanReport::default()));
+    assert!(report.received > 0);
 }
 
 #[test]

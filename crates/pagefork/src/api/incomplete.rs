@@ -253,7 +253,10 @@ impl IncompleteImage {
     /// for what is absent and waits for it. Not for the thread that installs it, unless all is here.
     ///
     /// # Errors
-    /// [`AbsentPage`](crate::AbsentPage) if a page does not come; if there are no such bytes.
+    /// [`AbsentPage`](crate::AbsentPage) if a page does not come.
+    ///
+    /// # Panics
+    /// If there are no such bytes.
     ///
     /// # Examples
     ///
