@@ -77,6 +77,9 @@ pub(crate) enum SmallPages {
 pub(crate) struct SlotPages {
     /// Maps of pages that may be absent. Others take their place before this forgets them.
     registered: Vec<RegisteredMap>,
+    /// Notices pages that are gone, if the image lies in a file that could be cut short. It goes
+    /// before the addresses do: another slot that has them is watched by its own.
+    watch: Option<FileWatch>,
     pages: SlotSpace,
     _maps: MapShare,
     zones: SlotConfig,
@@ -88,8 +91,6 @@ pub(crate) struct SlotPages {
     /// One for each memory.
     memories: Vec<MemoryState>,
     condition: Condition,
-    /// Notices pages that are gone, if the image lies in a file that could be cut short.
-    watch: Option<FileWatch>,
     /// How often such pages were looked at.
     looks: AtomicU32,
     huge_pages: HugePages,
