@@ -88,8 +88,13 @@ impl User {
     }
 
     fn serve(&self) -> Serving {
+        self.listen("serve")
+    }
+
+    /// Runs `pagefork node serve`, or `run`.
+    fn listen(&self, action: &str) -> Serving {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
-            .args(["node", "serve", "--addr", "127.0.0.1:0", "--store"])
+            .args(["node", action, "--addr", "127.0.0.1:0", "--store"])
             .arg(&self.store)
             .env("XDG_CONFIG_HOME", &self.config)
             .stderr(Stdio::piped())
@@ -159,6 +164,47 @@ fn a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to() {
     maker.does("node forget runner");
     runner.fails(restore, "must trust the other's key");
     maker.fails("node forget runner", "no node \"runner\" is known");
+}
+
+#[test]
+fn a_node_runs_programs_for_those_who_may_have_them_run() {
+    let (node, user) = (User::new("runs"), User::new("asks"));
+    let module = program("nodes-running.wat", READER);
+    let running = node.listen("run");
+    let address = &running.address;
+    user.does(&format!("node trust edge {} --address {address}", node.node_key));
+    let start = format!("node start edge {module}");
+    user.fails(&start, "must trust the other's key");
+    node.does(&format!("node trust asks {} --serve", user.node_key));
+    user.fails(&start, "edge");
+    node.does(&format!("node trust asks {} --run", user.node_key));
+    let ended = user.run(&start, "hello");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "ready\nhello"), "{}", ended.stderr);
+    // Images are another right.
+    user.fails("restore --store STORE edge/none", "edge/none");
+
+    let detached = format!("node start --detach --name later edge {module}");
+    let id = user.does(&detached).trim().to_owned();
+    let list = user.does("node ps edge");
+    assert!(list.contains(&id) && list.contains("later") && list.contains("runs"), "{list}");
+    let ended = user.run("node attach edge/later", "again");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "ready\nagain"), "{}", ended.stderr);
+    user.fails("node attach edge/later", "no program \"later\"");
+    user.does(&detached);
+    user.does("node stop edge/later");
+    let list = user.does("node ps edge");
+    assert!(list.contains("stopped"), "{list}");
+
+    // From an image of the node.
+    node.does(&format!("snapshot --store STORE -o captured {module}"));
+    let ended = user.run("node start edge --from captured", "third");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "third"), "{}", ended.stderr);
+    user.fails("node start edge no/such/file", "no file");
+    user.fails(&format!("node start nowhere {module}"), "no node \"nowhere\"");
+    let trap = program("nodes-trap.wat", r#"(func (export "_start") unreachable)"#);
+    let ended = user.run(&format!("node start edge {trap}"), "");
+    assert_eq!(ended.code, 134, "{}", ended.stderr);
+    assert!(ended.stderr.contains("unreachable"), "{}", ended.stderr);
 }
 
 /// Fills 16 MiB with bytes that nothing compresses, says that it is ready, reads a line, and prints the

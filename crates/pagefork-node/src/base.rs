@@ -72,6 +72,30 @@ pub enum NodeError {
     /// The fetch was stopped by this side.
     #[error("the pages are not fetched any more: this node has stopped it")]
     Stopped,
+    /// A node does not do what it was asked for.
+    #[error("{name}: {reason}")]
+    NotDone {
+        /// What it was about.
+        name: String,
+        /// What the node says.
+        reason: String,
+    },
+    /// Output of a program could not be written where it goes to.
+    #[error("cannot write the output of a program: {0}; it goes on, and waits for who attaches")]
+    Output(#[source] io::Error),
+    /// The node of a program could not be reached again.
+    #[error(
+        "the node that runs program {program} could not be reached again for {seconds} s: {why}; \
+         if it is there, the program goes on"
+    )]
+    Parted {
+        /// The program.
+        program: String,
+        /// How long it was tried.
+        seconds: u64,
+        /// What came of the last attempt.
+        why: String,
+    },
     /// The image is not accepted, or could not be read or kept.
     #[error(transparent)]
     Image(#[from] ImageError),

@@ -18,6 +18,7 @@ use crate::fetch::code_of;
 use crate::give::{Leases, PageGiver};
 use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
+use crate::programs::{self, ProgramNode};
 
 /// zstd's level: on one processor it compresses faster than most networks carry.
 const LEVEL: i32 = 1;
@@ -26,10 +27,12 @@ const LEVEL: i32 = 1;
 pub struct ServeOptions {
     /// The key that it authenticates itself with.
     pub key: SecretKey,
-    /// Who is let in. It is asked at each connection.
+    /// Who may have images. It is asked at each connection.
     pub access: Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>,
     /// What is told of what happens, by the threads of connections.
     pub observe: Arc<dyn Fn(&ServeEvent) + Send + Sync>,
+    /// What runs programs, if this node does. It knows who may use it.
+    pub programs: Option<ProgramNode>,
     /// Connections at once, of people who are not known yet, too: others are closed.
     pub connections_max: usize,
     /// How long it waits for a peer.
@@ -43,6 +46,7 @@ impl ServeOptions {
             key,
             access: Arc::new(|_| false),
             observe: Arc::new(|_| ()),
+            programs: None,
             connections_max: 64,
             times: NodeTimes::default(),
         }
@@ -144,7 +148,11 @@ impl MemoryServer {
         options: ServeOptions,
     ) -> Result<Self, NodeError> {
         let failed = || NodeError::io(format!("listen at {address}"));
-        let config = identity::server_config(&options.key, Arc::clone(&options.access));
+        let (access, programs) = (Arc::clone(&options.access), options.programs.clone());
+        let lets_in = move |key: &PublicKey| {
+            access(key) || programs.as_ref().is_some_and(|programs| programs.lets_in(key))
+        };
+        let config = identity::server_config(&options.key, Arc::new(lets_in));
         let config = config.map_err(io::Error::other);
         let config = Arc::new(config.map_err(NodeError::io("use this node's key"))?);
         let listener = TcpListener::bind(&address).map_err(failed())?;
@@ -204,6 +212,10 @@ impl MemoryServer {
     }
 }
 
+fn not_let_in(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("it may not {what}"))
+}
+
 /// One of the connections that there may be at once.
 struct ServingPlace(Arc<Shared>);
 
@@ -239,6 +251,18 @@ impl Shared {
 
         self.leases.forget_over();
         let talk = || NodeError::io(format!("talk to node {peer}"));
+        if protocol == Protocol::Programs {
+            // Who has none lets nobody in for them.
+            let programs = self.options.programs.as_ref();
+            let programs = programs.filter(|programs| programs.lets_in(&peer));
+            let programs = programs.ok_or_else(|| talk()(not_let_in("run programs here")))?;
+            let duplex = Duplex::new(channel).map_err(talk())?;
+            programs::serve(programs, peer, duplex, times)?;
+            return Ok(None);
+        }
+        if !(self.options.access)(&peer) {
+            return Err(talk()(not_let_in("have images of this node")));
+        }
         if protocol == Protocol::Pages {
             let duplex = Duplex::new(channel).map_err(talk())?;
             PageGiver::new(&self.images, &self.leases, peer).serve(duplex)?;

@@ -24,7 +24,9 @@ pub(crate) use common::{
 };
 pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};
-pub(crate) use node::{NodeAction, NodeArguments, TrustArguments};
+pub(crate) use node::{
+    LostArguments, NodeAction, NodeArguments, NodeRunArguments, NodeStartArguments, TrustArguments,
+};
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
 pub(crate) use strategies::{GrowthArguments, ResetArguments};
@@ -97,7 +99,7 @@ pub(crate) enum CliCommand {
     Restore(RestoreArguments),
     /// Look after saved images: list, inspect, compare, send, remove them
     Image(ImageArguments),
-    /// Serve images to other nodes, and know those that serve them
+    /// Serve images to other nodes and run programs for them, and know those that do so
     Node(NodeArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
