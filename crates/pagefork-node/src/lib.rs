@@ -42,6 +42,8 @@ pub(crate) mod fetch;
 pub(crate) mod serve;
 /// Programs that a node runs for clients.
 pub(crate) mod programs;
+/// States of a program that are sent ahead.
+pub(crate) mod ahead;
 /// The side of a running node that gets pages as they are needed.
 pub(crate) mod take;
 /// The side of a memory node that gives pages as they are asked for.
@@ -60,9 +62,9 @@ pub(crate) mod base;
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::programs::{
-    AttachStreams, KnownPeers, NodeDirectory, ProgramClient, ProgramEnd, ProgramId, ProgramInfo,
-    ProgramLimits, ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource, ProgramStart,
-    attach_program,
+    AttachStreams, KnownPeers, MigrateOptions, NodeDirectory, ProgramClient, ProgramEnd, ProgramId,
+    ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource,
+    ProgramStart, attach_program,
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};

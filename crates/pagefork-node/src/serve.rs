@@ -1,5 +1,6 @@
 //! The side of a memory node: it gives images of its store to those whom it knows.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use crate::ahead::send_tip;
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::{self, ServerChannel, TimedSocket, shake_hands};
 use crate::duplex::Duplex;
@@ -260,16 +262,27 @@ impl Shared {
             programs::serve(programs, peer, duplex, times)?;
             return Ok(None);
         }
-        if !(self.options.access)(&peer) {
+        // Who may not have all may have programs that move there.
+        let only = match (self.options.access)(&peer) {
+            true => None,
+            false => Some(self.granted(&peer)),
+        };
+        if only.as_ref().is_some_and(BTreeSet::is_empty) {
             return Err(talk()(not_let_in("have images of this node")));
         }
         if protocol == Protocol::Pages {
             let duplex = Duplex::new(channel).map_err(talk())?;
-            PageGiver::new(&self.images, &self.leases, peer).serve(duplex)?;
+            PageGiver::new(&self.images, &self.leases, peer).only(only).serve(duplex)?;
             return Ok(None);
         }
         let name = message::read_text(&mut channel).map_err(talk())?;
-        let found = self.images.find(&name).and_then(|hash| self.images.load(hash));
+        let found = self.images.find(&name);
+        let found = found.and_then(|hash| match &only {
+            Some(only) if !only.contains(&hash) => {
+                Err(ImageError::NotFound { what: "image", hash })
+            }
+            _ => self.images.load(hash),
+        });
         let answer = match &found {
             Ok(image) => Answer::Has(image.hash()),
             // Where the store lies, and what ails it, is for this side to know.
@@ -291,9 +304,16 @@ impl Shared {
             Wish::Nothing => return Ok(None),
             Wish::Stream => self.send(&mut channel, image.hash())?,
             Wish::Code => self.send_code(&mut channel, &image)?,
+            Wish::Tip => send_tip(&mut channel, &image)?,
         }
         channel::end(&mut channel).map_err(talk())?;
         Ok(Some((peer, image.hash())))
+    }
+
+    /// The images that a peer may have, because a program that moves there is in them.
+    fn granted(&self, peer: &PublicKey) -> BTreeSet<ContentHash> {
+        let programs = self.options.programs.as_ref();
+        programs.map(|programs| programs.granted(peer)).unwrap_or_default()
     }
 
     /// Sends the code images of an image, in the order in which its manifest names them.

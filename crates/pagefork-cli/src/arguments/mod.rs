@@ -25,7 +25,8 @@ pub(crate) use common::{
 pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};
 pub(crate) use node::{
-    LostArguments, NodeAction, NodeArguments, NodeRunArguments, NodeStartArguments, TrustArguments,
+    LostArguments, MigrateArguments, NodeAction, NodeArguments, NodeRunArguments,
+    NodeStartArguments, TrustArguments,
 };
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
@@ -101,6 +102,8 @@ pub(crate) enum CliCommand {
     Image(ImageArguments),
     /// Serve images to other nodes and run programs for them, and know those that do so
     Node(NodeArguments),
+    /// Move a program that runs at a node to another one
+    Migrate(MigrateArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory

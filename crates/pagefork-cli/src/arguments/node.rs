@@ -63,6 +63,37 @@ pub(crate) enum NodeAction {
         /// The program
         program: String,
     },
+    /// Have a program go on where it was that was handed over to another node: only who knows that
+    /// it does not run there may say so, since else there are two of it
+    Reclaim {
+        /// The program, at the node that has handed it over
+        program: String,
+    },
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "The node that has the program and the other one must know each other: each the \
+                        other's address and that it may have programs run (`pagefork node trust --run \
+                        --address`), and the other one the image key of the first (`--signer`). Once it \
+                        was handed over, it never goes on by itself where it was."
+)]
+pub(crate) struct MigrateArguments {
+    /// Send so many states of the program ahead, at most, while it runs; with none, it goes on at once,
+    /// its pages come while it runs there, and until then it is lost if this node is
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    pub(crate) rounds: u8,
+
+    /// How long to wait until the other node answers, the program comes to rest, and closes what cannot
+    /// move
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    pub(crate) patience: Duration,
+
+    /// The program: NODE/PROGRAM, by its name or number; without NODE, of the user's own node
+    pub(crate) program: String,
+
+    /// The node to which it moves
+    pub(crate) node: String,
 }
 
 #[derive(Args)]

@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use pagefork::image::{PublicKey, check_name};
+use pagefork_node::MemoryPeer;
 
 use crate::captured::keys;
 
@@ -103,6 +104,13 @@ impl KnownNodes {
     /// Whether a node of this key may have programs run by this one.
     pub(super) fn may_run(&self, key: &PublicKey) -> bool {
         self.0.values().any(|node| node.key == *key && node.may_run)
+    }
+
+    /// Where the node with this key is.
+    pub(super) fn reached(&self, key: &PublicKey) -> Option<MemoryPeer> {
+        let mut known = self.0.values().filter(|node| node.key == *key);
+        let address = known.find_map(|node| node.address.clone())?;
+        Some(MemoryPeer { address, key: *key })
     }
 
     pub(super) fn name_of(&self, key: &PublicKey) -> Option<&str> {

@@ -20,7 +20,9 @@ use pagefork_node::{
     StartEvent, StartOptions, fetch_image, start_image,
 };
 
-use crate::arguments::{ComingArguments, NodeAction, NodeArguments, TrustArguments};
+use crate::arguments::{
+    ComingArguments, MigrateArguments, NodeAction, NodeArguments, TrustArguments,
+};
 use crate::captured::{self, NamedImage, keys};
 use crate::{output, show};
 use known::{KnownNode, KnownNodes};
@@ -38,8 +40,14 @@ pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
         NodeAction::Ps { node } => programs::list(node.as_deref()),
         NodeAction::Attach { program, lost } => return programs::attach(program, lost),
         NodeAction::Stop { program } => programs::stop(program),
+        NodeAction::Reclaim { program } => programs::reclaim(program),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Moves a program.
+pub(crate) fn migrate(arguments: &MigrateArguments) -> Result<ExitCode, String> {
+    programs::migrate(arguments).map(|()| ExitCode::SUCCESS)
 }
 
 /// The image that a node has under a name, in `images`, where it is put if it is not there.

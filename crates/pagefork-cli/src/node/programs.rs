@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pagefork::image::SecretKey;
+use pagefork::image::{PublicKey, SecretKey};
 use pagefork_node::{
-    AttachStreams, MemoryPeer, NodeError, NodeTimes, PageTimes, ProgramClient, ProgramEnd,
-    ProgramPhase, ProgramSource, ProgramStart, attach_program,
+    AttachStreams, MemoryPeer, MigrateOptions, NodeError, NodeTimes, PageTimes, ProgramClient,
+    ProgramEnd, ProgramPhase, ProgramSource, ProgramStart, attach_program,
 };
 
 use super::known::KnownNodes;
-use crate::arguments::{LostArguments, NodeStartArguments};
+use crate::arguments::{LostArguments, MigrateArguments, NodeStartArguments};
 use crate::captured::keys;
 use crate::program;
 use crate::{output, run, show};
@@ -67,10 +67,22 @@ pub(super) fn start(arguments: &NodeStartArguments) -> Result<ExitCode, String> 
 pub(super) fn list(node: Option<&str>) -> Result<(), String> {
     let reached = ReachedNode::find(node)?;
     let programs = reached.client()?.programs().map_err(|error| reached.failed(&error))?;
+    let nodes = KnownNodes::read()?;
+    let named = |key: &[u8; 32]| {
+        let key = PublicKey::from_bytes(*key);
+        nodes.name_of(&key).map_or_else(|| key.to_string(), str::to_owned)
+    };
     let mut rows = vec![["program", "name", "state", "attached"].map(str::to_owned).to_vec()];
     for program in programs {
         let state = match &program.phase {
             ProgramPhase::Running => "runs".to_owned(),
+            ProgramPhase::Moving { to } => format!("runs, and moves to {}", named(to)),
+            ProgramPhase::HandedOver { to } => {
+                format!("handed over to {}, which has not answered yet", named(to))
+            }
+            ProgramPhase::Declined { to, why } => format!("declined by {}: {why}", named(to)),
+            ProgramPhase::Moved { to } => format!("is at {}", named(to)),
+            ProgramPhase::Lost(why) => format!("lost: {why}"),
             ProgramPhase::Ended(ProgramEnd::Exited(code)) => format!("exit code {code}"),
             ProgramPhase::Ended(ProgramEnd::Stopped(why)) => format!("stopped: {why}"),
             ProgramPhase::Ended(ProgramEnd::Failed(why)) => {
@@ -94,6 +106,30 @@ pub(super) fn attach(program: &str, lost: &LostArguments) -> Result<ExitCode, St
 pub(super) fn stop(program: &str) -> Result<(), String> {
     let (reached, program) = ReachedNode::of_program(program)?;
     reached.client()?.stop(program).map_err(|error| reached.failed(&error))
+}
+
+/// Moves a program to another node.
+pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
+    let MigrateArguments { rounds, patience, program, node } = arguments;
+    let to = KnownNodes::read()?.find(node)?.key;
+    let (reached, program) = ReachedNode::of_program(program)?;
+    let options = MigrateOptions { rounds: *rounds, patience: *patience };
+    let moved = reached.client()?.migrate(program, to, options);
+    moved.map_err(|error| reached.failed(&error))?;
+    if *rounds == 0 {
+        output::say(format_args!(
+            "{program} goes on at {node}, and its pages follow: until they are there, it is lost if \
+             {} is",
+            reached.name
+        ));
+    }
+    Ok(())
+}
+
+/// Has a program go on that was handed over.
+pub(super) fn reclaim(program: &str) -> Result<(), String> {
+    let (reached, program) = ReachedNode::of_program(program)?;
+    reached.client()?.reclaim(program).map_err(|error| reached.failed(&error))
 }
 
 /// A node, as its clients reach it.
@@ -142,7 +178,8 @@ impl ReachedNode {
         let streams =
             AttachStreams { input: Box::new(io::stdin()), outputs: [&mut stdout, &mut stderr] };
         let times = PageTimes { lost: lost.node_timeout, ..PageTimes::default() };
-        match attach_program(&self.peer, &self.own, program, streams, &times) {
+        let places = |key: &PublicKey| KnownNodes::read().ok()?.reached(key);
+        match attach_program(&self.peer, &self.own, program, streams, &places, &times) {
             // As a shell has it: the low eight bits.
             Ok(ProgramEnd::Exited(code)) => Ok(ExitCode::from(code as u8)),
             Ok(ProgramEnd::Stopped(why)) => {

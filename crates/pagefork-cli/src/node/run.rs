@@ -28,6 +28,9 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
     let peers = Arc::new(UserPeers);
     let mut options =
         ProgramNodeOptions::new(engine, images.clone(), keys::of_node()?, peers, env::temp_dir());
+    options.image_key = keys::own()?;
+    // Of the node that has this key.
+    options.records = keys::directory()?.join("moves");
     let known = arguments.directories.iter().map(|directory| NodeDirectory {
         host: directory.host.clone(),
         guest: directory.guest.clone(),
@@ -84,6 +87,10 @@ impl KnownPeers for UserPeers {
         let nodes = KnownNodes::read().ok()?;
         let known = nodes.find(name).ok()?;
         Some(MemoryPeer { address: known.address.clone()?, key: known.key })
+    }
+
+    fn with_key(&self, key: &PublicKey) -> Option<MemoryPeer> {
+        KnownNodes::read().ok()?.reached(key)
     }
 
     fn signers(&self) -> Result<TrustedKeys, String> {

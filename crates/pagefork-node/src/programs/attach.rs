@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork_image::SecretKey;
+use pagefork_image::{PublicKey, SecretKey};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::base::NodeError;
@@ -38,12 +38,13 @@ impl std::fmt::Debug for AttachStreams<'_> {
 }
 
 /// Connects standard streams with those of a program at `peer`, by its name or number, until it has
-/// ended. A connection that is lost is made again, as long as `times` say.
+/// ended. A connection that is lost is made again, as long as `times` say. If the program moves, it is
+/// followed: `places` says where the node with a key is.
 ///
 /// # Errors
 /// [`NodeError::NotDone`] if there is no such program, or another client has its streams;
 /// [`NodeError::Output`] if an output cannot be written; [`NodeError::Parted`] if the node stays
-/// away. Else as of [`ProgramClient::connect`](crate::ProgramClient::connect).
+/// away; [`NodeError::Elsewhere`] if the program is at a node of which `places` does not know. Else as of [`ProgramClient::connect`](crate::ProgramClient::connect).
 ///
 /// # Examples
 ///
@@ -53,6 +54,7 @@ pub fn attach_program(
     own: &SecretKey,
     program: &str,
     streams: AttachStreams<'_>,
+    places: &dyn Fn(&PublicKey) -> Option<MemoryPeer>,
     times: &PageTimes,
 ) -> Result<ProgramEnd, NodeError> {
     let here = NodeError::io("connect standard streams");
@@ -70,17 +72,34 @@ pub fn attach_program(
         unsure: VecDeque::new(),
         unsure_from: None,
         ended_at: None,
+        target: None,
     };
     let mut lost_since: Option<Instant> = None;
+    let mut peer = peer.clone();
     loop {
-        let error = match attached.talk(peer, &mut lost_since) {
-            Ok(end) => return Ok(end),
+        let error = match attached.talk(&peer, &mut lost_since) {
+            Ok(AttachOutcome::Ended(end)) => return Ok(end),
+            Ok(AttachOutcome::Moved(to)) => {
+                let elsewhere =
+                    || NodeError::Elsewhere { program: attached.program.clone(), node: to };
+                peer = places(&to).ok_or_else(elsewhere)?;
+                attached.target = None;
+                continue;
+            }
             Err(error) => error,
         };
-        // What was never there is not waited for.
-        let is_lost = matches!(error, NodeError::Io { .. } | NodeError::Handshake { .. });
+        // What was never there is not waited for. Of two nodes, one has the program, or will.
+        let is_lost = match &error {
+            NodeError::Io { .. } | NodeError::Handshake { .. } => true,
+            NodeError::NotDone { .. } => attached.target.is_some(),
+            _ => false,
+        };
         if !is_lost || attached.has.is_none() {
             return Err(error);
+        }
+        if let Some(other) = attached.target.and_then(|to| places(&to)) {
+            let before = std::mem::replace(&mut peer, other);
+            attached.target = Some(before.key);
         }
         let since = *lost_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= times.lost {
@@ -106,6 +125,14 @@ struct AttachedStreams<'a, 'o> {
     unsure_from: Option<u64>,
     /// Input ends there.
     ended_at: Option<u64>,
+    /// Another node that may have the program, if this one is lost.
+    target: Option<PublicKey>,
+}
+
+/// Why a node has nothing more to say of a program.
+enum AttachOutcome {
+    Ended(ProgramEnd),
+    Moved(PublicKey),
 }
 
 impl AttachedStreams<'_, '_> {
@@ -114,7 +141,7 @@ impl AttachedStreams<'_, '_> {
         &mut self,
         peer: &MemoryPeer,
         lost_since: &mut Option<Instant>,
-    ) -> Result<ProgramEnd, NodeError> {
+    ) -> Result<AttachOutcome, NodeError> {
         let mut link = NodeLink::connect(peer, self.own, &self.times.node)?;
         link.push(&ClientRequest::Hello);
         let (program, client, outputs) = (self.program.clone(), self.client, self.has);
@@ -158,7 +185,11 @@ impl AttachedStreams<'_, '_> {
                         link.push(&ClientRequest::Took { outputs });
                         // A node that does not hear it keeps the program for a while.
                         let _ = link.duplex.end();
-                        return Ok(end);
+                        return Ok(AttachOutcome::Ended(end));
+                    }
+                    NodeReply::Moving(to) => self.target = Some(PublicKey::from_bytes(to)),
+                    NodeReply::Moved(to) => {
+                        return Ok(AttachOutcome::Moved(PublicKey::from_bytes(to)));
                     }
                     _ => return Err(NodeError::Malformed("an answer to something else")),
                 }

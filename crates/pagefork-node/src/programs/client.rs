@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Instant;
 
-use pagefork_image::SecretKey;
+use pagefork_image::{PublicKey, SecretKey};
 use rustls::ClientConnection;
 
 use crate::base::{NodeError, NodeTimes};
@@ -11,6 +11,7 @@ use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::identity::Protocol;
 
+use super::moving::MigrateOptions;
 use super::wire::{
     ClientRequest, Inbox, NONSENSE, NodeReply, PART, ProgramId, ProgramInfo, ProgramSource,
     ProgramStart, encode, nonsense,
@@ -244,6 +245,63 @@ impl ProgramClient {
     /// ```
     pub fn stop(&mut self, program: &str) -> Result<(), NodeError> {
         match self.link.ask(&ClientRequest::Stop { program: program.to_owned() }, program)? {
+            NodeReply::Done => Ok(()),
+            _ => Err(self.link.strange()),
+        }
+    }
+}
+
+impl ProgramClient {
+    /// Moves a program to the node with the key `to`, which both the program's node and its target
+    /// have to know. It runs while its pages go ahead, rests for a moment, and goes on there; who has
+    /// its streams follows it. Returns when it is there.
+    ///
+    /// # Errors
+    /// As of [`ProgramClient::connect`]: then it goes on where it is, unless it was handed over, which
+    /// [`NodeError::NotDone`] says then.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use pagefork_node::{MigrateOptions, NodeError, ProgramClient};
+    ///
+    /// # fn example(client: &mut ProgramClient, there: pagefork_image::PublicKey) -> Result<(), NodeError> {
+    /// client.migrate("counter", there, MigrateOptions::default())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn migrate(
+        &mut self,
+        program: &str,
+        to: PublicKey,
+        options: MigrateOptions,
+    ) -> Result<(), NodeError> {
+        let MigrateOptions { rounds, patience } = options;
+        let (name, to) = (program.to_owned(), *to.as_bytes());
+        let request = ClientRequest::Migrate { program: name, to, rounds, patience };
+        match self.link.ask(&request, program)? {
+            NodeReply::Done => Ok(()),
+            _ => Err(self.link.strange()),
+        }
+    }
+
+    /// Says that a program that was handed over, and of whose target there is no answer, or which that
+    /// has declined, goes on at its source. **Whoever says so has to know that it does not run there**:
+    /// nobody else can.
+    ///
+    /// # Errors
+    /// As of [`ProgramClient::connect`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(client: &mut pagefork_node::ProgramClient) -> Result<(), pagefork_node::NodeError> {
+    /// client.reclaim("counter")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reclaim(&mut self, program: &str) -> Result<(), NodeError> {
+        match self.link.ask(&ClientRequest::Reclaim { program: program.to_owned() }, program)? {
             NodeReply::Done => Ok(()),
             _ => Err(self.link.strange()),
         }

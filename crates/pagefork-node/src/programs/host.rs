@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub trait KnownPeers: Send + Sync + fmt::Debug {
 
     /// The node of this name, to get images from.
     fn named(&self, name: &str) -> Option<MemoryPeer>;
+
+    /// The node with this key, to which programs move, or from which they come.
+    fn with_key(&self, key: &PublicKey) -> Option<MemoryPeer>;
 
     /// Whose signature makes images acceptable: their machine code is run.
     ///
@@ -77,12 +81,19 @@ pub struct ProgramNodeOptions {
     pub images: ImageStore,
     /// The key that it authenticates itself with.
     pub key: SecretKey,
+    /// The key that signs programs that move.
+    pub image_key: SecretKey,
     /// What it knows of other nodes.
     pub peers: Arc<dyn KnownPeers>,
     /// Directories that programs can have, if they ask for them.
     pub directories: Vec<NodeDirectory>,
+    /// Listening sockets that programs can have, if they ask for them: all of them.
+    pub listeners: Vec<Arc<TcpListener>>,
     /// A directory, in which those of programs' sessions are made.
     pub place: PathBuf,
+    /// The directory in which it remembers what became of programs that moved: in `place`, unless it
+    /// is set. Its own must be on a disk.
+    pub records: PathBuf,
     /// How much programs can have.
     pub limits: ProgramLimits,
     /// How images of other nodes come.
@@ -109,13 +120,17 @@ impl ProgramNodeOptions {
         peers: Arc<dyn KnownPeers>,
         place: impl Into<PathBuf>,
     ) -> Self {
+        let place = place.into();
         Self {
             engine,
             images,
+            image_key: key.clone(),
             key,
             peers,
             directories: Vec::new(),
-            place: place.into(),
+            listeners: Vec::new(),
+            records: place.join("moves"),
+            place,
             limits: ProgramLimits::default(),
             start: StartOptions::default(),
             say: Arc::new(|_| ()),
@@ -184,6 +199,7 @@ impl ProgramHost {
         let names = start.directories.iter().map(|name| (&name[..], Permissions::ReadWrite));
         self.share(&mut builder, names)?;
         let mut held: Vec<Box<dyn Any + Send>> = Vec::new();
+        self.pass_sockets(&mut builder, start.sockets)?;
         if !start.sessions.is_empty() {
             let own = self.own_directory()?;
             for (number, guest) in start.sessions.iter().enumerate() {
@@ -208,7 +224,8 @@ impl ProgramHost {
             "the module exports no function `_start`, so it is no program; build it as a WASI \
              command (`wasm32-wasip1`)",
         )?;
-        Ok(ReadyProgram { store, start: Some(function), held })
+        let sessions = start.sessions.clone();
+        Ok(ReadyProgram { store, start: Some(function), sessions, held })
     }
 
     fn of_image(
@@ -230,31 +247,38 @@ impl ProgramHost {
         let images = &self.options.images;
         let options = LoadOptions::new().trust(self.options.peers.signers()?);
         let failed = |error: &dyn fmt::Display| format!("{name}: {error:#}");
-        let (found, own_name) = match name.split_once('/') {
-            Some((node, image)) => (Some(self.fetch(node, image)?), image),
-            None => (None, name),
-        };
-        let mut held: Vec<Box<dyn Any + Send>> = Vec::new();
-        let snapshot = match found {
+        let found = match name.split_once('/') {
+            Some((node, image)) => self.fetch(node, image)?,
             None => {
-                let hash = images.find(own_name).map_err(|error| failed(&error))?;
-                Snapshot::load(&self.linker, images, hash, options)
+                let found = images.find(name).and_then(|hash| images.load(hash));
+                FoundImage::Here(found.map_err(|error| failed(&error))?)
             }
-            Some(FoundImage::Here(image)) => {
+        };
+        let (snapshot, held) = self.load(found, options).map_err(|error| failed(&error))?;
+        let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| failed(&error))?;
+        self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, held)
+            .map_err(|error| failed(&error))
+    }
+
+    /// Loads an image. Returns also what it depends on.
+    pub(super) fn load(
+        &self,
+        found: FoundImage,
+        options: LoadOptions<'_>,
+    ) -> Result<(Snapshot<NodeGuest>, Vec<Box<dyn Any + Send>>), String> {
+        let images = &self.options.images;
+        let (snapshot, held): (_, Box<dyn Any + Send>) = match found {
+            FoundImage::Here(image) => {
                 let snapshot = Snapshot::load(&self.linker, images, image.hash(), options);
-                held.push(Box::new(image));
-                snapshot
+                (snapshot, Box::new(image))
             }
-            Some(FoundImage::Coming(coming)) => {
+            FoundImage::Coming(coming) => {
                 let image = coming.image();
                 let snapshot = Snapshot::load_incomplete(&self.linker, image, images, options);
-                held.push(Box::new(coming));
-                snapshot
+                (snapshot, Box::new(coming))
             }
         };
-        let snapshot = snapshot.map_err(|error| failed(&error))?;
-        let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| failed(&error))?;
-        self.of_snapshot(&snapshot, &state.wasi, streams, held).map_err(|error| failed(&error))
+        Ok((snapshot.map_err(|error| format!("{error:#}"))?, vec![held]))
     }
 
     /// Makes a program ready that was captured while it ran.
@@ -263,9 +287,11 @@ impl ProgramHost {
         snapshot: &Snapshot<NodeGuest>,
         wasi: &WasiState,
         streams: &Arc<ProgramStreams>,
+        has_sockets: bool,
         mut held: Vec<Box<dyn Any + Send>>,
     ) -> Result<ReadyProgram, String> {
         let mut builder = self.builder(streams);
+        self.pass_sockets(&mut builder, has_sockets)?;
         self.share(&mut builder, wasi.preopens())?;
         if wasi.session_dirs().next().is_some() {
             let own = self.own_directory()?;
@@ -290,7 +316,10 @@ impl ProgramHost {
         let spawned = pre.spawn_limited(tenant, guest, self.store_limits(), |_| ());
         let (store, _) = spawned.map_err(|error| format!("{error:#}"))?;
         match store.suspended() {
-            Some(_) => Ok(ReadyProgram { store, start: None, held }),
+            Some(_) => {
+                let sessions = wasi.session_dirs().map(str::to_owned).collect();
+                Ok(ReadyProgram { store, start: None, sessions, held })
+            }
             None => Err("no program is running in this image".to_owned()),
         }
     }
@@ -336,7 +365,22 @@ impl ProgramHost {
         Ok(())
     }
 
-    fn own_directory(&self) -> Result<OwnDir, String> {
+    /// Gives a program the node's listening sockets.
+    fn pass_sockets(&self, builder: &mut WasiCtxBuilder, has_them: bool) -> Result<(), String> {
+        if !has_them {
+            return Ok(());
+        }
+        if self.options.listeners.is_empty() {
+            return Err("this node has no listening sockets for programs".to_owned());
+        }
+        for listener in &self.options.listeners {
+            let socket = listener.try_clone().map_err(|error| error.to_string())?;
+            builder.preopened_socket(socket).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn own_directory(&self) -> Result<OwnDir, String> {
         let path = self.options.place.join(format!("program-{}", random_name()?));
         OwnDir::new(path).map_err(|error| format!("no place for its files: {error}"))
     }

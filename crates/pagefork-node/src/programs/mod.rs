@@ -12,13 +12,15 @@
 //!         wire            what they say
 //! ```
 
-#![allow(dead_code, reason = "what moves programs uses it")]
-
+mod arriving;
 mod attach;
+mod capture;
 mod client;
 mod host;
+mod moving;
 mod node;
 mod program;
+mod records;
 mod session;
 mod streams;
 mod wire;
@@ -26,6 +28,7 @@ mod wire;
 pub use attach::{AttachStreams, attach_program};
 pub use client::ProgramClient;
 pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
+pub use moving::MigrateOptions;
 pub use node::ProgramNode;
 pub(crate) use session::serve;
 pub use wire::{ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart};

@@ -1,13 +1,20 @@
 //! A node that runs programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pagefork_image::{PublicKey, check_name};
+use pagefork::LoadOptions;
+use pagefork_image::{ContentHash, PublicKey, TrustedKeys, check_name};
+use pagefork_postcopy::{SourceState, TargetState};
 
+use crate::start::FoundImage;
+
+use super::arriving::{self, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
+use super::moving::{self, MigrateOptions, MoveControl};
 use super::program::NodeProgram;
+use super::records::{AllRecords, ArrivingRecord, LeavingRecord, MoveRecords};
 use super::streams::ProgramStreams;
 use super::wire::{ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart};
 
@@ -38,6 +45,9 @@ use super::wire::{ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramSt
 ///         true
 ///     }
 ///     fn named(&self, _: &str) -> Option<MemoryPeer> {
+///         None
+///     }
+///     fn with_key(&self, _: &PublicKey) -> Option<MemoryPeer> {
 ///         None
 ///     }
 ///     fn signers(&self) -> Result<TrustedKeys, String> {
@@ -78,7 +88,10 @@ use super::wire::{ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramSt
 ///     input: Box::new(std::io::Cursor::new("hello")),
 ///     outputs: [&mut printed, &mut errors],
 /// };
-/// let end = attach_program(&peer, &own, &id.to_string(), streams, &PageTimes::default())?;
+/// // It does not move; who has programs that do says here where other nodes are.
+/// let nobody = |_: &PublicKey| None;
+/// let times = PageTimes::default();
+/// let end = attach_program(&peer, &own, &id.to_string(), streams, &nobody, &times)?;
 /// assert_eq!(end, ProgramEnd::Exited(0));
 /// assert_eq!(&printed[..5], b"hello");
 /// # std::fs::remove_dir_all(path)?;
@@ -93,6 +106,19 @@ pub struct ProgramNode {
 struct NodeShared {
     host: ProgramHost,
     programs: Mutex<BTreeMap<ProgramId, KnownProgram>>,
+    arrivals: Arrivals,
+    records: MoveRecords,
+    moves: Mutex<Moves>,
+}
+
+/// Programs that are on their way.
+#[derive(Debug, Default)]
+struct Moves {
+    leaving: BTreeMap<ProgramId, Arc<MoveControl>>,
+    /// Programs that have a place here and are not here yet.
+    arriving: BTreeSet<ProgramId>,
+    /// The images of a program that the node to which it moves may have.
+    granted: BTreeMap<(PublicKey, ProgramId), BTreeSet<ContentHash>>,
 }
 
 /// A program that has a place.
@@ -113,8 +139,249 @@ impl ProgramNode {
     ///
     /// See [`ProgramNode`].
     pub fn new(options: ProgramNodeOptions) -> Result<Self, String> {
+        let records = MoveRecords::open(&options.records);
+        let shown = options.records.display().to_string();
+        let failed = |error| format!("cannot use {shown}: {error}");
+        let records = records.map_err(failed)?;
+        let all = records.read_all(&*options.say).map_err(failed)?;
         let host = ProgramHost::new(options)?;
-        Ok(Self { shared: Arc::new(NodeShared { host, programs: Mutex::default() }) })
+        let (programs, arrivals, moves) = <_>::default();
+        let shared = Arc::new(NodeShared { host, programs, arrivals, records, moves });
+        let node = Self { shared };
+        node.take_up_records(all)?;
+        Ok(node)
+    }
+
+    /// Goes on with what another process of this node has left behind.
+    fn take_up_records(&self, all: AllRecords) -> Result<(), String> {
+        let owner = self.options().key.public();
+        let known = |id, name: &str, phase| {
+            let streams = Arc::<ProgramStreams>::default();
+            NodeProgram::new(id, name.to_owned(), owner, streams, phase)
+        };
+        let mut newest = BTreeMap::<ProgramId, u64>::new();
+        for record in all.leaving {
+            let LeavingRecord { source, program: id, name, to } = &record;
+            let (phase, waits) = match &source.state {
+                SourceState::HandedOver { image, .. } => {
+                    self.grant(PublicKey::from_bytes(*to), *id, *image);
+                    (ProgramPhase::HandedOver { to: *to }, true)
+                }
+                SourceState::Declined => {
+                    let why = "it has said so to a process that has ended".to_owned();
+                    (ProgramPhase::Declined { to: *to, why }, true)
+                }
+                SourceState::Taken => (ProgramPhase::Moved { to: *to }, false),
+                // It has ended with its process.
+                SourceState::Offered | SourceState::Accepted | SourceState::GoesOn => {
+                    let forgotten = self.records().forget_leaving(source.migration);
+                    forgotten
+                        .map_err(|error| format!("cannot write the node's records: {error}"))?;
+                    continue;
+                }
+            };
+            if newest.get(id).is_some_and(|epoch| *epoch > source.epoch) {
+                continue;
+            }
+            newest.insert(*id, source.epoch);
+            let program = known(*id, name, phase);
+            program.set_travels(source.epoch + 1, false);
+            program.streams.freeze();
+            self.table().insert(*id, KnownProgram::Here(Arc::clone(&program)));
+            if waits {
+                moving::go_on(self, &program, record)?;
+            }
+        }
+        for ArrivingRecord { target, program: id, name, .. } in all.arriving {
+            let has_left = newest.get(&id).is_some_and(|epoch| *epoch > target.epoch);
+            if target.state != TargetState::Own || has_left {
+                continue;
+            }
+            let why = "its node was started anew: what it has done since it came here is lost";
+            let program = known(id, &name, ProgramPhase::Lost(why.to_owned()));
+            program.set_travels(target.epoch + 1, false);
+            newest.insert(id, target.epoch);
+            self.table().insert(id, KnownProgram::Here(program));
+        }
+        Ok(())
+    }
+
+    pub(super) fn host(&self) -> &ProgramHost {
+        &self.shared.host
+    }
+
+    pub(super) fn records(&self) -> &MoveRecords {
+        &self.shared.records
+    }
+
+    pub(super) fn arrivals(&self) -> &Arrivals {
+        &self.shared.arrivals
+    }
+
+    fn moves(&self) -> MutexGuard<'_, Moves> {
+        self.shared.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn grant(&self, to: PublicKey, program: ProgramId, image: ContentHash) {
+        self.moves().granted.entry((to, program)).or_default().insert(image);
+    }
+
+    pub(super) fn revoke(&self, to: &PublicKey, program: ProgramId) {
+        self.moves().granted.remove(&(*to, program));
+    }
+
+    /// The images that a peer may have because a program moves there, or has.
+    pub(crate) fn granted(&self, peer: &PublicKey) -> BTreeSet<ContentHash> {
+        let moves = self.moves();
+        let granted = moves.granted.iter().filter(|((to, _), _)| to == peer);
+        granted.flat_map(|(_, images)| images.iter().copied()).collect()
+    }
+
+    pub(super) fn note_move(&self, program: ProgramId, control: &Arc<MoveControl>) {
+        self.moves().leaving.insert(program, Arc::clone(control));
+    }
+
+    pub(super) fn forget_move(&self, program: ProgramId, control: &Arc<MoveControl>) {
+        let mut moves = self.moves();
+        if moves.leaving.get(&program).is_some_and(|known| Arc::ptr_eq(known, control)) {
+            moves.leaving.remove(&program);
+        }
+    }
+
+    /// Keeps a place for a program that moves here.
+    pub(super) fn place_of_arrival(
+        &self,
+        id: ProgramId,
+        epoch: u64,
+    ) -> Result<PlaceOfArrival, String> {
+        let table = self.table();
+        match table.get(&id) {
+            Some(KnownProgram::Here(known)) if known.is_over() && known.travels().0 <= epoch => {}
+            Some(KnownProgram::Here(known)) if known.is_over() => {
+                return Err("this node has had the program at a later time".to_owned());
+            }
+            Some(_) => return Err("this node has the program already".to_owned()),
+            None => {}
+        }
+        let mut moves = self.moves();
+        self.check_room(&table, &moves)?;
+        if !moves.arriving.insert(id) {
+            return Err("the program is on its way here already".to_owned());
+        }
+        Ok(PlaceOfArrival { node: self.clone(), id })
+    }
+
+    fn check_room(
+        &self,
+        table: &BTreeMap<ProgramId, KnownProgram>,
+        moves: &Moves,
+    ) -> Result<(), String> {
+        let is_live = |known: &&KnownProgram| match known {
+            KnownProgram::Here(program) => !program.is_over(),
+            KnownProgram::Starting => true,
+        };
+        let limit = self.options().limits.programs;
+        match table.values().filter(is_live).count() + moves.arriving.len() < limit {
+            true => Ok(()),
+            false => {
+                Err(format!("this node runs {limit} programs already, which is all that it may"))
+            }
+        }
+    }
+
+    /// Moves a program to the node with this key, where it goes on. Returns when it is there.
+    ///
+    /// # Errors
+    /// Why it goes on here; or, if it was handed over and there is no answer, that it does not, until
+    /// there is or an operator [says](Self::reclaim) that it does.
+    ///
+    /// # Examples
+    ///
+    /// See [`ProgramClient::migrate`](crate::ProgramClient::migrate).
+    pub fn migrate(
+        &self,
+        program: &str,
+        to: PublicKey,
+        options: MigrateOptions,
+    ) -> Result<(), String> {
+        if to == self.options().key.public() {
+            return Err("it is there already".to_owned());
+        }
+        let program = self.find(program)?;
+        let control = moving::begin(self, &program, to, options)?;
+        loop {
+            match (control.outcome(options.patience), program.phase()) {
+                (Some(outcome), _) => return outcome,
+                (None, ProgramPhase::HandedOver { .. }) => {
+                    return Err(format!(
+                        "it was handed over to node {to}, which has not answered yet: it rests \
+                         until that node has, or an operator who knows that it does not run there \
+                         has it go on here (`pagefork node reclaim`)"
+                    ));
+                }
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// An operator knows that a program that was handed over is not its target's, and has it go on
+    /// here: **if it is, there are two of it**.
+    ///
+    /// # Errors
+    /// If the program was not handed over, or has an owner; or why it cannot go on.
+    ///
+    /// # Examples
+    ///
+    /// See [`ProgramClient::reclaim`](crate::ProgramClient::reclaim).
+    pub fn reclaim(&self, program: &str) -> Result<(), String> {
+        let program = self.find(program)?;
+        let is_open = matches!(
+            program.phase(),
+            ProgramPhase::HandedOver { .. } | ProgramPhase::Declined { .. }
+        );
+        let control = self.moves().leaving.get(&program.id).cloned();
+        let Some(control) = control.filter(|_| is_open) else {
+            return Err("it was not handed over, or it is known whose it is".to_owned());
+        };
+        control.reclaim();
+        let until = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < until {
+            match program.phase() {
+                ProgramPhase::Running => return Ok(()),
+                ProgramPhase::Lost(why) => return Err(why),
+                ProgramPhase::Moved { .. } => {
+                    return Err("its target has just said that it has it".to_owned());
+                }
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        Err("it does not go on yet".to_owned())
+    }
+
+    /// Has a program go on from what was handed over by a process that has ended.
+    pub(super) fn take_up(
+        &self,
+        program: &Arc<NodeProgram>,
+        image: Option<ContentHash>,
+    ) -> Result<(), String> {
+        let options = self.options();
+        let image = image.ok_or("what was handed over is not known any more")?;
+        let found = options.images.load(image).map_err(|error| error.to_string())?;
+        let load = LoadOptions::new().trust(TrustedKeys::from_iter([options.image_key.public()]));
+        let (snapshot, held) = self.host().load(FoundImage::Here(found), load)?;
+        let (record, wasi) = arriving::moving(&snapshot)?;
+        let streams = ProgramStreams::of_record(record.streams);
+        let ready =
+            self.host().of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, held)?;
+        // In its place: clients find it by its number.
+        let (name, phase) = (program.name.clone(), ProgramPhase::Running);
+        let again = NodeProgram::new(program.id, name, program.owner, streams, phase);
+        again.set_travels(record.epoch, record.has_sockets);
+        self.table().insert(program.id, KnownProgram::Here(Arc::clone(&again)));
+        again.run(ready)?;
+        program.set_phase(ProgramPhase::Running);
+        program.part_with_client();
+        Ok(())
     }
 
     fn table(&self) -> MutexGuard<'_, BTreeMap<ProgramId, KnownProgram>> {
@@ -161,6 +428,7 @@ impl ProgramNode {
         let ready = self.shared.host.ready(start, &streams)?;
         let (name, phase) = (start.name.clone(), ProgramPhase::Running);
         let program = NodeProgram::new(id, name, owner, streams, phase);
+        program.set_travels(0, start.sockets);
         program.run(ready)?;
         place.fill(program);
         Ok(id)
@@ -170,18 +438,13 @@ impl ProgramNode {
     fn take_place(&self, id: ProgramId) -> Result<ProgramPlace<'_>, String> {
         let limits = &self.options().limits;
         let mut table = self.table();
+        self.check_room(&table, &self.moves())?;
         let ended = |known: &KnownProgram| match known {
             KnownProgram::Here(program) => program.is_over(),
             KnownProgram::Starting => false,
         };
         let over: Vec<ProgramId> =
             table.iter().filter(|(_, known)| ended(known)).map(|(id, _)| *id).collect();
-        if table.len() - over.len() >= limits.programs {
-            return Err(format!(
-                "this node runs {} programs already, which is all that it may",
-                limits.programs
-            ));
-        }
         // Those that are known longest have no order; which of them go does not matter.
         for id in over.iter().take((over.len() + 1).saturating_sub(limits.ended)) {
             table.remove(id);
@@ -218,6 +481,13 @@ impl ProgramNode {
     /// See [`ProgramClient::stop`](crate::ProgramClient::stop).
     pub fn stop(&self, program: &str, patience: Duration) -> Result<(), String> {
         let found = self.find(program)?;
+        if matches!(found.phase(), ProgramPhase::HandedOver { .. } | ProgramPhase::Declined { .. })
+        {
+            return Err(
+                "it was handed over, and may run elsewhere: reclaim it first, if it does not"
+                    .to_owned(),
+            );
+        }
         if found.is_over() {
             self.table().remove(&found.id);
             return Ok(());
@@ -256,9 +526,29 @@ impl ProgramNode {
 
     /// Forgets a program that has ended, and of which its client has all.
     pub(super) fn forget(&self, program: &NodeProgram) {
-        if program.is_over() {
+        if matches!(program.phase(), ProgramPhase::Ended(_)) {
             self.table().remove(&program.id);
         }
+    }
+}
+
+/// A place for a program that moves here.
+#[derive(Debug)]
+pub(super) struct PlaceOfArrival {
+    node: ProgramNode,
+    id: ProgramId,
+}
+
+impl PlaceOfArrival {
+    /// It is here.
+    pub(super) fn fill(self, program: &Arc<NodeProgram>) {
+        self.node.table().insert(self.id, KnownProgram::Here(Arc::clone(program)));
+    }
+}
+
+impl Drop for PlaceOfArrival {
+    fn drop(&mut self) {
+        self.node.moves().arriving.remove(&self.id);
     }
 }
 

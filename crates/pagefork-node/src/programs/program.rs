@@ -30,7 +30,10 @@ pub(super) struct ReadyProgram {
     pub(super) store: Store<NodeGuest>,
     /// What is called; `None` if its guest is suspended.
     pub(super) start: Option<Func>,
+    /// Directories of its session, by the names that it knows them by.
+    pub(super) sessions: Vec<String>,
     /// What it depends on until it has ended.
+    #[expect(dead_code, reason = "it is kept")]
     pub(super) held: Vec<Box<dyn Any + Send>>,
 }
 
@@ -77,6 +80,11 @@ struct ProgramLife {
     client: Option<ClientId>,
     /// How many clients have been attached so far: the last one is.
     attachments: u64,
+    /// How often it was handed over.
+    epoch: u64,
+    has_sockets: bool,
+    /// Those of the node's directories that it has.
+    directories: Vec<String>,
 }
 
 impl fmt::Debug for ProgramLife {
@@ -101,6 +109,9 @@ impl NodeProgram {
             jobs: VecDeque::new(),
             client: None,
             attachments: 0,
+            epoch: 0,
+            has_sockets: false,
+            directories: Vec::new(),
         };
         let changed = Condvar::new();
         Arc::new(Self { id, name, owner, streams, life: Mutex::new(life), changed })
@@ -120,10 +131,76 @@ impl NodeProgram {
         self.life().phase.clone()
     }
 
+    pub(super) fn set_phase(&self, phase: ProgramPhase) {
+        self.life().phase = phase;
+        self.streams.tell_client();
+    }
+
     /// Whether it does not run, and never will again here.
     pub(super) fn is_over(&self) -> bool {
         let life = self.life();
-        life.is_over && matches!(life.phase, ProgramPhase::Ended(_))
+        let ProgramLife { is_over, phase, .. } = &*life;
+        *is_over
+            && matches!(
+                phase,
+                ProgramPhase::Ended(_) | ProgramPhase::Moved { .. } | ProgramPhase::Lost(_)
+            )
+    }
+
+    /// Whether nothing of it is in this process.
+    pub(super) fn has_no_thread(&self) -> bool {
+        self.life().is_over
+    }
+
+    /// Waits until nothing of it is in this process any more.
+    pub(super) fn wait_until_over(&self, patience: Duration) {
+        let life = self.life();
+        let is_here = |life: &mut ProgramLife| !life.is_over;
+        drop(self.changed.wait_timeout_while(life, patience, is_here));
+    }
+
+    /// How often it was handed over, and whether it has sockets.
+    pub(super) fn travels(&self) -> (u64, bool) {
+        let life = self.life();
+        (life.epoch, life.has_sockets)
+    }
+
+    pub(super) fn set_travels(&self, epoch: u64, has_sockets: bool) {
+        let mut life = self.life();
+        (life.epoch, life.has_sockets) = (epoch, has_sockets);
+    }
+
+    /// The directories of the node that it has.
+    pub(super) fn directories(&self) -> Vec<String> {
+        self.life().directories.clone()
+    }
+
+    /// It is on its way.
+    ///
+    /// # Errors
+    /// If it does not run, or is on its way already.
+    pub(super) fn begin_move(&self, to: PublicKey) -> Result<(), String> {
+        let mut life = self.life();
+        match &life.phase {
+            ProgramPhase::Running if life.stop.is_none() => {
+                life.phase = ProgramPhase::Moving { to: *to.as_bytes() };
+                drop(life);
+                self.streams.tell_client();
+                Ok(())
+            }
+            ProgramPhase::Ended(_) => Err("it has ended".to_owned()),
+            _ => Err("it does not run here, or is on its way already".to_owned()),
+        }
+    }
+
+    /// It stays.
+    pub(super) fn end_move(&self) {
+        let mut life = self.life();
+        if !life.is_over {
+            life.phase = ProgramPhase::Running;
+        }
+        drop(life);
+        self.streams.tell_client();
     }
 
     /// Runs it on a thread of its own.
@@ -132,7 +209,12 @@ impl NodeProgram {
     /// If the system refuses a thread.
     pub(super) fn run(self: &Arc<Self>, mut ready: ReadyProgram) -> Result<(), String> {
         let handle = ready.store.interrupt_handle().map_err(|error| format!("{error:#}"))?;
-        self.life().handle = Some(handle);
+        let shared = ready.store.data().ctx.preopens().map(|(_, guest, _)| guest.to_owned());
+        let shared: Vec<String> = shared.filter(|guest| !ready.sessions.contains(guest)).collect();
+        {
+            let mut life = self.life();
+            (life.handle, life.directories) = (Some(handle), shared);
+        }
         let program = Arc::clone(self);
         let thread = thread::Builder::new().name("pagefork-program".to_owned());
         let started = thread.spawn(move || {
@@ -218,11 +300,12 @@ impl NodeProgram {
     pub(super) fn stop(&self, why: &str, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let mut life = self.life();
-        if life.phase == ProgramPhase::Running {
+        let is_here = matches!(life.phase, ProgramPhase::Running | ProgramPhase::Moving { .. });
+        if is_here {
             life.stop.get_or_insert_with(|| shortened(why.to_owned()));
         }
         self.changed.notify_all();
-        while !life.is_over && Instant::now() < until {
+        while is_here && !life.is_over && Instant::now() < until {
             if let Some(handle) = &life.handle {
                 handle.interrupt();
             }
@@ -311,6 +394,12 @@ impl NodeProgram {
     pub(super) fn is_attached(&self, number: u64) -> bool {
         let life = self.life();
         life.client.is_some() && life.attachments == number
+    }
+
+    /// Its client is to attach anew: the program has another form.
+    pub(super) fn part_with_client(&self) {
+        self.life().client = None;
+        self.streams.set_client(None);
     }
 
     /// The client with this number is gone.

@@ -1,5 +1,6 @@
 //! One client of a node that runs programs, on the node's side.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,18 +10,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork_image::PublicKey;
+use pagefork_postcopy::MigrationId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ConnectionCommon, SideData};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 
+use super::arriving;
+use super::moving::MigrateOptions;
 use super::node::ProgramNode;
-use super::program::NodeProgram;
+use super::program::{NodeProgram, shortened};
 use super::streams::WrongPosition;
 use super::wire::{
-    ClientRequest, Inbox, NodeReply, PART, ProgramPhase, ProgramSource, ProgramStart, encode,
-    nonsense,
+    ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart,
+    encode, nonsense,
 };
 
 /// Bytes of answers that the network has not taken: beyond that nothing is read from a client.
@@ -59,6 +63,7 @@ where
         attached: None,
         coming: None,
         busy: None,
+        carries: BTreeSet::new(),
         is_over: false,
     };
     session.serve().map_err(NodeError::io(format!("talk to client {peer}")))
@@ -83,6 +88,8 @@ struct ProgramSession<'a, C> {
     coming: Option<(ProgramStart, Vec<u8>, u64)>,
     /// What is being done for the client. Nothing else is until it is answered.
     busy: Option<Receiver<NodeReply>>,
+    /// Programs whose way here goes over this connection.
+    carries: BTreeSet<MigrationId>,
     /// Nothing follows from this side.
     is_over: bool,
 }
@@ -98,6 +105,8 @@ struct AttachedClient {
     /// It has sent input that was not taken, because the program was moving.
     lacks: bool,
     is_told_end: bool,
+    /// To where it was told that the program moves.
+    told_target: Option<[u8; 32]>,
 }
 
 impl<C, D> ProgramSession<'_, C>
@@ -109,6 +118,9 @@ where
         let served = self.talk();
         if let Some(attached) = &self.attached {
             attached.program.detach(attached.number);
+        }
+        for migration in &self.carries {
+            self.node.arrivals().left(*migration);
         }
         if served.is_ok() {
             return self.duplex.end();
@@ -219,6 +231,28 @@ where
                     Err(why) => NodeReply::Refused(why),
                 })
             }
+            ClientRequest::Migrate { program, to, rounds, patience } => self.work(move |node| {
+                let (to, options) =
+                    (PublicKey::from_bytes(to), MigrateOptions { rounds, patience });
+                match node.migrate(&program, to, options) {
+                    Ok(()) => NodeReply::Done,
+                    Err(why) => NodeReply::Refused(shortened(why)),
+                }
+            }),
+            ClientRequest::Reclaim { program } => {
+                self.work(move |node| match node.reclaim(&program) {
+                    Ok(()) => NodeReply::Done,
+                    Err(why) => NodeReply::Refused(shortened(why)),
+                })
+            }
+            ClientRequest::Move { offer, message } => {
+                self.carries.insert(message.migration);
+                let peer = self.peer;
+                self.work(move |node| match arriving::step(node, peer, &offer, message) {
+                    Ok(steps) => NodeReply::Steps(steps),
+                    Err(why) => NodeReply::Refused(shortened(why)),
+                });
+            }
             ClientRequest::Attach { program, client, outputs } => {
                 if self.attached.is_some() {
                     return Err(nonsense("a second program to attach to"));
@@ -275,8 +309,9 @@ where
         self.push(&NodeReply::Attached { program: program.id, outputs: sent });
         // It is told at once where input is.
         let told = (u64::MAX, 0);
-        let (lacks, is_told_end) = (false, false);
-        self.attached = Some(AttachedClient { program, number, sent, told, lacks, is_told_end });
+        let (lacks, is_told_end, told_target) = (false, false, None);
+        self.attached =
+            Some(AttachedClient { program, number, sent, told, lacks, is_told_end, told_target });
         Ok(())
     }
 
@@ -284,7 +319,7 @@ where
         let peer = self.peer;
         self.work(move |node| match node.start_for(peer, &start) {
             Ok(id) => NodeReply::Started(id),
-            Err(why) => NodeReply::Refused(super::program::shortened(why)),
+            Err(why) => NodeReply::Refused(shortened(why)),
         });
     }
 
@@ -347,12 +382,27 @@ where
             attached.lacks &= !lacks;
             self.push(&NodeReply::Input { received, until, lacks });
         }
-        if let ProgramPhase::Ended(end) = phase
-            && !attached.is_told_end
-            && self.backlog <= BACKLOG_MAX
-        {
-            attached.is_told_end = true;
-            self.push(&NodeReply::Ended(end));
+        let is_told = attached.is_told_end || self.backlog > BACKLOG_MAX;
+        match phase {
+            ProgramPhase::Ended(end) if !is_told => {
+                attached.is_told_end = true;
+                self.push(&NodeReply::Ended(end));
+            }
+            ProgramPhase::Lost(why) if !is_told => {
+                attached.is_told_end = true;
+                self.push(&NodeReply::Ended(ProgramEnd::Failed(why)));
+            }
+            ProgramPhase::Moving { to } | ProgramPhase::HandedOver { to }
+                if attached.told_target != Some(to) =>
+            {
+                attached.told_target = Some(to);
+                self.push(&NodeReply::Moving(to));
+            }
+            ProgramPhase::Moved { to } => {
+                self.push(&NodeReply::Moved(to));
+                self.is_over = true;
+            }
+            _ => {}
         }
         self.attached = Some(attached);
     }

@@ -28,6 +28,10 @@ impl KnownPeers for Open {
         None
     }
 
+    fn with_key(&self, _: &PublicKey) -> Option<MemoryPeer> {
+        None
+    }
+
     fn signers(&self) -> Result<TrustedKeys, String> {
         Ok(TrustedKeys::default())
     }

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::str::FromStr;
 use std::time::Duration;
 
+use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +82,8 @@ pub struct ProgramStart {
     /// Directories of its session, by the names that it knows them by: each is empty, and goes
     /// where it goes.
     pub sessions: Vec<String>,
+    /// Whether it gets the node's listening sockets.
+    pub sockets: bool,
     /// How long it may run; the node has a limit of its own.
     pub timeout: Option<Duration>,
 }
@@ -95,6 +98,7 @@ impl ProgramStart {
             variables: Vec::new(),
             directories: Vec::new(),
             sessions: Vec::new(),
+            sockets: false,
             timeout: None,
         }
     }
@@ -116,6 +120,31 @@ pub enum ProgramEnd {
 pub enum ProgramPhase {
     /// It runs.
     Running,
+    /// It runs, and is on its way to the node with this key.
+    Moving {
+        /// The key of the node that is to have it.
+        to: [u8; 32],
+    },
+    /// It does not run here: it was handed over to that node, which has not answered yet.
+    HandedOver {
+        /// The key of the node that may have it.
+        to: [u8; 32],
+    },
+    /// It does not run: that node has declined what was handed over. An operator has to say what is
+    /// to become of it.
+    Declined {
+        /// The key of the node.
+        to: [u8; 32],
+        /// What it says.
+        why: String,
+    },
+    /// It is at that node.
+    Moved {
+        /// The key of the node that has it.
+        to: [u8; 32],
+    },
+    /// It was here, and is lost.
+    Lost(String),
     /// It has ended.
     Ended(ProgramEnd),
 }
@@ -131,6 +160,16 @@ pub struct ProgramInfo {
     pub phase: ProgramPhase,
     /// Whether a client has its streams.
     pub is_attached: bool,
+}
+
+/// What goes before each step of a program that moves, so that the target knows what it is about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct MoveOffer {
+    pub(super) program: ProgramId,
+    pub(super) name: String,
+    /// The directories of the node that it has.
+    pub(super) directories: Vec<String>,
+    pub(super) has_sockets: bool,
 }
 
 /// Who has the streams of a program: 16 random bytes of the client's choice. It may attach again
@@ -166,6 +205,22 @@ pub(super) enum ClientRequest {
         program: String,
     },
     KeepAlive,
+    /// A program is to move to the node with this key.
+    Migrate {
+        program: String,
+        to: [u8; 32],
+        rounds: u8,
+        patience: Duration,
+    },
+    /// A program that was handed over is to go on here.
+    Reclaim {
+        program: String,
+    },
+    /// Of a node: a step of a program that moves.
+    Move {
+        offer: MoveOffer,
+        message: MigrationMessage,
+    },
 }
 
 /// Of a node.
@@ -197,6 +252,12 @@ pub(super) enum NodeReply {
     },
     Ended(ProgramEnd),
     KeepAlive,
+    /// The program is on its way to the node with this key.
+    Moving([u8; 32]),
+    /// The program is at the node with this key.
+    Moved([u8; 32]),
+    /// Steps of a program that moves.
+    Steps(Vec<MigrationMessage>),
 }
 
 /// A message as it travels: its length in four bytes, then itself.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use pagefork::{Config, Engine};
+use pagefork::{Cache, Config, DeltaTracker, Engine, StrategyConfig};
 use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
 use pagefork_node::{
     AttachStreams, KnownPeers, MemoryPeer, MemoryServer, NodeError, NodeTimes, PageTimes,
@@ -34,6 +34,8 @@ pub(crate) const BEGINNING: &str = r#"
     (import "wasi_snapshot_preview1" "fd_write"
         (func $fd_write (param i32 i32 i32 i32) (result i32)))
     (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    (import "wasi_snapshot_preview1" "fd_close" (func $close (param i32) (result i32)))
+    (import "wasi_snapshot_preview1" "sock_accept" (func $accept (param i32 i32 i32) (result i32)))
     (import "wasi_snapshot_preview1" "path_create_directory"
         (func $make (param i32 i32 i32) (result i32)))
     (memory (export "memory") 1)
@@ -83,6 +85,11 @@ impl KnownPeers for Peers {
         known.iter().find(|(other, _)| other == name).map(|(_, peer)| peer.clone())
     }
 
+    fn with_key(&self, key: &PublicKey) -> Option<MemoryPeer> {
+        let known = self.0.lock().unwrap();
+        known.iter().find(|(_, peer)| peer.key == *key).map(|(_, peer)| peer.clone())
+    }
+
     fn signers(&self) -> Result<TrustedKeys, String> {
         Ok(TrustedKeys::from_iter([key(3).public()]))
     }
@@ -107,9 +114,15 @@ impl Node {
         let _ = fs::remove_dir_all(&path);
         let images = ImageStore::open(path.join("images")).unwrap();
         let peers = Arc::new(Peers::default());
-        let engine = Engine::new(&Config::new()).unwrap();
+        let mut config = Config::new();
+        let deltas = DeltaTracker::Writes;
+        config.strategies(StrategyConfig { deltas, ..StrategyConfig::default() });
+        // Large programs are compiled once.
+        config.cache(Cache::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs-code")));
+        let engine = Engine::new(&config).unwrap();
         let known = Arc::clone(&peers) as Arc<dyn KnownPeers>;
         let mut options = ProgramNodeOptions::new(engine, images.clone(), key(seed), known, &path);
+        options.image_key = key(3);
         set(&mut options);
         let programs = ProgramNode::new(options).unwrap();
         let mut serve = ServeOptions::new(key(seed));
@@ -153,9 +166,21 @@ pub(crate) fn attach(
     input: impl Read + Send + 'static,
     times: &PageTimes,
 ) -> Attached {
+    attach_among(peer, program, input, &[], times)
+}
+
+/// As [`attach`], among nodes between which the program may move.
+pub(crate) fn attach_among(
+    peer: &MemoryPeer,
+    program: &str,
+    input: impl Read + Send + 'static,
+    nodes: &[MemoryPeer],
+    times: &PageTimes,
+) -> Attached {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let streams = AttachStreams { input: Box::new(input), outputs: [&mut stdout, &mut stderr] };
-    let end = attach_program(peer, &key(CLIENT), program, streams, times);
+    let places = |key: &PublicKey| nodes.iter().find(|node| node.key == *key).cloned();
+    let end = attach_program(peer, &key(CLIENT), program, streams, &places, times);
     Attached { end, stdout, stderr }
 }
 
