@@ -37,7 +37,7 @@ fn peers(nodes: &[Node]) -> Vec<MemoryPeer> {
 }
 
 fn options(rounds: u8) -> MigrateOptions {
-    MigrateOptions { rounds, patience: Duration::from_secs(20) }
+    MigrateOptions { rounds, patience: Duration::from_secs(20), second: None }
 }
 
 /// Moves a program back and forth so often, until it has ended. Returns how often it has moved.
@@ -376,7 +376,7 @@ fn listening_sockets_are_those_of_the_node_and_an_open_connection_is_waited_for_
     let client =
         thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
     let move_on = |from: usize, patience| {
-        let options = MigrateOptions { rounds: 1, patience };
+        let options = MigrateOptions { rounds: 1, patience, second: None };
         nodes[from].client().migrate(&id, nodes[1 - from].peer.key, options)
     };
     // It listens alone.
@@ -446,4 +446,107 @@ fn what_cannot_move_goes_on_where_it_is_and_says_why() {
     let error = pair[0].client().migrate(&id, pair[1].peer.key, options(1)).unwrap_err();
     assert!(error.to_string().contains("no directory"), "{error}");
     assert_eq!(pair[0].programs.programs()[0].phase, ProgramPhase::Running);
+}
+
+/// Fills 8 MiB with numbers, reads a byte, and prints their sum.
+const SUMS: &str = r#"
+    (func (export "_start") (local $at i32) (local $sum i64)
+        (drop (memory.grow (i32.const 130)))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (i64.store (local.get $at) (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (call $print (i32.const 1024) (i32.const 1))
+        (drop (call $read))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (local.set $sum (i64.add (local.get $sum) (i64.load (local.get $at))))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (i64.store (i32.const 4096) (local.get $sum))
+        (call $print (i32.const 4096) (i32.const 8)))"#;
+
+/// What it prints.
+fn sum() -> Vec<u8> {
+    let numbers = (65536_u64..8_454_144).step_by(8);
+    let sum =
+        numbers.fold(0_u64, |sum, at| sum.wrapping_add(at.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    [&[0][..], &sum.to_le_bytes()].concat()
+}
+
+/// Nodes that fetch what their programs touch and nothing else, and do not wait long for a lost one.
+fn lazy_nodes(name: &str) -> [Node; 3] {
+    let nodes = [1, 2, 3].map(|seed| {
+        Node::with(name, seed + 10, |options| {
+            let plan = &mut options.start.plan;
+            (plan.background, plan.stride, plan.neighbours) = (false, false, false);
+            options.start.times.lost = Duration::from_millis(300);
+        })
+    });
+    know(&nodes);
+    nodes
+}
+
+/// Has a program that has filled its memory move without rounds over a link that can be cut. Its client
+/// waits for it.
+fn move_over(
+    nodes: &[Node; 3],
+    second: Option<usize>,
+) -> (String, Pipe, Relay, thread::JoinHandle<common::Attached>) {
+    let relay = Relay::new(&nodes[0].peer.address, || u64::MAX / 2);
+    for (_, peer) in nodes[1].peers.0.lock().unwrap().iter_mut() {
+        if peer.key == nodes[0].peer.key {
+            peer.address.clone_from(&relay.address);
+        }
+    }
+    let id = nodes[0].start(&start("sums", SUMS)).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let second = second.map(|number| nodes[number].peer.key);
+    let options = MigrateOptions { second, ..options(0) };
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();
+    (id, input, relay, client)
+}
+
+#[test]
+fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
+    let nodes = lazy_nodes("second");
+    let (_, input, relay, client) = move_over(&nodes, Some(2));
+    relay.end();
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+    assert_eq!(found.stdout, sum());
+}
+
+#[test]
+fn without_a_second_place_a_lost_source_stops_the_program_in_time_and_the_error_names_a_page() {
+    let nodes = lazy_nodes("single");
+    let (_, input, relay, client) = move_over(&nodes, None);
+    relay.end();
+    input.close();
+    let found = client.join().unwrap();
+    let ProgramEnd::Failed(why) = found.end.unwrap() else { panic!("its pages are lost") };
+    assert!(why.contains("page"), "{why}");
+    assert_eq!(found.stdout, [0], "nothing wrong was printed");
+}
+
+#[test]
+fn a_program_moves_on_before_all_of_it_has_come_and_what_others_need_is_not_collected() {
+    let nodes = lazy_nodes("onward");
+    let (id, input, _relay, client) = move_over(&nodes, None);
+    // It has no name any more, and is leased.
+    for name in nodes[0].images.names().unwrap().keys() {
+        nodes[0].images.remove_name(name).unwrap();
+    }
+    nodes[0].images.collect().unwrap();
+    nodes[1].client().migrate(&id, nodes[2].peer.key, options(0)).unwrap();
+    nodes[2].client().migrate(&id, nodes[0].peer.key, options(2)).unwrap();
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+    assert_eq!(found.stdout, sum());
 }

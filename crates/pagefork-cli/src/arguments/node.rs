@@ -89,6 +89,11 @@ pub(crate) struct MigrateArguments {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) patience: Duration,
 
+    /// Without rounds, have this node get all pages, too, so that the program is not lost if the node is
+    /// that it comes from
+    #[arg(long, value_name = "NODE")]
+    pub(crate) second: Option<String>,
+
     /// The program: NODE/PROGRAM, by its name or number; without NODE, of the user's own node
     pub(crate) program: String,
 

@@ -110,16 +110,19 @@ pub(super) fn stop(program: &str) -> Result<(), String> {
 
 /// Moves a program to another node.
 pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
-    let MigrateArguments { rounds, patience, program, node } = arguments;
-    let to = KnownNodes::read()?.find(node)?.key;
+    let MigrateArguments { rounds, patience, second, program, node } = arguments;
+    let nodes = KnownNodes::read()?;
+    let to = nodes.find(node)?.key;
+    let second = second.as_ref().map(|second| nodes.find(second)).transpose()?;
+    let second = second.map(|second| second.key);
     let (reached, program) = ReachedNode::of_program(program)?;
-    let options = MigrateOptions { rounds: *rounds, patience: *patience };
+    let options = MigrateOptions { rounds: *rounds, patience: *patience, second };
     let moved = reached.client()?.migrate(program, to, options);
     moved.map_err(|error| reached.failed(&error))?;
-    if *rounds == 0 {
+    if *rounds == 0 && second.is_none() {
         output::say(format_args!(
             "{program} goes on at {node}, and its pages follow: until they are there, it is lost if \
-             {} is",
+             {} is (`--second` has another node get them, too)",
             reached.name
         ));
     }

@@ -52,6 +52,10 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
     let times = PageTimes { lost: arguments.lost.node_timeout, ..PageTimes::default() };
     let observe = |event: &StartEvent<'_>| match event {
         StartEvent::Lost { image, error } => output::say(format_args!("image {image}: {error}")),
+        StartEvent::Elsewhere { image, error, peer } => output::say(format_args!(
+            "image {image}: {error}; node {} is asked from now on",
+            peer.address
+        )),
         StartEvent::NotKept { image, error } => {
             output::say(format_args!("image {image} is here and not kept: {error}"));
         }

@@ -13,7 +13,7 @@ use pagefork_wasi::ProgramState;
 use crate::ahead::fetch_tip;
 use crate::base::NodeError;
 use crate::fetch::{MemoryPeer, fetch_image};
-use crate::start::{FoundImage, start_image};
+use crate::start::{FoundImage, StartOptions, start_image};
 
 use super::host::{ProgramHost, ProgramNodeOptions};
 use super::node::{PlaceOfArrival, ProgramNode};
@@ -186,10 +186,17 @@ impl ArrivingProgram {
                 return Err(format!("this node has no directory {name:?} for programs"));
             }
         }
+        self.others(node)?;
         if self.offer.has_sockets && node.options().listeners.is_empty() {
             return Err("this node has no listening sockets for programs".to_owned());
         }
         node.place_of_arrival(*program, epoch)
+    }
+
+    /// Who has its pages, too.
+    fn others(&self, node: &ProgramNode) -> Result<Vec<MemoryPeer>, String> {
+        let second = self.offer.second.map(PublicKey::from_bytes);
+        second.into_iter().map(|key| source(node.options(), &key)).collect()
     }
 
     fn fetch_ahead(&mut self, node: &ProgramNode, image: ContentHash) -> Result<(), String> {
@@ -217,6 +224,7 @@ impl ArrivingProgram {
         }
         let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
+        let start = &StartOptions { others: self.others(node)?, ..start.clone() };
         let tip = self
             .ahead
             .as_ref()

@@ -276,9 +276,11 @@ impl ProgramClient {
         to: PublicKey,
         options: MigrateOptions,
     ) -> Result<(), NodeError> {
-        let MigrateOptions { rounds, patience } = options;
-        let (name, to) = (program.to_owned(), *to.as_bytes());
-        let request = ClientRequest::Migrate { program: name, to, rounds, patience };
+        let MigrateOptions { rounds, patience, second } = options;
+        let (program_name, to) = (program.to_owned(), *to.as_bytes());
+        let second = second.map(|key| *key.as_bytes());
+        let request =
+            ClientRequest::Migrate { program: program_name, to, rounds, patience, second };
         match self.link.ask(&request, program)? {
             NodeReply::Done => Ok(()),
             _ => Err(self.link.strange()),

@@ -40,11 +40,15 @@ pub struct MigrateOptions {
     /// How long it is waited for: that the target answers, that the program comes to rest, and that it
     /// closes what cannot move, each: 10 s by default.
     pub patience: Duration,
+    /// Another node that gets all pages of a program that goes on before they are at its target: if the
+    /// source is lost, the target asks there. It has to know the source, as a target has to, and the
+    /// target has to know where it is. With rounds, all pages are there before the program is.
+    pub second: Option<PublicKey>,
 }
 
 impl Default for MigrateOptions {
     fn default() -> Self {
-        Self { rounds: 5, patience: Duration::from_secs(10) }
+        Self { rounds: 5, patience: Duration::from_secs(10), second: None }
     }
 }
 
@@ -328,7 +332,10 @@ impl MovingProgram {
                 None => Ok(Vec::new()),
             };
             match events {
-                Ok(events) if events.contains(&MoveEvent::Taken) => break self.leave(),
+                Ok(events) if events.contains(&MoveEvent::Taken) => {
+                    self.leave();
+                    break self.keep_at_second();
+                }
                 Ok(events) => {
                     for event in events {
                         if let MoveEvent::Declined(why) = event {
@@ -350,7 +357,7 @@ impl MovingProgram {
             let _ = link.duplex.end();
         }
         // Of what went on there before its pages were there, more is to come.
-        if outcome.is_err() || self.options.rounds > 0 {
+        if !matches!(self.source.state(), SourceState::Taken) || self.options.rounds > 0 {
             self.node.revoke(&self.to, self.program.id);
         }
         self.control.end(outcome);
@@ -358,7 +365,7 @@ impl MovingProgram {
     }
 
     /// The program is the target's.
-    fn leave(&mut self) -> Result<(), String> {
+    fn leave(&mut self) {
         let phase = ProgramPhase::Moved { to: *self.to.as_bytes() };
         let leaving = phase.clone();
         // Its thread may be of a process that has ended.
@@ -373,7 +380,39 @@ impl MovingProgram {
         if self.options.rounds > 0 {
             let _ = self.node.options().images.remove_name(&self.image_name());
         }
-        Ok(())
+    }
+
+    /// The node that is to have the pages, too, if there are any to come.
+    fn second(&self) -> Option<PublicKey> {
+        self.options.second.filter(|_| self.options.rounds == 0)
+    }
+
+    /// Has the second node get all pages of what was handed over.
+    ///
+    /// # Errors
+    /// Why it has not. The program is at its target all the same.
+    fn keep_at_second(&mut self) -> Result<(), String> {
+        let (Some(second), Some(image)) = (self.second(), self.image) else { return Ok(()) };
+        let options = self.node.options();
+        self.node.grant(second, self.program.id, image);
+        let kept = || {
+            let peer = options.peers.with_key(&second);
+            let peer = peer.ok_or_else(|| format!("where node {second} is is not known"))?;
+            let link = NodeLink::connect(&peer, &options.key, &options.start.times.node);
+            let mut link = link.map_err(|error| error.to_string())?;
+            let (program, holder) = (self.program.id, *self.to.as_bytes());
+            let request = ClientRequest::Keep { image, program, holder };
+            let kept = link.ask(&request, "the second place of its pages");
+            kept.map(drop).map_err(|error| error.to_string())
+        };
+        let outcome = kept();
+        self.node.revoke(&second, self.program.id);
+        outcome.map_err(|why| {
+            format!(
+                "it is at its target, but its pages are not at node {second}: {why}; until all of \
+                 them are at its target, it is lost if its source is"
+            )
+        })
     }
 
     /// An operator has said that the program goes on here.
@@ -438,6 +477,7 @@ impl MovingProgram {
                         name: self.program.name.clone(),
                         directories: self.program.directories(),
                         has_sockets: self.has_sockets,
+                        second: self.second().map(|key| *key.as_bytes()),
                     };
                     if let Some(link) = &mut self.link {
                         link.push(&ClientRequest::Move { offer, message });

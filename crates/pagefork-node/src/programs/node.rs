@@ -8,6 +8,7 @@ use pagefork::LoadOptions;
 use pagefork_image::{ContentHash, PublicKey, TrustedKeys, check_name};
 use pagefork_postcopy::{SourceState, TargetState};
 
+use crate::fetch::fetch_image;
 use crate::start::FoundImage;
 
 use super::arriving::{self, Arrivals};
@@ -235,6 +236,27 @@ impl ProgramNode {
         let moves = self.moves();
         let granted = moves.granted.iter().filter(|((to, _), _)| to == peer);
         granted.flat_map(|(_, images)| images.iter().copied()).collect()
+    }
+
+    /// Keeps an image of a peer for another one, whose program's pages are in it.
+    pub(super) fn keep_for(
+        &self,
+        from: PublicKey,
+        program: ProgramId,
+        holder: PublicKey,
+        image: ContentHash,
+    ) -> Result<(), String> {
+        let ProgramNodeOptions { images, key, peers, start, .. } = self.options();
+        let peer = peers.with_key(&from);
+        let peer = peer.ok_or_else(|| format!("where node {from} is is not known here"))?;
+        let (name, times) = (image.to_string(), &start.times.node);
+        // It is held until it has a name.
+        let held = fetch_image(&peer, key, &name, images, &peers.signers()?, times);
+        let held = held.map_err(|error| error.to_string())?;
+        let named = images.set_name(&format!("kept-{program}"), held.hash());
+        named.map_err(|error| error.to_string())?;
+        self.grant(holder, program, image);
+        Ok(())
     }
 
     pub(super) fn note_move(&self, program: ProgramId, control: &Arc<MoveControl>) {

@@ -231,14 +231,24 @@ where
                     Err(why) => NodeReply::Refused(why),
                 })
             }
-            ClientRequest::Migrate { program, to, rounds, patience } => self.work(move |node| {
-                let (to, options) =
-                    (PublicKey::from_bytes(to), MigrateOptions { rounds, patience });
-                match node.migrate(&program, to, options) {
+            ClientRequest::Keep { image, program, holder } => {
+                let (peer, holder) = (self.peer, PublicKey::from_bytes(holder));
+                self.work(move |node| match node.keep_for(peer, program, holder, image) {
                     Ok(()) => NodeReply::Done,
                     Err(why) => NodeReply::Refused(shortened(why)),
-                }
-            }),
+                });
+            }
+            ClientRequest::Migrate { program, to, rounds, patience, second } => {
+                self.work(move |node| {
+                    let to = PublicKey::from_bytes(to);
+                    let second = second.map(PublicKey::from_bytes);
+                    let options = MigrateOptions { rounds, patience, second };
+                    match node.migrate(&program, to, options) {
+                        Ok(()) => NodeReply::Done,
+                        Err(why) => NodeReply::Refused(shortened(why)),
+                    }
+                })
+            }
             ClientRequest::Reclaim { program } => {
                 self.work(move |node| match node.reclaim(&program) {
                     Ok(()) => NodeReply::Done,

@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::str::FromStr;
 use std::time::Duration;
 
+use pagefork_image::ContentHash;
 use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -170,6 +171,8 @@ pub(super) struct MoveOffer {
     /// The directories of the node that it has.
     pub(super) directories: Vec<String>,
     pub(super) has_sockets: bool,
+    /// The key of another node that will have its pages, too.
+    pub(super) second: Option<[u8; 32]>,
 }
 
 /// Who has the streams of a program: 16 random bytes of the client's choice. It may attach again
@@ -211,10 +214,17 @@ pub(super) enum ClientRequest {
         to: [u8; 32],
         rounds: u8,
         patience: Duration,
+        second: Option<[u8; 32]>,
     },
     /// A program that was handed over is to go on here.
     Reclaim {
         program: String,
+    },
+    /// Of a node: an image of it is to be kept for another node, whose program's pages are in it.
+    Keep {
+        image: ContentHash,
+        program: ProgramId,
+        holder: [u8; 32],
     },
     /// Of a node: a step of a program that moves.
     Move {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -216,6 +216,7 @@ pub(crate) struct Relay {
     pub(crate) address: String,
     /// Connections of an older number break.
     current: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Relay {
@@ -225,9 +226,14 @@ impl Relay {
         let address = listener.local_addr().unwrap().to_string();
         let current = Arc::new(AtomicU64::new(0));
         let (to, now) = (to.to_owned(), Arc::clone(&current));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&is_over);
         thread::spawn(move || {
             for socket in listener.incoming() {
                 let Ok(from) = socket else { return };
+                if ends.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let Ok(onward) = TcpStream::connect(&to) else { continue };
                 let left = Arc::new(AtomicU64::new(lives()));
                 let number = now.load(Ordering::SeqCst);
@@ -241,7 +247,13 @@ impl Relay {
                 }
             }
         });
-        Self { address, current }
+        Self { address, current, is_over }
+    }
+
+    /// Breaks all connections, and those that come.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.break_all();
     }
 
     pub(crate) fn break_all(&self) {
