@@ -550,3 +550,72 @@ fn a_program_moves_on_before_all_of_it_has_come_and_what_others_need_is_not_coll
     assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
     assert_eq!(found.stdout, sum());
 }
+
+/// A program that was handed over to a node that cannot get its pages for now, and its client.
+fn handed_over(name: &str) -> ([Node; 2], String, Pipe, thread::JoinHandle<common::Attached>) {
+    let nodes = nodes(name);
+    let id = nodes[0].start(&start("echo", ECHO)).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let relay = Relay::new(&nodes[0].peer.address, || 0);
+    nodes[1].peers.0.lock().unwrap()[0].1.address = relay.address.clone();
+    let options = MigrateOptions { rounds: 0, patience: Duration::from_millis(500), second: None };
+    let error = nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap_err();
+    assert!(error.to_string().contains("has not answered yet"), "{error}");
+    (nodes, id, input, client)
+}
+
+/// It runs nowhere, whatever is asked for but an operator's word.
+fn assert_rests(nodes: &[Node; 2], id: &str) {
+    let to = *nodes[1].peer.key.as_bytes();
+    for _ in 0..20 {
+        assert_eq!(nodes[0].programs.programs()[0].phase, ProgramPhase::HandedOver { to });
+        assert!(nodes[1].programs.programs().is_empty());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let stop = nodes[0].client().stop(id).unwrap_err().to_string();
+    assert!(stop.contains("reclaim it first"), "{stop}");
+    let again = nodes[0].client().migrate(id, nodes[1].peer.key, options(1)).unwrap_err();
+    assert!(again.to_string().contains("does not run here"), "{again}");
+}
+
+#[test]
+fn what_was_handed_over_rests_until_its_target_has_it() {
+    let (nodes, id, input, client) = handed_over("rests");
+    input.put(b"some ");
+    assert_rests(&nodes, &id);
+    // Its target can reach its source again.
+    know(&nodes);
+    input.put(b"words");
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(
+        (found.end.unwrap(), &found.stdout[..]),
+        (ProgramEnd::Exited(7), &b"some words"[..])
+    );
+    assert_single(&nodes, &id);
+}
+
+#[test]
+fn what_was_handed_over_goes_on_at_its_source_by_an_operators_word_and_then_not_at_its_target() {
+    let (nodes, id, input, client) = handed_over("reclaimed");
+    input.put(b"some ");
+    assert_rests(&nodes, &id);
+    nodes[0].client().reclaim(&id).unwrap();
+    know(&nodes);
+    let again = nodes[0].client().reclaim(&id).unwrap_err().to_string();
+    assert!(again.contains("it is known whose it is"), "{again}");
+    input.put(b"words");
+    thread::sleep(Duration::from_millis(700));
+    assert!(nodes[1].programs.programs().is_empty());
+    // And it can be handed over anew.
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options(1)).unwrap();
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(
+        (found.end.unwrap(), &found.stdout[..]),
+        (ProgramEnd::Exited(7), &b"some words"[..])
+    );
+}
