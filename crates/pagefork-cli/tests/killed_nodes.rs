@@ -75,6 +75,8 @@ struct Client {
     child: Child,
     input: Option<ChildStdin>,
     printed: Arc<Mutex<Vec<u8>>>,
+    /// Ends when all of it was read.
+    reader: Option<thread::JoinHandle<()>>,
 }
 
 impl Client {
@@ -90,14 +92,14 @@ impl Client {
         let mut output = child.stdout.take().unwrap();
         let printed = Arc::new(Mutex::new(Vec::new()));
         let to = Arc::clone(&printed);
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 to.lock().unwrap().extend(&bytes[..count]);
             }
         });
         let input = child.stdin.take();
-        Self { child, input, printed }
+        Self { child, input, printed, reader: Some(reader) }
     }
 
     fn write(&mut self, line: &str) {
@@ -186,6 +188,7 @@ fn kill(name: &str, count: u64, first: u64) {
         client.write("second\n");
         drop(client.input.take());
         let code = wait(&mut client.child, "the client ends");
+        client.reader.take().unwrap().join().unwrap();
         let printed = client.printed();
         match owners {
             1 => {
