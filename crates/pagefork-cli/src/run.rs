@@ -24,7 +24,7 @@ use crate::{output, show, sockets, values};
 
 /// What a shell shows for a process that ended by SIGABRT: a trap is told apart
 /// from every exit code that programs choose themselves.
-const TRAP_EXIT_CODE: u8 = 134;
+pub(crate) const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
