@@ -141,7 +141,7 @@ fn what_stays_free_is_given_back() {
 #[test]
 fn memory_is_not_fragmented() {
     let Some(program) = native("fragmentation", 16, &[]) else { return };
-    run(program, &["60000", "3"]);
+    run(program, &["60000", "10"]);
 }
 
 /// A program whose malloc stands on the manager: what `munmap` freed malloc can have and back,
