@@ -160,11 +160,15 @@ enum pagefork_growth_enum {
   /* What runs have grown to stays accessible. */
   PAGEFORK_GROWTH_KEPT,
   /* What measuring says. */
-  PAGEFORK_GROWTH_AUTO
+  PAGEFORK_GROWTH_AUTO,
+  /* What is new lies in a file in memory, one for each memory, whose length is the bound (ftruncate).
+   * Half of the descriptors at most are taken for that; beyond, memories grow by mprotect. Instances
+   * cannot be used in processes that are forked. */
+  PAGEFORK_GROWTH_FTRUNCATE
 };
 
 /* What keeps code from using a memory beyond its size. Memories grow otherwise than by
- * PAGEFORK_GROWTH_MPROTECT only with code that compares. */
+ * PAGEFORK_GROWTH_MPROTECT and PAGEFORK_GROWTH_FTRUNCATE only with code that compares. */
 enum pagefork_bounds_enum {
   /* What is beyond the size is inaccessible. */
   PAGEFORK_BOUNDS_GUARDED,

@@ -34,6 +34,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let file = arguments.program.file();
     let loader = Loader::new(config(arguments))?;
     say_resets(&arguments.strategies.resets, loader.engine())?;
+    if let Some(notice) = arguments.strategies.growth.notice() {
+        output::say(notice);
+    }
     let module = loader.load(file)?;
     let mut store = Store::new(loader.engine(), context(arguments)?);
     if let Some(fuel) = arguments.fuel {

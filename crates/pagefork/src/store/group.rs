@@ -596,7 +596,7 @@ impl StoreGroup {
             || self.is_hooked
             || self.clears_registers;
         self.interrupts.set_due(Due::Preparation, prepares);
-        self.interrupts.set_due(Due::AbsentPages, self.absence.is_possible);
+        self.interrupts.set_due(Due::AbsentPages, self.absence.is_asked());
     }
 
     /// Counts a point at which the guest could be suspended; whether it is to be.
