@@ -161,14 +161,10 @@ enum pagefork_growth_enum {
   PAGEFORK_GROWTH_KEPT,
   /* What measuring says. */
   PAGEFORK_GROWTH_AUTO,
-  /* What is new lies in a file in memory, one for each memory, whose length is the bound (ftruncate).
-   * Half of the descriptors at most are taken for that; beyond, memories grow by mprotect. Instances
-   * cannot be used in processes that are forked. */
-  PAGEFORK_GROWTH_FTRUNCATE
+  PAGEFORK_GROWTH_FTRUNCATE /* In a file, whose end is the bound. Not for processes that are forked. */
 };
 
-/* What keeps code from using a memory beyond its size. Memories grow otherwise than by
- * PAGEFORK_GROWTH_MPROTECT and PAGEFORK_GROWTH_FTRUNCATE only with code that compares. */
+/* What bounds accesses. Memories grow by CHECKED, KEPT and AUTO only with code that compares. */
 enum pagefork_bounds_enum {
   /* What is beyond the size is inaccessible. */
   PAGEFORK_BOUNDS_GUARDED,

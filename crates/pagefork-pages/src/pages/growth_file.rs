@@ -40,7 +40,7 @@ pub(crate) struct GrowthFile {
     length: u64,
     /// The process whose memory it is: those that are forked share what is in it.
     process: u64,
-    _open: OpenFile,
+    _open: GrowthDescriptor,
 }
 
 impl GrowthFile {
@@ -56,7 +56,7 @@ impl GrowthFile {
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < longest) {
             return Err(GrowthReason::FileSize);
         }
-        let open = OpenFile::one_more().ok_or(GrowthReason::Descriptors)?;
+        let open = GrowthDescriptor::one_more().ok_or(GrowthReason::Descriptors)?;
         let (file, _) = memfd::create("growth").map_err(|error| match error {
             PagesError::TooManyDescriptors { .. } | PagesError::TooManyFiles => {
                 GrowthReason::Descriptors
@@ -106,9 +106,9 @@ impl AsFd for GrowthFile {
 
 /// One of the descriptors that growth may take.
 #[derive(Debug)]
-struct OpenFile;
+struct GrowthDescriptor;
 
-impl OpenFile {
+impl GrowthDescriptor {
     fn one_more() -> Option<Self> {
         let max = getrlimit(Resource::Nofile).current.map(|limit| limit / DESCRIPTORS_SHARE);
         let one_more = |count: u64| max.is_none_or(|max| count < max).then_some(count + 1);
@@ -117,7 +117,7 @@ impl OpenFile {
     }
 }
 
-impl Drop for OpenFile {
+impl Drop for GrowthDescriptor {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }
@@ -167,7 +167,7 @@ fn probe() -> Result<bool, PagesError> {
             place(1).write_volatile(BYTE);
         }
         pages.punch(0..PAGE_SIZE)?;
-        // SAFETY: as above.
+        // SAFETY: `pages` owns the pages, and the file is as long as both.
         works &= unsafe { (place(0).read_volatile(), place(1).read_volatile()) } == (0, BYTE);
         sys::set_growth(file, 0)?;
         works &= ends_at(0)?;

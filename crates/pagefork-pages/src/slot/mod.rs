@@ -11,7 +11,6 @@ use crate::image::Image;
 use crate::os::error::{AbsentPage, PagesError};
 use crate::pages::bounds::SlotBounds;
 use crate::pages::budget::Budget;
-use crate::pages::growth::GrowthChoice;
 use crate::pages::slot_pages::{Setup, SlotPages};
 use crate::pages::zones::{MemorySize, SlotConfig};
 use crate::slot::deltas::Deltas;
@@ -26,6 +25,8 @@ use crate::strategy::writers::{ExternalWriter, Writers};
 mod snapshot;
 /// What a slot knows of its last snapshot.
 mod deltas;
+/// How a slot grows.
+mod growth;
 /// What tests do to slots and ask of them.
 #[cfg(any(debug_assertions, feature = "testing"))]
 mod audit;
@@ -582,44 +583,6 @@ impl Slot {
     /// See [`Slot::with_strategies`].
     pub fn strategy(&self) -> Choice {
         self.strategy.choice().unwrap_or(self.choice)
-    }
-
-    /// How the slot's memories grow, and why so.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pagefork_pages::{
-    ///     GrowthKind, Image, MemorySize, MemoryZone, Slot, SlotConfig, StrategyConfig,
-    /// };
-    ///
-    /// # let (stack, link, base) = (1 << 16..1 << 17, 1 << 17..1 << 18, 1 << 20);
-    /// # let memories = vec![MemoryZone { start: base, reservation: 1 << 20, guard: 1 << 20 }];
-    /// # let config = SlotConfig { stack, link, image_floor: 1 << 18, base, memories, size: 4 << 20 };
-    /// let image = Image::new("example", base..base, [])?;
-    /// let size = MemorySize { initial: 65_536, maximum: 1 << 20 };
-    /// let growth = GrowthKind::Ftruncate;
-    /// let strategies = StrategyConfig { growth, ..StrategyConfig::default() }.check()?;
-    /// let mut slot = Slot::with_strategies(config, &image, &[size], &strategies)?;
-    /// let choice = slot.growth();
-    /// assert_eq!(choice.asked, growth);
-    /// println!("memories grow by {choice}");
-    /// // Processes that are forked would share what the memory grows by.
-    /// assert_eq!(slot.is_bound(), choice.used == growth);
-    /// # Ok::<(), pagefork_pages::PagesError>(())
-    /// ```
-    pub fn growth(&self) -> GrowthChoice {
-        self.pages.growth()
-    }
-
-    /// Whether the slot can be used in this process alone, and not in those that are forked from it:
-    /// memories of it [grow in files](crate::GrowthKind::Ftruncate).
-    ///
-    /// # Examples
-    ///
-    /// See [`Slot::growth`].
-    pub fn is_bound(&self) -> bool {
-        self.pages.is_bound()
     }
 
     /// How the next [`Slot::snapshot`] finds what was written since the last one: what was asked
