@@ -10,9 +10,11 @@ use crate::shapes::{Action, Pages, Shape};
 use crate::sides::{self, Engines, Side, Sides};
 
 /// How a memory grows, and how the slot is reset.
-const WAYS: [(&str, GrowthKind, ResetKind); 4] = [
+const WAYS: [(&str, GrowthKind, ResetKind); 6] = [
     ("mprotect, auto", GrowthKind::Mprotect, ResetKind::Auto),
     ("mprotect, discard", GrowthKind::Mprotect, ResetKind::Discard),
+    ("ftruncate, auto", GrowthKind::Ftruncate, ResetKind::Auto),
+    ("ftruncate, discard", GrowthKind::Ftruncate, ResetKind::Discard),
     ("checked, auto", CHECKED, ResetKind::Auto),
     ("checked, discard", CHECKED, ResetKind::Discard),
 ];

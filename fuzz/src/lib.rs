@@ -100,13 +100,14 @@ pub fn reset_store(data: &[u8]) {
     };
     // Every accessible byte is looked at, so they are few.
     let checked = GrowthKind::Checked { accessible: Some(1 << 19) };
-    let (reset, growth) = (choice % 6, choice / 6 % 6);
+    let (reset, growth) = (choice % 6, choice / 6 % 7);
     let (growth, code) = match growth {
         0 => (GrowthKind::Mprotect, CodeBounds::Guarded),
         1 => (checked, CodeBounds::Checked),
         2 => (checked, CodeBounds::Dual),
         3 => (GrowthKind::Kept, CodeBounds::Dual),
         4 => (GrowthKind::Auto, CodeBounds::Dual),
+        5 => (GrowthKind::Ftruncate, CodeBounds::Guarded),
         _ => (GrowthKind::Mprotect, CodeBounds::Dual),
     };
     let reset = ResetKind::ALL[reset as usize];

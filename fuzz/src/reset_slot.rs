@@ -756,6 +756,7 @@ fn strategies(u: &mut Unstructured<'_>) -> Result<Strategies> {
         GrowthKind::Checked { accessible: Some(30 * PAGE) },
         GrowthKind::Kept,
         GrowthKind::Auto,
+        GrowthKind::Ftruncate,
     ];
     let config = StrategyConfig {
         reset: *u.choose(&ResetKind::ALL)?,

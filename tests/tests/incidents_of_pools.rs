@@ -42,7 +42,7 @@ fn pre(engine: &Engine, text: &str) -> InstancePre<()> {
 
 fn engine(reset: ResetKind, growth: GrowthKind) -> Engine {
     let code = match growth {
-        GrowthKind::Mprotect => CodeBounds::Guarded,
+        GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
         GrowthKind::Checked { .. } => CodeBounds::Checked,
         _ => CodeBounds::Dual,
     };
@@ -59,6 +59,7 @@ fn pairs() -> Vec<(ResetKind, GrowthKind)> {
         GrowthKind::Checked { accessible: None },
         GrowthKind::Checked { accessible: Some(3 << 16) },
         GrowthKind::Kept,
+        GrowthKind::Ftruncate,
     ];
     ResetKind::ALL.into_iter().flat_map(|reset| growths.map(|growth| (reset, growth))).collect()
 }

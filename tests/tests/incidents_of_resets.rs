@@ -19,7 +19,8 @@ use pagefork_pages::HostFeatures;
 use pagefork_pages::inject::{fail_from, half_way};
 
 /// Every kind of growth with each kind of code that can run with it.
-const GROWTHS: [(GrowthKind, CodeBounds); 7] = [
+const GROWTHS: [(GrowthKind, CodeBounds); 8] = [
+    (GrowthKind::Ftruncate, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Dual),
     (GrowthKind::Mprotect, CodeBounds::Checked),

@@ -96,11 +96,12 @@ fn engines() -> impl Iterator<Item = (String, Engine)> {
         GrowthKind::Checked { accessible: None },
         GrowthKind::Checked { accessible: Some(4 << 16) },
         GrowthKind::Kept,
+        GrowthKind::Ftruncate,
     ];
     let pairs = ResetKind::ALL.into_iter().flat_map(move |reset| growths.map(|g| (reset, g)));
     pairs.map(|(reset, growth)| {
         let code = match growth {
-            GrowthKind::Mprotect => CodeBounds::Guarded,
+            GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
             GrowthKind::Checked { .. } => CodeBounds::Checked,
             _ => CodeBounds::Dual,
         };

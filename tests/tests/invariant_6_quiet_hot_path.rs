@@ -87,7 +87,7 @@ struct Data {
 
 fn pre(reset: ResetKind, growth: GrowthKind) -> InstancePre<Data> {
     let code = match growth {
-        GrowthKind::Mprotect => CodeBounds::Guarded,
+        GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
         GrowthKind::Checked { .. } => CodeBounds::Checked,
         _ => CodeBounds::Dual,
     };
@@ -194,7 +194,12 @@ fn in_child(body: impl FnOnce()) -> i32 {
 fn quiet() -> Vec<(ResetKind, GrowthKind, i32)> {
     let kinds = ResetKind::ALL.into_iter().filter(|reset| *reset != ResetKind::Remap);
     let checked = GrowthKind::Checked { accessible: None };
-    let growths = [(GrowthKind::Mprotect, 0), (checked, 9), (GrowthKind::Kept, 9)];
+    let growths = [
+        (GrowthKind::Mprotect, 0),
+        (checked, 9),
+        (GrowthKind::Kept, 9),
+        (GrowthKind::Ftruncate, 9),
+    ];
     kinds.flat_map(|reset| growths.map(|(growth, grow)| (reset, growth, grow))).collect()
 }
 

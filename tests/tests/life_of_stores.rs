@@ -497,6 +497,7 @@ fn write(function: Func, store: &mut Store<()>, value: i32) {
 fn configurations() -> Vec<StrategyConfig> {
     let growths = [
         (GrowthKind::Mprotect, CodeBounds::Guarded),
+        (GrowthKind::Ftruncate, CodeBounds::Guarded),
         (GrowthKind::Mprotect, CodeBounds::Dual),
         (GrowthKind::Kept, CodeBounds::Dual),
         (GrowthKind::Auto, CodeBounds::Dual),

@@ -3,6 +3,10 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guests;
+#[path = "page_manager/clang.rs"]
+mod clang;
+#[path = "page_manager/travel.rs"]
+mod travel;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -141,7 +145,7 @@ fn what_stays_free_is_given_back() {
 #[test]
 fn memory_is_not_fragmented() {
     let Some(program) = native("fragmentation", 16, &[]) else { return };
-    run(program, &["60000", "3"]);
+    run(program, &["60000", "10"]);
 }
 
 /// A program whose malloc stands on the manager: what `munmap` freed malloc can have and back,
@@ -158,6 +162,11 @@ fn program(name: &str) {
 #[test]
 fn a_program_with_malloc_on_the_manager() {
     program("pageman");
+}
+
+#[test]
+fn a_program_with_mimalloc_on_the_manager() {
+    program("pageman_mimalloc");
 }
 
 /// What a program prints with the manager, with it switched off where the program runs, and without
@@ -275,23 +284,15 @@ fn a_program_gives_memory_back_and_its_page_map_is_true() {
     let map = instance.get_global(&mut store, "pageman_page_map").expect("it is exported");
     let Val::I32(map) = map.get(&mut store) else { panic!("an address") };
     let bytes = memory.data(&store);
-    let word = |at: usize| {
-        let four = bytes[at..at + 4].try_into().expect("four bytes");
-        u32::from_le_bytes(four) as usize
-    };
-    let map = map as usize;
-    assert_eq!((word(map), word(map + 4)), (0x4d47_4150, 0x0410_0001));
-    assert_eq!(word(map + 8) % 2, 0, "no change is under way");
-    let (pages, states) = (word(map + 12), word(map + 16));
-    assert!(pages <= bytes.len() >> 16);
-    let state = |page: usize| bytes[states + page / 2] >> (page % 2 * 4) & 15;
-    let zero = |page: &usize| matches!(state(*page), 0 | 2);
-    let used = (0..pages).filter(|page| state(*page) > 4).count();
+    let states = states(bytes, map as usize);
+    assert!(states.len() <= bytes.len() >> 16);
+    let zero = |page: &usize| matches!(states[*page], 0 | 2);
+    let used = states.iter().filter(|state| **state > 4).count();
     assert_eq!(used, 64 * 16, "pages of 64 KiB in use");
     let resident = resident(bytes);
     println!("{} MiB of {} resident, {} used", resident >> 20, bytes.len() >> 20, used >> 4);
     assert!(resident * 10 <= (used << 16) * 11, "{resident} bytes for {used} pages");
-    for page in (0..pages).filter(zero) {
+    for page in (0..states.len()).filter(zero) {
         assert!(bytes[page << 16..(page + 1) << 16].iter().all(|byte| *byte == 0), "{page}");
     }
 
@@ -304,6 +305,18 @@ fn a_program_gives_memory_back_and_its_page_map_is_true() {
     println!("{} KiB saved", saved >> 10);
     assert!(saved * 10 <= (used << 16) * 11, "{saved} bytes for {used} pages");
     std::fs::remove_dir_all(directory).expect("it is there");
+}
+
+/// The states of pages of 64 KiB by the page map at this address.
+fn states(bytes: &[u8], map: usize) -> Vec<u8> {
+    let word = |at: usize| {
+        let four = bytes[at..at + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(four) as usize
+    };
+    assert_eq!((word(map), word(map + 4)), (0x4d47_4150, 0x0410_0001));
+    assert_eq!(word(map + 8) % 2, 0, "no change is under way");
+    let (pages, states) = (word(map + 12), word(map + 16));
+    (0..pages).map(|page| bytes[states + page / 2] >> (page % 2 * 4) & 15).collect()
 }
 
 /// Bytes of all files below a directory.

@@ -51,6 +51,7 @@ fn engine(reset: ResetKind, growth: GrowthKind, code: CodeBounds) -> Engine {
 fn each_engine() -> impl Iterator<Item = (String, Engine)> {
     let growths = [
         (GrowthKind::Mprotect, CodeBounds::Guarded),
+        (GrowthKind::Ftruncate, CodeBounds::Guarded),
         (GrowthKind::Kept, CodeBounds::Dual),
         (GrowthKind::Checked { accessible: None }, CodeBounds::Checked),
     ];

@@ -48,7 +48,8 @@ pub(crate) fn install(host: &Host, prefix: &Path, profile: &str) -> Result {
     let built = host.target.join(folder).join("libpagefork_capi.a");
     let root = host.root.join(CRATE);
     let (include, lib) = (prefix.join("include"), prefix.join("lib"));
-    for header in ["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork.hh"] {
+    for header in ["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_wasi.h", "pagefork.hh"]
+    {
         copy(&root.join("include").join(header), &include.join(header))?;
     }
     copy(&built, &lib.join("libpagefork.a"))?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::host::{self, Host};
+use crate::pageman::By;
 use crate::sha256;
 use crate::{Result, c_programs, pageman};
 
@@ -177,7 +178,7 @@ pub(crate) fn fetch(host: &Host) -> Result<usize> {
     std::thread::scope(|scope| {
         let built = scope.spawn(|| {
             build_sqlite(host, &directory)?;
-            pageman::build(host, &directory)
+            pageman::build(host, &directory, &[By::Zig, By::Emscripten])
         });
         let others = fetch_others(host, &directory);
         let built = built.join().map_err(|_| "building guests panicked")??;
@@ -451,10 +452,7 @@ fn build_sqlite(host: &Host, directory: &Path) -> Result {
 
 /// The folder of SQLite's sources, and what they are compiled to, which the compiler remembers.
 pub(crate) fn sqlite(host: &Host, directory: &Path) -> Result<(PathBuf, PathBuf)> {
-    let sources = vendor(host, &directory.join("sqlite"), SQLITE)?.join("sqlite3");
-    for (name, sha256) in SQLITE_SOURCES {
-        verify(&sources.join(name), sha256)?;
-    }
+    let sources = sqlite_sources(host, directory)?;
     let object = directory.join("sqlite/sqlite3.o");
     let mut zig = zig(host, &compiler(host)?, "cc");
     if !object.exists() {
@@ -463,6 +461,15 @@ pub(crate) fn sqlite(host: &Host, directory: &Path) -> Result<(PathBuf, PathBuf)
     zig.arg("-std=gnu17").args(C_FLAGS).args(SQLITE_FLAGS).arg("-c");
     host::check(zig.arg(sources.join("sqlite3.c")).arg("-o").arg(&object))?;
     Ok((sources, object))
+}
+
+/// The folder of SQLite's sources.
+pub(crate) fn sqlite_sources(host: &Host, directory: &Path) -> Result<PathBuf> {
+    let sources = vendor(host, &directory.join("sqlite"), SQLITE)?.join("sqlite3");
+    for (name, sha256) in SQLITE_SOURCES {
+        verify(&sources.join(name), sha256)?;
+    }
+    Ok(sources)
 }
 
 /// Where the sources of a crate are, which cargo fetches into `asking` unless it has.
@@ -494,7 +501,7 @@ pub(crate) fn vendor(
 
 /// One thread, no libraries at run time, no memory maps: preview 1 has none. What
 /// the compiler says of the amalgamation is not ours to heed.
-const SQLITE_FLAGS: &[&str] = &[
+pub(crate) const SQLITE_FLAGS: &[&str] = &[
     "-w",
     "-DSQLITE_THREADSAFE=0",
     "-DSQLITE_OMIT_LOAD_EXTENSION",

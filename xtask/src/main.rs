@@ -94,6 +94,9 @@ fn bench(host: &host::Host, arguments: &[&str]) -> Result {
         cargo.env("PAGEFORK_GUESTS", host.guests());
         host::check(&mut cargo)
     };
+    if names.is_empty() || others.contains(&"pageman") {
+        pageman::build(host, &host.guests(), &[pageman::By::Clang])?;
+    }
     if names.is_empty() || !others.is_empty() {
         run("peer", &others)?;
     }

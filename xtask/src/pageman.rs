@@ -14,6 +14,11 @@ const MIMALLOC: (&str, &str) = ("libmimalloc-sys", "0.1.49");
 const MIMALLOC_FOLDER: &str = "c_src/mimalloc/v2";
 const MIMALLOC_SHA256: &str = "32f5cccf9b1442934bb5db8e49e73aba971e87f2d5665776944916f64024af56";
 
+/// The crate that carries Doug Lea's malloc, the file, and its digest.
+const DLMALLOC: (&str, &str) = ("portable-dlmalloc", "1.2.1");
+const DLMALLOC_FILE: &str = "malloc.c";
+const DLMALLOC_SHA256: &str = "65985d475591230b5cfe537e67ce80a77cc80f5f8fba7f8068014f507d24cc25";
+
 /// The library's own files, in `guest/pageman/src`.
 const LIBRARY: &[&str] =
     &["tables.c", "manager.c", "calls.c", "statistics.c", "posix.c", "port_wasm.c"];
@@ -44,6 +49,7 @@ struct Program {
     name: &'static str,
     source: &'static str,
     with: With,
+    by: By,
     flags: &'static [&'static str],
     around: Around,
 }
@@ -56,17 +62,27 @@ enum Around {
     QuickJs,
 }
 
-/// What a program has for `mmap`.
+/// What a program has for `mmap` and malloc.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum With {
-    /// The manager, with malloc on top of it.
+    /// The manager, with Doug Lea's malloc on top of it.
     Malloc,
+    /// The manager, with mimalloc on top of it.
+    Mimalloc,
     /// The manager beside the C library's malloc.
     Manager,
     /// What the C library has in its place, if anything.
     Emulation,
-    /// What emscripten's has; without emscripten the program is left out.
+}
+
+/// What compiles a program.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum By {
+    Zig,
+    /// Debian's; without it the program is left out.
     Emscripten,
+    /// Debian's, with WASI's own C library; without it the program is left out.
+    Clang,
 }
 
 const fn program(
@@ -75,7 +91,7 @@ const fn program(
     with: With,
     flags: &'static [&'static str],
 ) -> Program {
-    Program { name, source, with, flags, around: Around::Nothing }
+    Program { name, source, with, by: By::Zig, flags, around: Around::Nothing }
 }
 
 const fn around(around: Around, name: &'static str, with: With) -> Program {
@@ -86,10 +102,17 @@ const fn around(around: Around, name: &'static str, with: With) -> Program {
     Program { around, ..program(name, source, with, &[]) }
 }
 
+/// A program whose malloc is compared with that of WASI's own C library, so it is built with that.
+const fn compared(mut program: Program) -> Program {
+    program.by = By::Clang;
+    program
+}
+
 const SMALL_PAGES: &str = "-DPAGEMAN_PAGE_SHIFT=12";
 const DISCARD: &str = "-DPAGEMAN_DISCARD_IMPORT";
 const PAGE_MAP: &str = "-Wl,--export=pageman_page_map";
 const LIBRARY_ALONE: &str = "-mexec-model=reactor";
+const MALLOC_BENCH: &str = "guest/pageman/bench/malloc.c";
 /// What the C library has in place of mmap.
 const EMULATED: [&str; 2] = ["-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"];
 const EXAMPLE: &str = "-fno-strict-aliasing";
@@ -97,6 +120,7 @@ const EXAMPLE: &str = "-fno-strict-aliasing";
 const PROGRAMS: &[Program] = &[
     program("pageman", "guest/pageman/test/program.c", With::Malloc, &[]),
     program("pageman_4k", "guest/pageman/test/program.c", With::Malloc, &[SMALL_PAGES]),
+    program("pageman_mimalloc", "guest/pageman/test/program.c", With::Mimalloc, &[]),
     program("pageman_posix", "guest/pageman/test/posix.c", With::Manager, &[]),
     program(
         "pageman_give_back",
@@ -157,41 +181,56 @@ const PROGRAMS: &[Program] = &[
         With::Emulation,
         &[LIBRARY_ALONE, EMULATED[0], EMULATED[1]],
     ),
-    program(
-        "emscripten_bench",
-        "guest/pageman/bench/bench.c",
-        With::Emscripten,
-        &["--no-entry", "-sSTANDALONE_WASM", "-sALLOW_MEMORY_GROWTH", "-sMAXIMUM_MEMORY=4GB"],
-    ),
-    program("pageman_malloc", "guest/pageman/bench/malloc.c", With::Malloc, &[LIBRARY_ALONE]),
-    program("plain_malloc", "guest/pageman/bench/malloc.c", With::Emulation, &[LIBRARY_ALONE]),
+    Program {
+        by: By::Emscripten,
+        ..program(
+            "emscripten_bench",
+            "guest/pageman/bench/bench.c",
+            With::Emulation,
+            &["--no-entry", "-sSTANDALONE_WASM", "-sALLOW_MEMORY_GROWTH", "-sMAXIMUM_MEMORY=4GB"],
+        )
+    },
+    compared(program("pageman_malloc", MALLOC_BENCH, With::Malloc, &[LIBRARY_ALONE])),
+    compared(program("mimalloc_malloc", MALLOC_BENCH, With::Mimalloc, &[LIBRARY_ALONE])),
+    compared(program("plain_malloc", MALLOC_BENCH, With::Emulation, &[LIBRARY_ALONE])),
+    compared(around(Around::Sqlite, "compared_sqlite", With::Malloc)),
+    compared(around(Around::Sqlite, "compared_sqlite_mimalloc", With::Mimalloc)),
+    compared(around(Around::Sqlite, "compared_sqlite_plain", With::Emulation)),
+    compared(around(Around::QuickJs, "compared_quickjs", With::Malloc)),
+    compared(around(Around::QuickJs, "compared_quickjs_mimalloc", With::Mimalloc)),
+    compared(around(Around::QuickJs, "compared_quickjs_plain", With::Emulation)),
 ];
 
-/// Builds the programs that are not there as they would be built now. Returns how many
+/// Builds the programs by these compilers that are not there as they would be built now. Returns how many
 /// there are.
-pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
+pub(crate) fn build(host: &Host, directory: &Path, compilers: &[By]) -> Result<usize> {
     // What every program includes or is linked with.
     let root = host.root.join("guest/pageman");
     let common = sha256::hex(&host::read(&root.join("test/common.h"))?);
     let sources =
         format!("{} {} {common}", digest(&root.join("include"))?, digest(&root.join("src"))?);
     let mut count = 0;
-    for program in PROGRAMS {
-        let Program { name, flags, with, around, .. } = program;
-        if *with == With::Emscripten && !host::exists("emcc", "--version") {
+    for program in PROGRAMS.iter().filter(|program| compilers.contains(&program.by)) {
+        let Program { name, flags, with, by, around, .. } = program;
+        let is_there = match by {
+            By::Zig => true,
+            By::Emscripten => host::exists("emcc", "--version"),
+            By::Clang => clang().is_some(),
+        };
+        if !is_there {
             continue;
         }
         count += 1;
         let (guest, stamp) =
             (directory.join(format!("{name}.wasm")), directory.join(format!("{name}.txt")));
-        let others = (MIMALLOC, MIMALLOC_SHA256, guests::COMPILER);
+        let others = (MIMALLOC, MIMALLOC_SHA256, DLMALLOC, DLMALLOC_SHA256, guests::COMPILER);
         let source = sha256::hex(&host::read(&host.root.join(program.source))?);
         let around = match around {
             Around::Nothing => String::new(),
             Around::Sqlite => format!("{:?}", guests::SQLITE),
             Around::QuickJs => format!("{QUICKJS:?} {QUICKJS_SHA256}"),
         };
-        let inputs = format!("{sources} {source} {with:?} {flags:?} {others:?} {around}");
+        let inputs = format!("{sources} {source} {with:?} {by:?} {flags:?} {others:?} {around}");
         let stamped = |wasm: &[u8]| format!("{inputs} made {}\n", sha256::hex(wasm));
         if let (Ok(wasm), Ok(made)) = (std::fs::read(&guest), std::fs::read_to_string(&stamp))
             && made == stamped(&wasm)
@@ -205,41 +244,75 @@ pub(crate) fn build(host: &Host, directory: &Path) -> Result<usize> {
     Ok(count)
 }
 
+/// Debian's compiler, if it is there with WASI's C library.
+fn clang() -> Option<&'static str> {
+    let library = Path::new("/usr/lib/wasm32-wasi/libc.a").exists();
+    let names = ["clang", "clang-19"];
+    names.into_iter().find(|name| library && host::exists(name, "--version"))
+}
+
+/// A compiler, for programs of WASI.
+fn bare_compiler(host: &Host, by: By) -> Result<Command> {
+    Ok(match by {
+        By::Emscripten => host.command("emcc"),
+        By::Zig => {
+            let mut zig = guests::zig(host, &guests::compiler(host)?, "cc");
+            zig.args(["-target", "wasm32-wasi"]);
+            zig
+        }
+        By::Clang => {
+            let mut clang = host.command(clang().ok_or("clang or wasi-libc is missing")?);
+            clang.arg("--target=wasm32-wasi");
+            clang
+        }
+    })
+}
+
 /// What compiles a program, but for where to.
 fn compiler(host: &Host, directory: &Path, program: &Program) -> Result<Command> {
     let root = host.root.join("guest/pageman");
-    let (headers, objects) = match program.around {
-        Around::Nothing => (None, Vec::new()),
-        Around::Sqlite => {
+    let (headers, objects) = match (program.around, program.by) {
+        (Around::Nothing, _) => (None, Vec::new()),
+        (Around::Sqlite, By::Clang) => {
+            let sources = guests::sqlite_sources(host, directory)?;
+            let object = directory.join("sqlite/by-clang.o");
+            let flags = guests::SQLITE_FLAGS;
+            compile(host, By::Clang, flags, &sources.join("sqlite3.c"), &object)?;
+            (Some(sources), vec![object])
+        }
+        (Around::Sqlite, _) => {
             let (headers, object) = guests::sqlite(host, directory)?;
             (Some(headers), vec![object])
         }
-        Around::QuickJs => {
-            let (headers, objects) = quickjs(host, directory)?;
+        (Around::QuickJs, by) => {
+            let (headers, objects) = quickjs(host, directory, by)?;
             (Some(headers), objects)
         }
     };
-    let mut command = match program.with {
-        With::Emscripten => host.command("emcc"),
-        _ => {
-            let mut zig = guests::zig(host, &guests::compiler(host)?, "cc");
-            zig.args(["-target", "wasm32-wasi", "-Wl,--strip-debug"]);
-            zig
-        }
-    };
+    let mut command = bare_compiler(host, program.by)?;
+    if program.by != By::Emscripten {
+        command.arg("-Wl,--strip-debug");
+    }
     command.args(["-std=gnu17", "-O2", "-flto"]).args(program.flags);
-    if matches!(program.with, With::Malloc | With::Manager) {
+    if program.with != With::Emulation {
         command.arg("-I").arg(root.join("include"));
         command.args(LIBRARY.iter().map(|file| root.join("src").join(file)));
     }
-    if program.with == With::Malloc {
-        let mimalloc = mimalloc(host, directory)?;
-        // What the compiler says of mimalloc is not ours to heed.
-        command.args(["-w", "-DNDEBUG", "-DMI_SEGMENT_SHIFT=20"]);
-        command.arg("-I").arg(mimalloc.join("include")).arg("-I").arg(mimalloc.join("src"));
-        command.arg(root.join("src/malloc_mimalloc.c"));
-    } else {
-        command.args(["-Wall", "-Wextra", "-Werror"]);
+    match program.with {
+        // What the compiler says of others' sources is not ours to heed.
+        With::Malloc => {
+            let dlmalloc = dlmalloc(host, directory)?;
+            command.arg("-w").arg("-I").arg(dlmalloc).arg(root.join("src/malloc_dlmalloc.c"));
+        }
+        With::Mimalloc => {
+            let mimalloc = mimalloc(host, directory)?;
+            command.args(["-w", "-DNDEBUG", "-DMI_SEGMENT_SHIFT=20"]);
+            command.arg("-I").arg(mimalloc.join("include")).arg("-I").arg(mimalloc.join("src"));
+            command.arg(root.join("src/malloc_mimalloc.c"));
+        }
+        With::Manager | With::Emulation => {
+            command.args(["-Wall", "-Wextra", "-Werror"]);
+        }
     }
     if let Some(headers) = headers {
         command.arg("-isystem").arg(headers);
@@ -248,27 +321,29 @@ fn compiler(host: &Host, directory: &Path, program: &Program) -> Result<Command>
     Ok(command)
 }
 
-/// The folder of QuickJS's sources, and what they are compiled to, which the compiler remembers.
-fn quickjs(host: &Host, directory: &Path) -> Result<(PathBuf, Vec<PathBuf>)> {
+/// Compiles a source of others, unless that was done by a compiler that does not remember it.
+fn compile(host: &Host, by: By, flags: &[&str], source: &Path, object: &Path) -> Result {
+    if by != By::Zig && object.exists() {
+        return Ok(());
+    }
+    let mut command = bare_compiler(host, by)?;
+    command.args(["-std=gnu17", "-O2", "-w", "-DNDEBUG"]).args(flags);
+    host::check(command.arg("-c").arg(source).arg("-o").arg(object))
+}
+
+/// The folder of QuickJS's sources, and what they are compiled to.
+fn quickjs(host: &Host, directory: &Path, by: By) -> Result<(PathBuf, Vec<PathBuf>)> {
     let asking = directory.join("quickjs");
     let sources = vendored(host, &asking, QUICKJS, QUICKJS_FOLDER, QUICKJS_SHA256)?;
-    if !asking.join("quickjs.o").exists() {
+    let beside = asking.join(format!("{by:?}"));
+    if !beside.exists() {
         eprintln!("compiling QuickJS, which takes about a minute");
     }
+    host::create_directory(&beside)?;
     let mut objects = Vec::new();
     for source in QUICKJS_SOURCES {
-        let object = asking.join(source).with_extension("o");
-        let mut zig = guests::zig(host, &guests::compiler(host)?, "cc");
-        zig.args([
-            "-target",
-            "wasm32-wasi",
-            "-std=gnu17",
-            "-O2",
-            "-w",
-            "-DNDEBUG",
-            "-D_GNU_SOURCE",
-        ]);
-        host::check(zig.arg("-c").arg(sources.join(source)).arg("-o").arg(&object))?;
+        let object = beside.join(source).with_extension("o");
+        compile(host, by, &["-D_GNU_SOURCE"], &sources.join(source), &object)?;
         objects.push(object);
     }
     Ok((sources, objects))
@@ -316,6 +391,13 @@ fn without_places(host: &Host, folder: &Path) -> Result<String> {
 /// Where mimalloc's sources are, fetched if they were not.
 fn mimalloc(host: &Host, directory: &Path) -> Result<PathBuf> {
     vendored(host, &directory.join("mimalloc"), MIMALLOC, MIMALLOC_FOLDER, MIMALLOC_SHA256)
+}
+
+/// The folder of Doug Lea's malloc, fetched if it was not there.
+fn dlmalloc(host: &Host, directory: &Path) -> Result<PathBuf> {
+    let folder = guests::vendor(host, &directory.join("dlmalloc"), DLMALLOC)?;
+    guests::verify(&folder.join(DLMALLOC_FILE), DLMALLOC_SHA256)?;
+    Ok(folder)
 }
 
 /// A folder of a crate, which cargo fetches into `asking` unless it has, and whose files have this

@@ -7,9 +7,10 @@ use crate::sabotage::{self, Selection};
 /// Tests that take longer than CI does: those marked as ignored in it. Ten thousand damaged
 /// modules, the specification's suite by every pair of strategies and through files, programs that
 /// go to and fro between processes, a million calls of the page manager, a million requests, a
-/// store of images that several processes use for a minute, each damaged byte of an object, and a
-/// gibibyte that is loaded unread.
-const TESTS: [(&str, &str); 8] = [
+/// store of images that several processes use for a minute, each damaged byte of an object, a
+/// gibibyte that is loaded unread, and programs that move fifty times, over links that break and between
+/// nodes that are killed five hundred times.
+const TESTS: [(&str, &str); 10] = [
     ("pagefork-tests", "bad_input"),
     ("pagefork-tests", "spec_suite"),
     ("pagefork-tests", "saved_guests"),
@@ -18,6 +19,8 @@ const TESTS: [(&str, &str); 8] = [
     ("pagefork-image", "processes"),
     ("pagefork-objects", "objects"),
     ("pagefork", "saved"),
+    ("pagefork-node", "moving"),
+    ("pagefork-cli", "killed_nodes"),
 ];
 
 pub(crate) fn run(host: &Host) -> Result {

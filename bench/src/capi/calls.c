@@ -68,7 +68,7 @@ wasmtime_error_t *wasmtime_func_call_unchecked(wasmtime_context_t *, const wasmt
   F(pagefork_linker_instantiate_pre) F(pagefork_instance_export) F(pagefork_func_call)          \
   F(pagefork_func_call_raw) F(pagefork_func_typed) F(pagefork_typed_func_delete)                \
   F(pagefork_instance_pre_spawn) F(wasm_extern_delete) F(pagefork_module_export)                \
-  F(pagefork_instance_typed_export)
+  F(pagefork_instance_typed_export) F(pagefork_instance_pre_typed_export)
 #define WASMTIME(F)                                                                             \
   F(wasmtime_store_new) F(wasmtime_store_delete) F(wasmtime_store_context)                      \
   F(wasmtime_module_new) F(wasmtime_linker_new) F(wasmtime_linker_define_func)                  \
@@ -92,6 +92,7 @@ struct side {
   wasm_func_t *func[3][5];
   pagefork_instance_pre_t *pre;
   pagefork_export_t *found;
+  pagefork_typed_func_t *fresh;
   /* Of wasmtime.h, whose host functions have values and cells. */
   wasmtime_context_t *context;
   wasmtime_func_t theirs[2][5];
@@ -235,6 +236,8 @@ static const char *make_pagefork(struct side *side, size_t size, const char *byt
       side->pagefork_linker_instantiate_pre(linker, module, &side->pre);
       if (side->pagefork_module_export(module, names[I64], signatures[I64], &side->found))
         return "pagefork_module_export";
+      if (side->pagefork_instance_pre_typed_export(side->pre, NULL, NULL, side->found, &side->fresh))
+        return "pagefork_instance_pre_typed_export";
     }
     wasm_instance_t *instance;
     wasm_store_t *store = side->wasm_store_new(side->engine);
@@ -425,6 +428,18 @@ uint64_t pagefork_found_requests(struct side *side, int function, uint32_t count
     side->pagefork_typed_func_delete(func);
     side->wasm_instance_delete(instance);
     side->wasm_store_delete(store);
+  }
+  return sum;
+}
+
+/* The same by a typed function that runs in a fresh instance each time. */
+uint64_t pagefork_fresh_requests(struct side *side, int function, uint32_t count) {
+  uint64_t sum = 0;
+  (void)function;
+  pagefork_typed_func_t *func = side->fresh;
+  for (uint32_t i = 0; i < count; i++) {
+    sum += (uint64_t)PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *), func);
+    if (func->error) return 0;
   }
   return sum;
 }

@@ -400,6 +400,11 @@ pub fn run(size: Size) -> Report {
         (COLUMNS[2], Box::new(|| own_found_requests(&pre))),
     ];
     line(&mut grid, "the same, its function found once", effort, 7, 1.0, ways);
+    ways = vec![
+        (COLUMNS[1], c(ours, c"pagefork_fresh_requests", 1)),
+        (COLUMNS[2], Box::new(|| own_found_requests(&pre))),
+    ];
+    line(&mut grid, "the same, in one call from C", effort, 7, 1.0, ways);
     grid.notes = notes(&grid);
     if let Err(error) = &peer {
         grid.notes.push(format!("Without wasmtime's C library: {error}."));

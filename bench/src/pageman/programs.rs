@@ -12,8 +12,8 @@ use crate::measure::{Effort, Size, Unit};
 use crate::process::Process;
 use crate::programs::{self, fetched};
 
-/// With malloc on the manager, and without it.
-const MALLOCS: [&str; 2] = ["with the manager", "without it"];
+/// With malloc on the manager, and what WASI's own C library has, all built by the same compiler.
+const MALLOCS: [&str; 3] = ["dlmalloc on the manager", "without it", "mimalloc on the manager"];
 
 /// What is asked of malloc: the line, the export, and its arguments: sizes as a power of two, calls
 /// and live blocks.
@@ -30,7 +30,8 @@ const CALLS: [(&str, &str, (u32, u32, u32)); 6] = [
 /// manager.
 pub(super) fn malloc(size: Size) -> Grid {
     let mut grid = Grid::new("malloc and programs", 1, MALLOCS);
-    let files = ["pageman_malloc.wasm", "plain_malloc.wasm"];
+    grid.beside = 1;
+    let files = ["pageman_malloc.wasm", "plain_malloc.wasm", "mimalloc_malloc.wasm"];
     let guests = files.map(|file| fetched(file).map(|wasm| linked(&wasm)));
     for (name, export, (spread, calls, blocks)) in CALLS {
         let calls = if size == Size::Small { calls / 100 } else { calls };
@@ -83,21 +84,34 @@ pub(super) fn malloc(size: Size) -> Grid {
         grid.add(&format!("{name}: memory"), Unit::Bytes, resident).goal(0.97);
     }
     grid.notes.push(
-        "Memory is what of a program's memory is resident when it ends. Nothing is given back here, so \
-         it is the most that there ever was."
+        "Built by Debian's clang 19 with its wasi-libc, whose malloc is Doug Lea's, too. Memory is what of a \
+         program's memory is resident when it ends. Nothing is given back here, so it is the most that there \
+         ever was."
             .to_owned(),
     );
     grid
 }
 
 /// The line, the guests, and what they read.
-fn whole_programs(size: Size) -> [(&'static str, [&'static str; 2], String); 2] {
+fn whole_programs(size: Size) -> [(&'static str, [&'static str; 3], String); 2] {
     let scale = if size == Size::Small { 1 } else { 10 };
     let sql = include_str!("../programs/work.sql").replace("SCALE", &scale.to_string());
     let js = format!("globalThis.scale = {scale};\n{}", include_str!("../programs/work.js"));
     [
-        ("SQLite", ["pageman_sqlite.wasm", "sqlite.wasm"], sql),
-        ("QuickJS", ["pageman_quickjs.wasm", "plain_quickjs.wasm"], js),
+        (
+            "SQLite",
+            ["compared_sqlite.wasm", "compared_sqlite_plain.wasm", "compared_sqlite_mimalloc.wasm"],
+            sql,
+        ),
+        (
+            "QuickJS",
+            [
+                "compared_quickjs.wasm",
+                "compared_quickjs_plain.wasm",
+                "compared_quickjs_mimalloc.wasm",
+            ],
+            js,
+        ),
     ]
 }
 

@@ -160,11 +160,11 @@ enum pagefork_growth_enum {
   /* What runs have grown to stays accessible. */
   PAGEFORK_GROWTH_KEPT,
   /* What measuring says. */
-  PAGEFORK_GROWTH_AUTO
+  PAGEFORK_GROWTH_AUTO,
+  PAGEFORK_GROWTH_FTRUNCATE /* In a file, whose end is the bound. Not for processes that are forked. */
 };
 
-/* What keeps code from using a memory beyond its size. Memories grow otherwise than by
- * PAGEFORK_GROWTH_MPROTECT only with code that compares. */
+/* What bounds accesses. Memories grow by CHECKED, KEPT and AUTO only with code that compares. */
 enum pagefork_bounds_enum {
   /* What is beyond the size is inaccessible. */
   PAGEFORK_BOUNDS_GUARDED,
@@ -829,6 +829,14 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, WASM_OWN wasm_store_t **store,
     WASM_OWN wasm_instance_t **out);
 
+/* An export, found with a signature, to be called as a C function: each call spawns an instance, calls
+ * the export there, and gives the store up, but for what `error` and other objects have of it. `how` and
+ * what it leads to are copied. `data` is attached to each store (pagefork_store_data), where functions
+ * of the host find it; it stays the caller's. One thread at a time may call it, each its own. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_typed_export(
+    const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void *data,
+    const pagefork_export_t *, WASM_OWN pagefork_typed_func_t **out);
+
 /* As pagefork_instance_pre_spawn, of a module whose start function may wait: as pagefork_func_call_async,
  * but its outcome is had by pagefork_call_spawned. If the call is deleted before it has ended, or fails,
  * there is no store any more. What `how` leads to is used before this returns. */
@@ -836,65 +844,11 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_pre_spawn_async(
     const pagefork_instance_pre_t *, const pagefork_spawn_t *how, void (*notify)(void *), void *env,
     void (*finalizer)(void *), WASM_OWN pagefork_call_t **out);
 
-/* ------------------------------------------------------------------------------------------- */
-/* WASI */
-
-/* Programs see nothing: no arguments, variables or files; what they write is discarded. */
-WASM_API_EXTERN WASM_OWN pagefork_wasi_config_t *pagefork_wasi_config_new(void);
-
-WASM_API_EXTERN void pagefork_wasi_config_delete(WASM_OWN pagefork_wasi_config_t *);
-
-/* Adds an argument; the first is the program's name. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_arg(pagefork_wasi_config_t *,
-                                                                    const char *);
-
-/* Sets a variable. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_env(
-    pagefork_wasi_config_t *, const char *name, const char *value);
-
-/* Arguments, variables and standard streams of this process. */
-WASM_API_EXTERN void pagefork_wasi_config_inherit_args(pagefork_wasi_config_t *);
-WASM_API_EXTERN void pagefork_wasi_config_inherit_env(pagefork_wasi_config_t *);
-WASM_API_EXTERN void pagefork_wasi_config_inherit_stdin(pagefork_wasi_config_t *);
-WASM_API_EXTERN void pagefork_wasi_config_inherit_stdout(pagefork_wasi_config_t *);
-WASM_API_EXTERN void pagefork_wasi_config_inherit_stderr(pagefork_wasi_config_t *);
-
-/* Has programs that were called by pagefork_func_call_suspendable suspended before they read; others
- * fail to read. A store that goes on from a snapshot can give them what they read. */
-WASM_API_EXTERN void pagefork_wasi_config_await_stdin(pagefork_wasi_config_t *);
-
-/* Has programs read these bytes, which are copied. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_stdin(
-    pagefork_wasi_config_t *, const void *bytes, size_t size);
-
-/* Keeps what programs write, at most so many bytes: see pagefork_store_take_output. */
-WASM_API_EXTERN void pagefork_wasi_config_capture_stdout(pagefork_wasi_config_t *, size_t size_max);
-WASM_API_EXTERN void pagefork_wasi_config_capture_stderr(pagefork_wasi_config_t *, size_t size_max);
-
-/* Gives programs a directory by a name of their own. An error if it cannot be opened. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_config_directory(
-    pagefork_wasi_config_t *, const char *host_path, const char *guest_path, bool read_only);
-
-/* Has programs of the store see this from now on. The configuration can be used again. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_set_wasi(wasm_store_t *,
-                                                                   const pagefork_wasi_config_t *);
-
-/* What programs have written to their output (1) or errors (2) since it was last taken. An error if
- * it is not kept. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_take_output(
-    wasm_store_t *, uint8_t stream, WASM_OWN wasm_byte_vec_t *out);
-
-/* Runs a program: calls `_start`. A program that ends itself gives an error with its exit status:
- * see pagefork_error_exit_status. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_start(const wasm_instance_t *);
-
-/* Initializes a reactor, whose functions can be called then; of a program it does nothing. */
-WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_wasi_initialize(const wasm_instance_t *);
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
 
 #include "pagefork_snapshots.h"
+#include "pagefork_wasi.h"
 
 #endif /* PAGEFORK_H */

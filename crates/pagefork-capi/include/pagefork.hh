@@ -356,6 +356,9 @@ template <typename R, typename... A> class TypedFunc<R(A...)> {
  public:
   explicit TypedFunc(const wasm_func_t *func) : func_(make(func)) {}
 
+  // Takes over what a function of pagefork.h has given, which is of this type.
+  explicit TypedFunc(pagefork_typed_func_t *func) : func_(func) {}
+
   R operator()(A... args) const {
     using Call = R (*)(pagefork_typed_func_t *, A...);
     pagefork_typed_func_t *func = func_.get();
@@ -537,6 +540,20 @@ class InstancePre : public Owned<pagefork_instance_pre_t, pagefork_instance_pre_
     wasm_instance_t *instance;
     check(pagefork_instance_pre_spawn(get(), &how, &store, &instance));
     return {Store(store), Instance(instance)};
+  }
+
+  // An export of the module that runs in a fresh instance each time: pre.fresh<int64_t(int32_t)>(module,
+  // "run"). Each thread has its own.
+  template <typename Signature>
+  TypedFunc<Signature> fresh(const Module &module, const char *name,
+                             const pagefork_spawn_t &how = pagefork_spawn_t(),
+                             void *data = nullptr) const {
+    pagefork_export_t *found;
+    check(pagefork_module_export(module.get(), name, Prototype<Signature>::signature().c_str(), &found));
+    Owned<pagefork_export_t, pagefork_export_delete> place(found);
+    pagefork_typed_func_t *func;
+    check(pagefork_instance_pre_typed_export(get(), &how, data, place.get(), &func));
+    return TypedFunc<Signature>(func);
   }
 
   // The same, of a module whose start function may wait; `notify`, unless it is empty, is called when it

@@ -35,6 +35,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
     let needed = NEEDED.map(|needed| needed.try_out());
     let resets: Vec<Finding> =
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
+    let growth = [growth_in_files()];
     let snapshots = SNAPSHOTS.map(|wanted| wanted.try_out());
     let coming = [absent_pages()];
     let limits = limits();
@@ -43,6 +44,7 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
         ("Machine", &machine[..]),
         (&format!("Kernel: what instances need{}", release()), &needed),
         ("Reset of slots", &resets),
+        ("Growth of memories", &growth),
         ("Snapshots of what runs on", &snapshots),
         ("Images of other nodes", &coming),
         ("Limits of this process", &limits),
@@ -297,6 +299,24 @@ const SNAPSHOTS: [Wanted; 1] = [Wanted {
     without: "All private pages are compared with the last snapshot. Permit the system call in the \
               seccomp filter of the container; kernels have it since 6.7.",
 }];
+
+/// Whether memories can grow in files.
+fn growth_in_files() -> Finding {
+    let name = "growth by ftruncate";
+    match pagefork::grows_in_files() {
+        true => Finding::new(
+            Verdict::Ok,
+            name,
+            "what is beyond the end of a file in memory cannot be accessed (for --growth ftruncate)",
+        ),
+        false => Finding::new(
+            Verdict::Limited,
+            name,
+            "Memories grow by mprotect where --growth ftruncate is asked for: files in memory are \
+             refused, or do not bound what is mapped.",
+        ),
+    }
+}
 
 /// Whether programs go on before their pages are here.
 fn absent_pages() -> Finding {

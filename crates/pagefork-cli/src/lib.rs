@@ -53,6 +53,7 @@ pub fn run_command(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(CliCommand::Restore(arguments)) => captured::restore::restore(&arguments),
         Ok(CliCommand::Image(arguments)) => image::image(&arguments),
         Ok(CliCommand::Node(arguments)) => node::node(&arguments),
+        Ok(CliCommand::Migrate(arguments)) => node::migrate(&arguments),
         Ok(CliCommand::Compile(arguments)) => compile::compile(&arguments),
         Ok(CliCommand::Inspect(arguments)) => inspect::inspect(&arguments),
         Ok(CliCommand::Doctor) => doctor::doctor(),

@@ -24,7 +24,7 @@ use crate::{output, show, sockets, values};
 
 /// What a shell shows for a process that ended by SIGABRT: a trap is told apart
 /// from every exit code that programs choose themselves.
-const TRAP_EXIT_CODE: u8 = 134;
+pub(crate) const TRAP_EXIT_CODE: u8 = 134;
 
 /// Runs a program. Its exit code is ours.
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
@@ -34,6 +34,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
     let file = arguments.program.file();
     let loader = Loader::new(config(arguments))?;
     say_resets(&arguments.strategies.resets, loader.engine())?;
+    if let Some(notice) = arguments.strategies.growth.notice() {
+        output::say(notice);
+    }
     let module = loader.load(file)?;
     let mut store = Store::new(loader.engine(), context(arguments)?);
     if let Some(fuel) = arguments.fuel {

@@ -113,14 +113,14 @@ fn make_program(arguments: &ServeArguments) -> Result<(Program, Option<NamedImag
     arguments.strategies.set(&mut config, usual);
     if image.from.is_some() {
         let engine = restore::engine(&config)?;
-        say_resets(arguments, &engine)?;
+        say_strategies(arguments, &engine)?;
         let (environment, session) = (&arguments.environment, &arguments.session);
         let (started, image) = restore::started(image, environment, session, &engine)?;
         return Ok((Program::started(started, options), Some(image)));
     }
     run::set_compiling(&mut config, &arguments.program);
     let loader = Loader::new(config)?;
-    say_resets(arguments, loader.engine())?;
+    say_strategies(arguments, loader.engine())?;
     let module = loader.load(file)?;
     if arguments.warm {
         let ServeArguments { program, environment, session, unknown_imports, .. } = arguments;
@@ -144,9 +144,10 @@ fn make_program(arguments: &ServeArguments) -> Result<(Program, Option<NamedImag
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Says it if this machine cannot reset instances as the command line asks.
-fn say_resets(arguments: &ServeArguments, engine: &Engine) -> Result<(), String> {
-    if let Some(notice) = arguments.strategies.resets.notice(engine)? {
+/// Says it if this machine cannot reset instances as the command line asks, or have memories grow so.
+fn say_strategies(arguments: &ServeArguments, engine: &Engine) -> Result<(), String> {
+    let strategies = &arguments.strategies;
+    for notice in strategies.resets.notice(engine)?.into_iter().chain(strategies.growth.notice()) {
         say(Severity::Warning, format_args!("{notice}"));
     }
     Ok(())

@@ -5,14 +5,15 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Ended, file, pagefork_as};
+use common::users::{Serving, User};
+use common::{Ended, file};
 
 /// What both programs have: `$print` prints bytes, `$read` reads up to 1,024 to address 256.
 const BEGINNING: &str = r#"
@@ -39,83 +40,6 @@ const READER: &str = r#"
 /// The file of a program.
 fn program(name: &str, rest: &str) -> String {
     file(name, format!("(module {BEGINNING}{rest})"))
-}
-
-/// A user, with directories of their own.
-struct User {
-    config: PathBuf,
-    store: PathBuf,
-    node_key: String,
-    image_key: String,
-}
-
-impl User {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nodes-{name}"));
-        let _ = fs::remove_dir_all(&path);
-        let (config, store) = (path.join("config"), path.join("store"));
-        let init = pagefork_as("node init", "", &config);
-        assert_eq!(init.code, 0, "{}", init.stderr);
-        let again = pagefork_as("node init", "", &config);
-        assert_eq!(again.stdout, init.stdout, "keys are made once");
-        let key = |kind| {
-            let mut lines = init.stdout.lines();
-            lines.find_map(|line| line.strip_prefix(kind)).expect("it is printed").to_owned()
-        };
-        let (node_key, image_key) = (key("node key "), key("image key "));
-        assert_ne!(node_key, image_key);
-        Self { config, store, node_key, image_key }
-    }
-
-    /// Runs a command, in which STORE stands for the user's store.
-    fn run(&self, words: &str, input: &str) -> Ended {
-        let words = words.replace("STORE", &self.store.display().to_string());
-        pagefork_as(&words, input, &self.config)
-    }
-
-    #[track_caller]
-    fn does(&self, words: &str) -> String {
-        let ended = self.run(words, "");
-        assert_eq!(ended.code, 0, "{words}: {}", ended.stderr);
-        ended.stdout
-    }
-
-    #[track_caller]
-    fn fails(&self, words: &str, complaint: &str) {
-        let ended = self.run(words, "");
-        assert_eq!(ended.code, 1, "{words}: {}", ended.stderr);
-        assert!(ended.stderr.contains(complaint), "{words}: {}", ended.stderr);
-    }
-
-    fn serve(&self) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
-            .args(["node", "serve", "--addr", "127.0.0.1:0", "--store"])
-            .arg(&self.store)
-            .env("XDG_CONFIG_HOME", &self.config)
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the command starts");
-        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let line = lines.next().expect("a line").expect("text");
-        let (_, address) = line.rsplit_once(' ').expect("it ends with the address");
-        let address = address.to_owned();
-        // It must not wait for a reader.
-        std::thread::spawn(move || lines.for_each(drop));
-        Serving { child, address }
-    }
-}
-
-/// A memory node, which ends with the test.
-struct Serving {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]
@@ -159,6 +83,92 @@ fn a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to() {
     maker.does("node forget runner");
     runner.fails(restore, "must trust the other's key");
     maker.fails("node forget runner", "no node \"runner\" is known");
+}
+
+#[test]
+fn a_node_runs_programs_for_those_who_may_have_them_run() {
+    let (node, user) = (User::new("runs"), User::new("asks"));
+    let module = program("nodes-running.wat", READER);
+    let running = node.listen("run");
+    let address = &running.address;
+    user.does(&format!("node trust edge {} --address {address}", node.node_key));
+    let start = format!("node start edge {module}");
+    user.fails(&start, "must trust the other's key");
+    node.does(&format!("node trust asks {} --serve", user.node_key));
+    user.fails(&start, "edge");
+    node.does(&format!("node trust asks {} --run", user.node_key));
+    let ended = user.run(&start, "hello");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "ready\nhello"), "{}", ended.stderr);
+    // Images are another right.
+    user.fails("restore --store STORE edge/none", "edge/none");
+
+    let detached = format!("node start --detach --name later edge {module}");
+    let id = user.does(&detached).trim().to_owned();
+    let list = user.does("node ps edge");
+    assert!(list.contains(&id) && list.contains("later") && list.contains("runs"), "{list}");
+    let ended = user.run("node attach edge/later", "again");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "ready\nagain"), "{}", ended.stderr);
+    user.fails("node attach edge/later", "no program \"later\"");
+    user.does(&detached);
+    user.does("node stop edge/later");
+    let list = user.does("node ps edge");
+    assert!(list.contains("stopped"), "{list}");
+
+    // From an image of the node.
+    node.does(&format!("snapshot --store STORE -o captured {module}"));
+    let ended = user.run("node start edge --from captured", "third");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "third"), "{}", ended.stderr);
+    user.fails("node start edge no/such/file", "no file");
+    user.fails(&format!("node start nowhere {module}"), "no node \"nowhere\"");
+    let trap = program("nodes-trap.wat", r#"(func (export "_start") unreachable)"#);
+    let ended = user.run(&format!("node start edge {trap}"), "");
+    assert_eq!(ended.code, 134, "{}", ended.stderr);
+    assert!(ended.stderr.contains("unreachable"), "{}", ended.stderr);
+}
+
+/// Two nodes that run programs, and know each other.
+fn moving_nodes(name: &str) -> [(User, Serving); 2] {
+    let users = [1, 2].map(|number| User::new(&format!("{name}-{number}")));
+    let [one, two] = users.map(|user| {
+        let serving = user.listen("run");
+        (user, serving)
+    });
+    for ((user, own), (other, at)) in [(&one, &two), (&two, &one)] {
+        let (address, key, signer) = (&at.address, &other.node_key, &other.image_key);
+        user.does(&format!("node trust other {key} --address {address} --run --signer {signer}"));
+        user.does(&format!("node trust own {} --address {}", user.node_key, own.address));
+    }
+    [one, two]
+}
+
+#[test]
+fn a_program_moves_between_nodes_and_its_client_follows() {
+    let nodes = moving_nodes("moves");
+    let [(one, _first), (two, _second)] = &nodes;
+    let module = program("nodes-moving.wat", READER);
+    let mut client = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+        .args(["node", "start", "--name", "reader", "own", &module])
+        .env("XDG_CONFIG_HOME", &one.config)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    client.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    one.does("migrate own/reader other");
+    let list = one.does("node ps own");
+    assert!(list.contains("is at other"), "{list}");
+    assert!(two.does("node ps own").contains("runs"));
+    let back = two.run("migrate --rounds 0 own/reader other", "");
+    assert_eq!(back.code, 0, "{}", back.stderr);
+    assert!(back.stderr.contains("it is lost if"), "{}", back.stderr);
+    one.does("migrate own/reader other");
+    one.fails("migrate own/reader other", "does not run here");
+    one.fails("node reclaim own/reader", "it is known whose it is");
+    one.fails("migrate own/none other", "no program \"none\"");
+    client.stdin.take().unwrap().write_all(b"hello").unwrap();
+    let output = client.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"hello"[..]));
 }
 
 /// Fills 16 MiB with bytes that nothing compresses, says that it is ready, reads a line, and prints the

@@ -7,7 +7,7 @@ use std::process::Command;
 use common::{assert_fails, file, pagefork};
 
 const RESETS: [&str; 6] = ["auto", "remap", "discard", "scan", "resident", "copy"];
-const GROWTHS: [&str; 5] = ["auto", "mprotect", "kept", "checked", "checked=128KiB"];
+const GROWTHS: [&str; 6] = ["auto", "mprotect", "kept", "checked", "checked=128KiB", "ftruncate"];
 
 /// Grows its memory, and gives what it finds and then leaves there; or reads behind its end.
 const GROWS: &str = r#"(module (memory 1)
@@ -82,7 +82,7 @@ fn compiled_programs_run_by_the_growth_that_they_were_compiled_for() {
     let module = file("compiled_for_growth.wat", GROWS);
     let image = module.replace(".wat", ".pfc");
     for (compiled, runs, bounds) in [
-        ("mprotect", &["mprotect"][..], "Guarded"),
+        ("mprotect", &["mprotect", "ftruncate"][..], "Guarded"),
         ("checked", &["checked", "checked=128KiB"], "Checked"),
         ("kept", &["kept", "auto"], "Dual"),
     ] {

@@ -40,7 +40,7 @@ pub mod bytes;
 
 /// Version of everything in this crate that compiled code relies on. It stands
 /// in every slot's header and in every code image.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// Bytes of a *cell*: the unit in which globals, arguments and results are
 /// stored, wide enough for a `v128` and aligned for it.

@@ -130,8 +130,11 @@ pub mod function_import {
     pub const CLOSURE: u32 = 32;
     /// Offset of the address of the store's [`activation`](super::activation).
     pub const ACTIVATION: u32 = 40;
+    /// Offset of the address of a `u32` of the store's: 0 while a host function that has returned
+    /// lets its caller go on.
+    pub const DUE: u32 = 48;
     /// Bytes of the record.
-    pub const SIZE: u32 = 48;
+    pub const SIZE: u32 = 56;
 
     /// At most this many integers are arguments of a direct call.
     pub const INTS_MAX: usize = 5;

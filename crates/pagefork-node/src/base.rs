@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use pagefork_image::{ContentHash, ImageError};
+use pagefork_image::{ContentHash, ImageError, PublicKey};
 use pagefork_postcopy::ProtocolError;
 
 /// Why a node could not serve, or an image could not be fetched. [`fetch_image`](crate::fetch_image)
@@ -72,6 +72,38 @@ pub enum NodeError {
     /// The fetch was stopped by this side.
     #[error("the pages are not fetched any more: this node has stopped it")]
     Stopped,
+    /// A node does not do what it was asked for.
+    #[error("{name}: {reason}")]
+    NotDone {
+        /// What it was about.
+        name: String,
+        /// What the node says.
+        reason: String,
+    },
+    /// Output of a program could not be written where it goes to.
+    #[error("cannot write the output of a program: {0}; it goes on, and waits for who attaches")]
+    Output(#[source] io::Error),
+    /// A program has moved to a node that is not known.
+    #[error("program {program} is at node {node} by now, and where that is is not known here")]
+    Elsewhere {
+        /// The program.
+        program: String,
+        /// The key of the node.
+        node: PublicKey,
+    },
+    /// The node of a program could not be reached again.
+    #[error(
+        "the node that runs program {program} could not be reached again for {seconds} s: {why}; \
+         if it is there, the program goes on"
+    )]
+    Parted {
+        /// The program.
+        program: String,
+        /// How long it was tried.
+        seconds: u64,
+        /// What came of the last attempt.
+        why: String,
+    },
     /// The image is not accepted, or could not be read or kept.
     #[error(transparent)]
     Image(#[from] ImageError),

@@ -1,6 +1,6 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -60,13 +60,20 @@ pub(crate) struct PageGiver<'a> {
     peer: PublicKey,
     node: MemoryNode,
     open: BTreeMap<ContentHash, StoredImage>,
+    /// The images that the peer may have; all if there is no list.
+    only: Option<BTreeSet<ContentHash>>,
 }
 
 impl<'a> PageGiver<'a> {
     pub(crate) fn new(images: &'a ImageStore, leases: &'a Leases, peer: PublicKey) -> Self {
         let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
         let node = MemoryNode::new(peer, PeerAccess::All, limits, now());
-        Self { images, leases, peer, node, open: BTreeMap::new() }
+        Self { images, leases, peer, node, open: BTreeMap::new(), only: None }
+    }
+
+    /// One that gives these images and no others.
+    pub(crate) fn only(self, only: Option<BTreeSet<ContentHash>>) -> Self {
+        Self { only, ..self }
     }
 
     /// Answers until the peer has ended the connection.
@@ -149,7 +156,11 @@ impl<'a> PageGiver<'a> {
 
     /// Deltas are not given page by page: of those the whole image is to be fetched.
     fn resolve(&mut self, name: &str) -> Option<ServedImage> {
-        let image = self.images.find(name).and_then(|hash| self.images.load(hash)).ok()?;
+        let hash = self.images.find(name).ok()?;
+        if self.only.as_ref().is_some_and(|only| !only.contains(&hash)) {
+            return None;
+        }
+        let image = self.images.load(hash).ok()?;
         let tip = image.chain().tip();
         if tip.manifest().parent.is_some() {
             return None;

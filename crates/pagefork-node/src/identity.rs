@@ -26,15 +26,18 @@ pub(crate) enum Protocol {
     Images,
     /// Pages as they are needed.
     Pages,
+    /// Programs that run.
+    Programs,
 }
 
 impl Protocol {
-    const ALL: [Self; 2] = [Self::Images, Self::Pages];
+    const ALL: [Self; 3] = [Self::Images, Self::Pages, Self::Programs];
 
     fn name(self) -> &'static [u8] {
         match self {
             Self::Images => b"pagefork-images/1",
             Self::Pages => b"pagefork-pages/1",
+            Self::Programs => b"pagefork-programs/1",
         }
     }
 

@@ -6,6 +6,9 @@
 //! was verified. Or programs start as soon as its head and code are here ([`start_image`]), and each
 //! page counts when it was proved.
 //!
+//! A node can run programs, too, for clients that may use it ([`ProgramNode`]): they are started,
+//! listed and stopped, and their standard streams go to who attaches.
+//!
 //! 1. Who has no key that is let in gets nothing, not even an answer.
 //! 2. An image is taken in only with a trusted signature: machine code comes with it. Whom one
 //!    fetches from is another question than whose code one runs.
@@ -13,9 +16,11 @@
 //!
 //! ```text
 //!            start        programs go on before the pages are here
-//!           /     \
-//!  serve  fetch   take    the two sides: images whole; pages as they are needed,
-//!    | \    |      |      which `give` gives
+//!    serve  /     \       who connects is served images, pages by `give`, and
+//!    |  \ programs |      programs that run here, for clients
+//!    |   \  |      |
+//!    |    fetch   take    the other side: images whole; pages as they are needed
+//!    |      |      |
 //!    |  message   duplex  what they say, and both at any time
 //!     \     |     /
 //!        channel          TLS, with limits of time
@@ -35,6 +40,10 @@ pub(crate) mod start;
 pub(crate) mod fetch;
 /// The side of a memory node.
 pub(crate) mod serve;
+/// Programs that a node runs for clients.
+pub(crate) mod programs;
+/// States of a program that are sent ahead.
+pub(crate) mod ahead;
 /// The side of a running node that gets pages as they are needed.
 pub(crate) mod take;
 /// The side of a memory node that gives pages as they are asked for.
@@ -58,6 +67,11 @@ pub(crate) mod base;
 
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
+pub use crate::programs::{
+    AttachStreams, KnownPeers, MigrateOptions, NodeDirectory, ProgramClient, ProgramEnd, ProgramId,
+    ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource,
+    ProgramStart, attach_program,
+};
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};
 pub use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};

@@ -28,6 +28,8 @@ pub(crate) enum Wish {
     Stream,
     /// Its code images alone: its pages come otherwise.
     Code,
+    /// The image alone: its ancestors and its code are here.
+    Tip,
 }
 
 /// Writes a length and so many bytes of text. What is longer is cut.
@@ -73,6 +75,7 @@ impl Wish {
             Self::Nothing => 0,
             Self::Stream => 1,
             Self::Code => 2,
+            Self::Tip => 3,
         }])
     }
 
@@ -81,6 +84,7 @@ impl Wish {
             0 => Ok(Self::Nothing),
             1 => Ok(Self::Stream),
             2 => Ok(Self::Code),
+            3 => Ok(Self::Tip),
             _ => Err(malformed("an unknown wish")),
         }
     }

@@ -1,5 +1,6 @@
 //! The side of a memory node: it gives images of its store to those whom it knows.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use crate::ahead::send_tip;
 use crate::base::{NodeError, NodeTimes};
 use crate::channel::{self, ServerChannel, TimedSocket, shake_hands};
 use crate::duplex::Duplex;
@@ -18,6 +20,7 @@ use crate::fetch::code_of;
 use crate::give::{Leases, PageGiver};
 use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
+use crate::programs::{self, ProgramNode};
 
 /// zstd's level: on one processor it compresses faster than most networks carry.
 const LEVEL: i32 = 1;
@@ -26,10 +29,12 @@ const LEVEL: i32 = 1;
 pub struct ServeOptions {
     /// The key that it authenticates itself with.
     pub key: SecretKey,
-    /// Who is let in. It is asked at each connection.
+    /// Who may have images. It is asked at each connection.
     pub access: Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>,
     /// What is told of what happens, by the threads of connections.
     pub observe: Arc<dyn Fn(&ServeEvent) + Send + Sync>,
+    /// What runs programs, if this node does. It knows who may use it.
+    pub programs: Option<ProgramNode>,
     /// Connections at once, of people who are not known yet, too: others are closed.
     pub connections_max: usize,
     /// How long it waits for a peer.
@@ -43,6 +48,7 @@ impl ServeOptions {
             key,
             access: Arc::new(|_| false),
             observe: Arc::new(|_| ()),
+            programs: None,
             connections_max: 64,
             times: NodeTimes::default(),
         }
@@ -144,7 +150,11 @@ impl MemoryServer {
         options: ServeOptions,
     ) -> Result<Self, NodeError> {
         let failed = || NodeError::io(format!("listen at {address}"));
-        let config = identity::server_config(&options.key, Arc::clone(&options.access));
+        let (access, programs) = (Arc::clone(&options.access), options.programs.clone());
+        let lets_in = move |key: &PublicKey| {
+            access(key) || programs.as_ref().is_some_and(|programs| programs.lets_in(key))
+        };
+        let config = identity::server_config(&options.key, Arc::new(lets_in));
         let config = config.map_err(io::Error::other);
         let config = Arc::new(config.map_err(NodeError::io("use this node's key"))?);
         let listener = TcpListener::bind(&address).map_err(failed())?;
@@ -204,6 +214,10 @@ impl MemoryServer {
     }
 }
 
+fn not_let_in(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("it may not {what}"))
+}
+
 /// One of the connections that there may be at once.
 struct ServingPlace(Arc<Shared>);
 
@@ -239,13 +253,36 @@ impl Shared {
 
         self.leases.forget_over();
         let talk = || NodeError::io(format!("talk to node {peer}"));
+        if protocol == Protocol::Programs {
+            // Who has none lets nobody in for them.
+            let programs = self.options.programs.as_ref();
+            let programs = programs.filter(|programs| programs.lets_in(&peer));
+            let programs = programs.ok_or_else(|| talk()(not_let_in("run programs here")))?;
+            let duplex = Duplex::new(channel).map_err(talk())?;
+            programs::serve(programs, peer, duplex, times)?;
+            return Ok(None);
+        }
+        // Who may not have all may have programs that move there.
+        let only = match (self.options.access)(&peer) {
+            true => None,
+            false => Some(self.granted(&peer)),
+        };
+        if only.as_ref().is_some_and(BTreeSet::is_empty) {
+            return Err(talk()(not_let_in("have images of this node")));
+        }
         if protocol == Protocol::Pages {
             let duplex = Duplex::new(channel).map_err(talk())?;
-            PageGiver::new(&self.images, &self.leases, peer).serve(duplex)?;
+            PageGiver::new(&self.images, &self.leases, peer).only(only).serve(duplex)?;
             return Ok(None);
         }
         let name = message::read_text(&mut channel).map_err(talk())?;
-        let found = self.images.find(&name).and_then(|hash| self.images.load(hash));
+        let found = self.images.find(&name);
+        let found = found.and_then(|hash| match &only {
+            Some(only) if !only.contains(&hash) => {
+                Err(ImageError::NotFound { what: "image", hash })
+            }
+            _ => self.images.load(hash),
+        });
         let answer = match &found {
             Ok(image) => Answer::Has(image.hash()),
             // Where the store lies, and what ails it, is for this side to know.
@@ -267,9 +304,16 @@ impl Shared {
             Wish::Nothing => return Ok(None),
             Wish::Stream => self.send(&mut channel, image.hash())?,
             Wish::Code => self.send_code(&mut channel, &image)?,
+            Wish::Tip => send_tip(&mut channel, &image)?,
         }
         channel::end(&mut channel).map_err(talk())?;
         Ok(Some((peer, image.hash())))
+    }
+
+    /// The images that a peer may have, because a program that moves there is in them.
+    fn granted(&self, peer: &PublicKey) -> BTreeSet<ContentHash> {
+        let programs = self.options.programs.as_ref();
+        programs.map(|programs| programs.granted(peer)).unwrap_or_default()
     }
 
     /// Sends the code images of an image, in the order in which its manifest names them.

@@ -1,12 +1,13 @@
 //! The side of a running node that starts instances of an image before its pages are here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::IncompleteImage;
@@ -18,6 +19,9 @@ use pagefork_postcopy::FetchPlan;
 use crate::base::NodeError;
 use crate::fetch::{self, MemoryPeer, fetch_code, fetch_image};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
+
+/// Between two looks whether pages that come from another node are still needed.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What happens to an image whose pages come while its instances run.
 #[derive(Debug)]
@@ -41,6 +45,15 @@ pub enum StartEvent<'a> {
         image: ContentHash,
         /// Why not.
         error: &'a NodeError,
+    },
+    /// The node that gave its pages is lost, and another one that may have them is asked.
+    Elsewhere {
+        /// The image.
+        image: ContentHash,
+        /// Why it is lost.
+        error: &'a NodeError,
+        /// The other one.
+        peer: &'a MemoryPeer,
     },
     /// Its other pages will not come: instances that touch them trap.
     Lost {
@@ -70,6 +83,9 @@ pub struct StartOptions {
     pub plan: FetchPlan,
     /// How long pages are waited for.
     pub times: PageTimes,
+    /// Other nodes that have the image or will have it: they are asked, one after the other, when the
+    /// first one is lost.
+    pub others: Vec<MemoryPeer>,
     /// Whether an image of which all is here is put into the store.
     pub keep: bool,
     /// Whether what instances touch is noted in the store, and asked for early the next time.
@@ -82,7 +98,8 @@ impl Default for StartOptions {
     /// Images are kept, what was touched is recalled, and nobody is told.
     fn default() -> Self {
         let (plan, times) = (FetchPlan::default(), PageTimes::default());
-        Self { plan, times, keep: true, recall: true, observe: Arc::new(|_| ()) }
+        let (others, recall) = (Vec::new(), true);
+        Self { plan, times, others, keep: true, recall, observe: Arc::new(|_| ()) }
     }
 }
 
@@ -113,6 +130,17 @@ pub struct ComingImage {
     fetch: PageFetch,
     head_time: Duration,
     code_time: Duration,
+    _over: OverWhenDropped,
+}
+
+/// Nobody needs the pages any more when this is dropped.
+#[derive(Debug)]
+struct OverWhenDropped(Arc<AtomicBool>);
+
+impl Drop for OverWhenDropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl ComingImage {
@@ -153,7 +181,7 @@ impl ComingImage {
         self.fetch.is_finished()
     }
 
-    /// Waits until nothing more comes.
+    /// Waits until nothing more comes of the first node.
     ///
     /// # Errors
     /// As of [`PageFetch::join`].
@@ -252,7 +280,7 @@ pub fn start_image(
     signers: &TrustedKeys,
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
-    let StartOptions { plan, times, keep, recall, observe } = options;
+    let StartOptions { plan, times, others, keep, recall, observe } = options;
     let whole = || fetch_image(peer, own, name, images, signers, &times.node).map(FoundImage::Here);
     let began = Instant::now();
     let mut remote = match RemoteImage::open(peer, own, name, signers, plan.clone(), *times) {
@@ -272,12 +300,19 @@ pub fn start_image(
         return whole();
     }
     let image_hash = image.hash();
-    let sink = Arc::new(ImagePages {
+    let is_over = Arc::<AtomicBool>::default();
+    let sink = Arc::new_cyclic(|this| ImagePages {
+        this: Weak::clone(this),
         image,
         images: keep.then(|| images.clone()),
         notes: recall.then(|| images.clone()),
         observe: Arc::clone(observe),
-        is_over: Arc::default(),
+        is_over: Arc::clone(&is_over),
+        own: own.clone(),
+        signers: signers.clone(),
+        plan: plan.clone(),
+        times: *times,
+        waits: Mutex::new(PageWaits { others: others.clone().into(), ..PageWaits::default() }),
     });
     if *recall {
         // What cannot be read is no more than not known.
@@ -288,11 +323,13 @@ pub fn start_image(
     fetch_code(peer, own, remote.head(), images, &times.node)?;
     let code_time = began.elapsed();
     let fetch = remote.fetch_into(Arc::clone(&sink) as Arc<dyn PageSink>)?;
-    Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time }))
+    let _over = OverWhenDropped(is_over);
+    Ok(FoundImage::Coming(ComingImage { sink, fetch, head_time, code_time, _over }))
 }
 
 /// Where the pages go.
 struct ImagePages {
+    this: Weak<Self>,
     image: Arc<IncompleteImage>,
     /// Where it is kept once it is whole.
     images: Option<ImageStore>,
@@ -301,6 +338,60 @@ struct ImagePages {
     observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
     /// Nobody needs it any more.
     is_over: Arc<AtomicBool>,
+    own: SecretKey,
+    signers: TrustedKeys,
+    plan: FetchPlan,
+    times: PageTimes,
+    waits: Mutex<PageWaits>,
+}
+
+/// What somebody waits for, and who else is to be asked.
+#[derive(Default)]
+struct PageWaits {
+    others: VecDeque<MemoryPeer>,
+    /// Groups that a node was asked for because somebody waits for them, and that have not come.
+    asked: BTreeSet<u64>,
+    /// Of these, those that another one is to be asked for.
+    again: Vec<u64>,
+}
+
+impl ImagePages {
+    fn waits(&self) -> MutexGuard<'_, PageWaits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks another node, now that one is lost. Returns whether there is one.
+    fn ask_other(&self, why: &NodeError) -> bool {
+        let Some(sink) = self.this.upgrade() else { return false };
+        let peer = {
+            let mut waits = self.waits();
+            let Some(peer) = waits.others.pop_front() else { return false };
+            waits.again = waits.asked.iter().copied().collect();
+            peer
+        };
+        let image = self.image.hash();
+        (self.observe)(&StartEvent::Elsewhere { image, error: why, peer: &peer });
+        let thread = thread::Builder::new().name("pagefork-holder".to_owned());
+        let asks = thread.spawn(move || {
+            let ImagePages { own, signers, plan, times, .. } = &*sink;
+            let name = image.to_string();
+            let remote = RemoteImage::open(&peer, own, &name, signers, plan.clone(), *times);
+            let pages = Arc::clone(&sink) as Arc<dyn PageSink>;
+            match remote.and_then(|remote| remote.fetch_into(pages)) {
+                Ok(fetch) => {
+                    while !fetch.is_finished() {
+                        if sink.is_over.load(Ordering::Relaxed) {
+                            fetch.stop();
+                            return;
+                        }
+                        thread::sleep(LOOK);
+                    }
+                }
+                Err(error) => sink.give_up(&error),
+            }
+        });
+        asks.is_ok()
+    }
 }
 
 impl fmt::Debug for ImagePages {
@@ -315,11 +406,17 @@ impl PageSink for ImagePages {
     }
 
     fn take_wanted(&self) -> Vec<u64> {
-        self.image.take_wanted()
+        let mut wanted = self.image.take_wanted();
+        let mut waits = self.waits();
+        wanted.append(&mut waits.again);
+        waits.asked.extend(&wanted);
+        wanted
     }
 
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
-        self.image.install(group, bytes).map(drop).map_err(io::Error::other)
+        self.image.install(group, bytes).map_err(io::Error::other)?;
+        self.waits().asked.remove(&group);
+        Ok(())
     }
 
     fn ended(&self, report: &FetchReport) {
@@ -347,6 +444,10 @@ impl PageSink for ImagePages {
     }
 
     fn give_up(&self, why: &NodeError) {
+        let is_needed = !self.is_over.load(Ordering::Relaxed);
+        if is_needed && !matches!(why, NodeError::Stopped) && self.ask_other(why) {
+            return;
+        }
         self.is_over.store(true, Ordering::Relaxed);
         // First, so that it stands before what becomes of the guests.
         if !matches!(why, NodeError::Stopped) {

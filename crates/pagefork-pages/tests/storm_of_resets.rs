@@ -51,6 +51,7 @@ fn random_config(random: &mut Random) -> StrategyConfig {
         GrowthKind::Checked { accessible: Some(3 * WASM_PAGE) },
         GrowthKind::Kept,
         GrowthKind::Auto,
+        GrowthKind::Ftruncate,
     ]);
     let reset = *random.of(&[
         ResetKind::Auto,

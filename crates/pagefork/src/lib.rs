@@ -115,7 +115,7 @@ pub use pagefork_layout::module::{
 pub use pagefork_layout::text::OneLine;
 pub use pagefork_layout::types::Mutability;
 pub use pagefork_pages::{
-    Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, GrowthKind, PagesError,
-    PoolConfig, PoolCounters, Reason, ResetKind, ResidencyCounts, Strategies, StrategyConfig,
-    serves_absent_pages,
+    Absence, AbsentPage, Choice, CodeBounds, DeltaTracker, Discarded, GrowthChoice, GrowthKind,
+    GrowthReason, PagesError, PoolConfig, PoolCounters, Reason, ResetKind, ResidencyCounts,
+    Strategies, StrategyConfig, grows_in_files, serves_absent_pages,
 };

@@ -3,10 +3,11 @@
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 
 use pagefork::{
-    Caller, Engine, Func, FuncType, Instance, Linker, Module, Result, Store, Trap, TrapCode,
-    TypedFunc, Val, ValType,
+    Caller, Engine, Func, FuncType, Instance, InterruptHandle, Linker, Module, Result, Store, Trap,
+    TrapCode, TypedFunc, Val, ValType,
 };
 
 /// A module that imports `host.f` of this type, and exports functions that call it with their own
@@ -338,5 +339,39 @@ fn backtraces_go_through_direct_calls() -> Result<()> {
     let shown = format!("{error:?}");
     let (inner, outer) = (shown.find("inner"), shown.find("outer"));
     assert!(inner.is_some() && inner < outer, "{shown}");
+    Ok(())
+}
+
+/// A store that goes while somebody holds a handle is spawned again with other handles: what these say
+/// is looked at where direct calls return, though what calls go by was written before.
+#[test]
+fn interrupts_of_a_store_that_is_spawned_again_end_direct_calls() -> Result<()> {
+    let engine = Engine::default();
+    let module = r#"(module (import "host" "f" (func $f (result i64)))
+        (func (export "run") (result i64) (call $f)))"#;
+    let module = Module::new(&engine, module)?;
+    let handle = Arc::new(Mutex::new(None::<InterruptHandle>));
+    let interrupts = Arc::clone(&handle);
+    let mut linker = Linker::<()>::new(&engine);
+    linker.func_wrap("host", "f", move || {
+        if let Some(handle) = &*interrupts.lock().unwrap() {
+            handle.interrupt();
+        }
+        7i64
+    })?;
+    let pre = linker.instantiate_pre(&module)?;
+    let mut held = Vec::new();
+    for spawned_again in [false, true] {
+        let (mut store, instance) = pre.spawn(())?;
+        let run = instance.get_typed_func::<(), i64>(&mut store, "run")?;
+        assert_eq!(run.call(&mut store, ())?, 7);
+        held.push(store.interrupt_handle()?);
+        if spawned_again {
+            *handle.lock().unwrap() = held.pop();
+            let error = run.call(&mut store, ()).unwrap_err();
+            let trap = error.downcast_ref::<Trap>().map(Trap::code);
+            assert_eq!(trap, Some(TrapCode::Interrupt), "{error}");
+        }
+    }
     Ok(())
 }

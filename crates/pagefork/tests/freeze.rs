@@ -71,6 +71,8 @@ fn a_guest_captured_at_any_point_goes_on_in_other_slots() -> Result<()> {
 fn a_captured_guest_goes_on_by_each_strategy_and_kind_of_growth() -> Result<()> {
     let growths = [
         (GrowthKind::Mprotect, CodeBounds::Guarded),
+        (GrowthKind::Ftruncate, CodeBounds::Guarded),
+        (GrowthKind::Ftruncate, CodeBounds::Dual),
         (GrowthKind::Mprotect, CodeBounds::Dual),
         (GrowthKind::Kept, CodeBounds::Dual),
         (GrowthKind::Auto, CodeBounds::Dual),

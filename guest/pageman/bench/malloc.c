@@ -34,8 +34,9 @@ static void release(uint32_t index) {
     live[index].at = NULL;
 }
 
-static void release_all(void) {
-    for (uint32_t i = 0; i < LIVE; i++)
+/* Of the first `blocks`: a look at more would be what is measured. */
+static void release_all(uint32_t blocks) {
+    for (uint32_t i = 0; i < blocks; i++)
         if (live[i].at) release(i);
 }
 
@@ -47,7 +48,7 @@ __attribute__((export_name("churn"))) uint32_t churn(uint32_t spread, uint32_t c
         if (live[index].at) release(index);
         else allocate(index, random_size(spread));
     }
-    release_all();
+    release_all(blocks);
     return count;
 }
 
@@ -56,7 +57,7 @@ __attribute__((export_name("lists"))) uint32_t lists(uint32_t spread, uint32_t c
     state = 2;
     for (uint32_t i = 0; i < count;) {
         for (uint32_t j = 0; j < blocks && i < count; j++, i++) allocate(j, random_size(spread));
-        release_all();
+        release_all(blocks);
     }
     return count;
 }
@@ -81,7 +82,7 @@ __attribute__((export_name("grow"))) uint32_t grow(uint32_t spread, uint32_t cou
         live[index].at = grown;
         live[index].size = size;
     }
-    release_all();
+    release_all(blocks);
     return count;
 }
 
@@ -97,6 +98,6 @@ __attribute__((export_name("zeros"))) uint32_t zeros(uint32_t spread, uint32_t c
         for (uint32_t at = 0; at < size / 2; at += 4096) live[index].at[at] = (unsigned char)index;
         live[index].at[0] = (unsigned char)index;
     }
-    release_all();
+    release_all(blocks);
     return count;
 }

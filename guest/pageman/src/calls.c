@@ -45,7 +45,7 @@ int manager_check_place(const void *address, size_t length, int flags) {
     return PAGEMAN_OK;
 }
 
-static int map_fixed(void *address, page_t count, unsigned state, bool zero) {
+RARE static int map_fixed(void *address, page_t count, unsigned state, bool zero) {
     page_t start = (page_t)(((uintptr_t)address - (uintptr_t)port_base()) >> PAGEMAN_PAGE_SHIFT);
     page_t end = start + count;
     if (!manager_grow_to(end) || !all_ours(start, end)) return PAGEMAN_NO_MEMORY;
@@ -53,44 +53,47 @@ static int map_fixed(void *address, page_t count, unsigned state, bool zero) {
     return PAGEMAN_OK;
 }
 
-static int map_anywhere(void **address, page_t count, page_t alignment, unsigned state, bool zero) {
-    /* A wish for a place is heard if the place is free. */
-    uintptr_t offset = (uintptr_t)*address - (uintptr_t)port_base();
-    uint64_t hint = ((uint64_t)offset + PAGEMAN_PAGE_SIZE / 2) >> PAGEMAN_PAGE_SHIFT;
-    page_t page = PAGE_NONE;
-    if (*address && hint + count <= manager.pages && hint % alignment == 0 &&
-        run_end(CLASS_FREE, (page_t)hint) >= hint + count)
-        page = (page_t)hint;
-    /* What may not be accessed is cleared when it first may be, if ever. */
-    bool clean = zero && state != PAGEMAN_RESERVED_ZERO;
-    if (page == PAGE_NONE) {
-        page = manager_take_recent(count, alignment, state, clean);
-        if (page != PAGE_NONE) {
-            *address = page_address(page);
-            return PAGEMAN_OK;
-        }
-        page = manager_find(count, alignment, clean);
-    }
+RARE static int map_found(void **address, page_t count, page_t alignment, unsigned state, bool zero) {
+    page_t page = manager_find(count, alignment, zero && state != PAGEMAN_RESERVED_ZERO);
     if (page == PAGE_NONE) return PAGEMAN_NO_MEMORY;
     manager_take(page, page + count, state, zero);
     *address = page_address(page);
     return PAGEMAN_OK;
 }
 
+/* A wish for a place is heard if the place is free. */
+RARE static bool map_hint(void **address, page_t count, page_t alignment, unsigned state, bool zero) {
+    uintptr_t offset = (uintptr_t)*address - (uintptr_t)port_base();
+    uint64_t hint = ((uint64_t)offset + PAGEMAN_PAGE_SIZE / 2) >> PAGEMAN_PAGE_SHIFT;
+    if (hint + count > manager.pages || hint % alignment || run_end(CLASS_FREE, (page_t)hint) < hint + count) return false;
+    manager_take((page_t)hint, (page_t)hint + count, state, zero);
+    *address = page_address((page_t)hint);
+    return true;
+}
+
+static inline int map_anywhere(void **address, page_t count, page_t alignment, unsigned state, bool zero) {
+    if (*address && map_hint(address, count, alignment, state, zero)) return PAGEMAN_OK;
+    /* What may not be accessed is cleared when it first may be, if ever. */
+    page_t page = manager_take_recent(count, alignment, state, zero && state != PAGEMAN_RESERVED_ZERO);
+    if (page == PAGE_NONE) return map_found(address, count, alignment, state, zero);
+    *address = page_address(page);
+    return PAGEMAN_OK;
+}
+
 int pageman_mmap(void **address, size_t length, int protection, int flags) {
-    page_t count = 0;
-    manager_pages_of(length, &count);
+    page_t count;
+    bool counted = manager_pages_of(length, &count), placed = flags & (FIXED | NO_REPLACE);
     unsigned shift = (unsigned)flags >> ALIGN_SHIFT & 31;
     /* The bit of MAP_UNINITIALIZED is the lowest of the alignment, and 2 bytes are none. */
     bool zero = shift != UNINITIALIZED >> ALIGN_SHIFT;
     page_t alignment = shift > PAGEMAN_PAGE_SHIFT ? (page_t)1 << (shift - PAGEMAN_PAGE_SHIFT) : 1;
     unsigned state = state_for(protection);
     manager_enter();
-    int error = manager_check_place(*address, length, flags);
+    int error = counted && !placed ? PAGEMAN_OK : manager_check_place(*address, length, flags);
     if (error == PAGEMAN_OK && (flags & TYPE) != SHARED && (flags & TYPE) != PRIVATE) error = PAGEMAN_INVALID;
     if (error == PAGEMAN_OK) {
-        error = flags & (FIXED | NO_REPLACE) ? map_fixed(*address, count, state, zero)
-                                             : map_anywhere(address, count, alignment, state, zero);
+        error = placed ? map_fixed(*address, count, state, zero)
+                       : map_anywhere(address, count, alignment, state, zero);
     }
     if (error == PAGEMAN_OK) {
         manager.counts.maps++;
@@ -100,6 +103,13 @@ int pageman_mmap(void **address, size_t length, int protection, int flags) {
     return error;
 }
 
+/* Unmaps pages of several states, if all are the manager's. */
+RARE static int unmap_mixed(page_t start, page_t end) {
+    if (!all_ours(start, end)) return PAGEMAN_INVALID;
+    manager_release(start, end);
+    return PAGEMAN_OK;
+}
+
 int pageman_munmap(void *address, size_t length) {
     page_t start, end;
     if (length == 0 || !manager_range((uintptr_t)address, length, &start, &end)) return PAGEMAN_INVALID;
@@ -107,18 +117,18 @@ int pageman_munmap(void *address, size_t length) {
     manager_sync();
     int error = PAGEMAN_OK;
     page_t known = end < manager.pages ? end : manager.pages;
-    bool whole = start < known && state_of(start) >= PAGEMAN_USED && states_end(start, known) == known;
-    if (whole) {
-        states_free(start, known);
-        manager.freed_since += known - start;
-        manager.counts.unmaps++;
-        manager_tick();
-    } else if (start < known && !all_ours(start, known)) {
-        error = PAGEMAN_INVALID;
-    } else if (start < known) {
-        manager_release(start, known);
-        manager.counts.unmaps++;
-        manager_tick();
+    if (start < known) {
+        bool same = known - start == 1 || states_end(start, known) == known;
+        if (same && state_of(start) >= PAGEMAN_USED) {
+            states_free(start, known);
+            manager.freed_since += known - start;
+        } else {
+            error = unmap_mixed(start, known);
+        }
+        if (error == PAGEMAN_OK) {
+            manager.counts.unmaps++;
+            manager_tick();
+        }
     }
     manager_leave();
     return error;

@@ -11,6 +11,9 @@
 /* A page's number, counted from address 0, or a number of pages. 4 GiB have 2^20 of the smallest. */
 typedef uint32_t page_t;
 
+/* What few calls do stays out of those that do it: they need fewer registers then. */
+#define RARE __attribute__((noinline, cold))
+
 #define PAGE_NONE UINT32_MAX
 #define PAGES_MAX ((page_t)1 << (32 - PAGEMAN_PAGE_SHIFT))
 
@@ -53,6 +56,13 @@ struct summary {
 
 extern struct tables tables;
 
+/* Pages that were freed last, which only their states call free. Programs often map again what they have just
+ * unmapped, and then neither bits nor summaries change. */
+struct recent {
+    page_t start, end;
+};
+extern struct recent recent;
+
 /* tables.c */
 size_t tables_size(page_t capacity);
 void tables_place(struct tables *tables, page_t capacity, void *block);
@@ -60,15 +70,13 @@ void tables_init(void);
 /* Where the states of the first tables lie, which take no pages. */
 void *first_states(void);
 void tables_move(page_t capacity, void *block);
-unsigned state_of(page_t page);
 /* The first page from `page` on, below `end`, whose state is another one. */
 page_t states_end(page_t page, page_t end);
 void states_set(page_t start, page_t end, unsigned state);
-/* Makes pages free and dirty. Bits and summaries follow when they are looked at, or other pages change. */
-void states_free(page_t start, page_t end);
-void tables_settle(void);
-/* Makes the pages that were freed last, if there are so many and nothing has looked since, of this state. */
-page_t recent_take(page_t count, page_t alignment, unsigned state);
+/* Writes states alone. */
+void states_fill(page_t start, page_t end, unsigned state);
+/* Brings bits and summaries up to date with `recent`. */
+RARE void tables_settle_recent(void);
 /* The first page at or above `from` of the lowest run of `count` pages. */
 page_t run_first(enum class class, page_t from, page_t count);
 /* The first page of the highest run of `count` pages below `to`. */
@@ -77,8 +85,6 @@ page_t run_last(enum class class, page_t to, page_t count);
 page_t run_end(enum class class, page_t start);
 /* The start of the run that ends at `end`; `end` itself if there is none. */
 page_t run_start(enum class class, page_t end);
-/* Pages that were freed last may not count yet. */
-page_t longest_run(enum class class);
 const char *tables_check(page_t pages);
 uint64_t class_word(enum class class, page_t word);
 
@@ -97,40 +103,34 @@ struct manager {
     page_t free, zero, foreign, internal, mapped_max;
     /* The break, and where its pages end; 0 before the first. */
     uintptr_t break_at, break_end, break_start;
-    /* Of decay: calls and pages since the last step, and steps to leave out because the host declines. */
-    uint32_t calls_since, skip, skip_next;
-    uint64_t freed_since;
+    /* Of decay: calls and pages since the last step, calls that make the next one due, and steps to leave out because
+     * the host declines. */
+    uint32_t calls_since, calls_due, skip, skip_next;
+    uint64_t freed_since, freed_due;
+    uint32_t changes; /* that are under way, one in the other */
     struct pageman_statistics counts;
 };
 extern struct manager manager;
 
-void manager_enter(void);
-void manager_leave(void);
-/* Around every change of the tables, so that a host sees that it came into the middle. */
-void change_begin(void);
-void change_end(void);
+/* Begins, or takes notice of what a host did to a copy of memory. */
+RARE void manager_prepare(void);
 /* Takes notice of memory that others have grown. */
-void manager_sync(void);
+RARE void manager_find_foreign(void);
 /* Makes memory reach up to `end`. */
 bool manager_grow_to(page_t end);
-/* Takes the pages that were freed last, if there are so many, and no others would be better. */
-page_t manager_take_recent(page_t count, page_t alignment, unsigned state, bool zero);
 /* Finds `count` free pages in a row, or grows memory by them. */
 page_t manager_find(page_t count, page_t alignment, bool zero);
 /* Makes pages that can be used of any: `zero` clears what is not known to be zero. */
 void manager_take(page_t start, page_t end, unsigned state, bool zero);
 /* Frees mapped pages; those that are free stay so. */
 void manager_release(page_t start, page_t end);
-void manager_tick(void);
 /* Pages for the manager's own records, and back. */
 void *manager_own(page_t count);
 void manager_disown(void *address, page_t count);
-/* The pages of a range of bytes from a page's start on; false if it does not lie in an address space. */
-bool manager_range(uintptr_t address, size_t length, page_t *start, page_t *end);
-bool manager_pages_of(size_t length, page_t *count);
-
+/* Writes zeros. */
+RARE void manager_clear(page_t start, page_t end);
 /* What is wrong with a place and length for mmap, within manager_enter. */
-int manager_check_place(const void *address, size_t length, int flags);
+RARE int manager_check_place(const void *address, size_t length, int flags);
 
 /* The port: port_wasm.c, or port_native.c for tests. */
 void *port_base(void);               /* where page 0 lies */
@@ -144,6 +144,124 @@ void port_unlock(void);
 
 static inline void *page_address(page_t page) {
     return (char *)port_base() + ((uintptr_t)page << PAGEMAN_PAGE_SHIFT);
+}
+
+/* ---- What every call does, here so that compilers put it in its place ---- */
+
+static inline unsigned state_of(page_t page) {
+    if (page >= tables.capacity) return PAGEMAN_FOREIGN;
+    return tables.states[page / 2] >> (page % 2 * 4) & 15;
+}
+
+static inline void state_set_one(page_t page, unsigned state) {
+    uint8_t *pair = &tables.states[page / 2];
+    unsigned shift = page % 2 * 4;
+    *pair = (uint8_t)((*pair & ~(15u << shift)) | state << shift);
+}
+
+static inline void states_write(page_t start, page_t end, unsigned state) {
+    if (end - start == 1) state_set_one(start, state);
+    else states_fill(start, end, state);
+}
+
+static inline void tables_settle(void) {
+    if (recent.start < recent.end) tables_settle_recent();
+}
+
+/* Makes pages free and dirty. Bits and summaries follow when they are looked at, or other pages change. */
+static inline void states_free(page_t start, page_t end) {
+    if (start >= end) return;
+    tables_settle();
+    states_write(start, end, PAGEMAN_FREE_DIRTY);
+    recent = (struct recent){start, end};
+}
+
+/* Makes the pages that were freed last, if there are so many and nothing has looked since, of this state. */
+static inline page_t recent_take(page_t count, page_t alignment, unsigned state) {
+    page_t start = recent.start;
+    if (recent.end - start != count || start % alignment != 0) return PAGE_NONE;
+    recent = (struct recent){0, 0};
+    states_write(start, start + count, state);
+    return start;
+}
+
+static inline struct summary unpack(uint64_t packed) {
+    const uint32_t mask = (1u << 21) - 1;
+    return (struct summary){(uint32_t)packed & mask, (uint32_t)(packed >> 21) & mask, (uint32_t)(packed >> 42) & mask};
+}
+
+/* Pages that were freed last may not count yet. */
+static inline page_t longest_run(enum class class) {
+    return unpack(tables.summaries[class][tables.levels - 1][0]).longest;
+}
+
+/* Makes `sequence` odd or even. No access moves past it, where atomic operations are lowered to plain ones, too. */
+static inline void sequence_next(void) {
+    __asm__ __volatile__("" : : : "memory");
+    __atomic_fetch_add(&pageman_page_map.sequence, 1, __ATOMIC_SEQ_CST);
+    __asm__ __volatile__("" : : : "memory");
+}
+
+/* Around every change of the tables, so that a host sees that it came into the middle. */
+static inline void change_begin(void) {
+    if (manager.changes++ == 0) sequence_next();
+}
+
+static inline void change_end(void) {
+    if (--manager.changes != 0) return;
+    pageman_page_map.pages = manager.pages < tables.capacity ? manager.pages : tables.capacity;
+    pageman_page_map.states = (uintptr_t)tables.states;
+    sequence_next();
+}
+
+static inline void manager_enter(void) {
+    port_lock();
+    change_begin();
+    if (!manager.started || pageman_page_map.cleared) manager_prepare();
+}
+
+static inline void manager_leave(void) {
+    change_end();
+    port_unlock();
+}
+
+static inline void manager_sync(void) {
+    if (port_pages() != manager.pages) manager_find_foreign();
+}
+
+static inline void manager_tick(void) {
+    if (++manager.calls_since >= manager.calls_due || manager.freed_since >= manager.freed_due) pageman_decay();
+}
+
+/* So many bytes in pages; false if there are none, or more than an address space has. */
+static inline bool manager_pages_of(size_t length, page_t *count) {
+    *count = 0;
+    uint64_t pages = ((uint64_t)length + PAGEMAN_PAGE_SIZE - 1) >> PAGEMAN_PAGE_SHIFT;
+    if (length == 0 || pages > PAGES_MAX || (uint64_t)length > UINT64_MAX - PAGEMAN_PAGE_SIZE) return false;
+    *count = (page_t)pages;
+    return true;
+}
+
+/* The pages of a range of bytes from a page's start on; false if it does not lie in an address space. */
+static inline bool manager_range(uintptr_t address, size_t length, page_t *start, page_t *end) {
+    *start = *end = 0;
+    uintptr_t offset = address - (uintptr_t)port_base();
+    if (offset % PAGEMAN_PAGE_SIZE || (uint64_t)offset > (uint64_t)(PAGES_MAX - 1) << PAGEMAN_PAGE_SHIFT)
+        return false;
+    uint64_t first = (uint64_t)offset >> PAGEMAN_PAGE_SHIFT;
+    uint64_t pages = ((uint64_t)length >> PAGEMAN_PAGE_SHIFT) + (length % PAGEMAN_PAGE_SIZE != 0);
+    if (pages > PAGES_MAX || first + pages > PAGES_MAX) return false;
+    *start = (page_t)first;
+    *end = (page_t)(first + pages);
+    return true;
+}
+
+/* Takes the pages that were freed last, if there are so many, and no others would be better. */
+static inline page_t manager_take_recent(page_t count, page_t alignment, unsigned state, bool zero) {
+    if (zero && longest_run(CLASS_ZERO) >= count) return PAGE_NONE;
+    page_t page = recent_take(count, alignment, state == PAGEMAN_RESERVED_ZERO ? PAGEMAN_RESERVED_DIRTY : state);
+    if (page != PAGE_NONE && zero) manager_clear(page, page + count);
+    return page;
 }
 
 #endif

@@ -124,29 +124,46 @@ void _mi_prim_thread_associate_default_heap(mi_heap_t *heap) { (void)heap; }
 
 /* ---- The C library's names ---- */
 
-void *malloc(size_t size) { return mi_malloc(size); }
-void free(void *block) { mi_free(block); }
-void *realloc(void *block, size_t size) { return mi_realloc(block, size); }
-void *reallocarray(void *block, size_t count, size_t size) { return mi_reallocarray(block, count, size); }
-
-void *calloc(size_t count, size_t size) {
-    size_t bytes;
-    if (__builtin_mul_overflow(count, size, &bytes) || bytes < LARGE) return mi_calloc(count, size);
-    zero_wanted = true;
-    void *block = mi_calloc(count, size);
-    zero_wanted = false;
+/* mimalloc has other numbers for some of what it refuses. */
+static void *or_error(void *block) {
+    if (!block) errno = ENOMEM;
     return block;
 }
 
-void *memalign(size_t alignment, size_t size) { return mi_memalign(alignment, size); }
-void *aligned_alloc(size_t alignment, size_t size) { return mi_aligned_alloc(alignment, size); }
-void *valloc(size_t size) { return mi_valloc(size); }
+void *malloc(size_t size) { return or_error(mi_malloc(size)); }
+void free(void *block) { mi_free(block); }
+void *realloc(void *block, size_t size) { return or_error(mi_realloc(block, size)); }
+
+void *reallocarray(void *block, size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) bytes = SIZE_MAX;
+    return realloc(block, bytes);
+}
+
+void *calloc(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes < LARGE) return or_error(mi_calloc(count, size));
+    zero_wanted = true;
+    void *block = mi_calloc(count, size);
+    zero_wanted = false;
+    return or_error(block);
+}
+
+void *memalign(size_t alignment, size_t size) { return or_error(mi_memalign(alignment, size)); }
+void *valloc(size_t size) { return or_error(mi_valloc(size)); }
+
+void *aligned_alloc(size_t alignment, size_t size) {
+    if (alignment && !(alignment & (alignment - 1))) return memalign(alignment, size);
+    errno = EINVAL;
+    return NULL;
+}
+
 size_t malloc_usable_size(void *block) { return mi_usable_size(block); }
 
 int posix_memalign(void **block, size_t alignment, size_t size) { return mi_posix_memalign(block, alignment, size); }
 
 /* Names by which the C library itself allocates. */
-void *__libc_malloc(size_t size) { return mi_malloc(size); }
+void *__libc_malloc(size_t size) { return malloc(size); }
 void *__libc_calloc(size_t count, size_t size) { return calloc(count, size); }
-void *__libc_realloc(void *block, size_t size) { return mi_realloc(block, size); }
+void *__libc_realloc(void *block, size_t size) { return realloc(block, size); }
 void __libc_free(void *block) { mi_free(block); }

@@ -7,7 +7,8 @@
 #define GROWTH_MIN PAGES_OF(2 << 20)
 /* Below this it is not worth a call of the host. */
 #define DISCARD_MIN PAGES_OF(64 << 10)
-/* A step of decay comes after so many calls that change pages, or so much that was freed. */
+/* A step of decay comes after so many calls that change pages, more of them if there are more words to look at, or
+ * after so much that was freed. */
 #define DECAY_CALLS 256
 #define DECAY_PAGES PAGES_OF(64 << 20)
 #define DECAY_SKIP_MAX 64
@@ -20,19 +21,6 @@ struct manager manager;
 
 struct pageman_page_map pageman_page_map = {
     .magic = PAGEMAN_MAGIC, .version = 1, .page_shift = PAGEMAN_PAGE_SHIFT, .bits = 4};
-
-static uint32_t changes;
-
-void change_begin(void) {
-    if (changes++ == 0) __atomic_fetch_add(&pageman_page_map.sequence, 1, __ATOMIC_SEQ_CST);
-}
-
-void change_end(void) {
-    if (--changes != 0) return;
-    pageman_page_map.pages = manager.pages < tables.capacity ? manager.pages : tables.capacity;
-    pageman_page_map.states = (uintptr_t)tables.states;
-    __atomic_fetch_add(&pageman_page_map.sequence, 1, __ATOMIC_SEQ_CST);
-}
 
 /* ---- Memory that is there ---- */
 
@@ -91,9 +79,8 @@ static bool make_room(page_t end) {
     return true;
 }
 
-void manager_sync(void) {
+void manager_find_foreign(void) {
     page_t pages = port_pages();
-    if (pages == manager.pages) return;
     /* Without tables for them, pages count as foreign all the same. */
     if (pages > tables.capacity && !make_room(pages)) pages = tables.capacity;
     if (pages > manager.pages) {
@@ -123,6 +110,8 @@ bool manager_grow_to(page_t end) {
 static void start(void) {
     manager.started = manager.active = true;
     manager.skip_next = 1;
+    manager.calls_due = DECAY_CALLS;
+    manager.freed_due = DECAY_PAGES;
     manager.policy = PAGEMAN_BEST_FIT;
     uintptr_t heap, heap_end;
     port_first_heap(&heap, &heap_end);
@@ -160,38 +149,12 @@ static void note_cleared(void) {
     }
 }
 
-void manager_enter(void) {
-    port_lock();
-    change_begin();
+void manager_prepare(void) {
     if (!manager.started) start();
     if (pageman_page_map.cleared) note_cleared();
 }
 
-void manager_leave(void) {
-    change_end();
-    port_unlock();
-}
-
 /* ---- Finding pages ---- */
-
-bool manager_pages_of(size_t length, page_t *count) {
-    uint64_t pages = ((uint64_t)length + PAGEMAN_PAGE_SIZE - 1) >> PAGEMAN_PAGE_SHIFT;
-    if (length == 0 || pages > PAGES_MAX || (uint64_t)length > UINT64_MAX - PAGEMAN_PAGE_SIZE) return false;
-    *count = (page_t)pages;
-    return true;
-}
-
-bool manager_range(uintptr_t address, size_t length, page_t *start, page_t *end) {
-    uintptr_t offset = address - (uintptr_t)port_base();
-    if (offset % PAGEMAN_PAGE_SIZE || (uint64_t)offset > (uint64_t)(PAGES_MAX - 1) << PAGEMAN_PAGE_SHIFT)
-        return false;
-    uint64_t first = (uint64_t)offset >> PAGEMAN_PAGE_SHIFT;
-    uint64_t pages = ((uint64_t)length >> PAGEMAN_PAGE_SHIFT) + (length % PAGEMAN_PAGE_SIZE != 0);
-    if (pages > PAGES_MAX || first + pages > PAGES_MAX) return false;
-    *start = (page_t)first;
-    *end = (page_t)(first + pages);
-    return true;
-}
 
 static page_t align_up(page_t page, page_t alignment) {
     uint64_t up = ((uint64_t)page + alignment - 1) / alignment * alignment;
@@ -270,7 +233,7 @@ page_t manager_find(page_t count, page_t alignment, bool zero) {
 
 /* ---- What pages become ---- */
 
-static void clear(page_t start, page_t end) {
+void manager_clear(page_t start, page_t end) {
     __builtin_memset(page_address(start), 0, (size_t)(end - start) << PAGEMAN_PAGE_SHIFT);
     manager.counts.cleared_pages += end - start;
 }
@@ -278,13 +241,6 @@ static void clear(page_t start, page_t end) {
 static void note_mapped(void) {
     page_t mapped = manager.pages - manager.free - manager.foreign - manager.internal;
     if (mapped > manager.mapped_max) manager.mapped_max = mapped;
-}
-
-page_t manager_take_recent(page_t count, page_t alignment, unsigned state, bool zero) {
-    if (zero && longest_run(CLASS_ZERO) >= count) return PAGE_NONE;
-    page_t page = recent_take(count, alignment, state == PAGEMAN_RESERVED_ZERO ? PAGEMAN_RESERVED_DIRTY : state);
-    if (page != PAGE_NONE && zero) clear(page, page + count);
-    return page;
 }
 
 void manager_take(page_t start, page_t end, unsigned state, bool zero) {
@@ -298,7 +254,7 @@ void manager_take(page_t start, page_t end, unsigned state, bool zero) {
             } else if (is_zero) {
                 manager.counts.spared_pages += next - page;
             } else {
-                clear(page, next);
+                manager_clear(page, next);
             }
             page = next;
         }
@@ -353,25 +309,30 @@ static bool offer(page_t start, page_t end) {
     return true;
 }
 
+/* The bits of the pages that are to be offered, of 64. */
+static uint64_t offered(page_t word, bool all) {
+    uint64_t dirty = class_word(CLASS_DIRTY, word);
+    return all ? dirty : dirty & tables.idle[word];
+}
+
+/* The first page from `from` on that is to be offered, or that is not; the last word's end if there is none. */
+static page_t next_offered(page_t from, bool all, bool is) {
+    page_t words = (manager.pages + 63) / 64;
+    for (page_t word = from / 64; word < words; word++) {
+        uint64_t bits = is ? offered(word, all) : ~offered(word, all);
+        if (word == from / 64) bits &= ~(uint64_t)0 << from % 64;
+        if (bits) return word * 64 + (page_t)__builtin_ctzll(bits);
+    }
+    return words * 64;
+}
+
 /* Offers every run of free dirty pages, only those that are idle or all of them. */
 static void offer_runs(bool all) {
     tables_settle();
-    page_t words = (manager.pages + 63) / 64, begun = PAGE_NONE;
     bool declined = false;
-    for (page_t word = 0; word <= words && !declined; word++) {
-        bool beyond = word == words;
-        uint64_t bits = beyond ? 0 : class_word(CLASS_DIRTY, word) & (all ? ~(uint64_t)0 : tables.idle[word]);
-        if (beyond ? begun == PAGE_NONE : bits == (begun == PAGE_NONE ? 0 : ~(uint64_t)0)) continue;
-        for (uint32_t bit = 0; bit < 64 && !declined; bit++) {
-            bool in = bits >> bit & 1;
-            page_t page = word * 64 + bit;
-            if (in && begun == PAGE_NONE) begun = page;
-            if (!in && begun != PAGE_NONE) {
-                if (page - begun >= DISCARD_MIN) declined = !offer(begun, page);
-                begun = PAGE_NONE;
-            }
-            if (beyond) break;
-        }
+    for (page_t start, end = 0; !declined && (start = next_offered(end, all, true)) < manager.pages;) {
+        end = next_offered(start, all, false);
+        if (end - start >= DISCARD_MIN) declined = !offer(start, end);
     }
     if (declined) {
         /* A host that declines is asked less and less often. */
@@ -389,15 +350,17 @@ void pageman_decay(void) {
     } else {
         offer_runs(false);
     }
-    tables_settle();
-    for (page_t word = 0; word < (manager.pages + 63) / 64; word++) tables.idle[word] = class_word(CLASS_DIRTY, word);
+    /* What is idle matters at the next step only if the host is asked then. */
+    if (!manager.skip) {
+        tables_settle();
+        for (page_t word = 0; word < (manager.pages + 63) / 64; word++)
+            tables.idle[word] = class_word(CLASS_DIRTY, word);
+    }
     manager.calls_since = 0;
     manager.freed_since = 0;
+    page_t words = manager.pages / 64;
+    manager.calls_due = words > DECAY_CALLS ? words : DECAY_CALLS;
     manager_leave();
-}
-
-void manager_tick(void) {
-    if (++manager.calls_since >= DECAY_CALLS || manager.freed_since >= DECAY_PAGES) pageman_decay();
 }
 
 size_t pageman_trim(void) {

@@ -31,6 +31,7 @@ void native_reset(page_t limit, page_t initial, size_t start) {
     native_growth_max = PAGE_NONE;
     memset(&manager, 0, sizeof manager);
     memset(&tables, 0, sizeof tables);
+    memset(&recent, 0, sizeof recent);
     memset(first_states(), 0, tables_size(FIRST_CAPACITY));
 }
 

@@ -56,11 +56,6 @@ static uint64_t pack(struct summary s) {
     return (uint64_t)s.prefix | (uint64_t)s.longest << 21 | (uint64_t)s.suffix << 42;
 }
 
-static struct summary unpack(uint64_t packed) {
-    const uint32_t mask = (1u << 21) - 1;
-    return (struct summary){(uint32_t)packed & mask, (uint32_t)(packed >> 21) & mask, (uint32_t)(packed >> 42) & mask};
-}
-
 uint64_t class_word(enum class class, page_t word) {
     switch (class) {
     case CLASS_FREE: return tables.free[word];
@@ -153,11 +148,6 @@ static void summarize(enum class class, page_t start, page_t end) {
 
 /* ---- States ---- */
 
-unsigned state_of(page_t page) {
-    if (page >= tables.capacity) return PAGEMAN_FOREIGN;
-    return tables.states[page / 2] >> (page % 2 * 4) & 15;
-}
-
 page_t states_end(page_t page, page_t end) {
     unsigned state = state_of(page);
     page++;
@@ -177,12 +167,6 @@ page_t states_end(page_t page, page_t end) {
     return page;
 }
 
-static void set_state(page_t page, unsigned state) {
-    uint8_t *pair = &tables.states[page / 2];
-    unsigned shift = page % 2 * 4;
-    *pair = (uint8_t)((*pair & ~(15u << shift)) | state << shift);
-}
-
 /* Sets or clears the bits of a range in one word; returns those that have changed. */
 static uint64_t set_bits(uint64_t *word, uint64_t mask, bool value) {
     uint64_t old = *word;
@@ -190,10 +174,10 @@ static uint64_t set_bits(uint64_t *word, uint64_t mask, bool value) {
     return old ^ *word;
 }
 
-static void set_states(page_t start, page_t end, unsigned state) {
+void states_fill(page_t start, page_t end, unsigned state) {
     page_t from = start, to = end;
-    if (from % 2) set_state(from++, state);
-    if (to > from && to % 2) set_state(--to, state);
+    if (from % 2) state_set_one(from++, state);
+    if (to > from && to % 2) state_set_one(--to, state);
     if (to > from) __builtin_memset(tables.states + from / 2, (int)(state * 0x11), (to - from) / 2);
 }
 
@@ -226,36 +210,16 @@ static void set_classes(page_t start, page_t end, bool free, bool zero) {
 void states_set(page_t start, page_t end, unsigned state) {
     if (start >= end) return;
     tables_settle();
-    set_states(start, end, state);
+    states_write(start, end, state);
     set_classes(start, end, state_is_free(state), state_is_free(state) && state_is_zero(state));
 }
 
-/* ---- What was freed last ---- */
+struct recent recent;
 
-/* Pages that only their states call free. Programs often map again what they have just unmapped, and then neither
- * bits nor summaries change. */
-static page_t recent_start, recent_end;
-
-void states_free(page_t start, page_t end) {
-    if (start >= end) return;
-    tables_settle();
-    set_states(start, end, PAGEMAN_FREE_DIRTY);
-    recent_start = start;
-    recent_end = end;
-}
-
-page_t recent_take(page_t count, page_t alignment, unsigned state) {
-    if (recent_end - recent_start != count || recent_start % alignment != 0) return PAGE_NONE;
-    page_t start = recent_start;
-    recent_start = recent_end = 0;
-    set_states(start, start + count, state);
-    return start;
-}
-
-void tables_settle(void) {
-    page_t start = recent_start, end = recent_end;
-    recent_start = recent_end = 0;
-    if (start < end) set_classes(start, end, true, false);
+void tables_settle_recent(void) {
+    page_t start = recent.start, end = recent.end;
+    recent = (struct recent){0, 0};
+    set_classes(start, end, true, false);
 }
 
 /* Puts the tables into a larger block. The block is not part of the ranges that change meanwhile. */
@@ -426,10 +390,6 @@ page_t run_start(enum class class, page_t end) {
         if (ones < have) break;
     }
     return page;
-}
-
-page_t longest_run(enum class class) {
-    return unpack(tables.summaries[class][tables.levels - 1][0]).longest;
 }
 
 /* ---- Checking ---- */

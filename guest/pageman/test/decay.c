@@ -86,6 +86,22 @@ static void hosts_are_asked_less_often_if_they_decline(void) {
     EXPECT(pageman_state_of(block) == PAGEMAN_FREE_ZERO);
 }
 
+/* A step looks at a word for each 64 pages, so it comes no sooner than that many calls. */
+static void steps_are_as_rare_as_they_are_long(void) {
+    native_reset(PAGES_MAX / 2, 64, 4096);
+    native_discard_status = 0;
+    map((size_t)(PAGES_MAX / 4) * PAGEMAN_PAGE_SIZE);
+    char *block = map(MIB), *other = map(PAGEMAN_PAGE_SIZE);
+    unmap(block, MIB);
+    pageman_decay();
+    unsigned long calls = 0, words = manager.pages / 64;
+    for (; statistics().released_pages == 0; calls += 2) {
+        unmap(other, PAGEMAN_PAGE_SIZE);
+        other = map(PAGEMAN_PAGE_SIZE);
+    }
+    EXPECT(words > 256 && calls >= words && calls <= words + 2);
+}
+
 /* Texts have their whole length, whatever of them fits, and end with a zero. */
 static void texts_are_cut_off_where_room_ends(void) {
     static char whole[1 << 16], part[1 << 16];
@@ -121,6 +137,7 @@ int main(void) {
     what_was_freed_last_is_cleared();
     pages_that_stay_free_are_given_back();
     hosts_are_asked_less_often_if_they_decline();
+    steps_are_as_rare_as_they_are_long();
     texts_are_cut_off_where_room_ends();
     const char *wrong = pageman_check();
     if (wrong) fail_test("%s", wrong);

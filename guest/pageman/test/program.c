@@ -135,6 +135,78 @@ static void mixed(unsigned long operations) {
     check();
 }
 
+/* Not all C libraries' headers have these. */
+void *memalign(size_t, size_t);
+void *valloc(size_t);
+void *reallocarray(void *, size_t, size_t);
+size_t malloc_usable_size(void *);
+
+/* Compilers believe that malloc leaves errno alone, and succeeds where nothing uses the block. */
+static void *(*volatile do_malloc)(size_t) = malloc;
+static void *(*volatile do_calloc)(size_t, size_t) = calloc;
+static void *(*volatile do_realloc)(void *, size_t) = realloc;
+static void *(*volatile do_aligned_alloc)(size_t, size_t) = aligned_alloc;
+
+/* Each entry point of malloc, with what careless programs ask of it. */
+static void entry_points(void) {
+    static const size_t too_much[] = {SIZE_MAX, SIZE_MAX - 7, SIZE_MAX - 64, SIZE_MAX - 4095, SIZE_MAX - 65535,
+                                      SIZE_MAX - 3 * MIB, SIZE_MAX / 2 + 1};
+    free(NULL);
+    void *nothing = malloc(0), *block = malloc(1000), *aligned = NULL;
+    EXPECT(nothing && block && nothing != block && malloc_usable_size(block) >= 1000 && malloc_usable_size(NULL) == 0);
+    free(nothing);
+    memset(block, 0x11, 1000);
+    for (step = 0; step < sizeof too_much / sizeof *too_much; step++) {
+        size_t size = too_much[step];
+        for (int way = 0; way < 6; way++) {
+            errno = 0;
+            void *had = way == 0   ? do_malloc(size)
+                        : way == 1 ? do_calloc(1, size)
+                        : way == 2 ? do_calloc(size / 16 + 1, 17)
+                        : way == 3 ? do_realloc(block, size)
+                        : way == 4 ? reallocarray(block, size / 16 + 1, 17)
+                                   : do_aligned_alloc(1 << 16, size);
+            if (had || errno != ENOMEM) fail_test("way %d to have %zu bytes: %p, errno %d", way, size, had, errno);
+        }
+        EXPECT(posix_memalign(&aligned, 64, size) == ENOMEM && aligned == NULL);
+    }
+    EXPECT(all_are(block, 1000, 0x11));
+    EXPECT(posix_memalign(&aligned, 3, 10) == EINVAL && posix_memalign(&aligned, 0, 10) == EINVAL);
+    EXPECT(posix_memalign(&aligned, 48, 10) == EINVAL && aligned == NULL);
+    /* From no alignment at all to 16 MiB. */
+    static const size_t sizes[] = {0, 1, 100, 5000, 70000, 300000, 3 * MIB};
+    for (step = 0; step <= 24; step++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            size_t alignment = (size_t)1 << step;
+            void *had[3] = {aligned_alloc(alignment, sizes[i]), memalign(alignment, sizes[i]), NULL};
+            if (alignment >= sizeof(void *)) EXPECT(posix_memalign(&had[2], alignment, sizes[i]) == 0 && had[2]);
+            for (int way = 0; way < 3; way++) {
+                EXPECT(way == 2 || had[way]);
+                EXPECT((uintptr_t)had[way] % alignment == 0);
+                if (had[way]) EXPECT(malloc_usable_size(had[way]) >= sizes[i]);
+                if (had[way]) memset(had[way], way, sizes[i]);
+            }
+            for (int way = 0; way < 3; way++) {
+                EXPECT(!had[way] || all_are(had[way], sizes[i], (unsigned char)way));
+                free(had[way]);
+            }
+        }
+    void *page = valloc(10);
+    EXPECT(page && (uintptr_t)page % PAGE == 0);
+    free(page);
+    /* Up to 48 MiB and down again, where it is or elsewhere. */
+    for (size_t size = 2000; size < 48 * MIB; size += size / 2) {
+        EXPECT((block = realloc(block, size)) && all_are(block, 1000, 0x11));
+        ((unsigned char *)block)[size - 1] = 1;
+    }
+    for (size_t size = 40 * MIB; size > 1000; size -= size / 3) EXPECT((block = realloc(block, size)));
+    EXPECT(all_are(block, 1000, 0x11));
+    free(block);
+    EXPECT((block = reallocarray(NULL, 10, 100)) && (block = reallocarray(block, 20, 100)));
+    free(block);
+    check();
+}
+
 /* As a collector of garbage gets a block of 2 MiB at a multiple of its size, and frees it in pieces. */
 static void over_map_and_trim(void) {
     for (step = 0; step < 50; step++) {
@@ -273,6 +345,7 @@ int main(int argc, char **argv) {
     EXPECT(pageman_active() && (uintptr_t)malloc(1) != 0);
     back_and_forth();
     large_calloc_clears_nothing();
+    entry_points();
     over_map_and_trim();
     breaks();
     foreign_memory();

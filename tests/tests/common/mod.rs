@@ -71,10 +71,16 @@ pub fn in_own_process(name: &str, body: impl FnOnce()) {
     assert!(printed.contains("1 passed"), "no such test: {name}\n{printed}");
 }
 
-/// Runs `body` in a process of its own and requires that SIGSEGV kills it after it
-/// has called [`reached`]: `name` is the name of the calling test.
+/// As [`killed_by`], by SIGSEGV.
 #[track_caller]
 pub fn killed_by_segv(name: &str, body: impl FnOnce()) {
+    killed_by(libc::SIGSEGV, name, body);
+}
+
+/// Runs `body` in a process of its own and requires that a signal kills it after it
+/// has called [`reached`]: `name` is the name of the calling test.
+#[track_caller]
+pub fn killed_by(signal: libc::c_int, name: &str, body: impl FnOnce()) {
     if env::var_os(CHILD).is_some() {
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: only sets a limit of this process.
@@ -84,8 +90,8 @@ pub fn killed_by_segv(name: &str, body: impl FnOnce()) {
     let output = run_alone(name);
     let printed = printed(&output);
     assert!(printed.contains(REACHED), "died too early, or not at all\n{printed}");
-    let signal = output.status.signal();
-    assert_eq!(signal, Some(libc::SIGSEGV), "{}\n{printed}", output.status);
+    let killed_by = output.status.signal();
+    assert_eq!(killed_by, Some(signal), "{}\n{printed}", output.status);
 }
 
 /// Says that what comes next is to kill the process.

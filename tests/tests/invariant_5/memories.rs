@@ -3,10 +3,13 @@
 //! outside.
 
 use pagefork::suspend;
-use pagefork::{Engine, Instance, Memory, MemoryType, Module, Store, TrapCode, Val};
+use pagefork::{
+    Config, Engine, GrowthKind, Instance, Memory, MemoryType, Module, Store, StrategyConfig,
+    TrapCode, Val,
+};
 
 use crate::accesses::{Access, bits, loads, stores};
-use crate::common::{killed_by_segv, reached, spawn, trap_code};
+use crate::common::{killed_by, killed_by_segv, reached, spawn, trap_code};
 
 const WASM_PAGE: u64 = 65536;
 
@@ -21,9 +24,11 @@ enum Owner {
     Other,
     /// The host defines it.
     Host,
+    /// It is the first that the module defines, and what it has lies in a file that it has grown in.
+    Grown,
 }
 
-use Owner::{First, Host, Other, Second};
+use Owner::{First, Grown, Host, Other, Second};
 
 /// A store with an instance whose exported memory `memory` has `pages` and can
 /// have `maximum`, and whose functions make each access at each offset.
@@ -44,11 +49,16 @@ impl Guest {
         accesses: &[Access],
         offsets: &[u64],
     ) -> Self {
-        let engine = Engine::default();
+        let (growth, first) = match owner {
+            Grown => (GrowthKind::Ftruncate, 0),
+            _ => (GrowthKind::Mprotect, pages),
+        };
+        let strategies = StrategyConfig { growth, ..StrategyConfig::default() };
+        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
         let mut store = Store::new(&engine, ());
         let index = if wide { "i64" } else { "i32" };
         let prefix = if wide { "i64 " } else { "" };
-        let limits = format!("{prefix}{pages} {maximum}");
+        let limits = format!("{prefix}{first} {maximum}");
         // What lies beside it is full of ones, which no load must find.
         let ones = "\\ff".repeat(64);
         let before =
@@ -60,7 +70,7 @@ impl Guest {
             "(import \"other\" \"memory\" (memory $m {limits})) (export \"memory\" (memory $m))"
         );
         let (memories, imports) = match owner {
-            First => (format!("{own} {after}"), vec![]),
+            First | Grown => (format!("{own} {after}"), vec![]),
             Second => (beside, vec![]),
             Other => {
                 let module = Module::new(&engine, format!("(module {beside})")).unwrap();
@@ -83,6 +93,8 @@ impl Guest {
         let module = Module::new(&engine, wat + ")").unwrap();
         let instance = Instance::new(&mut store, &module, &imports).unwrap();
         let memory = instance.get_memory(&mut store, "memory").unwrap();
+        assert_eq!(instance.growth(&store).used, growth);
+        memory.grow(&mut store, pages - first).unwrap();
         Self { store, instance, memory, wide, size: pages * WASM_PAGE }
     }
 
@@ -163,6 +175,13 @@ fn every_access_of_a_first_memory_of_64_bits() {
     probe_all_extremes(First, true, 1, 1, &all());
 }
 
+/// What is beyond the end of a file is a SIGBUS, and a trap like any other.
+#[test]
+fn every_access_of_a_memory_that_grows_in_a_file() {
+    probe_all_extremes(Grown, false, 2, 65536, &all());
+    probe_all_extremes(Grown, true, 1, 9, &all());
+}
+
 #[test]
 fn every_access_of_a_second_memory() {
     probe_all_extremes(Second, false, 1, 1, &all());
@@ -206,7 +225,7 @@ fn a_memory_of_64_bits_reaches_beyond_four_gigabytes() {
 #[test]
 fn a_store_that_traps_half_way_writes_nothing() {
     let accesses = stores();
-    for owner in [First, Second, Other, Host] {
+    for owner in [First, Second, Other, Host, Grown] {
         for wide in [false, true] {
             let mut guest = Guest::new(owner, wide, 1, 1, &accesses, &[0]);
             for (number, access) in accesses.iter().enumerate() {
@@ -263,6 +282,20 @@ fn a_checked_access_that_faults_outside_its_group_kills() {
         let slot = suspend::slot(&other, 1);
         let guard = slot.base + slot.layout.memories[1].offset as usize + 65536;
         load_at(true, |_| guard);
+    });
+}
+
+/// The end of a file that another store's memory grows in is a SIGBUS, and no trap.
+#[test]
+fn an_access_beyond_the_file_that_another_stores_memory_grows_in_kills() {
+    let name = "memories::an_access_beyond_the_file_that_another_stores_memory_grows_in_kills";
+    killed_by(libc::SIGBUS, name, || {
+        let strategies =
+            StrategyConfig { growth: GrowthKind::Ftruncate, ..StrategyConfig::default() };
+        let engine = Engine::new(Config::new().strategies(strategies)).unwrap();
+        let (other, _) = spawn(&engine, "(module (memory 1))");
+        let slot = suspend::slot(&other, 1);
+        load_at(true, |_| slot.base + 65536);
     });
 }
 

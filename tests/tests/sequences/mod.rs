@@ -22,7 +22,8 @@ const SHOTS_MAX: usize = 5;
 const CALLS_MAX: usize = 3;
 
 /// How memories grow, and the code for that.
-pub const GROWTHS: [(GrowthKind, CodeBounds); 6] = [
+pub const GROWTHS: [(GrowthKind, CodeBounds); 7] = [
+    (GrowthKind::Ftruncate, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Guarded),
     (GrowthKind::Mprotect, CodeBounds::Dual),
     (GrowthKind::Kept, CodeBounds::Dual),

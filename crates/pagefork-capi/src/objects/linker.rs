@@ -11,6 +11,7 @@ use crate::objects::store::HostData;
 pub(crate) struct pagefork_linker_t(pub(crate) Linker<HostData>);
 
 /// A module with what its imports are, or what a snapshot has.
+#[derive(Clone)]
 pub(crate) struct pagefork_instance_pre_t {
     /// What spawns stores.
     pub(crate) pre: InstancePre<HostData>,

@@ -9,6 +9,7 @@ use crate::objects::saved_program::SavedProgram;
 use crate::objects::store::HostData;
 
 /// What WASI programs are to see; stores are given a state of it each.
+#[derive(Clone)]
 pub(crate) struct pagefork_wasi_config_t {
     /// All but the standard streams.
     pub(crate) builder: WasiCtxBuilder,

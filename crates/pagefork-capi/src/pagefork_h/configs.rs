@@ -58,6 +58,7 @@ impl pagefork_strategies_t {
             }
             2 => GrowthKind::Kept,
             3 => GrowthKind::Auto,
+            4 => GrowthKind::Ftruncate,
             number => return Err(unknown("way", number, "in which memories grow")),
         };
         let code = match self.bounds {

@@ -10,15 +10,18 @@ use pagefork::{
     RegisterResult, RegisterValues, Result, ValType,
 };
 
-use crate::base::border::{BorderError, exported, given, note_error, panicked};
+use crate::base::border::{BorderError, attempt, exported, given, note_error, panicked};
 use crate::base::c_box::{CBox, Deletable};
 use crate::objects::callback::{pagefork_caller_t, raised};
 use crate::objects::fallible::{OutBox, OutCBox, failed, fallible, make, string, text};
 use crate::objects::host_functions::has_floats;
 use crate::objects::host_info::{Finalizer, HostInfo};
+use crate::objects::linker::pagefork_instance_pre_t;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
 use crate::objects::store::{HostData, StoreCell, StoreRef};
+use crate::pagefork_h::fresh::FreshExport;
 use crate::pagefork_h::functions::no_export;
+use crate::pagefork_h::spawn::{PRE, Spawning, pagefork_spawn_t};
 
 /// What is null, if it is.
 const FUNCTION: &str = "function";
@@ -163,24 +166,36 @@ fn is_of_type(ty: &FuncType, (params, results): (&[u8], &[u8])) -> bool {
 pub(super) struct pagefork_typed_func_t {
     call: RegisterCall,
     error: Option<CBox<wasm_ref_t>>,
-    /// Absent once C has deleted the function, as is seen until something else is in its place.
+    /// Absent once C has deleted the function, as is seen until something else is in its place; and
+    /// where each call has a store of its own.
     store: Option<StoreRef>,
-    func: RegisterFunc,
+    callee: TypedCallee,
+}
+
+/// What a typed function calls. It is known from the function that C calls.
+enum TypedCallee {
+    /// A function of the store.
+    Own(RegisterFunc),
+    /// One of a fresh instance each time.
+    Fresh(Box<FreshExport>),
+    /// None: the typed function was deleted.
+    Deleted,
 }
 
 impl Deletable for pagefork_typed_func_t {
     unsafe fn delete(this: NonNull<Self>) {
         // SAFETY: by this function's contract C has given it away.
         let deleted = unsafe { &mut *this.as_ptr() };
-        let Some(store) = deleted.store.take() else {
+        let callee = mem::replace(&mut deleted.callee, TypedCallee::Deleted);
+        if matches!(callee, TypedCallee::Deleted) {
             return note_error(BorderError::Unfit(DELETED.to_owned()).into());
-        };
+        }
         // SAFETY: it looks at none of its arguments.
         deleted.call = unsafe { mem::transmute::<DeletedCall, RegisterCall>(call_deleted) };
-        let error = deleted.error.take();
+        let (store, error) = (deleted.store.take(), deleted.error.take());
         // SAFETY: what was in it is moved out, and nothing leads to it any more.
-        unsafe { StoreRef::give_place_back(Some(&store), this) };
-        drop(error);
+        unsafe { StoreRef::give_place_back(store.as_ref(), this) };
+        drop((error, callee));
     }
 }
 
@@ -207,7 +222,7 @@ type RegisterCall = extern "C" fn(
 type IntCall = extern "C" fn(*mut pagefork_typed_func_t, u64, u64, u64, u64, u64) -> RegisterResult;
 
 #[allow(clippy::too_many_arguments, reason = "each is a register")]
-extern "C" fn call_typed(
+extern "C" fn call_typed<const FRESH: bool>(
     this: *mut pagefork_typed_func_t,
     i0: u64,
     i1: u64,
@@ -225,10 +240,10 @@ extern "C" fn call_typed(
 ) -> RegisterResult {
     let (ints, floats) = ([i0, i1, i2, i3, i4], [f0, f1, f2, f3, f4, f5, f6, f7]);
     // SAFETY: by the header's word.
-    unsafe { call_with(this, RegisterValues { ints, floats }) }
+    unsafe { call_with::<FRESH>(this, RegisterValues { ints, floats }) }
 }
 
-extern "C" fn call_ints(
+extern "C" fn call_ints<const FRESH: bool>(
     this: *mut pagefork_typed_func_t,
     i0: u64,
     i1: u64,
@@ -236,8 +251,18 @@ extern "C" fn call_ints(
     i3: u64,
     i4: u64,
 ) -> RegisterResult {
+    let values = RegisterValues { ints: [i0, i1, i2, i3, i4], floats: [0.0; 8] };
     // SAFETY: by the header's word.
-    unsafe { call_with(this, RegisterValues { ints: [i0, i1, i2, i3, i4], floats: [0.0; 8] }) }
+    unsafe { call_with::<FRESH>(this, values) }
+}
+
+/// What C calls for a type with floats among its parameters, or without.
+fn register_call<const FRESH: bool>(has_floats: bool) -> RegisterCall {
+    match has_floats {
+        true => call_typed::<FRESH>,
+        // SAFETY: C calls it as a function of its type, with nothing in registers of floats.
+        false => unsafe { mem::transmute::<IntCall, RegisterCall>(call_ints::<FRESH>) },
+    }
 }
 
 /// What is wrong with a typed function that was deleted.
@@ -252,13 +277,34 @@ extern "C" fn call_deleted() -> RegisterResult {
 }
 
 /// # Safety
-/// It is the typed function that C has called, which is not deleted meanwhile.
+/// It is the typed function that C has called, which is not deleted meanwhile; `FRESH` if it calls
+/// a fresh instance.
 #[inline(always)]
-unsafe fn call_with(this: *mut pagefork_typed_func_t, values: RegisterValues) -> RegisterResult {
-    // SAFETY: by this function's contract, so that there is a store; the parts that are read do not
-    // change.
-    let (func, store) =
-        unsafe { (&(*this).func, (*this).store.as_ref().unwrap_unchecked().keep()) };
+unsafe fn call_with<const FRESH: bool>(
+    this: *mut pagefork_typed_func_t,
+    values: RegisterValues,
+) -> RegisterResult {
+    // SAFETY: by this function's contract the part that is read does not change.
+    match unsafe { &(*this).callee } {
+        // SAFETY: by this function's contract.
+        TypedCallee::Own(func) if !FRESH => unsafe { call_own(this, func, values) },
+        // SAFETY: by this function's contract.
+        TypedCallee::Fresh(export) if FRESH => unsafe { call_fresh(this, export, values) },
+        // SAFETY: by this function's contract: C calls another function once it was deleted.
+        _ => unsafe { std::hint::unreachable_unchecked() },
+    }
+}
+
+/// # Safety
+/// As of [`call_with`], of a function of a store.
+#[inline(always)]
+unsafe fn call_own(
+    this: *mut pagefork_typed_func_t,
+    func: &RegisterFunc,
+    values: RegisterValues,
+) -> RegisterResult {
+    // SAFETY: by this function's contract there is a store; the part that is read does not change.
+    let store = unsafe { (*this).store.as_ref().unwrap_unchecked().keep() };
     let called = match store.context() {
         Ok(mut context) => func.call_catching(&mut context, values),
         Err(error) => Ok(Err(error)),
@@ -267,7 +313,7 @@ unsafe fn call_with(this: *mut pagefork_typed_func_t, values: RegisterValues) ->
         Ok(Ok(result)) => result,
         Ok(Err(error)) => {
             // SAFETY: by this function's contract.
-            unsafe { call_failed(this, &store, error) };
+            unsafe { call_failed(this, Some(&store), error) };
             RegisterResult::default()
         }
         Err(payload) => {
@@ -279,11 +325,32 @@ unsafe fn call_with(this: *mut pagefork_typed_func_t, values: RegisterValues) ->
 }
 
 /// # Safety
+/// As of [`call_with`], of a function of fresh instances.
+#[inline(always)]
+unsafe fn call_fresh(
+    this: *mut pagefork_typed_func_t,
+    export: &FreshExport,
+    values: RegisterValues,
+) -> RegisterResult {
+    let mut store = None;
+    let called = attempt(|| export.call(&mut store, values));
+    called.unwrap_or_else(|error| {
+        // SAFETY: by this function's contract.
+        unsafe { call_failed(this, store.as_ref(), error) };
+        RegisterResult::default()
+    })
+}
+
+/// # Safety
 /// As of [`call_with`].
 #[cold]
 #[inline(never)]
-unsafe fn call_failed(this: *mut pagefork_typed_func_t, store: &StoreRef, error: pagefork::Error) {
-    let error = failed(Some(store), error);
+unsafe fn call_failed(
+    this: *mut pagefork_typed_func_t,
+    store: Option<&StoreRef>,
+    error: pagefork::Error,
+) {
+    let error = failed(store, error);
     // SAFETY: by the header's word nothing else uses the field meanwhile.
     let old = unsafe { ptr::replace(&raw mut (*this).error, error) };
     drop(old);
@@ -299,21 +366,25 @@ unsafe fn call_panicked(
     payload: Box<dyn Any + Send>,
 ) {
     // SAFETY: by this function's contract.
-    unsafe { call_failed(this, store, panicked(&*payload)) };
+    unsafe { call_failed(this, Some(store), panicked(&*payload)) };
 }
 
 /// A function of this store, to be called by C.
 #[inline]
 fn typed(func: RegisterFunc, has_floats: bool, store: &StoreRef) -> CBox<pagefork_typed_func_t> {
-    let call = match has_floats {
-        true => call_typed,
-        // SAFETY: C calls it as a function of its type, with nothing in registers of floats.
-        false => unsafe { mem::transmute::<IntCall, RegisterCall>(call_ints) },
-    };
+    let (call, callee) = (register_call::<false>(has_floats), TypedCallee::Own(func));
     let (error, own) = (None, Some(store.clone()));
-    let place = store.place(pagefork_typed_func_t { call, error, store: own, func });
+    let place = store.place(pagefork_typed_func_t { call, error, store: own, callee });
     // SAFETY: it is new, and in a place of its own.
     unsafe { CBox::new(place) }
+}
+
+/// A function of fresh instances, to be called by C.
+fn fresh(export: FreshExport, has_floats: bool) -> CBox<pagefork_typed_func_t> {
+    let (call, callee) = (register_call::<true>(has_floats), TypedCallee::Fresh(Box::new(export)));
+    let func = Box::new(pagefork_typed_func_t { call, error: None, store: None, callee });
+    // SAFETY: it is new; `delete` frees the box of what has no store.
+    unsafe { CBox::new(NonNull::from(Box::leak(func))) }
 }
 
 /// Where an export is in all instances of a module, and of what type it is if it was said.
@@ -413,6 +484,20 @@ fallible! {
             let (place, has_floats) = given(export.typed.as_ref(), "signature of the export")?;
             let func = instance.instance()?.get_register_export(&store.context()?, place)?;
             Ok(typed(func, *has_floats, store))
+        })
+    }
+
+    fn pagefork_instance_pre_typed_export(
+        pre: Option<&pagefork_instance_pre_t>,
+        how: Option<&pagefork_spawn_t<'_>>,
+        data: *mut c_void,
+        export: Option<&pagefork_export_t>,
+        out: OutCBox<'_, pagefork_typed_func_t>,
+    ) {
+        make(out, || {
+            let (pre, export) = (given(pre, PRE)?, given(export, "export")?);
+            let (place, has_floats) = given(export.typed.as_ref(), "signature of the export")?;
+            Ok(fresh(FreshExport::new(pre, Spawning::of(how)?, data, *place)?, *has_floats))
         })
     }
 }

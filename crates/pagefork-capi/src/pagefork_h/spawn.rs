@@ -1,6 +1,6 @@
 //! Fresh instances in stores of their own.
 
-use pagefork::{Result, StoreLimits};
+use pagefork::{Instance, Result, StoreLimits};
 
 use crate::base::border::{attempt, exported, given};
 use crate::base::c_box::CBox;
@@ -59,6 +59,27 @@ fallible! {
     }
 }
 
+/// How an instance is spawned, once that was checked.
+pub(super) struct Spawning<'a> {
+    pub(super) tenant: u64,
+    pub(super) limits: Option<StoreLimits>,
+    pub(super) wasi: Option<&'a pagefork_wasi_config_t>,
+}
+
+impl<'a> Spawning<'a> {
+    /// # Errors
+    /// If C has set something of a later version, or limits that are none.
+    #[inline(always)]
+    pub(super) fn of(how: Option<&pagefork_spawn_t<'a>>) -> Result<Self> {
+        let Some(how) = how else {
+            return Ok(Self { tenant: 0, limits: None, wasi: None });
+        };
+        check_reserved(&how.reserved)?;
+        let limits = how.limits.map(|limits| limits.to_limits()).transpose()?;
+        Ok(Self { tenant: how.tenant, limits, wasi: how.wasi })
+    }
+}
+
 /// What a store is spawned with.
 pub(super) struct Spawned {
     /// The cell that the store is to be in.
@@ -70,20 +91,10 @@ pub(super) struct Spawned {
 
 impl Spawned {
     /// # Errors
-    /// If WASI programs cannot see what they are to, or C has set something of a later version.
+    /// If WASI programs cannot see what they are to.
     #[inline(always)]
-    pub(super) fn new(
-        pre: &pagefork_instance_pre_t,
-        how: Option<&pagefork_spawn_t<'_>>,
-    ) -> Result<Self> {
-        let (tenant, limits, wasi) = match how {
-            Some(how) => {
-                check_reserved(&how.reserved)?;
-                (how.tenant, how.limits, how.wasi)
-            }
-            None => (0, None, None),
-        };
-        let limits = limits.map(|limits| limits.to_limits()).transpose()?;
+    pub(super) fn new(pre: &pagefork_instance_pre_t, how: Spawning<'_>) -> Result<Self> {
+        let Spawning { tenant, limits, wasi } = how;
         let store = StoreRef::empty();
         let mut data = store.data();
         if wasi.is_some() || pre.program.is_some() {
@@ -93,20 +104,35 @@ impl Spawned {
     }
 }
 
-/// A store of its own with an instance.
+/// A store of its own with an instance. `prepare` is told of the store while it is empty.
 ///
 /// # Errors
 /// As [`pagefork::InstancePre::spawn_limited`]; if WASI programs cannot see what they are to.
-pub(super) fn spawn(
+#[inline(always)]
+pub(super) fn spawn_store(
     pre: &pagefork_instance_pre_t,
-    how: Option<&pagefork_spawn_t<'_>>,
-) -> Result<(StoreRef, CBox<wasm_ref_t>)> {
+    how: Spawning<'_>,
+    prepare: impl FnOnce(&StoreRef),
+) -> Result<(StoreRef, Instance)> {
     let Spawned { store, data, tenant, limits } = Spawned::new(pre, how)?;
+    prepare(&store);
     let (own, instance) = match limits {
         Some(limits) => pre.pre.spawn_limited(tenant, data, limits, |_| ())?,
         None => pre.pre.spawn_for(tenant, data)?,
     };
     store.fill(own);
+    Ok((store, instance))
+}
+
+/// As [`spawn_store`], with an object of the instance.
+///
+/// # Errors
+/// As [`spawn_store`]; if C has set something of a later version.
+pub(super) fn spawn(
+    pre: &pagefork_instance_pre_t,
+    how: Option<&pagefork_spawn_t<'_>>,
+) -> Result<(StoreRef, CBox<wasm_ref_t>)> {
+    let (store, instance) = spawn_store(pre, Spawning::of(how)?, |_| ())?;
     let instance = wasm_ref_t::new(&store, Object::Instance(instance));
     Ok((store, instance))
 }

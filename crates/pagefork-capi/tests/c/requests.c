@@ -83,6 +83,81 @@ static void request(bool by_name, int32_t number) {
   if (!(number % 2)) wasm_store_delete(store);
 }
 
+/* What a request of fresh_function has counted, and where its memory is to be 0. */
+static int64_t counts(const pagefork_caller_t *caller, int32_t times) {
+  int *count = pagefork_store_data(caller->store);
+  if (times < 0) {
+    pagefork_error_t *error;
+    error = pagefork_error_new("a request that fails");
+    pagefork_raise(caller, error);
+    return 0;
+  }
+  if (count) ++*count;
+  wasm_extern_t *memory;
+  OK(pagefork_caller_export(caller, "memory", &memory));
+  char *data = wasm_memory_data(wasm_extern_as_memory(memory));
+  CHECK(data[0] == 0);
+  data[0] = 1;
+  wasm_extern_delete(memory);
+  return 7 * times;
+}
+
+/* A typed function that is called in a fresh instance each time. */
+static void fresh_function(wasm_engine_t *engine, wasm_module_t *module) {
+  pagefork_linker_t *linker;
+  pagefork_instance_pre_t *counting;
+  OK(pagefork_linker_new(engine, &linker));
+  OK(pagefork_linker_func_wrap(linker, "host", "seven", "i:I",
+                               PAGEFORK_FUNCTION(counts, int64_t, int32_t), NULL, NULL));
+  OK(pagefork_linker_instantiate_pre(linker, module, &counting));
+  int count = 0;
+  pagefork_typed_func_t *func;
+  OK(pagefork_instance_pre_typed_export(counting, NULL, &count, found, &func));
+  /* It needs nothing that it was made with. */
+  pagefork_instance_pre_delete(counting);
+  pagefork_linker_delete(linker);
+  for (int32_t i = 0; i < 20; i++) {
+    int64_t answer = PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *, int32_t), func, i);
+    CHECK(!func->error && answer == 7 * i && count == i + 1);
+  }
+  /* Failures are told; the next call is another instance's. */
+  CHECK(PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *, int32_t), func, -1) == 0);
+  wasm_trap_t *error = func->error;
+  func->error = NULL;
+  CHECK(PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *, int32_t), func, 2) == 14);
+  TRAPS(error, "a request that fails");
+  CHECK(!func->error && count == 21);
+  pagefork_typed_func_delete(func);
+
+  OK(pagefork_instance_pre_typed_export(pre, &(pagefork_spawn_t){.tenant = 3}, NULL, found, &func));
+  size_t before = 0;
+  for (int round = 0; round < 2; round++) {
+    before = ALLOCATIONS;
+    for (int32_t i = 0; i < 1000; i++) {
+      CHECK(PAGEFORK_CALL(func, int64_t, (pagefork_typed_func_t *, int32_t), func, i) == 7 * i);
+    }
+  }
+  CHECK(ALLOCATIONS == before);
+  pagefork_typed_func_delete(func);
+
+  FAILS(pagefork_instance_pre_typed_export(pre, NULL, NULL, memory_found, &func), "signature");
+  CHECK(!func);
+  FAILS(pagefork_instance_pre_typed_export(NULL, NULL, NULL, found, &func), "null");
+  FAILS(pagefork_instance_pre_typed_export(pre, NULL, NULL, NULL, &func), "null");
+  FAILS(pagefork_instance_pre_typed_export(pre, NULL, NULL, found, NULL), "null");
+  FAILS(pagefork_instance_pre_typed_export(pre, &(pagefork_spawn_t){.reserved = {1}}, NULL, found,
+                                           &func), "reserved");
+  static const char other_text[] = "(module (func (export \"run\") (param i32) (result i64)"
+                                   "  (i64.const 0)))";
+  wasm_module_t *other;
+  pagefork_export_t *other_found;
+  OK(pagefork_module_new(engine, other_text, sizeof other_text - 1, &other));
+  OK(pagefork_module_export(other, "run", "i:I", &other_found));
+  FAILS(pagefork_instance_pre_typed_export(pre, NULL, NULL, other_found, &func), "another module");
+  pagefork_export_delete(other_found);
+  wasm_module_delete(other);
+}
+
 /* More objects than there are places, which go in any order. */
 static void many(void) {
   wasm_store_t *store;
@@ -168,6 +243,7 @@ int main(void) {
     for (int32_t i = 0; i < 1000; i++) request(by_name, i);
     CHECK(ALLOCATIONS == before);
   }
+  fresh_function(engine, module);
   many();
   deleted();
 

@@ -440,12 +440,13 @@ static void programs(wasm_engine_t *engine) {
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
   for (uint8_t reset = 0; reset <= PAGEFORK_RESET_COPY; reset++) {
-    for (uint8_t growth = 0; growth <= PAGEFORK_GROWTH_AUTO; growth++) {
+    for (uint8_t growth = 0; growth <= PAGEFORK_GROWTH_FTRUNCATE; growth++) {
       for (uint8_t bounds = 0; bounds <= PAGEFORK_BOUNDS_DUAL; bounds++) {
         pagefork_strategies_t strategies = {.reset = reset, .growth = growth, .bounds = bounds,
                                             .accessible = 2 << 16};
         wasm_config_t *config = wasm_config_new();
-        if (growth != PAGEFORK_GROWTH_MPROTECT && bounds == PAGEFORK_BOUNDS_GUARDED) {
+        bool is_exact = growth == PAGEFORK_GROWTH_MPROTECT || growth == PAGEFORK_GROWTH_FTRUNCATE;
+        if (!is_exact && bounds == PAGEFORK_BOUNDS_GUARDED) {
           FAILS(pagefork_config_strategies(config, &strategies), "");
           wasm_config_delete(config);
           continue;

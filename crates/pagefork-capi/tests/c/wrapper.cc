@@ -311,6 +311,9 @@ int main() {
     own_store.set_timeout(1000000000);
     CHECK(own.func<int32_t()>("count")() == 1);
   }
+  auto fresh = pre.fresh<int32_t()>(module, "count");
+  CHECK(fresh() == 1 && fresh() == 1);
+  CHECK(contains(thrown_by([&] { pre.fresh<void()>(module, "count"); }), "type mismatch"));
 
   asynchronous(engine);
   snapshots(engine);

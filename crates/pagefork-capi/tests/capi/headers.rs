@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::common::{compiler, crate_root, folder, run, static_library, write_guests};
 
 /// The headers in C.
-const HEADERS: &[&str] = &["wasm.h", "pagefork.h", "pagefork_snapshots.h"];
+const HEADERS: &[&str] = &["wasm.h", "pagefork.h", "pagefork_snapshots.h", "pagefork_wasi.h"];
 
 /// Names of the functions that C text declares or calls.
 fn functions(text: &str) -> BTreeSet<String> {

@@ -159,7 +159,7 @@ pub(crate) struct DirectoryArgument {
     pub(crate) permissions: Permissions,
 }
 
-fn directory(text: &str) -> Result<DirectoryArgument, String> {
+pub(super) fn directory(text: &str) -> Result<DirectoryArgument, String> {
     // A colon in HOST alone is part of its name.
     let (host, guest, permissions) = match text.split_once("::") {
         None => (text, text, Permissions::ReadWrite),
@@ -190,7 +190,7 @@ fn session_directory(text: &str) -> Result<DirectoryArgument, String> {
     Ok(DirectoryArgument { host, guest, permissions: Permissions::ReadWrite })
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+pub(super) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("a variable needs a name".to_owned()),
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),

@@ -24,7 +24,10 @@ pub(crate) use common::{
 };
 pub(crate) use fork::ForkArguments;
 pub(crate) use image::{ImageAction, ImageArguments};
-pub(crate) use node::{NodeAction, NodeArguments, TrustArguments};
+pub(crate) use node::{
+    LostArguments, MigrateArguments, NodeAction, NodeArguments, NodeRunArguments,
+    NodeStartArguments, TrustArguments,
+};
 pub(crate) use run::{ProfileFormat, RunArguments};
 pub(crate) use serve::{LogFormat, ServeArguments};
 pub(crate) use strategies::{GrowthArguments, ResetArguments};
@@ -97,8 +100,10 @@ pub(crate) enum CliCommand {
     Restore(RestoreArguments),
     /// Look after saved images: list, inspect, compare, send, remove them
     Image(ImageArguments),
-    /// Serve images to other nodes, and know those that serve them
+    /// Serve images to other nodes and run programs for them, and know those that do so
     Node(NodeArguments),
+    /// Move a program that runs at a node to another one
+    Migrate(MigrateArguments),
     /// Compile a module to a file that `run` starts at once
     Compile(CompileArguments),
     /// Show what a module needs, offers and uses, and its layout in memory

@@ -1,15 +1,19 @@
 //! Arguments of `pagefork node`.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use pagefork::image::PublicKey;
 
-use super::common::StoreArguments;
+use super::common::{DirectoryArgument, StoreArguments, directory, size, time, variable};
 
 #[derive(Args)]
 #[command(after_help = "Where other commands take an image, they take NODE/IMAGE: the image is \
-                        fetched from that node, if it is not here, before the program goes on.")]
+                        fetched from that node, if it is not here, before the program goes on. \
+                        PROGRAM is a program of a node, NODE/PROGRAM, by its name or number; \
+                        without NODE, of the user's own node at 127.0.0.1:7410.")]
 pub(crate) struct NodeArguments {
     #[command(subcommand)]
     pub(crate) action: NodeAction,
@@ -37,6 +41,144 @@ pub(crate) enum NodeAction {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Run programs for the nodes that may have them run, and serve images, until the process ends
+    Run(NodeRunArguments),
+    /// Start a program at a node, with the standard streams of this process
+    Start(NodeStartArguments),
+    /// List the programs of a node
+    Ps {
+        /// The node; without it, the user's own
+        node: Option<String>,
+    },
+    /// Connect the standard streams of this process with those of a program at a node
+    Attach {
+        /// The program
+        program: String,
+
+        #[command(flatten)]
+        lost: LostArguments,
+    },
+    /// Stop a program at a node, or forget one that has ended
+    Stop {
+        /// The program
+        program: String,
+    },
+    /// Have a program go on where it was that was handed over to another node: only who knows that
+    /// it does not run there may say so, since else there are two of it
+    Reclaim {
+        /// The program, at the node that has handed it over
+        program: String,
+    },
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "The node that has the program and the other one must know each other: each the \
+                        other's address and that it may have programs run (`pagefork node trust --run \
+                        --address`), and the other one the image key of the first (`--signer`). Once it \
+                        was handed over, it never goes on by itself where it was."
+)]
+pub(crate) struct MigrateArguments {
+    /// Send so many states of the program ahead, at most, while it runs; with none, it goes on at once,
+    /// its pages come while it runs there, and until then it is lost if this node is
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    pub(crate) rounds: u8,
+
+    /// How long to wait until the other node answers, the program comes to rest, and closes what cannot
+    /// move
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
+    pub(crate) patience: Duration,
+
+    /// Without rounds, have this node get all pages, too, so that the program is not lost if the node is
+    /// that it comes from
+    #[arg(long, value_name = "NODE")]
+    pub(crate) second: Option<String>,
+
+    /// The program: NODE/PROGRAM, by its name or number; without NODE, of the user's own node
+    pub(crate) program: String,
+
+    /// The node to which it moves
+    pub(crate) node: String,
+}
+
+#[derive(Args)]
+pub(crate) struct LostArguments {
+    /// How long a node that is lost is tried to be reached again
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "15s")]
+    pub(crate) node_timeout: Duration,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeRunArguments {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7410")]
+    pub(crate) addr: SocketAddr,
+
+    /// Let programs that ask for GUEST see the directory HOST of this machine; `:ro` is for reading
+    /// only
+    #[arg(long = "dir", value_name = "HOST[::GUEST[:ro|:rw]]", value_parser = directory)]
+    pub(crate) directories: Vec<DirectoryArgument>,
+
+    /// Run this many programs at once
+    #[arg(long, value_name = "COUNT", default_value_t = 64)]
+    pub(crate) programs: usize,
+
+    /// Let each program have this much memory
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "4GiB")]
+    pub(crate) memory: u64,
+
+    /// End each program that has run this long
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) lost: LostArguments,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+}
+
+#[derive(Args)]
+#[command(override_usage = "pagefork node start [OPTIONS] NODE FILE [ARGUMENTS]...\n       \
+                            pagefork node start [OPTIONS] NODE --from IMAGE")]
+pub(crate) struct NodeStartArguments {
+    /// What the program is called at the node; without it, as FILE or IMAGE
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Do not connect its standard streams: print its number, and leave it there
+    #[arg(long)]
+    pub(crate) detach: bool,
+
+    /// Let the program see the directory that the node has for programs under this name
+    #[arg(long = "dir", value_name = "GUEST")]
+    pub(crate) directories: Vec<String>,
+
+    /// Give the program an empty directory of its own under this name: it goes where the program goes
+    #[arg(long = "session-dir", value_name = "GUEST")]
+    pub(crate) sessions: Vec<String>,
+
+    /// Set an environment variable; without a value, pass this process's own
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    pub(crate) variables: Vec<(String, String)>,
+
+    /// End the program when it has run this long: 500ms, 10s, 2m
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Go on with the program in this image of the node, or NODE/IMAGE as the node knows it
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["program", "variables", "sessions", "directories"])]
+    pub(crate) from: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) lost: LostArguments,
+
+    /// The node; `-` is the user's own
+    pub(crate) node: String,
+
+    /// The program, a WebAssembly module, binary or text; what follows are its arguments
+    #[arg(value_name = "FILE", trailing_var_arg = true, required_unless_present = "from")]
+    pub(crate) program: Vec<OsString>,
 }
 
 #[derive(Args)]
@@ -55,6 +197,10 @@ pub(crate) struct TrustArguments {
     /// Let it have all images of this node
     #[arg(long, group = "trust")]
     pub(crate) serve: bool,
+
+    /// Let it start programs here, and see, attach to and stop those of all
+    #[arg(long, group = "trust")]
+    pub(crate) run: bool,
 
     /// Run what this key has signed: the image key that `pagefork node init` prints there
     #[arg(long, value_name = "IMAGE-KEY", group = "trust")]

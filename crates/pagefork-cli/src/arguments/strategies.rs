@@ -1,7 +1,10 @@
 //! How instances are reset and memories grow, as the command line says it.
 
 use clap::Args;
-use pagefork::{CodeBounds, Config, Engine, GrowthKind, Reason, ResetKind, StrategyConfig};
+use pagefork::{
+    CodeBounds, Config, Engine, GrowthChoice, GrowthKind, GrowthReason, Reason, ResetKind,
+    StrategyConfig,
+};
 
 use super::common::size;
 
@@ -28,7 +31,8 @@ pub(crate) struct ResetArguments {
 pub(crate) struct GrowthArguments {
     /// How memories grow: `mprotect`, for each run anew; `kept`, what runs have grown to stays
     /// accessible; `checked` or `checked=SIZE`, all or 64KiB, 128MiB, 1GiB is accessible from the
-    /// start; `auto`, which measures. A compiled program must have been compiled for it
+    /// start; `ftruncate`, in a file of its own; `auto`, which measures. A compiled program must have
+    /// been compiled for it
     #[arg(long, value_name = "WAY", value_parser = growth)]
     growth: Option<GrowthKind>,
 }
@@ -60,6 +64,16 @@ impl ResetArguments {
 }
 
 impl GrowthArguments {
+    /// What to say if memories grow otherwise than the line asks for.
+    pub(crate) fn notice(&self) -> Option<String> {
+        let lacks = self.growth == Some(GrowthKind::Ftruncate) && !pagefork::grows_in_files();
+        lacks.then(|| {
+            let (asked, used) = (GrowthKind::Ftruncate, GrowthKind::Mprotect);
+            let choice = GrowthChoice { asked, used, reason: GrowthReason::NoFiles };
+            format!("memories grow by {choice}")
+        })
+    }
+
     /// Whether the line says how.
     pub(crate) fn is_given(&self) -> bool {
         self.growth.is_some()
@@ -69,7 +83,7 @@ impl GrowthArguments {
     pub(crate) fn strategies(&self, usual: StrategyConfig) -> StrategyConfig {
         let Some(growth) = self.growth else { return usual };
         let code = match growth {
-            GrowthKind::Mprotect => CodeBounds::Guarded,
+            GrowthKind::Mprotect | GrowthKind::Ftruncate => CodeBounds::Guarded,
             GrowthKind::Checked { .. } => CodeBounds::Checked,
             _ => CodeBounds::Dual,
         };
@@ -88,9 +102,13 @@ fn growth(text: &str) -> Result<GrowthKind, String> {
         ("mprotect", _) => Ok(GrowthKind::Mprotect),
         ("kept", _) => Ok(GrowthKind::Kept),
         ("auto", _) => Ok(GrowthKind::Auto),
+        ("ftruncate", _) => Ok(GrowthKind::Ftruncate),
         ("checked", _) => Ok(GrowthKind::Checked { accessible: None }),
         (_, Some(text)) => Ok(GrowthKind::Checked { accessible: Some(size(text)?) }),
-        _ => Err("give a way to grow: mprotect, kept, checked, checked=SIZE, auto".to_owned()),
+        _ => {
+            let ways = "mprotect, kept, checked, checked=SIZE, auto, ftruncate";
+            Err(format!("give a way to grow: {ways}"))
+        }
     }
 }
 
@@ -129,6 +147,7 @@ mod tests {
                 ("mprotect", GrowthKind::Mprotect, CodeBounds::Guarded),
                 ("kept", GrowthKind::Kept, CodeBounds::Dual),
                 ("auto", GrowthKind::Auto, CodeBounds::Dual),
+                ("ftruncate", GrowthKind::Ftruncate, CodeBounds::Guarded),
                 ("checked", checked(None), CodeBounds::Checked),
                 ("checked=2MiB", checked(Some(2 << 20)), CodeBounds::Checked),
             ] {
@@ -142,7 +161,7 @@ mod tests {
     fn mistakes_are_explained() {
         for (line, expected) in [
             ("--reset fast", "remap, discard, scan, resident, copy, auto"),
-            ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto"),
+            ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto, ftruncate"),
             ("--growth checked=2M", "64KiB, 256MiB, 1GiB"),
             ("--growth kept=2MiB", "checked=SIZE"),
         ] {

@@ -1,7 +1,7 @@
 //! The nodes that the user knows: a file with a line for each.
 //!
 //! ```text
-//! edge 5f…09 address=edge.example:7410 serve   # a remark
+//! edge 5f…09 address=edge.example:7410 serve run   # a remark
 //! ```
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use pagefork::image::{PublicKey, check_name};
+use pagefork_node::MemoryPeer;
 
 use crate::captured::keys;
 
@@ -22,6 +23,8 @@ pub(super) struct KnownNode {
     pub(super) address: Option<String>,
     /// Whether it may have images of this one.
     pub(super) may_fetch: bool,
+    /// Whether it may have programs run by this one.
+    pub(super) may_run: bool,
 }
 
 /// Nodes by their names.
@@ -98,6 +101,18 @@ impl KnownNodes {
         self.0.values().any(|node| node.key == *key && node.may_fetch)
     }
 
+    /// Whether a node of this key may have programs run by this one.
+    pub(super) fn may_run(&self, key: &PublicKey) -> bool {
+        self.0.values().any(|node| node.key == *key && node.may_run)
+    }
+
+    /// Where the node with this key is.
+    pub(super) fn reached(&self, key: &PublicKey) -> Option<MemoryPeer> {
+        let mut known = self.0.values().filter(|node| node.key == *key);
+        let address = known.find_map(|node| node.address.clone())?;
+        Some(MemoryPeer { address, key: *key })
+    }
+
     pub(super) fn name_of(&self, key: &PublicKey) -> Option<&str> {
         self.iter().find(|(_, node)| node.key == *key).map(|(name, _)| name)
     }
@@ -110,11 +125,12 @@ impl KnownNodes {
             let Some(name) = words.next() else { continue };
             let key = words.next().ok_or_else(|| wrong("a node has a name and a key".into()))?;
             let key = key.parse().map_err(|error| wrong(format!("{error}")))?;
-            let mut node = KnownNode { key, address: None, may_fetch: false };
+            let mut node = KnownNode { key, address: None, may_fetch: false, may_run: false };
             for word in words {
                 match word.strip_prefix("address=") {
                     Some(address) => node.address = Some(address.to_owned()),
                     None if word == "serve" => node.may_fetch = true,
+                    None if word == "run" => node.may_run = true,
                     None => return Err(wrong(format!("{word:?} means nothing here"))),
                 }
             }
@@ -130,7 +146,8 @@ impl KnownNodes {
         let line = |(name, node): (&str, &KnownNode)| {
             let address = node.address.as_ref().map(|address| format!(" address={address}"));
             let serve = if node.may_fetch { " serve" } else { "" };
-            format!("{name} {}{}{serve}\n", node.key, address.unwrap_or_default())
+            let run = if node.may_run { " run" } else { "" };
+            format!("{name} {}{}{serve}{run}\n", node.key, address.unwrap_or_default())
         };
         self.iter().map(line).collect()
     }
@@ -171,6 +188,7 @@ mod tests {
             key: key.parse().unwrap(),
             address: address.map(str::to_owned),
             may_fetch,
+            may_run: !may_fetch,
         };
         nodes.insert("a", node(Some("[::1]:7410"), false)).unwrap();
         nodes.insert("b.c", node(None, true)).unwrap();

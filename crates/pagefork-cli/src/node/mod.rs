@@ -1,7 +1,12 @@
-//! `pagefork node`: serves images to other nodes, and knows those that serve them.
+//! `pagefork node`: serves images to other nodes and runs programs for them, and knows those that
+//! do so.
 
 /// What is known of other nodes.
 mod known;
+/// A node that runs programs.
+mod run;
+/// Programs at nodes.
+mod programs;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,7 +21,9 @@ use pagefork_node::{
 };
 use pagefork_postcopy::FetchPlan;
 
-use crate::arguments::{ComingArguments, FetchLayer, NodeAction, NodeArguments, TrustArguments};
+use crate::arguments::{
+    ComingArguments, FetchLayer, MigrateArguments, NodeAction, NodeArguments, TrustArguments,
+};
 use crate::captured::{self, NamedImage, keys};
 use crate::{output, show};
 use known::{KnownNode, KnownNodes};
@@ -29,8 +36,19 @@ pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
         NodeAction::Ls => ls(),
         NodeAction::Forget { name } => KnownNodes::change(|nodes| nodes.remove(name)),
         NodeAction::Serve { addr, store } => return serve(*addr, store.store.as_deref()),
+        NodeAction::Run(arguments) => return run::run(arguments),
+        NodeAction::Start(arguments) => return programs::start(arguments),
+        NodeAction::Ps { node } => programs::list(node.as_deref()),
+        NodeAction::Attach { program, lost } => return programs::attach(program, lost),
+        NodeAction::Stop { program } => programs::stop(program),
+        NodeAction::Reclaim { program } => programs::reclaim(program),
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Moves a program.
+pub(crate) fn migrate(arguments: &MigrateArguments) -> Result<ExitCode, String> {
+    programs::migrate(arguments).map(|()| ExitCode::SUCCESS)
 }
 
 /// The image that a node has under a name, in `images`, where it is put if it is not there.
@@ -107,8 +125,9 @@ fn init() -> Result<(), String> {
 }
 
 fn trust(arguments: &TrustArguments) -> Result<(), String> {
-    let TrustArguments { name, key, address, serve, signer } = arguments;
-    let node = KnownNode { key: *key, address: address.clone(), may_fetch: *serve };
+    let TrustArguments { name, key, address, serve, run, signer } = arguments;
+    let (address, may_fetch, may_run) = (address.clone(), *serve, *run);
+    let node = KnownNode { key: *key, address, may_fetch, may_run };
     KnownNodes::change(|nodes| nodes.insert(name, node))?;
     // Last: a name that is refused is to change nothing.
     signer.map_or(Ok(()), keys::trust)
@@ -116,17 +135,27 @@ fn trust(arguments: &TrustArguments) -> Result<(), String> {
 
 fn ls() -> Result<(), String> {
     let nodes = KnownNodes::read()?;
-    let mut rows = vec![["node", "key", "fetched from", "may fetch"].map(str::to_owned).to_vec()];
+    let titles = ["node", "key", "address", "may fetch", "may run programs"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     for (name, node) in nodes.iter() {
         let address = node.address.clone().unwrap_or_default();
-        let may_fetch = if node.may_fetch { "yes" } else { "no" };
-        rows.push(vec![name.to_owned(), node.key.to_string(), address, may_fetch.to_owned()]);
+        let (key, may) = (node.key.to_string(), [node.may_fetch, node.may_run].map(yes));
+        rows.push([vec![name.to_owned(), key, address], may.to_vec()].concat());
     }
     output::print(show::table(&rows, &[]))
 }
 
 fn serve(address: SocketAddr, store: Option<&Path>) -> Result<ExitCode, String> {
     let images = captured::open(store)?;
+    let server = MemoryServer::bind(address, images, serve_options()?);
+    let server = server.map_err(|error| error.to_string())?;
+    output::say(format!("images are served at {}", server.address()));
+    server.run()
+}
+
+/// How images are served to the nodes that may have them.
+fn serve_options() -> Result<ServeOptions, String> {
     let mut options = ServeOptions::new(keys::of_node()?);
     // A node that is known, or not any more, while this one serves, counts at its next connection.
     options.access = Arc::new(|key| match KnownNodes::read() {
@@ -139,9 +168,7 @@ fn serve(address: SocketAddr, store: Option<&Path>) -> Result<ExitCode, String> 
     options.observe = Arc::new(|event| output::say(happened(event)));
     // An unreadable list is an error now, not at the first connection.
     KnownNodes::read()?;
-    let server = MemoryServer::bind(address, images, options).map_err(|error| error.to_string())?;
-    output::say(format!("images are served at {}", server.address()));
-    server.run()
+    Ok(options)
 }
 
 fn happened(event: &ServeEvent) -> String {

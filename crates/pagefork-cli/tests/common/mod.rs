@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "not every test needs everything")]
 
+pub(crate) mod users;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -64,7 +64,7 @@ fn probe() -> Result<bool, PagesError> {
 }
 
 /// Whether the kernel cannot read the page at an address.
-fn is_refused(address: usize) -> Result<bool, PagesError> {
+pub(crate) fn is_refused(address: usize) -> Result<bool, PagesError> {
     let (file, _) = memfd::create("probe")?;
     let written = attempt(Call::WriteImage, 1, || {
         use std::os::fd::AsRawFd;

@@ -216,12 +216,25 @@ macro_rules! displayed {
 ///
 /// See [`IncompletePages::give_up`](crate::IncompletePages::give_up).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("pages of an image are absent (group {group} of 16 KiB): {why}")]
+#[error("{}", AbsentText(self))]
 pub struct AbsentPage {
     /// The group of the image's data that it is in.
     pub group: u64,
     /// Why it does not come.
     pub why: Absence,
+}
+
+/// What is said of an absent page.
+struct AbsentText<'a>(&'a AbsentPage);
+
+impl fmt::Display for AbsentText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AbsentPage { group, why } = self.0;
+        match why {
+            Absence::OfParent => why.fmt(f),
+            _ => write!(f, "pages of an image are absent (group {group} of 16 KiB): {why}"),
+        }
+    }
 }
 
 displayed! {
@@ -239,6 +252,9 @@ displayed! {
         GivenUp = "they were given up, because nobody has them any more",
         /// This process was forked from the one that they come to.
         Forked = "they come to the process that this one was forked from: start a new one instead",
+        /// What memories have grown by lies in a file of the process that this one was forked from.
+        OfParent = "memories of this instance grow in a file (growth by ftruncate) of the process \
+                    that this one was forked from: make a new instance instead",
         /// Nothing would tell of a touch of them.
         NotServed = "this system does not tell of faults in them (userfaultfd), so nothing runs \
                      before all are here",
@@ -310,6 +326,12 @@ displayed! {
         MapView = "map a file for reading (mmap)",
         /// Map the room for new images for writing.
         MapWindow = "map the room for new images for writing (mmap)",
+        /// Set the length of the file that a memory grows in.
+        GrowFile = "set the length of the file that a memory grows in (ftruncate)",
+        /// Map the file that a memory grows in.
+        MapGrowth = "map the file that a memory grows in (mmap)",
+        /// Give back pages of the file that a memory grows in.
+        Punch = "give back pages of the file that a memory grows in (madvise)",
         /// Keep a map from forked processes.
         KeepFromFork = "keep a map from forked processes (madvise)",
         /// Open the page map of this process.

@@ -150,7 +150,7 @@ fn explain(failure: CallFailure, facts: impl FnOnce() -> HostLimits) -> PagesErr
             PagesError::TooManyDescriptors { limit }
         }
         (_, Errno::NFILE) => PagesError::TooManyFiles,
-        (Call::ResizeImage | Call::WriteImage, Errno::FBIG) => {
+        (Call::ResizeImage | Call::WriteImage | Call::GrowFile, Errno::FBIG) => {
             let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
             PagesError::FileSizeLimit { requested, limit }
         }

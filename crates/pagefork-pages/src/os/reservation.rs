@@ -221,6 +221,22 @@ impl Reservation {
         self.advise(Call::KeepFromFork, range, Advice::LinuxDontFork)
     }
 
+    /// Replaces pages by `file`, from its start, for reading and writing. What lies beyond the end
+    /// of the file cannot be accessed: a touch is a SIGBUS. Processes that are forked share it.
+    pub(crate) fn map_shared(
+        &mut self,
+        range: Range<u64>,
+        file: BorrowedFd<'_>,
+    ) -> Result<(), CallFailure> {
+        let flags = MapFlags::SHARED | self.kind.flags();
+        self.map(Call::MapGrowth, range, READ_WRITE, flags, Some((file, 0)))
+    }
+
+    /// Takes pages out of the file that they are mapped from, for which they read as zero then.
+    pub(crate) fn punch(&mut self, range: Range<u64>) -> Result<(), CallFailure> {
+        self.advise(Call::Punch, range, Advice::LinuxRemove)
+    }
+
     /// As [`Self::map_private`], but that the pages are inaccessible until [`Self::commit`], and that
     /// processes which are forked do not get the map.
     pub(crate) fn map_inaccessible(

@@ -45,6 +45,14 @@ pub(crate) fn resize_image(file: BorrowedFd<'_>, length: u64) -> Result<(), Call
     attempt(Call::ResizeImage, length, || rustix::fs::ftruncate(file, length))
 }
 
+/// Sets the length of a file that a memory grows in: what is beyond is gone, and what is new
+/// reads as zero.
+pub(crate) fn set_growth(file: BorrowedFd<'_>, length: u64) -> Result<(), CallFailure> {
+    attempt_or_pretend(Call::GrowFile, length, Some(()), || {
+        rustix::io::retry_on_intr(|| rustix::fs::ftruncate(file, length))
+    })
+}
+
 /// Writes all of `bytes`.
 pub(crate) fn write_image(
     file: BorrowedFd<'_>,

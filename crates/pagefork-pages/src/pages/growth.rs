@@ -1,5 +1,6 @@
 //! How memories grow, and how much of them stays accessible between runs.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// How a memory becomes longer.
@@ -40,6 +41,96 @@ pub enum GrowthKind {
     /// much where several threads run guests, since it interrupts each of them. Only for
     /// code as for `Checked`, and best for [`CodeBounds::Dual`].
     Auto,
+    /// What a memory grows by lies in a file in memory of its own, whose length is the bound
+    /// (`ftruncate`); a reset empties it. Growth changes no map, and takes a descriptor for each
+    /// memory that can grow, half of those at most that the process may have; beyond, and where that
+    /// does not work, memories grow as by `Mprotect`: [`Slot::growth`](crate::Slot::growth) tells.
+    /// What was grown is shared with processes that are forked, so such slots are refused there.
+    Ftruncate,
+}
+
+impl GrowthKind {
+    /// Whether nothing beyond a memory's size can be accessed, at any time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::GrowthKind;
+    ///
+    /// assert!(GrowthKind::Mprotect.is_exact() && GrowthKind::Ftruncate.is_exact());
+    /// assert!(!GrowthKind::Kept.is_exact());
+    /// ```
+    pub fn is_exact(self) -> bool {
+        matches!(self, Self::Mprotect | Self::Ftruncate)
+    }
+}
+
+impl fmt::Display for GrowthKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mprotect => f.write_str("mprotect"),
+            Self::Checked { accessible: None } => f.write_str("checked"),
+            Self::Checked { accessible: Some(bytes) } => write!(f, "checked={bytes}"),
+            Self::Kept => f.write_str("kept"),
+            Self::Auto => f.write_str("auto"),
+            Self::Ftruncate => f.write_str("ftruncate"),
+        }
+    }
+}
+
+/// How a slot's memories grow, and why so.
+///
+/// # Examples
+///
+/// See [`Slot::growth`](crate::Slot::growth).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrowthChoice {
+    /// What was asked for.
+    pub asked: GrowthKind,
+    /// What is done; where memories differ, what is done for some of them instead.
+    pub used: GrowthKind,
+    /// Why.
+    pub reason: GrowthReason,
+}
+
+impl fmt::Display for GrowthChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.asked == self.used {
+            return write!(f, "{}: {}", self.used, self.reason);
+        }
+        write!(f, "{} (asked for: {}): {}", self.used, self.asked, self.reason)
+    }
+}
+
+/// Why a slot's memories grow as they do.
+///
+/// # Examples
+///
+/// See [`Slot::growth`](crate::Slot::growth).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum GrowthReason {
+    /// It was asked for.
+    Asked,
+    /// Files in memory are refused, or do not bound what is mapped.
+    NoFiles,
+    /// The process may not have files as long (RLIMIT_FSIZE).
+    FileSize,
+    /// Slots have half of all descriptors that the process may have (RLIMIT_NOFILE).
+    Descriptors,
+}
+
+impl fmt::Display for GrowthReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Asked => "asked for",
+            Self::NoFiles => "memories cannot grow in files in memory here (memfd_create)",
+            Self::FileSize => "files may not be as long as memories may grow (RLIMIT_FSIZE)",
+            Self::Descriptors => {
+                "half of the descriptors that this process may have are used (RLIMIT_NOFILE)"
+            }
+        })
+    }
 }
 
 /// What keeps code from using a memory beyond its size. [`GrowthKind`] has an example.

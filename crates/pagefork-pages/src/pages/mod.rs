@@ -6,6 +6,8 @@
 pub(crate) mod zones;
 /// How memories grow.
 pub(crate) mod growth;
+/// Files that memories grow in.
+pub(crate) mod growth_file;
 /// Which part of a slot an address lies in, for signal handlers.
 pub(crate) mod bounds;
 /// The pages of a slot, in the verbs that slots and reset strategies are written in.

@@ -25,9 +25,14 @@ use crate::pages::spare::SlotSpace;
 use crate::pages::zones::{MemorySize, SlotConfig};
 
 use self::absence::wait_for_copies;
+use self::grown::GrowthFiles;
 
 /// What slots do of whose images pages are absent.
 mod absence;
+/// Memories that grow in files of their own.
+mod grown;
+/// Ranges that are made zero.
+mod zeroed;
 
 /// Maps that a slot takes, and that each memory behind the first takes.
 const MAPS: u64 = 4;
@@ -77,6 +82,9 @@ pub(crate) enum SmallPages {
 pub(crate) struct SlotPages {
     /// Maps of pages that may be absent. Others take their place before this forgets them.
     registered: Vec<RegisteredMap>,
+    /// Notices pages that are gone, if the image lies in a file that could be cut short. It goes
+    /// before the addresses do: another slot that has them is watched by its own.
+    watch: Option<FileWatch>,
     pages: SlotSpace,
     _maps: MapShare,
     zones: SlotConfig,
@@ -87,9 +95,8 @@ pub(crate) struct SlotPages {
     bounds: SlotBounds,
     /// One for each memory.
     memories: Vec<MemoryState>,
+    files: GrowthFiles,
     condition: Condition,
-    /// Notices pages that are gone, if the image lies in a file that could be cut short.
-    watch: Option<FileWatch>,
     /// How often such pages were looked at.
     looks: AtomicU32,
     huge_pages: HugePages,
@@ -126,8 +133,8 @@ enum Condition {
 struct MemoryState {
     size: MemorySize,
     /// Bytes up to which pages may have been written since they were last as the
-    /// image. Invariant: at least the memory's size; higher only after a reset
-    /// that failed half-way.
+    /// image, without those in a file that the memory grows in. Invariant: at least the memory's
+    /// size, but for that file; higher only after a reset that failed half-way.
     dirty: u64,
     /// Bytes up to which pages may be private, those included that earlier runs had and
     /// that were restored in place: at least `dirty`.
@@ -155,7 +162,9 @@ impl SlotPages {
         wait_for_copies(image)?;
         let further = zones.memories.len().saturating_sub(1) as u64;
         let beside = u64::from(image.is_partly_held());
-        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside)?;
+        // Each file that a memory grows in is a map of its own.
+        let files = if setup.growth == GrowthKind::Ftruncate { sizes.len() as u64 } else { 0 };
+        let maps = MapShare::take(MAPS + MAPS_FURTHER * further + beside + files)?;
         let kind = match setup.small_pages {
             SmallPages::OfMaps => PageKind::Small,
             _ => PageKind::Any,
@@ -171,6 +180,7 @@ impl SlotPages {
             image: Arc::clone(image),
             sources,
             memories: sizes.iter().map(|size| MemoryState::fresh(size, setup.growth)).collect(),
+            files: GrowthFiles::default(),
             condition: Condition::Unfilled,
             watch: None,
             looks: AtomicU32::new(0),
@@ -224,6 +234,8 @@ impl SlotPages {
     /// Makes fresh pages what a slot starts with.
     fn fill(&mut self) -> Result<(), PagesError> {
         let setup = self.setup;
+        let sizes: Vec<MemorySize> = self.memories.iter().map(|memory| memory.size).collect();
+        self.files.make(setup.growth, &sizes);
         match (!setup.copies_image && self.image.could_be_cut(), &self.watch) {
             (true, Some(watch)) => watch.begin_anew(),
             (true, None) => {
@@ -249,6 +261,7 @@ impl SlotPages {
                 }
             }
         }
+        self.map_growth()?;
         self.huge_pages = match setup.small_pages {
             SmallPages::OfMaps => HugePages::None,
             // Fresh maps have no advice.
@@ -383,7 +396,9 @@ impl SlotPages {
             return Err(PagesError::ResetIncomplete);
         }
         let (start, accessible) = (self.zones.memories[index].start, self.accessible(index));
-        if new_size > accessible {
+        if let Some(file) = self.files.of_mut(index) {
+            file.set_length(new_size - state.size.initial)?;
+        } else if new_size > accessible {
             let added = start + accessible..start + new_size;
             if let Err(failure) = self.pages.commit(added.clone()) {
                 // It may have been done for some maps of several.
@@ -393,15 +408,17 @@ impl SlotPages {
                 return Err(failure.into());
             }
         }
+        let private = self.private_bytes(index, new_size);
         let state = &mut self.memories[index];
-        state.dirty = new_size;
-        state.private = state.private.max(new_size);
+        state.dirty = private;
+        state.private = state.private.max(private);
         self.bounds.set_memory_size(index, new_size);
         Ok(())
     }
 
     /// Makes all memories as long as at first, and what they had beyond that
-    /// inaccessible. Their pages stay dirty. Either all are, or none.
+    /// inaccessible. Their pages stay dirty, but what lies in files goes. Either all are, or none,
+    /// unless a file was emptied: then the slot is not whole until a reset has succeeded.
     pub(crate) fn shrink_all(&mut self) -> Result<(), PagesError> {
         for index in 0..self.memories.len() {
             if let Err(failure) = self.shrink(index) {
@@ -423,6 +440,12 @@ impl SlotPages {
         self.memories[index].high_water.note(size, begun);
         // From now on no handler may take the pages for accessible.
         self.bounds.set_memory_size(index, initial);
+        if let Some(file) = self.files.of_mut(index) {
+            return file.set_length(0).map_err(|failure| {
+                self.bounds.set_memory_size(index, size);
+                failure.into()
+            });
+        }
         let kept = self.accessible(index);
         self.pages.protect(start + kept..start + accessible).map_err(|failure| {
             // As above.
@@ -446,6 +469,13 @@ impl SlotPages {
     fn undo_shrinking(&mut self, count: usize) {
         for index in 0..count {
             let before = self.memories[index].before;
+            if self.files.of(index).is_some() {
+                // What it had is gone.
+                if before > self.bounds.memory_size(index) && self.condition == Condition::Whole {
+                    self.condition = Condition::Unfinished;
+                }
+                continue;
+            }
             let kept = self.accessible(index);
             let start = self.zones.memories[index].start;
             let end = kept.max(before);
@@ -631,7 +661,7 @@ impl SlotPages {
     fn always(&self, index: usize) -> u64 {
         let MemoryState { size, high_water, .. } = self.memories[index];
         match self.setup.growth {
-            GrowthKind::Mprotect => 0,
+            GrowthKind::Mprotect | GrowthKind::Ftruncate => 0,
             GrowthKind::Checked { accessible: None } => size.maximum,
             GrowthKind::Checked { accessible: Some(bytes) } => {
                 round_down(bytes).min(size.maximum).max(size.initial)
@@ -676,57 +706,6 @@ impl SlotPages {
     pub(crate) fn discard(&mut self, range: Range<u64>) -> Result<(), PagesError> {
         debug_assert!(self.can_discard(&range));
         Ok(self.pages.discard(range)?)
-    }
-
-    /// Makes a range of the slot zero. Whole pages that no image lies below are given back, and
-    /// zeros written elsewhere: of pages of an image a discard would bring back the bytes. Returns
-    /// whether any page was given back.
-    ///
-    /// # Safety
-    /// The range is accessible, and no other code uses it.
-    pub(crate) unsafe fn make_zero(&mut self, range: Range<u64>) -> bool {
-        let whole = page_end(range.start)..round_down(range.end);
-        let mut released = false;
-        let mut at = range.start;
-        for gap in self.without_image(whole) {
-            // SAFETY: by this function's contract the range is accessible and ours.
-            unsafe { self.clear(at..gap.start) };
-            at = gap.start;
-            if self.pages.discard(gap.clone()).is_ok() {
-                released = true;
-                at = gap.end;
-            }
-        }
-        // SAFETY: by this function's contract the range is accessible and ours.
-        unsafe { self.clear(at..range.end) };
-        released
-    }
-
-    /// The parts of a range of pages that are zero in every slot that is as its image, and that
-    /// the kernel makes zero when it discards them.
-    fn without_image(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        if !self.setup.discards || range.start >= range.end {
-            return Vec::new();
-        }
-        let mapped = self.image.maps().map(|(slot, ..)| slot);
-        let differing = self.differing_pages().map(|page| page..page + PAGE_SIZE);
-        let mut taken: Vec<Range<u64>> = mapped
-            .chain(differing)
-            .filter(|taken| taken.start < range.end && range.start < taken.end)
-            .collect();
-        taken.sort_by_key(|taken| taken.start);
-        let mut at = range.start;
-        let mut gaps = Vec::new();
-        for taken in taken {
-            if at < taken.start {
-                gaps.push(at..taken.start);
-            }
-            at = at.max(taken.end);
-        }
-        if at < range.end {
-            gaps.push(at..range.end);
-        }
-        gaps
     }
 
     /// Makes the page at slot offset `page` as the image, in place.

@@ -92,9 +92,11 @@ impl Deltas {
     pub(super) fn candidates(&mut self, pages: &SlotPages) -> Result<Candidates, PagesError> {
         let before = self.last.take();
         let tracker = self.tracker()?;
+        // What lies in files counts as private and as written, as far as it was touched.
+        let grown = pages.grown()?;
         let Some(of_image) = method(pages.copies_image())? else {
             let last = before.and_then(|before| before.image.upgrade());
-            let ranges: Vec<_> = pages.image_parts().collect();
+            let ranges = joined(pages.private_image_parts().chain(grown).collect());
             return Ok(Candidates { last, private: Vec::new(), ranges });
         };
         let watches = tracker == DeltaTracker::Writes && self.watch(pages);
@@ -107,12 +109,15 @@ impl Deltas {
         let regions = find(pages, of_last, watches)?;
         let start = pages.start() as u64;
         let offsets = |region: &PageRegion| region.start - start..region.end - start;
-        let private = joined(regions.iter().map(offsets).collect());
+        let private = joined(regions.iter().map(offsets).chain(grown.iter().cloned()).collect());
         let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
         let Some((last, before)) = known else {
             let mut ranges = match of_last == of_image {
                 true => private.clone(),
-                false => find(pages, of_image, false)?.iter().map(offsets).collect(),
+                false => {
+                    let found = find(pages, of_image, false)?;
+                    found.iter().map(offsets).chain(grown.iter().cloned()).collect()
+                }
             };
             // A copy that the kernel has made the page of zeros of does not count as private.
             ranges.extend(pages.differing_pages().map(of_page));
@@ -120,6 +125,7 @@ impl Deltas {
         };
         let is_written = |region: &&PageRegion| !watches || region.categories & WRITTEN != 0;
         let mut ranges: Vec<_> = regions.iter().filter(is_written).map(offsets).collect();
+        ranges.extend(grown);
         ranges.extend(without(&before.private, &private));
         ranges.extend(before.patched);
         Ok(Candidates { last: Some(last), ranges: joined(ranges), private })
@@ -147,7 +153,7 @@ impl Deltas {
         }
         let start = pages.start() as u64;
         let parts: Vec<_> =
-            pages.image_parts().map(|part| start + part.start..start + part.end).collect();
+            pages.private_image_parts().map(|part| start + part.start..start + part.end).collect();
         // Of a process that this one was forked from nothing is registered here.
         self.watched.take_if(|watched| !watched.watch.is_of_this_process());
         if let Some(watched) = &mut self.watched {
@@ -221,7 +227,7 @@ fn method(zeros: bool) -> Result<Option<Method>, PagesError> {
 fn find(pages: &SlotPages, method: Method, watches: bool) -> Result<Vec<PageRegion>, PagesError> {
     let start = pages.start() as u64;
     let (mut finder, mut regions) = (Finder::new(method)?, Vec::with_capacity(REGIONS));
-    for part in pages.image_parts() {
+    for part in pages.private_image_parts() {
         let part = start + part.start..start + part.end;
         match watches {
             true => finder.find_and_watch(part, &mut regions)?,

@@ -25,6 +25,8 @@ use crate::strategy::writers::{ExternalWriter, Writers};
 mod snapshot;
 /// What a slot knows of its last snapshot.
 mod deltas;
+/// How a slot grows.
+mod growth;
 /// What tests do to slots and ask of them.
 #[cfg(any(debug_assertions, feature = "testing"))]
 mod audit;
@@ -503,6 +505,8 @@ impl Slot {
     /// [`AbsentPage`] in a process that was forked while pages of the slot's image were absent. It has
     /// no maps of that image, and other threads may have mapped something in their place. All else that
     /// uses the slot's pages returns this error, too, and dropping the slot keeps its address space.
+    /// So it is in a forked process if memories of the slot [grow in files](Slot::is_bound), which the
+    /// parent's slot goes on to use.
     ///
     /// # Examples
     ///

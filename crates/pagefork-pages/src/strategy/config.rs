@@ -174,7 +174,7 @@ impl StrategyConfig {
     ///
     /// See [`StrategyConfig`].
     pub fn check(self) -> Result<Strategies, PagesError> {
-        if self.growth != GrowthKind::Mprotect && self.code == CodeBounds::Guarded {
+        if !self.growth.is_exact() && self.code == CodeBounds::Guarded {
             return Err(PagesError::IllegalStrategies(IllegalStrategies::CheckedWithoutBounds));
         }
         if self.stack_kept > STACK_KEPT_MAX {

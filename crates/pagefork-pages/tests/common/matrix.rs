@@ -398,6 +398,7 @@ pub fn all_strategies() -> Vec<Strategies> {
         GrowthKind::Checked { accessible: Some(3 * WASM_PAGE) },
         GrowthKind::Kept,
         GrowthKind::Auto,
+        GrowthKind::Ftruncate,
     ];
     let with = |reset| {
         growths.map(|growth| {
@@ -438,8 +439,12 @@ pub fn attributes(slot: &Slot) -> Vec<Attributes> {
                 found.push(Attributes {
                     range,
                     access: words[1].to_owned(),
-                    // Where a map starts elsewhere, its offset says nothing.
-                    file: words[2..].join(" "),
+                    // Where a map starts elsewhere, its offset says nothing; each slot grows in files
+                    // of its own.
+                    file: match words.contains(&"/memfd:pagefork:growth") {
+                        true => "growth".to_owned(),
+                        false => words[2..].join(" "),
+                    },
                     flags: String::new(),
                 });
             }

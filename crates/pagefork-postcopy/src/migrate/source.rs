@@ -184,6 +184,11 @@ impl MigrationSource {
         &self.record.state
     }
 
+    /// How often the instance was handed over before.
+    pub fn epoch(&self) -> u64 {
+        self.record.epoch
+    }
+
     /// When [`SourceInput::Tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline

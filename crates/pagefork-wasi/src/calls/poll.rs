@@ -16,13 +16,13 @@ use crate::state::descriptor::{Descriptor, Handle};
 use crate::state::saved::PutOffPoll;
 use crate::state::socket::Socket;
 use crate::state::sources::host_now_ns;
-use crate::state::stdio::{InputSource, OutputKind, Readable, StdinKind, unread};
+use crate::state::stdio::{InputSource, OutputKind, OutputSink, Readable, StdinKind, unread};
 
 /// Largest count of subscriptions in one call. No serious program passes more.
 const SUBSCRIPTIONS_MAX: u32 = 1 << 16;
 
-/// How long to sleep between two looks at an input source while host descriptors are waited
-/// for too. No system call waits for both.
+/// How long to sleep between two looks at an input source while others are waited for too, or at
+/// a sink without room. No system call waits for both.
 const SOURCE_INTERVAL: Duration = Duration::from_millis(5);
 
 impl WasiCtx {
@@ -164,7 +164,8 @@ impl WasiCtx {
         Ok(match &self.pollable(fd, Rights::FD_WRITE)?.handle {
             Handle::Output(stream) => match self.grants.output(*stream) {
                 OutputKind::Inherit => Subject::Host(stream.host(), PollFlags::OUT),
-                OutputKind::Null | OutputKind::Pipe(_) | OutputKind::Sink(_) => Subject::Ready(0),
+                OutputKind::Sink(sink) => Subject::Sink(&**sink),
+                OutputKind::Null | OutputKind::Pipe(_) => Subject::Ready(0),
             },
             Handle::Stream(file) => Subject::Host(file.as_fd(), PollFlags::OUT),
             Handle::Socket(socket) => Subject::Host(socket.as_fd(), PollFlags::OUT),
@@ -247,6 +248,7 @@ enum Subject<'a> {
     Failed(Errno),
     Time(ClockDeadline),
     Source(&'a dyn InputSource),
+    Sink(&'a dyn OutputSink),
     /// Input that there is not yet. The call is put off unless something else has happened.
     Awaited,
     Host(BorrowedFd<'a>, PollFlags),
@@ -269,6 +271,7 @@ impl<'a> Subject<'a> {
             Subject::Failed(error) => Some(Err(*error)),
             Subject::Time(deadline) => deadline.remaining().is_zero().then(|| ready(0)),
             Subject::Source(source) => source.wait(Some(Duration::ZERO)).map(Ok),
+            Subject::Sink(sink) => sink.wait(Some(Duration::ZERO)).then(|| ready(0)),
             Subject::Awaited => None,
             Subject::Host(..) => hosts.next().flatten(),
         }
@@ -287,13 +290,12 @@ fn block(subscriptions: &[Subscription<'_>], longest: Option<Duration>) -> Resul
         Subject::Source(source) => Some(source),
         _ => None,
     });
+    let has_sink = subjects().any(|subject| matches!(subject, Subject::Sink(_)));
     let has_host = subjects().any(|subject| subject.host().is_some());
     match source {
-        Some(source) if !has_host => drop(source.wait(timeout)),
-        Some(_) => {
-            drop(poll_hosts(subscriptions, timeout.into_iter().chain([SOURCE_INTERVAL]).min())?)
-        }
-        None => drop(poll_hosts(subscriptions, timeout)?),
+        Some(source) if !has_host && !has_sink => drop(source.wait(timeout)),
+        None if !has_sink => drop(poll_hosts(subscriptions, timeout)?),
+        _ => drop(poll_hosts(subscriptions, timeout.into_iter().chain([SOURCE_INTERVAL]).min())?),
     }
     Ok(())
 }

@@ -228,7 +228,8 @@ pub enum OutputKind {
 /// ```
 pub trait OutputSink: fmt::Debug + Send + Sync {
     /// Takes the slices, or the first part of them, and returns the number of bytes taken. It
-    /// may wait for room, but then it must itself stop waiting when the guest is interrupted.
+    /// may wait for room, but then it must itself stop waiting when the guest is interrupted. One
+    /// that is [waited for](Self::wait) takes what it has room for.
     ///
     /// # Errors
     ///
@@ -238,6 +239,50 @@ pub trait OutputSink: fmt::Debug + Send + Sync {
     ///
     /// See [`OutputSink`].
     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize>;
+
+    /// Waits until a write would take bytes or fail, for at most `timeout`. Returns whether it
+    /// would. A guest that waits for room so can be suspended meanwhile; its write is made again.
+    /// If this is not implemented, there always is room.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::io::IoSlice;
+    /// use std::sync::Mutex;
+    /// use std::time::Duration;
+    ///
+    /// use pagefork_wasi::{Errno, OutputSink};
+    ///
+    /// /// Has room for eight bytes.
+    /// #[derive(Debug, Default)]
+    /// struct Few(Mutex<Vec<u8>>);
+    ///
+    /// impl OutputSink for Few {
+    ///     fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    ///         let mut held = self.0.lock().unwrap();
+    ///         let room = 8 - held.len();
+    ///         let taken = slices.iter().flat_map(|slice| slice.iter().copied()).take(room);
+    ///         let before = held.len();
+    ///         held.extend(taken.collect::<Vec<u8>>());
+    ///         Ok(held.len() - before)
+    ///     }
+    ///
+    ///     fn wait(&self, timeout: Option<Duration>) -> bool {
+    ///         // Somebody empties it; a condition variable would tell when.
+    ///         std::thread::sleep(timeout.unwrap_or_default());
+    ///         self.0.lock().unwrap().len() < 8
+    ///     }
+    /// }
+    ///
+    /// let few = Few::default();
+    /// assert!(few.wait(Some(Duration::ZERO)));
+    /// assert_eq!(few.write(&[IoSlice::new(b"more than eight")]), Ok(8));
+    /// assert!(!few.wait(Some(Duration::ZERO)));
+    /// ```
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        let _ = timeout;
+        true
+    }
 }
 
 impl OutputKind {
@@ -269,7 +314,10 @@ impl OutputKind {
             OutputKind::Null => Ok(slices.iter().map(|slice| slice.len()).sum()),
             OutputKind::Inherit => inherited::write(stream.host(), slices, blocking),
             OutputKind::Pipe(pipe) => pipe.write(slices),
-            OutputKind::Sink(sink) => sink.write(slices),
+            OutputKind::Sink(sink) => {
+                blocking.wait_until(|timeout| Ok(sink.wait(timeout)))?;
+                sink.write(slices)
+            }
         }
     }
 }
@@ -578,6 +626,31 @@ mod tests {
             kind.write(OutputStream::Stdout, &mut [IoSlice::new(b"abc")], blocking(true)),
             Ok(1)
         );
+    }
+
+    /// Has room once somebody has waited for it.
+    #[derive(Debug, Default)]
+    struct LateRoom(Mutex<bool>);
+
+    impl OutputSink for LateRoom {
+        fn write(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+            assert!(*self.0.lock().unwrap(), "nothing is written where there is no room");
+            Ok(slices.iter().map(|slice| slice.len()).sum())
+        }
+
+        fn wait(&self, timeout: Option<Duration>) -> bool {
+            *self.0.lock().unwrap() |= timeout != Some(Duration::ZERO);
+            *self.0.lock().unwrap()
+        }
+    }
+
+    #[test]
+    fn a_sink_without_room_is_waited_for() {
+        let kind = OutputKind::Sink(Arc::new(LateRoom::default()));
+        let mut slices = [IoSlice::new(b"abc")];
+        let mut write = |waits| kind.write(OutputStream::Stdout, &mut slices, blocking(waits));
+        assert_eq!(write(false), Err(Errno::Again));
+        assert_eq!(write(true), Ok(3));
     }
 
     #[test]

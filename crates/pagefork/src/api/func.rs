@@ -13,12 +13,9 @@ use crate::base::cell::Cell;
 use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
-use crate::run::enter::{self, CallOutcome};
+use crate::run::enter::{self, CallOutcome, Registers};
 use crate::store::group::StoreGroup;
-use crate::store::handle::Func;
-use crate::store::handle::cells;
-use crate::store::handle::read_results;
-use crate::store::handle::write_values;
+use crate::store::handle::{CalledFunction, Func, cells, read_results, write_values};
 pub(crate) use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{InterruptHandle, Interruption};
 use crate::store::value::Val;
@@ -127,6 +124,7 @@ impl Func {
     /// # Examples
     ///
     /// See [`Func`].
+    #[inline(always)]
     pub fn call(
         &self,
         mut store: impl AsContextMut,
@@ -134,8 +132,56 @@ impl Func {
         results: &mut [Val],
     ) -> Result<()> {
         let mut store = store.as_context_mut();
-        let store = store.as_ptr();
         // SAFETY: the store is borrowed.
+        unsafe { self.call_on_values(store.as_ptr(), params, results) }
+    }
+
+    /// As [`Func::call`].
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller, the pointer with the provenance of the whole.
+    #[inline(never)]
+    unsafe fn call_on_values(
+        &self,
+        store: *mut StoreGroup,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<()> {
+        // SAFETY: by this function's contract the store is borrowed, so that the function is its own if
+        // it is known there. Values that are in registers are what the type says, and nothing has
+        // happened since the guest was found to be outermost.
+        unsafe {
+            if let Some(called) = self.known_direct(store)
+                && let (target, ty) = (called.target, called.ty())
+                && results.len() == ty.results.len()
+                && let Some(registers) = Registers::of_values(params, &ty.params)
+            {
+                span!(TRACE, "call");
+                let (int, float) = enter::call_in_registers(store, &target, registers)?;
+                if let ([result], [ty]) = (results, &*ty.results) {
+                    *result = Val::from_register(*ty, int, float);
+                }
+                return Ok(());
+            }
+            match self.becomes_known(store) {
+                true => self.call_on_values(store, params, results),
+                false => self.call_in_cells(store, params, results),
+            }
+        }
+    }
+
+    /// As [`Func::call`], of functions of any type, with values in cells.
+    ///
+    /// # Safety
+    /// As of [`Func::call_on_values`].
+    #[inline(never)]
+    unsafe fn call_in_cells(
+        &self,
+        store: *mut StoreGroup,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<()> {
+        // SAFETY: by this function's contract the store is borrowed.
         let inner = unsafe { &mut *store };
         inner.check(self.store, "function")?;
         if self.definition.ordinal() == HOST_ORDINAL {
@@ -143,7 +189,7 @@ impl Func {
             return unsafe { self.call_host(store, params, results) };
         }
         span!(if !inner.activation.is_active(), TRACE, "call");
-        let called = inner.called(self.definition);
+        let called = *inner.called(self.definition);
         let target = &called.target;
         // SAFETY: nothing but guests and host functions come between, and no instance goes as
         // long as they run.
@@ -163,6 +209,46 @@ impl Func {
             read_results(&*store, ty, results, cells, target.ordinal);
         }
         Ok(())
+    }
+
+    /// The function as the store has kept it, if it is a guest's that is entered as the outermost, with
+    /// values in registers.
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller.
+    #[inline(always)]
+    pub(crate) unsafe fn known_direct<'a>(
+        &self,
+        store: *const StoreGroup,
+    ) -> Option<&'a CalledFunction> {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let is_ready = (*store).id == self.store && enter::is_outermost(store);
+            let called = is_ready.then(|| (*store).known_call(self.definition)).flatten();
+            called.filter(|called| called.target.direct_entry != 0)
+        }
+    }
+
+    /// Has the store keep the function, if it is one that [`Func::known_direct`] gives then and did not
+    /// give before.
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn becomes_known(&self, store: *mut StoreGroup) -> bool {
+        // SAFETY: by this function's contract.
+        unsafe {
+            if (*store).id != self.store
+                || self.definition.ordinal() == HOST_ORDINAL
+                || self.known_direct(store).is_some()
+                || !enter::enters_outermost(store)
+            {
+                return false;
+            }
+            (*store).called(self.definition);
+            self.known_direct(store).is_some()
+        }
     }
 
     /// Calls a function of the host.

@@ -15,7 +15,8 @@ use crate::base::error::{Error, Result, UsageError};
 use crate::code::engine::Engine;
 use crate::run::enter;
 use crate::store::activation::Activation;
-use crate::store::group::{FunctionImport, StoreGroup};
+use crate::store::function_import::FunctionImport;
+use crate::store::group::StoreGroup;
 use crate::store::host_func::{DirectCall, HostCall, HostFunc};
 use crate::store::value::Val;
 
@@ -64,26 +65,27 @@ pub(crate) struct DirectAnswer<R> {
 /// Ends a direct call.
 ///
 /// # Safety
-/// The activation is that of the store whose guest called.
+/// The record is that of the call, whose store's guest waits in it.
 #[inline(always)]
 pub(crate) unsafe fn answer<V: WasmValues>(
-    activation: *mut Activation,
+    record: *const FunctionImport,
     result: thread::Result<Result<V>>,
 ) -> DirectAnswer<V::Register> {
-    match result {
-        // SAFETY: by this function's contract the store is valid.
-        Ok(Ok(values)) if unsafe { enter::goes_on(activation) } => {
-            DirectAnswer { verdict: 0, value: values.into_register() }
+    // SAFETY: by this function's contract the record is valid, and with it the store.
+    unsafe {
+        match result {
+            Ok(Ok(values)) if enter::goes_on((*record).due()) => {
+                DirectAnswer { verdict: 0, value: values.into_register() }
+            }
+            result => answer_slowly((*record).activation(), result),
         }
-        // SAFETY: by this function's contract.
-        result => unsafe { answer_slowly(activation, result) },
     }
 }
 
 /// Ends a direct call that has failed, or after which the guest may not go on.
 ///
 /// # Safety
-/// As of [`answer`].
+/// The activation is that of the store whose guest waits in the call.
 #[cold]
 #[inline(never)]
 unsafe fn answer_slowly<V: WasmValues>(
@@ -330,7 +332,7 @@ macro_rules! into_func {
                                 return answer;
                             }
                         }
-                        answer((*record).activation(), result)
+                        answer(record, result)
                     }
                 }
                 let plain = shim::<false, T, F, R, $($arg),*> as *const () as usize;

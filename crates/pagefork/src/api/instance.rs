@@ -2,7 +2,7 @@
 
 use pagefork_layout::module::{ExternType, Item};
 use pagefork_layout::text::OneLine;
-use pagefork_pages::Choice;
+use pagefork_pages::{Choice, GrowthChoice};
 
 use crate::api::global::Global;
 use crate::api::imports;
@@ -277,6 +277,31 @@ impl Instance {
         let store = &store.as_context().0.inner;
         self.assert_store(store);
         store.instance(self.ordinal).slot.strategy()
+    }
+
+    /// How the instance's memories grow, and why so.
+    ///
+    /// # Panics
+    /// If the instance belongs to another store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Config, Engine, GrowthKind, Instance, Module, Store, StrategyConfig};
+    ///
+    /// let growth = GrowthKind::Ftruncate;
+    /// let strategies = StrategyConfig { growth, ..StrategyConfig::default() };
+    /// let engine = Engine::new(Config::new().strategies(strategies))?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &Module::new(&engine, "(module (memory 1))")?, &[])?;
+    /// assert_eq!(instance.growth(&store).asked, growth);
+    /// println!("memories grow by {}", instance.growth(&store));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn growth(&self, store: impl AsContext) -> GrowthChoice {
+        let store = &store.as_context().0.inner;
+        self.assert_store(store);
+        store.instance(self.ordinal).slot.growth()
     }
 
     /// What the instance exports by this name.

@@ -16,7 +16,7 @@ use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
-use crate::run::enter::{self, CallOutcome};
+use crate::run::enter::{self, CallOutcome, Registers};
 use crate::store::group::StoreGroup;
 use crate::store::handle::{Func, cells};
 use crate::store::host_func::HostFunc;
@@ -209,13 +209,67 @@ impl Func {
     /// assert_eq!(values[0].get_i64(), -2);
     /// # Ok::<(), pagefork::Error>(())
     /// ```
+    #[inline(always)]
     pub unsafe fn call_unchecked(
         &self,
         mut store: impl AsContextMut,
         params_and_returns: *mut [ValRaw],
     ) -> Result<()> {
         let mut store = store.as_context_mut();
-        let store = store.as_ptr();
+        // SAFETY: the store is borrowed; the rest is this function's contract.
+        unsafe { self.call_on_raw_values(store.as_ptr(), params_and_returns) }
+    }
+
+    /// As [`Func::call_unchecked`].
+    ///
+    /// # Safety
+    /// As of [`Func::call_unchecked`]; the store is borrowed by the caller, the pointer with the
+    /// provenance of the whole.
+    #[inline(never)]
+    unsafe fn call_on_raw_values(
+        &self,
+        store: *mut StoreGroup,
+        values: *mut [ValRaw],
+    ) -> Result<()> {
+        // SAFETY: by this function's contract the store is borrowed, so that the function is its own if
+        // it is known there. The values are of its type, there is a cell for the result, and nothing
+        // has happened since the guest was found to be outermost.
+        unsafe {
+            if let Some(called) = self.known_direct(store)
+                && let (target, ty) = (called.target, called.ty())
+                && values.len() >= ty.params.len().max(ty.results.len())
+            {
+                span!(TRACE, "call");
+                let cells: *mut Cell = values.cast();
+                let registers = registers_of(cells, &ty.params);
+                let (int, float) = enter::call_in_registers(store, &target, registers)?;
+                if let [ty] = &*ty.results {
+                    cells.write(Cell::from_u64(match ty {
+                        ValType::I32 => u64::from(int as u32),
+                        ValType::F32 => u64::from(float.to_bits() as u32),
+                        ValType::F64 => float.to_bits(),
+                        _ => int,
+                    }));
+                }
+                return Ok(());
+            }
+            match self.becomes_known(store) {
+                true => self.call_on_raw_values(store, values),
+                false => self.call_raw_in_cells(store, values),
+            }
+        }
+    }
+
+    /// As [`Func::call_unchecked`], of functions of any type, with values in the guest's cells.
+    ///
+    /// # Safety
+    /// As of [`Func::call_on_raw_values`].
+    #[inline(never)]
+    unsafe fn call_raw_in_cells(
+        &self,
+        store: *mut StoreGroup,
+        params_and_returns: *mut [ValRaw],
+    ) -> Result<()> {
         let values: *mut Cell = params_and_returns.cast();
         // SAFETY: the store is borrowed; this borrow ends before anything is called.
         let inner = unsafe { &mut *store };
@@ -237,7 +291,7 @@ impl Func {
             };
         }
         span!(if !inner.activation.is_active(), TRACE, "call");
-        let called = inner.called(self.definition);
+        let called = *inner.called(self.definition);
         let target = &called.target;
         // SAFETY: nothing but guests and host functions come between, and no instance goes as
         // long as they run.
@@ -369,6 +423,28 @@ unsafe fn unchecked<T: 'static>(
             })
         })
     })
+}
+
+/// The arguments in cells that begin with values of these types, which are numbers.
+///
+/// # Safety
+/// There is a cell for each type, of which as many bytes are read as the type has.
+#[inline(always)]
+unsafe fn registers_of(cells: *const Cell, types: &[ValType]) -> Registers {
+    let mut registers = Registers::default();
+    for (i, ty) in types.iter().enumerate() {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let cell = cells.add(i);
+            match ty {
+                ValType::I32 => registers.put_int(cell.cast::<u32>().read().into()),
+                ValType::F32 => registers.put_float_bits(cell.cast::<u32>().read().into()),
+                ValType::F64 => registers.put_float_bits(cell.cast::<u64>().read()),
+                _ => registers.put_int(cell.cast::<u64>().read()),
+            }
+        }
+    }
+    registers
 }
 
 /// Lends `count` cells, on the stack if they are few.

@@ -22,7 +22,8 @@ use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
 use crate::run::enter::{self, Registers};
-use crate::store::group::{FunctionImport, StoreGroup};
+use crate::store::function_import::FunctionImport;
+use crate::store::group::StoreGroup;
 use crate::store::handle::{CallTarget, Func};
 use crate::store::host_func::{DirectCall, HostFunc};
 
@@ -208,6 +209,17 @@ pub struct RegisterExport {
     masks: RegisterMasks,
 }
 
+impl RegisterExport {
+    /// Whether it is one of this module.
+    ///
+    /// # Examples
+    ///
+    /// See [`Module::get_register_export`].
+    pub fn is_of(&self, module: &Module) -> bool {
+        self.module == module.number()
+    }
+}
+
 impl Module {
     /// As [`Module::get_typed_export`], of a type that Rust does not know.
     ///
@@ -224,6 +236,7 @@ impl Module {
     ///     (param i32) (result i32) (i32.mul (local.get 0) (local.get 0))))"#)?;
     /// let ty = FuncType::new([ValType::I32], [ValType::I32]);
     /// let square = module.get_register_export("square", &ty)?;
+    /// assert!(square.is_of(&module));
     /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
     /// for number in 0..3 {
     ///     let (mut store, instance) = pre.spawn(())?;
@@ -670,7 +683,6 @@ unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V
     // SAFETY: by this function's contract the record is that of a callee of this type, and the
     // activation that of the store whose guest called, which lends the store.
     unsafe {
-        let activation = (*record).activation();
         let callee = &*(*record).closure::<C>();
         let values = || RegisterValues {
             ints: [i0, i1, i2, i3, i4],
@@ -680,6 +692,7 @@ unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V
             },
         };
         let call = || {
+            let activation = (*record).activation();
             let (store, base) = ((*activation).store, (*activation).guest_base);
             let result = callee.call(Caller::<T>::new(store, base), values())?;
             Ok(V::from_register(V::Register::take(result.int, result.float)))
@@ -691,6 +704,6 @@ unsafe extern "C" fn shim<const KEEPS: bool, T: 'static, C: RegisterCallee<T>, V
         {
             return answer;
         }
-        answer(activation, result)
+        answer(record, result)
     }
 }

@@ -285,7 +285,7 @@ pub(crate) unsafe fn tell_restored(store: *mut StoreGroup, frozen: &Frozen) -> R
 /// than it has: functions choose their bodies when they are entered, and these were.
 fn strategies_for(frozen: &Frozen, strategies: &Strategies) -> Result<Strategies> {
     let mut config = strategies.config();
-    if frozen.call.is_some() && config.code == CodeBounds::Dual {
+    if frozen.call.is_some() && config.code == CodeBounds::Dual && !config.growth.is_exact() {
         config.growth = GrowthKind::Mprotect;
     }
     Ok(config.check()?)

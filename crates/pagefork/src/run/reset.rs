@@ -104,6 +104,7 @@ impl StoreGroup {
         self.interrupts.detach();
         self.interrupts = Arc::new(Interrupts::default());
         self.activation.due = self.interrupts.due();
+        self.renew_due_of_imports();
         for instance in &self.instances {
             self.watch_lost_pages(instance);
         }

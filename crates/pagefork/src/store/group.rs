@@ -31,10 +31,11 @@ use crate::code::pool::Home;
 use crate::code::types::TypeId;
 use crate::store::absent::StoreAbsence;
 use crate::store::activation::Activation;
-use crate::store::call_hook::{HOOKED, HookCallback};
+use crate::store::call_hook::HookCallback;
 use crate::store::epoch::{EpochCallback, StoreEpochs};
 use crate::store::frame::{DirectThunks, Target, Thunks};
 use crate::store::frozen::Frozen;
+use crate::store::function_import::FunctionImport;
 use crate::store::handle::CalledFunctions;
 use crate::store::host_func::HostFunc;
 use crate::store::interrupt::{AtEnd, Deadline, Due, InterruptHandle, Interrupts};
@@ -78,9 +79,9 @@ impl StoreId {
 #[repr(C)]
 pub(crate) struct StoreGroup {
     pub(crate) activation: Activation,
-    direct_thunks: DirectThunks,
+    pub(super) direct_thunks: DirectThunks,
     /// Whether nothing of the host may be in registers after direct host calls.
-    clears_registers: bool,
+    pub(super) clears_registers: bool,
     pub(crate) id: StoreId,
     pub(crate) engine: Engine,
     /// By ordinal, less one.
@@ -154,7 +155,7 @@ pub(crate) struct InstanceData {
     /// What its imports are: definitions, never imports of another instance.
     pub(crate) imports: Imports,
     /// What the link zone points to.
-    function_imports: Box<[FunctionImport]>,
+    pub(super) function_imports: Box<[FunctionImport]>,
     /// What it starts as.
     pub(crate) plan: Arc<SpawnPlan>,
     /// Whether the slot was last filled from something else.
@@ -184,48 +185,7 @@ pub(crate) struct Entity {
     pub(crate) own_index: u32,
 }
 
-/// See [`link::function_import`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FunctionImport {
-    code: usize,
-    base: usize,
-    thunk: usize,
-    shim: usize,
-    closure: usize,
-    activation: usize,
-}
-
-impl FunctionImport {
-    /// What the shim calls.
-    #[inline]
-    pub(crate) fn closure<F>(&self) -> *const F {
-        ptr::with_exposed_provenance(self.closure)
-    }
-
-    /// The host function's index.
-    pub(crate) fn host_function(&self) -> u32 {
-        self.code as u32 & !HOOKED
-    }
-
-    /// The activation of the store.
-    #[inline]
-    pub(crate) fn activation(&self) -> *mut Activation {
-        ptr::with_exposed_provenance_mut(self.activation)
-    }
-}
-
-const _: () = {
-    use std::mem::offset_of;
-    assert!(size_of::<FunctionImport>() == link::function_import::SIZE as usize);
-    assert!(offset_of!(FunctionImport, code) == link::function_import::CODE as usize);
-    assert!(offset_of!(FunctionImport, base) == link::function_import::BASE as usize);
-    assert!(offset_of!(FunctionImport, thunk) == link::function_import::THUNK as usize);
-    assert!(offset_of!(FunctionImport, shim) == link::function_import::SHIM as usize);
-    assert!(offset_of!(FunctionImport, closure) == link::function_import::CLOSURE as usize);
-    assert!(offset_of!(FunctionImport, activation) == link::function_import::ACTIVATION as usize);
-    assert!(offset_of!(StoreGroup, activation) == 0);
-};
+const _: () = assert!(std::mem::offset_of!(StoreGroup, activation) == 0);
 
 impl InstanceData {
     pub(crate) fn base(&self) -> usize {
@@ -490,57 +450,6 @@ impl StoreGroup {
         }
     }
 
-    /// How a function is called from an instance that is not its own.
-    pub(crate) fn function_import(&self, function: FuncRef) -> FunctionImport {
-        let index = function.index().expect("a definition is not null");
-        let activation = (&raw const self.activation).expose_provenance();
-        let (thunk, shim, closure) = (0, 0, 0);
-        if function.ordinal() != HOST_ORDINAL {
-            let instance = self.instance(function.ordinal());
-            let (code, base) = (instance.module.function_code(index), instance.base());
-            return FunctionImport { code, base, thunk, shim, closure, activation };
-        }
-        let (code, base) = (index as usize, 0);
-        if self.is_hooked {
-            let code = code | HOOKED as usize;
-            return FunctionImport { code, base, thunk, shim, closure, activation };
-        }
-        let host = &self.host_functions[code];
-        let Some(direct) = &host.direct else {
-            return FunctionImport { code, base, thunk, shim, closure, activation };
-        };
-        let thunks = match self.clears_registers {
-            true => &self.direct_thunks.all,
-            false => &self.direct_thunks.result,
-        };
-        let thunk = thunks.of(&host.ty.results);
-        let closure = Arc::as_ptr(&direct.closure).expose_provenance();
-        let shim = match self.clears_registers {
-            true => direct.keeping_shim,
-            false => direct.shim,
-        };
-        FunctionImport { code, base, thunk, shim, closure, activation }
-    }
-
-    /// Has direct host calls clear registers from now on: at an interruption point at which
-    /// the guest is suspended, registers become bytes of its pages.
-    pub(crate) fn clear_registers(&mut self) {
-        if std::mem::replace(&mut self.clears_registers, true) {
-            return;
-        }
-        self.renew_function_imports();
-        self.update_due();
-    }
-
-    /// Writes again how the functions are called that instances import.
-    pub(crate) fn renew_function_imports(&mut self) {
-        for index in 0..self.instances.len() {
-            let functions = self.instances[index].imports.functions.iter();
-            let records: Vec<_> = functions.map(|of| self.function_import(*of)).collect();
-            self.instances[index].function_imports.copy_from_slice(&records);
-        }
-    }
-
     /// Where an indirect call across instances finds what it must call.
     pub(crate) fn set_resolved(&mut self, function: FuncRef) {
         let FunctionImport { code, base, .. } = self.function_import(function);
@@ -687,7 +596,7 @@ impl StoreGroup {
             || self.is_hooked
             || self.clears_registers;
         self.interrupts.set_due(Due::Preparation, prepares);
-        self.interrupts.set_due(Due::AbsentPages, self.absence.is_possible);
+        self.interrupts.set_due(Due::AbsentPages, self.absence.is_asked());
     }
 
     /// Counts a point at which the guest could be suspended; whether it is to be.

@@ -105,21 +105,30 @@ impl CalledFunction {
 }
 
 impl StoreGroup {
+    /// What calls of a guest's function need, if it was [looked up](StoreGroup::called).
+    #[inline(always)]
+    pub(crate) fn known_call(&self, function: FuncRef) -> Option<&CalledFunction> {
+        let CalledFunctions(known) = &self.called;
+        let known = &known[function.0 as usize % known.len()];
+        (known.function == function).then_some(known)
+    }
+
     /// What calls of a guest's function need.
     #[inline]
-    pub(crate) fn called(&mut self, function: FuncRef) -> CalledFunction {
+    pub(crate) fn called(&mut self, function: FuncRef) -> &CalledFunction {
         let CalledFunctions(known) = &self.called;
-        let known = known[function.0 as usize % known.len()];
-        if known.function == function { known } else { self.look_up_called(function) }
+        let place = function.0 as usize % known.len();
+        if known[place].function != function {
+            self.look_up_called(function, place);
+        }
+        &self.called.0[place]
     }
 
     #[cold]
-    fn look_up_called(&mut self, function: FuncRef) -> CalledFunction {
+    #[inline(never)]
+    fn look_up_called(&mut self, function: FuncRef, place: usize) {
         let (target, ty) = (self.target(function), &raw const *self.function_type(function).0);
-        let CalledFunctions(known) = &mut self.called;
-        let place = function.0 as usize % known.len();
-        known[place] = CalledFunction { function, target, ty };
-        known[place]
+        self.called.0[place] = CalledFunction { function, target, ty };
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod references;
 pub(crate) mod host_func;
 pub(crate) mod activation;
 pub(crate) mod frame;
+pub(crate) mod function_import;
 pub(crate) mod suspended;
 pub(crate) mod frozen;
 pub(crate) mod record;

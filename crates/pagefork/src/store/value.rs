@@ -150,6 +150,20 @@ impl Val {
         }
     }
 
+    /// The result of this type that is in one of two registers. A vector or reference, which none
+    /// holds, is 0 or null.
+    #[inline(always)]
+    pub(crate) fn from_register(ty: ValType, int: u64, float: f64) -> Self {
+        match ty {
+            ValType::I32 => Self::I32(int as i32),
+            ValType::I64 => Self::I64(int as i64),
+            ValType::F32 => Self::F32(float.to_bits() as u32),
+            ValType::F64 => Self::F64(float.to_bits()),
+            ValType::V128 => Self::V128(0),
+            ValType::Ref(ty) => Self::null_ref(&ty.heap),
+        }
+    }
+
     #[inline(never)]
     fn from_reference(cell: Cell, ty: RefType, store: &StoreGroup, owner: u32) -> Self {
         match ty.heap.top() {

@@ -268,6 +268,32 @@ fn a_page_that_is_gone_when_it_is_looked_at_is_an_error_and_no_signal() {
     }
 }
 
+/// Where slots come and go on other threads, a slot has addresses that another one had a moment ago:
+/// what is gone is noted for the one that has them now.
+#[test]
+fn pages_that_are_gone_are_noted_for_the_slot_that_has_their_addresses_now() {
+    thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..400 {
+                    let template = Template::new(&format!("addresses-{number}"));
+                    let engine = Engine::default();
+                    let module = Module::new(&engine, "(module (memory (export \"memory\") 1))");
+                    let image = template.image();
+                    let module = module.unwrap().with_memory_image("memory", image).unwrap();
+                    let mut store = Store::new(&engine, ());
+                    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+                    let memory = instance.get_memory(&mut store, "memory").unwrap();
+                    let file = OpenOptions::new().write(true).open(&template.0).unwrap();
+                    file.set_len(4 * PAGE as u64).unwrap();
+                    let error = memory.read(&store, 3 * PAGE, &mut [0; 8]).unwrap_err();
+                    assert_eq!(error.problem, MemoryAccessProblem::Unreadable);
+                }
+            });
+        }
+    });
+}
+
 /// A page that is gone reads as zeros then, which nothing must go on with.
 #[test]
 fn a_page_that_is_gone_when_host_code_touches_it_ends_the_guest_and_not_the_process() {

@@ -8,16 +8,18 @@
 //! from that borrow, which is not used until the entry returns.
 
 mod bulk;
+mod direct;
 mod registers;
 mod x86_64;
 
+pub(crate) use self::direct::{after_direct_call, put_direct_call_off};
 pub(crate) use self::registers::Registers;
 pub(crate) use self::x86_64::INTERRUPT_BLOCK;
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128d, _mm_cvtsd_f64, _mm_set_sd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::{ptr, slice};
 
 use pagefork_layout::link::Service;
@@ -261,6 +263,31 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
         call_outermost_catching::<FLOATS>(store, activation, target, entry, registers)
     };
     called.unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// As [`call_outermost`], of a function whose values are in registers.
+///
+/// # Errors
+/// As [`call`].
+///
+/// # Panics
+/// As [`call`].
+///
+/// # Safety
+/// As [`call_outermost`]; the function's type has an entry stub for values in registers.
+#[inline(always)]
+pub(crate) unsafe fn call_in_registers(
+    store: *mut StoreGroup,
+    target: &Target,
+    registers: Registers,
+) -> Result<(u64, f64), Error> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match registers.has_floats() {
+            true => call_outermost::<true>(store, target, target.direct_entry, registers),
+            false => call_outermost::<false>(store, target, target.direct_entry, registers),
+        }
+    }
 }
 
 /// As [`call_outermost`], but a panic is given. `activation` leads to the store's.
@@ -641,7 +668,7 @@ unsafe extern "C" fn on_host_call(
         let function = (*store).host_function_ptr(index);
         // A panic must not cross the guest's frames, which no unwinder knows.
         let result = catch_unwind(AssertUnwindSafe(|| ((*function).call)(store, cells, base)));
-        if matches!(result, Ok(Ok(()))) && goes_on(activation) {
+        if matches!(result, Ok(Ok(()))) && goes_on((*activation).due) {
             return HostAnswer::CONTINUE;
         }
         after_host_call(activation, result, index, cells)
@@ -664,7 +691,7 @@ unsafe fn on_hooked_host_call(
         let function = &*(*store).host_function_ptr(index);
         let call = || call_hook::around_host_function(store, function, cells, base);
         let result = catch_unwind(AssertUnwindSafe(call));
-        if matches!(result, Ok(Ok(()))) && goes_on(activation) {
+        if matches!(result, Ok(Ok(()))) && goes_on((*activation).due) {
             return HostAnswer::CONTINUE;
         }
         after_host_call(activation, result, index, cells)
@@ -697,56 +724,14 @@ unsafe fn after_host_call(
     }
 }
 
-/// What becomes of the guest after a direct call of a host function that asks to be called
-/// later: the verdict for the thunk; `None` if that cannot be.
+/// Whether the guest just goes on when a host function has returned to it, by what is due in its store.
 ///
 /// # Safety
-/// As of [`after_direct_call`]; the function has these arguments.
-#[cold]
-pub(crate) unsafe fn put_direct_call_off(
-    activation: *mut Activation,
-    error: &Error,
-    function: u32,
-    args: impl FnOnce() -> Option<Vec<Cell>>,
-) -> Option<u64> {
-    // SAFETY: by this function's contract.
-    unsafe {
-        if !suspend::is_put_off(&*activation, error) {
-            return None;
-        }
-        let answer = HostAnswer::suspend_before(activation, function, &args()?);
-        (*activation).direct_place = answer.place;
-        Some(answer.verdict)
-    }
-}
-
-/// Whether the guest just goes on when a host function has returned to it.
-///
-/// # Safety
-/// The activation's store is valid.
+/// The store is valid.
 #[inline]
-pub(crate) unsafe fn goes_on(activation: *const Activation) -> bool {
+pub(crate) unsafe fn goes_on(due: *const AtomicU32) -> bool {
     // SAFETY: by this function's contract the store is valid, and with it its interrupts.
-    unsafe { (*(*activation).due).load(Ordering::Relaxed) & Due::AFTER_HOST_CALLS == 0 }
-}
-
-/// What becomes of the guest after a direct host call: the verdict for the thunk.
-///
-/// # Safety
-/// Called by shims alone: the activation's store is valid, and its guest waits in a host call,
-/// which has these results if it did not fail.
-#[cold]
-pub(crate) unsafe fn after_direct_call(
-    activation: *mut Activation,
-    result: std::thread::Result<Result<(), Error>>,
-    results: &[Cell],
-) -> u64 {
-    // SAFETY: by this function's contract, which is that of `after_host_function`.
-    unsafe {
-        let answer = after_host_function(activation, result, results);
-        (*activation).direct_place = answer.place;
-        answer.verdict
-    }
+    unsafe { (*due).load(Ordering::Relaxed) & Due::AFTER_HOST_CALLS == 0 }
 }
 
 /// What becomes of the guest after a host function.

@@ -1,6 +1,9 @@
 //! Arguments of calls whose values are in registers.
 
 use pagefork_layout::link::function_import;
+use pagefork_layout::module::ValType;
+
+use crate::store::value::Val;
 
 /// Arguments in registers: the others are 0.
 #[doc(hidden)]
@@ -29,5 +32,36 @@ impl Registers {
             *register = value;
         }
         self.float_count += 1;
+    }
+    /// The arguments of a function with parameters of these types; `None` if there are more or
+    /// fewer of them, or one is of another type or no number.
+    #[inline(always)]
+    pub(crate) fn of_values(values: &[Val], types: &[ValType]) -> Option<Self> {
+        if values.len() != types.len() {
+            return None;
+        }
+        let mut registers = Self::default();
+        for (value, ty) in values.iter().zip(types) {
+            match (value, ty) {
+                (Val::I32(value), ValType::I32) => registers.put_int(u64::from(*value as u32)),
+                (Val::I64(value), ValType::I64) => registers.put_int(*value as u64),
+                (Val::F32(bits), ValType::F32) => registers.put_float_bits(u64::from(*bits)),
+                (Val::F64(bits), ValType::F64) => registers.put_float_bits(*bits),
+                _ => return None,
+            }
+        }
+        Some(registers)
+    }
+
+    /// Adds a float with these bits, if there is a register left.
+    #[inline(always)]
+    pub(crate) fn put_float_bits(&mut self, bits: u64) {
+        self.put_float(f64::from_bits(bits));
+    }
+
+    /// Whether there are floats among them.
+    #[inline(always)]
+    pub(super) fn has_floats(&self) -> bool {
+        self.float_count != 0
     }
 }

@@ -1,0 +1,95 @@
+//! Users on one machine, each with a store, keys and nodes that they know.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::{Ended, pagefork_as};
+
+/// A user, with directories of their own.
+pub(crate) struct User {
+    pub(crate) config: PathBuf,
+    pub(crate) store: PathBuf,
+    pub(crate) node_key: String,
+    pub(crate) image_key: String,
+}
+
+impl User {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nodes-{name}"));
+        let _ = fs::remove_dir_all(&path);
+        let (config, store) = (path.join("config"), path.join("store"));
+        let init = pagefork_as("node init", "", &config);
+        assert_eq!(init.code, 0, "{}", init.stderr);
+        let again = pagefork_as("node init", "", &config);
+        assert_eq!(again.stdout, init.stdout, "keys are made once");
+        let key = |kind| {
+            let mut lines = init.stdout.lines();
+            lines.find_map(|line| line.strip_prefix(kind)).expect("it is printed").to_owned()
+        };
+        let (node_key, image_key) = (key("node key "), key("image key "));
+        assert_ne!(node_key, image_key);
+        Self { config, store, node_key, image_key }
+    }
+
+    /// Runs a command, in which STORE stands for the user's store.
+    pub(crate) fn run(&self, words: &str, input: &str) -> Ended {
+        let words = words.replace("STORE", &self.store.display().to_string());
+        pagefork_as(&words, input, &self.config)
+    }
+
+    #[track_caller]
+    pub(crate) fn does(&self, words: &str) -> String {
+        let ended = self.run(words, "");
+        assert_eq!(ended.code, 0, "{words}: {}", ended.stderr);
+        ended.stdout
+    }
+
+    #[track_caller]
+    pub(crate) fn fails(&self, words: &str, complaint: &str) {
+        let ended = self.run(words, "");
+        assert_eq!(ended.code, 1, "{words}: {}", ended.stderr);
+        assert!(ended.stderr.contains(complaint), "{words}: {}", ended.stderr);
+    }
+
+    pub(crate) fn serve(&self) -> Serving {
+        self.listen("serve")
+    }
+
+    /// Listens at a free port.
+    pub(crate) fn listen(&self, action: &str) -> Serving {
+        self.listen_at(action, "127.0.0.1:0")
+    }
+
+    /// Runs `pagefork node serve`, or `run`.
+    pub(crate) fn listen_at(&self, action: &str, address: &str) -> Serving {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
+            .args(["node", action, "--addr", address, "--store"])
+            .arg(&self.store)
+            .env("XDG_CONFIG_HOME", &self.config)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let line = lines.next().expect("a line").expect("text");
+        let (_, address) = line.rsplit_once(' ').expect("it ends with the address");
+        let address = address.to_owned();
+        // It must not wait for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Serving { child, address }
+    }
+}
+
+/// A memory node, which ends with the test.
+pub(crate) struct Serving {
+    pub(crate) child: Child,
+    pub(crate) address: String,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

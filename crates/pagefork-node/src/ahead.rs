@@ -1,0 +1,59 @@
+//! States of a program that are sent ahead: each is what has changed since the one before.
+
+use std::io::Write;
+
+use pagefork_image::{ContentHash, ImageStore, SecretKey, StoredImage, StreamWriter, TrustedKeys};
+
+use crate::base::{NodeError, NodeTimes};
+use crate::channel::ServerChannel;
+use crate::fetch::{MemoryPeer, here, reach};
+use crate::identity::Protocol;
+use crate::message::{self, Answer, Wish};
+
+/// zstd's level: on one processor it compresses faster than most networks carry.
+const LEVEL: i32 = 1;
+
+/// Takes an image into `images` whose parent is there, with its code: nothing but what has changed
+/// comes.
+///
+/// # Errors
+/// As of [`fetch_image`](crate::fetch_image); `NotFound` if the parent is not here.
+pub(crate) fn fetch_tip(
+    peer: &MemoryPeer,
+    own: &SecretKey,
+    image: ContentHash,
+    images: &ImageStore,
+    signers: &TrustedKeys,
+    times: &NodeTimes,
+) -> Result<StoredImage, NodeError> {
+    if let Some(image) = here(images, image, signers)? {
+        return Ok(image);
+    }
+    let mut channel = reach(peer, own, Protocol::Images, times)?;
+    let talk = || NodeError::io(format!("get an image of node {}", peer.address));
+    let name = image.to_string();
+    let asked = message::write_text(&mut channel, &name)
+        .and_then(|()| Wish::Tip.write(&mut channel))
+        .and_then(|()| channel.flush());
+    asked.map_err(talk())?;
+    match Answer::read(&mut channel).map_err(talk())? {
+        Answer::Has(hash) if hash == image => {}
+        Answer::Has(found) => return Err(NodeError::OtherImage { wanted: image, found }),
+        Answer::Refuses(reason) => return Err(NodeError::Refused { name, reason }),
+    }
+    channel.sock.lift_deadline();
+    match images.import_signed(channel, signers)?.pop() {
+        Some(found) if found.hash() == image => Ok(found),
+        Some(found) => Err(NodeError::OtherImage { wanted: image, found: found.hash() }),
+        None => Err(NodeError::Malformed("a stream without an image")),
+    }
+}
+
+/// Sends an image without its ancestors and its code.
+pub(crate) fn send_tip(channel: &mut ServerChannel, image: &StoredImage) -> Result<(), NodeError> {
+    channel.sock.lift_deadline();
+    let mut stream = StreamWriter::new(&mut *channel, LEVEL)?;
+    stream.image(image.chain().tip())?;
+    stream.finish()?;
+    channel.flush().map_err(NodeError::io("send an image"))
+}

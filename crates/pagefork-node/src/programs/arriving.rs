@@ -1,0 +1,307 @@
+//! The side of a node to which a program moves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagefork::{LoadOptions, Snapshot};
+use pagefork_image::{ContentHash, ImageError, PublicKey, StoredImage};
+use pagefork_postcopy::{
+    MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetState,
+};
+use pagefork_wasi::ProgramState;
+
+use crate::ahead::fetch_tip;
+use crate::base::NodeError;
+use crate::fetch::{MemoryPeer, fetch_image};
+use crate::start::{FoundImage, StartOptions, start_image};
+
+use super::host::{ProgramHost, ProgramNodeOptions};
+use super::node::{PlaceOfArrival, ProgramNode};
+use super::program::{NodeProgram, ReadyProgram, shortened};
+use super::records::ArrivingRecord;
+use super::streams::ProgramStreams;
+use super::wire::{MoveOffer, ProgramPhase};
+
+/// Programs that are on their way here.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals(Mutex<BTreeMap<MigrationId, Arc<Mutex<ArrivingProgram>>>>);
+
+#[derive(Debug)]
+struct ArrivingProgram {
+    target: MigrationTarget,
+    from: PublicKey,
+    offer: MoveOffer,
+    /// The state that has come last while it ran: what comes next is what has changed.
+    ahead: Option<StoredImage>,
+    place: Option<PlaceOfArrival>,
+}
+
+impl Arrivals {
+    fn find(
+        &self,
+        node: &ProgramNode,
+        from: PublicKey,
+        offer: &MoveOffer,
+        migration: MigrationId,
+    ) -> Result<Arc<Mutex<ArrivingProgram>>, String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&migration) {
+            return Ok(Arc::clone(known));
+        }
+        if all.len() >= node.options().limits.programs {
+            return Err("too many programs are on their way here".to_owned());
+        }
+        let kept = node.records().arriving(migration);
+        let kept = kept.map_err(|error| format!("the node cannot read its records: {error}"))?;
+        let (target, from) = match kept {
+            Some(kept) => (MigrationTarget::restore(kept.target), PublicKey::from_bytes(kept.from)),
+            None => (MigrationTarget::new(migration), from),
+        };
+        let (offer, ahead, place) = (offer.clone(), None, None);
+        let arriving = Arc::new(Mutex::new(ArrivingProgram { target, from, offer, ahead, place }));
+        all.insert(migration, Arc::clone(&arriving));
+        Ok(arriving)
+    }
+
+    fn forget(&self, migration: MigrationId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&migration);
+    }
+
+    /// The connection of its source is gone: what was not handed over does not come.
+    pub(super) fn left(&self, migration: MigrationId) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_bound = all.get(&migration).is_some_and(|arriving| match arriving.try_lock() {
+            Ok(arriving) => arriving.target.state() == TargetState::HandedOver,
+            // It is being worked on, and is looked at again by who comes back.
+            Err(_) => true,
+        });
+        if !is_bound {
+            all.remove(&migration);
+        }
+    }
+}
+
+/// Does what follows from a step of a source. Returns what it is told. Takes as long as pages take.
+///
+/// # Errors
+/// If the step was for nothing, and is to be made again.
+pub(super) fn step(
+    node: &ProgramNode,
+    peer: PublicKey,
+    offer: &MoveOffer,
+    message: MigrationMessage,
+) -> Result<Vec<MigrationMessage>, String> {
+    let migration = message.migration;
+    let arriving = node.arrivals().find(node, peer, offer, migration)?;
+    let mut arriving = arriving.lock().unwrap_or_else(PoisonError::into_inner);
+    if arriving.from != peer {
+        return Err("this program is on its way from another node".to_owned());
+    }
+    let outcome = arriving.step(node, message);
+    // What is settled is in the records, and what has failed begins anew.
+    let is_settled = matches!(
+        arriving.target.state(),
+        TargetState::Idle | TargetState::Own | TargetState::Declined
+    );
+    if is_settled || outcome.is_err() {
+        node.arrivals().forget(migration);
+    }
+    outcome
+}
+
+impl ArrivingProgram {
+    fn step(
+        &mut self,
+        node: &ProgramNode,
+        message: MigrationMessage,
+    ) -> Result<Vec<MigrationMessage>, String> {
+        let epoch = message.epoch;
+        let mut to_do: Vec<TargetOutput> = self.target.handle(TargetInput::Received(message));
+        let (mut answers, mut ready) = (Vec::new(), None);
+        to_do.reverse();
+        while let Some(output) = to_do.pop() {
+            let input = match output {
+                TargetOutput::Record(target) => {
+                    let (program, name) = (self.offer.program, self.offer.name.clone());
+                    let from = *self.from.as_bytes();
+                    let record = ArrivingRecord { target, program, name, from };
+                    let kept = node.records().keep_arriving(&record);
+                    kept.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                    None
+                }
+                TargetOutput::Send(message) => {
+                    answers.push(message);
+                    None
+                }
+                TargetOutput::Asked { .. } => Some(match self.would_take(node, epoch) {
+                    Ok(place) => {
+                        self.place = Some(place);
+                        TargetInput::Accept
+                    }
+                    Err(why) => TargetInput::Refuse { text: shortened(why) },
+                }),
+                TargetOutput::Ahead { image, .. } => Some(match self.fetch_ahead(node, image) {
+                    Ok(()) => TargetInput::AheadHere(image),
+                    Err(why) => TargetInput::Refuse { text: shortened(why) },
+                }),
+                TargetOutput::HandedOver { image, .. } => {
+                    Some(match self.prepare(node, image, epoch) {
+                        Ok(prepared) => {
+                            ready = Some(prepared);
+                            TargetInput::Take
+                        }
+                        Err(TakeFailure::Never(why)) => {
+                            TargetInput::Refuse { text: shortened(why) }
+                        }
+                        // Its source hands it over again.
+                        Err(TakeFailure::NotYet(why)) => return Err(why),
+                    })
+                }
+                TargetOutput::Own => {
+                    if let (Some((program, ready)), Some(place)) = (ready.take(), self.place.take())
+                    {
+                        place.fill(&program);
+                        program.run(ready)?;
+                    }
+                    None
+                }
+                TargetOutput::Withdrawn => None,
+            };
+            if let Some(input) = input {
+                let mut next = self.target.handle(input);
+                next.reverse();
+                to_do.extend(next);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Whether the program could run here.
+    fn would_take(&self, node: &ProgramNode, epoch: u64) -> Result<PlaceOfArrival, String> {
+        source(node.options(), &self.from)?;
+        let MoveOffer { program, directories, .. } = &self.offer;
+        for name in directories {
+            let mut known = node.options().directories.iter();
+            if !known.any(|known| known.guest == *name) {
+                return Err(format!("this node has no directory {name:?} for programs"));
+            }
+        }
+        self.others(node)?;
+        if self.offer.has_sockets && node.options().listeners.is_empty() {
+            return Err("this node has no listening sockets for programs".to_owned());
+        }
+        node.place_of_arrival(*program, epoch)
+    }
+
+    /// Who has its pages, too.
+    fn others(&self, node: &ProgramNode) -> Result<Vec<MemoryPeer>, String> {
+        let second = self.offer.second.map(PublicKey::from_bytes);
+        second.into_iter().map(|key| source(node.options(), &key)).collect()
+    }
+
+    fn fetch_ahead(&mut self, node: &ProgramNode, image: ContentHash) -> Result<(), String> {
+        let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
+        let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
+        let times = &start.times.node;
+        let name = image.to_string();
+        let fetched = match &self.ahead {
+            None => fetch_image(&peer, key, &name, images, &signers, times),
+            Some(_) => fetch_tip(&peer, key, image, images, &signers, times),
+        };
+        self.ahead = Some(fetched.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Makes the program ready that was handed over.
+    fn prepare(
+        &mut self,
+        node: &ProgramNode,
+        image: ContentHash,
+        epoch: u64,
+    ) -> Result<(Arc<NodeProgram>, ReadyProgram), TakeFailure> {
+        if self.place.is_none() {
+            self.place = Some(node.place_of_arrival(self.offer.program, epoch)?);
+        }
+        let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
+        let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
+        let start = &StartOptions { others: self.others(node)?, ..start.clone() };
+        let tip = self
+            .ahead
+            .as_ref()
+            .map(|_| fetch_tip(&peer, key, image, images, &signers, &start.times.node));
+        let found = match tip {
+            Some(Ok(image)) => FoundImage::Here(image),
+            // What came ahead was collected since: all comes anew, or as it is needed.
+            None | Some(Err(NodeError::Image(ImageError::NotFound { .. }))) => {
+                let found = start_image(&peer, key, &image.to_string(), images, &signers, start);
+                found?
+            }
+            Some(Err(error)) => return Err(error.into()),
+        };
+        let host = node.host();
+        let (snapshot, held) = host.load(found, LoadOptions::new().trust(signers))?;
+        let (record, wasi) = moving(&snapshot)?;
+        if record.program != self.offer.program || record.epoch != epoch {
+            let why = "what was handed over is another program, or another time of it";
+            return Err(TakeFailure::Never(why.to_owned()));
+        }
+        let streams = ProgramStreams::of_record(record.streams);
+        let ready = host.of_snapshot(&snapshot, &wasi, &streams, record.has_sockets, held)?;
+        let mut ready = ready;
+        let limit = node.options().limits.timeout;
+        ready.store.set_timeout(limit).map_err(|error| format!("{error:#}"))?;
+        let phase = ProgramPhase::Running;
+        let program = NodeProgram::new(record.program, record.name, self.from, streams, phase);
+        program.set_travels(epoch + 1, record.has_sockets);
+        Ok((program, ready))
+    }
+}
+
+/// Why a program that was handed over does not go on here.
+enum TakeFailure {
+    /// Its pages do not come, and may come later.
+    NotYet(String),
+    /// It cannot run here.
+    Never(String),
+}
+
+impl From<String> for TakeFailure {
+    fn from(why: String) -> Self {
+        Self::Never(why)
+    }
+}
+
+impl From<NodeError> for TakeFailure {
+    fn from(error: NodeError) -> Self {
+        let why = error.to_string();
+        match error {
+            NodeError::Io { .. } | NodeError::Handshake { .. } | NodeError::Protocol(_) => {
+                Self::NotYet(why)
+            }
+            // A stream that was cut, also where something else could have followed.
+            NodeError::Image(ImageError::Io { .. } | ImageError::Damaged { .. }) => {
+                Self::NotYet(why)
+            }
+            _ => Self::Never(why),
+        }
+    }
+}
+
+/// What is known of a program that moves, from its image.
+pub(super) fn moving(
+    snapshot: &Snapshot<super::program::NodeGuest>,
+) -> Result<(super::capture::MovingRecord, pagefork_wasi::WasiState), String> {
+    let record = ProgramHost::read_moving(snapshot)?;
+    let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;
+    Ok((record, state.wasi))
+}
+
+/// Where the node is that has a program.
+fn source(options: &ProgramNodeOptions, key: &PublicKey) -> Result<MemoryPeer, String> {
+    options.peers.with_key(key).ok_or_else(|| {
+        format!(
+            "where node {key} is is not known here: `pagefork node trust --address` says it to the \
+             node that is to have its program"
+        )
+    })
+}

@@ -1,0 +1,131 @@
+//! What is captured of a program that moves, and how it goes on from that.
+
+use pagefork::{SaveOptions, Snapshot};
+use pagefork_image::{ContentHash, ImageStore, SecretKey};
+use pagefork_wasi::{OwnDir, ProgramState, SaveError, SessionArchive, WasiState};
+use serde::{Deserialize, Serialize};
+
+use super::host::ProgramHost;
+use super::program::{NodeGuest, ReadyProgram};
+use super::streams::StreamsRecord;
+use super::wire::ProgramId;
+
+/// The kind of the attachment that has a [`MovingRecord`].
+const KIND: u32 = 16;
+
+/// The form of these bytes.
+const VERSION: u8 = 1;
+
+/// Bytes of a record at most.
+const SIZE_MAX: u64 = 1 << 20;
+
+/// What goes with a program besides its pages, its WASI state and its files.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct MovingRecord {
+    pub(super) program: ProgramId,
+    pub(super) name: String,
+    /// How often it was handed over before.
+    pub(super) epoch: u64,
+    pub(super) streams: StreamsRecord,
+    /// Whether it has the node's listening sockets.
+    pub(super) has_sockets: bool,
+}
+
+/// A program that rests, with all that is saved of it.
+pub(super) struct CapturedProgram {
+    pub(super) snapshot: Snapshot<NodeGuest>,
+    wasi: WasiState,
+    /// The files of its session, and their list.
+    files: Option<(OwnDir, SessionArchive)>,
+}
+
+/// Why a program cannot be captured.
+#[derive(Debug)]
+pub(super) enum CaptureFailure {
+    /// Because of what it has open now.
+    Open(String),
+    /// For good.
+    Failed(String),
+}
+
+impl ProgramHost {
+    /// Captures a program that rests.
+    pub(super) fn capture(
+        &self,
+        ready: &mut ReadyProgram,
+    ) -> Result<CapturedProgram, CaptureFailure> {
+        let failed = |error: pagefork::Error| CaptureFailure::Failed(format!("{error:#}"));
+        let ctx = &ready.store.data().ctx;
+        let (wasi, files) = match ctx.save() {
+            Err(SaveError::NoPlaceForFiles { .. }) => {
+                let own = self.own_directory().map_err(CaptureFailure::Failed)?;
+                let copies = own.path().join("captured");
+                let wasi = ctx.save_with_files(&copies).map_err(open_or_failed)?;
+                let archive = SessionArchive::pack(&wasi, &copies);
+                let archive = archive.map_err(|error| CaptureFailure::Failed(error.to_string()))?;
+                (wasi, Some((own, archive)))
+            }
+            saved => (saved.map_err(open_or_failed)?, None),
+        };
+        let snapshot = ready.store.snapshot().map_err(failed)?;
+        Ok(CapturedProgram { snapshot, wasi, files })
+    }
+
+    /// The program of an image that came with a [`MovingRecord`].
+    pub(super) fn read_moving(snapshot: &Snapshot<NodeGuest>) -> Result<MovingRecord, String> {
+        let strange = || "it is no image of a program that moves".to_owned();
+        let mut attachments = snapshot.attachments().iter();
+        let index =
+            attachments.position(|attachment| attachment.kind == KIND).ok_or_else(strange)?;
+        let size = snapshot.attachments()[index].size;
+        if size > SIZE_MAX {
+            return Err(strange());
+        }
+        let mut bytes = vec![0; size as usize];
+        let read = snapshot.read_attachment(index, 0, &mut bytes);
+        read.map_err(|error| format!("{error:#}"))?;
+        let record = bytes.strip_prefix(&[VERSION]).map(postcard::take_from_bytes);
+        match record {
+            Some(Ok((record, []))) => Some(record),
+            _ => None,
+        }
+        .filter(|record: &MovingRecord| !record.streams.is_excessive())
+        .ok_or_else(strange)
+    }
+}
+
+impl CapturedProgram {
+    /// Saves it, as what has changed since `parent`, if that is given.
+    pub(super) fn save(
+        &self,
+        record: &MovingRecord,
+        parent: Option<&Snapshot<NodeGuest>>,
+        images: &ImageStore,
+        signer: &SecretKey,
+    ) -> Result<ContentHash, String> {
+        let state = ProgramState { wasi: self.wasi.clone(), written: Vec::new() };
+        let failed = |error: pagefork::Error| format!("{error:#}");
+        let record =
+            postcard::to_extend(record, vec![VERSION]).map_err(|error| error.to_string())?;
+        let mut options = SaveOptions::new()
+            .state(state.to_bytes().map_err(failed)?)
+            .sign_with(std::slice::from_ref(signer))
+            .attach("moving", KIND, &record);
+        if let Some((_, archive)) = &self.files {
+            options = archive.attach(options);
+        }
+        if let Some(parent) = parent {
+            options = options.delta_of(parent);
+        }
+        self.snapshot.save(images, options).map_err(failed)
+    }
+}
+
+fn open_or_failed(error: SaveError) -> CaptureFailure {
+    match error {
+        SaveError::Connection { .. } | SaveError::Pipe { .. } | SaveError::Unlinked { .. } => {
+            CaptureFailure::Open(error.to_string())
+        }
+        other => CaptureFailure::Failed(other.to_string()),
+    }
+}

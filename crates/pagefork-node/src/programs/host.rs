@@ -1,0 +1,425 @@
+//! How a program begins at a node: from a module, or from an image.
+
+use std::any::Any;
+use std::fmt;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagefork::{Engine, Linker, LoadOptions, Module, Snapshot, Store, StoreLimits};
+use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys, check_name};
+use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBuilder, WasiState};
+
+use crate::fetch::MemoryPeer;
+use crate::start::{FoundImage, StartOptions, start_image};
+
+use super::program::{NodeGuest, ReadyProgram};
+use super::streams::ProgramStreams;
+use super::wire::{ProgramSource, ProgramStart};
+
+/// What a node knows of other nodes. [`ProgramNode`](crate::ProgramNode) has an example.
+pub trait KnownPeers: Send + Sync + fmt::Debug {
+    /// Whether who has this key may have programs run here, see those of all, attach to them and
+    /// stop them.
+    fn may_run(&self, key: &PublicKey) -> bool;
+
+    /// The node of this name, to get images from.
+    fn named(&self, name: &str) -> Option<MemoryPeer>;
+
+    /// The node with this key, to which programs move, or from which they come.
+    fn with_key(&self, key: &PublicKey) -> Option<MemoryPeer>;
+
+    /// Whose signature makes images acceptable: their machine code is run.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    fn signers(&self) -> Result<TrustedKeys, String>;
+}
+
+/// A directory of a node that programs can have. [`ProgramNode`](crate::ProgramNode) has an
+/// example.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeDirectory {
+    /// Where it is.
+    pub host: PathBuf,
+    /// The name that programs know it by.
+    pub guest: String,
+    /// What they may do there.
+    pub permissions: Permissions,
+}
+
+/// How much programs can have at a node. [`ProgramNode`](crate::ProgramNode) has an example.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProgramLimits {
+    /// Programs at once: 64 by default.
+    pub programs: usize,
+    /// Programs that have ended and are still known, with what they have printed last: 64 by
+    /// default.
+    pub ended: usize,
+    /// Bytes of a module: 64 MiB by default.
+    pub module_size: u64,
+    /// Bytes of all memories of a program: 4 GiB by default.
+    pub memory: u64,
+    /// How long a program may run: for ever by default.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for ProgramLimits {
+    fn default() -> Self {
+        let (programs, ended) = (64, 64);
+        Self { programs, ended, module_size: 64 << 20, memory: 4 << 30, timeout: None }
+    }
+}
+
+/// How a node runs programs. [`ProgramNode`](crate::ProgramNode) has an example.
+#[derive(Clone)]
+pub struct ProgramNodeOptions {
+    /// What compiles and runs them.
+    pub engine: Engine,
+    /// Its images.
+    pub images: ImageStore,
+    /// The key that it authenticates itself with.
+    pub key: SecretKey,
+    /// The key that signs programs that move.
+    pub image_key: SecretKey,
+    /// What it knows of other nodes.
+    pub peers: Arc<dyn KnownPeers>,
+    /// Directories that programs can have, if they ask for them.
+    pub directories: Vec<NodeDirectory>,
+    /// Listening sockets that programs can have, if they ask for them: all of them.
+    pub listeners: Vec<Arc<TcpListener>>,
+    /// A directory, in which those of programs' sessions are made.
+    pub place: PathBuf,
+    /// The directory in which it remembers what became of programs that moved: in `place`, unless it
+    /// is set. Its own must be on a disk.
+    pub records: PathBuf,
+    /// How much programs can have.
+    pub limits: ProgramLimits,
+    /// How images of other nodes come.
+    pub start: StartOptions,
+    /// Is told what people may want to know.
+    pub say: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for ProgramNodeOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { directories, place, limits, .. } = self;
+        let mut shown = f.debug_struct("ProgramNodeOptions");
+        shown.field("directories", directories).field("place", place).field("limits", limits);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl ProgramNodeOptions {
+    /// With the usual limits, and without directories; nobody is told anything.
+    pub fn new(
+        engine: Engine,
+        images: ImageStore,
+        key: SecretKey,
+        peers: Arc<dyn KnownPeers>,
+        place: impl Into<PathBuf>,
+    ) -> Self {
+        let place = place.into();
+        Self {
+            engine,
+            images,
+            image_key: key.clone(),
+            key,
+            peers,
+            directories: Vec::new(),
+            listeners: Vec::new(),
+            records: place.join("moves"),
+            place,
+            limits: ProgramLimits::default(),
+            start: StartOptions::default(),
+            say: Arc::new(|_| ()),
+        }
+    }
+}
+
+/// What makes programs ready.
+pub(super) struct ProgramHost {
+    pub(super) options: ProgramNodeOptions,
+    linker: Linker<NodeGuest>,
+}
+
+impl fmt::Debug for ProgramHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramHost").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl ProgramHost {
+    pub(super) fn new(options: ProgramNodeOptions) -> Result<Self, String> {
+        let mut linker = Linker::new(&options.engine);
+        pagefork_wasi::add_to_linker(&mut linker, |guest: &mut NodeGuest| &mut guest.ctx)
+            // Here is the original of every program.
+            .and_then(|()| linker.func_wrap("pagefork", "snapshot", || 0_u32).map(drop))
+            .and_then(|()| linker.define_memory_discard().map(drop))
+            .map_err(|error| format!("{error:#}"))?;
+        Ok(Self { options, linker })
+    }
+
+    /// Makes a program ready, whose streams these are.
+    ///
+    /// # Errors
+    /// Why that is not possible, for who has asked.
+    pub(super) fn ready(
+        &self,
+        start: &ProgramStart,
+        streams: &Arc<ProgramStreams>,
+    ) -> Result<ReadyProgram, String> {
+        check_name(&start.name).map_err(|error| error.to_string())?;
+        let mut ready = match &start.source {
+            ProgramSource::Module(binary) => self.of_module(start, binary, streams),
+            ProgramSource::Image(name) => self.of_image(start, name, streams),
+        }?;
+        let timeout = start.timeout.into_iter().chain(self.options.limits.timeout).min();
+        ready.store.set_timeout(timeout).map_err(|error| format!("{error:#}"))?;
+        Ok(ready)
+    }
+
+    fn of_module(
+        &self,
+        start: &ProgramStart,
+        binary: &[u8],
+        streams: &Arc<ProgramStreams>,
+    ) -> Result<ReadyProgram, String> {
+        // What is compiled already would be machine code of who has asked.
+        let module = Module::from_binary(&self.options.engine, binary);
+        let module = module.map_err(|error| format!("the module is refused: {error:#}"))?;
+        let mut builder = self.builder(streams);
+        builder.args(&start.arguments);
+        for variable in &start.variables {
+            let at = variable.iter().position(|byte| *byte == b'=').filter(|at| *at > 0);
+            let at = at.ok_or("a variable is no `name=value`")?;
+            builder.env(&variable[..at], &variable[at + 1..]);
+        }
+        let names = start.directories.iter().map(|name| (&name[..], Permissions::ReadWrite));
+        self.share(&mut builder, names)?;
+        let mut held: Vec<Box<dyn Any + Send>> = Vec::new();
+        self.pass_sockets(&mut builder, start.sockets)?;
+        if !start.sessions.is_empty() {
+            let own = self.own_directory()?;
+            for (number, guest) in start.sessions.iter().enumerate() {
+                let host = own.path().join(number.to_string());
+                std::fs::create_dir(&host)
+                    .map_err(|error| format!("no place for its files: {error}"))?;
+                builder.session_dir(&host, guest.clone()).map_err(|error| error.to_string())?;
+            }
+            held.push(Box::new(own));
+        }
+        let ctx = builder.build().map_err(|error| error.to_string())?;
+        let mut store = Store::new(&self.options.engine, NodeGuest { ctx });
+        store.set_limits(self.store_limits());
+        self.check_imports(&mut store, &module)?;
+        let failed = |error: pagefork::Error| format!("{error:?}");
+        // A start function that does not end is for the limit of time.
+        let patience = start.timeout.into_iter().chain(self.options.limits.timeout);
+        let patience = patience.chain([Duration::from_secs(10)]).min();
+        store.set_timeout(patience).map_err(failed)?;
+        let instance = self.linker.instantiate(&mut store, &module).map_err(failed)?;
+        let function = instance.get_func(&mut store, "_start").ok_or(
+            "the module exports no function `_start`, so it is no program; build it as a WASI \
+             command (`wasm32-wasip1`)",
+        )?;
+        let sessions = start.sessions.clone();
+        Ok(ReadyProgram { store, start: Some(function), sessions, held })
+    }
+
+    fn of_image(
+        &self,
+        start: &ProgramStart,
+        name: &str,
+        streams: &Arc<ProgramStreams>,
+    ) -> Result<ReadyProgram, String> {
+        let has_own = !start.arguments.is_empty()
+            || !start.variables.is_empty()
+            || !start.sessions.is_empty();
+        if has_own {
+            return Err(
+                "a program in an image has its arguments, variables and directories of its \
+                        session already: leave them out"
+                    .to_owned(),
+            );
+        }
+        let images = &self.options.images;
+        let options = LoadOptions::new().trust(self.options.peers.signers()?);
+        let failed = |error: &dyn fmt::Display| format!("{name}: {error:#}");
+        let found = match name.split_once('/') {
+            Some((node, image)) => self.fetch(node, image)?,
+            None => {
+                let found = images.find(name).and_then(|hash| images.load(hash));
+                FoundImage::Here(found.map_err(|error| failed(&error))?)
+            }
+        };
+        let (snapshot, held) = self.load(found, options).map_err(|error| failed(&error))?;
+        let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| failed(&error))?;
+        self.of_snapshot(&snapshot, &state.wasi, streams, start.sockets, held)
+            .map_err(|error| failed(&error))
+    }
+
+    /// Loads an image. Returns also what it depends on.
+    pub(super) fn load(
+        &self,
+        found: FoundImage,
+        options: LoadOptions<'_>,
+    ) -> Result<(Snapshot<NodeGuest>, Vec<Box<dyn Any + Send>>), String> {
+        let images = &self.options.images;
+        let (snapshot, held): (_, Box<dyn Any + Send>) = match found {
+            FoundImage::Here(image) => {
+                let snapshot = Snapshot::load(&self.linker, images, image.hash(), options);
+                (snapshot, Box::new(image))
+            }
+            FoundImage::Coming(coming) => {
+                let image = coming.image();
+                let snapshot = Snapshot::load_incomplete(&self.linker, image, images, options);
+                (snapshot, Box::new(coming))
+            }
+        };
+        Ok((snapshot.map_err(|error| format!("{error:#}"))?, vec![held]))
+    }
+
+    /// Makes a program ready that was captured while it ran.
+    pub(super) fn of_snapshot(
+        &self,
+        snapshot: &Snapshot<NodeGuest>,
+        wasi: &WasiState,
+        streams: &Arc<ProgramStreams>,
+        has_sockets: bool,
+        mut held: Vec<Box<dyn Any + Send>>,
+    ) -> Result<ReadyProgram, String> {
+        let mut builder = self.builder(streams);
+        self.pass_sockets(&mut builder, has_sockets)?;
+        self.share(&mut builder, wasi.preopens())?;
+        if wasi.session_dirs().next().is_some() {
+            let own = self.own_directory()?;
+            let captured = own.path().join("captured");
+            let taken = builder.session_files_from(snapshot, wasi, captured, own.path());
+            taken.map_err(|error| format!("{error:#}"))?;
+            held.push(Box::new(own));
+        }
+        let restored = builder.restore(wasi).map_err(|error| error.to_string())?;
+        for notice in &restored.notices {
+            if !matches!(notice, RestoreNotice::NoTerminal { .. }) {
+                (self.options.say)(&format!("otherwise than when it was captured: {notice:?}"));
+            }
+        }
+        let pre = snapshot.instance_pre().map_err(|error| format!("{error:#}"))?;
+        let guest = NodeGuest { ctx: restored.ctx };
+        // No other program finds a byte of its stack.
+        let tenant = u64::from_le_bytes(std::array::from_fn({
+            let bytes = random()?;
+            move |index| bytes[index]
+        }));
+        let spawned = pre.spawn_limited(tenant, guest, self.store_limits(), |_| ());
+        let (store, _) = spawned.map_err(|error| format!("{error:#}"))?;
+        match store.suspended() {
+            Some(_) => {
+                let sessions = wasi.session_dirs().map(str::to_owned).collect();
+                Ok(ReadyProgram { store, start: None, sessions, held })
+            }
+            None => Err("no program is running in this image".to_owned()),
+        }
+    }
+
+    /// An image of another node.
+    fn fetch(&self, node: &str, image: &str) -> Result<FoundImage, String> {
+        let ProgramNodeOptions { images, key, peers, start, .. } = &self.options;
+        let peer = peers.named(node).ok_or_else(|| {
+            format!("no node {node:?} is known here from which images are fetched")
+        })?;
+        start_image(&peer, key, image, images, &peers.signers()?, start)
+            .map_err(|error| format!("{node}/{image}: {error}"))
+    }
+
+    fn builder(&self, streams: &Arc<ProgramStreams>) -> WasiCtxBuilder {
+        let (stdin, stdout, stderr) = streams.kinds();
+        let mut builder = WasiCtxBuilder::new();
+        builder.stdin(stdin).stdout(stdout).stderr(stderr);
+        builder
+    }
+
+    /// Gives a program those of the node's directories that it asks for.
+    fn share<'a>(
+        &self,
+        builder: &mut WasiCtxBuilder,
+        names: impl Iterator<Item = (&'a str, Permissions)>,
+    ) -> Result<(), String> {
+        for (name, wanted) in names {
+            let known = self.options.directories.iter().find(|known| known.guest == name);
+            let known = known.ok_or_else(|| {
+                format!(
+                    "this node has no directory {name:?} for programs: it is to be started with one"
+                )
+            })?;
+            // No more than the node allows, and no more than is wanted.
+            let permissions = match (known.permissions, wanted) {
+                (Permissions::ReadWrite, Permissions::ReadWrite) => Permissions::ReadWrite,
+                _ => Permissions::ReadOnly,
+            };
+            let shared = builder.preopened_dir(&known.host, known.guest.clone(), permissions);
+            shared.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Gives a program the node's listening sockets.
+    fn pass_sockets(&self, builder: &mut WasiCtxBuilder, has_them: bool) -> Result<(), String> {
+        if !has_them {
+            return Ok(());
+        }
+        if self.options.listeners.is_empty() {
+            return Err("this node has no listening sockets for programs".to_owned());
+        }
+        for listener in &self.options.listeners {
+            let socket = listener.try_clone().map_err(|error| error.to_string())?;
+            builder.preopened_socket(socket).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn own_directory(&self) -> Result<OwnDir, String> {
+        let path = self.options.place.join(format!("program-{}", random_name()?));
+        OwnDir::new(path).map_err(|error| format!("no place for its files: {error}"))
+    }
+
+    fn store_limits(&self) -> StoreLimits {
+        let limit = usize::try_from(self.options.limits.memory).unwrap_or(usize::MAX);
+        StoreLimits::new().memory_total(limit)
+    }
+
+    fn check_imports(&self, store: &mut Store<NodeGuest>, module: &Module) -> Result<(), String> {
+        let mut missing = Vec::new();
+        for import in module.imports() {
+            let is_known = self.linker.get_by_import(&mut *store, &import).is_some();
+            if !is_known && missing.len() < 8 {
+                missing.push(format!("{:?} {:?}", import.module(), import.name()));
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "the module imports what this node does not define, which is WASI preview 1: {}",
+                missing.join(", ")
+            )),
+        }
+    }
+}
+
+/// A name that nothing has.
+pub(super) fn random_name() -> Result<String, String> {
+    Ok(super::wire::ProgramId(random()?).to_string())
+}
+
+/// Random bytes.
+pub(super) fn random() -> Result<[u8; 16], String> {
+    let mut bytes = [0; 16];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    match rustix::rand::getrandom(&mut bytes[..], flags) {
+        Ok(16) => Ok(bytes),
+        Ok(_) => Err("the system gives too few random bytes".to_owned()),
+        Err(error) => Err(format!("the system gives no random bytes: {error}")),
+    }
+}

@@ -1,0 +1,37 @@
+//! Programs that a node runs for clients.
+//!
+//! ```text
+//!  attach     session     a client that has a program's streams; a client, on the node's side
+//!     |          |
+//!  client      node       asks; what a node has
+//!     |       /    \
+//!     |    host   program how programs begin; the thread of each
+//!      \    |      |
+//!       \   streams       standard streams, byte by byte
+//!        \  |
+//!         wire            what they say
+//! ```
+
+mod arriving;
+mod attach;
+mod capture;
+mod client;
+mod host;
+mod moving;
+mod node;
+mod program;
+mod records;
+mod session;
+mod streams;
+mod wire;
+
+pub use attach::{AttachStreams, attach_program};
+pub use client::ProgramClient;
+pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
+pub use moving::MigrateOptions;
+pub use node::ProgramNode;
+pub(crate) use session::serve;
+pub use wire::{ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart};
+
+#[cfg(test)]
+mod tests;

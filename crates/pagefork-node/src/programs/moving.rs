@@ -1,0 +1,557 @@
+//! The side of a node from which a program moves: states of it go ahead while it runs, then it rests,
+//! is sealed, and handed over.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefork::{SaveOptions, Snapshot};
+use pagefork_image::{ContentHash, PublicKey};
+use pagefork_postcopy::{MigrationId, MigrationSource, SourceInput, SourceOutput, SourceState};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+
+use crate::duplex::wait_for;
+use crate::give::now;
+
+use super::capture::{CaptureFailure, CapturedProgram, MovingRecord};
+use super::client::NodeLink;
+use super::host::random;
+use super::node::ProgramNode;
+use super::program::{AfterRest, NodeGuest, NodeProgram, ReadyProgram};
+use super::records::LeavingRecord;
+use super::wire::{ClientRequest, MoveOffer, NodeReply, ProgramPhase};
+
+/// Between two attempts to reach a node again that may have a program.
+const RETRY: Duration = Duration::from_millis(300);
+
+/// Between two looks whether a program has closed what cannot move.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Bytes of a state ahead that are few: it is handed over when no more have changed.
+const FEW_BYTES: u64 = 4 << 20;
+
+/// How a program moves. [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MigrateOptions {
+    /// How many states are sent ahead at most while it runs: 5 by default. With none, it goes on
+    /// there before its pages are there.
+    pub rounds: u8,
+    /// How long it is waited for: that the target answers, that the program comes to rest, and that it
+    /// closes what cannot move, each: 10 s by default.
+    pub patience: Duration,
+    /// Another node that gets all pages of a program that goes on before they are at its target: if the
+    /// source is lost, the target asks there. It has to know the source, as a target has to, and the
+    /// target has to know where it is. With rounds, all pages are there before the program is.
+    pub second: Option<PublicKey>,
+}
+
+impl Default for MigrateOptions {
+    fn default() -> Self {
+        Self { rounds: 5, patience: Duration::from_secs(10), second: None }
+    }
+}
+
+/// What others ask of a program that moves, and learn of it.
+#[derive(Debug)]
+pub(super) struct MoveControl {
+    state: Mutex<MoveControlState>,
+    changed: Condvar,
+    /// Is raised when something is asked.
+    signal: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct MoveControlState {
+    reclaim: bool,
+    outcome: Option<Result<(), String>>,
+}
+
+impl MoveControl {
+    fn new() -> Result<Arc<Self>, String> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let signal = eventfd(0, flags).map_err(|error| format!("cannot move it: {error}"))?;
+        Ok(Arc::new(Self { state: Mutex::default(), changed: Condvar::new(), signal }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, MoveControlState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, outcome: Result<(), String>) {
+        self.lock().outcome = Some(outcome);
+        self.changed.notify_all();
+    }
+
+    /// What has come of it, if that is known in time.
+    pub(super) fn outcome(&self, patience: Duration) -> Option<Result<(), String>> {
+        let waits = |state: &mut MoveControlState| state.outcome.is_none();
+        let waited = self.changed.wait_timeout_while(self.lock(), patience, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.outcome.clone()
+    }
+
+    /// Has the program go on here, by an operator's word.
+    pub(super) fn reclaim(&self) {
+        self.lock().reclaim = true;
+        let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Begins to move a program.
+pub(super) fn begin(
+    node: &ProgramNode,
+    program: &Arc<NodeProgram>,
+    to: PublicKey,
+    options: MigrateOptions,
+) -> Result<Arc<MoveControl>, String> {
+    let control = MoveControl::new()?;
+    let migration = MigrationId(random()?);
+    let (epoch, has_sockets) = program.travels();
+    let (source, outputs) =
+        MigrationSource::offer(migration, epoch, &program.name, options.patience, now());
+    let moving = MovingProgram {
+        node: node.clone(),
+        program: Arc::clone(program),
+        to,
+        options,
+        migration,
+        has_sockets,
+        control: Arc::clone(&control),
+        source,
+        link: None,
+        image: None,
+    };
+    program.begin_move(to)?;
+    let thread = thread::Builder::new().name("pagefork-move".to_owned());
+    let started = thread.spawn(move || moving.run(outputs));
+    if let Err(error) = started {
+        program.end_move();
+        return Err(format!("cannot start a thread: {error}"));
+    }
+    node.note_move(program.id, &control);
+    Ok(control)
+}
+
+/// Goes on with what a process has left behind: it has handed the program over.
+pub(super) fn go_on(
+    node: &ProgramNode,
+    program: &Arc<NodeProgram>,
+    record: LeavingRecord,
+) -> Result<(), String> {
+    let control = MoveControl::new()?;
+    let image = match record.source.state {
+        SourceState::HandedOver { image, .. } => Some(image),
+        _ => None,
+    };
+    let migration = record.source.migration;
+    let (source, _) = MigrationSource::restore(record.source);
+    let moving = MovingProgram {
+        node: node.clone(),
+        program: Arc::clone(program),
+        to: PublicKey::from_bytes(record.to),
+        options: MigrateOptions::default(),
+        migration,
+        has_sockets: false,
+        control: Arc::clone(&control),
+        source,
+        link: None,
+        image,
+    };
+    node.note_move(program.id, &control);
+    let thread = thread::Builder::new().name("pagefork-move".to_owned());
+    let started = thread.spawn(move || moving.settle());
+    started.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+}
+
+/// A program that moves, as its thread has it.
+struct MovingProgram {
+    node: ProgramNode,
+    program: Arc<NodeProgram>,
+    to: PublicKey,
+    options: MigrateOptions,
+    migration: MigrationId,
+    has_sockets: bool,
+    control: Arc<MoveControl>,
+    source: MigrationSource,
+    link: Option<NodeLink>,
+    /// What was handed over.
+    image: Option<ContentHash>,
+}
+
+/// What a target's answer has come to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum MoveEvent {
+    Accepted,
+    AheadHere(ContentHash),
+    GoesOn(String),
+    Taken,
+    Declined(String),
+}
+
+impl MovingProgram {
+    fn run(mut self, outputs: Vec<SourceOutput>) {
+        match self.until_handed_over(outputs) {
+            Ok(()) => self.settle(),
+            Err(why) => {
+                // It was not handed over, so it goes on; who hears of that is of no weight.
+                let outputs = self.source.handle(SourceInput::Withdraw, now());
+                let _ = self.carry_out(outputs);
+                if let Some(link) = &mut self.link {
+                    let _ = link.duplex.end();
+                }
+                let _ = self.node.records().forget_leaving(self.migration);
+                self.node.revoke(&self.to, self.program.id);
+                self.resume();
+                self.control.end(Err(why));
+            }
+        }
+    }
+
+    /// # Errors
+    /// Why the program goes on here.
+    fn until_handed_over(&mut self, outputs: Vec<SourceOutput>) -> Result<(), String> {
+        let mut events = self.carry_out_connected(outputs)?;
+        while !events.contains(&MoveEvent::Accepted) {
+            events = self.next_events(self.options.patience)?;
+        }
+        let parent = self.send_ahead()?;
+        let captured = self.capture()?;
+        self.hand_over(&captured, parent.as_ref())
+    }
+
+    /// Sends states of the program ahead while it runs. Returns the last one.
+    fn send_ahead(&mut self) -> Result<Option<Snapshot<NodeGuest>>, String> {
+        let mut parent: Option<Snapshot<NodeGuest>> = None;
+        let options = self.node.options().clone();
+        for round in 0..self.options.rounds {
+            let snapshot = self.program.at_rest(self.options.patience, |ready| {
+                (AfterRest::GoesOn, ready.store.snapshot())
+            })?;
+            let failed = |error: pagefork::Error| format!("{error:#}");
+            let snapshot = snapshot.map_err(failed)?;
+            let mut save = SaveOptions::new().sign_with(std::slice::from_ref(&options.image_key));
+            if let Some(parent) = &parent {
+                save = save.delta_of(parent);
+            }
+            let image = snapshot.save(&options.images, save).map_err(failed)?;
+            self.node.grant(self.to, self.program.id, image);
+            let input = SourceInput::Ahead { image, token: Vec::new() };
+            let outputs = self.source.handle(input, now());
+            let mut events = self.carry_out(outputs)?;
+            // How long pages take is not known: what is silent is left.
+            while !events.contains(&MoveEvent::AheadHere(image)) {
+                events = self.next_events(Duration::MAX)?;
+            }
+            let size = snapshot
+                .stored_image()
+                .map_or(0, |stored| stored.chain().tip().manifest().data_size);
+            let has_parent = parent.replace(snapshot).is_some();
+            if has_parent && size <= FEW_BYTES && round > 0 {
+                break;
+            }
+        }
+        Ok(parent)
+    }
+
+    /// Has the program rest, and captures it.
+    fn capture(&mut self) -> Result<(CapturedProgram, MovingRecord), String> {
+        let until = Instant::now() + self.options.patience;
+        loop {
+            let (node, program) = (self.node.clone(), Arc::clone(&self.program));
+            let (epoch, has_sockets) = (self.source.epoch(), self.has_sockets);
+            let job = move |ready: &mut ReadyProgram| match node.host().capture(ready) {
+                Ok(captured) => {
+                    let streams = program.streams.freeze();
+                    let (id, name) = (program.id, program.name.clone());
+                    let record = MovingRecord { program: id, name, epoch, streams, has_sockets };
+                    (AfterRest::Rests, Ok((captured, record)))
+                }
+                Err(failure) => (AfterRest::GoesOn, Err(failure)),
+            };
+            match self.program.at_rest(self.options.patience, job)? {
+                Ok(captured) => return Ok(captured),
+                Err(CaptureFailure::Failed(why)) => return Err(why),
+                Err(CaptureFailure::Open(why)) if Instant::now() >= until => {
+                    return Err(format!(
+                        "it was waited for {} s: {why}",
+                        self.options.patience.as_secs()
+                    ));
+                }
+                Err(CaptureFailure::Open(_)) => thread::sleep(LOOK_AGAIN),
+            }
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        (captured, record): &(CapturedProgram, MovingRecord),
+        parent: Option<&Snapshot<NodeGuest>>,
+    ) -> Result<(), String> {
+        let options = self.node.options().clone();
+        let image = captured.save(record, parent, &options.images, &options.image_key)?;
+        // Collection spares it as long as it has a name.
+        let named = options.images.set_name(&self.image_name(), image);
+        named.map_err(|error| error.to_string())?;
+        self.node.grant(self.to, self.program.id, image);
+        self.image = Some(image);
+        // A target that is gone by now is no reason to wait for an operator.
+        if self.link.is_none() {
+            return Err("the connection with the target is lost".to_owned());
+        }
+        let outputs = self.source.handle(SourceInput::HandOver { image, token: Vec::new() }, now());
+        self.program.set_phase(ProgramPhase::HandedOver { to: *self.to.as_bytes() });
+        let kept = self.carry_out(outputs);
+        if !matches!(self.source.state(), SourceState::HandedOver { .. }) {
+            return Err("it was withdrawn".to_owned());
+        }
+        // From now on only an operator's word makes it go on here, whatever has failed.
+        if let Err(error) = kept {
+            (options.say)(&format!("program {}: {error}", self.program.name));
+        }
+        Ok(())
+    }
+
+    fn image_name(&self) -> String {
+        format!("moving-{}", super::wire::ProgramId(self.migration.0))
+    }
+
+    /// Waits until it is known whose the program is.
+    fn settle(mut self) {
+        let outcome = loop {
+            if self.control.lock().reclaim {
+                let outputs = self.source.handle(SourceInput::OperatorGoesOn, now());
+                let _ = self.carry_out(outputs);
+                break self.go_on_here();
+            }
+            let events = match self.link {
+                Some(_) => self.next_events(Duration::MAX),
+                None if matches!(self.source.state(), SourceState::HandedOver { .. }) => {
+                    let outputs = self.source.handle(SourceInput::Connected, now());
+                    self.carry_out_connected(outputs)
+                }
+                None => Ok(Vec::new()),
+            };
+            match events {
+                Ok(events) if events.contains(&MoveEvent::Taken) => {
+                    self.leave();
+                    break self.keep_at_second();
+                }
+                Ok(events) => {
+                    for event in events {
+                        if let MoveEvent::Declined(why) = event {
+                            let to = *self.to.as_bytes();
+                            let said = format!("the target has declined it: {why:?}");
+                            self.program.set_phase(ProgramPhase::Declined { to, why });
+                            self.control.end(Err(said));
+                            self.link = None;
+                        }
+                    }
+                }
+                Err(_) => self.link = None,
+            }
+            if self.link.is_none() {
+                self.pause(RETRY);
+            }
+        };
+        if let Some(link) = &mut self.link {
+            let _ = link.duplex.end();
+        }
+        // Of what went on there before its pages were there, more is to come.
+        if !matches!(self.source.state(), SourceState::Taken) || self.options.rounds > 0 {
+            self.node.revoke(&self.to, self.program.id);
+        }
+        self.control.end(outcome);
+        self.node.forget_move(self.program.id, &self.control);
+    }
+
+    /// The program is the target's.
+    fn leave(&mut self) {
+        let phase = ProgramPhase::Moved { to: *self.to.as_bytes() };
+        let leaving = phase.clone();
+        // Its thread may be of a process that has ended.
+        let left =
+            self.program.at_rest(self.options.patience, |_| (AfterRest::Leaves(leaving), ()));
+        match left {
+            // It can come back then.
+            Ok(()) => self.program.wait_until_over(self.options.patience),
+            Err(_) => self.program.set_phase(phase),
+        }
+        // All of it is there, unless it went on before that: then it is kept.
+        if self.options.rounds > 0 {
+            let _ = self.node.options().images.remove_name(&self.image_name());
+        }
+    }
+
+    /// The node that is to have the pages, too, if there are any to come.
+    fn second(&self) -> Option<PublicKey> {
+        self.options.second.filter(|_| self.options.rounds == 0)
+    }
+
+    /// Has the second node get all pages of what was handed over.
+    ///
+    /// # Errors
+    /// Why it has not. The program is at its target all the same.
+    fn keep_at_second(&mut self) -> Result<(), String> {
+        let (Some(second), Some(image)) = (self.second(), self.image) else { return Ok(()) };
+        let options = self.node.options();
+        self.node.grant(second, self.program.id, image);
+        let kept = || {
+            let peer = options.peers.with_key(&second);
+            let peer = peer.ok_or_else(|| format!("where node {second} is is not known"))?;
+            let link = NodeLink::connect(&peer, &options.key, &options.start.times.node);
+            let mut link = link.map_err(|error| error.to_string())?;
+            let (program, holder) = (self.program.id, *self.to.as_bytes());
+            let request = ClientRequest::Keep { image, program, holder };
+            let kept = link.ask(&request, "the second place of its pages");
+            kept.map(drop).map_err(|error| error.to_string())
+        };
+        let outcome = kept();
+        self.node.revoke(&second, self.program.id);
+        outcome.map_err(|why| {
+            format!(
+                "it is at its target, but its pages are not at node {second}: {why}; until all of \
+                 them are at its target, it is lost if its source is"
+            )
+        })
+    }
+
+    /// An operator has said that the program goes on here.
+    fn go_on_here(&mut self) -> Result<(), String> {
+        let _ = self.node.records().forget_leaving(self.migration);
+        let has_thread = !self.program.has_no_thread();
+        let gone_on = match has_thread {
+            true => {
+                self.resume();
+                Ok(())
+            }
+            false => self.node.take_up(&self.program, self.image),
+        };
+        let _ = self.node.options().images.remove_name(&self.image_name());
+        match gone_on {
+            Ok(()) => Err("an operator has said that it goes on where it was".to_owned()),
+            Err(why) => {
+                self.program.set_phase(ProgramPhase::Lost(why.clone()));
+                Err(why)
+            }
+        }
+    }
+
+    fn resume(&self) {
+        self.program.end_move();
+        self.program.streams.thaw();
+        // One that has ended does not rest.
+        let _ = self.program.at_rest(self.options.patience, |_| (AfterRest::GoesOn, ()));
+    }
+
+    /// As [`Self::carry_out`], after it has connected.
+    fn carry_out_connected(
+        &mut self,
+        outputs: Vec<SourceOutput>,
+    ) -> Result<Vec<MoveEvent>, String> {
+        let options = self.node.options();
+        let peer = options.peers.with_key(&self.to).ok_or_else(|| {
+            format!("where node {} is is not known to the node that has the program", self.to)
+        })?;
+        let link = NodeLink::connect(&peer, &options.key, &options.start.times.node);
+        self.link = Some(link.map_err(|error| error.to_string())?);
+        self.carry_out(outputs)
+    }
+
+    /// Does what the state machine says.
+    ///
+    /// # Errors
+    /// If a record cannot be kept: nothing that follows from it is done then.
+    fn carry_out(&mut self, outputs: Vec<SourceOutput>) -> Result<Vec<MoveEvent>, String> {
+        let mut events = Vec::new();
+        for output in outputs {
+            match output {
+                SourceOutput::Record(source) => {
+                    let (program, name) = (self.program.id, self.program.name.clone());
+                    let record = LeavingRecord { source, program, name, to: *self.to.as_bytes() };
+                    let kept = self.node.records().keep_leaving(&record);
+                    kept.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                }
+                SourceOutput::Send(message) => {
+                    let offer = MoveOffer {
+                        program: self.program.id,
+                        name: self.program.name.clone(),
+                        directories: self.program.directories(),
+                        has_sockets: self.has_sockets,
+                        second: self.second().map(|key| *key.as_bytes()),
+                    };
+                    if let Some(link) = &mut self.link {
+                        link.push(&ClientRequest::Move { offer, message });
+                        // What is sent late is sent again.
+                        let _ = link.turn_out();
+                    }
+                }
+                SourceOutput::Accepted => events.push(MoveEvent::Accepted),
+                SourceOutput::AheadHere(image) => events.push(MoveEvent::AheadHere(image)),
+                SourceOutput::GoesOn { why } => events.push(MoveEvent::GoesOn(why)),
+                SourceOutput::Taken => events.push(MoveEvent::Taken),
+                SourceOutput::Declined { why } => events.push(MoveEvent::Declined(why)),
+            }
+        }
+        Ok(events)
+    }
+
+    /// Waits for the next answer of the target.
+    ///
+    /// # Errors
+    /// If the connection is lost, the program goes on here, or nothing came for so long.
+    fn next_events(&mut self, patience: Duration) -> Result<Vec<MoveEvent>, String> {
+        let until = Instant::now().checked_add(patience);
+        loop {
+            let Some(link) = &mut self.link else {
+                return Err("the connection with the target is lost".to_owned());
+            };
+            let reply = match link.turn() {
+                Ok(reply) => reply,
+                Err(error) => {
+                    let why = link.talk()(error).to_string();
+                    self.link = None;
+                    return Err(why);
+                }
+            };
+            match reply {
+                Some(NodeReply::Steps(steps)) => {
+                    let mut events = Vec::new();
+                    for step in steps {
+                        let outputs = self.source.handle(SourceInput::Received(step), now());
+                        events.extend(self.carry_out(outputs)?);
+                    }
+                    for event in &events {
+                        if let MoveEvent::GoesOn(why) = event {
+                            return Err(why.clone());
+                        }
+                    }
+                    return Ok(events);
+                }
+                Some(NodeReply::Refused(why)) => {
+                    self.link = None;
+                    return Err(format!("the target refuses: {why}"));
+                }
+                Some(_) => {}
+                None => {
+                    if until.is_some_and(|until| until <= Instant::now()) {
+                        return Err("the target has not answered in time".to_owned());
+                    }
+                    let due = link.due();
+                    let until = until.map_or(due, |until| until.min(due));
+                    let waited = link.duplex.wait(&[self.control.signal.as_fd()], Some(until));
+                    waited.map_err(|error| format!("cannot wait: {error}"))?;
+                    let is_asked = rustix::io::read(&self.control.signal, &mut [0; 8]).is_ok();
+                    if is_asked && self.control.lock().reclaim {
+                        return Ok(Vec::new());
+                    }
+                }
+            }
+        }
+    }
+
+    fn pause(&self, time: Duration) {
+        let mut signals = [PollFd::from_borrowed_fd(self.control.signal.as_fd(), PollFlags::IN)];
+        let _ = wait_for(&mut signals, Some(Instant::now() + time));
+        let _ = rustix::io::read(&self.control.signal, &mut [0; 8]);
+    }
+}

@@ -1,0 +1,424 @@
+//! One program: the thread that runs it, and what others ask of it.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefork::{CallProgress, Error, Func, InterruptHandle, Store, Trap, TrapCode};
+use pagefork_image::PublicKey;
+use pagefork_wasi::{Exit, WasiCtx};
+
+use super::streams::ProgramStreams;
+use super::wire::{ClientId, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
+
+/// Between two requests that a program stop or rest: one that comes while none of its code runs is
+/// forgotten.
+const NUDGE: Duration = Duration::from_millis(1);
+
+/// The data of a program's store.
+#[derive(Debug)]
+pub(super) struct NodeGuest {
+    pub(super) ctx: WasiCtx,
+}
+
+/// A program that can run.
+pub(super) struct ReadyProgram {
+    pub(super) store: Store<NodeGuest>,
+    /// What is called; `None` if its guest is suspended.
+    pub(super) start: Option<Func>,
+    /// Directories of its session, by the names that it knows them by.
+    pub(super) sessions: Vec<String>,
+    /// What it depends on until it has ended.
+    #[expect(dead_code, reason = "it is kept")]
+    pub(super) held: Vec<Box<dyn Any + Send>>,
+}
+
+impl fmt::Debug for ReadyProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadyProgram").finish_non_exhaustive()
+    }
+}
+
+/// What is done with a program while it rests.
+pub(super) type RestJob = Box<dyn FnOnce(&mut ReadyProgram) -> AfterRest + Send>;
+
+/// What a program does after it has rested.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum AfterRest {
+    /// It runs on.
+    GoesOn,
+    /// It rests until the next job.
+    Rests,
+    /// It does not run here any more.
+    Leaves(ProgramPhase),
+}
+
+/// A program of this node.
+#[derive(Debug)]
+pub(super) struct NodeProgram {
+    pub(super) id: ProgramId,
+    pub(super) name: String,
+    /// Who has started it.
+    pub(super) owner: PublicKey,
+    pub(super) streams: Arc<ProgramStreams>,
+    life: Mutex<ProgramLife>,
+    changed: Condvar,
+}
+
+struct ProgramLife {
+    phase: ProgramPhase,
+    /// Whether its thread is there no more, and all that it had is given back.
+    is_over: bool,
+    handle: Option<InterruptHandle>,
+    /// Why it is to stop.
+    stop: Option<String>,
+    jobs: VecDeque<RestJob>,
+    client: Option<ClientId>,
+    /// How many clients have been attached so far: the last one is.
+    attachments: u64,
+    /// How often it was handed over.
+    epoch: u64,
+    has_sockets: bool,
+    /// Those of the node's directories that it has.
+    directories: Vec<String>,
+}
+
+impl fmt::Debug for ProgramLife {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramLife").field("phase", &self.phase).finish_non_exhaustive()
+    }
+}
+
+impl NodeProgram {
+    pub(super) fn new(
+        id: ProgramId,
+        name: String,
+        owner: PublicKey,
+        streams: Arc<ProgramStreams>,
+        phase: ProgramPhase,
+    ) -> Arc<Self> {
+        let life = ProgramLife {
+            is_over: phase != ProgramPhase::Running,
+            phase,
+            handle: None,
+            stop: None,
+            jobs: VecDeque::new(),
+            client: None,
+            attachments: 0,
+            epoch: 0,
+            has_sockets: false,
+            directories: Vec::new(),
+        };
+        let changed = Condvar::new();
+        Arc::new(Self { id, name, owner, streams, life: Mutex::new(life), changed })
+    }
+
+    fn life(&self) -> MutexGuard<'_, ProgramLife> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn info(&self) -> ProgramInfo {
+        let life = self.life();
+        let (name, phase) = (self.name.clone(), life.phase.clone());
+        ProgramInfo { id: self.id, name, phase, is_attached: life.client.is_some() }
+    }
+
+    pub(super) fn phase(&self) -> ProgramPhase {
+        self.life().phase.clone()
+    }
+
+    pub(super) fn set_phase(&self, phase: ProgramPhase) {
+        self.life().phase = phase;
+        self.streams.tell_client();
+    }
+
+    /// Whether it does not run, and never will again here.
+    pub(super) fn is_over(&self) -> bool {
+        let life = self.life();
+        let ProgramLife { is_over, phase, .. } = &*life;
+        *is_over
+            && matches!(
+                phase,
+                ProgramPhase::Ended(_) | ProgramPhase::Moved { .. } | ProgramPhase::Lost(_)
+            )
+    }
+
+    /// Whether nothing of it is in this process.
+    pub(super) fn has_no_thread(&self) -> bool {
+        self.life().is_over
+    }
+
+    /// Waits until nothing of it is in this process any more.
+    pub(super) fn wait_until_over(&self, patience: Duration) {
+        let life = self.life();
+        let is_here = |life: &mut ProgramLife| !life.is_over;
+        drop(self.changed.wait_timeout_while(life, patience, is_here));
+    }
+
+    /// How often it was handed over, and whether it has sockets.
+    pub(super) fn travels(&self) -> (u64, bool) {
+        let life = self.life();
+        (life.epoch, life.has_sockets)
+    }
+
+    pub(super) fn set_travels(&self, epoch: u64, has_sockets: bool) {
+        let mut life = self.life();
+        (life.epoch, life.has_sockets) = (epoch, has_sockets);
+    }
+
+    /// The directories of the node that it has.
+    pub(super) fn directories(&self) -> Vec<String> {
+        self.life().directories.clone()
+    }
+
+    /// It is on its way.
+    ///
+    /// # Errors
+    /// If it does not run, or is on its way already.
+    pub(super) fn begin_move(&self, to: PublicKey) -> Result<(), String> {
+        let mut life = self.life();
+        match &life.phase {
+            ProgramPhase::Running if life.stop.is_none() => {
+                life.phase = ProgramPhase::Moving { to: *to.as_bytes() };
+                drop(life);
+                self.streams.tell_client();
+                Ok(())
+            }
+            ProgramPhase::Ended(_) => Err("it has ended".to_owned()),
+            _ => Err("it does not run here, or is on its way already".to_owned()),
+        }
+    }
+
+    /// It stays.
+    pub(super) fn end_move(&self) {
+        let mut life = self.life();
+        if !life.is_over {
+            life.phase = ProgramPhase::Running;
+        }
+        drop(life);
+        self.streams.tell_client();
+    }
+
+    /// Runs it on a thread of its own.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(super) fn run(self: &Arc<Self>, mut ready: ReadyProgram) -> Result<(), String> {
+        let handle = ready.store.interrupt_handle().map_err(|error| format!("{error:#}"))?;
+        let shared = ready.store.data().ctx.preopens().map(|(_, guest, _)| guest.to_owned());
+        let shared: Vec<String> = shared.filter(|guest| !ready.sessions.contains(guest)).collect();
+        {
+            let mut life = self.life();
+            (life.handle, life.directories) = (Some(handle), shared);
+        }
+        let program = Arc::clone(self);
+        let thread = thread::Builder::new().name("pagefork-program".to_owned());
+        let started = thread.spawn(move || {
+            let phase = program.live(&mut ready);
+            // What it holds, its files among it, is gone when others see that it has ended.
+            drop(ready);
+            program.end(phase);
+        });
+        started.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+    }
+
+    fn end(&self, phase: ProgramPhase) {
+        let mut life = self.life();
+        life.phase = phase;
+        life.is_over = true;
+        life.handle = None;
+        // Who waits for one learns that it never begins.
+        life.jobs.clear();
+        drop(life);
+        self.changed.notify_all();
+        self.streams.tell_client();
+    }
+
+    /// Runs it until it has ended or leaves.
+    fn live(&self, ready: &mut ReadyProgram) -> ProgramPhase {
+        let mut progress = match ready.start.take() {
+            // What asks it to stop before it runs is not forgotten.
+            _ if self.life().stop.is_some() => Ok(CallProgress::Suspended),
+            Some(start) => start.call_suspendable(&mut ready.store, &[]),
+            None => ready.store.resume(),
+        };
+        loop {
+            match progress {
+                Ok(CallProgress::Finished(_)) => return ended(ProgramEnd::Exited(0)),
+                Err(error) => return ended(self.failure(&error)),
+                Ok(CallProgress::Suspended) => {}
+            }
+            match self.rest(ready) {
+                Some(phase) => return phase,
+                None => progress = ready.store.resume(),
+            }
+        }
+    }
+
+    /// Does what there is to do while it rests. Returns what has become of it if it does not go on.
+    fn rest(&self, ready: &mut ReadyProgram) -> Option<ProgramPhase> {
+        let mut stays = false;
+        loop {
+            let mut life = self.life();
+            let job = loop {
+                if let Some(why) = &life.stop {
+                    return Some(ended(ProgramEnd::Stopped(why.clone())));
+                }
+                match life.jobs.pop_front() {
+                    Some(job) => break Some(job),
+                    None if !stays => break None,
+                    None => life = self.changed.wait(life).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(life);
+            match job?(ready) {
+                AfterRest::GoesOn => stays = false,
+                AfterRest::Rests => stays = true,
+                AfterRest::Leaves(phase) => return Some(phase),
+            }
+        }
+    }
+
+    fn failure(&self, error: &Error) -> ProgramEnd {
+        if let Some(exit) = error.downcast_ref::<Exit>() {
+            return ProgramEnd::Exited(exit.0);
+        }
+        let is_interrupt =
+            error.downcast_ref::<Trap>().is_some_and(|trap| trap.code() == TrapCode::Interrupt);
+        match &self.life().stop {
+            Some(why) => ProgramEnd::Stopped(why.clone()),
+            None if is_interrupt => ProgramEnd::Stopped("it has run as long as it may".to_owned()),
+            None => ProgramEnd::Failed(shortened(format!("{error:?}"))),
+        }
+    }
+
+    /// Has it stop, and waits until it has, for `patience` at most. Returns whether it has.
+    pub(super) fn stop(&self, why: &str, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let mut life = self.life();
+        let is_here = matches!(life.phase, ProgramPhase::Running | ProgramPhase::Moving { .. });
+        if is_here {
+            life.stop.get_or_insert_with(|| shortened(why.to_owned()));
+        }
+        self.changed.notify_all();
+        while is_here && !life.is_over && Instant::now() < until {
+            if let Some(handle) = &life.handle {
+                handle.interrupt();
+            }
+            let waited = self.changed.wait_timeout(life, NUDGE);
+            life = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        life.is_over
+    }
+
+    /// Has it rest, and `job` done then, on its thread. Returns what that comes to.
+    ///
+    /// # Errors
+    /// If it has ended before, or did not rest in time: the job is not done then.
+    pub(super) fn at_rest<R: Send + 'static>(
+        &self,
+        patience: Duration,
+        job: impl FnOnce(&mut ReadyProgram) -> (AfterRest, R) + Send + 'static,
+    ) -> Result<R, String> {
+        let until = Instant::now() + patience;
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let is_wanted = Arc::new(Mutex::new(true));
+        let wanted = Arc::clone(&is_wanted);
+        let job: RestJob = Box::new(move |ready| {
+            // It begins, or who waits for it gives up: one of the two.
+            if !std::mem::take(&mut *wanted.lock().unwrap_or_else(PoisonError::into_inner)) {
+                return AfterRest::GoesOn;
+            }
+            let (after, result) = job(ready);
+            let _ = sender.send(result);
+            after
+        });
+        {
+            let mut life = self.life();
+            if life.is_over {
+                return Err("it has ended".to_owned());
+            }
+            life.jobs.push_back(job);
+        }
+        self.changed.notify_all();
+        loop {
+            if let Some(handle) = &self.life().handle {
+                handle.suspend();
+            }
+            match receiver.recv_timeout(NUDGE) {
+                Ok(result) => return Ok(result),
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err("it has ended".to_owned());
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    let mut wanted = is_wanted.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !std::mem::take(&mut *wanted) {
+                        // It has begun, and ends.
+                        drop(wanted);
+                        return receiver.recv().map_err(|_| "it has ended".to_owned());
+                    }
+                    return Err(format!(
+                        "it did not come to rest within {} s: it is inside a call of the host, or \
+                         waits for pages",
+                        patience.as_secs()
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Gives the streams to a client, and tells it by `signal` of what happens. Returns the number
+    /// by which it is known.
+    ///
+    /// # Errors
+    /// If another client has them.
+    pub(super) fn attach(&self, client: ClientId, signal: Arc<OwnedFd>) -> Result<u64, String> {
+        let mut life = self.life();
+        if life.client.is_some_and(|other| other != client) {
+            return Err("another client has its streams".to_owned());
+        }
+        life.client = Some(client);
+        life.attachments += 1;
+        let number = life.attachments;
+        drop(life);
+        self.streams.set_client(Some(signal));
+        Ok(number)
+    }
+
+    /// Whether the streams are still those of the client with this number.
+    pub(super) fn is_attached(&self, number: u64) -> bool {
+        let life = self.life();
+        life.client.is_some() && life.attachments == number
+    }
+
+    /// Its client is to attach anew: the program has another form.
+    pub(super) fn part_with_client(&self) {
+        self.life().client = None;
+        self.streams.set_client(None);
+    }
+
+    /// The client with this number is gone.
+    pub(super) fn detach(&self, number: u64) {
+        let mut life = self.life();
+        if life.client.is_some() && life.attachments == number {
+            life.client = None;
+            self.streams.set_client(None);
+        }
+    }
+}
+
+fn ended(end: ProgramEnd) -> ProgramPhase {
+    ProgramPhase::Ended(end)
+}
+
+/// A text that fits a message.
+pub(super) fn shortened(mut text: String) -> String {
+    const TEXT_MAX: usize = 16 << 10;
+    text.truncate(text.floor_char_boundary(TEXT_MAX));
+    text
+}

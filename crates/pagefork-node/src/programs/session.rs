@@ -1,0 +1,419 @@
+//! One client of a node that runs programs, on the node's side.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefork_image::PublicKey;
+use pagefork_postcopy::{Lane, MigrationId};
+use rustix::event::{EventfdFlags, eventfd};
+use rustls::{ConnectionCommon, SideData};
+
+use crate::base::{NodeError, NodeTimes};
+use crate::duplex::Duplex;
+
+use super::arriving;
+use super::moving::MigrateOptions;
+use super::node::ProgramNode;
+use super::program::{NodeProgram, shortened};
+use super::streams::WrongPosition;
+use super::wire::{
+    ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart,
+    encode, nonsense,
+};
+
+/// Bytes of answers that the network has not taken: beyond that nothing is read from a client.
+const BACKLOG_MAX: usize = 1 << 20;
+
+/// How long a program may take to stop before its client is told that it has not.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers a client until it has ended the connection.
+///
+/// # Errors
+/// If it is lost, or the client is left.
+pub(crate) fn serve<C, D>(
+    node: &ProgramNode,
+    peer: PublicKey,
+    duplex: Duplex<C>,
+    times: &NodeTimes,
+) -> Result<(), NodeError>
+where
+    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
+    D: SideData,
+{
+    let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let signal = signal.map_err(|error| NodeError::io("serve a client")(error.into()))?;
+    let now = Instant::now();
+    let session = ProgramSession {
+        node,
+        peer,
+        duplex,
+        inbox: Inbox::default(),
+        signal: Arc::new(signal),
+        idle: times.idle,
+        heard: now,
+        spoke: now,
+        backlog: 0,
+        attached: None,
+        coming: None,
+        busy: None,
+        carries: BTreeSet::new(),
+        is_over: false,
+    };
+    session.serve().map_err(NodeError::io(format!("talk to client {peer}")))
+}
+
+/// A connection with a client.
+struct ProgramSession<'a, C> {
+    node: &'a ProgramNode,
+    peer: PublicKey,
+    duplex: Duplex<C>,
+    inbox: Inbox,
+    /// Is raised when something has happened to the program that the client has, or an answer is
+    /// there.
+    signal: Arc<OwnedFd>,
+    idle: Duration,
+    heard: Instant,
+    spoke: Instant,
+    /// Bytes that the network has not taken.
+    backlog: usize,
+    attached: Option<AttachedClient>,
+    /// What is to be started, with as much of its module as has come, and its size.
+    coming: Option<(ProgramStart, Vec<u8>, u64)>,
+    /// What is being done for the client. Nothing else is until it is answered.
+    busy: Option<Receiver<NodeReply>>,
+    /// Programs whose way here goes over this connection.
+    carries: BTreeSet<MigrationId>,
+    /// Nothing follows from this side.
+    is_over: bool,
+}
+
+/// The client has the streams of a program.
+struct AttachedClient {
+    program: Arc<NodeProgram>,
+    number: u64,
+    /// Up to where it was sent outputs.
+    sent: [u64; 2],
+    /// What it was told of input.
+    told: (u64, u64),
+    /// It has sent input that was not taken, because the program was moving.
+    lacks: bool,
+    is_told_end: bool,
+    /// To where it was told that the program moves.
+    told_target: Option<[u8; 32]>,
+}
+
+impl<C, D> ProgramSession<'_, C>
+where
+    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
+    D: SideData,
+{
+    fn serve(mut self) -> io::Result<()> {
+        let served = self.talk();
+        if let Some(attached) = &self.attached {
+            attached.program.detach(attached.number);
+        }
+        for migration in &self.carries {
+            self.node.arrivals().left(*migration);
+        }
+        if served.is_ok() {
+            return self.duplex.end();
+        }
+        served
+    }
+
+    fn talk(&mut self) -> io::Result<()> {
+        loop {
+            let is_drowned = self.backlog > BACKLOG_MAX;
+            let mut is_ended = false;
+            if !is_drowned {
+                let arrived = self.duplex.receive()?;
+                if !arrived.bytes.is_empty() {
+                    self.heard = Instant::now();
+                    self.inbox.push(&arrived.bytes);
+                }
+                is_ended = arrived.is_over;
+            }
+            // What is done for it is done first: its requests have an order.
+            self.answer_when_done();
+            while self.busy.is_none() && !self.is_over && self.backlog <= BACKLOG_MAX {
+                match self.inbox.next()? {
+                    Some(request) => self.handle(request)?,
+                    None => break,
+                }
+            }
+            if is_ended {
+                return Ok(());
+            }
+            self.go_on_with_program();
+            if self.spoke.elapsed() >= self.idle / 3 {
+                self.push(&NodeReply::KeepAlive);
+            }
+            let taken = self.duplex.send()?;
+            self.backlog = self.backlog.saturating_sub(taken);
+            if self.is_over && self.backlog == 0 {
+                return Ok(());
+            }
+            if self.heard.elapsed() >= self.idle && self.busy.is_none() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let until = (self.heard + self.idle).min(self.spoke + self.idle / 3);
+            let until = until.max(Instant::now() + Duration::from_millis(1));
+            self.duplex.wait(&[self.signal.as_fd()], Some(until))?;
+            // Whether it is raised is seen by what it was raised for.
+            let _ = rustix::io::read(&*self.signal, &mut [0; 8]);
+        }
+    }
+
+    fn push(&mut self, reply: &NodeReply) {
+        let bytes = encode(reply);
+        self.backlog += bytes.len();
+        self.duplex.push(Lane::Control, bytes);
+        self.spoke = Instant::now();
+    }
+
+    fn handle(&mut self, request: ClientRequest) -> io::Result<()> {
+        if self.coming.is_some()
+            && !matches!(request, ClientRequest::Module(_) | ClientRequest::KeepAlive)
+        {
+            return Err(nonsense("something in place of a module"));
+        }
+        match request {
+            ClientRequest::KeepAlive => {}
+            ClientRequest::Hello => self.push(&NodeReply::Done),
+            ClientRequest::List => {
+                for program in self.node.programs() {
+                    self.push(&NodeReply::Program(program));
+                }
+                self.push(&NodeReply::Done);
+            }
+            ClientRequest::Start(start, module_size) => {
+                let is_module = matches!(start.source, ProgramSource::Module(_));
+                match is_module {
+                    false => self.start(start),
+                    true if module_size > self.node.options().limits.module_size => {
+                        let why = "the module is larger than this node takes";
+                        self.push(&NodeReply::Refused(why.to_owned()));
+                        // What follows is not for us.
+                        self.is_over = true;
+                    }
+                    true if module_size == 0 => {
+                        self.push(&NodeReply::Refused("the module is empty".to_owned()));
+                    }
+                    true => self.coming = Some((start, Vec::new(), module_size)),
+                }
+            }
+            ClientRequest::Module(bytes) => {
+                let Some((mut start, mut module, size)) = self.coming.take() else {
+                    return Err(nonsense("a module that is not started"));
+                };
+                module.extend_from_slice(&bytes);
+                match (module.len() as u64).cmp(&size) {
+                    std::cmp::Ordering::Less => self.coming = Some((start, module, size)),
+                    std::cmp::Ordering::Equal => {
+                        start.source = ProgramSource::Module(module);
+                        self.start(start);
+                    }
+                    std::cmp::Ordering::Greater => {
+                        return Err(nonsense("more of a module than it has"));
+                    }
+                }
+            }
+            ClientRequest::Stop { program } => {
+                self.work(move |node| match node.stop(&program, STOP_PATIENCE) {
+                    Ok(()) => NodeReply::Done,
+                    Err(why) => NodeReply::Refused(why),
+                })
+            }
+            ClientRequest::Keep { image, program, holder } => {
+                let (peer, holder) = (self.peer, PublicKey::from_bytes(holder));
+                self.work(move |node| match node.keep_for(peer, program, holder, image) {
+                    Ok(()) => NodeReply::Done,
+                    Err(why) => NodeReply::Refused(shortened(why)),
+                });
+            }
+            ClientRequest::Migrate { program, to, rounds, patience, second } => {
+                self.work(move |node| {
+                    let to = PublicKey::from_bytes(to);
+                    let second = second.map(PublicKey::from_bytes);
+                    let options = MigrateOptions { rounds, patience, second };
+                    match node.migrate(&program, to, options) {
+                        Ok(()) => NodeReply::Done,
+                        Err(why) => NodeReply::Refused(shortened(why)),
+                    }
+                })
+            }
+            ClientRequest::Reclaim { program } => {
+                self.work(move |node| match node.reclaim(&program) {
+                    Ok(()) => NodeReply::Done,
+                    Err(why) => NodeReply::Refused(shortened(why)),
+                })
+            }
+            ClientRequest::Move { offer, message } => {
+                self.carries.insert(message.migration);
+                let peer = self.peer;
+                self.work(move |node| match arriving::step(node, peer, &offer, message) {
+                    Ok(steps) => NodeReply::Steps(steps),
+                    Err(why) => NodeReply::Refused(shortened(why)),
+                });
+            }
+            ClientRequest::Attach { program, client, outputs } => {
+                if self.attached.is_some() {
+                    return Err(nonsense("a second program to attach to"));
+                }
+                let attached = self.node.find(&program).and_then(|program| {
+                    let number = program.attach(client, Arc::clone(&self.signal))?;
+                    Ok((program, number))
+                });
+                match attached {
+                    Err(why) => self.push(&NodeReply::Refused(why)),
+                    Ok((program, number)) => self.attach(program, number, outputs)?,
+                }
+            }
+            ClientRequest::Input { at, bytes, ends } => {
+                let attached = self.attached()?;
+                match attached.program.streams.take_input(at, &bytes, ends) {
+                    Ok(is_taken) => attached.lacks |= !is_taken,
+                    Err(WrongPosition) => return Err(nonsense("input that does not belong there")),
+                }
+            }
+            ClientRequest::Took { outputs } => {
+                let attached = self.attached()?;
+                let is_sent = outputs[0] <= attached.sent[0] && outputs[1] <= attached.sent[1];
+                if !is_sent || attached.program.streams.forget_output(outputs).is_err() {
+                    return Err(nonsense("word of output that it does not have"));
+                }
+                let (program, is_told) = (Arc::clone(&attached.program), attached.is_told_end);
+                if is_told && outputs == attached.sent {
+                    self.node.forget(&program);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn attached(&mut self) -> io::Result<&mut AttachedClient> {
+        self.attached.as_mut().ok_or_else(|| nonsense("streams of no program"))
+    }
+
+    fn attach(
+        &mut self,
+        program: Arc<NodeProgram>,
+        number: u64,
+        outputs: Option<[u64; 2]>,
+    ) -> io::Result<()> {
+        if let Some(has) = outputs
+            && program.streams.forget_output(has).is_err()
+        {
+            program.detach(number);
+            return Err(nonsense("word of output that there was never"));
+        }
+        let starts = program.streams.output_starts();
+        let sent = outputs.map_or(starts, |has| [has[0].max(starts[0]), has[1].max(starts[1])]);
+        self.push(&NodeReply::Attached { program: program.id, outputs: sent });
+        // It is told at once where input is.
+        let told = (u64::MAX, 0);
+        let (lacks, is_told_end, told_target) = (false, false, None);
+        self.attached =
+            Some(AttachedClient { program, number, sent, told, lacks, is_told_end, told_target });
+        Ok(())
+    }
+
+    fn start(&mut self, start: ProgramStart) {
+        let peer = self.peer;
+        self.work(move |node| match node.start_for(peer, &start) {
+            Ok(id) => NodeReply::Started(id),
+            Err(why) => NodeReply::Refused(shortened(why)),
+        });
+    }
+
+    /// Has something done that takes its time.
+    fn work(&mut self, work: impl FnOnce(&ProgramNode) -> NodeReply + Send + 'static) {
+        let (sender, receiver) = mpsc::channel();
+        let (node, signal) = (self.node.clone(), Arc::clone(&self.signal));
+        let thread = thread::Builder::new().name("pagefork-node-work".to_owned());
+        let started = thread.spawn(move || {
+            let _ = sender.send(work(&node));
+            let _ = rustix::io::write(&*signal, &1_u64.to_ne_bytes());
+        });
+        match started {
+            Ok(_) => self.busy = Some(receiver),
+            Err(error) => {
+                self.push(&NodeReply::Refused(format!("the node cannot start a thread: {error}")));
+            }
+        }
+    }
+
+    fn answer_when_done(&mut self) {
+        let Some(receiver) = &self.busy else { return };
+        let reply = match receiver.try_recv() {
+            Ok(reply) => reply,
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) => NodeReply::Refused("the node has failed".to_owned()),
+        };
+        self.busy = None;
+        // It has waited for us.
+        self.heard = Instant::now();
+        self.push(&reply);
+    }
+
+    /// Tells the client what is new of the program that it has.
+    fn go_on_with_program(&mut self) {
+        let Some(mut attached) = self.attached.take() else { return };
+        if !attached.program.is_attached(attached.number) {
+            // It has connected again.
+            self.is_over = true;
+            return;
+        }
+        // Before its outputs: after its end nothing is added to them.
+        let phase = attached.program.phase();
+        let streams = Arc::clone(&attached.program.streams);
+        for which in 0..2 {
+            while self.backlog <= BACKLOG_MAX {
+                let at = attached.sent[which];
+                let bytes = streams.output_from(which, at, PART);
+                if bytes.is_empty() {
+                    break;
+                }
+                attached.sent[which] += bytes.len() as u64;
+                self.push(&NodeReply::Output { which: which as u8, at, bytes });
+            }
+        }
+        let (received, until) = streams.input_positions();
+        let lacks = attached.lacks && !streams.is_frozen();
+        if lacks || attached.told != (received, until) {
+            attached.told = (received, until);
+            attached.lacks &= !lacks;
+            self.push(&NodeReply::Input { received, until, lacks });
+        }
+        let is_told = attached.is_told_end || self.backlog > BACKLOG_MAX;
+        match phase {
+            ProgramPhase::Ended(end) if !is_told => {
+                attached.is_told_end = true;
+                self.push(&NodeReply::Ended(end));
+            }
+            ProgramPhase::Lost(why) if !is_told => {
+                attached.is_told_end = true;
+                self.push(&NodeReply::Ended(ProgramEnd::Failed(why)));
+            }
+            ProgramPhase::Moving { to } | ProgramPhase::HandedOver { to }
+                if attached.told_target != Some(to) =>
+            {
+                attached.told_target = Some(to);
+                self.push(&NodeReply::Moving(to));
+            }
+            ProgramPhase::Moved { to } => {
+                self.push(&NodeReply::Moved(to));
+                self.is_over = true;
+            }
+            _ => {}
+        }
+        self.attached = Some(attached);
+    }
+}

@@ -1,0 +1,220 @@
+//! Clients that do what none should do.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagefork::Engine;
+use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
+use pagefork_postcopy::Lane;
+
+use super::client::NodeLink;
+use super::streams::STREAM_BYTES;
+use super::wire::{ClientRequest, NodeReply, ProgramEnd, ProgramSource, ProgramStart};
+use super::{KnownPeers, ProgramNode, ProgramNodeOptions};
+use crate::base::NodeTimes;
+use crate::fetch::MemoryPeer;
+use crate::serve::{MemoryServer, ServeOptions};
+
+#[derive(Debug)]
+struct Open;
+
+impl KnownPeers for Open {
+    fn may_run(&self, _: &PublicKey) -> bool {
+        true
+    }
+
+    fn named(&self, _: &str) -> Option<MemoryPeer> {
+        None
+    }
+
+    fn with_key(&self, _: &PublicKey) -> Option<MemoryPeer> {
+        None
+    }
+
+    fn signers(&self) -> Result<TrustedKeys, String> {
+        Ok(TrustedKeys::default())
+    }
+}
+
+const IDLE: Duration = Duration::from_millis(1500);
+
+fn times() -> NodeTimes {
+    NodeTimes { idle: IDLE, ..NodeTimes::default() }
+}
+
+fn node(name: &str) -> (ProgramNode, MemoryPeer) {
+    let path = std::env::temp_dir().join(format!("pagefork-hostile-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let images = ImageStore::open(path.join("images")).unwrap();
+    let key = SecretKey::from_seed([1; 32]);
+    let engine = Engine::default();
+    let options =
+        ProgramNodeOptions::new(engine, images.clone(), key.clone(), Arc::new(Open), &path);
+    let node = ProgramNode::new(options).unwrap();
+    let mut serve = ServeOptions::new(key.clone());
+    serve.programs = Some(node.clone());
+    serve.times = times();
+    let server = MemoryServer::bind("127.0.0.1:0", images, serve).unwrap();
+    let peer = MemoryPeer { address: server.address().to_string(), key: key.public() };
+    thread::spawn(move || server.run());
+    let _ = std::fs::remove_dir_all(&path);
+    (node, peer)
+}
+
+fn link(peer: &MemoryPeer) -> NodeLink {
+    NodeLink::connect(peer, &SecretKey::from_seed([2; 32]), &times()).unwrap()
+}
+
+/// Waits for an answer, or the end.
+fn next(link: &mut NodeLink) -> Option<NodeReply> {
+    loop {
+        match link.turn() {
+            Ok(Some(reply)) => return Some(reply),
+            Ok(None) => link.duplex.wait(&[], Some(link.due())).unwrap(),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Whether the node ends the connection before anything else.
+fn is_left(link: &mut NodeLink) -> bool {
+    while let Some(reply) = next(link) {
+        if !matches!(reply, NodeReply::Input { .. } | NodeReply::Output { .. }) {
+            return false;
+        }
+    }
+    true
+}
+
+/// A program that waits for input.
+fn waiting() -> ProgramStart {
+    let module = wat::parse_str(
+        r#"(module
+        (import "wasi_snapshot_preview1" "fd_read"
+            (func $read (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 0) "\10\00\00\00\01\00\00\00")
+        (func (export "_start")
+            (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))))"#,
+    );
+    ProgramStart::new("waiting", ProgramSource::Module(module.unwrap()))
+}
+
+/// A program that does nothing for an hour.
+fn sleeping() -> ProgramStart {
+    let module = wat::parse_str(
+        r#"(module
+        (import "wasi_snapshot_preview1" "poll_oneoff"
+            (func $poll (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 16) "\01")
+        (func (export "_start")
+            (i64.store (i32.const 24) (i64.const 3600000000000))
+            (drop (call $poll (i32.const 0) (i32.const 64) (i32.const 1) (i32.const 128)))))"#,
+    );
+    ProgramStart::new("waiting", ProgramSource::Module(module.unwrap()))
+}
+
+fn attached(peer: &MemoryPeer, client: u8) -> NodeLink {
+    let mut link = link(peer);
+    let program = "waiting".to_owned();
+    link.push(&ClientRequest::Attach { program, client: [client; 16], outputs: None });
+    assert!(matches!(next(&mut link), Some(NodeReply::Attached { .. })));
+    link
+}
+
+#[test]
+fn who_sends_what_does_not_belong_there_is_left_and_the_program_goes_on() {
+    let (node, peer) = node("nonsense");
+    node.start(&sleeping()).unwrap();
+    let input = |at, size: usize| ClientRequest::Input { at, bytes: vec![7; size], ends: false };
+    let module = ProgramStart::new("a", ProgramSource::Module(Vec::new()));
+    let attach =
+        |outputs| ClientRequest::Attach { program: "waiting".to_owned(), client: [1; 16], outputs };
+    let cases: Vec<(bool, Vec<ClientRequest>)> = vec![
+        (true, vec![input(1, 1)]),
+        (true, vec![input(0, STREAM_BYTES), input(STREAM_BYTES as u64, STREAM_BYTES)]),
+        (true, vec![ClientRequest::Took { outputs: [1, 0] }]),
+        (true, vec![attach(None)]),
+        (false, vec![attach(Some([1, 0]))]),
+        (false, vec![input(0, 1)]),
+        (false, vec![ClientRequest::Took { outputs: [0, 0] }]),
+        (false, vec![ClientRequest::Module(vec![1])]),
+        (false, vec![ClientRequest::Start(module.clone(), 4), ClientRequest::Module(vec![1; 5])]),
+        (false, vec![ClientRequest::Start(module, 4), ClientRequest::List]),
+    ];
+    for (number, (is_attached, requests)) in cases.into_iter().enumerate() {
+        // Another client each time: what the one before has sent stays.
+        let mut link = if is_attached { attached(&peer, number as u8) } else { link(&peer) };
+        requests.iter().for_each(|request| link.push(request));
+        assert!(is_left(&mut link), "case {number}");
+        while node.programs()[0].is_attached {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(node.programs()[0].phase, super::ProgramPhase::Running);
+    node.stop("waiting", Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn bytes_that_mean_nothing_end_a_connection() {
+    let (_node, peer) = node("bytes");
+    for bytes in [&[255; 8][..], &[1, 0, 0, 0, 77], &[0, 0, 0, 0]] {
+        let mut link = link(&peer);
+        link.duplex.push(Lane::Control, bytes.to_vec());
+        assert!(is_left(&mut link));
+    }
+}
+
+#[test]
+fn who_is_silent_is_left_in_time_and_gives_its_program_back() {
+    let (node, peer) = node("silent");
+    node.start(&waiting()).unwrap();
+    let link = attached(&peer, 1);
+    assert!(node.programs()[0].is_attached);
+    let begun = Instant::now();
+    while node.programs()[0].is_attached {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is believed to be there for ever");
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(link);
+    // One that says nothing at all, not even who it is.
+    let socket = TcpStream::connect(&peer.address).unwrap();
+    let mut link = attached(&peer, 2);
+    link.push(&ClientRequest::Input { at: 0, bytes: vec![1], ends: true });
+    loop {
+        match next(&mut link) {
+            Some(NodeReply::Ended(end)) => break assert_eq!(end, ProgramEnd::Exited(0)),
+            Some(_) => {}
+            None => panic!("it was left"),
+        }
+    }
+    drop(socket);
+}
+
+#[test]
+fn a_client_that_reads_nothing_holds_no_more_than_it_may() {
+    let (node, peer) = node("deaf");
+    for _ in 0..20 {
+        node.start(&waiting()).unwrap();
+    }
+    let mut link = link(&peer);
+    // Their answers would take 200 MiB.
+    for _ in 0..100_000 {
+        link.push(&ClientRequest::List);
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        // It is sent, and nothing is received.
+        let _ = link.turn_out();
+        thread::sleep(Duration::from_millis(1));
+    }
+    let resident = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(pages < 1 << 16, "{pages} pages are resident");
+    for info in node.programs() {
+        node.stop(&info.id.to_string(), Duration::from_secs(60)).unwrap();
+    }
+}

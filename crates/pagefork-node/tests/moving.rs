@@ -1,0 +1,601 @@
+//! Programs move between nodes while they run: they compute the same, no byte of a stream is lost or
+//! doubled, and there are never two of one.
+
+mod common;
+
+use std::io::Cursor;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use common::{ECHO, Node, Numbers, Pipe, Relay, attach_among, start};
+use pagefork_node::{
+    MemoryPeer, MigrateOptions, NodeDirectory, PageTimes, ProgramEnd, ProgramPhase, ProgramSource,
+    ProgramStart,
+};
+use pagefork_wasi::Permissions;
+
+/// Nodes that know each other.
+fn nodes(name: &str) -> [Node; 2] {
+    let nodes = [Node::new(name, 1), Node::new(name, 2)];
+    know(&nodes);
+    nodes
+}
+
+fn know(nodes: &[Node]) {
+    for node in nodes {
+        let others = nodes.iter().filter(|other| other.peer.key != node.peer.key);
+        let others = others.map(|other| (other.peer.key.to_string(), other.peer.clone()));
+        *node.peers.0.lock().unwrap() = others.collect();
+    }
+}
+
+fn peers(nodes: &[Node]) -> Vec<MemoryPeer> {
+    nodes.iter().map(|node| node.peer.clone()).collect()
+}
+
+fn options(rounds: u8) -> MigrateOptions {
+    MigrateOptions { rounds, patience: Duration::from_secs(20), second: None }
+}
+
+/// Moves a program back and forth so often.
+fn shuttle(nodes: &[Node; 2], id: &str, count: usize, mut rounds: impl FnMut(usize) -> u8) {
+    for hop in 0..count {
+        let (from, to) = (&nodes[hop % 2], &nodes[(hop + 1) % 2]);
+        let moved = from.client().migrate(id, to.peer.key, options(rounds(hop)));
+        moved.unwrap_or_else(|error| panic!("hop {hop}: {error}"));
+        assert_single(nodes, id);
+    }
+}
+
+/// At most one of the nodes runs the program.
+fn assert_single(nodes: &[Node], id: &str) {
+    let runs = |node: &&Node| {
+        let all = node.programs.programs();
+        all.iter().any(|info| {
+            info.id.to_string() == id
+                && matches!(info.phase, ProgramPhase::Running | ProgramPhase::Moving { .. })
+        })
+    };
+    assert!(nodes.iter().filter(runs).count() <= 1, "two owners");
+}
+
+/// So often programs move here, and where there is time.
+const HOPS: usize = 6;
+const HOPS_OF_SOAK: usize = 50;
+
+#[test]
+fn a_program_that_talks_moves_and_no_byte_is_lost_or_doubled() {
+    talk(HOPS);
+}
+
+#[test]
+#[ignore = "takes long"]
+fn a_program_that_talks_moves_fifty_times() {
+    talk(HOPS_OF_SOAK);
+}
+
+fn talk(hops: usize) {
+    for rounds in [3, 0] {
+        let nodes = nodes(&format!("talks-{rounds}"));
+        let id = nodes[0].start(&start("echo", ECHO)).to_string();
+        let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+        let (reader, program) = (input.clone(), id.clone());
+        let client = thread::spawn(move || {
+            attach_among(&peer, &program, reader, &all, &PageTimes::default())
+        });
+        let writer = input.clone();
+        let talks = thread::spawn(move || {
+            let mut numbers = Numbers(7);
+            let mut all = Vec::new();
+            for _ in 0..60 * hops {
+                let count = 1 + numbers.below(5000) as usize;
+                let bytes = numbers.bytes(count);
+                writer.put(&bytes);
+                all.extend(bytes);
+                thread::sleep(Duration::from_millis(numbers.below(6)));
+            }
+            all
+        });
+        shuttle(&nodes, &id, hops, |_| rounds);
+        let sent = talks.join().unwrap();
+        input.close();
+        let found = client.join().unwrap();
+        assert_eq!(found.end.unwrap(), ProgramEnd::Exited(7));
+        assert!(found.stdout == sent, "{} of {} bytes", found.stdout.len(), sent.len());
+    }
+}
+
+/// For each byte that it reads, fills 8 MiB with numbers some times, each made of the one before; prints
+/// the last one.
+const COMPUTE: &str = r#"
+    (global $round (mut i32) (i32.const 0))
+    (func $step (param $at i32) (param $word i64) (result i64)
+        (local.set $word (i64.xor (local.get $word) (i64.shl (local.get $word) (i64.const 13))))
+        (local.set $word (i64.xor (local.get $word) (i64.shr_u (local.get $word) (i64.const 7))))
+        (local.set $word (i64.xor (local.get $word) (i64.shl (local.get $word) (i64.const 17))))
+        (local.set $word (i64.add (local.get $word) (i64.load (local.get $at))))
+        (i64.store (local.get $at) (local.get $word))
+        (local.get $word))
+    (func (export "_start") (local $at i32) (local $word i64) (local $end i32) (local $size i32)
+        (drop (memory.grow (i32.const 130)))
+        (local.set $word (i64.const 88172645463325252))
+        (loop $input
+        (local.set $size (call $read))
+        (local.set $end (i32.add (local.get $end) (i32.mul (local.get $size) (i32.const ROUNDS))))
+        (if (local.get $size) (then
+        (loop $rounds
+            (local.set $at (i32.const 65536))
+            (loop $again
+                (local.set $word (call $step (local.get $at) (local.get $word)))
+                (local.set $at (i32.add (local.get $at) (i32.const 8)))
+                (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+            (global.set $round (i32.add (global.get $round) (i32.const 1)))
+            (br_if $rounds (i32.lt_u (global.get $round) (local.get $end))))
+        (br $input))))
+        (i64.store (i32.const 4096) (local.get $word))
+        (call $print (i32.const 4096) (i32.const 8)))"#;
+
+#[test]
+fn a_program_that_computes_comes_to_the_same_at_other_nodes() {
+    let text = COMPUTE.replace("ROUNDS", "40");
+    check("computes", start("compute", &text), &"x".repeat(HOPS), HOPS);
+}
+
+/// The network between two nodes breaks after so many bytes, for the first connections.
+fn broken_links(nodes: &[Node; 2], seed: u64) {
+    for (number, node) in nodes.iter().enumerate() {
+        let other = &nodes[1 - number];
+        let mut numbers = Numbers(seed * 2 + number as u64 + 1);
+        let mut left = numbers.below(4);
+        let relay = Relay::new(&other.peer.address, move || {
+            let breaks = left > 0;
+            left = left.saturating_sub(1);
+            if breaks { 1 + numbers.below(40_000) } else { u64::MAX / 2 }
+        });
+        let peer = MemoryPeer { address: relay.address.clone(), ..other.peer.clone() };
+        *node.peers.0.lock().unwrap() = vec![("other".to_owned(), peer)];
+    }
+}
+
+#[test]
+fn wherever_the_link_breaks_the_program_goes_on_at_one_node_and_nothing_is_lost() {
+    break_links(25);
+}
+
+#[test]
+#[ignore = "takes long"]
+fn links_break_five_hundred_times() {
+    break_links(500);
+}
+
+fn break_links(count: u64) {
+    let nodes = nodes("breaks");
+    let id = nodes[0].start(&start("echo", ECHO)).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let (mut owner, mut moved, mut sent) = (0, 0, Vec::new());
+    let mut numbers = Numbers(11);
+    for seed in 0..count {
+        let bytes = numbers.bytes(1 + seed as usize % 3000);
+        input.put(&bytes);
+        sent.extend(bytes);
+        broken_links(&nodes, seed);
+        let rounds = (seed % 3) as u8;
+        let to = nodes[1 - owner].peer.key;
+        match nodes[owner].client().migrate(&id, to, options(rounds)) {
+            Ok(()) => {
+                owner = 1 - owner;
+                moved += 1;
+            }
+            Err(error) => {
+                let program = nodes[owner].programs.programs();
+                let phase = &program.iter().find(|info| info.id.to_string() == id).unwrap().phase;
+                assert_eq!(*phase, ProgramPhase::Running, "seed {seed}: {error}");
+            }
+        }
+        assert_single(&nodes, &id);
+    }
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(7));
+    assert!(found.stdout == sent, "{} of {} bytes", found.stdout.len(), sent.len());
+    assert!(moved > 0 && moved < count, "{moved} of {count}");
+}
+
+/// A program of others, that `cargo xtask guests` fetches or builds.
+fn guest(name: &str) -> Option<Vec<u8>> {
+    let directory = match std::env::var_os("PAGEFORK_GUESTS") {
+        Some(directory) => PathBuf::from(directory),
+        None => Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("guests"),
+    };
+    let path = directory.join(name);
+    if path.exists() {
+        return Some(std::fs::read(path).unwrap());
+    }
+    let reason = format!("there is no {}: run `cargo xtask guests`", path.display());
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
+    println!("skipped: {reason}");
+    None
+}
+
+/// Runs a program at one node, and moving between two: both come to the same. Before each hop it gets
+/// a part of its input, so it has not ended before.
+fn check(name: &str, mut start: ProgramStart, input: &str, hops: usize) {
+    let alone = Node::new(name, 3);
+    start.name = "guest".to_owned();
+    let id = alone.start(&start).to_string();
+    let reader = Cursor::new(input.to_owned());
+    let expected = attach_among(&alone.peer, &id, reader, &[], &PageTimes::default());
+    let end = expected.end.unwrap();
+    assert!(matches!(end, ProgramEnd::Exited(_)), "{end:?}");
+    assert!(expected.stdout.len() >= 8);
+
+    let nodes = nodes(name);
+    let id = nodes[0].start(&start).to_string();
+    let (pipe, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+    let (reader, program) = (pipe.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let mut parts = input.as_bytes().chunks(input.len().div_ceil(hops));
+    shuttle(&nodes, &id, hops, |hop| {
+        pipe.put(parts.next().unwrap_or_default());
+        [3, 0, 1][hop % 3]
+    });
+    parts.for_each(|part| pipe.put(part));
+    pipe.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), end);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, rightly) = (found.stdout, expected.stdout);
+    assert!(printed == rightly, "{} in place of {}", text(&printed), text(&rightly));
+    assert_eq!(text(&found.stderr), text(&expected.stderr));
+}
+
+/// Computes for a while for each line that it reads, and prints now and then.
+const PYTHON: &str = r#"
+import json, random, re, sys
+random.seed(5)
+total, seen = 0, {}
+for i in (i for line in sys.stdin for i in range(int(line), int(line) + 1500)):
+    text = json.dumps({"n": i, "list": [random.random() for _ in range(40)], "s": "x" * (i % 40)})
+    total += sum(map(int, re.findall(r"0\.(\d{3})", text)))
+    seen[i] = json.loads(text)["list"][3]
+    if i % 50 == 0: print(i, total, round(seen[i], 9), flush=True)
+print(sum(seen.values()), sorted(seen.values())[:3])
+raise SystemExit(7)
+"#;
+
+fn python(hops: usize) {
+    let Some(module) = guest("python.wasm") else { return };
+    let mut start = ProgramStart::new("python", ProgramSource::Module(module));
+    start.arguments = ["python", "-c", PYTHON].map(|word| word.as_bytes().to_vec()).to_vec();
+    let input: String = (0..hops).map(|line| format!("{:09}\n", 1500 * line)).collect();
+    check("python", start, &input, hops);
+}
+
+#[test]
+fn cpython_computes_the_same_while_it_moves() {
+    python(4);
+}
+
+#[test]
+#[ignore = "takes long"]
+fn cpython_moves_fifty_times() {
+    python(HOPS_OF_SOAK);
+}
+
+/// A database in a file of the session.
+fn sqlite(hops: usize) {
+    let Some(module) = guest("sqlite.wasm") else { return };
+    let mut start = ProgramStart::new("sqlite", ProgramSource::Module(module));
+    start.sessions.push("/".to_owned());
+    start.arguments = ["sql", "/data.db"].map(|word| word.as_bytes().to_vec()).to_vec();
+    let mut script = String::from(
+        "CREATE TABLE word (id INTEGER PRIMARY KEY, text TEXT, size INTEGER);\n\
+         CREATE INDEX sizes ON word (size);\n",
+    );
+    for number in 0..80 * hops {
+        script += &format!(
+            "INSERT INTO word (text, size) VALUES ('{}', {});\n",
+            "word".repeat(1 + number % 40),
+            number % 97
+        );
+        if number % 7 == 0 {
+            script += "UPDATE word SET text = text || size WHERE id % 11 = 3;\n";
+        }
+        if number % 10 == 0 {
+            script += "SELECT count(*), sum(size), sum(length(text)) FROM word;\n";
+        }
+    }
+    script += "PRAGMA integrity_check;\nSELECT id, size, length(text) FROM word WHERE size < 20;\n";
+    check("sqlite", start, &script, hops);
+}
+
+#[test]
+fn a_database_in_a_file_of_the_session_moves_with_its_program() {
+    sqlite(4);
+}
+
+#[test]
+#[ignore = "takes long"]
+fn a_database_moves_fifty_times() {
+    sqlite(HOPS_OF_SOAK);
+}
+
+/// Accepts a connection if there is one, and holds it until it has read a line; then it waits for the
+/// end of its input.
+const ACCEPTS: &str = r#"
+    (func (export "_start") (local $size i32)
+        (drop (call $read))
+        (if (call $accept (i32.const 3) (i32.const 0) (i32.const 4096)) (then (call $exit (i32.const 3))))
+        (drop (call $read))
+        (drop (call $close (i32.load (i32.const 4096))))
+        (drop (call $read))
+        (call $exit (call $accept (i32.const 3) (i32.const 0) (i32.const 4096))))"#;
+
+#[test]
+fn listening_sockets_are_those_of_the_node_and_an_open_connection_is_waited_for_and_named() {
+    let listener = || Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+    let listeners = [listener(), listener()];
+    let node = |seed: u8| {
+        let own = Arc::clone(&listeners[usize::from(seed) - 1]);
+        Node::with("accepts", seed, move |options| options.listeners.push(own))
+    };
+    let nodes = [node(1), node(2)];
+    know(&nodes);
+    let mut accepts = start("accepts", ACCEPTS);
+    accepts.sockets = true;
+    let id = nodes[0].start(&accepts).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let move_on = |from: usize, patience| {
+        let options = MigrateOptions { rounds: 1, patience, second: None };
+        nodes[from].client().migrate(&id, nodes[1 - from].peer.key, options)
+    };
+    // It listens alone.
+    move_on(0, Duration::from_secs(20)).unwrap();
+    let _connection = TcpStream::connect(listeners[1].local_addr().unwrap()).unwrap();
+    input.put(b"accept\n");
+    let refused = loop {
+        match move_on(1, Duration::from_millis(300)) {
+            // It has not come to accept it yet.
+            Ok(()) => move_on(0, Duration::from_secs(20)).unwrap(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(refused.contains("is a connection"), "{refused}");
+    // Once it is closed, the program moves: it is waited for.
+    let closing = input.clone();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        closing.put(b"close\n");
+    });
+    move_on(1, Duration::from_secs(20)).unwrap();
+    let _connection = TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap();
+    input.close();
+    assert_eq!(client.join().unwrap().end.unwrap(), ProgramEnd::Exited(0));
+}
+
+#[test]
+fn what_cannot_move_goes_on_where_it_is_and_says_why() {
+    let nodes = nodes("cannot");
+    let id = nodes[0].start(&start("echo", ECHO)).to_string();
+    let to = nodes[1].peer.key;
+    let refused = |options| {
+        let error = nodes[0].client().migrate(&id, to, options).unwrap_err().to_string();
+        let phase = nodes[0].programs.programs()[0].phase.clone();
+        assert_eq!(phase, ProgramPhase::Running, "{error}");
+        assert!(nodes[1].programs.programs().is_empty());
+        error
+    };
+    // Neither knows where the other is.
+    nodes[1].peers.0.lock().unwrap().clear();
+    let why = refused(options(1));
+    assert!(why.contains("no connection"), "{why}");
+    know(&nodes);
+    nodes[0].peers.0.lock().unwrap().clear();
+    let why = refused(options(1));
+    assert!(why.contains("is not known"), "{why}");
+    know(&nodes);
+    // Nobody is there.
+    nodes[0].peers.0.lock().unwrap()[0].1.address = "127.0.0.1:1".to_owned();
+    refused(options(1));
+    know(&nodes);
+    let own = nodes[0].client().migrate(&id, nodes[0].peer.key, options(1)).unwrap_err();
+    assert!(own.to_string().contains("there already"), "{own}");
+
+    // A directory that the other has not.
+    let shared = Path::new(env!("CARGO_TARGET_TMPDIR")).join("moving-shared");
+    std::fs::create_dir_all(&shared).unwrap();
+    let has = Node::with("has", 4, |options| {
+        let (guest, permissions) = ("/data".to_owned(), Permissions::ReadWrite);
+        options.directories.push(NodeDirectory { host: shared, guest, permissions });
+    });
+    let pair = [has, Node::new("has-not", 5)];
+    know(&pair);
+    let mut asks = start("asks", ECHO);
+    asks.directories.push("/data".to_owned());
+    let id = pair[0].start(&asks).to_string();
+    let error = pair[0].client().migrate(&id, pair[1].peer.key, options(1)).unwrap_err();
+    assert!(error.to_string().contains("no directory"), "{error}");
+    assert_eq!(pair[0].programs.programs()[0].phase, ProgramPhase::Running);
+}
+
+/// Fills 8 MiB with numbers, reads a byte, and prints their sum.
+const SUMS: &str = r#"
+    (func (export "_start") (local $at i32) (local $sum i64)
+        (drop (memory.grow (i32.const 130)))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (i64.store (local.get $at) (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (call $print (i32.const 1024) (i32.const 1))
+        (drop (call $read))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (local.set $sum (i64.add (local.get $sum) (i64.load (local.get $at))))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (i64.store (i32.const 4096) (local.get $sum))
+        (call $print (i32.const 4096) (i32.const 8)))"#;
+
+/// What it prints.
+fn sum() -> Vec<u8> {
+    let numbers = (65536_u64..8_454_144).step_by(8);
+    let sum =
+        numbers.fold(0_u64, |sum, at| sum.wrapping_add(at.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    [&[0][..], &sum.to_le_bytes()].concat()
+}
+
+/// Nodes that fetch what their programs touch and nothing else, and do not wait long for a lost one.
+fn lazy_nodes(name: &str) -> [Node; 3] {
+    let nodes = [1, 2, 3].map(|seed| {
+        Node::with(name, seed + 10, |options| {
+            let plan = &mut options.start.plan;
+            (plan.background, plan.stride, plan.neighbours) = (false, false, false);
+            options.start.times.lost = Duration::from_millis(300);
+        })
+    });
+    know(&nodes);
+    nodes
+}
+
+/// Has a program that has filled its memory move without rounds over a link that can be cut. Its client
+/// waits for it.
+fn move_over(
+    nodes: &[Node; 3],
+    second: Option<usize>,
+) -> (String, Pipe, Relay, thread::JoinHandle<common::Attached>) {
+    let relay = Relay::new(&nodes[0].peer.address, || u64::MAX / 2);
+    for (_, peer) in nodes[1].peers.0.lock().unwrap().iter_mut() {
+        if peer.key == nodes[0].peer.key {
+            peer.address.clone_from(&relay.address);
+        }
+    }
+    let id = nodes[0].start(&start("sums", SUMS)).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let second = second.map(|number| nodes[number].peer.key);
+    let options = MigrateOptions { second, ..options(0) };
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();
+    (id, input, relay, client)
+}
+
+#[test]
+fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
+    let nodes = lazy_nodes("second");
+    let (_, input, relay, client) = move_over(&nodes, Some(2));
+    relay.end();
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+    assert_eq!(found.stdout, sum());
+}
+
+#[test]
+fn without_a_second_place_a_lost_source_stops_the_program_in_time_and_the_error_names_a_page() {
+    let nodes = lazy_nodes("single");
+    let (_, input, relay, client) = move_over(&nodes, None);
+    relay.end();
+    input.close();
+    let found = client.join().unwrap();
+    let ProgramEnd::Failed(why) = found.end.unwrap() else { panic!("its pages are lost") };
+    assert!(why.contains("page"), "{why}");
+    assert_eq!(found.stdout, [0], "nothing wrong was printed");
+}
+
+#[test]
+fn a_program_moves_on_before_all_of_it_has_come_and_what_others_need_is_not_collected() {
+    let nodes = lazy_nodes("onward");
+    let (id, input, _relay, client) = move_over(&nodes, None);
+    // It has no name any more, and is leased.
+    for name in nodes[0].images.names().unwrap().keys() {
+        nodes[0].images.remove_name(name).unwrap();
+    }
+    nodes[0].images.collect().unwrap();
+    nodes[1].client().migrate(&id, nodes[2].peer.key, options(0)).unwrap();
+    nodes[2].client().migrate(&id, nodes[0].peer.key, options(2)).unwrap();
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+    assert_eq!(found.stdout, sum());
+}
+
+/// A program that was handed over to a node that cannot get its pages for now, and its client.
+fn handed_over(name: &str) -> ([Node; 2], String, Pipe, thread::JoinHandle<common::Attached>) {
+    let nodes = nodes(name);
+    let id = nodes[0].start(&start("echo", ECHO)).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    let relay = Relay::new(&nodes[0].peer.address, || 0);
+    nodes[1].peers.0.lock().unwrap()[0].1.address = relay.address.clone();
+    let options = MigrateOptions { rounds: 0, patience: Duration::from_millis(500), second: None };
+    let error = nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap_err();
+    assert!(error.to_string().contains("has not answered yet"), "{error}");
+    (nodes, id, input, client)
+}
+
+/// It runs nowhere, whatever is asked for but an operator's word.
+fn assert_rests(nodes: &[Node; 2], id: &str) {
+    let to = *nodes[1].peer.key.as_bytes();
+    for _ in 0..20 {
+        assert_eq!(nodes[0].programs.programs()[0].phase, ProgramPhase::HandedOver { to });
+        assert!(nodes[1].programs.programs().is_empty());
+        thread::sleep(Duration::from_millis(50));
+    }
+    let stop = nodes[0].client().stop(id).unwrap_err().to_string();
+    assert!(stop.contains("reclaim it first"), "{stop}");
+    let again = nodes[0].client().migrate(id, nodes[1].peer.key, options(1)).unwrap_err();
+    assert!(again.to_string().contains("does not run here"), "{again}");
+}
+
+#[test]
+fn what_was_handed_over_rests_until_its_target_has_it() {
+    let (nodes, id, input, client) = handed_over("rests");
+    input.put(b"some ");
+    assert_rests(&nodes, &id);
+    // Its target can reach its source again.
+    know(&nodes);
+    input.put(b"words");
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(
+        (found.end.unwrap(), &found.stdout[..]),
+        (ProgramEnd::Exited(7), &b"some words"[..])
+    );
+    assert_single(&nodes, &id);
+}
+
+#[test]
+fn what_was_handed_over_goes_on_at_its_source_by_an_operators_word_and_then_not_at_its_target() {
+    let (nodes, id, input, client) = handed_over("reclaimed");
+    input.put(b"some ");
+    assert_rests(&nodes, &id);
+    nodes[0].client().reclaim(&id).unwrap();
+    know(&nodes);
+    let again = nodes[0].client().reclaim(&id).unwrap_err().to_string();
+    assert!(again.contains("it is known whose it is"), "{again}");
+    input.put(b"words");
+    thread::sleep(Duration::from_millis(700));
+    assert!(nodes[1].programs.programs().is_empty());
+    // And it can be handed over anew.
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options(1)).unwrap();
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(
+        (found.end.unwrap(), &found.stdout[..]),
+        (ProgramEnd::Exited(7), &b"some words"[..])
+    );
+}

@@ -1,0 +1,129 @@
+/* malloc on top of the page manager: Doug Lea's, version 2.8.6, whose `malloc.c` is found by -I.
+ *
+ * Linked into a program, every entry point of the C library's malloc is this one. It is what WASI's own C library
+ * has, so programs cost what they cost with that; but blocks of 256 KiB or more have pages of their own, and what
+ * is free at the end of the others' pages goes back to the manager.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* Blocks from this size on have pages of their own. */
+#define LARGE ((size_t)256 << 10)
+
+/* What blocks with pages of their own are wished to be, which is asked under malloc's lock. */
+static unsigned wish = PAGEMAN_ANY;
+
+/* Compilers count on blocks of less than half of an address space. */
+static void *take_pages(size_t length, unsigned wished) {
+    void *pages = length <= PTRDIFF_MAX ? pageman_map(length, 0, wished) : NULL;
+    return pages ? pages : (void *)-1;
+}
+
+static void *move_pages(void *pages, size_t old_length, size_t length, int may_move) {
+    if (length > PTRDIFF_MAX) return (void *)-1;
+    return pageman_mremap(&pages, old_length, length, may_move, NULL) == PAGEMAN_OK ? pages : (void *)-1;
+}
+
+/* All memory comes as pages. What is joined to the heap is not cleared, because no caller counts on it. */
+#define HAVE_MORECORE 0
+#define HAVE_MMAP 1
+#define HAVE_MREMAP 1
+#define MMAP(length) take_pages(length, PAGEMAN_ANY)
+#define DIRECT_MMAP(length) take_pages(length, wish)
+#define MUNMAP(pages, length) pageman_unmap(pages, length)
+#define MREMAP(pages, old_length, length, may_move) move_pages(pages, old_length, length, may_move)
+#define malloc_getpagesize PAGEMAN_PAGE_SIZE
+#define DEFAULT_GRANULARITY ((size_t)64 << 10)
+#define DEFAULT_MMAP_THRESHOLD LARGE
+#define MALLOC_ALIGNMENT _Alignof(max_align_t)
+
+/* Nothing of a system but what is above. A program that spoils its heap or frees twice ends, if that is seen. */
+#define ABORT(message) __builtin_trap()
+#define USE_DL_PREFIX 1
+#define DLMALLOC_EXPORT static
+#define NO_MALLINFO 1
+#define NO_MALLOC_STATS 1
+#define LACKS_FCNTL_H
+#define LACKS_SCHED_H
+#define LACKS_STDLIB_H
+#define LACKS_STRINGS_H
+#define LACKS_SYS_MMAN_H
+#define LACKS_SYS_PARAM_H
+#define LACKS_TIME_H
+#define LACKS_UNISTD_H
+
+/* The lock is the manager's, which is recursive, and nothing without threads. */
+#define USE_LOCKS 2
+#define init_lock pageman_malloc_init_lock
+#define final_lock pageman_malloc_final_lock
+#define acquire_lock pageman_malloc_acquire_lock
+#define release_lock pageman_malloc_release_lock
+
+#include "malloc.c"
+
+void init_lock(MLOCK_T *lock) { (void)lock; }
+void final_lock(MLOCK_T *lock) { (void)lock; }
+void acquire_lock(MLOCK_T *lock) { (void)lock, port_lock(); }
+void release_lock(MLOCK_T *lock) { (void)lock, port_unlock(); }
+
+/* The memory between the linker's data and the end of memory is the manager's. */
+const bool pageman_owns_heap = true;
+
+/* ---- The C library's names ---- */
+
+/* What is far too large is refused without a word by malloc itself. */
+static void *or_error(void *block) {
+    if (!block) errno = ENOMEM;
+    return block;
+}
+
+void *malloc(size_t size) { return or_error(dlmalloc(size)); }
+void free(void *block) { dlfree(block); }
+void *realloc(void *block, size_t size) { return or_error(dlrealloc(block, size)); }
+
+/* Pages of its own, which read zero; null if there is no such run of pages. */
+static void *zeroed_pages(size_t bytes) {
+    if (bytes >= MAX_REQUEST) return NULL;
+    if (!is_initialized(gm)) dlfree(dlmalloc(1));
+    if (PREACTION(gm)) return NULL;
+    wish = PAGEMAN_ZERO;
+    void *block = mmap_alloc(gm, pad_request(bytes));
+    wish = PAGEMAN_ANY;
+    POSTACTION(gm);
+    return block;
+}
+
+void *calloc(size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) bytes = SIZE_MAX;
+    void *block = bytes >= LARGE ? zeroed_pages(bytes) : NULL;
+    return block ? block : or_error(dlcalloc(1, bytes));
+}
+
+void *reallocarray(void *block, size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) bytes = SIZE_MAX;
+    return or_error(dlrealloc(block, bytes));
+}
+
+void *memalign(size_t alignment, size_t size) { return or_error(dlmemalign(alignment, size)); }
+void *valloc(size_t size) { return or_error(dlmemalign(PAGEMAN_PAGE_SIZE, size)); }
+size_t malloc_usable_size(void *block) { return dlmalloc_usable_size(block); }
+
+int posix_memalign(void **block, size_t alignment, size_t size) { return dlposix_memalign(block, alignment, size); }
+
+void *aligned_alloc(size_t alignment, size_t size) {
+    if (alignment && !(alignment & (alignment - 1))) return memalign(alignment, size);
+    errno = EINVAL;
+    return NULL;
+}
+
+/* Names by which the C library itself allocates. */
+void *__libc_malloc(size_t size) { return malloc(size); }
+void *__libc_calloc(size_t count, size_t size) { return calloc(count, size); }
+void *__libc_realloc(void *block, size_t size) { return realloc(block, size); }
+void __libc_free(void *block) { dlfree(block); }
