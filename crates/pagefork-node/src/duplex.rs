@@ -85,20 +85,24 @@ where
                 }
             }
             taken += std::mem::take(&mut self.in_tls);
-            // Small messages share a record.
-            while self.in_tls < BATCH {
+            // Small messages share a record: TLS makes one of each write.
+            let mut record = Vec::new();
+            while record.len() < BATCH {
                 let next = self.outbox.next();
                 if next.is_empty() {
                     break;
                 }
-                let part = &next[..next.len().min(BATCH - self.in_tls)];
-                let written = self.connection.writer().write(part)?;
-                self.outbox.advance(written);
-                self.in_tls += written;
+                let part = &next[..next.len().min(BATCH - record.len())];
+                record.extend_from_slice(part);
+                let size = part.len();
+                self.outbox.advance(size);
             }
-            if self.in_tls == 0 {
+            if record.is_empty() {
                 return Ok(taken);
             }
+            // TLS has nothing left to send, so it takes a record.
+            self.connection.writer().write_all(&record)?;
+            self.in_tls = record.len();
         }
     }
 
