@@ -38,9 +38,9 @@ pub mod image;
 #[cfg(feature = "serde")]
 pub mod bytes;
 
-/// Version of everything in this crate that compiled code relies on. It stands
-/// in every slot's header and in every code image.
-pub const ABI_VERSION: u32 = 7;
+/// Version of everything in this crate that slots have and compiled code relies on. It stands
+/// in every slot's header, and so in saved images, and in every code image.
+pub const ABI_VERSION: u32 = 6;
 
 /// Bytes of a *cell*: the unit in which globals, arguments and results are
 /// stored, wide enough for a `v128` and aligned for it.

@@ -46,8 +46,9 @@ use self::check::TextParts;
 /// What every code image begins with. No text begins so, and no module.
 pub const MAGIC: [u8; 8] = *b"\x93PAGEFRK";
 
-/// Version of the file format.
-pub const FORMAT_VERSION: u32 = 3;
+/// Version of the file format, and of what code in files relies on outside of slots: the records of
+/// imported functions. What slots have is of [`ABI_VERSION`], as images are.
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Cranelift's version: said here because what only reads code images is built without it.
 const CRANELIFT_VERSION: &str = "0.135.8";
