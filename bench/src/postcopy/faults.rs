@@ -52,14 +52,20 @@ impl Faults {
         let mut api = Api { api: API, features: 0, ioctls: 0 };
         // SAFETY: the number is the one of this structure.
         unsafe {
-            ioctl(&descriptor, Updater::<{ opcode::read_write::<Api>(0xaa, 0x3f) }, Api>::new(&mut api))
+            ioctl(
+                &descriptor,
+                Updater::<{ opcode::read_write::<Api>(0xaa, 0x3f) }, Api>::new(&mut api),
+            )
         }?;
         let mut register = Register { start, length, mode: MODE_MISSING, ioctls: 0 };
-        // SAFETY: as above. Who has the memory reads nothing that the peer does not bring.
+        // SAFETY: the number is the one of this structure; who has the memory reads nothing that the peer
+        // does not bring.
         unsafe {
             ioctl(
                 &descriptor,
-                Updater::<{ opcode::read_write::<Register>(0xaa, 0) }, Register>::new(&mut register),
+                Updater::<{ opcode::read_write::<Register>(0xaa, 0) }, Register>::new(
+                    &mut register,
+                ),
             )
         }?;
         Ok(Self(descriptor))
@@ -74,7 +80,8 @@ impl Faults {
     pub(super) fn copy(&self, address: u64, page: &[u8]) -> io::Result<()> {
         let (source, length) = (page.as_ptr() as u64, page.len() as u64);
         let mut copy = Copy { destination: address, source, length, mode: 0, copied: 0 };
-        // SAFETY: as above; the kernel writes only to registered addresses that nothing was at.
+        // SAFETY: the number is the one of this structure; the kernel writes only to registered addresses
+        // that nothing was at.
         unsafe {
             ioctl(&self.0, Updater::<{ opcode::read_write::<Copy>(0xaa, 3) }, Copy>::new(&mut copy))
         }?;

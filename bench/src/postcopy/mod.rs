@@ -149,7 +149,8 @@ fn large(directory: &Path) -> Report {
         let line = match Namespaces::new(series.line) {
             Ok(line) => line,
             Err(why) => {
-                let skipped = format!("{}: skipped, as there are no namespaces here: {why}", series.name);
+                let skipped =
+                    format!("{}: skipped, as there are no namespaces here: {why}", series.name);
                 eprintln!("{skipped}");
                 table.notes.push(skipped);
                 continue;
@@ -202,7 +203,10 @@ impl Server {
         let mut command = line.command(0, std::env::current_exe().expect("this program"));
         command.args(["--part", "postcopy", "serve", &Namespaces::ip(0).to_string()]);
         command.arg(directory).arg(pages.to_string());
-        command.args([trouble.delay.as_micros() as u32, trouble.lost, trouble.reordered].map(|number| number.to_string()));
+        command.args(
+            [trouble.delay.as_micros() as u32, trouble.lost, trouble.reordered]
+                .map(|number| number.to_string()),
+        );
         let mut child = piped(&mut command);
         let input = child.stdin.take().expect("a pipe");
         let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -337,8 +341,10 @@ impl Table {
     }
 
     fn line(&self, row: &Row) -> String {
-        let mut line = format!("| {} | {} | {} | {} |", row.network, row.pages, row.order, row.way.name());
-        let ratio = self.peer(row).map_or("-".to_owned(), |peer| format!("{:.2}", peer / row.median(1)));
+        let mut line =
+            format!("| {} | {} | {} | {} |", row.network, row.pages, row.order, row.way.name());
+        let ratio =
+            self.peer(row).map_or("-".to_owned(), |peer| format!("{:.2}", peer / row.median(1)));
         for column in 0..COLUMNS.len() {
             let value = row.median(column);
             let _ = match value.is_nan() {
@@ -351,14 +357,25 @@ impl Table {
     }
 
     fn report(&self) -> Report {
-        let mut text = format!("| network | pages | order | way | {} | times quicker |\n", COLUMNS.join(" | "));
+        let mut text = format!(
+            "| network | pages | order | way | {} | times quicker |\n",
+            COLUMNS.join(" | ")
+        );
         text += &format!("|{}\n", " --- |".repeat(COLUMNS.len() + 5));
         let mut samples = String::new();
         for row in &self.rows {
             text += &format!("{}\n", self.line(row));
             for (index, column) in COLUMNS.iter().enumerate() {
-                let cell = format!("{}, {} pages {}\t{}\t{column}", row.network, row.pages, row.order, row.way.name());
-                for (number, values) in row.samples.iter().enumerate().filter(|(_, values)| !values[index].is_nan()) {
+                let cell = format!(
+                    "{}, {} pages {}\t{}\t{column}",
+                    row.network,
+                    row.pages,
+                    row.order,
+                    row.way.name()
+                );
+                for (number, values) in
+                    row.samples.iter().enumerate().filter(|(_, values)| !values[index].is_nan())
+                {
                     let _ = writeln!(samples, "postcopy\t{cell}\t{number}\t{}", values[index]);
                 }
             }

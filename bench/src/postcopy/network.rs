@@ -31,14 +31,18 @@ impl Namespaces {
             ip(&["netns", "add", name])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
         }
-        ip(&["-n", a, "link", "add", "line", "mtu", &mtu, "type", "veth", "peer", "name", "line",
-            "mtu", &mtu, "netns", b])?;
+        ip(&[
+            "-n", a, "link", "add", "line", "mtu", &mtu, "type", "veth", "peer", "name", "line",
+            "mtu", &mtu, "netns", b,
+        ])?;
         for (side, name) in [a, b].into_iter().enumerate() {
             ip(&["-n", name, "addr", "add", &format!("{}/24", Self::ip(side)), "dev", "line"])?;
             ip(&["-n", name, "link", "set", "line", "up"])?;
             if let Some(rate) = line.rate {
-                let shaped = ["-n", name, "qdisc", "add", "dev", "line", "root", "tbf", "rate", rate,
-                    "burst", "256kb", "latency", "50ms"];
+                let shaped = [
+                    "-n", name, "qdisc", "add", "dev", "line", "root", "tbf", "rate", rate,
+                    "burst", "256kb", "latency", "50ms",
+                ];
                 run("tc", &shaped)?;
             }
         }

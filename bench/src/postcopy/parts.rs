@@ -119,8 +119,19 @@ impl Run {
 
 /// What a run took, in milliseconds or as it is said.
 pub(super) const COLUMNS: [&str; 13] = [
-    "first", "toucher", "own", "network", "server", "handle", "IO", "rest", "waits", "here CPU",
-    "there CPU", "whole", "wire MiB",
+    "first",
+    "toucher",
+    "own",
+    "network",
+    "server",
+    "handle",
+    "IO",
+    "rest",
+    "waits",
+    "here CPU",
+    "there CPU",
+    "whole",
+    "wire MiB",
 ];
 
 /// A value for each of [`COLUMNS`]; not a number where nobody knows.

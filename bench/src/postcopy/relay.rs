@@ -1,7 +1,7 @@
 //! Delay and loss between two nodes: the kernels of small machines have no queue that does it.
 
-use std::collections::BinaryHeap;
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -123,7 +123,9 @@ fn pass_datagrams(
                 let now = Instant::now();
                 match waiting.peek().map(|Reverse(next)| next.0) {
                     Some(due) if due <= now => break waiting.pop(),
-                    Some(due) => waiting = came.wait_timeout(waiting, due - now).expect("nobody panics").0,
+                    Some(due) => {
+                        waiting = came.wait_timeout(waiting, due - now).expect("nobody panics").0
+                    }
                     None => waiting = came.wait(waiting).expect("nobody panics"),
                 }
             };

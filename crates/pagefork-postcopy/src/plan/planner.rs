@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::guess::{NeighbourLayer, StrideLayer};
 use crate::plan::layer::{ListLayer, PlanCounts, PlanLayer};
-use crate::plan::window::Window;
+use crate::plan::window::BackgroundWindow;
 
 /// What to ask for besides what guests wait for.
 ///
@@ -120,7 +120,7 @@ pub(crate) struct Planner {
     neighbours: NeighbourLayer,
     guesses: VecDeque<(u64, PlanLayer)>,
     background: ListLayer,
-    window: Window,
+    window: BackgroundWindow,
     background_asked: u32,
     report: PlanReport,
 }
@@ -142,7 +142,7 @@ impl Planner {
             neighbours: NeighbourLayer::new(),
             guesses: VecDeque::new(),
             background: ListLayer::new(background),
-            window: Window::new(plan.background_window),
+            window: BackgroundWindow::new(plan.background_window),
             background_asked: 0,
             report: PlanReport::default(),
             plan,

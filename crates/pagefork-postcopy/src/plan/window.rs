@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// groups wait. The window grows as long as these are few, and shrinks when they are many; a fault
 /// halves it, since who waits for that group is behind them, too.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct BackgroundWindow {
     /// Groups.
     size: f64,
     size_max: f64,
@@ -22,7 +22,7 @@ pub(crate) struct Window {
     is_filling: bool,
 }
 
-impl Window {
+impl BackgroundWindow {
     /// Below so many groups that wait behind others, the window grows: both nodes have work.
     const WAITING_MIN: f64 = 3.0;
     /// Above so many, it shrinks.
@@ -90,7 +90,7 @@ mod tests {
     /// Asks a peer that answers one group after the other, each in `service`, behind a network of
     /// `round_trip`, for `rounds` answers. Gives the window, and how many groups wait at the peer.
     fn settle(round_trip: Duration, service: Duration, rounds: u32) -> (f64, f64) {
-        let mut window = Window::new(256);
+        let mut window = BackgroundWindow::new(256);
         let now = Instant::now();
         for _ in 0..rounds {
             // More than what the network holds waits.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     /// How many groups are asked for when it lets no more be.
-    fn fill(window: &mut Window, mut asked: u32) -> u32 {
+    fn fill(window: &mut BackgroundWindow, mut asked: u32) -> u32 {
         while window.has_room(asked) {
             asked += 1;
         }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn it_shrinks_at_each_fault_and_stays_small_while_memory_is_short() {
-        let mut window = Window::new(64);
+        let mut window = BackgroundWindow::new(64);
         let (now, took) = (Instant::now(), Duration::from_millis(1));
         (0..100).for_each(|_| window.answered(took, true, now));
         assert_eq!(fill(&mut window, 0), 64);
@@ -135,13 +135,13 @@ mod tests {
         window.pressure(now);
         (0..100).for_each(|_| window.answered(took, true, now));
         assert_eq!(fill(&mut window, 0), 1);
-        window.answered(took, true, now + Window::SHORT);
+        window.answered(took, true, now + BackgroundWindow::SHORT);
         assert_eq!(fill(&mut window, 0), 2);
     }
 
     #[test]
     fn groups_that_wait_behind_others_are_noticed() {
-        let mut window = Window::new(64);
+        let mut window = BackgroundWindow::new(64);
         let now = Instant::now();
         window.answered(Duration::from_micros(100), false, now);
         let before = window.size;
