@@ -111,6 +111,7 @@ own_functions! {
     pagefork_linker_instantiate_pre pagefork_instance_export pagefork_func_call
     pagefork_func_call_raw pagefork_func_typed pagefork_typed_func_delete
     pagefork_instance_pre_spawn pagefork_module_export pagefork_instance_typed_export
+    pagefork_instance_pre_typed_export
 }
 
 // The functions are in the crate's object files, which nothing else names.
