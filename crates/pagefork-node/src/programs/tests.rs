@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use pagefork::Engine;
 use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
-use pagefork_postcopy::Lane;
 
 use super::client::NodeLink;
 use super::streams::STREAM_BYTES;
@@ -163,7 +162,7 @@ fn bytes_that_mean_nothing_end_a_connection() {
     let (_node, peer) = node("bytes");
     for bytes in [&[255; 8][..], &[1, 0, 0, 0, 77], &[0, 0, 0, 0]] {
         let mut link = link(&peer);
-        link.duplex.push(Lane::Control, bytes.to_vec());
+        link.duplex.push(bytes);
         assert!(is_left(&mut link));
     }
 }

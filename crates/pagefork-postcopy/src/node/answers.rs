@@ -85,10 +85,9 @@ impl RunningNode {
                 self.lose_holder(key, connection, HolderLoss::Ended(why));
                 Ok(())
             }
-            Message::Group { group, body, proof, spent_us, .. } => {
+            Message::Group { group, body, proof, .. } => {
                 let proof = GroupProof { neighbours: proof };
-                let spent = Duration::from_micros(spent_us.into());
-                self.group(connection, (key, number), (group, spent), (body, proof), now)
+                self.group(connection, (key, number), group, body, proof)
             }
             Message::GroupFailed { group, .. } => {
                 link.asked.get(&(number, group)).ok_or(NOT_ASKED)?;
@@ -232,7 +231,7 @@ impl RunningNode {
         let image = self.images.get_mut(&key).and_then(|image| image.open.as_mut());
         let Some((_, planner)) = image else { return };
         for group in groups {
-            link.asked.insert((number, group), AskedGroup::announced());
+            link.asked.insert((number, group), AskedGroup::new(None));
             planner.announced(group);
         }
     }
@@ -241,9 +240,9 @@ impl RunningNode {
         &mut self,
         connection: ConnectionId,
         (key, number): (ImageKey, u32),
-        (group, spent): (u64, Duration),
-        (body, proof): (GroupBody, GroupProof),
-        now: Moment,
+        group: u64,
+        body: GroupBody,
+        proof: GroupProof,
     ) -> Result<(), ProtocolError> {
         let Some(link) = self.links.get_mut(&connection) else { return Ok(()) };
         let asked = link.asked.get_mut(&(number, group));
@@ -256,7 +255,7 @@ impl RunningNode {
                     "a group by the hash of bytes that are not here",
                 ));
             }
-            (asked.look_up, asked.spent) = (Some((hash, proof)), spent);
+            asked.look_up = Some((hash, proof));
             link.answered();
             match planner.is_present(group) {
                 true => drop(link.asked.remove(&(number, group))),
@@ -268,43 +267,25 @@ impl RunningNode {
         let bytes = body.decode(size)?.unwrap_or_default();
         let wrong = |_| ProtocolError::WrongGroup { image: head.hash().to_string(), group };
         head.verify_group(group, &bytes, &proof).map_err(wrong)?;
-        let mut asked = link.asked.remove(&(number, group));
-        if let Some(asked) = &mut asked {
-            asked.spent = spent;
-        }
+        link.asked.remove(&(number, group));
         link.answered();
-        self.arrived(key, group, bytes, asked, now);
+        self.arrived(key, group, bytes);
         Ok(())
     }
 
     /// A group was verified.
-    fn arrived(
-        &mut self,
-        key: ImageKey,
-        group: u64,
-        bytes: Vec<u8>,
-        asked: Option<AskedGroup>,
-        now: Moment,
-    ) {
+    fn arrived(&mut self, key: ImageKey, group: u64, bytes: Vec<u8>) {
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some((_, planner)) = &mut image.open else { return };
         // It may have come from elsewhere in the meantime.
-        let spent = asked.as_ref().map_or(Duration::ZERO, |asked| asked.spent);
-        let took = asked.and_then(|asked| asked.at).map(|at| now.at.saturating_duration_since(at));
-        if let Some(layer) = planner.arrived(group, took, now.at) {
+        if let Some(layer) = planner.arrived(group) {
             image.waits.remove(&group);
-            self.output.push(RunningOutput::Group { image: key, group, bytes, layer, spent });
+            self.output.push(RunningOutput::Group { image: key, group, bytes, layer });
         }
     }
 
     /// The caller has looked a group up that a peer says it has.
-    pub(crate) fn looked_up(
-        &mut self,
-        key: ImageKey,
-        group: u64,
-        bytes: Option<Vec<u8>>,
-        now: Moment,
-    ) {
+    pub(crate) fn looked_up(&mut self, key: ImageKey, group: u64, bytes: Option<Vec<u8>>) {
         let Some(image) = self.images.get(&key) else { return };
         let Some((head, _)) = &image.open else { return };
         let place = image.holders.iter().find_map(|(connection, holder)| {
@@ -317,9 +298,10 @@ impl RunningNode {
         let is_right = |bytes: &Vec<u8>| head.verify_group(group, bytes, &proof).is_ok();
         match bytes {
             Some(bytes) if is_right(&bytes) => {
-                let link = self.links.get_mut(&connection);
-                let asked = link.and_then(|link| link.asked.remove(&name));
-                self.arrived(key, group, bytes, asked, now);
+                if let Some(link) = self.links.get_mut(&connection) {
+                    link.asked.remove(&name);
+                }
+                self.arrived(key, group, bytes);
             }
             Some(_) => {
                 let why = ProtocolError::WrongGroup { image: head.hash().to_string(), group };
