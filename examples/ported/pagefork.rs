@@ -1,7 +1,8 @@
 //! A program before and after `docs/from_wasmtime.sed`, which changes names alone: what
 //! is here is ported without a change by hand.
 
-use pagefork::{Caller, Config, Engine, Error, Extern, Func, FuncType, Global, GlobalType};
+use pagefork::{Caller, Config, Engine, Error, Extern, ExternRef, Func, FuncType};
+use pagefork::{Global, GlobalType};
 use pagefork::{Linker, Module, Mutability, Result, Store, Trap, TrapCode, Val, ValType};
 use pagefork_wasi::Exit;
 use pagefork_wasi::{self, WasiCtx};
@@ -50,6 +51,10 @@ fn main() -> Result<()> {
     let ty = GlobalType::new(ValType::I32, Mutability::Var);
     let base = Global::new(&mut store, ty, Val::I32(100))?;
     linker.define(&mut store, "host", "base", base)?;
+
+    let label = ExternRef::new(&mut store, "a label")?;
+    assert!(label.data(&store).is_ok());
+    store.collect_references();
 
     let instance = linker.instantiate(&mut store, &module)?;
     let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;

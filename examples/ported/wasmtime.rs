@@ -1,7 +1,8 @@
 //! A program before and after `docs/from_wasmtime.sed`, which changes names alone: what
 //! is here is ported without a change by hand.
 
-use wasmtime::{Caller, Config, Engine, Error, Extern, Func, FuncType, Global, GlobalType};
+use wasmtime::{Caller, Config, Engine, Error, Extern, ExternRef, Func, FuncType};
+use wasmtime::{GcHeapOutOfMemory, Global, GlobalType, Strategy};
 use wasmtime::{Linker, Module, Mutability, Result, Store, Trap, Val, ValType, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::{self, WasiP1Ctx};
@@ -28,6 +29,7 @@ struct Host {
 
 fn main() -> Result<()> {
     let mut config = Config::new();
+    config.strategy(Strategy::Cranelift);
     config.consume_fuel(true).epoch_interruption(false).max_wasm_stack(512 << 10);
     let engine = Engine::new(&config)?;
     let module = Module::new(&engine, GUEST)?;
@@ -50,6 +52,20 @@ fn main() -> Result<()> {
     let ty = GlobalType::new(ValType::I32, Mutability::Var);
     let base = Global::new(&mut store, ty, Val::I32(100))?;
     linker.define(&mut store, "host", "base", base)?;
+
+    let label = match ExternRef::new(&mut store, "a label") {
+        Ok(label) => label,
+        Err(error) => match error.downcast::<GcHeapOutOfMemory<&str>>() {
+            Ok(full) => {
+                let (label, full) = full.take_inner();
+                store.gc(Some(&full))?;
+                ExternRef::new(&mut store, label)?
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    assert!(label.data(&store).is_ok());
+    store.gc(None)?;
 
     let instance = linker.instantiate(&mut store, &module)?;
     let run = instance.get_typed_func::<i32, i32>(&mut store, "run")?;

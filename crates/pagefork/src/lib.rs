@@ -47,6 +47,7 @@ mod store;
 mod code;
 mod base;
 
+pub use crate::api::core_dump::WasmCoreDump;
 pub use crate::api::export::{ModuleExport, TypedExport};
 pub use crate::api::func::{CallOrigin, Caller};
 pub use crate::api::future::{AsyncHostFunc, AsyncUntypedFunc};

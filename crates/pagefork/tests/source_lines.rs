@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::DirBuilderExt;
 
-use pagefork::{Cache, Config, Engine, Error, Instance, Module, Result, Store};
+use pagefork::{Cache, Config, Engine, Error, Instance, Module, Result, Store, WasmCoreDump};
 
 const CRASH: &[u8] = include_bytes!("../../../guest/built/crash.wasm");
 const SOURCE: &str = include_str!("../../../guest/c/crash.c");
@@ -204,5 +204,40 @@ fn a_core_dump_is_a_module_that_holds_memories_globals_and_frames() -> Result<()
         let found = dump.windows(section.len()).any(|bytes| bytes == section.as_bytes());
         assert!(found, "no {section}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_core_dump_has_what_instances_share_once() -> Result<()> {
+    let engine = Engine::default();
+    let owner = Module::new(
+        &engine,
+        r#"(module (memory (export "m") 2) (global (export "g") i32 (i32.const 4)))"#,
+    )?;
+    let user = Module::new(
+        &engine,
+        r#"(module (import "o" "m" (memory 1)) (import "o" "g" (global i32))
+        (global (mut i64) (i64.const 7)) (func (export "f") unreachable))"#,
+    )?;
+    let mut store = Store::new(&engine, ());
+    let mut linker = pagefork::Linker::new(&engine);
+    let first = linker.instantiate(&mut store, &owner)?;
+    linker.instance(&mut store, "o", first)?;
+    let users = [linker.instantiate(&mut store, &user)?, linker.instantiate(&mut store, &user)?];
+    let error =
+        users[1].get_typed_func::<(), ()>(&mut store, "f")?.call(&mut store, ()).unwrap_err();
+
+    let dump = WasmCoreDump::capture(&store, &error).unwrap();
+    assert_eq!(dump.instances(), [first, users[0], users[1]]);
+    assert_eq!(dump.modules().len(), 2);
+    assert_eq!(dump.memories(), [first.get_memory(&mut store, "m").unwrap()]);
+    let globals: Vec<_> = dump.globals().iter().map(|global| global.get(&mut store)).collect();
+    assert_eq!(globals.iter().map(|value| value.i32()).collect::<Vec<_>>(), [Some(4), None, None]);
+    assert_eq!(
+        dump.serialize(&mut store, "a test"),
+        store.core_dump("a test", error.backtrace().unwrap())
+    );
+    // Nothing ran: there is no place in a guest to tell of.
+    assert!(WasmCoreDump::capture(&store, &pagefork::Error::msg("no trap")).is_none());
     Ok(())
 }

@@ -10,6 +10,7 @@ pub(crate) mod linker;
 mod unknown_imports;
 mod discard;
 mod backtrace;
+pub(crate) mod core_dump;
 pub(crate) mod instance;
 pub(crate) mod export;
 pub(crate) mod imports;

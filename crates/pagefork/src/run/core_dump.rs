@@ -2,7 +2,7 @@
 //! custom sections describe modules, instances and frames, and whose memories and
 //! globals hold what the instances' held.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pagefork_layout::module::{GlobalType, HeapType, MemoryType, ValType};
 use pagefork_layout::page::{PAGE_SIZE, WASM_PAGE_SIZE};
@@ -12,16 +12,14 @@ use wasm_encoder::{
 };
 
 use crate::base::frames::WasmBacktrace;
-use crate::store::group::{Entity, StoreGroup};
+use crate::store::group::{Entity, InstanceData, StoreGroup};
 
 /// See [`Store::core_dump`](crate::Store::core_dump).
 pub(crate) fn write(store: &StoreGroup, name: &str, backtrace: &WasmBacktrace) -> Vec<u8> {
     let mut contents = Contents::default();
     let mut modules = CoreDumpModulesSection::new();
     let mut instances = CoreDumpInstancesSection::new();
-    // After a reset that has failed, pages may not be mapped.
-    let present = if store.is_broken() { &[][..] } else { &store.instances };
-    for (ordinal, instance) in (1..).zip(present) {
+    for (ordinal, instance) in present(store) {
         let (module, info) = (&instance.module, instance.module.info());
         modules.module(module.name().unwrap_or(""));
         let memories: Vec<u32> = (0..info.memories.len() as u32)
@@ -50,6 +48,34 @@ pub(crate) fn write(store: &StoreGroup, name: &str, backtrace: &WasmBacktrace) -
     dump.section(&stack);
     dump.section(&contents.data);
     dump.finish()
+}
+
+/// The instances with their ordinals; none after a reset that has failed, when pages may not be
+/// mapped.
+fn present(store: &StoreGroup) -> impl Iterator<Item = (u32, &InstanceData)> {
+    let instances = if store.is_broken() { &[][..] } else { &store.instances };
+    (1..).zip(instances)
+}
+
+/// The memories of the store's instances, each once.
+pub(crate) fn memories(store: &StoreGroup) -> Vec<Entity> {
+    each_once(present(store).flat_map(|(ordinal, instance)| {
+        let count = instance.module.info().memories.len() as u32;
+        (0..count).map(move |index| store.memory(ordinal, index))
+    }))
+}
+
+/// The globals of the store's instances, each once.
+pub(crate) fn globals(store: &StoreGroup) -> Vec<Entity> {
+    each_once(present(store).flat_map(|(ordinal, instance)| {
+        let count = instance.module.info().globals.len() as u32;
+        (0..count).map(move |index| store.global(ordinal, index))
+    }))
+}
+
+fn each_once(entities: impl Iterator<Item = Entity>) -> Vec<Entity> {
+    let mut seen = HashSet::new();
+    entities.filter(|entity| seen.insert(*entity)).collect()
 }
 
 /// The memories and globals of a dump; what several instances share is there once.
