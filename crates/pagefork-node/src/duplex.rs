@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ pub(crate) struct Duplex<C> {
     queued: VecDeque<u8>,
     /// Bytes that TLS has got and the network has not taken.
     in_tls: usize,
+    /// Why the connection is lost. What the peer has said before is given out first.
+    lost: Option<io::Error>,
     /// Bytes on the network after the handshake.
     pub(crate) sent: u64,
     pub(crate) received: u64,
@@ -51,7 +53,8 @@ where
         let (connection, socket) = channel.into_parts();
         let socket = socket.into_inner();
         socket.set_nonblocking(true)?;
-        Ok(Self { connection, socket, queued: VecDeque::new(), in_tls: 0, sent: 0, received: 0 })
+        let queued = VecDeque::new();
+        Ok(Self { connection, socket, queued, in_tls: 0, lost: None, sent: 0, received: 0 })
     }
 
     /// Has bytes sent, behind those before.
@@ -59,19 +62,24 @@ where
         self.queued.extend(bytes);
     }
 
-    /// Sends what the network takes. Returns how many of the bytes that were pushed it has taken.
+    /// Sends what the network takes. Returns how many of the bytes that were pushed are gone: taken by
+    /// it, or dropped, because the connection is lost. [`Duplex::receive`] says so, after what the
+    /// peer has said: it may have refused what was being sent.
     ///
     /// # Errors
-    /// If the connection is lost.
+    /// If TLS refuses.
     pub(crate) fn send(&mut self) -> io::Result<usize> {
         let mut taken = 0;
-        loop {
+        while self.lost.is_none() {
             while self.connection.wants_write() {
                 match self.connection.write_tls(&mut self.socket) {
                     Ok(count) => self.sent += count as u64,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        self.lost = Some(error);
+                        return Ok(taken + self.drop_queued());
+                    }
                 }
             }
             taken += std::mem::take(&mut self.in_tls);
@@ -82,6 +90,14 @@ where
             self.in_tls = self.connection.writer().write(&part[..part.len().min(BATCH)])?;
             self.queued.drain(..self.in_tls);
         }
+        Ok(self.drop_queued())
+    }
+
+    /// Drops what is to be sent. Returns its size.
+    fn drop_queued(&mut self) -> usize {
+        let size = self.queued.len() + std::mem::take(&mut self.in_tls);
+        self.queued.clear();
+        size
     }
 
     /// Takes what has come, if anything has.
@@ -98,19 +114,35 @@ where
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => true,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.lost.get_or_insert(error);
+                    false
+                }
             };
             if let Err(error) = self.connection.process_new_packets() {
                 // The peer is told why, if that is possible.
                 let _ = self.connection.write_tls(&mut self.socket);
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
-            arrived.is_over = self.take_plaintext(&mut arrived.bytes)?;
-            if !has_more {
+            let is_cut = match self.take_plaintext(&mut arrived.bytes) {
+                Ok(is_over) => {
+                    arrived.is_over = is_over;
+                    false
+                }
+                Err(error) => {
+                    self.lost.get_or_insert(error);
+                    true
+                }
+            };
+            if !has_more || is_cut {
                 break;
             }
         }
-        Ok(arrived)
+        // It is known once more the next time.
+        match &self.lost {
+            Some(lost) if arrived.bytes.is_empty() && !arrived.is_over => Err(again(lost)),
+            _ => Ok(arrived),
+        }
     }
 
     /// Returns whether nothing follows.
@@ -148,7 +180,7 @@ where
     /// Sends the rest and says that nothing follows, for a second at most.
     ///
     /// # Errors
-    /// If the connection is lost.
+    /// If TLS refuses.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         let until = Instant::now() + Duration::from_secs(1);
         self.send()?;
@@ -157,7 +189,41 @@ where
             self.send()?;
         }
         self.connection.send_close_notify();
-        self.send().map(|_| ())
+        self.send().map(drop)
+    }
+
+    /// As [`Duplex::end`], towards a peer that may be sending: takes what comes and throws it away,
+    /// until nothing follows or that time has come. A socket that is closed before all was read resets
+    /// its connection, and what the peer was told last may never arrive.
+    ///
+    /// # Errors
+    /// If TLS refuses.
+    pub(crate) fn end_and_drain(mut self, until: Instant) -> io::Result<()> {
+        self.end()?;
+        let _ = self.socket.shutdown(Shutdown::Write);
+        let mut waste = [0; 16 << 10];
+        while Instant::now() < until {
+            match self.socket.read(&mut waste) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let mut all = [PollFd::new(&self.socket, PollFlags::IN)];
+                    wait_for(&mut all, Some(until))?;
+                }
+                // It is gone.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error that says the same.
+fn again(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pagefork_image::{ContentHash, GroupProof, ImageHead, ImageStore, PublicKey, StoredImage};
 use pagefork_postcopy::{
@@ -11,7 +11,7 @@ use pagefork_postcopy::{
 };
 use rustls::{ConnectionCommon, SideData};
 
-use crate::base::NodeError;
+use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 
 /// Bytes that are read and not yet taken by the network. All groups share one stream, so what a guest
@@ -61,13 +61,21 @@ pub(crate) struct PageGiver<'a> {
     open: BTreeMap<ContentHash, StoredImage>,
     /// The images that the peer may have; all if there is no list.
     only: Option<BTreeSet<ContentHash>>,
+    /// How long a peer that is left may take to hear why.
+    idle: Duration,
 }
 
 impl<'a> PageGiver<'a> {
-    pub(crate) fn new(images: &'a ImageStore, leases: &'a Leases, peer: PublicKey) -> Self {
+    pub(crate) fn new(
+        images: &'a ImageStore,
+        leases: &'a Leases,
+        peer: PublicKey,
+        times: &NodeTimes,
+    ) -> Self {
         let limits = ServeLimits { bytes_in_flight: BYTES_IN_FLIGHT, ..ServeLimits::default() };
         let node = MemoryNode::new(peer, PeerAccess::All, limits, now());
-        Self { images, leases, peer, node, open: BTreeMap::new(), only: None }
+        let (open, only, idle) = (BTreeMap::new(), None, times.idle);
+        Self { images, leases, peer, node, open, only, idle }
     }
 
     /// One that gives these images and no others.
@@ -101,7 +109,8 @@ impl<'a> PageGiver<'a> {
                 match to_do.pop_front() {
                     Some(MemoryOutput::Send { bytes, .. }) => duplex.push(&bytes),
                     Some(MemoryOutput::Close(why)) => {
-                        duplex.end().map_err(talk())?;
+                        let until = Instant::now() + self.idle;
+                        duplex.end_and_drain(until).map_err(talk())?;
                         return Err(why.into());
                     }
                     Some(output) => to_do.extend(self.carry_out(output)),

@@ -272,7 +272,8 @@ impl Shared {
         }
         if protocol == Protocol::Pages {
             let duplex = Duplex::new(channel).map_err(talk())?;
-            PageGiver::new(&self.images, &self.leases, peer).only(only).serve(duplex)?;
+            let giver = PageGiver::new(&self.images, &self.leases, peer, times);
+            giver.only(only).serve(duplex)?;
             return Ok(None);
         }
         let name = message::read_text(&mut channel).map_err(talk())?;

@@ -122,10 +122,9 @@ where
         for migration in &self.carries {
             self.node.arrivals().left(*migration);
         }
-        if served.is_ok() {
-            return self.duplex.end();
-        }
-        served
+        served?;
+        // What it still sends is not for us, but it is to hear why.
+        self.duplex.end_and_drain(Instant::now() + self.idle)
     }
 
     fn talk(&mut self) -> io::Result<()> {

@@ -1,19 +1,25 @@
 //! Clients that do what none should do.
 
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::Engine;
 use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
 
+use rustls::{ServerConnection, StreamOwned};
+
 use super::client::NodeLink;
 use super::streams::STREAM_BYTES;
-use super::wire::{ClientRequest, NodeReply, ProgramEnd, ProgramSource, ProgramStart};
+use super::wire::{ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode};
 use super::{KnownPeers, ProgramNode, ProgramNodeOptions};
 use crate::base::NodeTimes;
+use crate::channel::{TimedSocket, shake_hands};
+use crate::duplex::Duplex;
 use crate::fetch::MemoryPeer;
+use crate::identity;
 use crate::serve::{MemoryServer, ServeOptions};
 
 #[derive(Debug)]
@@ -44,6 +50,10 @@ fn times() -> NodeTimes {
 }
 
 fn node(name: &str) -> (ProgramNode, MemoryPeer) {
+    node_with(name, times())
+}
+
+fn node_with(name: &str, times: NodeTimes) -> (ProgramNode, MemoryPeer) {
     let path = std::env::temp_dir().join(format!("pagefork-hostile-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     let images = ImageStore::open(path.join("images")).unwrap();
@@ -54,7 +64,7 @@ fn node(name: &str) -> (ProgramNode, MemoryPeer) {
     let node = ProgramNode::new(options).unwrap();
     let mut serve = ServeOptions::new(key.clone());
     serve.programs = Some(node.clone());
-    serve.times = times();
+    serve.times = times;
     let server = MemoryServer::bind("127.0.0.1:0", images, serve).unwrap();
     let peer = MemoryPeer { address: server.address().to_string(), key: key.public() };
     thread::spawn(move || server.run());
@@ -216,4 +226,60 @@ fn a_client_that_reads_nothing_holds_no_more_than_it_may() {
     for info in node.programs() {
         node.stop(&info.id.to_string(), Duration::from_secs(60)).unwrap();
     }
+}
+
+/// Has a module sent that is larger than any node takes, and than the network holds.
+fn push_too_much(link: &mut NodeLink) {
+    let module = ProgramStart::new("a", ProgramSource::Module(Vec::new()));
+    link.push(&ClientRequest::Start(module, u64::MAX));
+    for _ in 0..TOO_MUCH / PART {
+        link.push(&ClientRequest::Module(vec![0; PART]));
+    }
+}
+
+/// Bytes of such a module.
+const TOO_MUCH: usize = 32 << 20;
+
+#[test]
+fn who_is_refused_while_it_sends_hears_why_even_if_the_peer_has_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let key = SecretKey::from_seed([1; 32]);
+    let peer = MemoryPeer { address: listener.local_addr().unwrap().to_string(), key: key.public() };
+    let (is_full, full) = mpsc::channel();
+    let refuser = thread::spawn(move || {
+        let config = Arc::new(identity::server_config(&key, Arc::new(|_| true)).unwrap());
+        let (socket, _) = listener.accept().unwrap();
+        let socket = TimedSocket::new(socket, Instant::now() + Duration::from_secs(60), &times());
+        let connection = ServerConnection::new(config).unwrap();
+        let mut channel = StreamOwned::new(connection, socket.unwrap());
+        shake_hands(&mut channel).unwrap();
+        let mut duplex = Duplex::new(channel).unwrap();
+        full.recv().unwrap();
+        duplex.push(&encode(&NodeReply::Refused("it is too large".to_owned())));
+        duplex.send().unwrap();
+        // What was not read makes the system reset the connection.
+    });
+    let mut link = link(&peer);
+    push_too_much(&mut link);
+    link.turn_out().unwrap();
+    is_full.send(()).unwrap();
+    refuser.join().unwrap();
+    let refused = NodeReply::Refused("it is too large".to_owned());
+    assert_eq!(next(&mut link), Some(refused));
+    assert_eq!(next(&mut link), None);
+}
+
+#[test]
+fn a_node_that_refuses_takes_what_was_on_its_way() {
+    let (_node, peer) = node_with("drains", NodeTimes::default());
+    let mut link = link(&peer);
+    push_too_much(&mut link);
+    // Were the connection reset, the refusal might be lost with it.
+    let begun = Instant::now();
+    while link.duplex.sent < TOO_MUCH as u64 {
+        link.turn_out().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes", link.duplex.sent);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(next(&mut link), Some(NodeReply::Refused(_))));
 }
