@@ -266,7 +266,7 @@ fn message([kind, a, b]: [u8; 3]) -> Message {
             let (bytes, proof) = (image().read_group(other), image().proof(other));
             let body = GroupBody::Plain(bytes.expect("it is in the image"));
             let proof = proof.expect("it is in the image").neighbours;
-            Message::Group { image: image_number, group, body, proof }
+            Message::Group { image: image_number, group, body, proof, spent_us: 0 }
         }
     }
 }

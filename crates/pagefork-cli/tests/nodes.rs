@@ -247,6 +247,8 @@ impl Relay {
                     continue;
                 }
                 let Ok(node) = TcpStream::connect(&to) else { continue };
+                // What is small is not to wait for what was before.
+                socket.set_nodelay(true).and_then(|()| node.set_nodelay(true)).unwrap();
                 let (mut asked, mut asks) =
                     (node.try_clone().unwrap(), socket.try_clone().unwrap());
                 thread::spawn(move || {
@@ -386,6 +388,30 @@ fn a_program_goes_on_before_its_pages_are_here() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert_eq!(ended.stdout.matches(sum_of_words().trim()).count(), 3, "{}", ended.stdout);
     assert!(relay.given.bytes.load(Ordering::Relaxed) - before < 20 << 20);
+}
+
+#[test]
+fn what_a_run_has_touched_is_asked_for_first_in_the_next_one() {
+    let (_maker, runner, _serving, _relay) = two_nodes("recorded", u64::MAX);
+    // Nothing asks for the groups that are not touched, so the image is not kept.
+    let run = |ahead: &str| {
+        let words = format!("restore --store STORE --report --fetch-ahead {ahead} maker/big");
+        let ended = Started::new(&runner, &words).finish("go\nsum\n");
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert_eq!(ended.stdout, format!("ready\n{}", sum_of_words()));
+        ["fault", "certain", "recorded", "stride", "neighbours", "background"].map(|layer| {
+            let line = ended.stderr.lines().find(|line| line.trim_start().starts_with(layer));
+            let asked = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+            asked.expect("a number")
+        })
+    };
+    let [faults, others @ ..] = run("recorded");
+    assert!(faults > 1000, "{faults}");
+    assert_eq!(others, [0; 5], "nothing is known yet, and all else is off");
+    let [faults, certain, recorded, others @ ..] = run("certain,recorded");
+    assert!(recorded > 900 && certain > 0, "{certain} and {recorded}");
+    assert!(faults < 100, "{faults} are waited for that were waited for before");
+    assert_eq!(others, [0; 3], "they are off");
 }
 
 #[test]

@@ -1,28 +1,36 @@
 //! A connection over TLS on which both sides speak whenever they want to, served by one thread.
 
-use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use pagefork_postcopy::Lane;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustls::{ConnectionCommon, SideData, StreamOwned};
+use socket2::SockRef;
 
 use crate::channel::TimedSocket;
+use crate::outbox::Outbox;
 
-/// Bytes that TLS has at once. Less than that waits behind what was given to it before: what is
-/// urgent overtakes the rest until there.
-const BATCH: usize = 64 << 10;
+/// Bytes that TLS has at once: a record. What is waited for overtakes all that is not there yet.
+const BATCH: usize = 16 << 10;
+
+/// Bytes that are received at once.
+const RECEIVED: usize = 64 << 10;
+
+/// Bytes that the kernel takes and has not sent yet: so that the rest stays where it can be
+/// overtaken. What the network has on its way is not limited.
+const UNSENT: u32 = 64 << 10;
 
 /// Such a connection. No call of it waits but [`Duplex::wait`].
 pub(crate) struct Duplex<C> {
     connection: C,
     socket: TcpStream,
     /// What is to be sent and TLS has not got yet.
-    queued: VecDeque<u8>,
+    outbox: Outbox,
     /// Bytes that TLS has got and the network has not taken.
     in_tls: usize,
     /// Why the connection is lost. What the peer has said before is given out first.
@@ -53,13 +61,14 @@ where
         let (connection, socket) = channel.into_parts();
         let socket = socket.into_inner();
         socket.set_nonblocking(true)?;
-        let queued = VecDeque::new();
-        Ok(Self { connection, socket, queued, in_tls: 0, lost: None, sent: 0, received: 0 })
+        SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
+        let outbox = Outbox::default();
+        Ok(Self { connection, socket, outbox, in_tls: 0, lost: None, sent: 0, received: 0 })
     }
 
-    /// Has bytes sent, behind those before.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.queued.extend(bytes);
+    /// Has a message sent, behind those of the same lane.
+    pub(crate) fn push(&mut self, lane: Lane, message: Vec<u8>) {
+        self.outbox.push(lane, message);
     }
 
     /// Sends what the network takes. Returns how many of the bytes that were pushed are gone: taken by
@@ -78,26 +87,36 @@ where
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
                     Err(error) => {
                         self.lost = Some(error);
-                        return Ok(taken + self.drop_queued());
+                        return Ok(taken + self.drop_unsent());
                     }
                 }
             }
             taken += std::mem::take(&mut self.in_tls);
-            let (part, _) = self.queued.as_slices();
-            if part.is_empty() {
+            // Small messages share a record: TLS makes one of each write.
+            let mut record = Vec::new();
+            while record.len() < BATCH {
+                let next = self.outbox.next();
+                if next.is_empty() {
+                    break;
+                }
+                let part = &next[..next.len().min(BATCH - record.len())];
+                record.extend_from_slice(part);
+                let size = part.len();
+                self.outbox.advance(size);
+            }
+            if record.is_empty() {
                 return Ok(taken);
             }
-            self.in_tls = self.connection.writer().write(&part[..part.len().min(BATCH)])?;
-            self.queued.drain(..self.in_tls);
+            // TLS has nothing left to send, so it takes a record.
+            self.connection.writer().write_all(&record)?;
+            self.in_tls = record.len();
         }
-        Ok(self.drop_queued())
+        Ok(self.drop_unsent())
     }
 
     /// Drops what is to be sent. Returns its size.
-    fn drop_queued(&mut self) -> usize {
-        let size = self.queued.len() + std::mem::take(&mut self.in_tls);
-        self.queued.clear();
-        size
+    fn drop_unsent(&mut self) -> usize {
+        std::mem::take(&mut self.outbox).size() + std::mem::take(&mut self.in_tls)
     }
 
     /// Takes what has come, if anything has.
@@ -106,7 +125,7 @@ where
     /// If the connection is lost, or was cut: then its end was not said.
     pub(crate) fn receive(&mut self) -> io::Result<Arrived> {
         let mut arrived = Arrived { bytes: Vec::new(), is_over: false };
-        while arrived.bytes.len() < BATCH && !arrived.is_over {
+        while arrived.bytes.len() < RECEIVED && !arrived.is_over {
             let has_more = match self.connection.read_tls(&mut self.socket) {
                 Ok(count) => {
                     self.received += count as u64;
@@ -168,7 +187,7 @@ where
     /// If the system refuses.
     pub(crate) fn wait(&self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<()> {
         let mut flags = PollFlags::IN;
-        if self.connection.wants_write() || !self.queued.is_empty() {
+        if self.connection.wants_write() || !self.outbox.is_empty() {
             flags |= PollFlags::OUT;
         }
         let socket = self.socket.as_fd();
@@ -184,7 +203,7 @@ where
     pub(crate) fn end(&mut self) -> io::Result<()> {
         let until = Instant::now() + Duration::from_secs(1);
         self.send()?;
-        while !self.queued.is_empty() && Instant::now() < until {
+        while !self.outbox.is_empty() && Instant::now() < until {
             self.wait(&[], Some(until))?;
             self.send()?;
         }

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use pagefork::IncompleteImage;
 use pagefork_image::{ContentHash, GroupProof, ImageHead, ImageStore, PublicKey, StoredImage};
 use pagefork_postcopy::{
     MemoryInput, MemoryNode, MemoryOutput, Moment, PeerAccess, ServeLimits, ServedImage,
@@ -14,9 +15,9 @@ use rustls::{ConnectionCommon, SideData};
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 
-/// Bytes that are read and not yet taken by the network. All groups share one stream, so what a guest
-/// waits for waits behind these.
-const BYTES_IN_FLIGHT: usize = 256 << 10;
+/// Bytes that are read and not yet taken by the network. What a guest waits for overtakes those that
+/// are read; those that are being read it does not.
+const BYTES_IN_FLIGHT: usize = 64 << 10;
 
 /// Images that peers depend on, each until a moment, whatever becomes of their connections:
 /// collection spares them as long as they are here.
@@ -94,31 +95,43 @@ impl<'a> PageGiver<'a> {
     {
         let peer = self.peer;
         let talk = || NodeError::io(format!("talk to node {peer}"));
+        let mut to_do = VecDeque::new();
         loop {
+            // Between any two groups it is looked whether a guest waits for another one.
             let arrived = duplex.receive().map_err(talk())?;
             let input = match arrived.bytes.is_empty() {
                 true => MemoryInput::Tick,
                 false => MemoryInput::Received(&arrived.bytes),
             };
-            let mut to_do = VecDeque::from(self.node.handle(input, now()));
-            loop {
-                let taken = duplex.send().map_err(talk())?;
-                if taken > 0 {
-                    to_do.extend(self.node.handle(MemoryInput::Taken(taken), now()));
-                }
-                match to_do.pop_front() {
-                    Some(MemoryOutput::Send { bytes, .. }) => duplex.push(&bytes),
-                    Some(MemoryOutput::Close(why)) => {
+            to_do.extend(self.node.handle(input, now()));
+            let mut has_read = false;
+            while !has_read && let Some(output) = to_do.pop_front() {
+                match output {
+                    MemoryOutput::Send { lane, bytes } => duplex.push(lane, bytes),
+                    MemoryOutput::Close(why) => {
                         let until = Instant::now() + self.idle;
                         duplex.end_and_drain(until).map_err(talk())?;
                         return Err(why.into());
                     }
-                    Some(output) => to_do.extend(self.carry_out(output)),
-                    None if arrived.is_over => return Ok(()),
-                    None => break,
+                    output => {
+                        has_read = matches!(output, MemoryOutput::Read { .. });
+                        let mut next = VecDeque::from(self.carry_out(output));
+                        // What was read goes before what is to be read.
+                        next.append(&mut to_do);
+                        to_do = next;
+                    }
                 }
             }
-            duplex.wait(&[], self.node.deadline()).map_err(talk())?;
+            let taken = duplex.send().map_err(talk())?;
+            if taken > 0 {
+                to_do.extend(self.node.handle(MemoryInput::Taken(taken), now()));
+            }
+            if to_do.is_empty() {
+                if arrived.is_over {
+                    return Ok(());
+                }
+                duplex.wait(&[], self.node.deadline()).map_err(talk())?;
+            }
         }
     }
 
@@ -163,7 +176,10 @@ impl<'a> PageGiver<'a> {
         }
         let head = Arc::new(ImageHead::read(tip).ok()?);
         self.open.insert(image.hash(), image);
-        Some(ServedImage { head, certain: Vec::new() })
+        // Nothing goes on without the first ones; others have been of use before.
+        let mut certain = IncompleteImage::first_groups(head.manifest());
+        certain.extend(self.images.touched(head.hash()).unwrap_or_default());
+        Some(ServedImage { head, certain })
     }
 
     fn read(&self, hash: ContentHash, group: u64) -> Option<(Vec<u8>, GroupProof)> {

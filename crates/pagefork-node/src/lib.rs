@@ -50,6 +50,12 @@ pub(crate) mod take;
 pub(crate) mod give;
 /// A connection on which both sides speak whenever they want to.
 pub(crate) mod duplex;
+/// What is to be sent, in order.
+pub(crate) mod outbox;
+/// Whether memory is short.
+pub(crate) mod pressure;
+/// Where the time goes.
+pub(crate) mod times;
 /// What the two say to each other.
 pub(crate) mod message;
 /// TLS, with limits of time.
@@ -69,3 +75,4 @@ pub use crate::programs::{
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};
 pub use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
+pub use crate::times::{FetchMoment, FetchTimes, WaitTimes};

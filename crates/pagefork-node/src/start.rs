@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -87,23 +88,27 @@ pub struct StartOptions {
     pub others: Vec<MemoryPeer>,
     /// Whether an image of which all is here is put into the store.
     pub keep: bool,
+    /// Whether what instances touch is noted in the store, and asked for early the next time.
+    pub recall: bool,
     /// Is told what happens, on the thread that gets the pages: guests wait for it.
     pub observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
 }
 
 impl Default for StartOptions {
-    /// Images are kept, and nobody is told.
+    /// Images are kept, what was touched is recalled, and nobody is told.
     fn default() -> Self {
         let (plan, times) = (FetchPlan::default(), PageTimes::default());
-        Self { plan, times, others: Vec::new(), keep: true, observe: Arc::new(|_| ()) }
+        let (others, recall) = (Vec::new(), true);
+        Self { plan, times, others, keep: true, recall, observe: Arc::new(|_| ()) }
     }
 }
 
 impl fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, times, keep, .. } = self;
+        let Self { plan, times, keep, recall, .. } = self;
         let mut shown = f.debug_struct("StartOptions");
         shown.field("plan", plan).field("times", times).field("keep", keep);
+        shown.field("recall", recall);
         shown.finish_non_exhaustive()
     }
 }
@@ -188,6 +193,17 @@ impl ComingImage {
         self.fetch.join()
     }
 
+    /// As [`ComingImage::stop`], and waits no longer than `limit`: `None` if it has not ended by then,
+    /// such as because a node that is lost is being connected to.
+    ///
+    /// # Examples
+    ///
+    /// See [`start_image`].
+    pub fn stop_within(self, limit: Duration) -> Option<FetchReport> {
+        self.sink.is_over.store(true, Ordering::Relaxed);
+        self.fetch.stop_within(limit)
+    }
+
     /// Stops it, and says what has come; see [`PageFetch::stop`].
     ///
     /// # Examples
@@ -264,10 +280,10 @@ pub fn start_image(
     signers: &TrustedKeys,
     options: &StartOptions,
 ) -> Result<FoundImage, NodeError> {
-    let StartOptions { plan, times, others, keep, observe } = options;
+    let StartOptions { plan, times, others, keep, recall, observe } = options;
     let whole = || fetch_image(peer, own, name, images, signers, &times.node).map(FoundImage::Here);
     let began = Instant::now();
-    let remote = match RemoteImage::open(peer, own, name, signers, plan.clone(), *times) {
+    let mut remote = match RemoteImage::open(peer, own, name, signers, plan.clone(), *times) {
         Ok(remote) => remote,
         // A delta, or nothing: who gives images whole says which.
         Err(NodeError::Refused { .. }) => return whole(),
@@ -283,11 +299,13 @@ pub fn start_image(
     if !image.runs_incomplete() {
         return whole();
     }
+    let image_hash = image.hash();
     let is_over = Arc::<AtomicBool>::default();
     let sink = Arc::new_cyclic(|this| ImagePages {
         this: Weak::clone(this),
         image,
         images: keep.then(|| images.clone()),
+        notes: recall.then(|| images.clone()),
         observe: Arc::clone(observe),
         is_over: Arc::clone(&is_over),
         own: own.clone(),
@@ -296,6 +314,10 @@ pub fn start_image(
         times: *times,
         waits: Mutex::new(PageWaits { others: others.clone().into(), ..PageWaits::default() }),
     });
+    if *recall {
+        // What cannot be read is no more than not known.
+        remote.recall(images.touched(image_hash).unwrap_or_default());
+    }
     // First, since nothing runs without it: pages would share the line with it.
     let began = Instant::now();
     fetch_code(peer, own, remote.head(), images, &times.node)?;
@@ -311,6 +333,8 @@ struct ImagePages {
     image: Arc<IncompleteImage>,
     /// Where it is kept once it is whole.
     images: Option<ImageStore>,
+    /// Where is noted what was touched.
+    notes: Option<ImageStore>,
     observe: Arc<dyn Fn(&StartEvent<'_>) + Send + Sync>,
     /// Nobody needs it any more.
     is_over: Arc<AtomicBool>,
@@ -395,6 +419,16 @@ impl PageSink for ImagePages {
         Ok(())
     }
 
+    fn ended(&self, report: &FetchReport) {
+        let (Some(notes), image) = (&self.notes, self.image.hash()) else { return };
+        let known = notes.touched(image).unwrap_or_default();
+        let touched = joined(&known, &report.plan.recorded);
+        if touched != known {
+            // Without a note the next start is slower, and nothing else.
+            let _ = notes.set_touched(image, &touched);
+        }
+    }
+
     fn whole(&self, report: &FetchReport) {
         let image = self.image.hash();
         (self.observe)(&StartEvent::Whole { image, report });
@@ -423,6 +457,21 @@ impl PageSink for ImagePages {
     }
 }
 
+/// What is known to be touched, and behind it what was waited for all the same.
+fn joined(known: &[Range<u64>], waited: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut seen: BTreeSet<u64> = known.iter().flat_map(|range| range.clone()).collect();
+    let mut joined = known.to_vec();
+    for group in waited.iter().flat_map(|range| range.clone()) {
+        if seen.insert(group) {
+            match joined.last_mut() {
+                Some(last) if last.end == group => last.end += 1,
+                _ => joined.push(group..group + 1),
+            }
+        }
+    }
+    joined
+}
+
 /// The data of an image, to be kept unless nobody needs it any more.
 struct DataUntilOver {
     image: Arc<IncompleteImage>,
@@ -439,5 +488,18 @@ impl ReadAt for DataUntilOver {
             true => Err(io::Error::other("nobody needs it any more")),
             false => self.image.read(offset, into).map_err(io::Error::other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)] // Lists of one range are meant.
+    fn what_was_waited_for_goes_behind_what_was_known() {
+        assert_eq!(joined(&[5..7, 0..1], &[0..2, 7..9, 6..7]), [5..7, 0..2, 7..9]);
+        assert_eq!(joined(&[], &[3..4]), [3..4]);
+        assert_eq!(joined(&[3..4], &[]), [3..4]);
     }
 }

@@ -1,10 +1,11 @@
 //! The side of a running node: it opens an image by its head, and gets pages as they are needed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use crate::duplex::{Duplex, wait_for};
 use crate::fetch::{MemoryPeer, reach};
 use crate::give::now;
 use crate::identity::Protocol;
+use crate::pressure::MemoryPressure;
+use crate::times::{FetchMoment, FetchTimes, Timeline, WaitTimes, thread_cpu};
 
 /// Each of these fetches one image.
 const IMAGE: ImageKey = ImageKey(1);
@@ -42,6 +45,11 @@ pub trait PageSink: Send + Sync + fmt::Debug {
     /// # Errors
     /// Why that is not possible: the rest is given up then.
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Nothing more comes, for whatever reason: what came of it.
+    fn ended(&self, report: &FetchReport) {
+        let _ = report;
+    }
 
     /// All groups were installed.
     fn whole(&self, report: &FetchReport) {
@@ -105,6 +113,12 @@ pub struct FetchReport {
     pub received: u64,
     /// How often it has connected.
     pub connections: u64,
+    /// Where the time of those went who waited for groups.
+    pub waits: WaitTimes,
+    /// What the thread that fetches has taken of a processor.
+    pub cpu: FetchTimes,
+    /// How far it was when.
+    pub timeline: Vec<FetchMoment>,
 }
 
 /// An image at a memory node, of which the head is here.
@@ -175,6 +189,8 @@ pub struct RemoteImage {
     head: Arc<ImageHead>,
     /// Groups that came with it.
     early: Vec<(u64, Vec<u8>)>,
+    /// Groups that earlier runs have touched.
+    recalled: Vec<Range<u64>>,
 }
 
 /// What fetches one image.
@@ -187,6 +203,8 @@ struct Taker {
     /// The connection, unless it is lost.
     duplex: Option<Duplex<ClientConnection>>,
     connection: ConnectionId,
+    /// Whether memory is short.
+    pressure: MemoryPressure,
     /// What the plan came to, once all is here.
     whole: Option<PlanReport>,
     /// Bytes of connections that are over.
@@ -194,6 +212,15 @@ struct Taker {
     received: u64,
     /// What is to be done.
     to_do: VecDeque<RunningOutput>,
+    /// Groups that somebody waits for, and since when that is known here.
+    waited: BTreeMap<u64, Instant>,
+    /// When something has come last.
+    came: Instant,
+    waits: WaitTimes,
+    cpu: FetchTimes,
+    timeline: Timeline,
+    /// Groups that were installed.
+    groups: u64,
 }
 
 impl fmt::Debug for Taker {
@@ -206,7 +233,7 @@ impl fmt::Debug for Taker {
 #[derive(Debug)]
 enum Event {
     Opened(Arc<ImageHead>),
-    Group(u64, Vec<u8>),
+    Group(u64, Vec<u8>, Duration),
     /// The peer has it no more, or never had.
     Ended(HolderLoss),
 }
@@ -247,7 +274,9 @@ impl RemoteImage {
         plan: FetchPlan,
         times: PageTimes,
     ) -> Result<Self, NodeError> {
-        let limits = FetchLimits { answer_timeout: times.node.idle, ..FetchLimits::default() };
+        let limits = FetchLimits::default();
+        let certain_groups = if plan.certain { limits.certain_groups } else { 0 };
+        let limits = FetchLimits { answer_timeout: times.node.idle, certain_groups, ..limits };
         let mut taker = Taker {
             peer: peer.clone(),
             own: own.clone(),
@@ -256,12 +285,21 @@ impl RemoteImage {
             node: RunningNode::new(limits),
             duplex: None,
             connection: ConnectionId(0),
+            pressure: MemoryPressure::new(),
             whole: None,
             sent: 0,
             received: 0,
             to_do: VecDeque::new(),
+            waited: BTreeMap::new(),
+            came: Instant::now(),
+            waits: WaitTimes::default(),
+            cpu: FetchTimes::default(),
+            timeline: Timeline::new(Instant::now()),
+            groups: 0,
         };
         let (name, hash) = (name.to_owned(), name.parse().ok());
+        // What is needed before pages comes first.
+        let plan = FetchPlan { held: true, ..plan };
         taker.tell(RunningInput::Open { image: IMAGE, name, hash, plan });
         taker.connect(times.node)?;
         let until = Instant::now() + times.node.handshake;
@@ -270,7 +308,7 @@ impl RemoteImage {
             for event in taker.turn().map_err(|failure| taker.unknown(failure))? {
                 match event {
                     Event::Opened(opened) => head = Some(opened),
-                    Event::Group(group, bytes) => early.push((group, bytes)),
+                    Event::Group(group, bytes, _) => early.push((group, bytes)),
                     Event::Ended(why) => return Err(taker.refused(why)),
                 }
             }
@@ -288,7 +326,7 @@ impl RemoteImage {
             let (image, signatures) = (head.hash(), head.signers().len());
             return Err(ImageError::NotSigned { image, signatures }.into());
         }
-        Ok(Self { taker, head, early })
+        Ok(Self { taker, head, early, recalled: Vec::new() })
     }
 
     /// Manifest and signatures.
@@ -298,6 +336,16 @@ impl RemoteImage {
     /// See [`RemoteImage`].
     pub fn head(&self) -> &Arc<ImageHead> {
         &self.head
+    }
+
+    /// Has the groups asked for early that earlier runs have touched, in this order, unless the plan
+    /// has others.
+    ///
+    /// # Examples
+    ///
+    /// See [`StartOptions::recall`](crate::StartOptions::recall), which does it.
+    pub fn recall(&mut self, groups: Vec<Range<u64>>) {
+        self.recalled = groups;
     }
 
     /// Gets the pages into `sink`, on a thread of its own: first those that somebody waits for.
@@ -314,18 +362,23 @@ impl RemoteImage {
         let stop = eventfd(0, flags).map_err(|error| action()(error.into()))?;
         let stop = Arc::new(stop);
         let (stops, builder) = (Arc::clone(&stop), thread::Builder::new());
+        let ended: Arc<Ended> = Arc::default();
+        let ends = Arc::clone(&ended);
         let pages = Arc::clone(&sink);
         let thread = builder.name("pagefork-pages".to_owned()).spawn(move || {
-            let Self { mut taker, head, early } = self;
+            let Self { mut taker, head, early, recalled } = self;
+            taker.tell(RunningInput::Begin { image: IMAGE, recorded: recalled });
             let fetched = taker.fetch(&head, early, &*pages, stops.as_fd());
             let report = taker.report();
+            pages.ended(&report);
             match &fetched {
                 Ok(()) => pages.whole(&report),
                 Err(error) => pages.give_up(error),
             }
+            ends.set();
             (report, fetched)
         });
-        Ok(PageFetch { thread: Some(thread.map_err(action())?), stop, sink })
+        Ok(PageFetch { thread: Some(thread.map_err(action())?), ended, stop, sink })
     }
 }
 
@@ -338,18 +391,16 @@ impl Taker {
         sink: &dyn PageSink,
         stop: BorrowedFd<'_>,
     ) -> Result<(), NodeError> {
-        let install = |group, bytes: &[u8]| {
-            let action = || format!("put group {group} of image {} in its place", head.hash());
-            sink.install(group, bytes).map_err(NodeError::io(action()))
-        };
+        self.timeline = Timeline::new(Instant::now());
         for (group, bytes) in &early {
-            install(*group, bytes)?;
+            self.install(head, sink, *group, bytes, Duration::ZERO)?;
         }
         let mut lost_since = None;
         // An image can be whole with its head.
         while self.whole.is_none() {
             let deadline = Instant::now() + self.times.patience;
             for group in sink.take_wanted() {
+                self.waited.entry(group).or_insert_with(Instant::now);
                 self.tell(RunningInput::Need { image: IMAGE, group, deadline });
             }
             match self.turn() {
@@ -357,8 +408,8 @@ impl Taker {
                     for event in events {
                         match event {
                             Event::Opened(_) => {}
-                            Event::Group(group, bytes) => {
-                                install(group, &bytes)?;
+                            Event::Group(group, bytes, spent) => {
+                                self.install(head, sink, group, &bytes, spent)?;
                                 lost_since = None;
                             }
                             Event::Ended(why) => return Err(self.refused(why)),
@@ -381,6 +432,35 @@ impl Taker {
                 return Err(NodeError::Stopped);
             }
         }
+        Ok(())
+    }
+
+    /// Puts a group in its place, of which the memory node says how long it had it.
+    fn install(
+        &mut self,
+        head: &ImageHead,
+        sink: &dyn PageSink,
+        group: u64,
+        bytes: &[u8],
+        spent: Duration,
+    ) -> Result<(), NodeError> {
+        let (began, cpu) = (Instant::now(), thread_cpu());
+        let action = || format!("put group {group} of image {} in its place", head.hash());
+        sink.install(group, bytes).map_err(NodeError::io(action()))?;
+        let ended = Instant::now();
+        self.cpu.install += thread_cpu() - cpu;
+        self.groups += 1;
+        if let Some(asked) = self.waited.remove(&group) {
+            // It may have come before anything waited.
+            let came = self.came.max(asked);
+            let server = spent.min(came - asked);
+            self.waits.groups += 1;
+            self.waits.server += server;
+            self.waits.network += came - asked - server;
+            self.waits.handle += began.saturating_duration_since(came);
+            self.waits.install += ended - began;
+        }
+        self.timeline.note(ended, self.groups, self.waits.groups);
         Ok(())
     }
 
@@ -410,11 +490,22 @@ impl Taker {
     fn turn(&mut self) -> Result<Vec<Event>, LinkFailure> {
         let connection = self.connection;
         let lost = |taker: &Self, error| LinkFailure::Lost(taker.talk()(error));
+        let cpu = thread_cpu();
         let arrived = match self.duplex.as_mut().map(Duplex::receive) {
-            Some(Ok(arrived)) => arrived,
+            Some(Ok(arrived)) => {
+                if !arrived.bytes.is_empty() {
+                    self.came = Instant::now();
+                }
+                arrived
+            }
             Some(Err(error)) => return Err(lost(self, error)),
             None => return Err(lost(self, io::ErrorKind::NotConnected.into())),
         };
+        let received_cpu = thread_cpu();
+        self.cpu.network += received_cpu - cpu;
+        if self.pressure.is_short(Instant::now()) {
+            self.tell(RunningInput::MemoryPressure);
+        }
         let (bytes, lane) = (&arrived.bytes[..], Lane::Control);
         self.tell(RunningInput::Received { connection, lane, bytes });
         let mut events = Vec::new();
@@ -422,12 +513,12 @@ impl Taker {
             match output {
                 RunningOutput::Send { connection: to, bytes } if to == connection => {
                     if let Some(duplex) = &mut self.duplex {
-                        duplex.push(&bytes);
+                        duplex.push(Lane::Control, bytes);
                     }
                 }
                 RunningOutput::Opened { head, .. } => events.push(Event::Opened(head)),
-                RunningOutput::Group { group, bytes, .. } => {
-                    events.push(Event::Group(group, bytes))
+                RunningOutput::Group { group, bytes, spent, .. } => {
+                    events.push(Event::Group(group, bytes, spent));
                 }
                 RunningOutput::Whole { report, .. } => self.whole = Some(report),
                 RunningOutput::LookUp { group, .. } => {
@@ -454,7 +545,10 @@ impl Taker {
                 | RunningOutput::Close { .. } => {}
             }
         }
+        let handled_cpu = thread_cpu();
+        self.cpu.handle += handled_cpu - received_cpu;
         let sent = self.duplex.as_mut().map_or(Ok(0), Duplex::send);
+        self.cpu.network += thread_cpu() - handled_cpu;
         match sent {
             Err(error) => Err(lost(self, error)),
             // What came before the end counts.
@@ -486,6 +580,9 @@ impl Taker {
             sent: self.sent,
             received: self.received,
             connections: self.connection.0,
+            waits: self.waits,
+            cpu: self.cpu,
+            timeline: self.timeline.end(Instant::now(), self.groups, self.waits.groups),
         }
     }
 
@@ -574,11 +671,34 @@ fn is_raised(signal: BorrowedFd<'_>) -> bool {
     rustix::io::read(signal, &mut [0; 8]).is_ok()
 }
 
+/// Whether a thread has done all it does.
+#[derive(Debug, Default)]
+struct Ended {
+    has_ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    fn set(&self) {
+        *self.has_ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for it, as long as `limit` at most. Returns whether it has.
+    fn wait(&self, limit: Duration) -> bool {
+        let has_ended = self.has_ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(has_ended, limit, |has_ended| !*has_ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
 /// Pages that are being fetched. Dropped, it stops, and nothing more comes: who waits for a page is
 /// told that it is given up. [`RemoteImage`] has an example.
 #[derive(Debug)]
 pub struct PageFetch {
     thread: Option<JoinHandle<(FetchReport, Result<(), NodeError>)>>,
+    /// Whether the thread has done all it does.
+    ended: Arc<Ended>,
     stop: Arc<OwnedFd>,
     sink: Arc<dyn PageSink>,
 }
@@ -608,6 +728,20 @@ impl PageFetch {
     pub fn stop(mut self) -> FetchReport {
         self.raise();
         self.end().0
+    }
+
+    /// As [`PageFetch::stop`], and waits no longer than `limit`: `None` if it has not ended by then. It
+    /// ends all the same.
+    ///
+    /// # Examples
+    ///
+    /// See [`ComingImage::stop_within`](crate::ComingImage::stop_within), which does it.
+    pub fn stop_within(self, limit: Duration) -> Option<FetchReport> {
+        self.raise();
+        match self.ended.wait(limit) {
+            true => Some(self.stop()),
+            false => None,
+        }
     }
 
     /// Whether nothing more comes: all is here, or it has failed.

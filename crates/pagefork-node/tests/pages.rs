@@ -44,9 +44,17 @@ struct Memory {
     signal: OwnedFd,
     is_given_up: AtomicBool,
     installed: AtomicU64,
+    /// In which order they came.
+    order: Mutex<Vec<u64>>,
 }
 
 impl Memory {
+    /// How many groups came before this one.
+    fn before(&self, group: u64) -> usize {
+        let order = self.order.lock().unwrap();
+        order.iter().position(|came| *came == group).expect("it came")
+    }
+
     fn new() -> Arc<Self> {
         Arc::new(Self {
             groups: Mutex::default(),
@@ -55,6 +63,7 @@ impl Memory {
             signal: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
             is_given_up: AtomicBool::new(false),
             installed: AtomicU64::new(0),
+            order: Mutex::default(),
         })
     }
 
@@ -88,6 +97,7 @@ impl PageSink for Memory {
 
     fn install(&self, group: u64, bytes: &[u8]) -> io::Result<()> {
         self.installed.fetch_add(1, Ordering::SeqCst);
+        self.order.lock().unwrap().push(group);
         self.groups.lock().unwrap().insert(group, bytes.to_vec());
         self.came.notify_all();
         Ok(())
@@ -273,6 +283,53 @@ fn carry(mut from: TcpStream, mut onward: TcpStream, is_cut: &AtomicBool) {
         }
     }
     let _ = (from.shutdown(Shutdown::Both), onward.shutdown(Shutdown::Both));
+}
+
+/// Carries bytes between the two, of which it has few at once, and none to who asks while it is held.
+fn narrow(to: &str, is_held: &Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (to, held): (std::net::SocketAddr, _) = (to.parse().unwrap(), Arc::clone(is_held));
+    thread::spawn(move || {
+        let (mut near, _) = listener.accept().unwrap();
+        let far = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        far.set_recv_buffer_size(16 << 10).unwrap();
+        far.connect(&to.into()).unwrap();
+        let mut far = TcpStream::from(far);
+        let (mut asks, mut asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut asks, &mut asked));
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = far.read(&mut bytes) {
+            while held.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            near.write_all(&bytes[..count]).unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn what_somebody_waits_for_does_not_stand_behind_all_else() {
+    let pair = Pair::new("urgent");
+    let is_held = Arc::new(AtomicBool::new(false));
+    let address = narrow(&pair.peer.address, &is_held);
+    let peer = MemoryPeer { address, ..pair.peer.clone() };
+    let plan = FetchPlan { recorded: vec![0..220], ..on_demand() };
+    let image = pair.open(&peer, plan, PageTimes::default());
+    let memory = Memory::new();
+    is_held.store(true, Ordering::SeqCst);
+    let _fetch = image.fetch_into(memory.clone()).unwrap();
+    // As much is on its way as can be.
+    thread::sleep(Duration::from_millis(300));
+    thread::scope(|scope| {
+        let guest = scope.spawn(|| memory.assert_is_right(250));
+        thread::sleep(Duration::from_millis(200));
+        is_held.store(false, Ordering::SeqCst);
+        guest.join().unwrap();
+    });
+    let before = memory.before(250);
+    assert!(before < 100, "{before} groups came before the one that somebody waits for");
 }
 
 #[test]

@@ -69,6 +69,24 @@ pub(crate) struct FromArguments {
     pub(crate) coming: ComingArguments,
 }
 
+/// What is fetched before a program waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum FetchLayer {
+    None,
+    Certain,
+    Recorded,
+    Stride,
+    Neighbours,
+    Background,
+}
+
+impl ComingArguments {
+    /// Whether a layer is on.
+    pub(crate) fn has(&self, layer: FetchLayer) -> bool {
+        self.fetch_ahead.contains(&layer)
+    }
+}
+
 /// How an image of another node comes.
 #[derive(Args)]
 pub(crate) struct ComingArguments {
@@ -76,6 +94,17 @@ pub(crate) struct ComingArguments {
     /// traps that needs more of its pages
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "15s")]
     pub(crate) node_timeout: Duration,
+
+    /// What is asked for of an image of another node besides what a program waits for: what each
+    /// program needs, what earlier runs have touched, groups at the distance of the last faults,
+    /// those beside them, the rest; or `none`
+    #[arg(
+        long,
+        value_name = "LAYERS",
+        value_delimiter = ',',
+        default_value = "certain,recorded,stride,neighbours,background"
+    )]
+    pub(crate) fetch_ahead: Vec<FetchLayer>,
 
     /// Say on standard error, at the end, what came of an image of another node, when and why
     #[arg(long)]

@@ -10,6 +10,9 @@ use pagefork_postcopy::PlanLayer;
 use super::keys;
 use crate::{output, show};
 
+/// How long the end of a program waits for the node that its image came from.
+const GOOD_BYE: Duration = Duration::from_secs(1);
+
 /// An image, from which programs go on as long as this is kept.
 pub(crate) enum NamedImage {
     /// All of it is in the store.
@@ -53,12 +56,14 @@ impl NamedImage {
 
     /// Lets go of it when programs have ended, and says what it took, if that is to be said.
     pub(crate) fn end(self) {
-        let Self::Coming { name, coming, loaded, is_reported: true, .. } = self else {
-            return;
-        };
+        let Self::Coming { name, coming, loaded, is_reported, .. } = self else { return };
         let (head, code) = (coming.head_time(), coming.code_time());
         let residency = coming.image().residency();
-        let fetched = coming.stop();
+        // It says good-bye, and notes what was touched.
+        let Some(fetched) = coming.stop_within(GOOD_BYE) else { return };
+        if !is_reported {
+            return;
+        }
         output::say(format_args!(
             "{name}: programs could go on after {}; its head took {}, its code {}",
             milliseconds(loaded.unwrap_or_default()),
@@ -78,6 +83,24 @@ impl NamedImage {
             residency.waits,
             milliseconds(residency.waited),
         ));
+        let (waits, cpu) = (fetched.waits, fetched.cpu);
+        let rest = residency.waited.saturating_sub(waits.sum());
+        let rows = [
+            ["", "waited for it", "processor time"].map(str::to_owned).to_vec(),
+            row("network", waits.network, Some(cpu.network)),
+            row("server", waits.server, None),
+            row("handle", waits.handle, Some(cpu.handle)),
+            row("install", waits.install, Some(cpu.install)),
+            row("rest", rest, None),
+        ];
+        output::say(show::table(&rows, &[1, 2]).trim_end());
+        let moments = fetched.timeline.iter().map(|moment| {
+            let numbers = [moment.groups, moment.waits].map(|number| number.to_string());
+            [&[milliseconds(moment.at)], &numbers[..]].concat()
+        });
+        let titles = ["after", "groups here", "waited for"].map(str::to_owned).to_vec();
+        let rows: Vec<Vec<String>> = std::iter::once(titles).chain(moments).collect();
+        output::say(show::table(&rows, &[0, 1, 2]).trim_end());
         let mut rows = vec![
             ["asked for by", "asked", "came", "waited for", "not seen to be needed"]
                 .map(str::to_owned)
@@ -97,6 +120,11 @@ impl NamedImage {
         }
         output::say(show::table(&rows, &[1, 2, 3, 4]).trim_end());
     }
+}
+
+/// A part of the time that was waited, and what this side has taken of a processor for it.
+fn row(name: &str, waited: Duration, cpu: Option<Duration>) -> Vec<String> {
+    vec![name.to_owned(), milliseconds(waited), cpu.map(milliseconds).unwrap_or_default()]
 }
 
 fn milliseconds(time: Duration) -> String {

@@ -19,9 +19,10 @@ use pagefork_node::{
     FoundImage, MemoryPeer, MemoryServer, NodeTimes, PageTimes, ServeEvent, ServeOptions,
     StartEvent, StartOptions, fetch_image, start_image,
 };
+use pagefork_postcopy::FetchPlan;
 
 use crate::arguments::{
-    ComingArguments, MigrateArguments, NodeAction, NodeArguments, TrustArguments,
+    ComingArguments, FetchLayer, MigrateArguments, NodeAction, NodeArguments, TrustArguments,
 };
 use crate::captured::{self, NamedImage, keys};
 use crate::{output, show};
@@ -77,7 +78,16 @@ pub(crate) fn start(
         _ => {}
     };
     let times = PageTimes { lost: arguments.node_timeout, ..PageTimes::default() };
-    let options = StartOptions { times, observe: Arc::new(observe), ..StartOptions::default() };
+    let plan = FetchPlan {
+        certain: arguments.has(FetchLayer::Certain),
+        stride: arguments.has(FetchLayer::Stride),
+        neighbours: arguments.has(FetchLayer::Neighbours),
+        background: arguments.has(FetchLayer::Background),
+        ..FetchPlan::default()
+    };
+    let recall = arguments.has(FetchLayer::Recorded);
+    let observe = Arc::new(observe);
+    let options = StartOptions { plan, times, recall, observe, ..StartOptions::default() };
     match start_image(&peer, &own, image, images, &signers, &options) {
         Ok(FoundImage::Here(image)) => {
             if arguments.report {

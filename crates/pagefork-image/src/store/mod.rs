@@ -7,6 +7,7 @@
 //!   code/HASH       code images, by the hash of their bytes; likewise
 //!   names/NAME      the hash of an image
 //!   whole/HASH      the hash of the full image that was made of a delta
+//!   touched/HASH    which groups runs of an image have touched first; the image need not be here
 //!   unfinished/     files that are being written, locked by who writes them
 //! ```
 //!
@@ -24,6 +25,8 @@ mod names;
 mod whole;
 /// What they share with what they come from.
 mod share;
+/// What runs have touched.
+mod touched;
 /// What keeps images, wherever that is.
 pub(crate) mod repository;
 /// Sending and receiving.

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use pagefork_image::{PublicKey, SecretKey};
+use pagefork_postcopy::Lane;
 use rustls::ClientConnection;
 
 use crate::base::{NodeError, NodeTimes};
@@ -58,7 +59,7 @@ impl NodeLink {
     }
 
     pub(super) fn push(&mut self, request: &ClientRequest) {
-        self.duplex.push(&encode(request));
+        self.duplex.push(Lane::Control, encode(request));
         self.spoke = Instant::now();
     }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork_image::PublicKey;
-use pagefork_postcopy::MigrationId;
+use pagefork_postcopy::{Lane, MigrationId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ConnectionCommon, SideData};
 
@@ -173,7 +173,7 @@ where
     fn push(&mut self, reply: &NodeReply) {
         let bytes = encode(reply);
         self.backlog += bytes.len();
-        self.duplex.push(&bytes);
+        self.duplex.push(Lane::Control, bytes);
         self.spoke = Instant::now();
     }
 

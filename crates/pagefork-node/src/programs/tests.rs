@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use pagefork::Engine;
 use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
+use pagefork_postcopy::Lane;
 
 use rustls::{ServerConnection, StreamOwned};
 
@@ -172,7 +173,7 @@ fn bytes_that_mean_nothing_end_a_connection() {
     let (_node, peer) = node("bytes");
     for bytes in [&[255; 8][..], &[1, 0, 0, 0, 77], &[0, 0, 0, 0]] {
         let mut link = link(&peer);
-        link.duplex.push(bytes);
+        link.duplex.push(Lane::Control, bytes.to_vec());
         assert!(is_left(&mut link));
     }
 }
@@ -255,7 +256,7 @@ fn who_is_refused_while_it_sends_hears_why_even_if_the_peer_has_left() {
         shake_hands(&mut channel).unwrap();
         let mut duplex = Duplex::new(channel).unwrap();
         full.recv().unwrap();
-        duplex.push(&encode(&NodeReply::Refused("it is too large".to_owned())));
+        duplex.push(Lane::Control, encode(&NodeReply::Refused("it is too large".to_owned())));
         duplex.send().unwrap();
         // What was not read makes the system reset the connection.
     });

@@ -70,7 +70,7 @@ fn answer(mut duplex: Duplex<ServerConnection>, lie: Lie) -> Option<()> {
         let mut to_do = VecDeque::from(node.handle(MemoryInput::Received(&arrived.bytes), now()));
         while let Some(output) = to_do.pop_front() {
             match output {
-                MemoryOutput::Send { bytes, .. } => duplex.push(&bytes),
+                MemoryOutput::Send { lane, bytes } => duplex.push(lane, bytes),
                 MemoryOutput::Resolve { image: number, .. } => {
                     let head = Arc::new(ImageHead::read(&image).unwrap());
                     let found = Some(ServedImage { head, certain: Vec::new() });
@@ -84,7 +84,7 @@ fn answer(mut duplex: Duplex<ServerConnection>, lie: Lie) -> Option<()> {
                     let found = Some((bytes, image.proof(wrong).unwrap()));
                     match lie {
                         Lie::Silence => {}
-                        Lie::Nonsense => duplex.push(&[0xff; 64]),
+                        Lie::Nonsense => duplex.push(Lane::Control, vec![0xff; 64]),
                         _ => {
                             let read = MemoryInput::Read { image: number, group, found };
                             to_do.extend(node.handle(read, now()));

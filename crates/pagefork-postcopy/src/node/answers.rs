@@ -85,9 +85,10 @@ impl RunningNode {
                 self.lose_holder(key, connection, HolderLoss::Ended(why));
                 Ok(())
             }
-            Message::Group { group, body, proof, .. } => {
+            Message::Group { group, body, proof, spent_us, .. } => {
                 let proof = GroupProof { neighbours: proof };
-                self.group(connection, (key, number), group, body, proof)
+                let spent = Duration::from_micros(spent_us.into());
+                self.group(connection, (key, number), (group, spent), (body, proof), now)
             }
             Message::GroupFailed { group, .. } => {
                 link.asked.get(&(number, group)).ok_or(NOT_ASKED)?;
@@ -231,7 +232,7 @@ impl RunningNode {
         let image = self.images.get_mut(&key).and_then(|image| image.open.as_mut());
         let Some((_, planner)) = image else { return };
         for group in groups {
-            link.asked.insert((number, group), AskedGroup::new(None));
+            link.asked.insert((number, group), AskedGroup::announced());
             planner.announced(group);
         }
     }
@@ -240,9 +241,9 @@ impl RunningNode {
         &mut self,
         connection: ConnectionId,
         (key, number): (ImageKey, u32),
-        group: u64,
-        body: GroupBody,
-        proof: GroupProof,
+        (group, spent): (u64, Duration),
+        (body, proof): (GroupBody, GroupProof),
+        now: Moment,
     ) -> Result<(), ProtocolError> {
         let Some(link) = self.links.get_mut(&connection) else { return Ok(()) };
         let asked = link.asked.get_mut(&(number, group));
@@ -255,7 +256,7 @@ impl RunningNode {
                     "a group by the hash of bytes that are not here",
                 ));
             }
-            asked.look_up = Some((hash, proof));
+            (asked.look_up, asked.spent) = (Some((hash, proof)), spent);
             link.answered();
             match planner.is_present(group) {
                 true => drop(link.asked.remove(&(number, group))),
@@ -267,25 +268,43 @@ impl RunningNode {
         let bytes = body.decode(size)?.unwrap_or_default();
         let wrong = |_| ProtocolError::WrongGroup { image: head.hash().to_string(), group };
         head.verify_group(group, &bytes, &proof).map_err(wrong)?;
-        link.asked.remove(&(number, group));
+        let mut asked = link.asked.remove(&(number, group));
+        if let Some(asked) = &mut asked {
+            asked.spent = spent;
+        }
         link.answered();
-        self.arrived(key, group, bytes);
+        self.arrived(key, group, bytes, asked, now);
         Ok(())
     }
 
     /// A group was verified.
-    fn arrived(&mut self, key: ImageKey, group: u64, bytes: Vec<u8>) {
+    fn arrived(
+        &mut self,
+        key: ImageKey,
+        group: u64,
+        bytes: Vec<u8>,
+        asked: Option<AskedGroup>,
+        now: Moment,
+    ) {
         let Some(image) = self.images.get_mut(&key) else { return };
         let Some((_, planner)) = &mut image.open else { return };
         // It may have come from elsewhere in the meantime.
-        if let Some(layer) = planner.arrived(group) {
+        let spent = asked.as_ref().map_or(Duration::ZERO, |asked| asked.spent);
+        let took = asked.and_then(|asked| asked.at).map(|at| now.at.saturating_duration_since(at));
+        if let Some(layer) = planner.arrived(group, took, now.at) {
             image.waits.remove(&group);
-            self.output.push(RunningOutput::Group { image: key, group, bytes, layer });
+            self.output.push(RunningOutput::Group { image: key, group, bytes, layer, spent });
         }
     }
 
     /// The caller has looked a group up that a peer says it has.
-    pub(crate) fn looked_up(&mut self, key: ImageKey, group: u64, bytes: Option<Vec<u8>>) {
+    pub(crate) fn looked_up(
+        &mut self,
+        key: ImageKey,
+        group: u64,
+        bytes: Option<Vec<u8>>,
+        now: Moment,
+    ) {
         let Some(image) = self.images.get(&key) else { return };
         let Some((head, _)) = &image.open else { return };
         let place = image.holders.iter().find_map(|(connection, holder)| {
@@ -298,10 +317,9 @@ impl RunningNode {
         let is_right = |bytes: &Vec<u8>| head.verify_group(group, bytes, &proof).is_ok();
         match bytes {
             Some(bytes) if is_right(&bytes) => {
-                if let Some(link) = self.links.get_mut(&connection) {
-                    link.asked.remove(&name);
-                }
-                self.arrived(key, group, bytes);
+                let link = self.links.get_mut(&connection);
+                let asked = link.and_then(|link| link.asked.remove(&name));
+                self.arrived(key, group, bytes, asked, now);
             }
             Some(_) => {
                 let why = ProtocolError::WrongGroup { image: head.hash().to_string(), group };

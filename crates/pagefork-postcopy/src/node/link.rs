@@ -35,6 +35,10 @@ pub(crate) struct Link {
 /// A group that was asked for.
 #[derive(Debug)]
 pub(crate) struct AskedGroup {
+    /// When; `None` if the peer has announced it.
+    pub(crate) at: Option<Instant>,
+    /// How long the peer has had it, as it says.
+    pub(crate) spent: Duration,
     /// Since when a guest waits for it.
     pub(crate) urgent_since: Option<Instant>,
     /// The hash of bytes that this node has itself, and their proof.
@@ -44,8 +48,14 @@ pub(crate) struct AskedGroup {
 }
 
 impl AskedGroup {
-    pub(crate) fn new(urgent_since: Option<Instant>) -> Self {
-        Self { urgent_since, look_up: None, is_lacking: false }
+    /// Of a group that the peer sends unasked.
+    pub(crate) fn announced() -> Self {
+        let spent = Duration::ZERO;
+        Self { at: None, spent, urgent_since: None, look_up: None, is_lacking: false }
+    }
+
+    pub(crate) fn new(is_urgent: bool, now: Instant) -> Self {
+        Self { at: Some(now), urgent_since: is_urgent.then_some(now), ..Self::announced() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The side of a memory node: it gives one peer the images that it may have, within limits.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -197,6 +197,8 @@ pub struct MemoryNode {
     heads: VecDeque<HeadOnItsWay>,
     backlog: Backlog,
     known: HashSet<ContentHash>,
+    /// When groups were asked for, or somebody began to wait for them.
+    asked: HashMap<(u32, u64), Instant>,
     /// Bytes that the network has not taken.
     unsent: usize,
     /// When something came last.
@@ -247,6 +249,7 @@ impl MemoryNode {
             heads: VecDeque::new(),
             backlog: Backlog::default(),
             known: HashSet::new(),
+            asked: HashMap::new(),
             unsent: 0,
             heard: now.at,
             taken: now.at,
@@ -310,7 +313,7 @@ impl MemoryNode {
                 }
             }
             MemoryInput::Resolved { image, found } => self.resolved(image, found, now),
-            MemoryInput::Read { image, group, found } => self.was_read(image, group, found),
+            MemoryInput::Read { image, group, found } => self.was_read(image, group, found, now),
             MemoryInput::Taken(bytes) => {
                 self.unsent = self.unsent.saturating_sub(bytes);
                 self.taken = now.at;
@@ -367,8 +370,13 @@ impl MemoryNode {
                 self.open(image, name, &token, head, now)?
             }
             Message::Close { image } => self.forget(image),
-            Message::Ask { image, priority, groups } => self.ask(image, priority, &groups)?,
-            Message::Raise { image, group } => self.backlog.raise((image, group)),
+            Message::Ask { image, priority, groups } => self.ask(image, priority, &groups, now)?,
+            Message::Raise { image, group } => {
+                if let Some(asked) = self.asked.get_mut(&(image, group)) {
+                    *asked = now.at;
+                }
+                self.backlog.raise((image, group));
+            }
             Message::Cancel { image, groups } => {
                 let mut dropped = Vec::new();
                 for range in &groups {
@@ -376,9 +384,12 @@ impl MemoryNode {
                     let groups = range.groups().filter(|_| range.count <= self.limits.requests);
                     let wrong =
                         ProtocolError::Unexpected("groups taken back that were not asked for");
-                    dropped.extend(
-                        groups.ok_or(wrong)?.filter(|group| self.backlog.remove((image, *group))),
-                    );
+                    for group in groups.ok_or(wrong)? {
+                        if self.backlog.remove((image, group)) {
+                            self.asked.remove(&(image, group));
+                            dropped.push(group);
+                        }
+                    }
                 }
                 for groups in dropped.chunks(RANGES_MAX) {
                     let groups = ranges(groups.iter().copied());
@@ -543,6 +554,7 @@ impl MemoryNode {
         image: u32,
         priority: Priority,
         groups: &[GroupRange],
+        now: Moment,
     ) -> Result<(), ProtocolError> {
         let count = match self.images.get(&image) {
             Some(OpenImage::Open { groups, .. }) => *groups,
@@ -564,12 +576,22 @@ impl MemoryNode {
                 let what = "groups that were asked for and not answered";
                 return Err(ProtocolError::Exceeded { what, limit });
             }
-            groups.for_each(|group| self.backlog.add((image, group), lane));
+            for group in groups {
+                self.asked.insert((image, group), now.at);
+                self.backlog.add((image, group), lane);
+            }
         }
         Ok(())
     }
 
-    fn was_read(&mut self, image: u32, group: u64, found: Option<(Vec<u8>, GroupProof)>) {
+    fn was_read(
+        &mut self,
+        image: u32,
+        group: u64,
+        found: Option<(Vec<u8>, GroupProof)>,
+        now: Moment,
+    ) {
+        let asked = self.asked.remove(&(image, group));
         let Some(lane) = self.backlog.read((image, group)) else { return };
         let message = match found {
             None => Message::GroupFailed { image, group },
@@ -579,7 +601,9 @@ impl MemoryNode {
                     Some(hash) => GroupBody::Known(hash),
                     None => self.encoder.encode(&bytes),
                 };
-                Message::Group { image, group, body, proof: proof.neighbours }
+                let spent = asked.map_or(Duration::ZERO, |at| now.at.saturating_duration_since(at));
+                let spent_us = u32::try_from(spent.as_micros()).unwrap_or(u32::MAX);
+                Message::Group { image, group, body, proof: proof.neighbours, spent_us }
             }
         };
         self.send(lane, &message);
@@ -592,6 +616,7 @@ impl MemoryNode {
 
     fn forget(&mut self, image: u32) {
         self.backlog.cancel_image(image);
+        self.asked.retain(|(of, _), _| *of != image);
         self.heads.retain(|head| head.image != image);
         if let Some(OpenImage::Open { hash, lease_until: Some(_), .. }) = self.images.remove(&image)
         {
@@ -611,7 +636,10 @@ impl MemoryNode {
                 Some(OpenImage::Open { hash, .. }) => {
                     self.output.push(MemoryOutput::Read { image, hash: *hash, group });
                 }
-                _ => drop(self.backlog.read((image, group))),
+                _ => {
+                    self.asked.remove(&(image, group));
+                    self.backlog.read((image, group));
+                }
             }
         }
     }

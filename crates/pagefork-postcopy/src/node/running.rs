@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagefork_image::{ContentHash, ImageHead};
 
@@ -109,6 +109,13 @@ pub enum RunningInput<'a> {
         /// Which groups.
         groups: Range<u64>,
     },
+    /// A plan that was [held](FetchPlan::held) begins: all that is needed before pages is here.
+    Begin {
+        /// The image, whose head is here.
+        image: ImageKey,
+        /// What earlier runs have touched, in order, unless the plan says it.
+        recorded: Vec<Range<u64>>,
+    },
     /// Memory is short: what nobody waits for has time.
     MemoryPressure,
     /// An image is not wanted any more.
@@ -154,6 +161,8 @@ pub enum RunningOutput {
         bytes: Vec<u8>,
         /// Why it was asked for.
         layer: PlanLayer,
+        /// How long the memory node had it, as it says: from the question until it was read.
+        spent: Duration,
     },
     /// A peer says that a group has these contents, which this node has said it has.
     LookUp {
@@ -259,16 +268,23 @@ impl RunningNode {
                 self.add_holder(image, connection, token);
             }
             RunningInput::Need { image, group, deadline } => self.need(image, group, deadline, now),
-            RunningInput::LookedUp { image, group, bytes } => self.looked_up(image, group, bytes),
+            RunningInput::LookedUp { image, group, bytes } => {
+                self.looked_up(image, group, bytes, now)
+            }
             RunningInput::Given { image, groups } => self.given(image, groups),
             RunningInput::Touched { image, groups } => {
                 if let Some((_, planner)) = self.planner(image) {
                     planner.touched(groups);
                 }
             }
+            RunningInput::Begin { image, recorded } => {
+                if let Some((_, planner)) = self.planner(image) {
+                    planner.begin(recorded);
+                }
+            }
             RunningInput::MemoryPressure => {
                 let open = self.images.values_mut().filter_map(|image| image.open.as_mut());
-                open.for_each(|(_, planner)| planner.shrink());
+                open.for_each(|(_, planner)| planner.pressure(now.at));
             }
             RunningInput::Close { image } => self.close(image),
             RunningInput::Migration { connection, message } => {
@@ -528,8 +544,8 @@ impl RunningNode {
     ) {
         let Some(link) = self.links.get_mut(&connection) else { return };
         for (group, layer) in groups {
-            let urgent_since = (*layer == PlanLayer::Fault).then_some(now.at);
-            link.asked.insert((number, *group), AskedGroup::new(urgent_since));
+            let asked = AskedGroup::new(*layer == PlanLayer::Fault, now.at);
+            link.asked.insert((number, *group), asked);
         }
         for priority in [Priority::Urgent, Priority::Planned, Priority::Background] {
             let of_priority = groups.iter().filter(|(_, layer)| priority_of(*layer) == priority);

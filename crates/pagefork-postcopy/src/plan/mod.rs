@@ -4,5 +4,7 @@
 pub(crate) mod layer;
 /// Guesses from the places of faults.
 pub(crate) mod guess;
+/// How many groups the background may have asked for.
+pub(crate) mod window;
 /// All layers of an image together.
 pub(crate) mod planner;

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::plan::guess::{NeighbourLayer, StrideLayer};
 use crate::plan::layer::{ListLayer, PlanCounts, PlanLayer};
+use crate::plan::window::BackgroundWindow;
 
 /// What to ask for besides what guests wait for.
 ///
@@ -32,12 +34,16 @@ pub struct FetchPlan {
     pub neighbours: bool,
     /// Whether to ask for all other groups, too.
     pub background: bool,
-    /// How many groups the background asks for at once, at most.
+    /// How many groups the background asks for at once, at most. It asks for fewer where that is
+    /// enough to keep network and nodes busy, after each fault, and while memory is short.
     pub background_window: u32,
+    /// Whether nothing is asked for but what guests wait for until
+    /// [`RunningInput::Begin`](crate::RunningInput::Begin).
+    pub held: bool,
 }
 
 impl Default for FetchPlan {
-    /// Every layer that needs no knowledge of the image, with a window of 64 groups: 1 MiB.
+    /// Every layer that needs no knowledge of the image, with a window of 240 groups at most.
     fn default() -> Self {
         Self {
             certain: true,
@@ -46,7 +52,8 @@ impl Default for FetchPlan {
             stride: true,
             neighbours: true,
             background: true,
-            background_window: 64,
+            background_window: 240,
+            held: false,
         }
     }
 }
@@ -113,8 +120,7 @@ pub(crate) struct Planner {
     neighbours: NeighbourLayer,
     guesses: VecDeque<(u64, PlanLayer)>,
     background: ListLayer,
-    /// Groups that the background may have asked for at once.
-    window: u32,
+    window: BackgroundWindow,
     background_asked: u32,
     report: PlanReport,
 }
@@ -130,13 +136,13 @@ impl Planner {
             present: 0,
             urgent: VecDeque::new(),
             again: VecDeque::new(),
-            recorded: ListLayer::new(plan.recorded.clone()),
-            ranges: ListLayer::new(plan.ranges.clone()),
+            recorded: ListLayer::new(within(plan.recorded.clone(), groups)),
+            ranges: ListLayer::new(within(plan.ranges.clone(), groups)),
             stride: StrideLayer::new(),
             neighbours: NeighbourLayer::new(),
             guesses: VecDeque::new(),
             background: ListLayer::new(background),
-            window: plan.background_window.max(1),
+            window: BackgroundWindow::new(plan.background_window),
             background_asked: 0,
             report: PlanReport::default(),
             plan,
@@ -181,7 +187,7 @@ impl Planner {
             _ => return,
         };
         self.record(group);
-        self.shrink();
+        self.window.fault();
         if self.plan.stride {
             let guesses = self.stride.fault(group, met == Some(PlanLayer::Stride));
             self.guess(guesses, PlanLayer::Stride);
@@ -217,9 +223,16 @@ impl Planner {
         }
     }
 
-    /// Guests wait, or memory is short: the background takes less.
-    pub(crate) fn shrink(&mut self) {
-        self.window = (self.window / 2).max(1);
+    /// All layers begin, with what earlier runs have touched, if that layer has nothing else.
+    pub(crate) fn begin(&mut self, recorded: Vec<Range<u64>>) {
+        if std::mem::take(&mut self.plan.held) && self.plan.recorded.is_empty() {
+            self.recorded = ListLayer::new(within(recorded, self.states.len() as u64));
+        }
+    }
+
+    /// Memory is short.
+    pub(crate) fn pressure(&mut self, now: Instant) {
+        self.window.pressure(now);
     }
 
     /// The groups to ask for next: those that guests wait for, `urgent` at most, and others,
@@ -247,13 +260,16 @@ impl Planner {
     /// A group that a layer wants; it may be there.
     fn next_planned(&mut self) -> Option<(u64, PlanLayer)> {
         let of = |layer| move |group| (group, layer);
+        if self.plan.held {
+            return None;
+        }
         let again = self.again.pop_front();
         let known = again.or_else(|| self.recorded.next().map(of(PlanLayer::Recorded)));
         let known = known.or_else(|| self.ranges.next().map(of(PlanLayer::Ranges)));
         if let Some(known) = known.or_else(|| self.guesses.pop_front()) {
             return Some(known);
         }
-        if self.background_asked >= self.window {
+        if !self.window.has_room(self.background_asked) {
             return None;
         }
         self.background.next().map(of(PlanLayer::Background))
@@ -287,14 +303,20 @@ impl Planner {
         self.present += 1;
     }
 
-    /// A group was asked for, and is here. Gives the layer that has asked; `None` if it was here
-    /// before.
-    pub(crate) fn arrived(&mut self, group: u64) -> Option<PlanLayer> {
+    /// A group was asked for, and is here, `took` later. Gives the layer that has asked; `None` if it
+    /// was here before.
+    pub(crate) fn arrived(
+        &mut self,
+        group: u64,
+        took: Option<Duration>,
+        now: Instant,
+    ) -> Option<PlanLayer> {
         let GroupState::Asked { layer, is_met } = self.state(group)? else { return None };
         self.report.of(layer).arrived += 1;
-        if layer == PlanLayer::Background {
-            self.background_asked -= 1;
-            self.window = (self.window + 1).min(self.plan.background_window.max(1));
+        let is_background = layer == PlanLayer::Background;
+        self.background_asked -= u32::from(is_background);
+        if let Some(took) = took {
+            self.window.answered(took, is_background, now);
         }
         let is_used = is_met || layer == PlanLayer::Fault;
         self.set(group, GroupState::Present { layer, is_used });
@@ -306,6 +328,7 @@ impl Planner {
     pub(crate) fn lost(&mut self, group: u64) {
         let Some(GroupState::Asked { layer, is_met }) = self.state(group) else { return };
         self.background_asked -= u32::from(layer == PlanLayer::Background);
+        self.window.forget();
         if is_met || layer == PlanLayer::Fault {
             self.set(group, GroupState::Queued);
             self.urgent.push_front(group);
@@ -318,6 +341,13 @@ impl Planner {
     pub(crate) fn report(&self) -> &PlanReport {
         &self.report
     }
+}
+
+/// What there is of ranges among so many groups.
+fn within(mut ranges: Vec<Range<u64>>, groups: u64) -> Vec<Range<u64>> {
+    ranges.iter_mut().for_each(|range| range.end = range.end.min(groups));
+    ranges.retain(|range| !range.is_empty());
+    ranges
 }
 
 #[cfg(test)]
@@ -334,7 +364,8 @@ mod tests {
 
     fn arrive(planner: &mut Planner, groups: Range<u64>) {
         for group in groups {
-            assert!(planner.arrived(group).is_some(), "group {group}");
+            let layer = planner.arrived(group, Some(Duration::ZERO), Instant::now());
+            assert!(layer.is_some(), "group {group}");
         }
     }
 
@@ -381,14 +412,30 @@ mod tests {
     fn the_background_takes_less_at_each_fault_and_more_again() {
         let plan = FetchPlan { background: true, background_window: 16, ..quiet() };
         let mut planner = Planner::new(plan, 1000);
-        (0..3).for_each(|group| planner.fault(group));
+        assert_eq!(groups(&mut planner, 0, 100), [0, 1, 2, 3, 4, 5, 6, 7]);
+        arrive(&mut planner, 0..8);
+        assert_eq!(groups(&mut planner, 0, 100).len(), 16);
+        arrive(&mut planner, 8..24);
+        (0..3).for_each(|at| planner.fault(100 + at));
         planner.next(3, 0);
-        let first = groups(&mut planner, 0, 100);
-        assert_eq!(first, [3, 4]);
-        arrive(&mut planner, 3..5);
+        assert_eq!(groups(&mut planner, 0, 100), [24, 25]);
+        arrive(&mut planner, 24..26);
         assert_eq!(groups(&mut planner, 0, 100).len(), 4);
-        planner.shrink();
-        assert_eq!(groups(&mut planner, 0, 100).len(), 0);
+        arrive(&mut planner, 26..30);
+        planner.pressure(Instant::now());
+        assert_eq!(groups(&mut planner, 0, 100).len(), 1);
+    }
+
+    #[test]
+    fn a_plan_that_is_held_asks_for_what_guests_wait_for_alone() {
+        let mut planner = Planner::new(FetchPlan { held: true, ..FetchPlan::default() }, 100);
+        planner.fault(5);
+        assert_eq!(groups(&mut planner, 9, 9), [5]);
+        planner.begin(vec![50..52, 3..4, 99..u64::MAX, 200..u64::MAX]);
+        assert_eq!(groups(&mut planner, 9, 4), [50, 51, 3, 99]);
+        assert_eq!(planner.report().counts(PlanLayer::Recorded).asked, 4);
+        planner.begin(vec![60..61]);
+        assert!(!groups(&mut planner, 9, 1).contains(&60), "it has begun before");
     }
 
     #[test]

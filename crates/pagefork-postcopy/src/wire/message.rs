@@ -127,6 +127,8 @@ pub enum Message {
         body: GroupBody,
         /// Its neighbours in the image's hash tree, from the bottom up.
         proof: Vec<[u8; 32]>,
+        /// Microseconds from the question until it was read; of one that was not asked for, zero.
+        spent_us: u32,
     },
     /// Of a memory node: these groups were taken back in time, and will not be sent.
     Dropped {

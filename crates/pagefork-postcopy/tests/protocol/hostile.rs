@@ -297,13 +297,16 @@ fn no_group_is_given_out_that_is_not_proved() {
     for (body, proof) in wrong {
         let mut dupe = Dupe::waiting();
         let proof = proof.neighbours.clone();
-        dupe.hear_on(Lane::Urgent, &Message::Group { image: 0, group: 5, body, proof });
+        dupe.hear_on(
+            Lane::Urgent,
+            &Message::Group { image: 0, group: 5, body, proof, spent_us: 0 },
+        );
         assert!(matches!(dupe.left(), Some(ProtocolError::WrongGroup { group: 5, .. })));
         assert!(dupe.is_stranded());
     }
     let mut dupe = Dupe::waiting();
     let (body, proof) = (plain(&bytes), proof.neighbours);
-    dupe.hear_on(Lane::Urgent, &Message::Group { image: 0, group: 5, body, proof });
+    dupe.hear_on(Lane::Urgent, &Message::Group { image: 0, group: 5, body, proof, spent_us: 0 });
     let is_right = |seen: &RunningOutput| matches!(seen, RunningOutput::Group { group: 5, bytes: given, .. } if *given == bytes);
     assert!(dupe.seen.iter().any(is_right));
 }
@@ -318,7 +321,10 @@ fn compressed_groups_that_are_too_long_or_broken_are_refused() {
     for body in bodies {
         let mut dupe = Dupe::waiting();
         let proof = proof.neighbours.clone();
-        dupe.hear_on(Lane::Urgent, &Message::Group { image: 0, group: 5, body, proof });
+        dupe.hear_on(
+            Lane::Urgent,
+            &Message::Group { image: 0, group: 5, body, proof, spent_us: 0 },
+        );
         assert!(dupe.left().is_some());
     }
 }
@@ -328,10 +334,15 @@ fn what_was_not_asked_for_ends_the_connection() {
     let group = |image, group| {
         let (bytes, proof) = right_group(group);
         let body = GroupBody::Plain(bytes);
-        Message::Group { image, group, body, proof: proof.neighbours }
+        Message::Group { image, group, body, proof: proof.neighbours, spent_us: 0 }
     };
-    let known =
-        |hash| Message::Group { image: 0, group: 5, body: GroupBody::Known(hash), proof: vec![] };
+    let known = |hash| Message::Group {
+        image: 0,
+        group: 5,
+        body: GroupBody::Known(hash),
+        proof: vec![],
+        spent_us: 0,
+    };
     let range = vec![GroupRange { first: 5, count: 1 }];
     for message in [
         group(0, 6),

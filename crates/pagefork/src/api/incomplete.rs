@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagefork_image::{
-    ContentHash, GROUP_SIZE, ImageChain, ImageHead, ImageLimits, ImageReader, ImageStore, ReadAt,
+    ContentHash, GROUP_SIZE, ImageChain, ImageHead, ImageLimits, ImageReader, ImageStore, Manifest,
+    ReadAt,
 };
 use pagefork_pages::{IncompletePages, PAGE_GROUP, ResidencyCounts};
 
@@ -15,6 +16,7 @@ use crate::api::linker::Linker;
 use crate::api::snapshot::Snapshot;
 use crate::api::stored::{LoadOptions, is_own, load_chain};
 use crate::base::error::{Result, SnapshotError};
+use crate::run::save::base_of_layout;
 use crate::store::frozen::SavedAs;
 
 const _: () = assert!(PAGE_GROUP == GROUP_SIZE);
@@ -122,6 +124,34 @@ impl IncompleteImage {
         let reader = ImageReader::of_head(&head, Box::new(Data(Arc::clone(&pages))));
         let chain = ImageChain::new(vec![Arc::new(reader)], &ImageLimits::default())?;
         Ok(Arc::new(Self { head, pages, chain }))
+    }
+
+    /// The groups that [`Snapshot::load_incomplete`] waits for, and whoever goes on from it: what
+    /// lies below the memories, and what is attached. Who has the image can send them along.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::IncompleteImage;
+    /// use pagefork::image::Manifest;
+    ///
+    /// assert_eq!(IncompleteImage::first_groups(&Manifest::default()), []);
+    /// ```
+    pub fn first_groups(manifest: &Manifest) -> Vec<Range<u64>> {
+        let below = manifest.instances.iter().flat_map(|instance| {
+            let base = base_of_layout(&instance.layout).unwrap_or(0);
+            let spans = instance.spans.iter().take_while(move |span| span.start < base);
+            spans.map(move |span| (span.data_offset, span.size.min(base - span.start)))
+        });
+        let attached = manifest.attachments.iter();
+        let attached = attached.map(|attachment| (attachment.data_offset, attachment.size));
+        let filled = below.chain(attached).filter(|(_, size)| *size > 0);
+        filled
+            .map(|(offset, size)| {
+                let end = offset.saturating_add(size).min(manifest.data_size);
+                offset / GROUP_SIZE..end.div_ceil(GROUP_SIZE)
+            })
+            .collect()
     }
 
     /// Manifest and signatures.

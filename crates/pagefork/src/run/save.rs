@@ -186,6 +186,12 @@ pub(crate) fn layout_words(layout: &SlotLayout) -> Vec<u64> {
     words
 }
 
+/// The base of a slot with such a layout.
+pub(crate) fn base_of_layout(words: &[u64]) -> Option<u64> {
+    // Behind both ends of five zones.
+    words.get(10).copied()
+}
+
 /// The definition behind function `index` of an instance's index space, if there is such a
 /// function.
 pub(crate) fn definition(
