@@ -66,6 +66,11 @@ where
         Ok(Self { connection, socket, outbox, in_tls: 0, lost: None, sent: 0, received: 0 })
     }
 
+    /// Whether the connection is known to be lost, though the peer may have said more before.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
     /// Has a message sent, behind those of the same lane.
     pub(crate) fn push(&mut self, lane: Lane, message: Vec<u8>) {
         self.outbox.push(lane, message);

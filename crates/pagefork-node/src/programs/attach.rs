@@ -176,6 +176,11 @@ impl AttachedStreams<'_, '_> {
                             is_ended_sent = false;
                         }
                     }
+                    // The node could not hear that it was taken, and sends it again: to another client, if
+                    // this one does not come back.
+                    NodeReply::Output { .. } if link.duplex.is_lost() => {
+                        return Err(link.talk()(io::ErrorKind::UnexpectedEof.into()));
+                    }
                     NodeReply::Output { which, at, bytes } => {
                         self.write(which, at, &bytes)?;
                         took = true;
