@@ -14,7 +14,9 @@ use rustls::{ServerConnection, StreamOwned};
 
 use super::client::NodeLink;
 use super::streams::STREAM_BYTES;
-use super::wire::{ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode};
+use super::wire::{
+    ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode,
+};
 use super::{KnownPeers, ProgramNode, ProgramNodeOptions};
 use crate::base::NodeTimes;
 use crate::channel::{TimedSocket, shake_hands};
@@ -245,7 +247,8 @@ const TOO_MUCH: usize = 32 << 20;
 fn who_is_refused_while_it_sends_hears_why_even_if_the_peer_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let key = SecretKey::from_seed([1; 32]);
-    let peer = MemoryPeer { address: listener.local_addr().unwrap().to_string(), key: key.public() };
+    let peer =
+        MemoryPeer { address: listener.local_addr().unwrap().to_string(), key: key.public() };
     let (is_full, full) = mpsc::channel();
     let refuser = thread::spawn(move || {
         let config = Arc::new(identity::server_config(&key, Arc::new(|_| true)).unwrap());
