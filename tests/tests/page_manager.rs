@@ -5,6 +5,11 @@
 mod guests;
 #[path = "page_manager/clang.rs"]
 mod clang;
+#[path = "page_manager/lies.rs"]
+mod lies;
+mod partner;
+#[path = "page_manager/snapshots.rs"]
+mod snapshots;
 #[path = "page_manager/travel.rs"]
 mod travel;
 
@@ -12,10 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pagefork::image::ImageStore;
-use pagefork::suspend::{self, CallProgress};
-use pagefork::{
-    Engine, Func, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store, Val,
-};
+use pagefork::{Instance, Linker, SaveOptions, Store, Val};
 use pagefork_wasi::{OutputKind, WasiCtx, WasiCtxBuilder};
 
 use guests::{Invocation, Outcome, built, fetched, host_program, repository, scratch};
@@ -331,207 +333,8 @@ fn size_of_files(directory: &Path) -> usize {
     entries.map(size).sum()
 }
 
-/// A program of which snapshots are made, and what its host sees of it.
-struct Mapping {
-    store: Store<WasiCtx>,
-}
-
-impl Mapping {
-    fn start() -> Option<Self> {
-        let guest = fetched("pageman_snapshots.wasm")?;
-        let mut linker: Linker<WasiCtx> = Linker::new(guest.engine());
-        pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
-        let mut store = Store::new(guest.engine(), context());
-        let instance = linker.instantiate(&mut store, &guest).expect("it is all there");
-        let start = instance.get_typed_func::<(), ()>(&mut store, "_initialize");
-        start.and_then(|start| start.call(&mut store, ())).expect("a library");
-        Some(Self { store })
-    }
-
-    /// What was spawned from a snapshot of it as it is now.
-    fn copy(&mut self) -> Self {
-        let pre = self.store.snapshot().and_then(|snapshot| snapshot.instance_pre());
-        let (store, _) = pre.and_then(|pre| pre.spawn(context())).expect("a slot");
-        Self { store }
-    }
-
-    /// What was loaded from an image of it as it is now, and the snapshot: the image has only what
-    /// differs from the snapshot before.
-    fn saved(
-        &mut self,
-        images: &ImageStore,
-        before: Option<&Snapshot<WasiCtx>>,
-    ) -> (Self, Snapshot<WasiCtx>) {
-        let snapshot = self.store.snapshot().expect("it can be captured");
-        let options = SaveOptions::new();
-        let options = before.into_iter().fold(options, |options, before| options.delta_of(before));
-        let image = snapshot.save(images, options).expect("it can be saved");
-        let mut linker: Linker<WasiCtx> = Linker::new(self.store.engine());
-        pagefork_wasi::add_to_linker(&mut linker, |context| context).expect("every name is free");
-        let loaded = Snapshot::load(&linker, images, image, LoadOptions::new());
-        let pre = loaded.and_then(|loaded| loaded.instance_pre());
-        let (store, _) = pre.and_then(|pre| pre.spawn(context())).expect("a slot");
-        (Self { store }, snapshot)
-    }
-
-    /// Does so many random calls.
-    fn turn(&mut self, calls: i32) -> u32 {
-        let turn = self.exported("turn").typed::<i32, u32>(&self.store).expect("its type");
-        turn.call(&mut self.store, calls).expect("it does not trap")
-    }
-
-    /// Has it look at all that it has mapped; how many pages are free and dirty.
-    fn verify(&mut self) -> usize {
-        let verify = self.exported("verify").typed::<(), u32>(&self.store).expect("its type");
-        verify.call(&mut self.store, ()).expect("it does not trap") as usize
-    }
-
-    fn exported(&mut self, name: &str) -> Func {
-        let instance = suspend::instance(&self.store, 1);
-        instance.get_func(&mut self.store, name).expect("it is exported")
-    }
-
-    fn memory(&mut self) -> &[u8] {
-        let instance = suspend::instance(&self.store, 1);
-        let memory = instance.get_memory(&mut self.store, "memory").expect("it is exported");
-        memory.data(&self.store)
-    }
-
-    fn pages_in_use(&mut self) -> usize {
-        let is_used = |page: &&[u8]| page.iter().any(|byte| *byte != 0);
-        self.memory().chunks(4 << 10).filter(is_used).count()
-    }
-
-    /// Whether it is in the middle of a change.
-    fn is_changing(&mut self) -> bool {
-        let instance = suspend::instance(&self.store, 1);
-        let map = instance.get_global(&mut self.store, "pageman_page_map").expect("its address");
-        let map = map.get(&mut self.store).unwrap_i32() as usize;
-        self.memory()[map + 8] % 2 == 1
-    }
-}
-
 fn context() -> WasiCtx {
     WasiCtxBuilder::new().build().expect("a context")
-}
-
-/// What a program has freed is left out of its snapshots; it goes on from them with all that it has
-/// mapped, and its manager knows that what is free is zero. The program itself keeps its bytes.
-#[test]
-fn snapshots_leave_free_pages_out() {
-    let Some(mut program) = Mapping::start() else { return };
-    let mut left_out = 0;
-    for _ in 0..20 {
-        program.turn(100);
-        let dirty = program.verify();
-        let before = program.pages_in_use();
-        let mut copy = program.copy();
-        assert_eq!(before - copy.pages_in_use(), dirty, "what was free and dirty");
-        assert_eq!(program.pages_in_use(), before, "the original has it all");
-        assert_eq!(copy.verify(), 0, "nothing is dirty");
-        assert_eq!(copy.turn(50), program.copy().turn(50));
-        copy.verify();
-        left_out += dirty;
-    }
-    assert!(left_out > 500, "{left_out} pages were left out");
-}
-
-/// The same of images in files, each a delta of the one before: what was freed since then is zero in
-/// what is loaded, though the image before has its bytes.
-#[test]
-fn images_leave_free_pages_out() {
-    let Some(mut program) = Mapping::start() else { return };
-    let directory = scratch("pageman-deltas");
-    let images = ImageStore::open(&directory).expect("a directory");
-    let mut before = None;
-    for _ in 0..8 {
-        program.turn(100);
-        let (mut loaded, snapshot) = program.saved(&images, before.as_ref());
-        assert_eq!(loaded.pages_in_use(), program.copy().pages_in_use());
-        assert_eq!(loaded.verify(), 0, "nothing is dirty");
-        assert_eq!(loaded.turn(50), program.copy().turn(50));
-        loaded.verify();
-        before = Some(snapshot);
-    }
-    std::fs::remove_dir_all(directory).expect("it is there");
-}
-
-/// A program whose page map calls all of its memory free loses all of it in copies, and nobody else
-/// anything: neither it, nor what is spawned from its module.
-#[test]
-fn a_map_that_lies_harms_its_own_copies_alone() {
-    const LIAR: &str = r#"(module
-        (memory (export "memory") 20)
-        (global (export "pageman_page_map") i32 (i32.const 65544))
-        (data (i32.const 4000) "of the image")
-        (data (i32.const 65544) "PAGM\01\00\0c\04\00\00\00\00\40\01\00\00\00\00\02\00\07\00\00\00")
-        (func (export "sum") (result i32) (local $at i32) (local $sum i32)
-            (loop $next
-                (local.set $sum (i32.add (i32.rotl (local.get $sum) (i32.const 1))
-                    (i32.load (local.get $at))))
-                (br_if $next (i32.lt_u
-                    (local.tee $at (i32.add (local.get $at) (i32.const 4)))
-                    (i32.const 1310720))))
-            (local.get $sum))
-        (func (export "free all") (memory.fill (i32.const 131072) (i32.const 0x11) (i32.const 160))))"#;
-    let engine = Engine::default();
-    let module = Module::new(&engine, LIAR).expect("a valid module");
-    let pre = Linker::<()>::new(&engine).instantiate_pre(&module).expect("it imports nothing");
-    let (mut store, instance) = pre.spawn(()).expect("a slot");
-    let (mut other, beside) = pre.spawn(()).expect("a slot");
-    let sum = |store: &mut Store<()>, instance: &Instance| {
-        let sum = instance.get_typed_func::<(), u32>(&mut *store, "sum").expect("it is exported");
-        sum.call(&mut *store, ()).expect("it does not trap")
-    };
-    let fresh = sum(&mut other, &beside);
-    let free = instance.get_typed_func::<(), ()>(&mut store, "free all").expect("it is exported");
-    free.call(&mut store, ()).expect("it does not trap");
-    let before = sum(&mut store, &instance);
-    let copies = store.snapshot().and_then(|snapshot| snapshot.instance_pre()).expect("a copy");
-    for _ in 0..3 {
-        let (mut copy, of_copy) = copies.spawn(()).expect("a slot");
-        let memory = of_copy.get_memory(&mut copy, "memory").expect("it is exported");
-        let written = memory.data(&copy).iter().filter(|byte| **byte != 0).count();
-        assert!(written <= 1, "{written} bytes besides the word that says so");
-        assert_eq!(sum(&mut store, &instance), before);
-        assert_eq!(sum(&mut other, &beside), fresh);
-    }
-    drop((store, other));
-    for _ in 0..5 {
-        let (mut store, instance) = pre.spawn(()).expect("a slot");
-        assert_eq!(sum(&mut store, &instance), fresh);
-    }
-}
-
-/// A snapshot in the middle of the manager's work leaves nothing out that it counts on.
-#[test]
-fn snapshots_in_the_middle_of_a_change_have_all() {
-    let Some(mut program) = Mapping::start() else { return };
-    program.turn(300);
-    let turn = program.exported("turn");
-    let mut copies = Vec::new();
-    let mut progress = suspend::call(&mut program.store, &turn, &[Val::I32(60)], Some(1));
-    let digest = loop {
-        match progress.expect("it does not trap") {
-            CallProgress::Finished(results) => break results[0].unwrap_i32(),
-            CallProgress::Suspended => {
-                if program.is_changing() {
-                    copies.push(program.copy());
-                }
-            }
-        }
-        progress = suspend::resume(&mut program.store, Some(19));
-    };
-    program.verify();
-    assert!(copies.len() > 20, "only {} copies", copies.len());
-    for mut copy in copies {
-        let CallProgress::Finished(results) = suspend::resume(&mut copy.store, None).unwrap()
-        else {
-            panic!("nothing stops it")
-        };
-        assert_eq!(results[0].unwrap_i32(), digest);
-        copy.verify();
-    }
 }
 
 /// How many of these bytes are resident, as the kernel counts pages.
