@@ -51,6 +51,20 @@ impl ReadAt for Vec<u8> {
     }
 }
 
+impl<R: ReadAt + ?Sized> ReadAt for std::sync::Arc<R> {
+    fn size(&self) -> io::Result<u64> {
+        (**self).size()
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_exact_at(into, offset)
+    }
+
+    fn file(&self) -> Option<&File> {
+        (**self).file()
+    }
+}
+
 /// The bytes of a file.
 ///
 /// # Examples

@@ -135,6 +135,45 @@ impl ImageChain {
         overlay.into_runs()
     }
 
+    /// Fills `into`, as long as a run of the [overlay](ImageChain::overlay), with its contents. No other
+    /// image of the chain is read than the one that has them.
+    ///
+    /// # Errors
+    /// [`ImageError::Invalid`] if there is no such image; [`ImageError::Io`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-runs-{}", std::process::id()));
+    /// let store = ImageStore::open(&path)?;
+    /// let instance = SavedInstance { extents: vec![0..1 << 20], ..SavedInstance::default() };
+    /// let mut manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    /// let pages = PageRuns::new(vec![vec![(0, vec![7; 8192])]]);
+    /// let full = store.save(ImageDraft::new(manifest.clone(), &pages))?;
+    /// manifest.instances[0].parent_instance = Some(0);
+    /// let pages = PageRuns::new(vec![vec![(4096, vec![9; 4096])]]);
+    /// let delta = store.save(full.chain().delta(manifest, &pages)?)?;
+    ///
+    /// let runs = delta.chain().overlay(0);
+    /// let mut bytes = [0; 4096];
+    /// delta.chain().read_run(&runs[0], &mut bytes)?;
+    /// assert_eq!((runs.len(), bytes), (1, [9; 4096]));
+    /// # std::fs::remove_dir_all(path).unwrap();
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn read_run(&self, run: &OverlayRun, into: &mut [u8]) -> Result<(), ImageError> {
+        match run.contents {
+            OverlayContents::Zero => into.fill(0),
+            OverlayContents::Data { image, data_offset } => {
+                let strange = || ImageError::Invalid(format!("the chain has no image {image}"));
+                self.images.get(image).ok_or_else(strange)?.read_data(data_offset, into)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Fills `into` with the contents of an instance of the tip from slot offset `offset` on: zeros
     /// where the image has nothing.
     ///

@@ -33,6 +33,13 @@ pub trait PageSource {
     /// What the source fails with: see [`ImageError::source_failed`].
     fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError>;
 
+    /// Whether a delta has all pages of the [ranges](PageSource::ranges) of an instance, also those that
+    /// are as its parent has them: to look at the parent would cost more than they do.
+    fn has_all(&self, instance: usize) -> bool {
+        let _ = instance;
+        false
+    }
+
     /// Fills `into` with the bytes of attachment number `index`, from 0, from `offset` on.
     ///
     /// # Errors
@@ -262,10 +269,11 @@ impl<'a> ImageDraft<'a> {
                 |place| extents.binary_search_by_key(&place, |extent| extent.start).is_ok();
             let read = |offset, into: &mut [u8]| self.source.read(index, offset, into);
             let parent = self.parent.zip(instance.parent_instance);
+            let compared = parent.filter(|_| !self.source.has_all(index));
             let mut old = [0; PAGE_SIZE as usize];
             plan::each_page(&ranges, read, |offset, page| {
                 let range = offset..offset + PAGE_SIZE;
-                if let Some((parent, number)) = parent {
+                if let Some((parent, number)) = compared {
                     parent.read(number as usize, offset, &mut old)?;
                     if page == old {
                         return Ok(());

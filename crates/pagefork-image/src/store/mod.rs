@@ -23,6 +23,8 @@ mod collect;
 mod names;
 /// Full images that were made of deltas.
 mod whole;
+/// Deltas in memory.
+mod beside;
 /// What they share with what they come from.
 mod share;
 /// What runs have touched.

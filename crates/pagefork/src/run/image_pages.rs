@@ -47,6 +47,14 @@ impl PageSource for CapturedPages<'_> {
         Ok(joined(ranges))
     }
 
+    /// What was captured of the parent's own slot says which pages are otherwise: it has compared them.
+    fn has_all(&self, instance: usize) -> bool {
+        let Some(parent) = &self.parent else { return false };
+        let Some(number) = parent.instances[instance] else { return false };
+        let before = &parent.frozen.instances[number as usize].image;
+        self.frozen.instances[instance].image.changed_since(before).is_some()
+    }
+
     fn read(&self, instance: usize, offset: u64, into: &mut [u8]) -> Result<(), ImageError> {
         let read = self.frozen.instances[instance].image.read(offset, into);
         read.map_err(|error| ImageError::source_failed(Error::from(error)))
@@ -141,11 +149,12 @@ impl StoredPages for ChainPages<'_> {
         };
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for run in self.chain.overlay(instance) {
-            let slot = run.slot.start.max(base)..run.slot.end;
-            if !slot.is_empty() {
-                let mut bytes = vec![0; (slot.end - slot.start) as usize];
-                self.chain.read(instance, slot.start, &mut bytes)?;
-                runs.push((slot.start, bytes));
+            let start = run.slot.start.max(base);
+            if start < run.slot.end {
+                let mut bytes = vec![0; (run.slot.end - run.slot.start) as usize];
+                self.chain.read_run(&run, &mut bytes)?;
+                bytes.drain(..(start - run.slot.start) as usize);
+                runs.push((start, bytes));
             }
         }
         if runs.is_empty() {

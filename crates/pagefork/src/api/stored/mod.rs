@@ -256,6 +256,39 @@ impl<'a> LoadOptions<'a> {
         self
     }
 
+    /// The modules of a snapshot, as of [`LoadOptions::module`]: where another state of the same guests
+    /// is loaded.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::ImageStore;
+    /// use pagefork::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-modules-of-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let first = store.snapshot()?.save(&images, SaveOptions::new())?;
+    /// instance.get_memory(&mut store, "memory").unwrap().write(&mut store, 0, b"later")?;
+    /// let second = store.snapshot()?.save(&images, SaveOptions::new())?;
+    ///
+    /// let linker = Linker::<()>::new(&engine);
+    /// let first = Snapshot::load(&linker, &images, first, LoadOptions::new())?;
+    /// let options = LoadOptions::new().modules_of(&first);
+    /// let second = Snapshot::load(&linker, &images, second, options)?;
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[must_use]
+    pub fn modules_of<T>(mut self, snapshot: &Snapshot<T>) -> Self {
+        let modules = snapshot.frozen().instances.iter().map(|instance| &instance.module);
+        self.modules.extend(modules.filter(|module| !module.is_of_host()).cloned());
+        self
+    }
+
     /// What takes the place of each value of the host that guests hold a reference to, from the bytes
     /// that [`SaveOptions::references`] has kept of it.
     ///
@@ -370,6 +403,70 @@ impl<T: 'static> Snapshot<T> {
     /// # Ok::<(), pagefork::Error>(())
     /// ```
     pub fn save(&self, images: &ImageStore, options: SaveOptions<'_>) -> Result<ContentHash> {
+        self.save_by(images, options, |draft, _| Ok(images.save(draft)?))
+    }
+
+    /// As [`Snapshot::save`], of what was said to be a [delta](SaveOptions::delta_of): writes it into
+    /// memory, and nothing to a disk. Returns its bytes, of which `images` can
+    /// [make](ImageStore::open_beside) an image again where it has what this is a delta of, and which
+    /// it can [adopt](ImageStore::adopt).
+    ///
+    /// # Errors
+    /// As of [`Snapshot::save`]; [`SnapshotError::NoDelta`] if it was not said what it is a delta of.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::{ImageStore, TrustedKeys, SecretKey};
+    /// use pagefork::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-beside-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let keys = [SecretKey::from_seed([7; 32])]; // Random bytes, in earnest.
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// let first = store.snapshot()?;
+    /// let parent = images.load(first.save(&images, SaveOptions::new())?)?;
+    ///
+    /// memory.write(&mut store, 0, b"later")?;
+    /// let options = SaveOptions::new().delta_of(&first).sign_with(&keys);
+    /// let (_, bytes) = store.snapshot()?.save_beside(&images, options)?;
+    ///
+    /// let trusted = TrustedKeys::from_iter([keys[0].public()]);
+    /// let delta = images.open_beside(bytes, &parent, &trusted)?;
+    /// let loaded = Snapshot::load_stored(&Linker::new(&engine), &images, delta, LoadOptions::new())?;
+    /// let (mut other, instance) = loaded.instance_pre()?.spawn(())?;
+    /// let memory = instance.get_memory(&mut other, "memory").expect("it is exported");
+    /// assert_eq!(&memory.data(&other)[..5], b"later");
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    pub fn save_beside(
+        &self,
+        images: &ImageStore,
+        options: SaveOptions<'_>,
+    ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
+        let mut bytes = None;
+        let hash = self.save_by(images, options, |draft, parent| {
+            let parent =
+                parent.ok_or(SnapshotError::NoDelta("nothing was said to be its parent"))?;
+            let (stored, written) = images.save_beside(draft, parent)?;
+            bytes = Some(written);
+            Ok(stored)
+        })?;
+        Ok((hash, bytes.expect("it was written")))
+    }
+
+    /// Saves it by `write`, which is told of the parent of a delta.
+    fn save_by(
+        &self,
+        images: &ImageStore,
+        options: SaveOptions<'_>,
+        write: impl FnOnce(ImageDraft<'_>, Option<&StoredImage>) -> Result<StoredImage>,
+    ) -> Result<ContentHash> {
         let SaveOptions { mut naming, named, state, parent, signers, attachments } = options;
         let frozen = self.frozen();
         for (function, names) in named {
@@ -391,7 +488,7 @@ impl<T: 'static> Snapshot<T> {
         let saved = match &parent {
             None => {
                 let pages = CapturedPages { frozen, parent: None, attached };
-                images.save(ImageDraft::new(manifest, &pages).sign_with(signers))?
+                write(ImageDraft::new(manifest, &pages).sign_with(signers), None)?
             }
             Some(parent) => {
                 let unsaved = || SnapshotError::NoDelta("that one was never saved");
@@ -410,9 +507,13 @@ impl<T: 'static> Snapshot<T> {
                     saved.parent_instance = of_parent.map(|_| number);
                     instances.push(saved.parent_instance);
                 }
+                let of_store = match stored {
+                    SavedAs::Stored(stored) => Some(stored),
+                    SavedAs::Incomplete(_) => None,
+                };
                 let parent = Some(ParentPages { frozen: parent, chain, instances });
                 let pages = CapturedPages { frozen, parent, attached };
-                images.save(chain.delta(manifest, &pages)?.sign_with(signers))?
+                write(chain.delta(manifest, &pages)?.sign_with(signers), of_store)?
             }
         };
         let hash = saved.hash();
@@ -453,6 +554,25 @@ impl<T: 'static> Snapshot<T> {
         if pages.is_to_be_squashed() {
             stored = images.load_whole(image)?;
         }
+        load_chain(linker, images, SavedAs::Stored(stored), None, is_trusted, options)
+    }
+
+    /// As [`Snapshot::load`], of an image that is open already, also one that is
+    /// [beside](ImageStore::open_beside) the store.
+    ///
+    /// # Errors
+    /// As of [`Snapshot::load`].
+    ///
+    /// # Examples
+    ///
+    /// See [`Snapshot::save_beside`].
+    pub fn load_stored(
+        linker: &Linker<T>,
+        images: &ImageStore,
+        stored: StoredImage,
+        options: LoadOptions<'_>,
+    ) -> Result<Self> {
+        let is_trusted = is_own(stored.hash()) || options.trusts(stored.chain());
         load_chain(linker, images, SavedAs::Stored(stored), None, is_trusted, options)
     }
 
