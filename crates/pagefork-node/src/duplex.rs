@@ -33,6 +33,9 @@ pub(crate) struct Duplex<C> {
     outbox: Outbox,
     /// Bytes that TLS has got and the network has not taken.
     in_tls: usize,
+    /// What has come last, and how much of it TLS has got.
+    incoming: Vec<u8>,
+    given: usize,
     /// Why the connection is lost. What the peer has said before is given out first.
     lost: Option<io::Error>,
     /// Bytes on the network after the handshake.
@@ -62,8 +65,9 @@ where
         let socket = socket.into_inner();
         socket.set_nonblocking(true)?;
         SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
-        let outbox = Outbox::default();
-        Ok(Self { connection, socket, outbox, in_tls: 0, lost: None, sent: 0, received: 0 })
+        let (outbox, incoming) = (Outbox::default(), Vec::new());
+        let (in_tls, given, lost, sent, received) = (0, 0, None, 0, 0);
+        Ok(Self { connection, socket, outbox, in_tls, incoming, given, lost, sent, received })
     }
 
     /// Whether the connection is known to be lost, though the peer may have said more before.
@@ -130,19 +134,11 @@ where
     /// If the connection is lost, or was cut: then its end was not said.
     pub(crate) fn receive(&mut self) -> io::Result<Arrived> {
         let mut arrived = Arrived { bytes: Vec::new(), is_over: false };
-        while arrived.bytes.len() < RECEIVED && !arrived.is_over {
-            let has_more = match self.connection.read_tls(&mut self.socket) {
-                Ok(count) => {
-                    self.received += count as u64;
-                    true
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => true,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-                Err(error) => {
-                    self.lost.get_or_insert(error);
-                    false
-                }
-            };
+        // What was read is given out: the socket would not say that it is there.
+        while (arrived.bytes.len() < RECEIVED || self.given < self.incoming.len())
+            && !arrived.is_over
+        {
+            let has_more = self.take_ciphertext();
             if let Err(error) = self.connection.process_new_packets() {
                 // The peer is told why, if that is possible.
                 let _ = self.connection.write_tls(&mut self.socket);
@@ -166,6 +162,37 @@ where
         match &self.lost {
             Some(lost) if arrived.bytes.is_empty() && !arrived.is_over => Err(again(lost)),
             _ => Ok(arrived),
+        }
+    }
+
+    /// Gives TLS a part of what has come. Returns whether there may be more.
+    fn take_ciphertext(&mut self) -> bool {
+        if self.given == self.incoming.len() {
+            // TLS alone would ask the system for each few KiB.
+            self.incoming.resize(RECEIVED, 0);
+            let read = self.socket.read(&mut self.incoming);
+            self.incoming.truncate(read.as_ref().map_or(0, |count| *count));
+            self.given = 0;
+            match read {
+                Ok(count) => self.received += count as u64,
+                Err(error) if error.kind() == ErrorKind::Interrupted => return true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) => {
+                    self.lost.get_or_insert(error);
+                    return false;
+                }
+            }
+        }
+        // Nothing is what it takes for the end.
+        match self.connection.read_tls(&mut &self.incoming[self.given..]) {
+            Ok(count) => {
+                self.given += count;
+                true
+            }
+            Err(error) => {
+                self.lost.get_or_insert(error);
+                false
+            }
         }
     }
 
