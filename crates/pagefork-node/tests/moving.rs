@@ -6,7 +6,7 @@ mod common;
 use std::io::Cursor;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -598,4 +598,86 @@ fn what_was_handed_over_goes_on_at_its_source_by_an_operators_word_and_then_not_
         (found.end.unwrap(), &found.stdout[..]),
         (ProgramEnd::Exited(7), &b"some words"[..])
     );
+}
+
+#[test]
+fn what_has_changed_last_goes_along_with_the_hand_over_and_waits_for_no_store() {
+    let nodes = nodes("along");
+    let id = nodes[0].start(&start("sums", SUMS)).to_string();
+    let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
+    let (reader, program) = (input.clone(), id.clone());
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options(2)).unwrap();
+    // Two states came ahead, and the third one is in memory.
+    assert_eq!(nodes[1].images.images().unwrap().len(), 2);
+    assert_eq!(nodes[1].images.names().unwrap().len(), 0);
+    input.close();
+    let found = client.join().unwrap();
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+    assert_eq!(found.stdout, sum());
+}
+
+/// Fills 100 MiB, prints a byte, and then writes a word in each of 900 pages, again and again. Prints how
+/// many nanoseconds went by between two times, where it was more than two milliseconds.
+const WRITES: &str = r#"
+    (func (export "_start") (local $at i32) (local $round i64) (local $now i64) (local $gap i64)
+        (drop (memory.grow (i32.const 1600)))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (i64.store (local.get $at) (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 104857600))))
+        (call $print (i32.const 1024) (i32.const 1))
+        (drop (call $time (i32.const 0) (i64.const 0) (i32.const 4096)))
+        (local.set $now (i64.load (i32.const 4096)))
+        (loop $rounds
+            (local.set $round (i64.add (local.get $round) (i64.const 1)))
+            (local.set $at (i32.const 1048576))
+            (loop $again
+                (i64.store (local.get $at) (local.get $round))
+                (local.set $at (i32.add (local.get $at) (i32.const 4096)))
+                (br_if $again (i32.lt_u (local.get $at) (i32.const 4734976))))
+            (drop (call $time (i32.const 0) (i64.const 0) (i32.const 4096)))
+            (local.set $gap (i64.sub (i64.load (i32.const 4096)) (local.get $now)))
+            (local.set $now (i64.load (i32.const 4096)))
+            (if (i64.gt_u (local.get $gap) (i64.const 2000000)) (then
+                (i64.store (i32.const 4104) (local.get $gap))
+                (call $print (i32.const 4104) (i32.const 8))))
+            (br $rounds)))"#;
+
+#[test]
+#[ignore = "takes long"]
+fn how_long_a_program_rests_when_it_moves() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let node = |seed| {
+        let said = Arc::clone(&said);
+        Node::with("rests-for", seed, move |options| {
+            options.say = Arc::new(move |text| said.lock().unwrap().push(text.to_owned()));
+        })
+    };
+    let nodes = [node(1), node(2)];
+    know(&nodes);
+    let id = nodes[0].start(&start("writes", WRITES)).to_string();
+    let (all, peer, program) = (peers(&nodes), nodes[0].peer.clone(), id.clone());
+    let input = Pipe::default();
+    let reader = input.clone();
+    let client =
+        thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
+    // It has filled its memory.
+    thread::sleep(Duration::from_secs(2));
+    for hop in 0..20 {
+        let (from, to) = (&nodes[hop % 2], &nodes[(hop + 1) % 2]);
+        from.client().migrate(&id, to.peer.key, options(5)).unwrap();
+        assert_single(&nodes, &id);
+        thread::sleep(Duration::from_millis(300));
+    }
+    nodes[0].client().stop(&id).unwrap();
+    let found = client.join().unwrap();
+    assert!(matches!(found.end.unwrap(), ProgramEnd::Stopped(_)));
+    for text in &*said.lock().unwrap() {
+        println!("{text}");
+    }
+    let gaps = found.stdout[1..].chunks(8).map(|gap| u64::from_le_bytes(gap.try_into().unwrap()));
+    println!("gaps in ms: {:?}", gaps.map(|gap| gap as f64 / 1e6).collect::<Vec<_>>());
 }

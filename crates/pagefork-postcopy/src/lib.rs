@@ -44,7 +44,7 @@ pub use crate::base::error::{ProtocolError, TokenError};
 pub use crate::base::limits::{FetchLimits, MESSAGE_SIZE_MAX, ServeLimits};
 pub use crate::base::moment::Moment;
 pub use crate::migrate::source::{
-    MigrationSource, SourceInput, SourceOutput, SourceRecord, SourceState,
+    KnownRecords, MigrationSource, SourceInput, SourceOutput, SourceRecord, SourceState,
 };
 pub use crate::migrate::target::{
     MigrationTarget, TargetInput, TargetOutput, TargetRecord, TargetState,

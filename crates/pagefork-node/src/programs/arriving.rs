@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pagefork::{LoadOptions, Snapshot};
 use pagefork_image::{ContentHash, ImageError, PublicKey, StoredImage};
 use pagefork_postcopy::{
-    MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetState,
+    MigrationId, MigrationMessage, MigrationTarget, TargetInput, TargetOutput, TargetRecord,
+    TargetState,
 };
 use pagefork_wasi::ProgramState;
 
@@ -17,7 +18,7 @@ use crate::start::{FoundImage, StartOptions, start_image};
 
 use super::host::{ProgramHost, ProgramNodeOptions};
 use super::node::{PlaceOfArrival, ProgramNode};
-use super::program::{NodeProgram, ReadyProgram, shortened};
+use super::program::{NodeGuest, NodeProgram, ReadyProgram, shortened};
 use super::records::ArrivingRecord;
 use super::streams::ProgramStreams;
 use super::wire::{MoveOffer, ProgramPhase};
@@ -33,7 +34,13 @@ struct ArrivingProgram {
     offer: MoveOffer,
     /// The state that has come last while it ran: what comes next is what has changed.
     ahead: Option<StoredImage>,
+    /// The first of them: its code is loaded when it goes on.
+    warm: Option<Snapshot<NodeGuest>>,
+    /// What has come with a hand-over.
+    changes: Option<LastChanges>,
     place: Option<PlaceOfArrival>,
+    /// A record that need not be on the disk yet.
+    noted: Option<ArrivingRecord>,
 }
 
 impl Arrivals {
@@ -54,11 +61,23 @@ impl Arrivals {
         let kept = node.records().arriving(migration);
         let kept = kept.map_err(|error| format!("the node cannot read its records: {error}"))?;
         let (target, from) = match kept {
-            Some(kept) => (MigrationTarget::restore(kept.target), PublicKey::from_bytes(kept.from)),
+            Some((kept, knows)) => {
+                let (target, outputs) = MigrationTarget::restore(kept.target.clone(), knows);
+                for output in outputs {
+                    if let TargetOutput::Record(target) = output {
+                        let kept = ArrivingRecord { target, ..kept.clone() };
+                        let written = node.records().keep_arriving(&kept);
+                        written.map_err(cannot_keep)?;
+                    }
+                }
+                (target, PublicKey::from_bytes(kept.from))
+            }
             None => (MigrationTarget::new(migration), from),
         };
-        let (offer, ahead, place) = (offer.clone(), None, None);
-        let arriving = Arc::new(Mutex::new(ArrivingProgram { target, from, offer, ahead, place }));
+        let (ahead, warm, changes, place, noted) = <_>::default();
+        let offer = offer.clone();
+        let arriving = ArrivingProgram { target, from, offer, ahead, warm, changes, place, noted };
+        let arriving = Arc::new(Mutex::new(arriving));
         all.insert(migration, Arc::clone(&arriving));
         Ok(arriving)
     }
@@ -81,22 +100,29 @@ impl Arrivals {
     }
 }
 
-/// Does what follows from a step of a source. Returns what it is told. Takes as long as pages take.
-///
-/// # Errors
-/// If the step was for nothing, and is to be made again.
+/// The bytes of a delta of what has come ahead, which came with its hand-over.
+pub(super) type LastChanges = (ContentHash, Vec<u8>);
+
+/// Does what follows from a step of a source. Returns what it is told, or why the step was for nothing,
+/// and is to be made again; and a record that was noted, and is to be kept after that. Takes as long as
+/// pages take.
 pub(super) fn step(
     node: &ProgramNode,
     peer: PublicKey,
     offer: &MoveOffer,
     message: MigrationMessage,
-) -> Result<Vec<MigrationMessage>, String> {
+    changes: Option<LastChanges>,
+) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
     let migration = message.migration;
-    let arriving = node.arrivals().find(node, peer, offer, migration)?;
+    let arriving = match node.arrivals().find(node, peer, offer, migration) {
+        Ok(arriving) => arriving,
+        Err(why) => return (Err(why), None),
+    };
     let mut arriving = arriving.lock().unwrap_or_else(PoisonError::into_inner);
     if arriving.from != peer {
-        return Err("this program is on its way from another node".to_owned());
+        return (Err("this program is on its way from another node".to_owned()), None);
     }
+    arriving.changes = changes;
     let outcome = arriving.step(node, message);
     // What is settled is in the records, and what has failed begins anew.
     let is_settled = matches!(
@@ -106,7 +132,11 @@ pub(super) fn step(
     if is_settled || outcome.is_err() {
         node.arrivals().forget(migration);
     }
-    outcome
+    (outcome, arriving.noted.take())
+}
+
+fn cannot_keep(error: std::io::Error) -> String {
+    format!("the node cannot keep its records: {error}")
 }
 
 impl ArrivingProgram {
@@ -122,11 +152,18 @@ impl ArrivingProgram {
         while let Some(output) = to_do.pop() {
             let input = match output {
                 TargetOutput::Record(target) => {
-                    let (program, name) = (self.offer.program, self.offer.name.clone());
-                    let from = *self.from.as_bytes();
-                    let record = ArrivingRecord { target, program, name, from };
-                    let kept = node.records().keep_arriving(&record);
-                    kept.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                    let kept = match target.state {
+                        // It does not come.
+                        TargetState::Idle => node.records().forget_arriving(target.migration),
+                        _ => node.records().keep_arriving(&self.record(target)),
+                    };
+                    kept.map_err(cannot_keep)?;
+                    None
+                }
+                TargetOutput::Note(target) => {
+                    let record = self.record(target);
+                    node.records().note_arriving(&record).map_err(cannot_keep)?;
+                    self.noted = Some(record);
                     None
                 }
                 TargetOutput::Send(message) => {
@@ -176,6 +213,11 @@ impl ArrivingProgram {
         Ok(answers)
     }
 
+    fn record(&self, target: TargetRecord) -> ArrivingRecord {
+        let (program, name) = (self.offer.program, self.offer.name.clone());
+        ArrivingRecord { target, program, name, from: *self.from.as_bytes() }
+    }
+
     /// Whether the program could run here.
     fn would_take(&self, node: &ProgramNode, epoch: u64) -> Result<PlaceOfArrival, String> {
         source(node.options(), &self.from)?;
@@ -208,7 +250,13 @@ impl ArrivingProgram {
             None => fetch_image(&peer, key, &name, images, &signers, times),
             Some(_) => fetch_tip(&peer, key, image, images, &signers, times),
         };
-        self.ahead = Some(fetched.map_err(|error| error.to_string())?);
+        let fetched = fetched.map_err(|error| error.to_string())?;
+        if self.warm.is_none() {
+            let options = LoadOptions::new().trust(signers);
+            let (warm, _) = node.host().load(FoundImage::Here(fetched.clone()), options)?;
+            self.warm = Some(warm);
+        }
+        self.ahead = Some(fetched);
         Ok(())
     }
 
@@ -225,10 +273,18 @@ impl ArrivingProgram {
         let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
         let start = &StartOptions { others: self.others(node)?, ..start.clone() };
-        let tip = self
-            .ahead
-            .as_ref()
-            .map(|_| fetch_tip(&peer, key, image, images, &signers, &start.times.node));
+        let changes = self.changes.take().filter(|(of, _)| *of == image);
+        let tip = self.ahead.as_ref().map(|ahead| match changes {
+            Some((_, bytes)) => {
+                let found = images.open_beside(Arc::new(bytes), ahead, &signers)?;
+                let (found, here) = (found.hash(), found);
+                match found == image {
+                    true => Ok(here),
+                    false => Err(NodeError::OtherImage { wanted: image, found }),
+                }
+            }
+            None => fetch_tip(&peer, key, image, images, &signers, &start.times.node),
+        });
         let found = match tip {
             Some(Ok(image)) => FoundImage::Here(image),
             // What came ahead was collected since: all comes anew, or as it is needed.
@@ -239,7 +295,11 @@ impl ArrivingProgram {
             Some(Err(error)) => return Err(error.into()),
         };
         let host = node.host();
-        let (snapshot, held) = host.load(found, LoadOptions::new().trust(signers))?;
+        let mut load = LoadOptions::new().trust(signers);
+        if let Some(warm) = &self.warm {
+            load = load.modules_of(warm);
+        }
+        let (snapshot, held) = host.load(found, load)?;
         let (record, wasi) = moving(&snapshot)?;
         if record.program != self.offer.program || record.epoch != epoch {
             let why = "what was handed over is another program, or another time of it";
@@ -289,7 +349,7 @@ impl From<NodeError> for TakeFailure {
 
 /// What is known of a program that moves, from its image.
 pub(super) fn moving(
-    snapshot: &Snapshot<super::program::NodeGuest>,
+    snapshot: &Snapshot<NodeGuest>,
 ) -> Result<(super::capture::MovingRecord, pagefork_wasi::WasiState), String> {
     let record = ProgramHost::read_moving(snapshot)?;
     let state = ProgramState::from_bytes(snapshot.state()).map_err(|error| error.to_string())?;

@@ -1,5 +1,7 @@
 //! What is captured of a program that moves, and how it goes on from that.
 
+use std::sync::Arc;
+
 use pagefork::{SaveOptions, Snapshot};
 use pagefork_image::{ContentHash, ImageStore, SecretKey};
 use pagefork_wasi::{OwnDir, ProgramState, SaveError, SessionArchive, WasiState};
@@ -95,14 +97,35 @@ impl ProgramHost {
 }
 
 impl CapturedProgram {
-    /// Saves it, as what has changed since `parent`, if that is given.
+    /// Saves all of it.
     pub(super) fn save(
         &self,
         record: &MovingRecord,
-        parent: Option<&Snapshot<NodeGuest>>,
         images: &ImageStore,
         signer: &SecretKey,
     ) -> Result<ContentHash, String> {
+        self.save_by(record, signer, |options| self.snapshot.save(images, options))
+    }
+
+    /// Saves what has changed since `parent`, in memory. Returns the bytes of the image.
+    pub(super) fn save_changes(
+        &self,
+        record: &MovingRecord,
+        parent: &Snapshot<NodeGuest>,
+        images: &ImageStore,
+        signer: &SecretKey,
+    ) -> Result<(ContentHash, Arc<Vec<u8>>), String> {
+        self.save_by(record, signer, |options| {
+            self.snapshot.save_beside(images, options.delta_of(parent))
+        })
+    }
+
+    fn save_by<T>(
+        &self,
+        record: &MovingRecord,
+        signer: &SecretKey,
+        save: impl FnOnce(SaveOptions<'_>) -> pagefork::Result<T>,
+    ) -> Result<T, String> {
         let state = ProgramState { wasi: self.wasi.clone(), written: Vec::new() };
         let failed = |error: pagefork::Error| format!("{error:#}");
         let record =
@@ -114,10 +137,7 @@ impl CapturedProgram {
         if let Some((_, archive)) = &self.files {
             options = archive.attach(options);
         }
-        if let Some(parent) = parent {
-            options = options.delta_of(parent);
-        }
-        self.snapshot.save(images, options).map_err(failed)
+        save(options).map_err(failed)
     }
 }
 

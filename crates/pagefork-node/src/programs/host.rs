@@ -268,6 +268,11 @@ impl ProgramHost {
     ) -> Result<(Snapshot<NodeGuest>, Vec<Box<dyn Any + Send>>), String> {
         let images = &self.options.images;
         let (snapshot, held): (_, Box<dyn Any + Send>) = match found {
+            // What is beside the store is small.
+            FoundImage::Here(image) if image.chain().tip().file().is_none() => {
+                let snapshot = Snapshot::load_stored(&self.linker, images, image.clone(), options);
+                (snapshot, Box::new(image))
+            }
             FoundImage::Here(image) => {
                 let snapshot = Snapshot::load(&self.linker, images, image.hash(), options);
                 (snapshot, Box::new(image))

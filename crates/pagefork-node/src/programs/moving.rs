@@ -7,8 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::{SaveOptions, Snapshot};
-use pagefork_image::{ContentHash, PublicKey};
-use pagefork_postcopy::{MigrationId, MigrationSource, SourceInput, SourceOutput, SourceState};
+use pagefork_image::{ContentHash, ImageError, PublicKey};
+use pagefork_postcopy::{
+    KnownRecords, MigrationId, MigrationSource, SourceInput, SourceOutput, SourceState,
+};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use crate::duplex::wait_for;
@@ -20,7 +22,7 @@ use super::host::random;
 use super::node::ProgramNode;
 use super::program::{AfterRest, NodeGuest, NodeProgram, ReadyProgram};
 use super::records::LeavingRecord;
-use super::wire::{ClientRequest, MoveOffer, NodeReply, ProgramPhase};
+use super::wire::{ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase};
 
 /// Between two attempts to reach a node again that may have a program.
 const RETRY: Duration = Duration::from_millis(300);
@@ -30,6 +32,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Bytes of a state ahead that are few: it is handed over when no more have changed.
 const FEW_BYTES: u64 = 4 << 20;
+
+/// How long a target may take to answer a hand-over before what was handed over goes to the disk.
+const EARLY: Duration = Duration::from_millis(200);
+
+/// Bytes of changes that one message carries.
+const CHANGES_PART: usize = 128 << 10;
 
 /// How a program moves. [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +128,9 @@ pub(super) fn begin(
         source,
         link: None,
         image: None,
+        unsaved: None,
+        noted: None,
+        times: PauseTimes::default(),
     };
     program.begin_move(to)?;
     let thread = thread::Builder::new().name("pagefork-move".to_owned());
@@ -137,6 +148,7 @@ pub(super) fn go_on(
     node: &ProgramNode,
     program: &Arc<NodeProgram>,
     record: LeavingRecord,
+    knows: KnownRecords,
 ) -> Result<(), String> {
     let control = MoveControl::new()?;
     let image = match record.source.state {
@@ -144,7 +156,7 @@ pub(super) fn go_on(
         _ => None,
     };
     let migration = record.source.migration;
-    let (source, _) = MigrationSource::restore(record.source);
+    let (source, _) = MigrationSource::restore(record.source, knows);
     let moving = MovingProgram {
         node: node.clone(),
         program: Arc::clone(program),
@@ -156,6 +168,9 @@ pub(super) fn go_on(
         source,
         link: None,
         image,
+        unsaved: None,
+        noted: None,
+        times: PauseTimes::default(),
     };
     node.note_move(program.id, &control);
     let thread = thread::Builder::new().name("pagefork-move".to_owned());
@@ -176,6 +191,44 @@ struct MovingProgram {
     link: Option<NodeLink>,
     /// What was handed over.
     image: Option<ContentHash>,
+    /// Its bytes, as long as nothing but this process has them, and perhaps the target.
+    unsaved: Option<Arc<Vec<u8>>>,
+    /// A record that need not be on the disk yet.
+    noted: Option<LeavingRecord>,
+    times: PauseTimes,
+}
+
+/// What a program rests for.
+#[derive(Clone, Copy, Debug, Default)]
+struct PauseTimes {
+    began: Option<Instant>,
+    captured: Duration,
+    saved: Duration,
+    sent: Duration,
+    taken: Duration,
+}
+
+impl PauseTimes {
+    /// The time since it rests.
+    fn now(&self) -> Duration {
+        self.began.map(|began| began.elapsed()).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Display for PauseTimes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let Self { captured, saved, sent, taken, .. } = *self;
+        write!(
+            f,
+            "{:.1} ms: capturing {:.1}, saving {:.1}, sending {:.1}, until it was taken {:.1}",
+            ms(taken),
+            ms(captured),
+            ms(saved.saturating_sub(captured)),
+            ms(sent.saturating_sub(saved)),
+            ms(taken.saturating_sub(sent))
+        )
+    }
 }
 
 /// What a target's answer has come to.
@@ -259,17 +312,25 @@ impl MovingProgram {
         loop {
             let (node, program) = (self.node.clone(), Arc::clone(&self.program));
             let (epoch, has_sockets) = (self.source.epoch(), self.has_sockets);
-            let job = move |ready: &mut ReadyProgram| match node.host().capture(ready) {
-                Ok(captured) => {
-                    let streams = program.streams.freeze();
-                    let (id, name) = (program.id, program.name.clone());
-                    let record = MovingRecord { program: id, name, epoch, streams, has_sockets };
-                    (AfterRest::Rests, Ok((captured, record)))
+            let job = move |ready: &mut ReadyProgram| {
+                let began = Instant::now();
+                match node.host().capture(ready) {
+                    Ok(captured) => {
+                        let streams = program.streams.freeze();
+                        let (id, name) = (program.id, program.name.clone());
+                        let record =
+                            MovingRecord { program: id, name, epoch, streams, has_sockets };
+                        (AfterRest::Rests, Ok((captured, record, began)))
+                    }
+                    Err(failure) => (AfterRest::GoesOn, Err(failure)),
                 }
-                Err(failure) => (AfterRest::GoesOn, Err(failure)),
             };
             match self.program.at_rest(self.options.patience, job)? {
-                Ok(captured) => return Ok(captured),
+                Ok((captured, record, began)) => {
+                    self.times.began = Some(began);
+                    self.times.captured = began.elapsed();
+                    return Ok((captured, record));
+                }
                 Err(CaptureFailure::Failed(why)) => return Err(why),
                 Err(CaptureFailure::Open(why)) if Instant::now() >= until => {
                     return Err(format!(
@@ -288,15 +349,29 @@ impl MovingProgram {
         parent: Option<&Snapshot<NodeGuest>>,
     ) -> Result<(), String> {
         let options = self.node.options().clone();
-        let image = captured.save(record, parent, &options.images, &options.image_key)?;
-        // Collection spares it as long as it has a name.
-        let named = options.images.set_name(&self.image_name(), image);
-        named.map_err(|error| error.to_string())?;
-        self.node.grant(self.to, self.program.id, image);
+        let (images, signer) = (&options.images, &options.image_key);
+        // No disk is waited for while it rests, if its changes go along with the hand-over.
+        let image = match parent {
+            None => captured.save(record, images, signer)?,
+            Some(parent) => {
+                let (image, bytes) = captured.save_changes(record, parent, images, signer)?;
+                self.unsaved = Some(bytes);
+                image
+            }
+        };
         self.image = Some(image);
+        if self.unsaved.as_ref().is_none_or(|bytes| bytes.len() > LAST_CHANGES_MAX) {
+            self.save_handed_over()?;
+        }
+        self.times.saved = self.times.now();
+        self.node.grant(self.to, self.program.id, image);
         // A target that is gone by now is no reason to wait for an operator.
-        if self.link.is_none() {
+        let Some(link) = &mut self.link else {
             return Err("the connection with the target is lost".to_owned());
+        };
+        for bytes in self.unsaved.iter().flat_map(|bytes| bytes.chunks(CHANGES_PART)) {
+            link.push(&ClientRequest::LastChanges { image, bytes: bytes.to_vec() });
+            let _ = link.turn_out();
         }
         let outputs = self.source.handle(SourceInput::HandOver { image, token: Vec::new() }, now());
         self.program.set_phase(ProgramPhase::HandedOver { to: *self.to.as_bytes() });
@@ -304,11 +379,39 @@ impl MovingProgram {
         if !matches!(self.source.state(), SourceState::HandedOver { .. }) {
             return Err("it was withdrawn".to_owned());
         }
+        self.times.sent = self.times.now();
         // From now on only an operator's word makes it go on here, whatever has failed.
         if let Err(error) = kept {
             (options.say)(&format!("program {}: {error}", self.program.name));
         }
         Ok(())
+    }
+
+    /// Puts what is handed over into the store, where it outlives this process.
+    fn save_handed_over(&mut self) -> Result<(), String> {
+        let images = &self.node.options().images;
+        let failed = |error: ImageError| error.to_string();
+        // It is held until it has a name.
+        let held = self.unsaved.take().map(|bytes| images.adopt(bytes)).transpose();
+        let _held = held.map_err(failed)?;
+        let Some(image) = self.image else { return Ok(()) };
+        // Collection spares it as long as it has a name.
+        images.set_name(&self.image_name(), image).map_err(failed)
+    }
+
+    /// Brings to the disk what was only noted. A program that rests does not wait for it.
+    fn settle_notes(&mut self) {
+        let saved = match self.unsaved {
+            Some(_) => self.save_handed_over(),
+            None => Ok(()),
+        };
+        let kept = self.noted.take().map_or(Ok(()), |noted| {
+            let kept = self.node.records().keep_leaving(&noted);
+            kept.map_err(|error| format!("the node cannot keep its records: {error}"))
+        });
+        if let Err(error) = saved.and(kept) {
+            (self.node.options().say)(&format!("program {}: {error}", self.program.name));
+        }
     }
 
     fn image_name(&self) -> String {
@@ -323,7 +426,16 @@ impl MovingProgram {
                 let _ = self.carry_out(outputs);
                 break self.go_on_here();
             }
+            // Most targets answer at once.
+            let is_early = self.unsaved.is_some() && self.times.now() < EARLY;
+            if !is_early || self.link.is_none() {
+                self.settle_notes();
+            }
             let events = match self.link {
+                Some(_) if is_early => match self.next_events(EARLY) {
+                    Err(_) if self.link.is_some() => Ok(Vec::new()),
+                    events => events,
+                },
                 Some(_) => self.next_events(Duration::MAX),
                 None if matches!(self.source.state(), SourceState::HandedOver { .. }) => {
                     let outputs = self.source.handle(SourceInput::Connected, now());
@@ -333,7 +445,16 @@ impl MovingProgram {
             };
             match events {
                 Ok(events) if events.contains(&MoveEvent::Taken) => {
+                    self.times.taken = self.times.now();
                     self.leave();
+                    // It has all of it.
+                    self.unsaved = None;
+                    self.settle_notes();
+                    let (name, to, times) = (&self.program.name, self.to, self.times);
+                    if times.began.is_some() {
+                        let say = &self.node.options().say;
+                        say(&format!("program {name} moved to node {to} and rested {times}"));
+                    }
                     break self.keep_at_second();
                 }
                 Ok(events) => {
@@ -470,6 +591,14 @@ impl MovingProgram {
                     let record = LeavingRecord { source, program, name, to: *self.to.as_bytes() };
                     let kept = self.node.records().keep_leaving(&record);
                     kept.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                    self.noted = None;
+                }
+                SourceOutput::Note(source) => {
+                    let (program, name) = (self.program.id, self.program.name.clone());
+                    let record = LeavingRecord { source, program, name, to: *self.to.as_bytes() };
+                    let noted = self.node.records().note_leaving(&record);
+                    noted.map_err(|error| format!("the node cannot keep its records: {error}"))?;
+                    self.noted = Some(record);
                 }
                 SourceOutput::Send(message) => {
                     let offer = MoveOffer {

@@ -161,7 +161,7 @@ impl ProgramNode {
             NodeProgram::new(id, name.to_owned(), owner, streams, phase)
         };
         let mut newest = BTreeMap::<ProgramId, u64>::new();
-        for record in all.leaving {
+        for (record, knows) in all.leaving {
             let LeavingRecord { source, program: id, name, to } = &record;
             let (phase, waits) = match &source.state {
                 SourceState::HandedOver { image, .. } => {
@@ -190,10 +190,10 @@ impl ProgramNode {
             program.streams.freeze();
             self.table().insert(*id, KnownProgram::Here(Arc::clone(&program)));
             if waits {
-                moving::go_on(self, &program, record)?;
+                moving::go_on(self, &program, record, knows)?;
             }
         }
-        for ArrivingRecord { target, program: id, name, .. } in all.arriving {
+        for (ArrivingRecord { target, program: id, name, .. }, _) in all.arriving {
             let has_left = newest.get(&id).is_some_and(|epoch| *epoch > target.epoch);
             if target.state != TargetState::Own || has_left {
                 continue;

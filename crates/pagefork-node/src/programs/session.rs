@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork_image::PublicKey;
+use pagefork_image::{ContentHash, PublicKey};
 use pagefork_postcopy::{Lane, MigrationId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustls::{ConnectionCommon, SideData};
@@ -21,10 +21,11 @@ use super::arriving;
 use super::moving::MigrateOptions;
 use super::node::ProgramNode;
 use super::program::{NodeProgram, shortened};
+use super::records::ArrivingRecord;
 use super::streams::WrongPosition;
 use super::wire::{
-    ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart,
-    encode, nonsense,
+    ClientRequest, Inbox, LAST_CHANGES_MAX, NodeReply, PART, ProgramEnd, ProgramPhase,
+    ProgramSource, ProgramStart, encode, nonsense,
 };
 
 /// Bytes of answers that the network has not taken: beyond that nothing is read from a client.
@@ -62,6 +63,7 @@ where
         backlog: 0,
         attached: None,
         coming: None,
+        last_changes: None,
         busy: None,
         carries: BTreeSet::new(),
         is_over: false,
@@ -86,6 +88,8 @@ struct ProgramSession<'a, C> {
     attached: Option<AttachedClient>,
     /// What is to be started, with as much of its module as has come, and its size.
     coming: Option<(ProgramStart, Vec<u8>, u64)>,
+    /// What has come of the last changes of a program that moves here.
+    last_changes: Option<(ContentHash, Vec<u8>)>,
     /// What is being done for the client. Nothing else is until it is answered.
     busy: Option<Receiver<NodeReply>>,
     /// Programs whose way here goes over this connection.
@@ -254,12 +258,17 @@ where
                     Err(why) => NodeReply::Refused(shortened(why)),
                 })
             }
+            ClientRequest::LastChanges { image, bytes } => self.take_changes(image, bytes)?,
             ClientRequest::Move { offer, message } => {
                 self.carries.insert(message.migration);
-                let peer = self.peer;
-                self.work(move |node| match arriving::step(node, peer, &offer, message) {
-                    Ok(steps) => NodeReply::Steps(steps),
-                    Err(why) => NodeReply::Refused(shortened(why)),
+                let (peer, changes) = (self.peer, self.last_changes.take());
+                self.work_and(move |node| {
+                    let (steps, after) = arriving::step(node, peer, &offer, message, changes);
+                    let reply = match steps {
+                        Ok(steps) => NodeReply::Steps(steps),
+                        Err(why) => NodeReply::Refused(shortened(why)),
+                    };
+                    (reply, after)
                 });
             }
             ClientRequest::Attach { program, client, outputs } => {
@@ -332,14 +341,42 @@ where
         });
     }
 
+    fn take_changes(&mut self, image: ContentHash, bytes: Vec<u8>) -> io::Result<()> {
+        if self.carries.is_empty() {
+            return Err(nonsense("changes of a program that does not move here"));
+        }
+        match &mut self.last_changes {
+            Some((known, before)) if *known == image => {
+                if before.len() + bytes.len() > LAST_CHANGES_MAX {
+                    return Err(nonsense("more of changes than a program may have"));
+                }
+                before.extend_from_slice(&bytes);
+            }
+            changes => *changes = Some((image, bytes)),
+        }
+        Ok(())
+    }
+
     /// Has something done that takes its time.
     fn work(&mut self, work: impl FnOnce(&ProgramNode) -> NodeReply + Send + 'static) {
+        self.work_and(|node| (work(node), None));
+    }
+
+    /// Has something done that takes its time, and more after it was answered.
+    fn work_and(
+        &mut self,
+        work: impl FnOnce(&ProgramNode) -> (NodeReply, Option<ArrivingRecord>) + Send + 'static,
+    ) {
         let (sender, receiver) = mpsc::channel();
         let (node, signal) = (self.node.clone(), Arc::clone(&self.signal));
         let thread = thread::Builder::new().name("pagefork-node-work".to_owned());
         let started = thread.spawn(move || {
-            let _ = sender.send(work(&node));
+            let (reply, noted) = work(&node);
+            let _ = sender.send(reply);
             let _ = rustix::io::write(&*signal, &1_u64.to_ne_bytes());
+            if let Some(Err(error)) = noted.map(|noted| node.records().keep_arriving(&noted)) {
+                (node.options().say)(&format!("the node cannot keep its records: {error}"));
+            }
         });
         match started {
             Ok(_) => self.busy = Some(receiver),

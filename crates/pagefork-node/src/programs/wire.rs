@@ -17,6 +17,9 @@ pub(super) const MESSAGE_MAX: usize = 256 << 10;
 /// Bytes of a stream, or of a module, that one message carries.
 pub(super) const PART: usize = 32 << 10;
 
+/// Bytes of the last changes of a program that moves at most: of more, the target fetches the image.
+pub(super) const LAST_CHANGES_MAX: usize = 16 << 20;
+
 /// A program that a node runs: 16 random bytes, which it keeps wherever it goes.
 ///
 /// # Examples
@@ -226,6 +229,13 @@ pub(super) enum ClientRequest {
         program: ProgramId,
         holder: [u8; 32],
     },
+    /// Of a node: the next bytes of what has changed last of a program that moves from it. A hand-over
+    /// of this image follows.
+    LastChanges {
+        image: ContentHash,
+        #[serde(with = "byte_string")]
+        bytes: Vec<u8>,
+    },
     /// Of a node: a step of a program that moves.
     Move {
         offer: MoveOffer,
@@ -268,6 +278,34 @@ pub(super) enum NodeReply {
     Moved([u8; 32]),
     /// Steps of a program that moves.
     Steps(Vec<MigrationMessage>),
+}
+
+/// Bytes that are copied as a whole. They are encoded as lists of bytes are.
+mod byte_string {
+    use std::fmt;
+
+    use serde::de::{Error, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(bytes)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        struct WholeBytes;
+        impl Visitor<'_> for WholeBytes {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+                Ok(bytes.to_vec())
+            }
+        }
+        from.deserialize_bytes(WholeBytes)
+    }
 }
 
 /// A message as it travels: its length in four bytes, then itself.

@@ -36,6 +36,8 @@ pub(crate) const BEGINNING: &str = r#"
     (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
     (import "wasi_snapshot_preview1" "fd_close" (func $close (param i32) (result i32)))
     (import "wasi_snapshot_preview1" "sock_accept" (func $accept (param i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "clock_time_get"
+        (func $time (param i32 i64 i32) (result i32)))
     (import "wasi_snapshot_preview1" "path_create_directory"
         (func $make (param i32 i32 i32) (result i32)))
     (memory (export "memory") 1)

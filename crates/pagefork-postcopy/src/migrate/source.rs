@@ -72,12 +72,14 @@ pub enum SourceInput {
     Tick,
 }
 
-/// What a source does. The caller does it in order; a record is on the disk before anything
-/// behind it is done. [`MigrationSource`] has an example.
+/// What a source does. The caller does it in order. [`MigrationSource`] has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SourceOutput {
-    /// To be kept in place of the one before.
+    /// To be kept in place of the one before. It is on the disk before anything behind it is done.
     Record(SourceRecord),
+    /// To be kept likewise, but an instance rests meanwhile: before anything behind it is done, another
+    /// process finds it, as long as the system goes on; and it is on the disk soon after.
+    Note(SourceRecord),
     /// To be sent to the target.
     Send(MigrationMessage),
     /// The target would take the instance: rounds ahead, and the hand-over, may begin.
@@ -96,6 +98,15 @@ pub enum SourceOutput {
         /// What the target says.
         why: String,
     },
+}
+
+/// Which records a process finds that goes on where another one ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KnownRecords {
+    /// All that were kept: the system has not been started anew since.
+    All,
+    /// Those that were on the disk. What was noted last may be missing.
+    OnDisk,
 }
 
 /// The side of a migration that has the instance. After [`SourceState::HandedOver`] was recorded,
@@ -128,7 +139,7 @@ pub enum SourceOutput {
 /// // The instance is suspended.
 /// let (image, token) = (ContentHash::of(b"manifest"), Vec::new());
 /// let handed = source.handle(SourceInput::HandOver { image, token }, now);
-/// let [SourceOutput::Record(record), SourceOutput::Send(hand_over)] = &handed[..] else { panic!() };
+/// let [SourceOutput::Note(record), SourceOutput::Send(hand_over)] = &handed[..] else { panic!() };
 /// assert!(matches!(record.state, SourceState::HandedOver { .. }));
 /// target.handle(TargetInput::Received(hand_over.clone()));
 /// let taken = target.handle(TargetInput::Take);
@@ -163,18 +174,31 @@ impl MigrationSource {
         (source, output)
     }
 
-    /// Goes on where a process ended whose last record this is. What was not handed over goes on
-    /// here, and the target is told so.
-    pub fn restore(mut record: SourceRecord) -> (Self, Vec<SourceOutput>) {
-        let unfinished = matches!(record.state, SourceState::Offered | SourceState::Accepted);
-        if unfinished {
-            record.state = SourceState::GoesOn;
-        }
+    /// Goes on where a process ended whose last record this is: the last one that was kept at all, by
+    /// what it `knows`. What was not handed over goes on here, and the target is told so; where that
+    /// is not known, an operator is waited for.
+    pub fn restore(mut record: SourceRecord, knows: KnownRecords) -> (Self, Vec<SourceOutput>) {
+        let state = match (&record.state, knows) {
+            (SourceState::Offered, _) => Some(SourceState::GoesOn),
+            (SourceState::Accepted, KnownRecords::All) => Some(SourceState::GoesOn),
+            // The note of the hand-over may be what is missing.
+            (SourceState::Accepted, KnownRecords::OnDisk) => Some(SourceState::Declined),
+            _ => None,
+        };
+        let is_changed = state.is_some();
+        record.state = state.unwrap_or(record.state);
         let source = Self { record, instance: String::new(), deadline: None };
-        let why = "its node was started anew before the hand-over".to_owned();
-        let output = match unfinished {
-            true => vec![source.recorded(), SourceOutput::GoesOn { why }],
-            false => Vec::new(),
+        let output = match (is_changed, &source.record.state) {
+            (false, _) => Vec::new(),
+            (true, SourceState::GoesOn) => {
+                let why = "its node was started anew before the hand-over".to_owned();
+                vec![source.recorded(), SourceOutput::GoesOn { why }]
+            }
+            (true, _) => {
+                let why =
+                    "its system was started anew while it may have been handed over".to_owned();
+                vec![source.recorded(), SourceOutput::Declined { why }]
+            }
         };
         (source, output)
     }
@@ -207,7 +231,8 @@ impl MigrationSource {
                 SourceState::Accepted => {
                     self.record.state = SourceState::HandedOver { image, token: token.clone() };
                     let step = MigrationStep::HandOver { image, token };
-                    vec![self.recorded(), self.send(step)]
+                    // That it was accepted is on the disk: without this note, nobody goes on by itself.
+                    vec![SourceOutput::Note(self.record.clone()), self.send(step)]
                 }
                 _ => Vec::new(),
             },
@@ -246,7 +271,7 @@ impl MigrationSource {
             }
             (MigrationStep::Taken, SourceState::HandedOver { .. }) => {
                 self.record.state = SourceState::Taken;
-                vec![self.recorded(), SourceOutput::Taken]
+                vec![SourceOutput::Note(self.record.clone()), SourceOutput::Taken]
             }
             (MigrationStep::Declined { text }, SourceState::HandedOver { .. }) => {
                 self.record.state = SourceState::Declined;

@@ -3,6 +3,7 @@
 use pagefork_image::ContentHash;
 use serde::{Deserialize, Serialize};
 
+use crate::migrate::source::KnownRecords;
 use crate::wire::migration::{MigrationId, MigrationMessage, MigrationStep};
 
 /// What a target must remember, also over the end of its process: as long as the source may send
@@ -57,8 +58,11 @@ pub enum TargetInput {
 /// [`MigrationSource`](crate::MigrationSource) has an example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TargetOutput {
-    /// To be kept in place of the one before.
+    /// To be kept in place of the one before. It is on the disk before anything behind it is done.
     Record(TargetRecord),
+    /// To be kept likewise, but an instance rests meanwhile: before anything behind it is done, another
+    /// process finds it, as long as the system goes on; and it is on the disk soon after.
+    Note(TargetRecord),
     /// To be sent to the source.
     Send(MigrationMessage),
     /// An instance is offered: [`TargetInput::Accept`] or [`TargetInput::Refuse`] is due.
@@ -91,17 +95,29 @@ pub enum TargetOutput {
 #[derive(Debug)]
 pub struct MigrationTarget {
     record: TargetRecord,
+    /// That the instance may come is on the disk, so that it need not wait for it when it has come.
+    is_bound: bool,
 }
 
 impl MigrationTarget {
     /// One for a migration of which the first message has just come.
     pub fn new(migration: MigrationId) -> Self {
-        Self { record: TargetRecord { migration, epoch: 0, state: TargetState::Idle } }
+        let record = TargetRecord { migration, epoch: 0, state: TargetState::Idle };
+        Self { record, is_bound: false }
     }
 
-    /// Goes on where a process ended whose last record this is.
-    pub fn restore(record: TargetRecord) -> Self {
-        Self { record }
+    /// Goes on where a process ended whose last record this is: the last one that was kept at all, by
+    /// what it `knows`. Where it is not known whether the instance has run here, it never will: it would
+    /// do again what it has done.
+    pub fn restore(mut record: TargetRecord, knows: KnownRecords) -> (Self, Vec<TargetOutput>) {
+        let is_bound = record.state == TargetState::Accepted;
+        let is_unsure = is_bound && knows == KnownRecords::OnDisk;
+        if is_unsure {
+            record.state = TargetState::Declined;
+        }
+        let target = Self { record, is_bound };
+        let outputs = is_unsure.then(|| target.recorded()).into_iter().collect();
+        (target, outputs)
     }
 
     /// How far it is.
@@ -118,15 +134,24 @@ impl MigrationTarget {
                 vec![self.send(MigrationStep::Accept)]
             }
             (TargetInput::Refuse { text }, TargetState::Asked | TargetState::Accepted) => {
-                self.record.state = TargetState::Idle;
-                vec![self.send(MigrationStep::Refuse { text })]
+                let refuse = self.send(MigrationStep::Refuse { text });
+                self.unbind(refuse)
             }
             (TargetInput::AheadHere(image), TargetState::Accepted) => {
-                vec![self.send(MigrationStep::AheadHere { image })]
+                let here = self.send(MigrationStep::AheadHere { image });
+                match std::mem::replace(&mut self.is_bound, true) {
+                    true => vec![here],
+                    // While it still runs at its source, so that its hand-over waits for no disk.
+                    false => vec![self.recorded(), here],
+                }
             }
             (TargetInput::Take, TargetState::HandedOver) => {
                 self.record.state = TargetState::Own;
-                vec![self.recorded(), self.send(MigrationStep::Taken), TargetOutput::Own]
+                let record = match self.is_bound {
+                    true => TargetOutput::Note(self.record.clone()),
+                    false => self.recorded(),
+                };
+                vec![record, self.send(MigrationStep::Taken), TargetOutput::Own]
             }
             (TargetInput::Refuse { text }, TargetState::HandedOver) => {
                 self.record.state = TargetState::Declined;
@@ -168,8 +193,7 @@ impl MigrationTarget {
                 vec![TargetOutput::Ahead { image, token }]
             }
             (MigrationStep::Withdraw, TargetState::Asked | TargetState::Accepted) => {
-                self.record.state = TargetState::Idle;
-                vec![TargetOutput::Withdrawn]
+                self.unbind(TargetOutput::Withdrawn)
             }
             // An operator has said that it goes on there; what was not taken must not be.
             (MigrationStep::Withdraw, TargetState::HandedOver) => {
@@ -177,6 +201,15 @@ impl MigrationTarget {
                 vec![self.recorded(), TargetOutput::Withdrawn]
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// The instance does not come, which is on the disk before that is said if the other was.
+    fn unbind(&mut self, then: TargetOutput) -> Vec<TargetOutput> {
+        self.record.state = TargetState::Idle;
+        match std::mem::take(&mut self.is_bound) {
+            true => vec![self.recorded(), then],
+            false => vec![then],
         }
     }
 
