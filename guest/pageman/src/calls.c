@@ -88,7 +88,7 @@ int pageman_mmap(void **address, size_t length, int protection, int flags) {
     bool zero = shift != UNINITIALIZED >> ALIGN_SHIFT;
     page_t alignment = shift > PAGEMAN_PAGE_SHIFT ? (page_t)1 << (shift - PAGEMAN_PAGE_SHIFT) : 1;
     unsigned state = state_for(protection);
-    manager_enter();
+    uint32_t before = manager_enter();
     int error = counted && !placed ? PAGEMAN_OK : manager_check_place(*address, length, flags);
     if (error == PAGEMAN_OK && (flags & TYPE) != SHARED && (flags & TYPE) != PRIVATE) error = PAGEMAN_INVALID;
     if (error == PAGEMAN_OK) {
@@ -99,7 +99,7 @@ int pageman_mmap(void **address, size_t length, int protection, int flags) {
         manager.counts.maps++;
         manager_tick();
     }
-    manager_leave();
+    manager_leave(before);
     return error;
 }
 
@@ -113,7 +113,7 @@ RARE static int unmap_mixed(page_t start, page_t end) {
 int pageman_munmap(void *address, size_t length) {
     page_t start, end;
     if (length == 0 || !manager_range((uintptr_t)address, length, &start, &end)) return PAGEMAN_INVALID;
-    manager_enter();
+    uint32_t before = manager_enter();
     manager_sync();
     int error = PAGEMAN_OK;
     page_t known = end < manager.pages ? end : manager.pages;
@@ -130,7 +130,7 @@ int pageman_munmap(void *address, size_t length) {
             manager_tick();
         }
     }
-    manager_leave();
+    manager_leave(before);
     return error;
 }
 
@@ -140,7 +140,7 @@ int pageman_mprotect(void *address, size_t length, int protection) {
     if (length == 0) return PAGEMAN_OK;
     if (protection & ~7) return PAGEMAN_INVALID;
     if (!manager_range((uintptr_t)address, length, &start, &end)) return PAGEMAN_NO_MEMORY;
-    manager_enter();
+    uint32_t before = manager_enter();
     page_t mapped = mapped_end(start, end);
     for (page_t page = start; page < mapped;) {
         page_t next = states_end(page, mapped);
@@ -153,14 +153,14 @@ int pageman_mprotect(void *address, size_t length, int protection) {
         }
         page = next;
     }
-    manager_leave();
+    manager_leave(before);
     return mapped == end ? PAGEMAN_OK : PAGEMAN_NO_MEMORY;
 }
 
 bool pageman_discard(void *address, size_t length) {
     page_t start, end;
     if (length == 0 || !manager_range((uintptr_t)address, length, &start, &end)) return false;
-    manager_enter();
+    uint32_t before = manager_enter();
     bool taken = false;
     if (mapped_end(start, end) == end) {
         manager.counts.discards++;
@@ -170,7 +170,7 @@ bool pageman_discard(void *address, size_t length) {
           : taken     ? &manager.counts.zeroed_pages
                       : &manager.counts.declined_pages) += end - start;
     }
-    manager_leave();
+    manager_leave(before);
     return taken;
 }
 
@@ -204,11 +204,11 @@ int pageman_madvise(void *address, size_t length, int advice) {
     if (!known || (uintptr_t)address % PAGEMAN_PAGE_SIZE) return PAGEMAN_INVALID;
     if (length == 0) return PAGEMAN_OK;
     if (!manager_range((uintptr_t)address, length, &start, &end)) return PAGEMAN_INVALID;
-    manager_enter();
+    uint32_t before = manager_enter();
     bool whole = mapped_end(start, end) == end;
     if (advice == DONT_NEED)
         drop_contents(start, end < manager.pages ? end : manager.pages);
-    manager_leave();
+    manager_leave(before);
     return whole ? PAGEMAN_OK : PAGEMAN_NO_MEMORY;
 }
 
@@ -217,10 +217,10 @@ int pageman_mincore(void *address, size_t length, unsigned char *vector) {
     if ((uintptr_t)address % PAGEMAN_PAGE_SIZE) return PAGEMAN_INVALID;
     if (length == 0) return PAGEMAN_OK;
     if (!manager_range((uintptr_t)address, length, &start, &end)) return PAGEMAN_NO_MEMORY;
-    manager_enter();
+    uint32_t before = manager_enter();
     bool whole = mapped_end(start, end) == end;
     for (page_t page = start; whole && page < end; page++) vector[page - start] = 1;
-    manager_leave();
+    manager_leave(before);
     return whole ? PAGEMAN_OK : PAGEMAN_NO_MEMORY;
 }
 
@@ -289,9 +289,9 @@ int pageman_mremap(void **address, size_t old_length, size_t new_length, int fla
     } else if ((uint64_t)from + count > PAGES_MAX && !(flags & MAY_MOVE)) {
         return PAGEMAN_NO_MEMORY;
     }
-    manager_enter();
+    uint32_t before = manager_enter();
     int error = remap(address, from, from_end - from, count, flags, target);
     manager_tick();
-    manager_leave();
+    manager_leave(before);
     return error;
 }

@@ -17,6 +17,9 @@ typedef uint32_t page_t;
 #define PAGE_NONE UINT32_MAX
 #define PAGES_MAX ((page_t)1 << (32 - PAGEMAN_PAGE_SHIFT))
 
+/* So much freed memory makes a step of decay due. */
+#define DECAY_PAGES ((page_t)((64 << 20) >> PAGEMAN_PAGE_SHIFT))
+
 /* Free pages are looked for by what they hold. Each class has a bit a page and summaries of its own. */
 enum class { CLASS_FREE, CLASS_ZERO, CLASS_DIRTY, CLASSES };
 
@@ -106,8 +109,7 @@ struct manager {
     /* Of decay: calls and pages since the last step, calls that make the next one due, and steps to leave out because
      * the host declines. */
     uint32_t calls_since, calls_due, skip, skip_next;
-    uint64_t freed_since, freed_due;
-    uint32_t changes; /* that are under way, one in the other */
+    uint32_t freed_since;
     struct pageman_statistics counts;
 };
 extern struct manager manager;
@@ -195,33 +197,31 @@ static inline page_t longest_run(enum class class) {
     return unpack(tables.summaries[class][tables.levels - 1][0]).longest;
 }
 
-/* Makes `sequence` odd or even. No access moves past it, where atomic operations are lowered to plain ones, too. */
-static inline void sequence_next(void) {
+/* No access moves past a change of `sequence`, where atomic operations are lowered to plain ones, too. */
+static inline void sequence_set(uint32_t number) {
     __asm__ __volatile__("" : : : "memory");
-    __atomic_fetch_add(&pageman_page_map.sequence, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&pageman_page_map.sequence, number, __ATOMIC_SEQ_CST);
     __asm__ __volatile__("" : : : "memory");
 }
 
-/* Around every change of the tables, so that a host sees that it came into the middle. */
-static inline void change_begin(void) {
-    if (manager.changes++ == 0) sequence_next();
-}
-
-static inline void change_end(void) {
-    if (--manager.changes != 0) return;
-    pageman_page_map.pages = manager.pages < tables.capacity ? manager.pages : tables.capacity;
-    pageman_page_map.states = (uintptr_t)tables.states;
-    sequence_next();
-}
-
-static inline void manager_enter(void) {
+/* Every call begins and ends by these. The tables may change between them, so `sequence` is odd: then a host sees that it
+ * came into the middle. Within another call it is odd already, and stays so. It is read once a call: what is stored
+ * and read again at once costs more than all else here. */
+static inline uint32_t manager_enter(void) {
     port_lock();
-    change_begin();
+    uint32_t before = __atomic_load_n(&pageman_page_map.sequence, __ATOMIC_RELAXED);
+    if (before % 2 == 0) sequence_set(before + 1);
     if (!manager.started || pageman_page_map.cleared) manager_prepare();
+    return before;
 }
 
-static inline void manager_leave(void) {
-    change_end();
+/* `before` is what entering has returned. */
+static inline void manager_leave(uint32_t before) {
+    if (before % 2 == 0) {
+        pageman_page_map.pages = manager.pages;
+        pageman_page_map.states = (uintptr_t)tables.states;
+        sequence_set(before + 2);
+    }
     port_unlock();
 }
 
@@ -230,7 +230,7 @@ static inline void manager_sync(void) {
 }
 
 static inline void manager_tick(void) {
-    if (++manager.calls_since >= manager.calls_due || manager.freed_since >= manager.freed_due) pageman_decay();
+    if (++manager.calls_since >= manager.calls_due || manager.freed_since >= DECAY_PAGES) pageman_decay();
 }
 
 /* So many bytes in pages; false if there are none, or more than an address space has. */

@@ -7,10 +7,8 @@
 #define GROWTH_MIN PAGES_OF(2 << 20)
 /* Below this it is not worth a call of the host. */
 #define DISCARD_MIN PAGES_OF(64 << 10)
-/* A step of decay comes after so many calls that change pages, more of them if there are more words to look at, or
- * after so much that was freed. */
+/* A step of decay comes after so many calls that change pages, more of them if there are more words to look at. */
 #define DECAY_CALLS 256
-#define DECAY_PAGES PAGES_OF(64 << 20)
 #define DECAY_SKIP_MAX 64
 /* Best fit chooses among so many runs: more would take longer, and fragment no less. */
 #define BEST_OF 8
@@ -111,7 +109,6 @@ static void start(void) {
     manager.started = manager.active = true;
     manager.skip_next = 1;
     manager.calls_due = DECAY_CALLS;
-    manager.freed_due = DECAY_PAGES;
     manager.policy = PAGEMAN_BEST_FIT;
     uintptr_t heap, heap_end;
     port_first_heap(&heap, &heap_end);
@@ -233,6 +230,10 @@ page_t manager_find(page_t count, page_t alignment, bool zero) {
 
 /* ---- What pages become ---- */
 
+/* By memory.fill, which compilers before LLVM 20 use only where they are told to: their loops take more than twice as long. */
+#ifdef __wasm__
+__attribute__((target("bulk-memory")))
+#endif
 void manager_clear(page_t start, page_t end) {
     __builtin_memset(page_address(start), 0, (size_t)(end - start) << PAGEMAN_PAGE_SHIFT);
     manager.counts.cleared_pages += end - start;
@@ -344,7 +345,7 @@ static void offer_runs(bool all) {
 }
 
 void pageman_decay(void) {
-    manager_enter();
+    uint32_t before = manager_enter();
     if (manager.skip) {
         manager.skip--;
     } else {
@@ -360,15 +361,15 @@ void pageman_decay(void) {
     manager.freed_since = 0;
     page_t words = manager.pages / 64;
     manager.calls_due = words > DECAY_CALLS ? words : DECAY_CALLS;
-    manager_leave();
+    manager_leave(before);
 }
 
 size_t pageman_trim(void) {
-    manager_enter();
-    uint64_t before = manager.counts.released_pages;
+    uint32_t before = manager_enter();
+    uint64_t had = manager.counts.released_pages;
     offer_runs(true);
-    size_t released = (size_t)(manager.counts.released_pages - before);
-    manager_leave();
+    size_t released = (size_t)(manager.counts.released_pages - had);
+    manager_leave(before);
     return released;
 }
 
@@ -383,7 +384,7 @@ void *pageman_map_known(size_t length, size_t alignment, unsigned wish, bool *ze
     page_t count, aligned = 1;
     if (!manager_pages_of(length, &count) || wish > PAGEMAN_ZERO || (alignment & (alignment - 1))) return 0;
     if (alignment > PAGEMAN_PAGE_SIZE) aligned = (page_t)(alignment >> PAGEMAN_PAGE_SHIFT);
-    manager_enter();
+    uint32_t before = manager_enter();
     void *address = 0;
     page_t page = manager_take_recent(count, aligned, PAGEMAN_USED | 3, wish == PAGEMAN_ZERO);
     *zero = wish == PAGEMAN_ZERO;
@@ -399,19 +400,19 @@ void *pageman_map_known(size_t length, size_t alignment, unsigned wish, bool *ze
         address = page_address(page);
         manager_tick();
     }
-    manager_leave();
+    manager_leave(before);
     return address;
 }
 
 int pageman_unmap(void *address, size_t length) { return pageman_munmap(address, length); }
 
 unsigned pageman_state_of(const void *address) {
-    manager_enter();
+    uint32_t before = manager_enter();
     manager_sync();
     uintptr_t offset = (uintptr_t)address - (uintptr_t)port_base();
     uint64_t page = (uint64_t)offset >> PAGEMAN_PAGE_SHIFT;
     unsigned state = page >= port_pages() ? PAGEMAN_BEYOND : state_of((page_t)page);
-    manager_leave();
+    manager_leave(before);
     return state;
 }
 
@@ -422,25 +423,25 @@ size_t pageman_preferred_size(void) {
 }
 
 bool pageman_active(void) {
-    manager_enter();
+    uint32_t before = manager_enter();
     bool active = manager.active;
-    manager_leave();
+    manager_leave(before);
     return active;
 }
 
 int pageman_set_active(bool active) {
-    manager_enter();
+    uint32_t before = manager_enter();
     int error = PAGEMAN_OK;
     if (manager.counts.maps && active != manager.active) error = PAGEMAN_BUSY;
     else manager.active = active;
-    manager_leave();
+    manager_leave(before);
     return error;
 }
 
 void pageman_set_policy(enum pageman_policy policy) {
-    manager_enter();
+    uint32_t before = manager_enter();
     manager.policy = policy;
-    manager_leave();
+    manager_leave(before);
 }
 
 /* ---- The break ---- */
@@ -484,9 +485,9 @@ static int move_break(ptrdiff_t increment, void **previous) {
 }
 
 int pageman_sbrk(ptrdiff_t increment, void **previous) {
-    manager_enter();
+    uint32_t before = manager_enter();
     int error = move_break(increment, previous);
     manager_tick();
-    manager_leave();
+    manager_leave(before);
     return error;
 }

@@ -261,9 +261,9 @@ void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int d
             /* A bad descriptor comes first, all else of the file after the place. */
             int error = errno;
             if (error != EBADF) {
-                manager_enter();
+                uint32_t before = manager_enter();
                 int place = fail(manager_check_place(address, length, flags));
-                manager_leave();
+                manager_leave(before);
                 if (place != 0) return MAP_FAILED;
             }
             errno = error;
@@ -276,9 +276,9 @@ void *POSIX(mmap)(void *address, size_t length, int protection, int flags, int d
             return MAP_FAILED;
         }
     }
-    manager_enter();
+    uint32_t before = manager_enter();
     void *mapped = map_memory(address, length, protection, flags, &map);
-    manager_leave();
+    manager_leave(before);
     return mapped;
 }
 
@@ -289,7 +289,7 @@ int POSIX(munmap)(void *address, size_t length) {
     if (inactive()) return -1;
     if (map_count == 0) return fail(pageman_munmap(address, length));
     if (length == 0 || !range_of(address, length, &start, &end)) return fail(PAGEMAN_INVALID);
-    manager_enter();
+    uint32_t before = manager_enter();
     int result = 0;
     if (any_map(start, end)) {
         /* What cannot be written to its file stays, so that it is not lost without a word. */
@@ -299,14 +299,14 @@ int POSIX(munmap)(void *address, size_t length) {
         result = fail(pageman_munmap(address, length));
         if (result == 0) cut_maps(start, end);
     }
-    manager_leave();
+    manager_leave(before);
     return result;
 }
 
 int POSIX(mprotect)(void *address, size_t length, int protection) {
     page_t start, end;
     if (inactive()) return -1;
-    manager_enter();
+    uint32_t before = manager_enter();
     int result = 0;
     if (length && protection & PROT_WRITE && range_of(address, length, &start, &end)) {
         for (size_t at = map_at(start); at < map_count && maps[at].start < end; at++) {
@@ -323,7 +323,7 @@ int POSIX(mprotect)(void *address, size_t length, int protection) {
         }
     }
     if (result == 0) result = fail(pageman_mprotect(address, length, protection));
-    manager_leave();
+    manager_leave(before);
     return result;
 }
 
@@ -335,17 +335,17 @@ int POSIX(msync)(void *address, size_t length, int flags) {
     if ((uintptr_t)address % PAGEMAN_PAGE_SIZE) return fail(PAGEMAN_INVALID);
     if (length == 0) return 0;
     if (!range_of(address, length, &start, &end)) return fail(PAGEMAN_NO_MEMORY);
-    manager_enter();
+    uint32_t before = manager_enter();
     int result = write_back_range(start, end);
     if (result == 0) result = fail(pageman_madvise(address, length, MADV_NORMAL));
-    manager_leave();
+    manager_leave(before);
     return result;
 }
 
 int POSIX(madvise)(void *address, size_t length, int advice) {
     page_t start, end;
     if (inactive()) return -1;
-    manager_enter();
+    uint32_t before = manager_enter();
     int result;
     if (advice != MADV_DONTNEED || length == 0 || !range_of(address, length, &start, &end) || !any_map(start, end)) {
         result = fail(pageman_madvise(address, length, advice));
@@ -371,7 +371,7 @@ int POSIX(madvise)(void *address, size_t length, int advice) {
         }
         errno = error;
     }
-    manager_leave();
+    manager_leave(before);
     return result;
 }
 
@@ -468,9 +468,9 @@ void *POSIX(mremap)(void *address, size_t old_length, size_t new_length, int fla
         errno = EINVAL;
         return MAP_FAILED;
     }
-    manager_enter();
+    uint32_t before = manager_enter();
     void *moved = remap(address, old_length, new_length, flags, target);
-    manager_leave();
+    manager_leave(before);
     return moved;
 }
 
@@ -489,9 +489,9 @@ static int leave_break(intptr_t increment) {
 
 void *POSIX(sbrk)(intptr_t increment) {
     void *previous = (void *)-1;
-    manager_enter();
+    uint32_t before = manager_enter();
     bool moved = leave_break(increment) == 0 && pageman_sbrk(increment, &previous) == PAGEMAN_OK;
-    manager_leave();
+    manager_leave(before);
     if (moved) return previous;
     errno = ENOMEM;
     return (void *)-1;

@@ -2,19 +2,19 @@
 #include "internal.h"
 
 const char *pageman_check(void) {
-    manager_enter();
+    uint32_t before = manager_enter();
     const char *wrong = 0;
     if (manager.pages > tables.capacity) wrong = "there are more pages than the tables have room for";
     else if (manager.pages > port_pages()) wrong = "there are more pages than memory has";
     else if (manager.break_at < manager.break_start || manager.break_at > manager.break_end)
         wrong = "the break lies outside its pages";
     else wrong = tables_check(manager.pages);
-    manager_leave();
+    manager_leave(before);
     return wrong;
 }
 
 void pageman_statistics(struct pageman_statistics *statistics) {
-    manager_enter();
+    uint32_t before = manager_enter();
     manager_sync();
     tables_settle();
     uint64_t discarded = 0, reserved = 0;
@@ -38,7 +38,7 @@ void pageman_statistics(struct pageman_statistics *statistics) {
     statistics->mapped_pages_max = manager.mapped_max;
     statistics->longest_free_run = longest_run(CLASS_FREE);
     statistics->table_bytes = tables_size(tables.capacity);
-    manager_leave();
+    manager_leave(before);
 }
 
 /* Text that is cut off at the end of a buffer, but counted. */
@@ -133,7 +133,7 @@ size_t pageman_print(char *buffer, size_t size, bool json) {
 
 size_t pageman_dump(char *buffer, size_t size, bool json) {
     struct text text = {buffer, size, 0};
-    manager_enter();
+    uint32_t before = manager_enter();
     put_statistics(&text, json);
     if (json) put(&text, ",\"runs\":[");
     for (page_t page = 0; page < manager.pages;) {
@@ -157,6 +157,6 @@ size_t pageman_dump(char *buffer, size_t size, bool json) {
         page = next;
     }
     if (json) put(&text, "]}");
-    manager_leave();
+    manager_leave(before);
     return finish(&text);
 }
