@@ -284,20 +284,24 @@ impl Network {
                     self.cut(connection);
                 }
             }
-            for lane in Lane::ALL {
-                while let Some(bytes) =
-                    self.take(connection, |wire| wire.down.get_mut(&lane).unwrap())
-                {
-                    self.tell_node(connection, MemoryInput::Taken(bytes.len()));
-                    for piece in self.pieces(&bytes) {
-                        self.tell(RunningInput::Received { connection, lane, bytes: piece });
-                    }
-                    if self.is_cut() {
-                        self.cut(connection);
-                    }
-                }
-            }
+            // The lanes go on beside each other: none is emptied while another one waits.
+            while Lane::ALL.map(|lane| self.deliver_next(connection, lane)).contains(&true) {}
         }
+    }
+
+    /// Delivers what has arrived first on a lane, if anything has.
+    fn deliver_next(&mut self, connection: ConnectionId, lane: Lane) -> bool {
+        let Some(bytes) = self.take(connection, |wire| wire.down.get_mut(&lane).unwrap()) else {
+            return false;
+        };
+        self.tell_node(connection, MemoryInput::Taken(bytes.len()));
+        for piece in self.pieces(&bytes) {
+            self.tell(RunningInput::Received { connection, lane, bytes: piece });
+        }
+        if self.is_cut() {
+            self.cut(connection);
+        }
+        true
     }
 
     fn take(
