@@ -5,6 +5,8 @@ mod common;
 #[path = "common/matrix.rs"]
 mod matrix;
 
+use std::collections::BTreeSet;
+
 use common::*;
 use matrix::*;
 use pagefork_pages::{Discarded, ExternalWriter, PagesError, ResetKind, Slot, StrategyConfig};
@@ -26,8 +28,9 @@ fn ranges(size: u64, image: u64) -> Vec<std::ops::Range<u64>> {
     ]
 }
 
-/// The kernel's maps of a slot: where they start.
-fn maps(slot: &Slot) -> Vec<usize> {
+/// The kernel's maps of a slot: where they start. A map can be listed twice while other threads
+/// map and unmap, as proc(5) says of reads that are not whole; none is left out.
+fn maps(slot: &Slot) -> BTreeSet<usize> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let starts = maps.lines().filter_map(|line| line.split('-').next());
     let starts = starts.filter_map(|start| usize::from_str_radix(start, 16).ok());
