@@ -112,6 +112,8 @@ const SMALL_PAGES: &str = "-DPAGEMAN_PAGE_SHIFT=12";
 const DISCARD: &str = "-DPAGEMAN_DISCARD_IMPORT";
 const PAGE_MAP: &str = "-Wl,--export=pageman_page_map";
 const LIBRARY_ALONE: &str = "-mexec-model=reactor";
+/// As much memory at first as emscripten gives, and of it as much for the stack.
+const AS_EMSCRIPTEN: [&str; 2] = ["-Wl,--initial-memory=16777216", "-Wl,-z,stack-size=5242880"];
 const MALLOC_BENCH: &str = "guest/pageman/bench/malloc.c";
 /// What the C library has in place of mmap.
 const EMULATED: [&str; 2] = ["-D_WASI_EMULATED_MMAN", "-lwasi-emulated-mman"];
@@ -164,6 +166,12 @@ const PROGRAMS: &[Program] = &[
     // Benchmarks.
     program("pageman_bench", "guest/pageman/bench/bench.c", With::Manager, &[LIBRARY_ALONE]),
     program(
+        "pageman_bench_16m",
+        "guest/pageman/bench/bench.c",
+        With::Malloc,
+        &[LIBRARY_ALONE, AS_EMSCRIPTEN[0], AS_EMSCRIPTEN[1]],
+    ),
+    program(
         "pageman_bench_discard",
         "guest/pageman/bench/bench.c",
         With::Manager,
@@ -180,6 +188,12 @@ const PROGRAMS: &[Program] = &[
         "guest/pageman/bench/bench.c",
         With::Emulation,
         &[LIBRARY_ALONE, EMULATED[0], EMULATED[1]],
+    ),
+    program(
+        "emulated_bench_16m",
+        "guest/pageman/bench/bench.c",
+        With::Emulation,
+        &[LIBRARY_ALONE, AS_EMSCRIPTEN[0], AS_EMSCRIPTEN[1], EMULATED[0], EMULATED[1]],
     ),
     Program {
         by: By::Emscripten,
