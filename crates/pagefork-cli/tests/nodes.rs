@@ -86,6 +86,27 @@ fn a_program_goes_on_at_another_node_once_each_trusts_what_it_has_to() {
 }
 
 #[test]
+fn nodes_that_are_reached_by_quic_do_the_same() {
+    let (maker, runner) = (User::new("quic-maker"), User::new("quic-runner"));
+    let module = program("nodes-quic.wat", READER);
+    maker.does(&format!("snapshot --store STORE -o ready {module}"));
+    maker.does(&format!("node trust runner {} --serve --run", runner.node_key));
+    let serving = maker.listen_at("run", "quic://127.0.0.1:0");
+    let (address, key) = (&serving.address, &maker.node_key);
+    assert!(address.starts_with("quic://"), "{address}");
+    let signer = &maker.image_key;
+    runner.does(&format!("node trust maker {key} --address {address} --signer {signer}"));
+    let ended = runner.run("restore --store STORE maker/ready", "hello");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "hello"), "{}", ended.stderr);
+    let ended = runner.run(&format!("node start maker {module}"), "again");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, "ready\nagain"), "{}", ended.stderr);
+    // The two are found at different places.
+    let tls = address.trim_start_matches("quic://");
+    runner.does(&format!("node trust maker {key} --address {tls} --signer {signer}"));
+    runner.fails("restore --store STORE maker/other", "cannot reach node");
+}
+
+#[test]
 fn a_node_runs_programs_for_those_who_may_have_them_run() {
     let (node, user) = (User::new("runs"), User::new("asks"));
     let module = program("nodes-running.wat", READER);

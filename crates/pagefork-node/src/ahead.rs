@@ -5,7 +5,7 @@ use std::io::Write;
 use pagefork_image::{ContentHash, ImageStore, SecretKey, StoredImage, StreamWriter, TrustedKeys};
 
 use crate::base::{NodeError, NodeTimes};
-use crate::channel::ServerChannel;
+use crate::channel::Channel;
 use crate::fetch::{MemoryPeer, here, reach};
 use crate::identity::Protocol;
 use crate::message::{self, Answer, Wish};
@@ -41,7 +41,7 @@ pub(crate) fn fetch_tip(
         Answer::Has(found) => return Err(NodeError::OtherImage { wanted: image, found }),
         Answer::Refuses(reason) => return Err(NodeError::Refused { name, reason }),
     }
-    channel.sock.lift_deadline();
+    channel.lift_deadline();
     match images.import_signed(channel, signers)?.pop() {
         Some(found) if found.hash() == image => Ok(found),
         Some(found) => Err(NodeError::OtherImage { wanted: image, found: found.hash() }),
@@ -50,8 +50,8 @@ pub(crate) fn fetch_tip(
 }
 
 /// Sends an image without its ancestors and its code.
-pub(crate) fn send_tip(channel: &mut ServerChannel, image: &StoredImage) -> Result<(), NodeError> {
-    channel.sock.lift_deadline();
+pub(crate) fn send_tip(channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+    channel.lift_deadline();
     let mut stream = StreamWriter::new(&mut *channel, LEVEL)?;
     stream.image(image.chain().tip())?;
     stream.finish()?;

@@ -1,103 +1,78 @@
-//! A connection over TLS whose reads and writes end in time.
+//! A connection with another node whose reads and writes wait, and end in time.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant};
+use std::io::{self, Read, Write};
 
-use rustls::{ClientConnection, ConnectionCommon, ServerConnection, StreamOwned};
+use pagefork_image::PublicKey;
 
-use crate::base::NodeTimes;
 use crate::identity::Protocol;
+use crate::quic::channel::QuicChannel;
+use crate::tls::channel::TlsChannel;
 
-/// A socket whose every wait is limited.
-pub(crate) struct TimedSocket {
-    socket: TcpStream,
-    /// When all must be done, for the time being.
-    deadline: Option<Instant>,
-    idle: Duration,
+/// Such a connection. After the handshake both sides know each other.
+pub(crate) enum Channel {
+    Tls(Box<TlsChannel>),
+    Quic(Box<QuicChannel>),
 }
 
-/// The side of a memory node.
-pub(crate) type ServerChannel = StreamOwned<ServerConnection, TimedSocket>;
-
-/// The side of a node that connects.
-pub(crate) type ClientChannel = StreamOwned<ClientConnection, TimedSocket>;
-
-impl TimedSocket {
-    /// One on which what comes first must be done until `deadline`.
-    pub(crate) fn new(socket: TcpStream, deadline: Instant, times: &NodeTimes) -> io::Result<Self> {
-        socket.set_nodelay(true)?;
-        Ok(Self { socket, deadline: Some(deadline), idle: times.idle })
+impl Channel {
+    /// What both sides speak.
+    ///
+    /// # Errors
+    /// If they have agreed on nothing.
+    pub(crate) fn protocol(&self) -> io::Result<Protocol> {
+        let protocol = match self {
+            Self::Tls(channel) => channel.protocol(),
+            Self::Quic(channel) => channel.protocol(),
+        };
+        protocol.ok_or_else(|| io::Error::other("the peer speaks another protocol"))
     }
 
-    /// The socket itself, whose waits the caller limits from now on.
-    pub(crate) fn into_inner(self) -> TcpStream {
-        self.socket
+    /// The key of the other side.
+    pub(crate) fn peer(&self) -> Option<PublicKey> {
+        match self {
+            Self::Tls(channel) => channel.peer(),
+            Self::Quic(channel) => channel.peer(),
+        }
     }
 
     /// From now on only silence ends it.
     pub(crate) fn lift_deadline(&mut self) {
-        self.deadline = None;
+        match self {
+            Self::Tls(channel) => channel.lift_deadline(),
+            Self::Quic(channel) => channel.lift_deadline(),
+        }
     }
 
-    fn time_left(&self) -> io::Result<Duration> {
-        let Some(deadline) = self.deadline else { return Ok(self.idle) };
-        match deadline.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(overdue()),
-            left => Ok(left.min(self.idle)),
+    /// Says that nothing follows, so that the peer can tell the end from a cut.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tls(channel) => channel.end(),
+            Self::Quic(channel) => channel.end(),
         }
     }
 }
 
-impl Read for TimedSocket {
+impl Read for Channel {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(Some(self.time_left()?))?;
-        self.socket.read(into).map_err(timed)
+        match self {
+            Self::Tls(channel) => channel.read(into),
+            Self::Quic(channel) => channel.read(into),
+        }
     }
 }
 
-impl Write for TimedSocket {
+impl Write for Channel {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(Some(self.time_left()?))?;
-        self.socket.write(bytes).map_err(timed)
+        match self {
+            Self::Tls(channel) => channel.write(bytes),
+            Self::Quic(channel) => channel.write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
+        match self {
+            Self::Tls(channel) => channel.flush(),
+            Self::Quic(channel) => channel.flush(),
+        }
     }
-}
-
-/// Sockets say of a wait that has ended that they would have to wait.
-fn timed(error: io::Error) -> io::Error {
-    match error.kind() {
-        ErrorKind::WouldBlock => overdue(),
-        _ => error,
-    }
-}
-
-fn overdue() -> io::Error {
-    io::Error::new(ErrorKind::TimedOut, "the peer has been silent for too long")
-}
-
-/// Finishes the handshake: afterwards both sides know each other, and what they speak.
-pub(crate) fn shake_hands<C, D>(channel: &mut StreamOwned<C, TimedSocket>) -> io::Result<Protocol>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: rustls::SideData,
-{
-    while channel.conn.is_handshaking() {
-        channel.conn.complete_io(&mut channel.sock)?;
-    }
-    let protocol = Protocol::negotiated(channel.conn.alpn_protocol());
-    protocol.ok_or_else(|| io::Error::other("the peer speaks another protocol"))
-}
-
-/// Says that nothing follows, so that the peer can tell the end from a cut.
-pub(crate) fn end(channel: &mut ServerChannel) -> io::Result<()> {
-    channel.conn.send_close_notify();
-    while channel.conn.wants_write() {
-        channel.conn.write_tls(&mut channel.sock)?;
-    }
-    Ok(())
 }

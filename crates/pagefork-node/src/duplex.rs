@@ -1,83 +1,65 @@
-//! A connection over TLS on which both sides speak whenever they want to, served by one thread.
+//! A connection with another node on which both sides speak whenever they want to, served by one thread.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use pagefork_postcopy::Lane;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustls::{ConnectionCommon, SideData, StreamOwned};
-use socket2::SockRef;
 
-use crate::channel::TimedSocket;
-use crate::outbox::Outbox;
+use crate::channel::Channel;
+use crate::poll::Arrived;
+use crate::quic::duplex::QuicDuplex;
+use crate::tls::duplex::TlsDuplex;
 
-/// Bytes that TLS has at once: a record. What is waited for overtakes all that is not there yet.
-const BATCH: usize = 16 << 10;
-
-/// Bytes that are received at once.
-const RECEIVED: usize = 64 << 10;
-
-/// Bytes that the kernel takes and has not sent yet: so that the rest stays where it can be
-/// overtaken. What the network has on its way is not limited.
-const UNSENT: u32 = 64 << 10;
-
-/// Such a connection. No call of it waits but [`Duplex::wait`].
-pub(crate) struct Duplex<C> {
-    connection: C,
-    socket: TcpStream,
-    /// What is to be sent and TLS has not got yet.
-    outbox: Outbox,
-    /// Bytes that TLS has got and the network has not taken.
-    in_tls: usize,
-    /// What has come last, and how much of it TLS has got.
-    incoming: Vec<u8>,
-    given: usize,
-    /// Why the connection is lost. What the peer has said before is given out first.
-    lost: Option<io::Error>,
-    /// Bytes on the network after the handshake.
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+/// Such a connection. No call of it waits but [`Duplex::wait`], [`Duplex::wait_to_send`] and those that
+/// end it.
+pub(crate) enum Duplex {
+    Tls(Box<TlsDuplex>),
+    Quic(Box<QuicDuplex>),
 }
 
-/// What has come.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) bytes: Vec<u8>,
-    /// Whether the peer has ended its side.
-    pub(crate) is_over: bool,
-}
-
-impl<C, D> Duplex<C>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-{
+impl Duplex {
     /// After the handshake.
     ///
     /// # Errors
     /// If the system refuses.
-    pub(crate) fn new(channel: StreamOwned<C, TimedSocket>) -> io::Result<Self> {
-        let (connection, socket) = channel.into_parts();
-        let socket = socket.into_inner();
-        socket.set_nonblocking(true)?;
-        SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
-        let (outbox, incoming) = (Outbox::default(), Vec::new());
-        let (in_tls, given, lost, sent, received) = (0, 0, None, 0, 0);
-        Ok(Self { connection, socket, outbox, in_tls, incoming, given, lost, sent, received })
+    pub(crate) fn new(channel: Channel) -> io::Result<Self> {
+        Ok(match channel {
+            Channel::Tls(channel) => Self::Tls(Box::new(TlsDuplex::new(*channel)?)),
+            Channel::Quic(channel) => Self::Quic(Box::new(QuicDuplex::new(*channel))),
+        })
     }
 
     /// Whether the connection is known to be lost, though the peer may have said more before.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.is_some()
+        match self {
+            Self::Tls(duplex) => duplex.is_lost(),
+            Self::Quic(duplex) => duplex.is_lost(),
+        }
+    }
+
+    /// Bytes that this side has sent, as the network had them, after the handshake.
+    pub(crate) fn sent(&self) -> u64 {
+        match self {
+            Self::Tls(duplex) => duplex.sent,
+            Self::Quic(duplex) => duplex.sent(),
+        }
+    }
+
+    /// Bytes that have come.
+    pub(crate) fn received(&self) -> u64 {
+        match self {
+            Self::Tls(duplex) => duplex.received,
+            Self::Quic(duplex) => duplex.received(),
+        }
     }
 
     /// Has a message sent, behind those of the same lane.
     pub(crate) fn push(&mut self, lane: Lane, message: Vec<u8>) {
-        self.outbox.push(lane, message);
+        match self {
+            Self::Tls(duplex) => duplex.push(lane, message),
+            Self::Quic(duplex) => duplex.push(lane, message),
+        }
     }
 
     /// Sends what the network takes. Returns how many of the bytes that were pushed are gone: taken by
@@ -85,47 +67,12 @@ where
     /// peer has said: it may have refused what was being sent.
     ///
     /// # Errors
-    /// If TLS refuses.
+    /// If the system or TLS refuses.
     pub(crate) fn send(&mut self) -> io::Result<usize> {
-        let mut taken = 0;
-        while self.lost.is_none() {
-            while self.connection.wants_write() {
-                match self.connection.write_tls(&mut self.socket) {
-                    Ok(count) => self.sent += count as u64,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),
-                    Err(error) => {
-                        self.lost = Some(error);
-                        return Ok(taken + self.drop_unsent());
-                    }
-                }
-            }
-            taken += std::mem::take(&mut self.in_tls);
-            // Small messages share a record: TLS makes one of each write.
-            let mut record = Vec::new();
-            while record.len() < BATCH {
-                let next = self.outbox.next();
-                if next.is_empty() {
-                    break;
-                }
-                let part = &next[..next.len().min(BATCH - record.len())];
-                record.extend_from_slice(part);
-                let size = part.len();
-                self.outbox.advance(size);
-            }
-            if record.is_empty() {
-                return Ok(taken);
-            }
-            // TLS has nothing left to send, so it takes a record.
-            self.connection.writer().write_all(&record)?;
-            self.in_tls = record.len();
+        match self {
+            Self::Tls(duplex) => duplex.send(),
+            Self::Quic(duplex) => duplex.send(),
         }
-        Ok(self.drop_unsent())
-    }
-
-    /// Drops what is to be sent. Returns its size.
-    fn drop_unsent(&mut self) -> usize {
-        std::mem::take(&mut self.outbox).size() + std::mem::take(&mut self.in_tls)
     }
 
     /// Takes what has come, if anything has.
@@ -133,82 +80,9 @@ where
     /// # Errors
     /// If the connection is lost, or was cut: then its end was not said.
     pub(crate) fn receive(&mut self) -> io::Result<Arrived> {
-        let mut arrived = Arrived { bytes: Vec::new(), is_over: false };
-        // What was read is given out: the socket would not say that it is there.
-        while (arrived.bytes.len() < RECEIVED || self.given < self.incoming.len())
-            && !arrived.is_over
-        {
-            let has_more = self.take_ciphertext();
-            if let Err(error) = self.connection.process_new_packets() {
-                // The peer is told why, if that is possible.
-                let _ = self.connection.write_tls(&mut self.socket);
-                return Err(io::Error::new(ErrorKind::InvalidData, error));
-            }
-            let is_cut = match self.take_plaintext(&mut arrived.bytes) {
-                Ok(is_over) => {
-                    arrived.is_over = is_over;
-                    false
-                }
-                Err(error) => {
-                    self.lost.get_or_insert(error);
-                    true
-                }
-            };
-            if !has_more || is_cut {
-                break;
-            }
-        }
-        // It is known once more the next time.
-        match &self.lost {
-            Some(lost) if arrived.bytes.is_empty() && !arrived.is_over => Err(again(lost)),
-            _ => Ok(arrived),
-        }
-    }
-
-    /// Gives TLS a part of what has come. Returns whether there may be more.
-    fn take_ciphertext(&mut self) -> bool {
-        if self.given == self.incoming.len() {
-            // TLS alone would ask the system for each few KiB.
-            self.incoming.resize(RECEIVED, 0);
-            let read = self.socket.read(&mut self.incoming);
-            self.incoming.truncate(read.as_ref().map_or(0, |count| *count));
-            self.given = 0;
-            match read {
-                Ok(count) => self.received += count as u64,
-                Err(error) if error.kind() == ErrorKind::Interrupted => return true,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                Err(error) => {
-                    self.lost.get_or_insert(error);
-                    return false;
-                }
-            }
-        }
-        // Nothing is what it takes for the end.
-        match self.connection.read_tls(&mut &self.incoming[self.given..]) {
-            Ok(count) => {
-                self.given += count;
-                true
-            }
-            Err(error) => {
-                self.lost.get_or_insert(error);
-                false
-            }
-        }
-    }
-
-    /// Returns whether nothing follows.
-    fn take_plaintext(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
-        loop {
-            let start = into.len();
-            into.resize(start + (16 << 10), 0);
-            let read = self.connection.reader().read(&mut into[start..]);
-            into.truncate(start + read.as_ref().map_or(0, |count| *count));
-            match read {
-                Ok(0) => return Ok(true),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
+        match self {
+            Self::Tls(duplex) => duplex.receive(),
+            Self::Quic(duplex) => duplex.receive(),
         }
     }
 
@@ -217,77 +91,52 @@ where
     ///
     /// # Errors
     /// If the system refuses.
-    pub(crate) fn wait(&self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<()> {
-        let mut flags = PollFlags::IN;
-        if self.connection.wants_write() || !self.outbox.is_empty() {
-            flags |= PollFlags::OUT;
+    pub(crate) fn wait(
+        &mut self,
+        also: &[BorrowedFd<'_>],
+        until: Option<Instant>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tls(duplex) => duplex.wait(also, until, true),
+            Self::Quic(duplex) => duplex.wait(also, until, true),
         }
-        let socket = self.socket.as_fd();
-        let mut all = vec![PollFd::from_borrowed_fd(socket, flags)];
-        all.extend(also.iter().map(|other| PollFd::from_borrowed_fd(*other, PollFlags::IN)));
-        wait_for(&mut all, until)
+    }
+
+    /// As [`Duplex::wait`], and what has come stays where it is.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn wait_to_send(
+        &mut self,
+        also: &[BorrowedFd<'_>],
+        until: Option<Instant>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tls(duplex) => duplex.wait(also, until, false),
+            Self::Quic(duplex) => duplex.wait(also, until, false),
+        }
     }
 
     /// Sends the rest and says that nothing follows, for a second at most.
     ///
     /// # Errors
-    /// If TLS refuses.
+    /// If the system or TLS refuses.
     pub(crate) fn end(&mut self) -> io::Result<()> {
-        let until = Instant::now() + Duration::from_secs(1);
-        self.send()?;
-        while !self.outbox.is_empty() && Instant::now() < until {
-            self.wait(&[], Some(until))?;
-            self.send()?;
+        match self {
+            Self::Tls(duplex) => duplex.end(),
+            Self::Quic(duplex) => duplex.end(),
         }
-        self.connection.send_close_notify();
-        self.send().map(drop)
     }
 
-    /// As [`Duplex::end`], towards a peer that may be sending: takes what comes and throws it away,
-    /// until nothing follows or that time has come. A socket that is closed before all was read resets
-    /// its connection, and what the peer was told last may never arrive.
+    /// As [`Duplex::end`], towards a peer that may be sending: whatever it does, it can read what it was
+    /// told last, if it does so until that time.
     ///
     /// # Errors
-    /// If TLS refuses.
-    pub(crate) fn end_and_drain(mut self, until: Instant) -> io::Result<()> {
-        self.end()?;
-        let _ = self.socket.shutdown(Shutdown::Write);
-        let mut waste = [0; 16 << 10];
-        while Instant::now() < until {
-            match self.socket.read(&mut waste) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let mut all = [PollFd::new(&self.socket, PollFlags::IN)];
-                    wait_for(&mut all, Some(until))?;
-                }
-                // It is gone.
-                Err(_) => break,
-            }
+    /// If the system or TLS refuses.
+    pub(crate) fn end_and_drain(self, until: Instant) -> io::Result<()> {
+        match self {
+            Self::Tls(duplex) => duplex.end_and_drain(until),
+            Self::Quic(duplex) => duplex.end_and_drain(until),
         }
-        Ok(())
-    }
-}
-
-/// An error that says the same.
-fn again(error: &io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => io::Error::new(error.kind(), error.to_string()),
-    }
-}
-
-/// Waits until one of these is ready, or the time has come.
-pub(crate) fn wait_for(all: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // A millisecond more, so that the time has come when it ends.
-    let left = left.map(|left| {
-        let left = left + Duration::from_millis(1);
-        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-    });
-    match poll(all, left.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }

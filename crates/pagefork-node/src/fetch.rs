@@ -10,18 +10,22 @@ use pagefork_image::{
     TrustedKeys,
 };
 use rustls::pki_types::ServerName;
-use rustls::{ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, Connection};
 
+use crate::address::Transport;
 use crate::base::{NodeError, NodeTimes};
-use crate::channel::{ClientChannel, TimedSocket, shake_hands};
+use crate::channel::Channel;
 use crate::identity::{self, Protocol};
 use crate::message::{self, Answer, Wish};
+use crate::quic::channel::QuicChannel;
+use crate::tls::channel::{TimedSocket, TlsChannel};
 
 /// A memory node, as one that connects to it knows it. [`MemoryServer`](crate::MemoryServer) has an
 /// example.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryPeer {
-    /// Where it is: a host and a port.
+    /// Where it is, and by what it is reached there: `HOST:PORT` for TLS over TCP, `quic://HOST:PORT`
+    /// for QUIC. [`Transport::of`] says which.
     pub address: String,
     /// The key that it authenticates itself with.
     pub key: PublicKey,
@@ -81,20 +85,47 @@ pub(crate) fn reach(
     own: &SecretKey,
     protocol: Protocol,
     times: &NodeTimes,
-) -> Result<ClientChannel, NodeError> {
+) -> Result<Channel, NodeError> {
     let deadline = Instant::now() + times.handshake;
-    let socket = connect(&peer.address, deadline)?;
     let config = identity::client_config(own, peer.key, protocol).map_err(io::Error::other);
     let config = config.map_err(NodeError::io("use this node's key"))?;
+    let channel = match Transport::of(&peer.address) {
+        (Transport::Tls, place) => reach_by_tls(peer, place, config, deadline, times)?,
+        (Transport::Quic, place) => {
+            let reached = QuicChannel::connect(place, config, protocol, deadline, times);
+            Channel::Quic(Box::new(reached.map_err(|error| match error.kind() {
+                // Nobody is there, as far as is known.
+                ErrorKind::TimedOut | ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+                    NodeError::Io { action: format!("reach node {}", peer.address), error }
+                }
+                _ => NodeError::Handshake { address: peer.address.clone(), error },
+            })?))
+        }
+    };
+    let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
+    match channel.protocol().map_err(strange)? {
+        found if found == protocol => Ok(channel),
+        _ => Err(NodeError::Malformed("another protocol than was asked for")),
+    }
+}
+
+fn reach_by_tls(
+    peer: &MemoryPeer,
+    place: &str,
+    config: ClientConfig,
+    deadline: Instant,
+    times: &NodeTimes,
+) -> Result<Channel, NodeError> {
+    let socket = connect(place, deadline)?;
     let anything = ServerName::try_from("node.invalid").expect("it has the form of a name");
     let connection = ClientConnection::new(Arc::new(config), anything).map_err(io::Error::other);
     let connection = connection.map_err(NodeError::io("begin a connection"))?;
     let socket = TimedSocket::new(socket, deadline, times);
-    let mut channel =
-        StreamOwned::new(connection, socket.map_err(NodeError::io("set up a connection"))?);
+    let socket = socket.map_err(NodeError::io("set up a connection"))?;
+    let mut channel = TlsChannel::new(Connection::Client(connection), socket);
     let strange = |error| NodeError::Handshake { address: peer.address.clone(), error };
-    shake_hands(&mut channel).map_err(strange)?;
-    Ok(channel)
+    channel.shake_hands().map_err(strange)?;
+    Ok(Channel::Tls(Box::new(channel)))
 }
 
 /// The code images that an image's instances need: each once.
@@ -149,7 +180,7 @@ pub fn fetch_code(
     }
     let said = Wish::Code.write(&mut channel).and_then(|()| channel.flush());
     said.map_err(talk())?;
-    channel.sock.lift_deadline();
+    channel.lift_deadline();
     for wanted in needed {
         let bytes = message::read_blob(&mut channel, images.limits().code_size).map_err(talk())?;
         match ContentHash::of(&bytes) {
@@ -205,12 +236,12 @@ pub(crate) fn here(
 }
 
 fn receive(
-    mut channel: ClientChannel,
+    mut channel: Channel,
     wanted: ContentHash,
     images: &ImageStore,
     signers: &TrustedKeys,
 ) -> Result<StoredImage, NodeError> {
-    channel.sock.lift_deadline();
+    channel.lift_deadline();
     let mut received = images.import_signed(channel, signers)?;
     let last = received.pop().ok_or(NodeError::Malformed("a stream without an image"))?;
     match last.hash() {

@@ -1,7 +1,6 @@
 //! The side of a memory node that gives pages of its images as they are asked for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +9,6 @@ use pagefork_image::{ContentHash, GroupProof, ImageHead, ImageStore, PublicKey, 
 use pagefork_postcopy::{
     MemoryInput, MemoryNode, MemoryOutput, Moment, PeerAccess, ServeLimits, ServedImage,
 };
-use rustls::{ConnectionCommon, SideData};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
@@ -88,11 +86,7 @@ impl<'a> PageGiver<'a> {
     ///
     /// # Errors
     /// If it is lost, or the peer is left.
-    pub(crate) fn serve<C, D>(mut self, mut duplex: Duplex<C>) -> Result<(), NodeError>
-    where
-        C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-        D: SideData,
-    {
+    pub(crate) fn serve(mut self, mut duplex: Duplex) -> Result<(), NodeError> {
         let peer = self.peer;
         let talk = || NodeError::io(format!("talk to node {peer}"));
         let mut to_do = VecDeque::new();

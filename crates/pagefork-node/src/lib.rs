@@ -1,6 +1,6 @@
 //! Nodes: they know each other by their keys, and start programs from each other's images.
 //!
-//! A *memory node* serves its store of images over TLS 1.3 on TCP. Who connects to it is known by an
+//! A *memory node* serves its store of images over TLS 1.3 on TCP, or QUIC. Who connects to it is known by an
 //! Ed25519 key, as is the memory node itself; there are no certificates. An image comes whole, with
 //! its ancestors and code, as one stream of `pagefork-image`, and nothing of it counts before all
 //! was verified. Or programs start as soon as its head and code are here ([`start_image`]), and each
@@ -22,9 +22,11 @@
 //!    |    fetch   take    the other side: images whole; pages as they are needed
 //!    |      |      |
 //!    |  message   duplex  what they say, and both at any time
-//!     \     |     /
-//!        channel          TLS, with limits of time
-//!           |
+//!   listen  |     /
+//!     \  channel          a connection, with limits of time
+//!      \  /   \
+//!      tls     quic       what carries the bytes
+//!        \    /
 //!        identity         keys as TLS has them
 //!           |
 //!         base            errors, limits of time
@@ -50,21 +52,35 @@ pub(crate) mod take;
 pub(crate) mod give;
 /// A connection on which both sides speak whenever they want to.
 pub(crate) mod duplex;
-/// What is to be sent, in order.
-pub(crate) mod outbox;
+/// Who connects.
+pub(crate) mod listen;
+/// Nodes of tests that do what none should.
+#[cfg(test)]
+pub(crate) mod strangers;
 /// Whether memory is short.
 pub(crate) mod pressure;
 /// Where the time goes.
 pub(crate) mod times;
 /// What the two say to each other.
 pub(crate) mod message;
-/// TLS, with limits of time.
+/// A connection, with limits of time.
 pub(crate) mod channel;
+/// TLS over TCP.
+pub(crate) mod tls;
+/// QUIC.
+pub(crate) mod quic;
+/// What is to be sent, in order.
+pub(crate) mod outbox;
+/// Waiting for descriptors.
+pub(crate) mod poll;
 /// Keys as TLS has them.
 pub(crate) mod identity;
+/// Where nodes are.
+pub(crate) mod address;
 /// Errors, limits of time.
 pub(crate) mod base;
 
+pub use crate::address::{NodeAddress, Transport};
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::programs::{

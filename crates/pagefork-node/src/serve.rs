@@ -3,22 +3,24 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pagefork_image::{ContentHash, ImageError, ImageStore, PublicKey, SecretKey, StoredImage};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::ServerConfig;
 
+use crate::address::NodeAddress;
 use crate::ahead::send_tip;
 use crate::base::{NodeError, NodeTimes};
-use crate::channel::{self, ServerChannel, TimedSocket, shake_hands};
+use crate::channel::Channel;
 use crate::duplex::Duplex;
 use crate::fetch::code_of;
 use crate::give::{Leases, PageGiver};
 use crate::identity::{self, Protocol};
+use crate::listen::{Listener, UnknownPeer};
 use crate::message::{self, Answer, Wish};
 use crate::programs::{self, ProgramNode};
 
@@ -120,8 +122,8 @@ pub enum ServeEvent {
 /// ```
 #[derive(Debug)]
 pub struct MemoryServer {
-    listener: TcpListener,
-    address: SocketAddr,
+    /// Where it listens, and the addresses: the first one is that of [`MemoryServer::bind`].
+    listeners: Vec<(Listener, NodeAddress)>,
     shared: Arc<Shared>,
 }
 
@@ -136,7 +138,8 @@ struct Shared {
 }
 
 impl MemoryServer {
-    /// Listens at `address`, with port 0 at a free one.
+    /// Listens at `address`, with port 0 at a free one: `HOST:PORT` for TLS over TCP, `quic://HOST:PORT`
+    /// for QUIC.
     ///
     /// # Errors
     /// [`NodeError::Io`] if that is not possible.
@@ -145,11 +148,10 @@ impl MemoryServer {
     ///
     /// See [`MemoryServer`].
     pub fn bind(
-        address: impl ToSocketAddrs + fmt::Display,
+        address: impl fmt::Display,
         images: ImageStore,
         options: ServeOptions,
     ) -> Result<Self, NodeError> {
-        let failed = || NodeError::io(format!("listen at {address}"));
         let (access, programs) = (Arc::clone(&options.access), options.programs.clone());
         let lets_in = move |key: &PublicKey| {
             access(key) || programs.as_ref().is_some_and(|programs| programs.lets_in(key))
@@ -157,21 +159,56 @@ impl MemoryServer {
         let config = identity::server_config(&options.key, Arc::new(lets_in));
         let config = config.map_err(io::Error::other);
         let config = Arc::new(config.map_err(NodeError::io("use this node's key"))?);
-        let listener = TcpListener::bind(&address).map_err(failed())?;
-        let address = listener.local_addr().map_err(failed())?;
         let connections = AtomicUsize::new(0);
         let leases = Leases::default();
         let shared = Arc::new(Shared { images, options, config, connections, leases });
-        Ok(Self { listener, address, shared })
+        let mut server = Self { listeners: Vec::new(), shared };
+        server.listen_at(address)?;
+        Ok(server)
     }
 
-    /// Where it listens.
+    /// Listens at another address, too, such as for QUIC beside TLS over TCP. Returns where that is.
+    ///
+    /// # Errors
+    /// As of [`MemoryServer::bind`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::{ImageStore, SecretKey};
+    /// use pagefork_node::{MemoryServer, ServeOptions, Transport};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-listens-{}", std::process::id()));
+    /// let options = ServeOptions::new(SecretKey::from_seed([1; 32]));
+    /// let mut server = MemoryServer::bind("127.0.0.1:0", ImageStore::open(&path)?, options)?;
+    /// let also = server.listen_at("quic://127.0.0.1:0")?;
+    /// assert_eq!(server.address().transport, Transport::Tls);
+    /// assert_eq!(also.transport, Transport::Quic);
+    /// # std::fs::remove_dir_all(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn listen_at(&mut self, address: impl fmt::Display) -> Result<NodeAddress, NodeError> {
+        let address = address.to_string();
+        let ServeOptions { key, connections_max, times, .. } = &self.shared.options;
+        let listens = NodeAddress::resolve(&address).and_then(|place| {
+            let config = &self.shared.config;
+            let listener = Listener::bind(&place, key, config, *connections_max, times)?;
+            let address = listener.address()?;
+            Ok((listener, address))
+        });
+        let listens = listens.map_err(NodeError::io(format!("listen at {address}")))?;
+        let address = listens.1;
+        self.listeners.push(listens);
+        Ok(address)
+    }
+
+    /// Where it listens: at first.
     ///
     /// # Examples
     ///
     /// See [`MemoryServer`].
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> NodeAddress {
+        self.listeners[0].1
     }
 
     /// Serves, each connection on a thread of its own, for as long as the process lives: whatever
@@ -181,9 +218,19 @@ impl MemoryServer {
     ///
     /// See [`MemoryServer`].
     pub fn run(&self) -> ! {
+        thread::scope(|scope| {
+            let (first, others) = self.listeners.split_first().expect("it is bound to one");
+            for (listener, _) in others {
+                scope.spawn(move || self.listen(listener));
+            }
+            self.listen(&first.0)
+        })
+    }
+
+    fn listen(&self, listener: &Listener) -> ! {
         loop {
-            match self.listener.accept() {
-                Ok((socket, address)) => self.accept(socket, address),
+            match listener.accept() {
+                Ok((caller, address)) => self.accept(caller, address),
                 Err(error) => {
                     (self.shared.options.observe)(&ServeEvent::NotAccepted(error));
                     // What is wanting now is there again when other connections have ended.
@@ -193,7 +240,7 @@ impl MemoryServer {
         }
     }
 
-    fn accept(&self, socket: TcpStream, address: SocketAddr) {
+    fn accept(&self, caller: UnknownPeer, address: SocketAddr) {
         let observe = &self.shared.options.observe;
         let Some(place) = ServingPlace::take(&self.shared) else {
             return observe(&ServeEvent::TooMany { address });
@@ -201,7 +248,7 @@ impl MemoryServer {
         let thread = thread::Builder::new().name("pagefork-node".to_owned());
         let started = thread.spawn(move || {
             let ServingPlace(shared) = &place;
-            let event = match shared.answer(socket) {
+            let event = match shared.answer(caller) {
                 Ok(None) => return,
                 Ok(Some((peer, image))) => ServeEvent::Sent { peer, image },
                 Err(error) => ServeEvent::Failed { address, error },
@@ -238,18 +285,12 @@ impl Drop for ServingPlace {
 
 impl Shared {
     /// Answers one connection. Returns who has been sent what.
-    fn answer(&self, socket: TcpStream) -> Result<Option<(PublicKey, ContentHash)>, NodeError> {
+    fn answer(&self, caller: UnknownPeer) -> Result<Option<(PublicKey, ContentHash)>, NodeError> {
         let times = &self.options.times;
-        let deadline = Instant::now() + times.handshake;
-        let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other);
-        let begun = connection.and_then(|connection| {
-            Ok(StreamOwned::new(connection, TimedSocket::new(socket, deadline, times)?))
-        });
-        let mut channel = begun.map_err(NodeError::io("begin a connection"))?;
-        let protocol = shake_hands(&mut channel);
-        let protocol = protocol.map_err(NodeError::io("get to know who connects"))?;
-        let peer = identity::peer_key(channel.conn.peer_certificates());
-        let peer = peer.ok_or(NodeError::Malformed("no key"))?;
+        let strange = || NodeError::io("get to know who connects");
+        let mut channel = caller.shake_hands(times).map_err(strange())?;
+        let protocol = channel.protocol().map_err(strange())?;
+        let peer = channel.peer().ok_or(NodeError::Malformed("no key"))?;
 
         self.leases.forget_over();
         let talk = || NodeError::io(format!("talk to node {peer}"));
@@ -297,7 +338,7 @@ impl Shared {
         let image = match found {
             Ok(image) => image,
             Err(error) => {
-                channel::end(&mut channel).map_err(talk())?;
+                channel.end().map_err(talk())?;
                 return Err(error.into());
             }
         };
@@ -307,7 +348,7 @@ impl Shared {
             Wish::Code => self.send_code(&mut channel, &image)?,
             Wish::Tip => send_tip(&mut channel, &image)?,
         }
-        channel::end(&mut channel).map_err(talk())?;
+        channel.end().map_err(talk())?;
         Ok(Some((peer, image.hash())))
     }
 
@@ -318,8 +359,8 @@ impl Shared {
     }
 
     /// Sends the code images of an image, in the order in which its manifest names them.
-    fn send_code(&self, channel: &mut ServerChannel, image: &StoredImage) -> Result<(), NodeError> {
-        channel.sock.lift_deadline();
+    fn send_code(&self, channel: &mut Channel, image: &StoredImage) -> Result<(), NodeError> {
+        channel.lift_deadline();
         for hash in code_of(image.chain().tip().manifest()) {
             let code = self.images.load_code(hash)?;
             let read = |offset, into: &mut [u8]| code.bytes().read_exact_at(into, offset);
@@ -329,8 +370,8 @@ impl Shared {
         channel.flush().map_err(NodeError::io("send code images"))
     }
 
-    fn send(&self, channel: &mut ServerChannel, image: ContentHash) -> Result<(), NodeError> {
-        channel.sock.lift_deadline();
+    fn send(&self, channel: &mut Channel, image: ContentHash) -> Result<(), NodeError> {
+        channel.lift_deadline();
         self.images.export(&[image], &mut *channel, LEVEL)?;
         channel.flush().map_err(NodeError::io("send an image"))
     }

@@ -15,13 +15,13 @@ use pagefork_postcopy::{
     RunningInput, RunningNode, RunningOutput,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
-use rustls::ClientConnection;
 
 use crate::base::{NodeError, NodeTimes};
-use crate::duplex::{Duplex, wait_for};
+use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::give::now;
 use crate::identity::Protocol;
+use crate::poll::wait_for;
 use crate::pressure::MemoryPressure;
 use crate::times::{FetchMoment, FetchTimes, Timeline, WaitTimes, thread_cpu};
 
@@ -201,7 +201,7 @@ struct Taker {
     times: PageTimes,
     node: RunningNode,
     /// The connection, unless it is lost.
-    duplex: Option<Duplex<ClientConnection>>,
+    duplex: Option<Duplex>,
     connection: ConnectionId,
     /// Whether memory is short.
     pressure: MemoryPressure,
@@ -493,7 +493,7 @@ impl Taker {
         let cpu = thread_cpu();
         let arrived = match self.duplex.as_mut().map(Duplex::receive) {
             Some(Ok(arrived)) => {
-                if !arrived.bytes.is_empty() {
+                if !arrived.is_empty() {
                     self.came = Instant::now();
                 }
                 arrived
@@ -508,6 +508,9 @@ impl Taker {
         }
         let (bytes, lane) = (&arrived.bytes[..], Lane::Control);
         self.tell(RunningInput::Received { connection, lane, bytes });
+        for (lane, bytes) in &arrived.others {
+            self.tell(RunningInput::Received { connection, lane: *lane, bytes });
+        }
         let mut events = Vec::new();
         while let Some(output) = self.to_do.pop_front() {
             match output {
@@ -559,12 +562,12 @@ impl Taker {
         }
     }
 
-    fn wait(&self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), NodeError> {
+    fn wait(&mut self, also: &[BorrowedFd<'_>], until: Option<Instant>) -> Result<(), NodeError> {
         let due = match (self.node.deadline(), until) {
             (Some(due), Some(until)) => Some(due.min(until)),
             (due, until) => due.or(until),
         };
-        let waited = self.duplex.as_ref().map_or(Ok(()), |duplex| duplex.wait(also, due));
+        let waited = self.duplex.as_mut().map_or(Ok(()), |duplex| duplex.wait(also, due));
         waited.map_err(self.talk())
     }
 
@@ -588,8 +591,8 @@ impl Taker {
 
     fn drop_duplex(&mut self) {
         if let Some(duplex) = self.duplex.take() {
-            self.sent += duplex.sent;
-            self.received += duplex.received;
+            self.sent += duplex.sent();
+            self.received += duplex.received();
         }
     }
 

@@ -2,9 +2,12 @@
 
 #![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
 
+#[path = "common/datagrams.rs"]
+mod datagrams;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +15,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use datagrams::{Datagrams, PLACES};
 use pagefork_image::{
     ContentHash, ImageDraft, ImageError, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance,
     SecretKey, StoredImage, TrustedKeys,
@@ -42,9 +46,11 @@ struct Pair {
 }
 
 impl Pair {
-    /// The delta is signed by `signer`, and what it is a delta of by nobody.
-    fn new(name: &str, signer: u8, times: NodeTimes) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{name}"));
+    /// The delta is signed by `signer`, and what it is a delta of by nobody. The node listens at `place`.
+    fn new(name: &str, place: &str, signer: u8, times: NodeTimes) -> Self {
+        let transport = if place.starts_with("quic") { "quic" } else { "tls" };
+        let name = format!("node-{name}-{transport}");
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&path);
         let there = ImageStore::open(path.join("there")).unwrap();
         let code = there.save_code(b"machine code").unwrap().hash();
@@ -81,7 +87,7 @@ impl Pair {
             };
             let _ = sender.send(text);
         });
-        let server = MemoryServer::bind("127.0.0.1:0", there, options).unwrap();
+        let server = MemoryServer::bind(place, there, options).unwrap();
         let peer = MemoryPeer { address: server.address().to_string(), key: key(NODE).public() };
         thread::spawn(move || server.run());
         let here = ImageStore::open(path.join("here")).unwrap();
@@ -117,7 +123,11 @@ fn short() -> NodeTimes {
 
 #[test]
 fn an_image_comes_with_its_ancestors_and_code_and_only_once() {
-    let pair = Pair::new("once", AUTHOR, NodeTimes::default());
+    PLACES.into_iter().for_each(once);
+}
+
+fn once(place: &str) {
+    let pair = Pair::new("once", place, AUTHOR, NodeTimes::default());
     let image = pair.fetch("counter").unwrap();
     assert_eq!(image.hash(), pair.tip);
     image.chain().verify().unwrap();
@@ -138,7 +148,11 @@ fn an_image_comes_with_its_ancestors_and_code_and_only_once() {
 
 #[test]
 fn machine_code_comes_under_a_trusted_signature_or_not_at_all() {
-    let pair = Pair::new("signed", STRANGER, NodeTimes::default());
+    PLACES.into_iter().for_each(signed);
+}
+
+fn signed(place: &str) {
+    let pair = Pair::new("signed", place, STRANGER, NodeTimes::default());
     let error = pair.fetch("counter").unwrap_err();
     let NodeError::Image(ImageError::NotSigned { image, signatures: 1 }) = error else {
         panic!("{error}");
@@ -156,7 +170,11 @@ fn machine_code_comes_under_a_trusted_signature_or_not_at_all() {
 
 #[test]
 fn nodes_that_do_not_know_each_other_tell_each_other_nothing() {
-    let pair = Pair::new("strangers", AUTHOR, NodeTimes::default());
+    PLACES.into_iter().for_each(strangers);
+}
+
+fn strangers(place: &str) {
+    let pair = Pair::new("strangers", place, AUTHOR, NodeTimes::default());
     let error = pair.fetch_as(STRANGER, &pair.peer, "counter").unwrap_err();
     assert!(matches!(error, NodeError::Handshake { .. }), "{error}");
     assert!(error.to_string().contains("must trust the other's key"), "{error}");
@@ -174,7 +192,11 @@ fn nodes_that_do_not_know_each_other_tell_each_other_nothing() {
 
 #[test]
 fn what_a_node_does_not_have_is_refused_by_name() {
-    let pair = Pair::new("refused", AUTHOR, NodeTimes::default());
+    PLACES.into_iter().for_each(refused);
+}
+
+fn refused(place: &str) {
+    let pair = Pair::new("refused", place, AUTHOR, NodeTimes::default());
     for name in ["other", "", "../counter", &"x".repeat(1000)] {
         let error = pair.fetch(name).unwrap_err();
         assert!(matches!(error, NodeError::Refused { .. }), "{name}: {error}");
@@ -185,7 +207,7 @@ fn what_a_node_does_not_have_is_refused_by_name() {
 
 #[test]
 fn silence_ends_in_time_on_both_sides() {
-    let pair = Pair::new("silent", AUTHOR, short());
+    let pair = Pair::new("silent", PLACES[0], AUTHOR, short());
     // One that accepts and says nothing, and one that says a byte now and then.
     for drips in [false, true] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -251,7 +273,7 @@ fn relay(to: String, place: usize, mischief: Mischief) -> String {
 
 #[test]
 fn what_was_altered_or_cut_on_its_way_counts_for_nothing() {
-    let pair = Pair::new("altered", AUTHOR, short());
+    let pair = Pair::new("altered", PLACES[0], AUTHOR, short());
     // In the handshake, at its end, in the stream, near its end.
     for place in [3, 100, 300, 600, 2_000, 100_000, 700_000, 1_000_000] {
         for mischief in [Mischief::Change, Mischief::Cut] {
@@ -262,4 +284,48 @@ fn what_was_altered_or_cut_on_its_way_counts_for_nothing() {
             pair.assert_nothing_came();
         }
     }
+}
+
+#[test]
+fn silence_over_quic_ends_in_time_on_both_sides() {
+    let pair = Pair::new("mute", PLACES[1], AUTHOR, short());
+    // One that says nothing, one that is not there, and one that is nonsense.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("quic://{}", silent.local_addr().unwrap());
+    let peer = MemoryPeer { address, ..pair.peer.clone() };
+    let error = pair.fetch_as(RUNNER, &peer, "counter").unwrap_err();
+    assert!(matches!(error, NodeError::Io { .. }), "{error}");
+    assert!(error.to_string().contains("silent for too long"), "{error}");
+    drop(silent);
+    let error = pair.fetch_as(RUNNER, &peer, "counter").unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
+    let node = pair.peer.address.strip_prefix("quic://").unwrap();
+    let nonsense = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for byte in 0..=255 {
+        nonsense.send_to(&[byte; 1200], node).unwrap();
+    }
+    // A client that is gone in the middle costs the memory node a place for a time, and nobody else any.
+    let network = Datagrams::good(&pair.peer.address);
+    network.is_held.store(true, Ordering::SeqCst);
+    let gone = MemoryPeer { address: network.address.clone(), ..pair.peer.clone() };
+    pair.fetch_as(RUNNER, &gone, "counter").unwrap_err();
+    pair.fetch("counter").unwrap();
+    let mut events = std::iter::from_fn(|| pair.events.recv_timeout(Duration::from_secs(20)).ok());
+    let sent = format!("sent {}", pair.tip);
+    let (mut is_sent, mut is_left) = (false, false);
+    while !(is_sent && is_left) {
+        let event = events.next().expect("both are said");
+        is_sent |= event == sent;
+        is_left |= event.contains("get to know who connects");
+    }
+}
+
+#[test]
+fn an_image_comes_right_over_a_network_that_loses_doubles_and_changes_datagrams() {
+    let pair = Pair::new("bad", PLACES[1], AUTHOR, NodeTimes::default());
+    let network = Datagrams::bad(&pair.peer.address, 20);
+    let peer = MemoryPeer { address: network.address, ..pair.peer.clone() };
+    let image = pair.fetch_as(RUNNER, &peer, "counter").unwrap();
+    assert_eq!(image.hash(), pair.tip);
+    image.chain().verify().unwrap();
 }

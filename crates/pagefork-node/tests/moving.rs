@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use common::datagrams::PLACES;
 use common::{ECHO, Node, Numbers, Pipe, Relay, attach_among, start};
 use pagefork_node::{
     MemoryPeer, MigrateOptions, NodeDirectory, PageTimes, ProgramEnd, ProgramPhase, ProgramSource,
@@ -19,7 +20,11 @@ use pagefork_wasi::Permissions;
 
 /// Nodes that know each other.
 fn nodes(name: &str) -> [Node; 2] {
-    let nodes = [Node::new(name, 1), Node::new(name, 2)];
+    nodes_at(PLACES[0], name)
+}
+
+fn nodes_at(place: &str, name: &str) -> [Node; 2] {
+    let nodes = [1, 2].map(|seed| Node::at(place, name, seed, |_| ()));
     know(&nodes);
     nodes
 }
@@ -68,18 +73,18 @@ const HOPS_OF_SOAK: usize = 50;
 
 #[test]
 fn a_program_that_talks_moves_and_no_byte_is_lost_or_doubled() {
-    talk(HOPS);
+    PLACES.into_iter().for_each(|place| talk(place, HOPS));
 }
 
 #[test]
 #[ignore = "takes long"]
 fn a_program_that_talks_moves_fifty_times() {
-    talk(HOPS_OF_SOAK);
+    PLACES.into_iter().for_each(|place| talk(place, HOPS_OF_SOAK));
 }
 
-fn talk(hops: usize) {
+fn talk(place: &str, hops: usize) {
     for rounds in [3, 0] {
-        let nodes = nodes(&format!("talks-{rounds}"));
+        let nodes = nodes_at(place, &format!("talks-{rounds}"));
         let id = nodes[0].start(&start("echo", ECHO)).to_string();
         let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
         let (reader, program) = (input.clone(), id.clone());

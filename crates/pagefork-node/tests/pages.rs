@@ -2,6 +2,9 @@
 
 #![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
 
+#[path = "common/datagrams.rs"]
+mod datagrams;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,6 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use datagrams::{Datagrams, PLACES};
 use pagefork_image::{
     ContentHash, ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, SecretKey,
     TrustedKeys,
@@ -120,8 +124,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pages-{name}"));
+    /// The node listens at `place`.
+    fn new(name: &str, place: &str) -> Self {
+        let transport = if place.starts_with("quic") { "quic" } else { "tls" };
+        let name = format!("pages-{name}-{transport}");
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&path);
         let there = ImageStore::open(path.join("there")).unwrap();
         let code = there.save_code(b"machine code").unwrap().hash();
@@ -139,7 +146,7 @@ impl Pair {
         let mut options = ServeOptions::new(key(1));
         let runner = key(2).public();
         options.access = Arc::new(move |peer| *peer == runner);
-        let server = MemoryServer::bind("127.0.0.1:0", there, options).unwrap();
+        let server = MemoryServer::bind(place, there, options).unwrap();
         let peer = MemoryPeer { address: server.address().to_string(), key: key(1).public() };
         thread::spawn(move || server.run());
         let here = ImageStore::open(path.join("here")).unwrap();
@@ -171,7 +178,11 @@ fn on_demand() -> FetchPlan {
 
 #[test]
 fn what_is_touched_comes_and_nothing_else_unless_asked_for() {
-    let pair = Pair::new("touched");
+    PLACES.into_iter().for_each(touched);
+}
+
+fn touched(place: &str) {
+    let pair = Pair::new("touched", place);
     let image = pair.open(&pair.peer, on_demand(), PageTimes::default());
     assert_eq!(image.head().hash(), pair.image);
     let memory = Memory::new();
@@ -195,7 +206,11 @@ fn what_is_touched_comes_and_nothing_else_unless_asked_for() {
 
 #[test]
 fn an_image_without_pages_is_whole_with_its_head() {
-    let pair = Pair::new("empty");
+    PLACES.into_iter().for_each(empty);
+}
+
+fn empty(place: &str) {
+    let pair = Pair::new("empty", place);
     let there = ImageStore::open(pair.path.join("there")).unwrap();
     let pages = PageRuns::default();
     let draft = ImageDraft::new(Manifest::default(), &pages).sign_with(&[key(3)]);
@@ -210,7 +225,11 @@ fn an_image_without_pages_is_whole_with_its_head() {
 
 #[test]
 fn code_comes_by_its_hash_and_once() {
-    let pair = Pair::new("code");
+    PLACES.into_iter().for_each(code);
+}
+
+fn code(place: &str) {
+    let pair = Pair::new("code", place);
     let image = pair.open(&pair.peer, on_demand(), PageTimes::default());
     for _ in 0..2 {
         let times = NodeTimes::default();
@@ -222,7 +241,11 @@ fn code_comes_by_its_hash_and_once() {
 
 #[test]
 fn who_is_not_trusted_or_not_there_is_refused() {
-    let pair = Pair::new("refused");
+    PLACES.into_iter().for_each(refused);
+}
+
+fn refused(place: &str) {
+    let pair = Pair::new("refused", place);
     let open = |own: u8, name: &str, signer: u8| {
         let signers = TrustedKeys::from_iter([key(signer).public()]);
         let times = PageTimes::default();
@@ -232,6 +255,37 @@ fn who_is_not_trusted_or_not_there_is_refused() {
     assert!(matches!(open(2, "counter", 4), Err(NodeError::Image(_))));
     assert!(open(4, "counter", 3).is_err(), "a stranger");
     open(2, &pair.image.to_string(), 3).unwrap();
+}
+
+/// A network between the two, that is cut when it is told to.
+enum Network {
+    Bytes(Relay),
+    Datagrams(Datagrams),
+}
+
+impl Network {
+    fn new(to: &MemoryPeer) -> Self {
+        match to.address.starts_with("quic") {
+            true => Self::Datagrams(Datagrams::good(&to.address)),
+            false => Self::Bytes(Relay::new(&to.address)),
+        }
+    }
+
+    /// The node behind it.
+    fn peer(&self, to: &MemoryPeer) -> MemoryPeer {
+        let address = match self {
+            Self::Bytes(relay) => relay.address.clone(),
+            Self::Datagrams(datagrams) => datagrams.address.clone(),
+        };
+        MemoryPeer { address, ..to.clone() }
+    }
+
+    fn cut(&self, is_cut: bool) {
+        match self {
+            Self::Bytes(relay) => relay.cut(is_cut),
+            Self::Datagrams(datagrams) => datagrams.is_cut.store(is_cut, Ordering::SeqCst),
+        }
+    }
 }
 
 /// Carries bytes between the two, and breaks off when it is told to.
@@ -311,9 +365,21 @@ fn narrow(to: &str, is_held: &Arc<AtomicBool>) -> String {
 
 #[test]
 fn what_somebody_waits_for_does_not_stand_behind_all_else() {
-    let pair = Pair::new("urgent");
-    let is_held = Arc::new(AtomicBool::new(false));
-    let address = narrow(&pair.peer.address, &is_held);
+    PLACES.into_iter().for_each(urgent);
+}
+
+fn urgent(place: &str) {
+    let pair = Pair::new("urgent", place);
+    let (address, is_held) = match pair.peer.address.starts_with("quic") {
+        true => {
+            let datagrams = Datagrams::good(&pair.peer.address);
+            (datagrams.address, datagrams.is_held)
+        }
+        false => {
+            let is_held = Arc::new(AtomicBool::new(false));
+            (narrow(&pair.peer.address, &is_held), is_held)
+        }
+    };
     let peer = MemoryPeer { address, ..pair.peer.clone() };
     let plan = FetchPlan { recorded: vec![0..220], ..on_demand() };
     let image = pair.open(&peer, plan, PageTimes::default());
@@ -334,9 +400,13 @@ fn what_somebody_waits_for_does_not_stand_behind_all_else() {
 
 #[test]
 fn a_connection_that_is_lost_is_made_again_and_pages_go_on_coming() {
-    let pair = Pair::new("lost");
-    let relay = Relay::new(&pair.peer.address);
-    let peer = MemoryPeer { address: relay.address.clone(), ..pair.peer.clone() };
+    PLACES.into_iter().for_each(lost);
+}
+
+fn lost(place: &str) {
+    let pair = Pair::new("lost", place);
+    let relay = Network::new(&pair.peer);
+    let peer = relay.peer(&pair.peer);
     let memory = Memory::new();
     let image = pair.open(&peer, on_demand(), PageTimes::default());
     let _fetch = image.fetch_into(memory.clone()).unwrap();
@@ -354,10 +424,16 @@ fn a_connection_that_is_lost_is_made_again_and_pages_go_on_coming() {
 
 #[test]
 fn a_node_that_stays_away_is_said_and_nobody_waits_for_ever() {
-    let pair = Pair::new("gone");
-    let relay = Relay::new(&pair.peer.address);
-    let peer = MemoryPeer { address: relay.address.clone(), ..pair.peer.clone() };
-    let times = PageTimes { lost: Duration::from_millis(500), ..PageTimes::default() };
+    PLACES.into_iter().for_each(gone);
+}
+
+fn gone(place: &str) {
+    let pair = Pair::new("gone", place);
+    let relay = Network::new(&pair.peer);
+    let peer = relay.peer(&pair.peer);
+    // Over QUIC nothing tells of a cut but silence.
+    let node = NodeTimes { idle: Duration::from_secs(2), ..NodeTimes::default() };
+    let times = PageTimes { node, lost: Duration::from_millis(500), ..PageTimes::default() };
     let memory = Memory::new();
     let fetch = pair.open(&peer, on_demand(), times).fetch_into(memory.clone()).unwrap();
     memory.assert_is_right(7);
@@ -368,4 +444,15 @@ fn a_node_that_stays_away_is_said_and_nobody_waits_for_ever() {
     assert!(matches!(error, NodeError::Lost { .. }), "{error}");
     assert!(begun.elapsed() >= Duration::from_millis(400), "it was tried for a while");
     assert!(memory.touch(7).is_some(), "what is here stays");
+}
+
+#[test]
+fn pages_come_right_over_a_network_that_loses_doubles_and_changes_datagrams() {
+    let pair = Pair::new("bad", PLACES[1]);
+    let network = Datagrams::bad(&pair.peer.address, 20);
+    let peer = MemoryPeer { address: network.address, ..pair.peer.clone() };
+    let memory = Memory::new();
+    let image = pair.open(&peer, FetchPlan::default(), PageTimes::default());
+    image.fetch_into(memory.clone()).unwrap().join().unwrap();
+    (0..SIZE / GROUP).for_each(|group| memory.assert_is_right(group));
 }

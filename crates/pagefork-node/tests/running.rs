@@ -6,6 +6,7 @@ use std::io::Cursor;
 use std::thread;
 use std::time::Duration;
 
+use common::datagrams::{Datagrams, PLACES};
 use common::{Attached, CLIENT, ECHO, Node, Numbers, Pipe, Relay, attach, key, program, start};
 use pagefork::{Config, Engine, Linker, Module};
 use pagefork_image::SecretKey;
@@ -31,7 +32,11 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, NodeError>) -> String {
 
 #[test]
 fn a_program_has_the_streams_of_its_client_and_ends_with_an_exit_code() {
-    let node = Node::new("streams", 1);
+    PLACES.into_iter().for_each(streams);
+}
+
+fn streams(place: &str) {
+    let node = Node::at(place, "streams", 1, |_| ());
     let id = node.start(&start("echo", ECHO));
     let [info] = &node.client().programs().unwrap()[..] else { panic!("there is one") };
     assert_eq!((info.id, &info.name[..], &info.phase), (id, "echo", &ProgramPhase::Running));
@@ -71,6 +76,19 @@ fn however_often_the_connection_breaks_no_byte_is_lost_or_doubled() {
             _ => break found,
         }
     };
+    assert_eq!(found.end.unwrap(), ProgramEnd::Exited(7));
+    assert!(found.stdout == bytes, "{} of {} bytes", found.stdout.len(), bytes.len());
+}
+
+#[test]
+fn streams_come_right_over_a_network_that_loses_doubles_and_changes_datagrams() {
+    let node = Node::at(PLACES[1], "bad", 1, |_| ());
+    let id = node.start(&start("echo", ECHO));
+    let bytes = Numbers(4).bytes(1 << 20);
+    let network = Datagrams::bad(&node.peer.address, 20);
+    let peer = MemoryPeer { address: network.address, ..node.peer.clone() };
+    let input = Cursor::new(bytes.clone());
+    let found = attach(&peer, &id.to_string(), input, &PageTimes::default());
     assert_eq!(found.end.unwrap(), ProgramEnd::Exited(7));
     assert!(found.stdout == bytes, "{} of {} bytes", found.stdout.len(), bytes.len());
 }
@@ -129,7 +147,11 @@ fn what_a_client_has_not_taken_comes_to_the_next_one() {
 
 #[test]
 fn programs_stop_wherever_they_are() {
-    let node = Node::new("stop", 1);
+    PLACES.into_iter().for_each(stop);
+}
+
+fn stop(place: &str) {
+    let node = Node::at(place, "stop", 1, |_| ());
     let mut client = node.client();
     for (name, text) in [("spin", SPIN), ("talk", TALK), ("echo", ECHO)] {
         let id = client.start(&start(name, text)).unwrap();
@@ -202,7 +224,11 @@ fn what_cannot_run_is_refused_and_takes_no_place() {
 
 #[test]
 fn strangers_run_nothing() {
-    let node = Node::new("strangers", 1);
+    PLACES.into_iter().for_each(strangers);
+}
+
+fn strangers(place: &str) {
+    let node = Node::at(place, "strangers", 1, |_| ());
     let connect = |own: &SecretKey, peer: &MemoryPeer| {
         ProgramClient::connect(peer, own, &NodeTimes::default()).map(|_| ()).unwrap_err()
     };

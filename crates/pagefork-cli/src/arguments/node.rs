@@ -1,11 +1,11 @@
 //! Arguments of `pagefork node`.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 use pagefork::image::PublicKey;
+use pagefork_node::NodeAddress;
 
 use super::common::{DirectoryArgument, StoreArguments, directory, size, time, variable};
 
@@ -34,9 +34,10 @@ pub(crate) enum NodeAction {
     },
     /// Serve the images of a store to the nodes that may have them, until the process ends
     Serve {
-        /// Where to listen
+        /// Where to listen: for TLS over TCP, or for QUIC at quic://ADDRESS:PORT; can be given more than
+        /// once
         #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7410")]
-        addr: SocketAddr,
+        addr: Vec<NodeAddress>,
 
         #[command(flatten)]
         store: StoreArguments,
@@ -110,9 +111,9 @@ pub(crate) struct LostArguments {
 
 #[derive(Args)]
 pub(crate) struct NodeRunArguments {
-    /// Where to listen
+    /// Where to listen: for TLS over TCP, or for QUIC at quic://ADDRESS:PORT; can be given more than once
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7410")]
-    pub(crate) addr: SocketAddr,
+    pub(crate) addr: Vec<NodeAddress>,
 
     /// Let programs that ask for GUEST see the directory HOST of this machine; `:ro` is for reading
     /// only
@@ -190,7 +191,8 @@ pub(crate) struct TrustArguments {
     /// Its key, as `pagefork node init` prints it there
     pub(crate) key: PublicKey,
 
-    /// Fetch images from it there, and believe what its names of images stand for
+    /// Fetch images from it there, by TLS over TCP or, from quic://HOST:PORT, by QUIC, and believe what
+    /// its names of images stand for
     #[arg(long, value_name = "HOST:PORT", group = "trust")]
     pub(crate) address: Option<String>,
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use pagefork::image::{PublicKey, check_name};
-use pagefork_node::MemoryPeer;
+use pagefork_node::{MemoryPeer, Transport};
 
 use crate::captured::keys;
 
@@ -155,12 +155,15 @@ impl KnownNodes {
 
 /// Checks that an address has a form that can be connected to; whether anything is there is seen then.
 fn check_address(address: &str) -> Result<(), String> {
-    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let (_, place) = Transport::of(address);
+    let port = place.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     let is_good = port.is_some_and(|(_, port)| port.parse::<u16>().is_ok())
-        && !address.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#');
+        && !place.contains(|c: char| c.is_whitespace() || c.is_control() || "#/".contains(c));
     match is_good {
         true => Ok(()),
-        false => Err(format!("{address:?} is no address of a node: give HOST:PORT")),
+        false => {
+            Err(format!("{address:?} is no address of a node: give HOST:PORT, or quic://HOST:PORT"))
+        }
     }
 }
 
@@ -192,6 +195,7 @@ mod tests {
         };
         nodes.insert("a", node(Some("[::1]:7410"), false)).unwrap();
         nodes.insert("b.c", node(None, true)).unwrap();
+        nodes.insert("d", node(Some("quic://edge.example:7410"), true)).unwrap();
         assert_eq!(KnownNodes::parse(&nodes.text()), Ok(nodes.clone()));
         assert_eq!(KnownNodes::parse(&format!("\n{} # mine\n", nodes.text())), Ok(nodes));
         for (line, complaint) in [
@@ -200,6 +204,7 @@ mod tests {
             (format!("../a {key}"), "can be no name"),
             (format!("a {key} adress=x:1"), "means nothing here"),
             (format!("a {key} address=here"), "give HOST:PORT"),
+            (format!("a {key} address=tcp://here:1"), "give HOST:PORT"),
             (format!("a {key} serve\na {key}"), "line 2: node \"a\" was there before"),
         ] {
             let error = KnownNodes::parse(&line).unwrap_err();

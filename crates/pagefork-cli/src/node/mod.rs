@@ -8,7 +8,6 @@ mod run;
 /// Programs at nodes.
 mod programs;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,8 +15,8 @@ use std::time::Instant;
 
 use pagefork::image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys};
 use pagefork_node::{
-    FoundImage, MemoryPeer, MemoryServer, NodeTimes, PageTimes, ServeEvent, ServeOptions,
-    StartEvent, StartOptions, fetch_image, start_image,
+    FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeError, NodeTimes, PageTimes, ServeEvent,
+    ServeOptions, StartEvent, StartOptions, fetch_image, start_image,
 };
 use pagefork_postcopy::FetchPlan;
 
@@ -35,7 +34,7 @@ pub(crate) fn node(arguments: &NodeArguments) -> Result<ExitCode, String> {
         NodeAction::Trust(arguments) => trust(arguments),
         NodeAction::Ls => ls(),
         NodeAction::Forget { name } => KnownNodes::change(|nodes| nodes.remove(name)),
-        NodeAction::Serve { addr, store } => return serve(*addr, store.store.as_deref()),
+        NodeAction::Serve { addr, store } => return serve(addr, store.store.as_deref()),
         NodeAction::Run(arguments) => return run::run(arguments),
         NodeAction::Start(arguments) => return programs::start(arguments),
         NodeAction::Ps { node } => programs::list(node.as_deref()),
@@ -146,11 +145,26 @@ fn ls() -> Result<(), String> {
     output::print(show::table(&rows, &[]))
 }
 
-fn serve(address: SocketAddr, store: Option<&Path>) -> Result<ExitCode, String> {
+fn serve(addresses: &[NodeAddress], store: Option<&Path>) -> Result<ExitCode, String> {
     let images = captured::open(store)?;
-    let server = MemoryServer::bind(address, images, serve_options()?);
-    let server = server.map_err(|error| error.to_string())?;
-    output::say(format!("images are served at {}", server.address()));
+    listen(addresses, images, serve_options()?, "images are served")
+}
+
+/// Serves at all of these addresses, and says where `what` is done.
+fn listen(
+    addresses: &[NodeAddress],
+    images: ImageStore,
+    options: ServeOptions,
+    what: &str,
+) -> Result<ExitCode, String> {
+    let said = |error: NodeError| error.to_string();
+    let (first, others) = addresses.split_first().ok_or("give an address to listen at")?;
+    let mut server = MemoryServer::bind(first, images, options).map_err(said)?;
+    output::say(format!("{what} at {}", server.address()));
+    for other in others {
+        let address = server.listen_at(other).map_err(said)?;
+        output::say(format!("{what} at {address}"));
+    }
     server.run()
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pagefork::image::{PublicKey, TrustedKeys};
 use pagefork::{Cache, Config, DeltaTracker, StrategyConfig};
 use pagefork_node::{
-    KnownPeers, MemoryPeer, MemoryServer, NodeDirectory, PageTimes, ProgramLimits, ProgramNode,
+    KnownPeers, MemoryPeer, NodeDirectory, PageTimes, ProgramLimits, ProgramNode,
     ProgramNodeOptions, StartEvent, StartOptions,
 };
 
@@ -65,10 +65,7 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
     options.say = Arc::new(|text| output::say(text));
     let mut serve = super::serve_options()?;
     serve.programs = Some(ProgramNode::new(options)?);
-    let server = MemoryServer::bind(arguments.addr, images, serve);
-    let server = server.map_err(|error| error.to_string())?;
-    output::say(format!("programs are run at {}", server.address()));
-    server.run()
+    super::listen(&arguments.addr, images, serve, "programs are run")
 }
 
 /// What the user's files say. Who is known, or not any more, while the node runs counts at the next

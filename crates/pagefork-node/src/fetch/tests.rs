@@ -1,43 +1,33 @@
 //! Memory nodes that have the right key and lie.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::sync::Arc;
-use std::thread;
 
 use pagefork_image::{ImageDraft, Manifest, PageRuns};
-use rustls::ServerConnection;
 
 use super::*;
-use crate::channel;
+use crate::strangers::{TRANSPORTS, stranger};
 
 /// What a memory node with the right key answers, whatever it is asked: bytes, and bytes after the
 /// wish.
-fn liar(key: &SecretKey, answer: Vec<u8>, stream: Vec<u8>) -> MemoryPeer {
-    let config = identity::server_config(key, Arc::new(|_| true)).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        let (socket, _) = listener.accept().unwrap();
-        let times = NodeTimes::default();
-        let socket = TimedSocket::new(socket, Instant::now() + times.handshake, &times).unwrap();
-        let connection = ServerConnection::new(Arc::new(config)).unwrap();
-        let mut channel = StreamOwned::new(connection, socket);
-        shake_hands(&mut channel).unwrap();
+fn liar(transport: Transport, key: &SecretKey, answer: Vec<u8>, stream: Vec<u8>) -> MemoryPeer {
+    stranger(transport, key, move |mut channel| {
         message::read_text(&mut channel).unwrap();
         channel.write_all(&answer).unwrap();
         channel.flush().unwrap();
         // Whoever does not believe the answer goes.
         if channel.read_exact(&mut [0]).is_ok() {
             let _ = channel.write_all(&stream).and_then(|()| channel.flush());
-            let _ = channel::end(&mut channel);
+            let _ = channel.end();
         }
-    });
-    MemoryPeer { address, key: key.public() }
+    })
 }
 
 #[test]
 fn who_has_the_right_key_and_lies_is_noticed() {
+    TRANSPORTS.into_iter().for_each(lie);
+}
+
+fn lie(transport: Transport) {
     let path = std::env::temp_dir().join(format!("pagefork-liars-{}", std::process::id()));
     let open = |name: &str| ImageStore::open(path.join(name)).unwrap();
     let (here, there) = (open("here"), open("there"));
@@ -55,7 +45,7 @@ fn who_has_the_right_key_and_lies_is_noticed() {
     let has = |hash: ContentHash| [&[0], &hash.as_bytes()[..]].concat();
     let signers = TrustedKeys::from_iter([author.public()]);
     let fetch = |answer: Vec<u8>, stream: Vec<u8>, name: &str| {
-        let peer = liar(&node, answer, stream);
+        let peer = liar(transport, &node, answer, stream);
         fetch_image(&peer, &own, name, &here, &signers, &NodeTimes::default())
     };
     let name = image.to_string();

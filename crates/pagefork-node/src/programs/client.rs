@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use pagefork_image::{PublicKey, SecretKey};
 use pagefork_postcopy::Lane;
-use rustls::ClientConnection;
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
@@ -20,7 +19,7 @@ use super::wire::{
 
 /// A connection of a client with a node.
 pub(super) struct NodeLink {
-    pub(super) duplex: Duplex<ClientConnection>,
+    pub(super) duplex: Duplex,
     inbox: Inbox,
     address: String,
     times: NodeTimes,

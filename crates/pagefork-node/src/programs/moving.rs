@@ -13,8 +13,8 @@ use pagefork_postcopy::{
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
-use crate::duplex::wait_for;
 use crate::give::now;
+use crate::poll::wait_for;
 
 use super::capture::{CaptureFailure, CapturedProgram, MovingRecord};
 use super::client::NodeLink;

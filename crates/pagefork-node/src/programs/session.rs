@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -12,7 +11,6 @@ use std::time::{Duration, Instant};
 use pagefork_image::{ContentHash, PublicKey};
 use pagefork_postcopy::{Lane, MigrationId};
 use rustix::event::{EventfdFlags, eventfd};
-use rustls::{ConnectionCommon, SideData};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
@@ -38,16 +36,12 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// If it is lost, or the client is left.
-pub(crate) fn serve<C, D>(
+pub(crate) fn serve(
     node: &ProgramNode,
     peer: PublicKey,
-    duplex: Duplex<C>,
+    duplex: Duplex,
     times: &NodeTimes,
-) -> Result<(), NodeError>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-{
+) -> Result<(), NodeError> {
     let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let signal = signal.map_err(|error| NodeError::io("serve a client")(error.into()))?;
     let now = Instant::now();
@@ -72,10 +66,10 @@ where
 }
 
 /// A connection with a client.
-struct ProgramSession<'a, C> {
+struct ProgramSession<'a> {
     node: &'a ProgramNode,
     peer: PublicKey,
-    duplex: Duplex<C>,
+    duplex: Duplex,
     inbox: Inbox,
     /// Is raised when something has happened to the program that the client has, or an answer is
     /// there.
@@ -113,11 +107,7 @@ struct AttachedClient {
     told_target: Option<[u8; 32]>,
 }
 
-impl<C, D> ProgramSession<'_, C>
-where
-    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
-    D: SideData,
-{
+impl ProgramSession<'_> {
     fn serve(mut self) -> io::Result<()> {
         let served = self.talk();
         if let Some(attached) = &self.attached {
@@ -168,7 +158,12 @@ where
             }
             let until = (self.heard + self.idle).min(self.spoke + self.idle / 3);
             let until = until.max(Instant::now() + Duration::from_millis(1));
-            self.duplex.wait(&[self.signal.as_fd()], Some(until))?;
+            let signal = [self.signal.as_fd()];
+            // What it sends that drowns in answers stays where it is.
+            match self.backlog > BACKLOG_MAX {
+                true => self.duplex.wait_to_send(&signal, Some(until))?,
+                false => self.duplex.wait(&signal, Some(until))?,
+            }
             // Whether it is raised is seen by what it was raised for.
             let _ = rustix::io::read(&*self.signal, &mut [0; 8]);
         }

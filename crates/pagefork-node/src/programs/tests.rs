@@ -1,8 +1,7 @@
 //! Clients that do what none should do.
 
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,20 +9,18 @@ use pagefork::Engine;
 use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys};
 use pagefork_postcopy::Lane;
 
-use rustls::{ServerConnection, StreamOwned};
-
 use super::client::NodeLink;
 use super::streams::STREAM_BYTES;
 use super::wire::{
     ClientRequest, NodeReply, PART, ProgramEnd, ProgramSource, ProgramStart, encode,
 };
 use super::{KnownPeers, ProgramNode, ProgramNodeOptions};
+use crate::address::Transport;
 use crate::base::NodeTimes;
-use crate::channel::{TimedSocket, shake_hands};
 use crate::duplex::Duplex;
 use crate::fetch::MemoryPeer;
-use crate::identity;
 use crate::serve::{MemoryServer, ServeOptions};
+use crate::strangers::{TRANSPORTS, free, stranger};
 
 #[derive(Debug)]
 struct Open;
@@ -52,12 +49,13 @@ fn times() -> NodeTimes {
     NodeTimes { idle: IDLE, ..NodeTimes::default() }
 }
 
-fn node(name: &str) -> (ProgramNode, MemoryPeer) {
-    node_with(name, times())
+fn node(name: &str, transport: Transport) -> (ProgramNode, MemoryPeer) {
+    node_with(name, transport, times())
 }
 
-fn node_with(name: &str, times: NodeTimes) -> (ProgramNode, MemoryPeer) {
-    let path = std::env::temp_dir().join(format!("pagefork-hostile-{name}-{}", std::process::id()));
+fn node_with(name: &str, transport: Transport, times: NodeTimes) -> (ProgramNode, MemoryPeer) {
+    let name = format!("pagefork-hostile-{name}-{transport:?}-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&path);
     let images = ImageStore::open(path.join("images")).unwrap();
     let key = SecretKey::from_seed([1; 32]);
@@ -68,7 +66,7 @@ fn node_with(name: &str, times: NodeTimes) -> (ProgramNode, MemoryPeer) {
     let mut serve = ServeOptions::new(key.clone());
     serve.programs = Some(node.clone());
     serve.times = times;
-    let server = MemoryServer::bind("127.0.0.1:0", images, serve).unwrap();
+    let server = MemoryServer::bind(free(transport), images, serve).unwrap();
     let peer = MemoryPeer { address: server.address().to_string(), key: key.public() };
     thread::spawn(move || server.run());
     let _ = std::fs::remove_dir_all(&path);
@@ -139,7 +137,11 @@ fn attached(peer: &MemoryPeer, client: u8) -> NodeLink {
 
 #[test]
 fn who_sends_what_does_not_belong_there_is_left_and_the_program_goes_on() {
-    let (node, peer) = node("nonsense");
+    TRANSPORTS.into_iter().for_each(nonsense);
+}
+
+fn nonsense(transport: Transport) {
+    let (node, peer) = node("nonsense", transport);
     node.start(&sleeping()).unwrap();
     let input = |at, size: usize| ClientRequest::Input { at, bytes: vec![7; size], ends: false };
     let module = ProgramStart::new("a", ProgramSource::Module(Vec::new()));
@@ -172,7 +174,11 @@ fn who_sends_what_does_not_belong_there_is_left_and_the_program_goes_on() {
 
 #[test]
 fn bytes_that_mean_nothing_end_a_connection() {
-    let (_node, peer) = node("bytes");
+    TRANSPORTS.into_iter().for_each(bytes);
+}
+
+fn bytes(transport: Transport) {
+    let (_node, peer) = node("bytes", transport);
     for bytes in [&[255; 8][..], &[1, 0, 0, 0, 77], &[0, 0, 0, 0]] {
         let mut link = link(&peer);
         link.duplex.push(Lane::Control, bytes.to_vec());
@@ -182,7 +188,11 @@ fn bytes_that_mean_nothing_end_a_connection() {
 
 #[test]
 fn who_is_silent_is_left_in_time_and_gives_its_program_back() {
-    let (node, peer) = node("silent");
+    TRANSPORTS.into_iter().for_each(silent);
+}
+
+fn silent(transport: Transport) {
+    let (node, peer) = node("silent", transport);
     node.start(&waiting()).unwrap();
     let link = attached(&peer, 1);
     assert!(node.programs()[0].is_attached);
@@ -193,7 +203,10 @@ fn who_is_silent_is_left_in_time_and_gives_its_program_back() {
     }
     drop(link);
     // One that says nothing at all, not even who it is.
-    let socket = TcpStream::connect(&peer.address).unwrap();
+    let socket = match transport {
+        Transport::Tls => Some(TcpStream::connect(&peer.address).unwrap()),
+        Transport::Quic => None,
+    };
     let mut link = attached(&peer, 2);
     link.push(&ClientRequest::Input { at: 0, bytes: vec![1], ends: true });
     loop {
@@ -208,7 +221,11 @@ fn who_is_silent_is_left_in_time_and_gives_its_program_back() {
 
 #[test]
 fn a_client_that_reads_nothing_holds_no_more_than_it_may() {
-    let (node, peer) = node("deaf");
+    TRANSPORTS.into_iter().for_each(deaf);
+}
+
+fn deaf(transport: Transport) {
+    let (node, peer) = node("deaf", transport);
     for _ in 0..20 {
         node.start(&waiting()).unwrap();
     }
@@ -245,29 +262,40 @@ const TOO_MUCH: usize = 32 << 20;
 
 #[test]
 fn who_is_refused_while_it_sends_hears_why_even_if_the_peer_has_left() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    TRANSPORTS.into_iter().for_each(refused);
+}
+
+fn refused(transport: Transport) {
     let key = SecretKey::from_seed([1; 32]);
-    let peer =
-        MemoryPeer { address: listener.local_addr().unwrap().to_string(), key: key.public() };
     let (is_full, full) = mpsc::channel();
-    let refuser = thread::spawn(move || {
-        let config = Arc::new(identity::server_config(&key, Arc::new(|_| true)).unwrap());
-        let (socket, _) = listener.accept().unwrap();
-        let socket = TimedSocket::new(socket, Instant::now() + Duration::from_secs(60), &times());
-        let connection = ServerConnection::new(config).unwrap();
-        let mut channel = StreamOwned::new(connection, socket.unwrap());
-        shake_hands(&mut channel).unwrap();
+    let (refuses, has_refused) = mpsc::channel();
+    let full = Mutex::new(full);
+    let peer = stranger(transport, &key, move |channel| {
         let mut duplex = Duplex::new(channel).unwrap();
-        full.recv().unwrap();
+        full.lock().unwrap().recv().unwrap();
+        // Over QUIC it can answer what it has heard of.
+        while duplex.receive().unwrap().is_empty() {
+            duplex.wait(&[], None).unwrap();
+        }
         duplex.push(Lane::Control, encode(&NodeReply::Refused("it is too large".to_owned())));
-        duplex.send().unwrap();
-        // What was not read makes the system reset the connection.
+        match transport {
+            // What was not read makes the system reset the connection.
+            Transport::Tls => drop(duplex.send().unwrap()),
+            // What is lost is sent again only as long as the connection is there.
+            Transport::Quic => {
+                refuses.send(()).unwrap();
+                let until = Instant::now() + Duration::from_secs(60);
+                return duplex.end_and_drain(until).unwrap();
+            }
+        }
+        drop(duplex);
+        refuses.send(()).unwrap();
     });
     let mut link = link(&peer);
     push_too_much(&mut link);
     link.turn_out().unwrap();
     is_full.send(()).unwrap();
-    refuser.join().unwrap();
+    has_refused.recv().unwrap();
     let refused = NodeReply::Refused("it is too large".to_owned());
     assert_eq!(next(&mut link), Some(refused));
     assert_eq!(next(&mut link), None);
@@ -275,14 +303,14 @@ fn who_is_refused_while_it_sends_hears_why_even_if_the_peer_has_left() {
 
 #[test]
 fn a_node_that_refuses_takes_what_was_on_its_way() {
-    let (_node, peer) = node_with("drains", NodeTimes::default());
+    let (_node, peer) = node_with("drains", Transport::Tls, NodeTimes::default());
     let mut link = link(&peer);
     push_too_much(&mut link);
     // Were the connection reset, the refusal might be lost with it.
     let begun = Instant::now();
-    while link.duplex.sent < TOO_MUCH as u64 {
+    while link.duplex.sent() < TOO_MUCH as u64 {
         link.turn_out().unwrap();
-        assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes", link.duplex.sent);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} bytes", link.duplex.sent());
         thread::sleep(Duration::from_millis(1));
     }
     assert!(matches!(next(&mut link), Some(NodeReply::Refused(_))));

@@ -2,7 +2,6 @@
 
 #![allow(clippy::single_range_in_vec_init)] // Extents of one range are meant.
 
-use std::net::TcpListener;
 use std::sync::Mutex;
 
 use pagefork_image::{
@@ -11,11 +10,10 @@ use pagefork_image::{
 use pagefork_postcopy::{
     MemoryInput, MemoryNode, MemoryOutput, PeerAccess, ServeLimits, ServedImage,
 };
-use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
-use crate::channel::{TimedSocket, shake_hands};
-use crate::identity;
+use crate::address::Transport;
+use crate::strangers::{TRANSPORTS, stranger};
 
 /// What a memory node does that does not do as it should.
 #[derive(Clone, Copy, PartialEq)]
@@ -41,27 +39,13 @@ fn image() -> ImageReader {
     ImageReader::open(Box::new(file.into_inner()), &ImageLimits::default()).unwrap()
 }
 
-fn liar(lie: Lie) -> MemoryPeer {
-    let key = SecretKey::from_seed([1; 32]);
-    let config = Arc::new(identity::server_config(&key, Arc::new(|_| true)).unwrap());
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        for socket in listener.incoming() {
-            let times = NodeTimes::default();
-            let until = Instant::now() + times.handshake;
-            let Ok(socket) = TimedSocket::new(socket.unwrap(), until, &times) else { continue };
-            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-            let mut channel = StreamOwned::new(connection, socket);
-            if shake_hands(&mut channel).is_ok() {
-                thread::spawn(move || answer(Duplex::new(channel).unwrap(), lie));
-            }
-        }
-    });
-    MemoryPeer { address, key: key.public() }
+fn liar(transport: Transport, lie: Lie) -> MemoryPeer {
+    stranger(transport, &SecretKey::from_seed([1; 32]), move |channel| {
+        let _ = answer(Duplex::new(channel).unwrap(), lie);
+    })
 }
 
-fn answer(mut duplex: Duplex<ServerConnection>, lie: Lie) -> Option<()> {
+fn answer(mut duplex: Duplex, lie: Lie) -> Option<()> {
     let image = image();
     let peer = SecretKey::from_seed([2; 32]).public();
     let mut node = MemoryNode::new(peer, PeerAccess::All, ServeLimits::default(), now());
@@ -126,13 +110,18 @@ impl PageSink for Wants {
 
 #[test]
 fn nothing_of_who_lies_is_installed_and_silence_ends_in_time() {
+    TRANSPORTS.into_iter().for_each(lie);
+}
+
+fn lie(transport: Transport) {
     let signers = TrustedKeys::from_iter([SecretKey::from_seed([3; 32]).public()]);
     let own = SecretKey::from_seed([2; 32]);
     let node = NodeTimes { idle: Duration::from_secs(1), ..NodeTimes::default() };
     let times = PageTimes { node, lost: Duration::from_millis(300), ..PageTimes::default() };
     for lie in [Lie::Bytes, Lie::Other, Lie::Silence, Lie::Nonsense] {
         let plan = FetchPlan { background: false, ..FetchPlan::default() };
-        let image = RemoteImage::open(&liar(lie), &own, "any", &signers, plan, times).unwrap();
+        let image =
+            RemoteImage::open(&liar(transport, lie), &own, "any", &signers, plan, times).unwrap();
         let signal = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let wants = Arc::new(Wants(Mutex::new(vec![7]), signal, Mutex::new(false)));
         let error = image.fetch_into(wants.clone()).unwrap().join().unwrap_err();

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "not every test needs everything")]
 
+/// Networks of datagrams.
+pub(crate) mod datagrams;
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -112,6 +115,18 @@ impl Node {
     }
 
     pub(crate) fn with(name: &str, seed: u8, set: impl FnOnce(&mut ProgramNodeOptions)) -> Self {
+        Self::at(datagrams::PLACES[0], name, seed, set)
+    }
+
+    /// One that listens at `place`.
+    pub(crate) fn at(
+        place: &str,
+        name: &str,
+        seed: u8,
+        set: impl FnOnce(&mut ProgramNodeOptions),
+    ) -> Self {
+        let transport = if place.starts_with("quic") { "quic-" } else { "" };
+        let name = format!("{transport}{name}");
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{name}-{seed}"));
         let _ = fs::remove_dir_all(&path);
         let images = ImageStore::open(path.join("images")).unwrap();
@@ -131,7 +146,7 @@ impl Node {
         let knows = Arc::clone(&peers);
         serve.access = Arc::new(move |key| knows.may_run(key));
         serve.programs = Some(programs.clone());
-        let server = MemoryServer::bind("127.0.0.1:0", images.clone(), serve).unwrap();
+        let server = MemoryServer::bind(place, images.clone(), serve).unwrap();
         let peer = MemoryPeer { address: server.address().to_string(), key: key(seed).public() };
         thread::spawn(move || server.run());
         Self { path, images, peer, peers, programs }

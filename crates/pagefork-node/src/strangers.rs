@@ -1,0 +1,43 @@
+//! Memory nodes of tests, that have the right key and do what they like.
+
+use std::sync::Arc;
+use std::thread;
+
+use pagefork_image::SecretKey;
+
+use crate::address::{NodeAddress, Transport};
+use crate::base::NodeTimes;
+use crate::channel::Channel;
+use crate::fetch::MemoryPeer;
+use crate::identity;
+use crate::listen::Listener;
+
+/// What tests of the protocol run on.
+pub(crate) const TRANSPORTS: [Transport; 2] = [Transport::Tls, Transport::Quic];
+
+/// A free place.
+pub(crate) fn free(transport: Transport) -> NodeAddress {
+    NodeAddress { transport, socket: ([127, 0, 0, 1], 0).into() }
+}
+
+/// A node with this key that lets everybody in, and does so with each, on a thread of its own.
+pub(crate) fn stranger(
+    transport: Transport,
+    key: &SecretKey,
+    act: impl Fn(Channel) + Send + Sync + 'static,
+) -> MemoryPeer {
+    let config = Arc::new(identity::server_config(key, Arc::new(|_| true)).unwrap());
+    let times = NodeTimes::default();
+    let listener = Listener::bind(&free(transport), key, &config, 64, &times).unwrap();
+    let address = listener.address().unwrap().to_string();
+    let act = Arc::new(act);
+    thread::spawn(move || {
+        while let Ok((caller, _)) = listener.accept() {
+            let act = Arc::clone(&act);
+            thread::spawn(move || {
+                caller.shake_hands(&NodeTimes::default()).map(|channel| act(channel))
+            });
+        }
+    });
+    MemoryPeer { address, key: key.public() }
+}
