@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use pagefork::{RegisterExport, RegisterResult, RegisterValues, Result, StoreLimits};
+use pagefork::{RegisterExport, RegisterResult, RegisterValues, Result};
 
 use crate::base::border::BorderError;
 use crate::objects::host_info::HostInfo;
@@ -14,9 +14,7 @@ use crate::pagefork_h::spawn::{Spawning, spawn_store};
 /// An export of whatever is spawned next.
 pub(super) struct FreshExport {
     pre: pagefork_instance_pre_t,
-    tenant: u64,
-    limits: Option<StoreLimits>,
-    wasi: Option<pagefork_wasi_config_t>,
+    how: Spawning<pagefork_wasi_config_t>,
     /// What is attached to each store, or null; C's still when the store goes.
     data: *mut c_void,
     export: RegisterExport,
@@ -29,15 +27,14 @@ impl FreshExport {
     /// If the export is one of another module.
     pub(super) fn new(
         pre: &pagefork_instance_pre_t,
-        Spawning { tenant, limits, wasi }: Spawning<'_>,
+        how: &Spawning<&pagefork_wasi_config_t>,
         data: *mut c_void,
         export: RegisterExport,
     ) -> Result<Self> {
         if !export.is_of(pre.pre.module()) {
             return Err(BorderError::Unfit("the export is one of another module".into()).into());
         }
-        let (pre, wasi) = (pre.clone(), wasi.cloned());
-        Ok(Self { pre, tenant, limits, wasi, data, export })
+        Ok(Self { pre: pre.clone(), how: how.to_owned(), data, export })
     }
 
     /// Calls the export of a fresh instance. `kept` has its store if the call fails, for those who
@@ -45,22 +42,18 @@ impl FreshExport {
     ///
     /// # Errors
     /// If no instance can be had; else what ended the call.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn call(
         &self,
         kept: &mut Option<StoreRef>,
-        values: RegisterValues,
+        values: &RegisterValues,
     ) -> Result<RegisterResult> {
-        let Self { tenant, limits, data, .. } = *self;
-        let how = Spawning { tenant, limits, wasi: self.wasi.as_ref() };
-        let (store, instance) = spawn_store(&self.pre, how, |store| {
-            if !data.is_null() {
-                store.data.set(HostInfo::new(data, None));
+        let (store, instance) = spawn_store(&self.pre, &self.how, |store| {
+            if !self.data.is_null() {
+                store.data.set(HostInfo::new(self.data, None));
             }
         })?;
-        let mut context = store.context()?;
-        let func = instance.get_register_export(&context, &self.export)?;
-        let result = func.call(&mut context, values);
+        let result = self.export.call(&mut store.context()?, &instance, *values);
         if result.is_err() {
             *kept = Some(store);
         }

@@ -1,9 +1,9 @@
 //! Calls with C's own arguments and results, in both directions: they are in the same registers.
 
-use std::any::Any;
 use std::ffi::{c_char, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
+use std::thread;
 
 use pagefork::{
     Caller, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport, RegisterFunc,
@@ -18,7 +18,7 @@ use crate::objects::host_functions::has_floats;
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_instance_pre_t;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
-use crate::objects::store::{HostData, StoreCell, StoreRef};
+use crate::objects::store::{HostData, KeptStore, StoreCell, StoreRef};
 use crate::pagefork_h::fresh::FreshExport;
 use crate::pagefork_h::functions::no_export;
 use crate::pagefork_h::spawn::{PRE, Spawning, pagefork_spawn_t};
@@ -311,17 +311,24 @@ unsafe fn call_own(
     };
     match called {
         Ok(Ok(result)) => result,
-        Ok(Err(error)) => {
-            // SAFETY: by this function's contract.
-            unsafe { call_failed(this, Some(&store), error) };
-            RegisterResult::default()
-        }
-        Err(payload) => {
-            // SAFETY: by this function's contract.
-            unsafe { call_panicked(this, &store, payload) };
-            RegisterResult::default()
-        }
+        // SAFETY: by this function's contract.
+        called => unsafe { call_own_failed(this, store, called) },
     }
+}
+
+/// # Safety
+/// As of [`call_with`], of a call that has failed.
+#[cold]
+#[inline(never)]
+unsafe fn call_own_failed(
+    this: *mut pagefork_typed_func_t,
+    store: KeptStore,
+    called: thread::Result<Result<RegisterResult>>,
+) -> RegisterResult {
+    called.unwrap_or_else(|payload| Err(panicked(&*payload))).unwrap_or_else(|error| {
+        // SAFETY: by this function's contract.
+        unsafe { call_failed(this, Some(&store), error) }
+    })
 }
 
 /// # Safety
@@ -333,12 +340,12 @@ unsafe fn call_fresh(
     values: RegisterValues,
 ) -> RegisterResult {
     let mut store = None;
-    let called = attempt(|| export.call(&mut store, values));
-    called.unwrap_or_else(|error| {
+    // What a panic may come from is apart: so the values are not moved for it.
+    match attempt(|| export.call(&mut store, &values)) {
+        Ok(result) => result,
         // SAFETY: by this function's contract.
-        unsafe { call_failed(this, store.as_ref(), error) };
-        RegisterResult::default()
-    })
+        Err(error) => unsafe { call_failed(this, store.as_ref(), error) },
+    }
 }
 
 /// # Safety
@@ -349,24 +356,12 @@ unsafe fn call_failed(
     this: *mut pagefork_typed_func_t,
     store: Option<&StoreRef>,
     error: pagefork::Error,
-) {
+) -> RegisterResult {
     let error = failed(store, error);
     // SAFETY: by the header's word nothing else uses the field meanwhile.
     let old = unsafe { ptr::replace(&raw mut (*this).error, error) };
     drop(old);
-}
-
-/// # Safety
-/// As of [`call_with`].
-#[cold]
-#[inline(never)]
-unsafe fn call_panicked(
-    this: *mut pagefork_typed_func_t,
-    store: &StoreRef,
-    payload: Box<dyn Any + Send>,
-) {
-    // SAFETY: by this function's contract.
-    unsafe { call_failed(this, Some(store), panicked(&*payload)) };
+    RegisterResult::default()
 }
 
 /// A function of this store, to be called by C.
@@ -497,7 +492,7 @@ fallible! {
         make(out, || {
             let (pre, export) = (given(pre, PRE)?, given(export, "export")?);
             let (place, has_floats) = given(export.typed.as_ref(), "signature of the export")?;
-            Ok(fresh(FreshExport::new(pre, Spawning::of(how)?, data, *place)?, *has_floats))
+            Ok(fresh(FreshExport::new(pre, &Spawning::of(how)?, data, *place)?, *has_floats))
         })
     }
 }

@@ -1,5 +1,7 @@
 //! Fresh instances in stores of their own.
 
+use std::borrow::Borrow;
+
 use pagefork::{Instance, Result, StoreLimits};
 
 use crate::base::border::{attempt, exported, given};
@@ -59,14 +61,14 @@ fallible! {
     }
 }
 
-/// How an instance is spawned, once that was checked.
-pub(super) struct Spawning<'a> {
+/// How an instance is spawned, once that was checked. What WASI programs see is C's still, or a copy.
+pub(super) struct Spawning<W> {
     pub(super) tenant: u64,
     pub(super) limits: Option<StoreLimits>,
-    pub(super) wasi: Option<&'a pagefork_wasi_config_t>,
+    pub(super) wasi: Option<W>,
 }
 
-impl<'a> Spawning<'a> {
+impl<'a> Spawning<&'a pagefork_wasi_config_t> {
     /// # Errors
     /// If C has set something of a later version, or limits that are none.
     #[inline(always)]
@@ -78,30 +80,29 @@ impl<'a> Spawning<'a> {
         let limits = how.limits.map(|limits| limits.to_limits()).transpose()?;
         Ok(Self { tenant: how.tenant, limits, wasi: how.wasi })
     }
-}
 
-/// What a store is spawned with.
-pub(super) struct Spawned {
-    /// The cell that the store is to be in.
-    pub(super) store: StoreRef,
-    pub(super) data: HostData,
-    pub(super) tenant: u64,
-    pub(super) limits: Option<StoreLimits>,
-}
-
-impl Spawned {
-    /// # Errors
-    /// If WASI programs cannot see what they are to.
-    #[inline(always)]
-    pub(super) fn new(pre: &pagefork_instance_pre_t, how: Spawning<'_>) -> Result<Self> {
-        let Spawning { tenant, limits, wasi } = how;
-        let store = StoreRef::empty();
-        let mut data = store.data();
-        if wasi.is_some() || pre.program.is_some() {
-            give_wasi(&mut data, wasi, pre.program.as_ref())?;
-        }
-        Ok(Self { store, data, tenant, limits })
+    /// The same, for as long as it is wanted.
+    pub(super) fn to_owned(&self) -> Spawning<pagefork_wasi_config_t> {
+        let Self { tenant, limits, wasi } = *self;
+        Spawning { tenant, limits, wasi: wasi.cloned() }
     }
+}
+
+/// A cell for a store that is spawned in this way, and the data that the store is to have.
+///
+/// # Errors
+/// If WASI programs cannot see what they are to.
+#[inline(always)]
+pub(super) fn cell_and_data<W: Borrow<pagefork_wasi_config_t>>(
+    pre: &pagefork_instance_pre_t,
+    how: &Spawning<W>,
+) -> Result<(StoreRef, HostData)> {
+    let cell = StoreRef::empty();
+    let mut data = cell.data();
+    if how.wasi.is_some() || pre.program.is_some() {
+        give_wasi(&mut data, how.wasi.as_ref().map(W::borrow), pre.program.as_ref())?;
+    }
+    Ok((cell, data))
 }
 
 /// A store of its own with an instance. `prepare` is told of the store while it is empty.
@@ -109,16 +110,16 @@ impl Spawned {
 /// # Errors
 /// As [`pagefork::InstancePre::spawn_limited`]; if WASI programs cannot see what they are to.
 #[inline(always)]
-pub(super) fn spawn_store(
+pub(super) fn spawn_store<W: Borrow<pagefork_wasi_config_t>>(
     pre: &pagefork_instance_pre_t,
-    how: Spawning<'_>,
+    how: &Spawning<W>,
     prepare: impl FnOnce(&StoreRef),
 ) -> Result<(StoreRef, Instance)> {
-    let Spawned { store, data, tenant, limits } = Spawned::new(pre, how)?;
+    let (store, data) = cell_and_data(pre, how)?;
     prepare(&store);
-    let (own, instance) = match limits {
-        Some(limits) => pre.pre.spawn_limited(tenant, data, limits, |_| ())?,
-        None => pre.pre.spawn_for(tenant, data)?,
+    let (own, instance) = match &how.limits {
+        Some(limits) => pre.pre.spawn_limited(how.tenant, data, *limits, |_| ())?,
+        None => pre.pre.spawn_for(how.tenant, data)?,
     };
     store.fill(own);
     Ok((store, instance))
@@ -132,7 +133,7 @@ pub(super) fn spawn(
     pre: &pagefork_instance_pre_t,
     how: Option<&pagefork_spawn_t<'_>>,
 ) -> Result<(StoreRef, CBox<wasm_ref_t>)> {
-    let (store, instance) = spawn_store(pre, Spawning::of(how)?, |_| ())?;
+    let (store, instance) = spawn_store(pre, &Spawning::of(how)?, |_| ())?;
     let instance = wasm_ref_t::new(&store, Object::Instance(instance));
     Ok((store, instance))
 }

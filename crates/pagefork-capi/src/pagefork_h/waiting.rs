@@ -29,7 +29,7 @@ use crate::objects::store::{HostData, StoreCell, StoreRef};
 use crate::objects::types::wasm_externtype_t;
 use crate::objects::value::{CValue, OwnedValues, pagefork_val_t};
 use crate::objects::waiting::{CallWaker, HostWait, Notify, WaitFuture, given_up};
-use crate::pagefork_h::spawn::{PRE, Spawned, Spawning, pagefork_spawn_t};
+use crate::pagefork_h::spawn::{PRE, Spawning, cell_and_data, pagefork_spawn_t};
 
 /// What is null, if it is.
 const CALL: &str = "call";
@@ -405,7 +405,9 @@ fallible! {
         let told = CallWaker::new(notify, env, finalizer);
         make(out, || {
             let pre = given(pre, PRE)?;
-            let Spawned { store, data, tenant, limits } = Spawned::new(pre, Spawning::of(how)?)?;
+            let how = Spawning::of(how)?;
+            let (store, data) = cell_and_data(pre, &how)?;
+            let Spawning { tenant, limits, .. } = how;
             let (pre, own) = (pre.pre.clone(), store.clone());
             let future: GuestFuture = Box::pin(async move {
                 let (made, instance) = match limits {

@@ -22,6 +22,7 @@ use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
 use crate::run::enter::{self, Registers};
+use crate::store::frame::Target;
 use crate::store::function_import::FunctionImport;
 use crate::store::group::StoreGroup;
 use crate::store::handle::{CallTarget, Func};
@@ -187,6 +188,52 @@ impl RegisterMasks {
     fn float(&self, index: usize) -> u64 {
         mask(self.floats, self.wide_floats, index)
     }
+
+    /// Enters a guest's function of this type with no guest around it.
+    ///
+    /// # Errors
+    /// The payload of a panic; within, what ends the call.
+    ///
+    /// # Safety
+    /// The store is borrowed by the caller, the pointer with the provenance of the whole; it has just
+    /// been found to be [outermost](enter::enters_outermost), its activation is at that address, and
+    /// the function is its own and of this type.
+    #[inline(always)]
+    unsafe fn enter(
+        &self,
+        store: *mut StoreGroup,
+        activation: usize,
+        target: &Target,
+        values: RegisterValues,
+    ) -> thread::Result<Result<RegisterResult>> {
+        span!(TRACE, "call");
+        let mut registers = Registers::default();
+        for (value, bits) in values.ints.iter().zip(&self.ints) {
+            registers.put_int(value & bits);
+        }
+        let entry = target.direct_entry;
+        // SAFETY: by this function's contract; the entry is for values in registers, which are what
+        // the type says and zero where it has none.
+        let called = unsafe {
+            (&raw mut (*store).activation).expose_provenance();
+            let activation = ptr::with_exposed_provenance_mut(activation);
+            match self.floats {
+                0 => {
+                    let call = enter::call_outermost_catching::<false>;
+                    call(store, activation, target, entry, registers)
+                }
+                _ => {
+                    for (index, value) in values.floats.iter().enumerate() {
+                        let bits = value.to_bits() & self.float(index);
+                        registers.put_float(f64::from_bits(bits));
+                    }
+                    let call = enter::call_outermost_catching::<true>;
+                    call(store, activation, target, entry, registers)
+                }
+            }
+        };
+        called.map(|result| result.map(|(int, float)| RegisterResult { int, float }))
+    }
 }
 
 /// The bits of the register of this index that are part of a value: none, 32 or 64.
@@ -217,6 +264,81 @@ impl RegisterExport {
     /// See [`Module::get_register_export`].
     pub fn is_of(&self, module: &Module) -> bool {
         self.module == module.number()
+    }
+
+    /// Calls what an instance exports there: as [`Instance::get_register_export`] and
+    /// [`RegisterFunc::call`] do one after the other, for functions that are called once.
+    ///
+    /// # Errors
+    /// As both.
+    ///
+    /// # Panics
+    /// If a host function panics, with its payload.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, FuncType, Linker, Module, RegisterValues, ValType};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (global $count (mut i64) (i64.const 0))
+    ///     (func (export "add") (param i64) (result i64)
+    ///         (global.set $count (i64.add (global.get $count) (local.get 0)))
+    ///         (global.get $count)))"#)?;
+    /// let ty = FuncType::new([ValType::I64], [ValType::I64]);
+    /// let add = module.get_register_export("add", &ty)?;
+    /// let pre = Linker::new(&engine).instantiate_pre(&module)?;
+    /// let mut values = RegisterValues::default();
+    /// values.ints[0] = 3;
+    /// let (mut store, instance) = pre.spawn(())?;
+    /// assert_eq!(add.call(&mut store, &instance, values)?.int, 3);
+    /// assert_eq!(add.call(&mut store, &instance, values)?.int, 6);
+    /// let other = Module::new(&engine, "(module)")?;
+    /// let (mut store, instance) = Linker::new(&engine).instantiate_pre(&other)?.spawn(())?;
+    /// assert!(add.call(&mut store, &instance, values).is_err());
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline]
+    pub fn call(
+        &self,
+        mut store: impl AsContextMut,
+        instance: &Instance,
+        values: RegisterValues,
+    ) -> Result<RegisterResult> {
+        let mut store = store.as_context_mut();
+        let whole = store.as_ptr();
+        // SAFETY: the store is borrowed; this borrow ends before anything is called.
+        let (func, target) = unsafe {
+            let func = self.func(&*whole, instance)?;
+            (func, func.entry(&*whole))
+        };
+        if let CallTarget::Guest(target) = &target
+            // SAFETY: the store is borrowed.
+            && unsafe { enter::enters_outermost(whole) }
+        {
+            // SAFETY: the store is borrowed, and so is its activation; the function is its own, of
+            // the export's type, and nothing has happened since the check.
+            let called = unsafe {
+                let activation = (&raw const (*whole).activation).addr();
+                self.masks.enter(whole, activation, target, values)
+            };
+            return called.unwrap_or_else(|payload| resume_unwind(payload));
+        }
+        call_otherwise(&func, store, values)
+    }
+
+    /// The function that an instance exports there.
+    ///
+    /// # Errors
+    /// If the instance is of another store, or of another module than the export.
+    #[inline]
+    fn func(&self, store: &StoreGroup, instance: &Instance) -> Result<Func> {
+        let ordinal = instance.ordinal(store)?;
+        if instance.module_in(store).number() != self.module {
+            return Err(UsageError::WrongModule { what: "export" }.into());
+        }
+        // What is imported is of the same type: there are no subtypes of function types.
+        Ok(Func { store: store.id, definition: store.function(ordinal, self.index) })
     }
 }
 
@@ -278,13 +400,7 @@ impl Instance {
         export: &RegisterExport,
     ) -> Result<RegisterFunc> {
         let store = &store.as_context().0.inner;
-        let ordinal = self.ordinal(store)?;
-        if self.module_in(store).number() != export.module {
-            return Err(UsageError::WrongModule { what: "export" }.into());
-        }
-        // What is imported is of the same type: there are no subtypes of function types.
-        let func = Func { store: store.id, definition: store.function(ordinal, export.index) };
-        Ok(RegisterFunc::new(func, store, export.masks))
+        Ok(RegisterFunc::new(export.func(store, self)?, store, export.masks))
     }
 }
 
@@ -507,65 +623,67 @@ impl RegisterFunc {
     ) -> thread::Result<Result<RegisterResult>> {
         let mut store = store.as_context_mut();
         let whole = store.as_ptr();
-        if let CallTarget::Guest(target) = &self.target
+        match &self.target {
             // SAFETY: the store is borrowed.
-            && unsafe {
-                (*whole).id == self.func.store && enter::enters_outermost(whole)
+            CallTarget::Guest(target)
+                if unsafe { (*whole).id == self.func.store && enter::is_outermost(whole) } =>
+            {
+                // SAFETY: the store is borrowed. One store has a number, and stays where it is as
+                // long as it has it: so its activation is where it was. The entry is the store's
+                // own, and nothing has happened since the check.
+                unsafe { self.masks.enter(whole, self.activation, target, values) }
             }
-        {
-            span!(TRACE, "call");
-            let mut registers = Registers::default();
-            for (value, bits) in values.ints.iter().zip(&self.masks.ints) {
-                registers.put_int(value & bits);
+            _ => {
+                // A copy: what is borrowed lies in memory.
+                let copied = values;
+                self.call_slowly(store, &copied)
             }
-            let entry = target.direct_entry;
-            // SAFETY: the store is borrowed. One store has a number, and stays where it is as long as it
-            // has it: so its activation is where it was. The entry is the store's own, for values in
-            // registers, which are what the type says and zero where it has none; nothing has
-            // happened since the check.
-            let called = unsafe {
-                (&raw mut (*whole).activation).expose_provenance();
-                let activation = ptr::with_exposed_provenance_mut(self.activation);
-                match self.masks.floats {
-                    0 => {
-                        let call = enter::call_outermost_catching::<false>;
-                        call(whole, activation, target, entry, registers)
-                    }
-                    _ => {
-                        for (index, value) in values.floats.iter().enumerate() {
-                            let bits = value.to_bits() & self.masks.float(index);
-                            registers.put_float(f64::from_bits(bits));
-                        }
-                        let call = enter::call_outermost_catching::<true>;
-                        call(whole, activation, target, entry, registers)
-                    }
-                }
-            };
-            return called.map(|result| result.map(|(int, float)| RegisterResult { int, float }));
         }
-        catch_unwind(AssertUnwindSafe(|| self.call_otherwise(store, values)))
     }
 
-    /// Calls a function of the host, or one in a store that needs more than to be entered.
+    /// As [`RegisterFunc::call_catching`], of any store. Apart, so that what there is to be called here
+    /// takes no register from a call that only enters a guest.
     #[inline(never)]
-    fn call_otherwise(
+    fn call_slowly(
         &self,
         mut store: impl AsContextMut,
-        values: RegisterValues,
-    ) -> Result<RegisterResult> {
+        values: &RegisterValues,
+    ) -> thread::Result<Result<RegisterResult>> {
         let mut store = store.as_context_mut();
-        let mut cells = [ValRaw::default(); INTS_MAX + FLOATS_MAX];
-        let ty = {
-            let inner = &store.0.inner;
-            inner.function_type(self.func.reference(inner)?).0.clone()
-        };
-        for (cell, word) in cells.iter_mut().zip(values.words(&ty.params)) {
-            *cell = ValRaw::u64(word);
+        let whole = store.as_ptr();
+        if let CallTarget::Guest(target) = &self.target
+            // SAFETY: the store is borrowed.
+            && unsafe { (*whole).id == self.func.store && enter::enters_outermost(whole) }
+        {
+            // SAFETY: the same holds as in `call_catching`.
+            return unsafe { self.masks.enter(whole, self.activation, target, *values) };
         }
-        // SAFETY: there is a cell for each value that fits registers, with one of its type.
-        unsafe { self.func.call_unchecked(&mut store, &raw mut cells[..])? };
-        Ok(RegisterResult::from_word(cells[0].get_u64()))
+        catch_unwind(AssertUnwindSafe(|| call_otherwise(&self.func, store, *values)))
     }
+}
+
+/// Calls a function of the host, or one in a store that needs more than to be entered.
+///
+/// # Errors
+/// As [`RegisterFunc::call`].
+#[inline(never)]
+fn call_otherwise(
+    func: &Func,
+    mut store: impl AsContextMut,
+    values: RegisterValues,
+) -> Result<RegisterResult> {
+    let mut store = store.as_context_mut();
+    let mut cells = [ValRaw::default(); INTS_MAX + FLOATS_MAX];
+    let ty = {
+        let inner = &store.0.inner;
+        inner.function_type(func.reference(inner)?).0.clone()
+    };
+    for (cell, word) in cells.iter_mut().zip(values.words(&ty.params)) {
+        *cell = ValRaw::u64(word);
+    }
+    // SAFETY: there is a cell for each value that fits registers, with one of its type.
+    unsafe { func.call_unchecked(&mut store, &raw mut cells[..])? };
+    Ok(RegisterResult::from_word(cells[0].get_u64()))
 }
 
 /// A host function whose values are in registers.
