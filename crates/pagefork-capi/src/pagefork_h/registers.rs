@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
-use std::thread;
 
 use pagefork::{
     Caller, Func, FuncType, ModuleExport, RegisterCallee, RegisterExport, RegisterFunc,
@@ -18,7 +17,7 @@ use crate::objects::host_functions::has_floats;
 use crate::objects::host_info::{Finalizer, HostInfo};
 use crate::objects::linker::pagefork_instance_pre_t;
 use crate::objects::object::{wasm_ref_t, wasm_store_t};
-use crate::objects::store::{HostData, KeptStore, StoreCell, StoreRef};
+use crate::objects::store::{HostData, StoreCell, StoreRef};
 use crate::pagefork_h::fresh::FreshExport;
 use crate::pagefork_h::functions::no_export;
 use crate::pagefork_h::spawn::{PRE, Spawning, pagefork_spawn_t};
@@ -305,15 +304,18 @@ unsafe fn call_own(
 ) -> RegisterResult {
     // SAFETY: by this function's contract there is a store; the part that is read does not change.
     let store = unsafe { (*this).store.as_ref().unwrap_unchecked().keep() };
-    let called = match store.context() {
-        Ok(mut context) => func.call_catching(&mut context, values),
-        Err(error) => Ok(Err(error)),
+    let mut context = match store.context() {
+        Ok(context) => context,
+        // SAFETY: by this function's contract.
+        Err(error) => return unsafe { call_own_failed(this, error) },
     };
-    match called {
+    func.call_then(&mut context, values, |called| match called {
         Ok(Ok(result)) => result,
         // SAFETY: by this function's contract.
-        called => unsafe { call_own_failed(this, store, called) },
-    }
+        Ok(Err(error)) => unsafe { call_own_failed(this, error) },
+        // SAFETY: by this function's contract.
+        Err(payload) => unsafe { call_own_failed(this, panicked(&*payload)) },
+    })
 }
 
 /// # Safety
@@ -322,13 +324,10 @@ unsafe fn call_own(
 #[inline(never)]
 unsafe fn call_own_failed(
     this: *mut pagefork_typed_func_t,
-    store: KeptStore,
-    called: thread::Result<Result<RegisterResult>>,
+    error: pagefork::Error,
 ) -> RegisterResult {
-    called.unwrap_or_else(|payload| Err(panicked(&*payload))).unwrap_or_else(|error| {
-        // SAFETY: by this function's contract.
-        unsafe { call_failed(this, Some(&store), error) }
-    })
+    // SAFETY: by this function's contract; nothing else uses the function's store meanwhile.
+    unsafe { call_failed(this, (*this).store.as_ref(), error) }
 }
 
 /// # Safety

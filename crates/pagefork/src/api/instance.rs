@@ -230,6 +230,7 @@ impl Instance {
         Ok(Self::from_ordinal(store, ordinal))
     }
 
+    #[inline]
     pub(crate) fn ordinal(&self, store: &StoreGroup) -> Result<u32> {
         store.check(self.store, "instance").map(|()| self.ordinal)
     }

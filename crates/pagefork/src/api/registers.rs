@@ -21,7 +21,7 @@ use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
-use crate::run::enter::{self, Registers};
+use crate::run::enter::{self, Registers, Unfinished};
 use crate::store::frame::Target;
 use crate::store::function_import::FunctionImport;
 use crate::store::group::StoreGroup;
@@ -192,7 +192,7 @@ impl RegisterMasks {
     /// Enters a guest's function of this type with no guest around it.
     ///
     /// # Errors
-    /// The payload of a panic; within, what ends the call.
+    /// How to get what ends the call.
     ///
     /// # Safety
     /// The store is borrowed by the caller, the pointer with the provenance of the whole; it has just
@@ -205,7 +205,7 @@ impl RegisterMasks {
         activation: usize,
         target: &Target,
         values: RegisterValues,
-    ) -> thread::Result<Result<RegisterResult>> {
+    ) -> Result<RegisterResult, Unfinished> {
         span!(TRACE, "call");
         let mut registers = Registers::default();
         for (value, bits) in values.ints.iter().zip(&self.ints) {
@@ -219,7 +219,7 @@ impl RegisterMasks {
             let activation = ptr::with_exposed_provenance_mut(activation);
             match self.floats {
                 0 => {
-                    let call = enter::call_outermost_catching::<false>;
+                    let call = enter::call_outermost_unfinished::<false>;
                     call(store, activation, target, entry, registers)
                 }
                 _ => {
@@ -227,12 +227,12 @@ impl RegisterMasks {
                         let bits = value.to_bits() & self.float(index);
                         registers.put_float(f64::from_bits(bits));
                     }
-                    let call = enter::call_outermost_catching::<true>;
+                    let call = enter::call_outermost_unfinished::<true>;
                     call(store, activation, target, entry, registers)
                 }
             }
         };
-        called.map(|result| result.map(|(int, float)| RegisterResult { int, float }))
+        called.map(|(int, float)| RegisterResult { int, float })
     }
 }
 
@@ -318,11 +318,12 @@ impl RegisterExport {
         {
             // SAFETY: the store is borrowed, and so is its activation; the function is its own, of
             // the export's type, and nothing has happened since the check.
-            let called = unsafe {
+            return unsafe {
                 let activation = (&raw const (*whole).activation).addr();
-                self.masks.enter(whole, activation, target, values)
+                self.masks
+                    .enter(whole, activation, target, values)
+                    .map_err(|left| left.reason().unwrap_or_else(|payload| resume_unwind(payload)))
             };
-            return called.unwrap_or_else(|payload| resume_unwind(payload));
         }
         call_otherwise(&func, store, values)
     }
@@ -393,7 +394,7 @@ impl Instance {
     /// # Examples
     ///
     /// See [`Module::get_register_export`].
-    #[inline]
+    #[inline(always)]
     pub fn get_register_export(
         &self,
         store: impl AsContext,
@@ -419,7 +420,7 @@ fn check_fits(ty: &FuncType) -> Result<()> {
 }
 
 /// The bits of a register that a value of this type has.
-fn bits(ty: ValType) -> u64 {
+pub(crate) fn bits(ty: ValType) -> u64 {
     match ty {
         ValType::I32 | ValType::F32 => u32::MAX.into(),
         _ => u64::MAX,
@@ -555,7 +556,8 @@ impl<T: 'static> Linker<T> {
 }
 
 impl RegisterFunc {
-    #[inline]
+    /// Always inline: it is made where it stays.
+    #[inline(always)]
     fn new(func: Func, store: &StoreGroup, masks: RegisterMasks) -> Self {
         let (target, activation) = (func.entry(store), (&raw const store.activation).addr());
         Self { func, activation, target, masks }
@@ -615,12 +617,48 @@ impl RegisterFunc {
     /// }
     /// # Ok::<(), pagefork::Error>(())
     /// ```
-    #[inline(always)]
+    #[inline]
     pub fn call_catching(
+        &self,
+        store: impl AsContextMut,
+        values: RegisterValues,
+    ) -> thread::Result<Result<RegisterResult>> {
+        self.call_then(store, values, |called| called)
+    }
+
+    /// As [`RegisterFunc::call_catching`], where what it would give goes to `then`, of which there is
+    /// a copy for each way that a call may go. So a result stays in registers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Instance, Module, RegisterValues, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (func (export "half") (param i32) (result i32) (i32.div_u (i32.const 84) (local.get 0))))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let half = instance.get_func(&mut store, "half").expect("it is exported");
+    /// let half = half.with_registers(&store)?;
+    /// let mut call = |number| {
+    ///     let mut values = RegisterValues::default();
+    ///     values.ints[0] = number;
+    ///     half.call_then(&mut store, values, |called| match called {
+    ///         Ok(Ok(result)) => result.int,
+    ///         Ok(Err(_)) | Err(_) => u64::MAX,
+    ///     })
+    /// };
+    /// assert_eq!((call(2), call(0)), (42, u64::MAX));
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn call_then<R>(
         &self,
         mut store: impl AsContextMut,
         values: RegisterValues,
-    ) -> thread::Result<Result<RegisterResult>> {
+        then: impl FnOnce(thread::Result<Result<RegisterResult>>) -> R,
+    ) -> R {
         let mut store = store.as_context_mut();
         let whole = store.as_ptr();
         match &self.target {
@@ -631,12 +669,16 @@ impl RegisterFunc {
                 // SAFETY: the store is borrowed. One store has a number, and stays where it is as
                 // long as it has it: so its activation is where it was. The entry is the store's
                 // own, and nothing has happened since the check.
-                unsafe { self.masks.enter(whole, self.activation, target, values) }
+                match unsafe { self.masks.enter(whole, self.activation, target, values) } {
+                    Ok(result) => then(Ok(Ok(result))),
+                    // SAFETY: the store is borrowed.
+                    Err(left) => then(unsafe { left.reason() }.map(Err)),
+                }
             }
             _ => {
                 // A copy: what is borrowed lies in memory.
                 let copied = values;
-                self.call_slowly(store, &copied)
+                then(self.call_slowly(store, &copied))
             }
         }
     }
@@ -655,8 +697,13 @@ impl RegisterFunc {
             // SAFETY: the store is borrowed.
             && unsafe { (*whole).id == self.func.store && enter::enters_outermost(whole) }
         {
-            // SAFETY: the same holds as in `call_catching`.
-            return unsafe { self.masks.enter(whole, self.activation, target, *values) };
+            // SAFETY: the same holds as in `call_then`.
+            return unsafe {
+                match self.masks.enter(whole, self.activation, target, *values) {
+                    Ok(result) => Ok(Ok(result)),
+                    Err(left) => left.reason().map(Err),
+                }
+            };
         }
         catch_unwind(AssertUnwindSafe(|| call_otherwise(&self.func, store, *values)))
     }

@@ -12,7 +12,7 @@ use crate::api::func::Caller;
 use crate::api::host_func::{check_result, unset, values_of_call};
 use crate::api::raw::ValRaw;
 use crate::api::registers::{
-    RegisterCallee, RegisterResult, RegisterValues, has_floats, in_registers,
+    RegisterCallee, RegisterResult, RegisterValues, bits, has_floats, in_registers,
 };
 use crate::base::cell::Cell;
 use crate::base::error::Result;
@@ -116,6 +116,8 @@ struct Signature {
     /// Each parameter's type, and which register of its kind has it.
     params: Box<[(Number, usize)]>,
     result: Option<Number>,
+    /// The bits of a result that count.
+    result_bits: u64,
 }
 
 impl Signature {
@@ -127,7 +129,8 @@ impl Signature {
         };
         let params = ty.params.iter().map(place).collect();
         let result = ty.results.first().map(|ty| Number::of(*ty));
-        Self { ty, params, result }
+        let result_bits = ty.results.first().map_or(0, |ty| bits(*ty));
+        Self { ty, params, result, result_bits }
     }
 
     /// The arguments' types and bits, of which those count that the type has.
@@ -156,10 +159,10 @@ where
 {
     const HAS_FLOATS: bool = FLOATS;
 
-    #[inline]
+    #[inline(always)]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
         let (store, base) = caller.into_parts();
-        let Signature { ty, params, result } = &self.signature;
+        let Signature { ty, params, result, .. } = &self.signature;
         let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX + 1];
         let words = self.signature.words(&registers).map(|(number, word)| number.value(word));
         let results = ty.results.iter().map(|ty| unset(*ty));
@@ -198,7 +201,7 @@ where
 {
     const HAS_FLOATS: bool = FLOATS;
 
-    #[inline]
+    #[inline(always)]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
         let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX];
         for (place, (number, word)) in values.iter_mut().zip(self.signature.words(&registers)) {
@@ -207,7 +210,7 @@ where
                 Number::I64 | Number::F64 => ValRaw::u64(word),
             });
         }
-        let Signature { params, result, .. } = &self.signature;
+        let Signature { params, result, result_bits, .. } = &self.signature;
         if params.is_empty() {
             values[0].write(ValRaw::default());
         }
@@ -216,11 +219,8 @@ where
         let values =
             unsafe { slice::from_raw_parts_mut(values.as_mut_ptr().cast::<ValRaw>(), count) };
         (self.function)(caller, values)?;
-        Ok(RegisterResult::from_word(match result {
-            None => 0,
-            Some(Number::I32 | Number::F32) => values[0].get_u32().into(),
-            Some(Number::I64 | Number::F64) => values[0].get_u64(),
-        }))
+        let word = values.first().map_or(0, |value| value.get_u64());
+        Ok(RegisterResult::from_word(word & result_bits))
     }
 }
 

@@ -501,9 +501,9 @@ impl StoreGroup {
         (module.function_type(index), module.function_type_id(index))
     }
 
-    /// How to enter the definition `function`, which is a guest's. Inline: what is found is written
+    /// How to enter the definition `function`, which is a guest's. Always inline: what is found is written
     /// to where it stays, and copied no more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn target(&self, function: FuncRef) -> Target {
         let index = function.index().expect("a definition is not null");
         let instance = self.instance(function.ordinal());

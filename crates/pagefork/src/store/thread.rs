@@ -1,6 +1,9 @@
 //! What a thread needs to enter guests: a signal stack, and the end of its own stack.
 
+#[cfg(target_env = "gnu")]
+use std::arch::{asm, global_asm};
 use std::cell::{Cell, RefCell};
+use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +24,7 @@ const SIGNAL_STACK_SIZE: usize = 128 << 10;
 const SIGNAL_STACK_GUARD: usize = 4096;
 
 /// What this thread needs in order to enter guests, and which one it runs.
+#[repr(C)]
 struct ThreadState {
     /// Guests are entered freely while the host's stack pointer is above this.
     /// The largest number until the thread has its signal stack, so that one
@@ -34,17 +38,68 @@ struct ThreadState {
     number: Cell<u64>,
 }
 
+// Without a destructor and constant: access is an addition, also from a signal handler.
+//
+// It is not among those of `thread_local!`, since these are found by a call: in a shared library it is made, which
+// may allocate, and elsewhere, where the linker takes it out, there is still no register that it
+// would not have changed.
+#[cfg(target_env = "gnu")]
+global_asm!(
+    ".pushsection .tdata.pagefork_thread,\"awT\",@progbits",
+    ".p2align 3",
+    ".globl pagefork_thread",
+    ".hidden pagefork_thread",
+    ".type pagefork_thread,@object",
+    "pagefork_thread:",
+    ".quad -1",
+    ".zero {SIZE} - 8",
+    ".size pagefork_thread, {SIZE}",
+    ".popsection",
+    SIZE = const size_of::<ThreadState>(),
+);
+
+#[cfg(target_env = "gnu")]
+const _: () = assert!(offset_of!(ThreadState, stack_limit) == 0);
+
+/// What there is of this thread.
+#[cfg(target_env = "gnu")]
+#[inline(always)]
+fn this_thread() -> &'static ThreadState {
+    let place: *const ThreadState;
+    // SAFETY: the first word of a thread's block is its own address, and the offset is that of
+    // `pagefork_thread`, which is a `ThreadState` as it is in the beginning: its first word all ones, all
+    // others zero. It is there as long as the thread, and stays with it: it cannot be shared.
+    unsafe {
+        asm!(
+            "mov {place}, qword ptr [rip + pagefork_thread@GOTTPOFF]",
+            "add {place}, qword ptr fs:[0]",
+            place = out(reg) place,
+            options(pure, nomem, nostack),
+        );
+        &*place
+    }
+}
+
+/// What there is of this thread. Libraries that are opened while the program runs may not have the other way to
+/// it everywhere.
+#[cfg(not(target_env = "gnu"))]
+#[inline]
+fn this_thread() -> &'static ThreadState {
+    thread_local! {
+        static THREAD: ThreadState = const {
+            ThreadState {
+                stack_limit: Cell::new(usize::MAX),
+                stack: Cell::new((0, 0)),
+                current: Cell::new(ptr::null()),
+                number: Cell::new(0),
+            }
+        };
+    }
+    // SAFETY: it is there as long as the thread, as it has no destructor, and stays with it: it cannot be shared.
+    THREAD.with(|thread| unsafe { &*ptr::from_ref(thread) })
+}
+
 thread_local! {
-    // Without a destructor and constant: access is an addition, also from a
-    // signal handler.
-    static THREAD: ThreadState = const {
-        ThreadState {
-            stack_limit: Cell::new(usize::MAX),
-            stack: Cell::new((0, 0)),
-            current: Cell::new(ptr::null()),
-            number: Cell::new(0),
-        }
-    };
     static SIGNAL_STACK: RefCell<Option<SignalStack>> = const { RefCell::new(None) };
 }
 
@@ -58,7 +113,7 @@ thread_local! {
 pub(crate) fn check_stack() -> Result<(), Error> {
     let marker = 0u8;
     let stack_pointer = &raw const marker as usize;
-    if THREAD.with(|thread| stack_pointer > thread.stack_limit.get()) {
+    if stack_pointer > this_thread().stack_limit.get() {
         return Ok(());
     }
     check_stack_slowly(stack_pointer)
@@ -69,15 +124,17 @@ pub(crate) fn check_stack() -> Result<(), Error> {
 pub(crate) fn is_ready(number: u64) -> bool {
     let marker = 0u8;
     let stack_pointer = &raw const marker as usize;
-    THREAD.with(|thread| stack_pointer > thread.stack_limit.get() && number == thread.number.get())
+    let thread = this_thread();
+    stack_pointer > thread.stack_limit.get() && number == thread.number.get()
 }
 
 #[cold]
 fn check_stack_slowly(stack_pointer: usize) -> Result<(), Error> {
-    if THREAD.with(|thread| thread.stack_limit.get() == usize::MAX) {
+    if this_thread().stack_limit.get() == usize::MAX {
         prepare()?;
     }
-    let (limit, (low, high)) = THREAD.with(|thread| (thread.stack_limit.get(), thread.stack.get()));
+    let thread = this_thread();
+    let (limit, (low, high)) = (thread.stack_limit.get(), thread.stack.get());
     // On a stack that is not the thread's (a coroutine's), nothing is known.
     let known = (low..high).contains(&stack_pointer);
     if known && stack_pointer <= limit {
@@ -89,7 +146,7 @@ fn check_stack_slowly(stack_pointer: usize) -> Result<(), Error> {
 /// The number of this thread: never 0, and no other thread's.
 #[inline]
 pub(crate) fn number() -> u64 {
-    match THREAD.with(|thread| thread.number.get()) {
+    match this_thread().number.get() {
         0 => number_anew(),
         number => number,
     }
@@ -99,20 +156,20 @@ pub(crate) fn number() -> u64 {
 fn number_anew() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    THREAD.with(|thread| thread.number.set(number));
+    this_thread().number.set(number);
     number
 }
 
 /// The activation that this thread runs, or null. Async-signal-safe on threads
 /// that entered a guest before.
 pub(crate) fn current() -> *const Activation {
-    THREAD.with(|thread| thread.current.get())
+    this_thread().current.get()
 }
 
 /// Says which activation runs from now on; returns the one before.
 #[inline]
 pub(crate) fn set_current(activation: *const Activation) -> *const Activation {
-    THREAD.with(|thread| thread.current.replace(activation))
+    this_thread().current.replace(activation)
 }
 
 fn prepare() -> Result<(), Error> {
@@ -127,10 +184,9 @@ fn prepare() -> Result<(), Error> {
     prepared.unwrap_or(Err(SystemError::ThreadEnds))?;
     let (low, high) = stack_of_this_thread()?;
     let reserve = HOST_STACK_RESERVE.min((high - low) / 4);
-    THREAD.with(|thread| {
-        thread.stack.set((low, high));
-        thread.stack_limit.set(low + reserve);
-    });
+    let thread = this_thread();
+    thread.stack.set((low, high));
+    thread.stack_limit.set(low + reserve);
     Ok(())
 }
 
@@ -191,7 +247,7 @@ impl SignalStack {
 
 impl Drop for SignalStack {
     fn drop(&mut self) {
-        THREAD.with(|thread| thread.stack_limit.set(usize::MAX));
+        this_thread().stack_limit.set(usize::MAX);
         // SAFETY: the mapping is ours, and no handler runs on it: this is the
         // thread that it belongs to. Another stack registered since stays.
         unsafe {

@@ -257,12 +257,13 @@ pub(crate) unsafe fn call_outermost<const FLOATS: bool>(
     entry: usize,
     registers: Registers,
 ) -> Result<(u64, f64), Error> {
-    // SAFETY: by this function's contract.
-    let called = unsafe {
+    // SAFETY: by this function's contract; where the guest was left, the borrow that `call` demands is
+    // ours again.
+    unsafe {
         let activation = &raw mut (*store).activation;
-        call_outermost_catching::<FLOATS>(store, activation, target, entry, registers)
-    };
-    called.unwrap_or_else(|payload| resume_unwind(payload))
+        call_outermost_unfinished::<FLOATS>(store, activation, target, entry, registers)
+            .map_err(|left| left.reason().unwrap_or_else(|payload| resume_unwind(payload)))
+    }
 }
 
 /// As [`call_outermost`], of a function whose values are in registers.
@@ -290,25 +291,48 @@ pub(crate) unsafe fn call_in_registers(
     }
 }
 
-/// As [`call_outermost`], but a panic is given. `activation` leads to the store's.
+/// As [`call_outermost`], but what ends a call that does not return is left where it is.
+/// `activation` leads to the store's.
+///
+/// # Errors
+/// How to get it.
 ///
 /// # Safety
 /// As [`call_outermost`].
 #[inline(always)]
-pub(crate) unsafe fn call_outermost_catching<const FLOATS: bool>(
+pub(crate) unsafe fn call_outermost_unfinished<const FLOATS: bool>(
     store: *mut StoreGroup,
     activation: *mut Activation,
     target: &Target,
     entry: usize,
     registers: Registers,
-) -> std::thread::Result<Result<(u64, f64), Error>> {
+) -> Result<(u64, f64), Unfinished> {
     // SAFETY: by this function's contract.
     let (outcome, int, float) =
         unsafe { enter_outermost::<FLOATS>(store, activation, target, entry, registers) };
     match outcome {
-        FINISHED => Ok(Ok((int, float))),
-        // SAFETY: the guest was left, so the borrow that `call` demands is ours again.
-        outcome => unsafe { left_unfinished(activation, outcome) }.map(Err),
+        FINISHED => Ok((int, float)),
+        outcome => Err(Unfinished { activation, outcome }),
+    }
+}
+
+/// A call that has not returned.
+pub(crate) struct Unfinished {
+    activation: *mut Activation,
+    outcome: u32,
+}
+
+impl Unfinished {
+    /// What has ended the call; the payload of a panic as an error.
+    ///
+    /// # Safety
+    /// The activation's store is borrowed by the caller, and nothing was done with it since.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn reason(self) -> std::thread::Result<Error> {
+        // SAFETY: by this function's contract, which is that of `left_or_panicked`.
+        let left = unsafe { left_or_panicked(self.activation, self.outcome) }?;
+        Ok(left.err().unwrap_or_else(|| UsageError::Suspended.into()))
     }
 }
 
@@ -445,18 +469,6 @@ unsafe fn enter_outermost<const FLOATS: bool>(
     }
     // SAFETY: every x86-64 processor has SSE2.
     (outcome as u32, int, unsafe { _mm_cvtsd_f64(vector) })
-}
-
-/// Why a guest did not finish.
-///
-/// # Safety
-/// The activation's store is borrowed by the caller.
-#[cold]
-#[inline(never)]
-unsafe fn left_unfinished(activation: *mut Activation, outcome: u32) -> std::thread::Result<Error> {
-    // SAFETY: by this function's contract, which is that of `left`.
-    let left = unsafe { left_or_panicked(activation, outcome) }?;
-    Ok(left.err().unwrap_or_else(|| UsageError::Suspended.into()))
 }
 
 /// # Safety
