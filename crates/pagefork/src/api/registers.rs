@@ -661,11 +661,10 @@ impl RegisterFunc {
     ) -> R {
         let mut store = store.as_context_mut();
         let whole = store.as_ptr();
+        // SAFETY: the store is borrowed.
+        let is_ready = unsafe { (*whole).id == self.func.store && enter::is_outermost(whole) };
         match &self.target {
-            // SAFETY: the store is borrowed.
-            CallTarget::Guest(target)
-                if unsafe { (*whole).id == self.func.store && enter::is_outermost(whole) } =>
-            {
+            CallTarget::Guest(target) if is_ready => {
                 // SAFETY: the store is borrowed. One store has a number, and stays where it is as
                 // long as it has it: so its activation is where it was. The entry is the store's
                 // own, and nothing has happened since the check.

@@ -133,16 +133,28 @@ impl Signature {
         Self { ty, params, result, result_bits }
     }
 
-    /// The arguments' types and bits, of which those count that the type has.
+    /// Gives the arguments in their order: index, type, and bits, of which those count that the type
+    /// has. Without floats the registers are in that order, and stay registers.
     #[inline(always)]
-    fn words(&self, registers: &RegisterValues) -> impl Iterator<Item = (Number, u64)> {
-        self.params.iter().map(|(number, register)| {
+    fn each_word<const FLOATS: bool>(
+        &self,
+        registers: &RegisterValues,
+        mut put: impl FnMut(usize, Number, u64),
+    ) {
+        if !FLOATS {
+            for (index, (word, (number, _))) in registers.ints.iter().zip(&self.params).enumerate()
+            {
+                put(index, *number, *word);
+            }
+            return;
+        }
+        for (index, (number, register)) in self.params.iter().enumerate() {
             let word = match number {
                 Number::I32 | Number::I64 => registers.ints[*register],
                 Number::F32 | Number::F64 => registers.floats[*register].to_bits(),
             };
-            (*number, word)
-        })
+            put(index, *number, word);
+        }
     }
 }
 
@@ -164,10 +176,11 @@ where
         let (store, base) = caller.into_parts();
         let Signature { ty, params, result, .. } = &self.signature;
         let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX + 1];
-        let words = self.signature.words(&registers).map(|(number, word)| number.value(word));
-        let results = ty.results.iter().map(|ty| unset(*ty));
-        for (place, value) in values.iter_mut().zip(words.chain(results)) {
-            place.write(value);
+        self.signature.each_word::<FLOATS>(&registers, |index, number, word| {
+            values[index].write(number.value(word));
+        });
+        for (place, ty) in values[params.len()..].iter_mut().zip(&ty.results) {
+            place.write(unset(*ty));
         }
         let count = params.len() + ty.results.len();
         // SAFETY: so many were written: there is room for all that fit registers, and a result.
@@ -204,12 +217,12 @@ where
     #[inline(always)]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
         let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX];
-        for (place, (number, word)) in values.iter_mut().zip(self.signature.words(&registers)) {
-            place.write(match number {
+        self.signature.each_word::<FLOATS>(&registers, |index, number, word| {
+            values[index].write(match number {
                 Number::I32 | Number::F32 => ValRaw::u32(word as u32),
                 Number::I64 | Number::F64 => ValRaw::u64(word),
             });
-        }
+        });
         let Signature { params, result, result_bits, .. } = &self.signature;
         if params.is_empty() {
             values[0].write(ValRaw::default());
