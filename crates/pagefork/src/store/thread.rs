@@ -3,6 +3,7 @@
 #[cfg(target_env = "gnu")]
 use std::arch::{asm, global_asm};
 use std::cell::{Cell, RefCell};
+#[cfg(target_env = "gnu")]
 use std::mem::offset_of;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -273,6 +274,32 @@ mod tests {
             assert_eq!(libc::sigaltstack(ptr::null(), &mut stack), 0);
             stack
         }
+    }
+
+    #[test]
+    fn each_thread_begins_with_a_state_of_its_own() {
+        fn begins() -> usize {
+            let thread = this_thread();
+            let first = ptr::from_ref(thread).addr();
+            assert_eq!((thread.stack_limit.get(), thread.stack.get()), (usize::MAX, (0, 0)));
+            assert_eq!((thread.current.get(), thread.number.get()), (ptr::null(), 0));
+            assert_ne!(number(), 0);
+            assert_eq!(
+                (number(), ptr::from_ref(this_thread()).addr()),
+                (thread.number.get(), first)
+            );
+            first
+        }
+        std::thread::scope(|scope| {
+            let outer = scope.spawn(|| {
+                // This thread is there as long as the other.
+                let own = begins();
+                let other = std::thread::spawn(begins).join().unwrap();
+                (own, other)
+            });
+            let (own, other) = outer.join().unwrap();
+            assert_ne!(own, other);
+        });
     }
 
     #[test]
