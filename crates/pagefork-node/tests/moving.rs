@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::datagrams::PLACES;
 use common::{ECHO, Node, Numbers, Pipe, Relay, attach_among, start};
@@ -67,6 +67,15 @@ fn assert_single(nodes: &[Node], id: &str) {
     assert!(nodes.iter().filter(runs).count() <= 1, "two owners");
 }
 
+/// Nobody needs what was handed over any more, so it has no name for long.
+fn assert_names_go(nodes: &[Node]) {
+    let begun = Instant::now();
+    while nodes.iter().any(|node| !node.images.names().unwrap().is_empty()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "names stay");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// So often programs move here, and where there is time.
 const HOPS: usize = 6;
 const HOPS_OF_SOAK: usize = 50;
@@ -105,6 +114,8 @@ fn talk(place: &str, hops: usize) {
             all
         });
         shuttle(&nodes, &id, hops, |_| rounds);
+        // The program runs on, and has all its pages.
+        assert_names_go(&nodes);
         let sent = talks.join().unwrap();
         input.close();
         let found = client.join().unwrap();
@@ -210,6 +221,8 @@ fn break_links(count: u64) {
     assert_eq!(found.end.unwrap(), ProgramEnd::Exited(7));
     assert!(found.stdout == sent, "{} of {} bytes", found.stdout.len(), sent.len());
     assert!(moved > 0 && moved < count, "{moved} of {count}");
+    know(&nodes);
+    assert_names_go(&nodes);
 }
 
 /// A program of others, that `cargo xtask guests` fetches or builds.
@@ -500,11 +513,17 @@ fn move_over(
 fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
     let nodes = lazy_nodes("second");
     let (_, input, relay, client) = move_over(&nodes, Some(2));
+    // What its node has not got is kept as long as that takes.
+    thread::sleep(Duration::from_millis(700));
+    for node in [&nodes[0], &nodes[2]] {
+        assert_eq!(node.images.names().unwrap().len(), 1);
+    }
     relay.end();
     input.close();
     let found = client.join().unwrap();
     assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
     assert_eq!(found.stdout, sum());
+    assert_names_go(&nodes);
 }
 
 #[test]
@@ -592,6 +611,7 @@ fn what_was_handed_over_goes_on_at_its_source_by_an_operators_word_and_then_not_
     know(&nodes);
     let again = nodes[0].client().reclaim(&id).unwrap_err().to_string();
     assert!(again.contains("it is known whose it is"), "{again}");
+    assert_names_go(&nodes);
     input.put(b"words");
     thread::sleep(Duration::from_millis(700));
     assert!(nodes[1].programs.programs().is_empty());

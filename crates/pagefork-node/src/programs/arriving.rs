@@ -1,5 +1,6 @@
 //! The side of a node to which a program moves.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,9 +15,10 @@ use pagefork_wasi::ProgramState;
 use crate::ahead::fetch_tip;
 use crate::base::NodeError;
 use crate::fetch::{MemoryPeer, fetch_image};
-use crate::start::{FoundImage, StartOptions, start_image};
+use crate::start::{FoundImage, StartEvent, StartOptions, start_image};
 
 use super::host::{ProgramHost, ProgramNodeOptions};
+use super::kept::NeededImage;
 use super::node::{PlaceOfArrival, ProgramNode};
 use super::program::{NodeGuest, NodeProgram, ReadyProgram, shortened};
 use super::records::ArrivingRecord;
@@ -272,7 +274,17 @@ impl ArrivingProgram {
         }
         let ProgramNodeOptions { images, key, peers, start, .. } = node.options();
         let (peer, signers) = (source(node.options(), &self.from)?, peers.signers()?);
-        let start = &StartOptions { others: self.others(node)?, ..start.clone() };
+        let (weak, observe) = (node.downgrade(), Arc::clone(&start.observe));
+        let observes = move |event: &StartEvent<'_>| {
+            if let StartEvent::Whole { image, .. } | StartEvent::Lost { image, .. } = event
+                && let Some(node) = weak.upgrade()
+            {
+                node.need_no_more(image);
+            }
+            observe(event);
+        };
+        let (others, observe) = (self.others(node)?, Arc::new(observes));
+        let start = &StartOptions { others, observe, ..start.clone() };
         let changes = self.changes.take().filter(|(of, _)| *of == image);
         let tip = self.ahead.as_ref().map(|ahead| match changes {
             Some((_, bytes)) => {
@@ -285,12 +297,18 @@ impl ArrivingProgram {
             }
             None => fetch_tip(&peer, key, image, images, &signers, &start.times.node),
         });
+        let mut needed = None;
         let found = match tip {
             Some(Ok(image)) => FoundImage::Here(image),
             // What came ahead was collected since: all comes anew, or as it is needed.
             None | Some(Err(NodeError::Image(ImageError::NotFound { .. }))) => {
-                let found = start_image(&peer, key, &image.to_string(), images, &signers, start);
-                found?
+                // Before its pages begin to come, since that may be over at once.
+                needed = Some(NeededImage::new(node, image));
+                let found = start_image(&peer, key, &image.to_string(), images, &signers, start)?;
+                if matches!(found, FoundImage::Here(_)) {
+                    needed = None;
+                }
+                found
             }
             Some(Err(error)) => return Err(error.into()),
         };
@@ -299,7 +317,8 @@ impl ArrivingProgram {
         if let Some(warm) = &self.warm {
             load = load.modules_of(warm);
         }
-        let (snapshot, held) = host.load(found, load)?;
+        let (snapshot, mut held) = host.load(found, load)?;
+        held.extend(needed.map(|needed| Box::new(needed) as Box<dyn Any + Send>));
         let (record, wasi) = moving(&snapshot)?;
         if record.program != self.offer.program || record.epoch != epoch {
             let why = "what was handed over is another program, or another time of it";

@@ -17,6 +17,7 @@ mod attach;
 mod capture;
 mod client;
 mod host;
+mod kept;
 mod moving;
 mod node;
 mod program;

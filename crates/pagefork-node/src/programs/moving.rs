@@ -19,6 +19,7 @@ use crate::poll::wait_for;
 use super::capture::{CaptureFailure, CapturedProgram, MovingRecord};
 use super::client::NodeLink;
 use super::host::random;
+use super::kept::{self, KeptImage};
 use super::node::ProgramNode;
 use super::program::{AfterRest, NodeGuest, NodeProgram, ReadyProgram};
 use super::records::LeavingRecord;
@@ -129,6 +130,7 @@ pub(super) fn begin(
         link: None,
         image: None,
         unsaved: None,
+        is_named: false,
         noted: None,
         times: PauseTimes::default(),
     };
@@ -169,6 +171,8 @@ pub(super) fn go_on(
         link: None,
         image,
         unsaved: None,
+        // Its process has seen to that, if it could.
+        is_named: true,
         noted: None,
         times: PauseTimes::default(),
     };
@@ -193,6 +197,8 @@ struct MovingProgram {
     image: Option<ContentHash>,
     /// Its bytes, as long as nothing but this process has them, and perhaps the target.
     unsaved: Option<Arc<Vec<u8>>>,
+    /// What was handed over has a name in the store.
+    is_named: bool,
     /// A record that need not be on the disk yet.
     noted: Option<LeavingRecord>,
     times: PauseTimes,
@@ -254,6 +260,7 @@ impl MovingProgram {
                 }
                 let _ = self.node.records().forget_leaving(self.migration);
                 self.node.revoke(&self.to, self.program.id);
+                self.remove_name();
                 self.resume();
                 self.control.end(Err(why));
             }
@@ -396,7 +403,18 @@ impl MovingProgram {
         let _held = held.map_err(failed)?;
         let Some(image) = self.image else { return Ok(()) };
         // Collection spares it as long as it has a name.
-        images.set_name(&self.image_name(), image).map_err(failed)
+        images.set_name(&self.image_name(), image).map_err(failed)?;
+        self.is_named = true;
+        Ok(())
+    }
+
+    /// Nobody needs what was to be handed over.
+    fn remove_name(&mut self) {
+        if std::mem::take(&mut self.is_named)
+            && let Err(error) = self.node.options().images.remove_name(&self.image_name())
+        {
+            (self.node.options().say)(&format!("program {}: {error}", self.program.name));
+        }
     }
 
     /// Brings to the disk what was only noted. A program that rests does not wait for it.
@@ -415,7 +433,7 @@ impl MovingProgram {
     }
 
     fn image_name(&self) -> String {
-        format!("moving-{}", super::wire::ProgramId(self.migration.0))
+        kept::moving_name(&self.node.options().key.public(), self.migration)
     }
 
     /// Waits until it is known whose the program is.
@@ -477,9 +495,14 @@ impl MovingProgram {
         if let Some(link) = &mut self.link {
             let _ = link.duplex.end();
         }
-        // Of what went on there before its pages were there, more is to come.
-        if !matches!(self.source.state(), SourceState::Taken) || self.options.rounds > 0 {
-            self.node.revoke(&self.to, self.program.id);
+        match (self.source.state(), self.image) {
+            // It may have gone on there before its pages were there.
+            (SourceState::Taken, Some(image)) if self.is_named => {
+                let (name, holder, program) = (self.image_name(), self.to, self.program.id);
+                self.node.grant_alone(holder, program, image);
+                kept::keep(&self.node, KeptImage { name, image, holder, program });
+            }
+            _ => self.node.revoke(&self.to, self.program.id),
         }
         self.control.end(outcome);
         self.node.forget_move(self.program.id, &self.control);
@@ -496,10 +519,6 @@ impl MovingProgram {
             // It can come back then.
             Ok(()) => self.program.wait_until_over(self.options.patience),
             Err(_) => self.program.set_phase(phase),
-        }
-        // All of it is there, unless it went on before that: then it is kept.
-        if self.options.rounds > 0 {
-            let _ = self.node.options().images.remove_name(&self.image_name());
         }
     }
 
@@ -547,7 +566,7 @@ impl MovingProgram {
             }
             false => self.node.take_up(&self.program, self.image),
         };
-        let _ = self.node.options().images.remove_name(&self.image_name());
+        self.remove_name();
         match gone_on {
             Ok(()) => Err("an operator has said that it goes on where it was".to_owned()),
             Err(why) => {

@@ -1,7 +1,7 @@
 //! A node that runs programs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pagefork::LoadOptions;
@@ -13,6 +13,7 @@ use crate::start::FoundImage;
 
 use super::arriving::{self, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
+use super::kept::{self, KeptImage};
 use super::moving::{self, MigrateOptions, MoveControl};
 use super::program::NodeProgram;
 use super::records::{AllRecords, ArrivingRecord, LeavingRecord, MoveRecords};
@@ -103,6 +104,16 @@ pub struct ProgramNode {
     shared: Arc<NodeShared>,
 }
 
+/// The same node, if it is still there.
+#[derive(Clone, Debug)]
+pub(super) struct WeakProgramNode(Weak<NodeShared>);
+
+impl WeakProgramNode {
+    pub(super) fn upgrade(&self) -> Option<ProgramNode> {
+        self.0.upgrade().map(|shared| ProgramNode { shared })
+    }
+}
+
 #[derive(Debug)]
 struct NodeShared {
     host: ProgramHost,
@@ -120,6 +131,8 @@ struct Moves {
     arriving: BTreeSet<ProgramId>,
     /// The images of a program that the node to which it moves may have.
     granted: BTreeMap<(PublicKey, ProgramId), BTreeSet<ContentHash>>,
+    /// Images of which pages come while programs run that have moved here.
+    needed: BTreeSet<ContentHash>,
 }
 
 /// A program that has a place.
@@ -149,7 +162,13 @@ impl ProgramNode {
         let (programs, arrivals, moves) = <_>::default();
         let shared = Arc::new(NodeShared { host, programs, arrivals, records, moves });
         let node = Self { shared };
+        let known = all.leaving.iter().map(|(record, _)| {
+            let LeavingRecord { source, program, to, .. } = record;
+            (source.migration, (source.state.clone(), *program, PublicKey::from_bytes(*to)))
+        });
+        let known = known.collect();
         node.take_up_records(all)?;
+        kept::take_up(&node, &known)?;
         Ok(node)
     }
 
@@ -207,6 +226,10 @@ impl ProgramNode {
         Ok(())
     }
 
+    pub(super) fn downgrade(&self) -> WeakProgramNode {
+        WeakProgramNode(Arc::downgrade(&self.shared))
+    }
+
     pub(super) fn host(&self) -> &ProgramHost {
         &self.shared.host
     }
@@ -231,6 +254,36 @@ impl ProgramNode {
         self.moves().granted.remove(&(*to, program));
     }
 
+    /// As [`Self::grant`], and no other image of the program any more.
+    pub(super) fn grant_alone(&self, to: PublicKey, program: ProgramId, image: ContentHash) {
+        self.moves().granted.insert((to, program), BTreeSet::from([image]));
+    }
+
+    /// As [`Self::revoke`], of one image.
+    pub(super) fn revoke_image(&self, to: &PublicKey, program: ProgramId, image: ContentHash) {
+        let mut moves = self.moves();
+        if let Some(images) = moves.granted.get_mut(&(*to, program)) {
+            images.remove(&image);
+            if images.is_empty() {
+                moves.granted.remove(&(*to, program));
+            }
+        }
+    }
+
+    /// Pages of an image come from other nodes from now on.
+    pub(super) fn need(&self, image: ContentHash) {
+        self.moves().needed.insert(image);
+    }
+
+    pub(super) fn need_no_more(&self, image: &ContentHash) {
+        self.moves().needed.remove(image);
+    }
+
+    /// Whether pages of an image come from other nodes, or would if they were asked for.
+    pub(super) fn needs(&self, image: &ContentHash) -> bool {
+        self.moves().needed.contains(image)
+    }
+
     /// The images that a peer may have because a program moves there, or has.
     pub(crate) fn granted(&self, peer: &PublicKey) -> BTreeSet<ContentHash> {
         let moves = self.moves();
@@ -253,9 +306,9 @@ impl ProgramNode {
         // It is held until it has a name.
         let held = fetch_image(&peer, key, &name, images, &peers.signers()?, times);
         let held = held.map_err(|error| error.to_string())?;
-        let named = images.set_name(&format!("kept-{program}"), held.hash());
-        named.map_err(|error| error.to_string())?;
-        self.grant(holder, program, image);
+        let name = kept::second_name(&key.public(), &holder, program);
+        images.set_name(&name, held.hash()).map_err(|error| error.to_string())?;
+        kept::keep(self, KeptImage { name, image, holder, program });
         Ok(())
     }
 

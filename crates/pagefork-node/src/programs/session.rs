@@ -247,6 +247,10 @@ impl ProgramSession<'_> {
                     }
                 })
             }
+            ClientRequest::Needs(image) => {
+                let is_needed = self.node.needs(&image);
+                self.push(&NodeReply::Needed(is_needed));
+            }
             ClientRequest::Reclaim { program } => {
                 self.work(move |node| match node.reclaim(&program) {
                     Ok(()) => NodeReply::Done,

@@ -241,6 +241,8 @@ pub(super) enum ClientRequest {
         offer: MoveOffer,
         message: MigrationMessage,
     },
+    /// Of a node: whether a program that has moved here may need pages of this image.
+    Needs(ContentHash),
 }
 
 /// Of a node.
@@ -278,6 +280,8 @@ pub(super) enum NodeReply {
     Moved([u8; 32]),
     /// Steps of a program that moves.
     Steps(Vec<MigrationMessage>),
+    /// Whether pages of an image are needed.
+    Needed(bool),
 }
 
 /// Bytes that are copied as a whole. They are encoded as lists of bytes are.
