@@ -4,7 +4,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -41,9 +41,15 @@ struct Mortal {
 }
 
 impl Mortal {
-    fn new(name: &str) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut node = Self { user: User::new(name), address: free.to_string(), serving: None };
+    fn new(name: &str, is_quic: bool) -> Self {
+        let address = match is_quic {
+            false => TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string(),
+            true => {
+                let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                format!("quic://{free}")
+            }
+        };
+        let mut node = Self { user: User::new(name), address, serving: None };
         node.start();
         node
     }
@@ -130,8 +136,8 @@ fn wait(child: &mut Child, what: &str) -> i32 {
     code.unwrap().code().unwrap_or(-1)
 }
 
-fn kill(name: &str, count: u64, first: u64) {
-    let mut nodes = [Mortal::new(&format!("{name}-a")), Mortal::new(&format!("{name}-b"))];
+fn kill(name: &str, is_quic: bool, count: u64, first: u64) {
+    let mut nodes = ["a", "b"].map(|which| Mortal::new(&format!("{name}-{which}"), is_quic));
     let module = file(&format!("{name}.wat"), ECHO);
     for (number, other) in [(0, 1), (1, 0)] {
         let [own, other] = [&nodes[number], &nodes[other]];
@@ -208,7 +214,12 @@ fn kill(name: &str, count: u64, first: u64) {
 
 #[test]
 fn whichever_node_is_killed_there_is_one_of_a_program_at_most() {
-    kill("killed", 6, 1);
+    kill("killed", false, 6, 1);
+}
+
+#[test]
+fn nodes_that_speak_quic_and_are_killed_are_missed_in_time_too() {
+    kill("killed-quic", true, 3, 7);
 }
 
 #[test]
@@ -217,7 +228,9 @@ fn nodes_are_killed_five_hundred_times() {
     // Pairs of nodes beside each other: most of the time is waiting.
     thread::scope(|scope| {
         for pair in 0..5 {
-            scope.spawn(move || kill(&format!("killed-often-{pair}"), 100, 1000 * pair));
+            scope.spawn(move || {
+                kill(&format!("killed-often-{pair}"), pair % 2 == 1, 100, 1000 * pair)
+            });
         }
     });
 }
