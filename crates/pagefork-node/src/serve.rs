@@ -376,3 +376,6 @@ impl Shared {
         channel.flush().map_err(NodeError::io("send an image"))
     }
 }
+
+#[cfg(test)]
+mod tests;

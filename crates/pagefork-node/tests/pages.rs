@@ -456,3 +456,19 @@ fn pages_come_right_over_a_network_that_loses_doubles_and_changes_datagrams() {
     image.fetch_into(memory.clone()).unwrap().join().unwrap();
     (0..SIZE / GROUP).for_each(|group| memory.assert_is_right(group));
 }
+
+/// Prints what a group takes that somebody waits for, one after the other, over each transport in turn.
+#[test]
+#[ignore = "measures"]
+fn how_long_somebody_waits_for_a_group() {
+    for place in PLACES.into_iter().cycle().take(10) {
+        let pair = Pair::new("measured", place);
+        let memory = Memory::new();
+        let image = pair.open(&pair.peer, on_demand(), PageTimes::default());
+        let _fetch = image.fetch_into(memory.clone()).unwrap();
+        let begun = Instant::now();
+        (0..SIZE / GROUP).for_each(|group| drop(memory.touch(group).expect("it comes")));
+        let each = begun.elapsed() / (SIZE / GROUP) as u32;
+        println!("{place}: {each:?} a group");
+    }
+}
