@@ -146,11 +146,12 @@ impl Engines {
 }
 
 /// Pagefork's ways of resetting; the last is what it does with nothing set.
-pub(crate) const STRATEGIES: [(&str, ResetKind); 6] = [
+pub(crate) const STRATEGIES: [(&str, ResetKind); 7] = [
     ("remap", ResetKind::Remap),
     ("discard", ResetKind::Discard),
     ("scan", ResetKind::Scan),
     ("resident", ResetKind::Resident),
+    ("protect", ResetKind::Protect),
     ("copy", ResetKind::Copy),
     ("auto", ResetKind::Auto),
 ];

@@ -148,7 +148,9 @@ enum pagefork_reset_enum {
   /* As by scanning, but only if there was a page fault. */
   PAGEFORK_RESET_RESIDENT,
   /* Without copy-on-write: what differs is copied. */
-  PAGEFORK_RESET_COPY
+  PAGEFORK_RESET_COPY,
+  /* As RESIDENT, but pages that runs write seldom stay under write protection, without being looked at. */
+  PAGEFORK_RESET_PROTECT
 };
 
 /* How memories become longer. */

@@ -294,9 +294,10 @@ const RESETS: [Wanted; 4] = [
 const SNAPSHOTS: [Wanted; 1] = [Wanted {
     probe: Probe::TrackWrites,
     name: "userfaultfd WP_ASYNC",
-    works: "the kernel notes which pages were written since the last snapshot",
+    works: "the kernel notes which pages were written since the last snapshot, or reset",
     absent: Verdict::Limited,
-    without: "All private pages are compared with the last snapshot. Permit the system call in the \
+    without: "All private pages are compared with the last snapshot, and what runs write seldom is \
+              discarded at resets instead of kept under protection. Permit the system call in the \
               seccomp filter of the container; kernels have it since 6.7.",
 }];
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use common::{assert_fails, file, pagefork};
 
-const RESETS: [&str; 6] = ["auto", "remap", "discard", "scan", "resident", "copy"];
+const RESETS: [&str; 7] = ["auto", "remap", "discard", "scan", "resident", "protect", "copy"];
 const GROWTHS: [&str; 6] = ["auto", "mprotect", "kept", "checked", "checked=128KiB", "ftruncate"];
 
 /// Grows its memory, and gives what it finds and then leaves there; or reads behind its end.
@@ -67,7 +67,7 @@ fn a_strategy_that_cannot_be_had_is_said_and_nothing_if_none_was_asked_for() {
         assert_eq!(ended.stdout, b"21\n", "{options}");
         String::from_utf8(ended.stderr).unwrap()
     };
-    for reset in ["auto", "remap", "discard", "scan", "resident"] {
+    for reset in ["auto", "remap", "discard", "scan", "resident", "protect"] {
         let expected =
             format!("reset by copy (asked for: {reset}): copy-on-write is switched off\n");
         let stderr = said(&format!("run --no-cache --reset {reset}"));
@@ -108,6 +108,10 @@ fn what_does_not_go_together_is_explained() {
     let module = file("together.wat", GROWS);
     assert_fails(&format!("serve --warm --growth kept {module}"), 1, &["--growth", "anew"]);
     assert_fails("run --growth kept --from none", 1, &["--growth is settled", "leave it out"]);
-    assert_fails(&format!("run --reset fast {module}"), 2, &["remap, discard, scan, resident"]);
+    assert_fails(
+        &format!("run --reset fast {module}"),
+        2,
+        &["remap, discard, scan, resident, protect"],
+    );
     assert_fails(&format!("compile --growth fast {module}"), 2, &["mprotect, kept, checked"]);
 }

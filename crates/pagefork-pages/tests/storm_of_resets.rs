@@ -57,6 +57,7 @@ fn random_config(random: &mut Random) -> StrategyConfig {
         ResetKind::Auto,
         ResetKind::Auto,
         ResetKind::Resident,
+        ResetKind::Protect,
         ResetKind::Scan,
         ResetKind::Discard,
     ]);

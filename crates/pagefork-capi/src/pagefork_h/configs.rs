@@ -48,6 +48,7 @@ impl pagefork_strategies_t {
             3 => ResetKind::Scan,
             4 => ResetKind::Resident,
             5 => ResetKind::Copy,
+            6 => ResetKind::Protect,
             number => return Err(unknown("way", number, "of resetting slots")),
         };
         let growth = match self.growth {

@@ -439,7 +439,7 @@ static void programs(wasm_engine_t *engine) {
 
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
-  for (uint8_t reset = 0; reset <= PAGEFORK_RESET_COPY; reset++) {
+  for (uint8_t reset = 0; reset <= PAGEFORK_RESET_PROTECT; reset++) {
     for (uint8_t growth = 0; growth <= PAGEFORK_GROWTH_FTRUNCATE; growth++) {
       for (uint8_t bounds = 0; bounds <= PAGEFORK_BOUNDS_DUAL; bounds++) {
         pagefork_strategies_t strategies = {.reset = reset, .growth = growth, .bounds = bounds,

@@ -21,7 +21,7 @@ pub(crate) struct StrategyArguments {
 #[derive(Args)]
 pub(crate) struct ResetArguments {
     /// How an instance's pages become what they were at first: `remap`, `discard`, `scan`,
-    /// `resident`, `copy`, or `auto`, which measures; said if this machine cannot do it
+    /// `resident`, `protect`, `copy`, or `auto`, which measures; said if this machine cannot do it
     #[arg(long, value_name = "STRATEGY", value_parser = reset)]
     reset: Option<ResetKind>,
 }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn mistakes_are_explained() {
         for (line, expected) in [
-            ("--reset fast", "remap, discard, scan, resident, copy, auto"),
+            ("--reset fast", "remap, discard, scan, resident, protect, copy, auto"),
             ("--growth fast", "mprotect, kept, checked, checked=SIZE, auto, ftruncate"),
             ("--growth checked=2M", "64KiB, 256MiB, 1GiB"),
             ("--growth kept=2MiB", "checked=SIZE"),

@@ -12,7 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::os::error::{Call, PagesError};
 use crate::os::fork::this_process;
 use crate::os::lock::lock;
-use crate::os::pagemap_scan::{PageRegion, SWAPPED, scan_private};
+use crate::os::pagemap_scan::{PageRegion, SWAPPED, WRITTEN, scan_private};
 use crate::os::sys::{CallFailure, attempt};
 
 /// How private pages are found.
@@ -55,7 +55,7 @@ impl Finder {
     }
 
     /// Appends the private pages of `addresses` to `regions`, ascending, where
-    /// categories say [`SWAPPED`]. It is complete, or an error.
+    /// categories say [`SWAPPED`] and [`WRITTEN`]. It is complete, or an error.
     pub(crate) fn find(
         &mut self,
         addresses: Range<u64>,
@@ -70,9 +70,8 @@ impl Finder {
     }
 
     /// As [`Self::find`], by PAGEMAP_SCAN, of pages that are registered with a
-    /// [`WriteWatch`](super::write_watch::WriteWatch). Categories also say
-    /// [`WRITTEN`](super::pagemap_scan::WRITTEN), of pages that were written since this was last
-    /// called for them; after an error that is lost.
+    /// [`WriteWatch`](super::write_watch::WriteWatch): they count as unwritten from then on. After
+    /// an error it is lost which of them were written.
     pub(crate) fn find_and_watch(
         &mut self,
         addresses: Range<u64>,
@@ -152,10 +151,12 @@ fn categories(entry: u64) -> Option<u64> {
     const ENTRY_PRESENT: u64 = 1 << 63;
     const ENTRY_SWAPPED: u64 = 1 << 62;
     const ENTRY_OF_FILE: u64 = 1 << 61;
+    const ENTRY_PROTECTED: u64 = 1 << 57;
     if entry & ENTRY_OF_FILE != 0 || entry & (ENTRY_PRESENT | ENTRY_SWAPPED) == 0 {
         return None;
     }
-    Some(if entry & ENTRY_SWAPPED != 0 { SWAPPED } else { 0 })
+    let swapped = if entry & ENTRY_SWAPPED != 0 { SWAPPED } else { 0 };
+    Some(swapped | if entry & ENTRY_PROTECTED == 0 { WRITTEN } else { 0 })
 }
 
 fn push(regions: &mut Vec<PageRegion>, page: u64, categories: u64) {

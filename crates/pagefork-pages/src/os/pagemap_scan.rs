@@ -9,7 +9,8 @@ use rustix::ioctl::{Opcode, opcode};
 use crate::os::error::Call;
 use crate::os::sys::{CallFailure, attempt_or_pretend, last_error};
 
-/// The page was written since it was last [watched](scan_private), or has never been.
+/// The page was written since it was last write-protected, or has never been. A page that is not
+/// written though it has no contents was discarded while it was protected.
 pub(crate) const WRITTEN: u64 = 1 << 1;
 /// The page is the mapped file's own, not a private copy.
 const OF_FILE: u64 = 1 << 2;
@@ -56,9 +57,9 @@ const SCAN: Opcode = opcode::read_write::<ScanArguments>(b'f', 16);
 const _: () = assert!(SCAN == 0xc060_6610 && size_of::<PageRegion>() == 24);
 
 /// Appends to `regions` the pages of a range that are private and have contents of
-/// their own, in memory or in swap space; categories say [`SWAPPED`]. With `zeros` the shared
-/// page of zeros counts, too. With `watch` categories also say [`WRITTEN`], and from then on the
-/// pages count as unwritten: they are [registered](super::write_watch::WriteWatch). Returns the address where the kernel stopped: if there was no
+/// their own, in memory or in swap space; categories say [`SWAPPED`] and [`WRITTEN`]. With `zeros`
+/// the shared page of zeros counts, too. With `watch` the pages count as unwritten from then on:
+/// they are [registered](super::write_watch::WriteWatch). Returns the address where the kernel stopped: if there was no
 /// room for more regions, the search continues there.
 pub(crate) fn scan_private(
     pagemap: BorrowedFd<'_>,
@@ -83,7 +84,7 @@ pub(crate) fn scan_private(
         inverted: neither,
         all_of: neither,
         any_of: PRESENT | SWAPPED,
-        reported: if watch { SWAPPED | WRITTEN } else { SWAPPED },
+        reported: SWAPPED | WRITTEN,
     };
     attempt_or_pretend(Call::Scan, 0, Some(addresses.end), || {
         let (pagemap, request) = (pagemap.as_raw_fd(), SCAN as libc::Ioctl);

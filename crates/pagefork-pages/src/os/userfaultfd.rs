@@ -77,14 +77,22 @@ struct UffdioCopy {
     copied: i64,
 }
 
+/// The kernel's `struct uffdio_writeprotect`.
+#[repr(C)]
+struct UffdioWriteProtect {
+    range: UffdioRange,
+    mode: u64,
+}
+
 const START: Opcode = opcode::read_write::<UffdioApi>(0xaa, 0x3f);
 const REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xaa, 0x00);
 const UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xaa, 0x01);
 const COPY: Opcode = opcode::read_write::<UffdioCopy>(0xaa, 0x03);
+const WRITE_PROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xaa, 0x06);
 
 // The numbers contain the sizes of the structures.
 const _: () = assert!(START == 0xc018_aa3f && REGISTER == 0xc020_aa00 && UNREGISTER == 0x8010_aa01);
-const _: () = assert!(COPY == 0xc028_aa03);
+const _: () = assert!(COPY == 0xc028_aa03 && WRITE_PROTECT == 0xc018_aa06);
 
 /// An open userfaultfd.
 #[derive(Debug)]
@@ -132,6 +140,13 @@ impl Userfaultfd {
     /// Undoes [`Self::register`], and lifts write protection.
     pub(crate) fn unregister(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
         self.control(self.calls[1], UNREGISTER, &mut UffdioRange::of(addresses))
+    }
+
+    /// Write-protects the pages at addresses that are registered with [`RegisterMode::Protected`].
+    pub(crate) fn write_protect(&self, addresses: Range<u64>) -> Result<(), CallFailure> {
+        const PROTECT: u64 = 1 << 0;
+        let mut protect = UffdioWriteProtect { range: UffdioRange::of(addresses), mode: PROTECT };
+        self.control(self.calls[0], WRITE_PROTECT, &mut protect)
     }
 
     /// Gives contents to whole pages at an address that have none. Returns how many bytes were

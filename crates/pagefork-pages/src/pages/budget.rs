@@ -115,6 +115,14 @@ impl BudgetShare {
     }
 }
 
+impl BudgetShare {
+    /// Whether half of the budget is left: for pages that are kept though runs seldom write them,
+    /// so that those that each run writes find room.
+    pub(crate) fn leaves_spare(&self) -> bool {
+        self.budget.0.used.load(Relaxed) <= self.budget.0.max() / 2
+    }
+}
+
 impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.0.used.fetch_sub(self.pages, Relaxed);

@@ -18,5 +18,7 @@ pub(crate) mod restore;
 pub(crate) mod spare;
 /// Maps that are left to the rest of the process.
 pub(crate) mod map_budget;
+/// Pages of a slot whose writes the kernel notes.
+pub(crate) mod watched_pages;
 /// How much memory slots keep together.
 pub(crate) mod budget;

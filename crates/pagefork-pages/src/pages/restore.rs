@@ -19,6 +19,7 @@ pub(crate) const BLOCKS: u32 = PAGE_SIZE as u32 / size_of::<Block>() as u32;
 /// # Safety
 /// `page` is an accessible page that no other code uses; `wanted` is another page that can be
 /// read and is not written.
+#[inline]
 pub(crate) unsafe fn restore_if_changed(page: *mut u8, wanted: Option<*const u8>) -> u32 {
     if std::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2; the rest is this function's contract, too.

@@ -20,9 +20,9 @@ use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
 use crate::os::pagemap::{Finder, Method};
 use crate::os::pagemap_scan::{PageRegion, WRITTEN};
-use crate::os::write_watch::{WriteWatch, notes_writes};
-use crate::pages::map_budget::MapShare;
+use crate::os::write_watch::notes_writes;
 use crate::pages::slot_pages::SlotPages;
+use crate::pages::watched_pages::WatchedPages;
 use crate::strategy::config::DeltaTracker;
 
 /// Room for this many runs of private pages at first: as many as the kernel finds at once.
@@ -46,18 +46,6 @@ struct LastSnapshot {
     private: Vec<Range<u64>>,
     /// Slot offsets of pages that the image has otherwise than the slot had.
     patched: Vec<Range<u64>>,
-}
-
-/// Pages whose writes the kernel notes.
-#[derive(Debug)]
-struct WatchedPages {
-    watch: Arc<WriteWatch>,
-    /// Addresses; ascending, apart. No others are registered.
-    parts: Vec<Range<u64>>,
-    /// Whether all of them are.
-    is_complete: bool,
-    /// Maps that are cut where a part begins or ends.
-    _maps: MapShare,
 }
 
 /// What a slot has to be compared with, and which of its pages.
@@ -155,22 +143,15 @@ impl Deltas {
         let parts: Vec<_> =
             pages.private_image_parts().map(|part| start + part.start..start + part.end).collect();
         // Of a process that this one was forked from nothing is registered here.
-        self.watched.take_if(|watched| !watched.watch.is_of_this_process());
-        if let Some(watched) = &mut self.watched {
-            if !watched.is_complete || watched.parts != parts {
-                // Memories have grown.
-                watched.parts = parts;
-                watched.is_complete = watched.register().is_ok();
+        self.watched.take_if(|watched| !watched.is_of_this_process());
+        match &mut self.watched {
+            // Memories may have grown.
+            Some(watched) => watched.reach(parts),
+            None => {
+                self.watched = WatchedPages::new(parts);
+                self.watched.as_ref().is_some_and(WatchedPages::is_complete)
             }
-            return watched.is_complete;
         }
-        // The first part begins within a map, and memories end within one when they have grown.
-        let Ok(maps) = MapShare::take(1 + parts.len() as u64) else { return false };
-        let Ok(watch) = WriteWatch::of_this_process() else { return false };
-        let watched = WatchedPages { watch, parts, is_complete: false, _maps: maps };
-        let watched = self.watched.insert(watched);
-        watched.is_complete = watched.register().is_ok();
-        watched.is_complete
     }
 
     /// Forgets the last snapshot, and has the kernel note nothing more: before pages are given
@@ -184,24 +165,6 @@ impl Deltas {
             watched.unregister()?;
         }
         (self.last, self.watched) = (None, None);
-        Ok(())
-    }
-}
-
-impl WatchedPages {
-    fn register(&self) -> Result<(), PagesError> {
-        for part in self.parts.iter().filter(|part| !part.is_empty()) {
-            self.watch.register(part.clone())?;
-        }
-        Ok(())
-    }
-
-    fn unregister(&self) -> Result<(), PagesError> {
-        if self.watch.is_of_this_process() {
-            for part in self.parts.iter().filter(|part| !part.is_empty()) {
-                self.watch.unregister(part.clone())?;
-            }
-        }
         Ok(())
     }
 }

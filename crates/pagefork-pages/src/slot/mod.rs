@@ -111,10 +111,10 @@ pub enum Discarded {
 /// ```
 #[derive(Debug)]
 pub struct Slot {
-    /// Its pages are still there when it goes.
+    /// Of this and of the strategy the kernel may watch pages, which are still there when they go.
     deltas: Deltas,
-    pages: SlotPages,
     strategy: Strategy,
+    pages: SlotPages,
     choice: Choice,
     writers: Writers,
     stack: Stack,

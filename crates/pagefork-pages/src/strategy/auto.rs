@@ -10,6 +10,9 @@ use crate::strategy::tuning::{FEW_PAGES, MANY_PAGES, RETRY, RETRY_MAX, SMALL_RUN
 /// Starts with `Scan`, and chooses after each window of resets how written pages are found, or
 /// that they are not looked for. Which pages are kept is the matter of [`DirtySet`].
 ///
+/// As long as it is `Resident`, pages that runs write seldom are kept under write protection where
+/// that costs least: [`DirtySet::costs`].
+///
 /// ```text
 ///   Resident <------ faults show what is new ------ Scan --- many pages, none kept ---> Discard
 ///      '------------- most resets scan ---------------^ '------- after some time ----------'
@@ -24,6 +27,9 @@ pub(crate) struct Auto {
     wait: u32,
     /// How long to wait the next time.
     retry: u32,
+    /// The same for pages to be kept under protection.
+    protect_wait: u32,
+    protect_retry: u32,
 }
 
 /// Whether huge pages are kept out of the slot, so that page faults can show what is written.
@@ -43,6 +49,8 @@ struct Window {
     resets: u32,
     scans: u32,
     new: u64,
+    /// Protected pages that took a fault.
+    returned: u64,
     discarded: u64,
     /// Pages that the largest run has written.
     written_max: u64,
@@ -57,6 +65,8 @@ impl Auto {
             window: Window::default(),
             wait: 0,
             retry: RETRY,
+            protect_wait: 0,
+            protect_retry: RETRY,
         }
     }
 
@@ -64,8 +74,13 @@ impl Auto {
         self.mode
     }
 
-    pub(super) fn choice(&self) -> Choice {
-        Choice { asked: ResetKind::Auto, used: self.mode, reason: self.reason }
+    pub(super) fn choice(&self, dirty: &DirtySet) -> Choice {
+        let (mut used, mut reason) = (self.mode, self.reason);
+        if dirty.protected_count() > 0 {
+            used = ResetKind::Protect;
+            reason = dirty.why_protected();
+        }
+        Choice { asked: ResetKind::Auto, used, reason }
     }
 
     /// Whether huge pages are to be refused from now on: after a window in which all runs were
@@ -82,16 +97,39 @@ impl Auto {
         window.resets += 1;
         window.scans += u32::from(report.scanned);
         window.new += report.new;
+        window.returned += report.returned;
         window.discarded += report.discarded;
         window.written_max = window.written_max.max(report.restored + report.discarded);
         if window.resets == WINDOW {
-            self.choose(pages, dirty);
+            let window = std::mem::take(&mut self.window);
+            if !self.protects_too_much(window) {
+                self.choose(window, pages, dirty);
+            }
+            // A search walks over protected pages, so they pay where faults show what was written.
+            let are_listed = self.mode == ResetKind::Resident && counts_faults_in_memory();
+            dirty.protect_from_now_on(are_listed && self.protect_wait == 0);
         }
     }
 
-    fn choose(&mut self, pages: &SlotPages, dirty: &mut DirtySet) {
+    /// Whether most resets had to search because protected pages returned, more than faults can
+    /// show: then these are kept for some time as others.
+    fn protects_too_much(&mut self, window: Window) -> bool {
+        let Window { resets, scans, new, returned, .. } = window;
+        self.protect_wait = self.protect_wait.saturating_sub(1);
+        if scans == 0 && returned > 0 {
+            self.protect_retry = RETRY;
+        }
+        let too_much = scans * 2 >= resets && returned > new;
+        if too_much {
+            self.protect_wait = self.protect_retry;
+            self.protect_retry = (self.protect_retry * 2).min(RETRY_MAX);
+        }
+        too_much
+    }
+
+    fn choose(&mut self, window: Window, pages: &SlotPages, dirty: &mut DirtySet) {
         use ResetKind::{Discard, Resident, Scan};
-        let Window { resets, scans, new, discarded, .. } = std::mem::take(&mut self.window);
+        let Window { resets, scans, new, discarded, .. } = window;
         let mean = |sum: u64| sum / u64::from(resets);
         let (new, discarded) = (mean(new), mean(discarded));
         let may_count = self.huge_pages != HugePagePolicy::Allowed && pages.has_small_pages();

@@ -5,12 +5,14 @@ use std::sync::OnceLock;
 use crate::os::error::PagesError;
 use crate::os::features::HostFeatures;
 use crate::os::pagemap::{Finder, Method};
+use crate::os::write_watch::notes_writes;
 use crate::pages::budget::Budget;
 use crate::pages::slot_pages::{Setup, SmallPages};
 use crate::pages::zones::MemorySize;
 use crate::strategy::auto::{Auto, HugePagePolicy};
-use crate::strategy::config::{Choice, Reason, ResetKind, Strategies};
+use crate::strategy::config::{Choice, DeltaTracker, Reason, ResetKind, Strategies};
 use crate::strategy::dirty_set::DirtySet;
+use crate::strategy::protection::ProtectionUse;
 use crate::strategy::reset::Strategy;
 use crate::strategy::search::Search;
 use crate::strategy::tuning::SMALL_SLOT_MAX;
@@ -56,9 +58,17 @@ impl Strategies {
     ) -> Result<Made, PagesError> {
         let (choice, method) = self.choose(features);
         let config = self.config();
+        // Successive snapshots have the kernel note writes for themselves.
+        let protection = match choice.used {
+            _ if config.deltas != DeltaTracker::Off => ProtectionUse::Never,
+            ResetKind::Protect => ProtectionUse::On,
+            ResetKind::Auto if method != Some(Method::Read) => ProtectionUse::Off,
+            _ => ProtectionUse::Never,
+        };
         let search = |auto| {
             let method = method.expect("a strategy that searches is chosen only with a method");
-            let dirty = DirtySet::new(Finder::new(method)?, config.resident_max, budget);
+            let finder = Finder::new(method)?;
+            let dirty = DirtySet::new(finder, config.resident_max, budget, protection);
             Ok::<_, PagesError>(Strategy::Search(Search::new(dirty, choice.used, auto).into()))
         };
         let small = sizes.iter().map(|size| size.initial).sum::<u64>() <= SMALL_SLOT_MAX;
@@ -72,7 +82,9 @@ impl Strategies {
             ResetKind::Discard => Strategy::Discard,
             // Where discarding does nothing, the page map proves nothing either.
             ResetKind::Copy if method.is_none() || !features.discard => Strategy::Compare,
-            ResetKind::Scan | ResetKind::Resident | ResetKind::Copy => search(None)?,
+            ResetKind::Scan | ResetKind::Resident | ResetKind::Protect | ResetKind::Copy => {
+                search(None)?
+            }
             ResetKind::Auto => search(Some(Auto::new(huge_pages)))?,
         };
         let setup = Setup {
@@ -81,8 +93,12 @@ impl Strategies {
             restores: !matches!(choice.used, ResetKind::Remap | ResetKind::Discard),
             small_pages: match choice.used {
                 ResetKind::Auto if huge_pages != HugePagePolicy::Refused => SmallPages::Unsure,
-                ResetKind::Auto | ResetKind::Resident if features.small_maps => SmallPages::OfMaps,
-                ResetKind::Auto | ResetKind::Resident => SmallPages::Advised,
+                ResetKind::Auto | ResetKind::Resident | ResetKind::Protect => {
+                    match features.small_maps {
+                        true => SmallPages::OfMaps,
+                        false => SmallPages::Advised,
+                    }
+                }
                 _ => SmallPages::Unsure,
             },
             discards: features.discard,
@@ -91,7 +107,7 @@ impl Strategies {
     }
 
     fn choose(&self, features: &HostFeatures) -> (Choice, Option<Method>) {
-        use ResetKind::{Auto, Copy, Discard, Remap, Resident, Scan};
+        use ResetKind::{Auto, Copy, Discard, Protect, Remap, Resident, Scan};
         let asked = self.config().reset;
         let copy_on_write = self.config().copy_on_write && !is_switched_off();
         // Of a copied image a page of zeros becomes the shared one where the kernel splits
@@ -109,7 +125,11 @@ impl Strategies {
             _ if !features.discard => (Remap, Reason::DiscardDoesNothing),
             Discard => (Discard, Reason::Asked),
             _ if method.is_none() => (Discard, Reason::NoPageMap),
-            Resident if !features.small_pages => (Scan, Reason::HugePages),
+            Resident | Protect if !features.small_pages => (Scan, Reason::HugePages),
+            Protect if self.config().deltas != DeltaTracker::Off || !notes_writes() => {
+                (Resident, Reason::NoWriteProtection)
+            }
+            Protect => (Protect, reads),
             Scan | Resident => (asked, reads),
             Auto => (Auto, reads),
         };
@@ -158,13 +178,13 @@ mod tests {
             assert_eq!(used(kind, ALL), (kind, Reason::Asked, Some(Method::Scan { zeros })));
             let no_scan = HostFeatures { scan: false, ..ALL };
             let reason = match kind {
-                Scan | Resident | Auto => Reason::ReadsPageMap,
+                Scan | Resident | Protect | Auto => Reason::ReadsPageMap,
                 _ => Reason::Asked,
             };
             assert_eq!(used(kind, no_scan), (kind, reason, Some(Method::Read)));
             let no_map = HostFeatures { scan: false, pagemap: false, ..ALL };
             let expected = match kind {
-                Scan | Resident | Auto => (Discard, Reason::NoPageMap, None),
+                Scan | Resident | Protect | Auto => (Discard, Reason::NoPageMap, None),
                 _ => (kind, Reason::Asked, None),
             };
             assert_eq!(used(kind, no_map), expected);
@@ -211,7 +231,8 @@ mod tests {
         };
         let image = Image::new("small", base - 4096..base, [(base - 4096, &[1; 8][..])]).unwrap();
         let here = HostFeatures::get().unwrap();
-        for reset in [ResetKind::Resident, ResetKind::Auto, ResetKind::Discard] {
+        for reset in [ResetKind::Resident, ResetKind::Protect, ResetKind::Auto, ResetKind::Discard]
+        {
             let strategies = StrategyConfig { reset, ..Default::default() }.check().unwrap();
             for small_maps in [here.small_maps, false] {
                 let features = HostFeatures { small_maps, ..here };

@@ -36,6 +36,11 @@ pub enum ResetKind {
     /// reset. It relies on [`Slot::enter`](crate::Slot::enter) and
     /// [`Slot::note_external_writer`](crate::Slot::note_external_writer), and keeps huge pages out.
     Resident,
+    /// As `Resident`, but pages that runs write seldom stay private under write protection
+    /// (userfaultfd with WP_ASYNC; kernel 6.7): later resets do not look at them, and the next
+    /// write to one takes a page fault that copies nothing. What runs share in memory is not given
+    /// back, within half of the [`Budget`](crate::Budget).
+    Protect,
     /// No copy-on-write: the image is copied in, and what differs is restored. For
     /// tiny images, and where copy-on-write is switched off.
     Copy,
@@ -46,8 +51,15 @@ pub enum ResetKind {
 
 impl ResetKind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Remap, Self::Discard, Self::Scan, Self::Resident, Self::Copy, Self::Auto];
+    pub const ALL: [Self; 7] = [
+        Self::Remap,
+        Self::Discard,
+        Self::Scan,
+        Self::Resident,
+        Self::Protect,
+        Self::Copy,
+        Self::Auto,
+    ];
 }
 
 impl fmt::Display for ResetKind {
@@ -57,6 +69,7 @@ impl fmt::Display for ResetKind {
             Self::Discard => "discard",
             Self::Scan => "scan",
             Self::Resident => "resident",
+            Self::Protect => "protect",
             Self::Copy => "copy",
             Self::Auto => "auto",
         })
@@ -229,6 +242,8 @@ pub enum Reason {
     NoPageMap,
     /// Huge pages cannot be kept out, and they take writes without a fault.
     HugePages,
+    /// Pages cannot be kept under write protection.
+    NoWriteProtection,
     /// It is what `Auto` starts with.
     Start,
     /// The last resets found nothing that was not known.
@@ -256,6 +271,16 @@ pub enum Reason {
         new: u64,
         /// Pages that were let go again.
         discarded: u64,
+    },
+    /// Pages that runs write seldom are kept under write protection, since a look at them at each
+    /// reset costs more than a page fault at their next write, and that less than to discard them.
+    SeldomWritten {
+        /// Pages that are kept so.
+        pages: u64,
+        /// A look at a page, as measured, in nanoseconds.
+        look_ns: u32,
+        /// To protect a page and to write to it again, as measured, in nanoseconds.
+        fault_ns: u32,
     },
     /// After some time another try.
     Retry,
@@ -289,6 +314,9 @@ impl fmt::Display for Reason {
                 f.write_str("neither PAGEMAP_SCAN nor /proc/self/pagemap tells private pages")
             }
             Self::HugePages => f.write_str("huge pages cannot be kept out of a slot here"),
+            Self::NoWriteProtection => {
+                f.write_str("the kernel does not note writes to protected pages here")
+            }
             Self::Start => f.write_str("what it starts with"),
             Self::NothingNew { resets } => {
                 write!(f, "the last {resets} scans found no page that was not known")
@@ -302,6 +330,11 @@ impl fmt::Display for Reason {
             Self::OtherPagesEachTime { new, discarded } => {
                 write!(f, "a run writes {new} new pages, and {discarded} were kept in vain")
             }
+            Self::SeldomWritten { pages, look_ns, fault_ns } => write!(
+                f,
+                "{pages} pages are written seldom: to look at one at each reset takes {look_ns} ns, \
+                 its page fault when it is written {fault_ns} ns"
+            ),
             Self::Retry => f.write_str("another try after some time"),
         }
     }

@@ -5,32 +5,35 @@ use std::ops::Range;
 use pagefork_layout::page::PAGE_SIZE;
 
 use crate::os::error::PagesError;
-use crate::os::fault_ring::thread_time;
-use crate::os::faults::fault_ns;
 use crate::os::pagemap::Finder;
 use crate::os::pagemap_scan::PageRegion;
 use crate::pages::budget::{Budget, BudgetShare};
 use crate::pages::slot_pages::{AllFresh, SlotPages};
 use crate::strategy::config::ResetKind;
 use crate::strategy::evicted::{Evicted, EvictedPage, page_number};
+use crate::strategy::protection::{Protection, ProtectionUse};
 use crate::strategy::report::ResetReport;
-use crate::strategy::returns::{PageCosts, ReturnTimes};
+use crate::strategy::returns::ReturnTimes;
 use crate::strategy::stack::Stack;
-use crate::strategy::tuning::{
-    COPIES, DENSE, DISCARDS_MAX, DOUBT, KEEP_UNCHANGED, LOOK, LOOK_FADES, LOOK_MAX, LOOK_MIN,
-    LOOK_TIMED, MANY_PAGES, WINDOW,
-};
+use crate::strategy::tuning::{COPIES, DENSE, DISCARDS_MAX, LOOK, LOOK_FADES, WINDOW};
+
+use self::restore::Restored;
 
 /// How private pages become known.
 mod find;
+/// What becomes of each page at a reset.
+mod restore;
+/// How pages come under write protection.
+mod protect;
 
 /// All private pages of a slot outside the stack, and what resets do to them. The stack's are
 /// [`Stack`]'s matter.
 ///
-/// A page is in one of three states:
+/// A page is in one of four states:
 ///
 /// - *clean*: not private, so it is as the image and costs nothing;
 /// - *kept*: private, in this set; as the image between a reset and the next run;
+/// - *protected*: as kept, but in [`Protection`]: no reset looks at it until it took a page fault;
 /// - *evicted*: clean, and remembered for a while in [`Evicted`], so that its return is noticed.
 ///
 /// Each reset takes each page through one line of this table. A *look* compares a page with the
@@ -53,9 +56,17 @@ mod find;
 ///  kept      a scan finds it no longer private              clean        nothing
 ///  kept      its discard fails                              kept         restore
 ///  evicted   the run wrote it                               as if clean  as if clean
+///  protected the run wrote it                               as if clean  shorter page fault, look,
+///                                                                        restore, protect
+///  protected beyond the budget                              clean        discard, page fault
+///  protected none are to be protected any more              kept         look
 ///  any       all pages of the slot are fresh                clean        nothing; kept if the
 ///                                                                        slot has a copy
 /// ```
+///
+/// Where pages can be protected, what this table evicts is protected instead, after a restore, but
+/// for pages beyond the budget, in swap space, or not restorable, and those that were perhaps only
+/// read. Their return is noticed like that of evicted ones.
 ///
 /// A discard costs a call for up to [`DISCARDS_MAX`] ranges, and a page fault when the page is
 /// written again. A restore writes the blocks that differ.
@@ -63,9 +74,10 @@ mod find;
 /// Of a branch a slot has copies of some pages ([`SlotPages::differing_pages`]), which no discard
 /// brings back: they are kept from the first, whatever that costs.
 ///
-/// Invariant: between resets every private page is in the set. So a page leaves it in three
-/// places only: a discard of the page has succeeded ([`DirtySet::evict`]), a scan did not find
-/// the accessible page (`merge`), or all pages are fresh, which takes a proof ([`AllFresh`]).
+/// Invariant: between resets every private page is in the set, or protected. So a page leaves it in
+/// four places only: a discard of the page has succeeded ([`DirtySet::evict`]), it was protected
+/// (`protect_pages`), a scan did not find the accessible page (`merge`), or all pages are fresh,
+/// which takes a proof ([`AllFresh`]).
 #[derive(Debug)]
 pub(crate) struct DirtySet {
     finder: Finder,
@@ -75,14 +87,17 @@ pub(crate) struct DirtySet {
     /// Ascending.
     pages: Vec<DirtyPage>,
     evicted: Evicted,
+    protection: Protection,
     /// Of pages that are not hot, and of those that are.
     returns: [ReturnTimes; 2],
     /// What a look costs, in nanoseconds.
     look: u32,
     /// Resets so far.
     resets: u64,
-    /// Pages that the last search found and no earlier one.
+    /// Pages that the last search found and no earlier one, but for those that were protected.
     new: u64,
+    /// Pages that were protected and took a fault since.
+    returned: u64,
     /// The number of the last reset after a large run.
     large_at: Option<u64>,
     /// Whether a page was perhaps only read, and the reset that last scanned.
@@ -121,6 +136,8 @@ struct DirtyPage {
     copies: u8,
     /// Whether this reset is the first to see it since it was clean.
     is_new: bool,
+    /// Whether it was protected until the run.
+    was_protected: bool,
     /// Whether it is private for certain: else it took a fault, which may have been to read.
     is_private: bool,
     /// Whether it has been changed since it was clean.
@@ -135,9 +152,14 @@ struct DirtyPage {
 enum Action {
     /// It is as the image, and is kept.
     Keep,
-    /// It is to be evicted without a look: in swap space, beyond the budget, or of an
-    /// exceptional run.
+    /// It is to be evicted without a look: in swap space, or beyond the budget.
     EvictUnseen,
+    /// It is of an exceptional run: to be protected, or else evicted without a look.
+    Leave,
+    /// It is as the image, and is to be protected.
+    Protect,
+    /// It is protected.
+    Protected,
     /// It is as the image, and is evicted.
     Evict,
     /// It is evicted, and not as the image until then.
@@ -147,17 +169,24 @@ enum Action {
 }
 
 impl DirtySet {
-    pub(crate) fn new(finder: Finder, resident_max: u64, budget: &Budget) -> Self {
+    pub(crate) fn new(
+        finder: Finder,
+        resident_max: u64,
+        budget: &Budget,
+        protection: ProtectionUse,
+    ) -> Self {
         Self {
             finder,
             kept_max: resident_max / PAGE_SIZE,
             share: BudgetShare::new(budget.clone()),
             pages: Vec::new(),
             evicted: Evicted::default(),
+            protection: Protection::new(protection),
             returns: [ReturnTimes::UNKNOWN; 2],
             look: LOOK,
             resets: 0,
             new: 0,
+            returned: 0,
             large_at: None,
             doubts: false,
             scanned_at: 0,
@@ -173,6 +202,7 @@ impl DirtySet {
     pub(crate) fn forget(&mut self, _: &AllFresh, pages: &SlotPages) {
         self.pages.clear();
         self.evicted.clear();
+        self.protection.forget();
         self.share.resize(0);
         self.begin(pages);
     }
@@ -220,14 +250,21 @@ impl DirtySet {
         if searched == Searched::All {
             self.scanned_at = self.resets;
         }
-        let private = self.pages.len() as u64;
-        let restored = self.restore(pages);
+        let released = match self.protection.count() {
+            0 => 0,
+            count => self.release_protected(count, pages),
+        };
+        let protected = self.protection.count();
+        let private = self.pages.len() as u64 + protected + released;
+        let Restored { restored, evicts, protects, .. } = self.restore(pages);
+        if protects {
+            self.protect_pages(pages);
+        }
         if self.resets.is_multiple_of(WINDOW.into()) {
-            let costs = PageCosts { look: self.look, fault: fault_ns() };
-            self.returns.iter_mut().for_each(|returns| returns.judge(costs, self.resets));
+            self.judge();
             self.look = (self.look * (LOOK_FADES - 1) + LOOK) / LOOK_FADES;
         }
-        let discarded = self.evict(pages)?;
+        let discarded = released + if evicts { self.evict(pages)? } else { 0 };
         if let Some(error) = self.unreadable.take() {
             return Err(error);
         }
@@ -235,8 +272,10 @@ impl DirtySet {
         pages.finish();
         stack.reset(pages);
         let new = std::mem::take(&mut self.new);
-        let scanned = searched == Searched::All;
-        Ok(ResetReport { by, scanned, private: Some(private), new, restored, discarded })
+        let returned = std::mem::take(&mut self.returned);
+        let (private, scanned) = (Some(private), searched == Searched::All);
+        let protected = self.protection.count();
+        Ok(ResetReport { by, scanned, private, new, restored, discarded, protected, returned })
     }
 
     /// Asks the kernel which pages of the stack are private, after a reset that did not; keeps
@@ -287,133 +326,6 @@ impl DirtySet {
         goes
     }
 
-    /// Restores known pages in place, or decides that they are evicted. Returns how many were
-    /// restored.
-    fn restore(&mut self, pages: &SlotPages) -> u64 {
-        self.evict_exceptions();
-        self.heed_budget(pages);
-        self.doubts = false;
-        // Fewer pages lie in the processor's caches, so they say nothing of the costs of others.
-        let timed = self.resets.is_multiple_of(LOOK_TIMED) && self.pages.len() as u64 >= MANY_PAGES;
-        let start = timed.then(thread_time);
-        let (mut restored, mut looks) = (0, 0);
-        let (mut ranges, mut last_evicted) = (0, None);
-        let mut cursor = RangeCursor::new(pages.parts());
-        for dirty in &mut self.pages {
-            let page = dirty.page;
-            let accessible = cursor.contains(page);
-            let can_discard = pages.can_discard(&(page..page + PAGE_SIZE));
-            let keep = match dirty.keep {
-                0 => self.returns[usize::from(dirty.hot)].keep(),
-                keep => keep,
-            };
-            let is_new = std::mem::take(&mut dirty.is_new);
-            // What once could be restored can be as long as it is kept, and else it is evicted.
-            let can_restore = match is_new.then(|| pages.can_restore(page)) {
-                None => true,
-                Some(Ok(can_restore)) => can_restore,
-                Some(Err(error)) => {
-                    self.unreadable.get_or_insert(error);
-                    false
-                }
-            };
-            let unseen = dirty.action == Action::EvictUnseen || !can_restore;
-            if can_discard && (unseen || keep == 0 && dirty.is_private) {
-                dirty.action = if accessible { Action::EvictChanged } else { Action::Evict };
-                if !is_new {
-                    // Whether the run wrote it was not looked at.
-                    let last = self.resets.saturating_sub(u64::from(dirty.unchanged) + 1);
-                    self.evicted.remember(dirty.evicted(last), self.resets);
-                    continue;
-                }
-            } else if can_discard && keep == 0 && accessible && dirty.differs(pages) {
-                dirty.action = Action::EvictChanged;
-            } else {
-                dirty.action = Action::Keep;
-                looks += 1;
-                // SAFETY: the page is accessible, during a reset no other code uses it, and what
-                // cannot be restored is evicted. What is inaccessible was as the image when it
-                // became so.
-                if accessible && unsafe { dirty.restore(pages) } {
-                    restored += 1;
-                    (dirty.is_private, dirty.is_written) = (true, true);
-                } else {
-                    dirty.unchanged = dirty.unchanged.saturating_add(1);
-                    let keep = if dirty.is_private { keep.max(1) } else { KEEP_UNCHANGED };
-                    let adjoins = last_evicted == Some(page - PAGE_SIZE);
-                    let cheap = adjoins || ranges < DISCARDS_MAX;
-                    if dirty.unchanged >= keep && can_discard && cheap {
-                        ranges += usize::from(!adjoins);
-                        last_evicted = Some(page);
-                        dirty.action = Action::Evict;
-                        let last = self.resets.saturating_sub(u64::from(dirty.unchanged));
-                        self.evicted.remember(dirty.evicted(last), self.resets);
-                    }
-                    self.doubts |= dirty.unchanged >= DOUBT && !dirty.is_private;
-                    continue;
-                }
-            }
-            // The run wrote it.
-            if !is_new {
-                let gap = u64::from(dirty.unchanged) + 1;
-                self.returns[usize::from(dirty.hot)].note_again(gap);
-                dirty.hot = gap == 1;
-            }
-            dirty.unchanged = 0;
-            self.returns[usize::from(dirty.hot)].note_written();
-            if dirty.action != Action::Keep {
-                dirty.is_written = true;
-                self.evicted.remember(dirty.evicted(self.resets), self.resets);
-            }
-        }
-        if let Some(start) = start
-            && looks >= MANY_PAGES
-        {
-            let look = (thread_time() - start).as_nanos() as u64 / looks;
-            // A measurement that was disturbed must not count for much.
-            let look = look.clamp(LOOK_MIN, 2 * u64::from(self.look)).min(LOOK_MAX);
-            self.look = ((u64::from(self.look) * 3 + look) / 4) as u32;
-        }
-        restored
-    }
-
-    /// Evicts what a large run has written, unless there was another large run in the last
-    /// window. Of the first run in a slot nothing is known.
-    fn evict_exceptions(&mut self) {
-        if self.new < MANY_PAGES {
-            return;
-        }
-        let soon = |at: u64| self.resets - at <= u64::from(WINDOW);
-        let was_large = self.large_at.is_some_and(soon);
-        self.large_at = Some(self.resets);
-        if self.resets > 1 && !was_large {
-            let new = self.pages.iter_mut().filter(|dirty| dirty.is_new);
-            new.for_each(|dirty| dirty.action = Action::EvictUnseen);
-        }
-    }
-
-    /// Evicts what is beyond the budget: first pages that the last runs did not write, then
-    /// others. What cannot be discarded stays.
-    fn heed_budget(&mut self, pages: &SlotPages) {
-        let count = self.pages.len() as u64;
-        let kept = self.share.resize(count.min(self.kept_max));
-        let mut beyond = count - kept;
-        for of_last_runs in [false, true] {
-            for dirty in self.pages.iter_mut().rev() {
-                if beyond == 0 {
-                    return;
-                }
-                if of_last_runs == (dirty.unchanged == 0)
-                    && dirty.action == Action::Keep
-                    && pages.can_discard(&(dirty.page..dirty.page + PAGE_SIZE))
-                {
-                    dirty.action = Action::EvictUnseen;
-                    beyond -= 1;
-                }
-            }
-        }
-    }
-
     /// Discards the pages that are evicted; if that fails, a page is restored and kept. Returns
     /// how many pages are no longer private.
     fn evict(&mut self, pages: &mut SlotPages) -> Result<u64, PagesError> {
@@ -460,16 +372,13 @@ impl DirtySet {
     /// the image before and after they are discarded.
     fn join_ranges(&mut self, pages: &SlotPages) {
         let mut gap_max = 4 * PAGE_SIZE;
-        let known = &self.pages;
-        let keeps_some = |gap: &Range<u64>| {
-            let first = known.partition_point(|dirty| dirty.page < gap.start);
-            known.get(first).is_some_and(|dirty| dirty.page < gap.end)
-        };
-        while self.to_discard.len() > DISCARDS_MAX && gap_max < pages.zones().size {
-            self.to_discard.dedup_by(|next, last| {
+        let mut ranges = std::mem::take(&mut self.to_discard);
+        while ranges.len() > DISCARDS_MAX && gap_max < pages.zones().size {
+            ranges.dedup_by(|next, last| {
                 let gap = last.end..next.start;
-                let joins =
-                    gap.end - gap.start <= gap_max && pages.can_discard(&gap) && !keeps_some(&gap);
+                let joins = gap.end - gap.start <= gap_max
+                    && pages.can_discard(&gap)
+                    && !self.keeps_some(gap);
                 if joins {
                     last.end = next.end;
                 }
@@ -477,14 +386,32 @@ impl DirtySet {
             });
             gap_max *= 4;
         }
+        self.to_discard = ranges;
+    }
+
+    /// Whether known pages lie in a range between those that are to leave.
+    fn keeps_some(&self, gap: Range<u64>) -> bool {
+        let first = self.pages.partition_point(|dirty| dirty.page < gap.start);
+        self.pages.get(first).is_some_and(|dirty| dirty.page < gap.end)
     }
 }
 
 impl DirtyPage {
     fn new(page: u64, action: Action, is_private: bool) -> Self {
         let (is_new, is_written, hot) = (true, false, false);
-        let (unchanged, keep, copies) = (0, 0, 0);
-        Self { page, unchanged, keep, copies, is_new, is_private, is_written, hot, action }
+        let (unchanged, keep, copies, was_protected) = (0, 0, 0, false);
+        Self {
+            page,
+            unchanged,
+            keep,
+            copies,
+            is_new,
+            was_protected,
+            is_private,
+            is_written,
+            hot,
+            action,
+        }
     }
 
     /// What is remembered of it if it was last written before the reset of this number.

@@ -6,8 +6,9 @@
 //!  Discard    -                              MADV_DONTNEED          1
 //!  Scan       PAGEMAP_SCAN                   copying in place       1
 //!  Resident   page faults counted, or Scan   copying in place       1, cheaper
+//!  Protect    as Resident; pages written seldom are write-protected, not looked at
 //!  Copy       PAGEMAP_SCAN; no copy-on-write copying in place       1
-//!  Auto       one of Scan, Resident, Discard
+//!  Auto       one of Scan, Resident, Protect, Discard
 //! ```
 //!
 //! Strategies that copy in place keep pages private, so a later run takes no fault on them;
@@ -30,6 +31,8 @@ pub(crate) mod stack;
 mod returns;
 /// Pages that were evicted, remembered for a while.
 mod evicted;
+/// Pages that are kept under write protection.
+mod protection;
 /// The life of a page: which are private, kept, evicted.
 mod dirty_set;
 /// `Auto` chooses how written pages are found.

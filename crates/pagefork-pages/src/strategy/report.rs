@@ -34,11 +34,17 @@ pub struct ResetReport {
     pub restored: u64,
     /// Number of private pages that were discarded, where that is known.
     pub discarded: u64,
+    /// Number of private pages that are kept under write protection, without being looked at.
+    pub protected: u64,
+    /// Number of pages that were so until they took a page fault since the last reset.
+    pub returned: u64,
 }
 
 impl ResetReport {
     /// Of a reset that looks at no page.
     pub(super) fn blind(by: ResetKind) -> Self {
-        Self { by, scanned: false, private: None, new: 0, restored: 0, discarded: 0 }
+        let (restored, discarded, protected, returned) = (0, 0, 0, 0);
+        let (scanned, private, new) = (false, None, 0);
+        Self { by, scanned, private, new, restored, discarded, protected, returned }
     }
 }

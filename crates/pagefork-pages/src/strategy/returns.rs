@@ -4,15 +4,19 @@
 //! when it is written again. Which is cheaper depends on how many resets lie in between.
 //! [`ReturnTimes`] counts them, and says for how long to keep a page.
 
-use crate::strategy::tuning::{EVIDENCE, FADE, KEEP, KEEP_AT_FIRST, KEEP_LONG};
+use crate::strategy::tuning::{
+    EVIDENCE, FADE, KEEP, KEEP_AT_FIRST, KEEP_LONG, KEEP_MAX, RETURNED_MAX,
+};
 
 /// What a page costs, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PageCosts {
     /// To compare a kept page with the image.
     pub(super) look: u32,
-    /// To discard it, and have it made private again.
-    pub(super) fault: u32,
+    /// To discard it, and have it made private again; or to protect it, and lift the protection.
+    pub(super) away: u32,
+    /// Whether a page that leaves has to be restored first: to be protected.
+    pub(super) restores: bool,
 }
 
 /// How soon pages of one kind are written again.
@@ -23,6 +27,9 @@ pub(super) struct ReturnTimes {
     /// How many of those were followed by another write within `KEEP[i]` resets, and not within
     /// `KEEP[i - 1]`.
     again: [u32; KEEP.len()],
+    /// During how many resets that was, and after how many it was last judged.
+    during: u32,
+    judged_at: u64,
     /// The number of unchanged looks after which a page is evicted; 0: pages are discarded
     /// without a look.
     keep: u8,
@@ -30,7 +37,7 @@ pub(super) struct ReturnTimes {
 
 impl ReturnTimes {
     pub(super) const UNKNOWN: Self =
-        Self { written: 0, again: [0; KEEP.len()], keep: KEEP_AT_FIRST };
+        Self { written: 0, again: [0; KEEP.len()], during: 0, judged_at: 0, keep: KEEP_AT_FIRST };
 
     /// The number of unchanged looks after which a page is evicted.
     pub(super) fn keep(&self) -> u8 {
@@ -52,16 +59,24 @@ impl ReturnTimes {
     /// Divides all counts, so that later ones weigh more.
     pub(super) fn fade(&mut self, divisor: u32) {
         self.written /= divisor;
+        self.during /= divisor;
         self.again.iter_mut().for_each(|count| *count /= divisor);
     }
 
     /// Chooses how long to keep pages.
     pub(super) fn judge(&mut self, costs: PageCosts, resets: u64) {
+        self.during += resets.saturating_sub(self.judged_at) as u32;
+        self.judged_at = resets;
         if self.written < EVIDENCE {
             return;
         }
-        let best = KEEP.into_iter().min_by_key(|&keep| self.cost(keep, costs)).unwrap_or(0);
-        let (mut kept, mut gone) = (self.cost(best, costs), self.cost(0, costs));
+        // Most pages of most modules are written by each run, and are not worth a calculation.
+        if self.again[0] >= self.written - self.written / 16 && 2 * costs.look <= costs.away {
+            self.keep = KEEP[0];
+            self.fade_in_time(resets);
+            return;
+        }
+        let Costs { best, mut kept, mut gone } = self.costs(costs);
         // A change from keeping many pages to keeping none, or back, costs a fault a page, so it
         // has to save an eighth.
         match self.keep {
@@ -70,27 +85,61 @@ impl ReturnTimes {
             _ => (),
         }
         self.keep = if kept < gone { best } else { 0 };
+        self.fade_in_time(resets);
+    }
+
+    /// Has future returns weigh more than past ones, if there is evidence enough.
+    fn fade_in_time(&mut self, resets: u64) {
         if resets.is_multiple_of(FADE) && self.written >= 2 * EVIDENCE {
             self.fade(2);
         }
     }
 
-    /// What the written pages would have cost with this choice, in nanoseconds.
-    fn cost(&self, keep: u8, PageCosts { look, fault }: PageCosts) -> u64 {
-        let (look, fault) = (u64::from(look), u64::from(fault));
+    /// What the written pages would have cost with each choice.
+    fn costs(&self, PageCosts { look, away, restores }: PageCosts) -> Costs {
+        let (look, away) = (u64::from(look), u64::from(away));
         // A page that differs is written too, which costs half as much as the look.
-        let restore = if keep == 0 { 0 } else { look + look / 2 };
-        let (mut cost, mut rest, mut sooner) = (0, u64::from(self.written), 0);
-        for (&within, &again) in KEEP.iter().zip(&self.again).filter(|(within, _)| **within <= keep)
-        {
+        let restore = look + look / 2;
+        // Pages that were protected return by page faults that have to be listed.
+        let listed = u64::from(self.during.max(1)) * RETURNED_MAX;
+        let may = |leave: u64| !restores || leave <= listed;
+        let (mut stayed, mut rest, mut sooner) = (0, u64::from(self.written), 0);
+        let mut gone = u64::MAX / 2;
+        if may(rest) {
+            gone = rest * (if restores { restore } else { 0 } + away);
+        }
+        let mut costs = [u64::MAX / 2; KEEP.len()];
+        for ((within, &again), cost) in KEEP.into_iter().zip(&self.again).zip(&mut costs) {
             let again = u64::from(again).min(rest);
             // Between two writes there are looks that find it unchanged.
-            cost += again * (restore + (sooner + u64::from(within) - 1) / 2 * look);
+            stayed += again * (restore + (sooner + u64::from(within) - 1) / 2 * look);
             rest -= again;
             sooner = u64::from(within);
+            if may(rest) || within == KEEP_MAX {
+                *cost = stayed + rest * (restore + u64::from(within) * look + away);
+            }
         }
-        cost + rest * (restore + u64::from(keep) * look + fault)
+        let least = costs.into_iter().fold(u64::MAX / 2, u64::min);
+        // Looks are measured again and again, and take longer while others need the processor: so
+        // protection has to save a fifth.
+        let most = if restores { least + least / 4 } else { least };
+        let index = match restores {
+            true => costs.iter().rposition(|&cost| cost <= most),
+            false => costs.iter().position(|&cost| cost <= most),
+        };
+        let index = index.unwrap_or(KEEP.len() - 1);
+        gone += if restores { gone / 4 } else { 0 };
+        Costs { best: KEEP[index], kept: costs[index], gone }
     }
+}
+
+/// What choices would have cost, in nanoseconds.
+struct Costs {
+    /// The best number of looks but 0, and what it would have cost.
+    best: u8,
+    kept: u64,
+    /// To keep none.
+    gone: u64,
 }
 
 #[cfg(test)]
@@ -100,7 +149,7 @@ mod tests {
     use super::*;
     use crate::strategy::evicted::{Evicted, EvictedPage, page_number};
 
-    const COSTS: PageCosts = PageCosts { look: 100, fault: 2500 };
+    const COSTS: PageCosts = PageCosts { look: 100, away: 2500, restores: false };
 
     fn at(offset: u64, run: u64) -> EvictedPage {
         let hot = run.is_multiple_of(2);

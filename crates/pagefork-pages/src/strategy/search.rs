@@ -20,7 +20,7 @@ pub(crate) struct Search {
     /// Counted when the slot was made, or at the last reset. Invariant: `dirty` knows every
     /// page that was private then, and since then no page could become huge.
     before: Option<Faults>,
-    /// `Scan`, `Resident` or `Copy`, unless `auto` chooses.
+    /// `Scan`, `Resident`, `Protect` or `Copy`, unless `auto` chooses.
     kind: ResetKind,
     auto: Option<Auto>,
 }
@@ -32,11 +32,12 @@ impl Search {
 
     pub(super) fn begin(&mut self, pages: &SlotPages) {
         self.dirty.begin(pages);
-        if (self.kind == ResetKind::Resident || self.auto.is_some()) && pages.is_untouched() {
+        if (counts_faults(self.kind) || self.auto.is_some()) && pages.is_untouched() {
             self.before = Faults::try_now();
         }
     }
 
+    #[inline]
     pub(super) fn reset(
         &mut self,
         pages: &mut SlotPages,
@@ -62,6 +63,7 @@ impl Search {
         Ok(report)
     }
 
+    #[inline]
     fn restore(
         &mut self,
         pages: &mut SlotPages,
@@ -70,18 +72,19 @@ impl Search {
         by: ResetKind,
     ) -> Result<ResetReport, PagesError> {
         // Also at the first reset by `Auto`: little is to be found in a slot that ran once.
-        let counts = by == ResetKind::Resident || self.before.is_some();
+        let counts = counts_faults(by) || self.before.is_some();
         let now = if counts { Some(Faults::now()?) } else { None };
         let searched = self.find(pages, writers, stack, now)?;
-        let shown_as = if counts { ResetKind::Resident } else { by };
+        let shown_as = if counts && !counts_faults(by) { ResetKind::Resident } else { by };
         let report = self.dirty.finish(pages, stack, shown_as, searched)?;
-        if by == ResetKind::Resident && pages.has_small_pages() && self.dirty.is_complete() {
+        if counts_faults(by) && pages.has_small_pages() && self.dirty.is_complete() {
             self.before = now;
         }
         Ok(report)
     }
 
     /// Has `dirty` know every private page, by a scan if nothing else shows them.
+    #[inline]
     fn find(
         &mut self,
         pages: &SlotPages,
@@ -125,6 +128,11 @@ impl Search {
     }
 
     pub(super) fn choice(&self) -> Option<Choice> {
-        self.auto.as_ref().map(Auto::choice)
+        self.auto.as_ref().map(|auto| auto.choice(&self.dirty))
     }
+}
+
+/// Whether page faults are counted, so that a reset need not search.
+fn counts_faults(kind: ResetKind) -> bool {
+    matches!(kind, ResetKind::Resident | ResetKind::Protect)
 }

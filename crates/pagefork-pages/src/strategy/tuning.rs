@@ -1,6 +1,8 @@
 //! The numbers that strategies go by. All counts of pages and resets are in one place, so that
 //! they can be compared; what a page costs is measured, within the bounds given here.
 
+use pagefork_layout::page::PAGE_SIZE;
+
 use crate::pages::restore::BLOCKS;
 
 // How private pages are found: `auto`.
@@ -13,6 +15,9 @@ pub(super) const MANY_PAGES: u64 = 64;
 /// Page faults show what is new in runs that write at most this many new pages. A page takes
 /// two faults if it is read first.
 pub(super) const FEW_PAGES: u64 = 100;
+/// Pages are protected if at most this many of them return in a run: many more than the mean must
+/// not, or a search has to show them.
+pub(super) const RETURNED_MAX: u64 = FEW_PAGES;
 /// Slots with more bytes of memory than this may have huge pages until their runs are seen to
 /// be small.
 pub(super) const SMALL_SLOT_MAX: u64 = 16 << 20;
@@ -29,6 +34,7 @@ pub(super) const RETRY_MAX: u32 = 1024;
 /// The choices: a page is evicted after this many resets that found it unchanged. Pages that
 /// return later than the last of them count as pages that never return.
 pub(super) const KEEP: [u8; 7] = [1, 2, 4, 8, 16, 32, 64];
+pub(super) const KEEP_MAX: u8 = KEEP[KEEP.len() - 1];
 /// A choice from here on keeps many pages.
 pub(super) const KEEP_LONG: u8 = 8;
 /// The choice until there is evidence.
@@ -54,6 +60,10 @@ pub(super) const COPIES: u8 = 3;
 /// Calls to discard pages in one reset, at most, where they need not cover gaps that hold kept
 /// pages.
 pub(super) const DISCARDS_MAX: usize = 8;
+
+/// Pages to be write-protected that lie at most this many bytes apart are protected by one walk over
+/// the page map: it looks at some thirty pages in the time that a call takes.
+pub(super) const PROTECT_GAP: u64 = 32 * PAGE_SIZE;
 
 // What a page costs, in nanoseconds.
 

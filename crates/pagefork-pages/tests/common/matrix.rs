@@ -452,7 +452,12 @@ pub fn attributes(slot: &Slot) -> Vec<Attributes> {
             found.last_mut().unwrap().flags = words[1..].join(" ");
         }
     }
-    // Whether the kernel joins alike neighbours depends on what the slots around were.
+    join_alike(&mut found);
+    found
+}
+
+/// Joins alike neighbours: whether the kernel does depends on what the slots around were.
+fn join_alike(found: &mut Vec<Attributes>) {
     found.dedup_by(|next, last| {
         let alike = (&next.access, &next.file, &next.flags)
             == (&last.access, &last.file, &last.flags)
@@ -462,16 +467,20 @@ pub fn attributes(slot: &Slot) -> Vec<Attributes> {
         }
         alike
     });
-    found
 }
 
 /// The same, but for what strategies that count page faults do to a slot when they begin
-/// to: they refuse huge pages.
+/// to: they refuse huge pages, and have the kernel watch the pages that they protect.
 pub fn lasting_attributes(slot: &Slot) -> Vec<Attributes> {
     let mut found = attributes(slot);
-    if matches!(slot.strategy().asked, ResetKind::Resident | ResetKind::Auto) {
+    let asked = slot.strategy().asked;
+    if matches!(asked, ResetKind::Resident | ResetKind::Protect | ResetKind::Auto) {
         found.iter_mut().for_each(|map| map.flags = map.flags.replace(" nh", ""));
     }
+    if matches!(asked, ResetKind::Protect | ResetKind::Auto) {
+        found.iter_mut().for_each(|map| map.flags = map.flags.replace(" uw", ""));
+    }
+    join_alike(&mut found);
     found
 }
 

@@ -113,6 +113,13 @@ impl SlotPages {
         parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
     }
 
+    /// Of what images hold, the pages that every slot with these sizes has, however far its
+    /// memories have grown: each part ends where its memory did at first.
+    pub(crate) fn initial_image_parts(&self) -> impl Iterator<Item = Range<u64>> {
+        let parts = self.parts_up_to(|index| self.memory_initial(index));
+        parts.map(|part| part.start.max(self.zones.image_floor)..part.end)
+    }
+
     /// Slot offsets of what memories have in files, as far as it was touched: ascending, apart.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::{Action, DirtyPage, DirtySet, RangeCursor};
 use crate::os::error::PagesError;
 use crate::os::faults::Faults;
 use crate::os::pagemap::Method;
-use crate::os::pagemap_scan::SWAPPED;
+use crate::os::pagemap_scan::{SWAPPED, WRITTEN};
 use crate::pages::slot_pages::SlotPages;
 use crate::strategy::stack::Stack;
 use crate::strategy::tuning::{AT_ONCE, KEEP_UNCHANGED};
@@ -69,6 +69,8 @@ impl DirtySet {
                 // It is in no zone, or the access trapped.
             } else if stack.is_link(page) {
                 stack.keep_link();
+            } else if page >= stack.end() && self.protection.take(page) {
+                self.add_returned(page);
             } else if page >= stack.end() {
                 self.add_page(page);
             } else if page >= stack.kept_start() {
@@ -92,10 +94,29 @@ impl DirtySet {
         }
     }
 
+    /// Adds a page that was protected until this run.
+    fn add_returned(&mut self, page: u64) {
+        let dirty = self.returned_page(page, Action::Keep);
+        let index = self.pages.partition_point(|dirty| dirty.page < page);
+        self.pages.insert(index, dirty);
+    }
+
+    /// A page that was protected until this run.
+    fn returned_page(&mut self, page: u64, action: Action) -> DirtyPage {
+        self.returned += 1;
+        let dirty = DirtyPage::new(page, action, true);
+        self.as_remembered(DirtyPage { was_protected: true, ..dirty })
+    }
+
     /// A page that no earlier run had made private, or that was evicted since.
     fn new_page(&mut self, page: u64, action: Action, is_private: bool) -> DirtyPage {
         self.new += 1;
-        let mut dirty = DirtyPage::new(page, action, is_private);
+        self.as_remembered(DirtyPage::new(page, action, is_private))
+    }
+
+    /// A page that was not in the set, with what is remembered of it.
+    fn as_remembered(&mut self, mut dirty: DirtyPage) -> DirtyPage {
+        let page = dirty.page;
         if let Some(before) = self.evicted.take(page) {
             let gap = u64::from((self.resets as u32 + 1).wrapping_sub(before.written));
             match before.unwritten {
@@ -117,10 +138,15 @@ impl DirtySet {
         let known = std::mem::take(&mut self.pages);
         let mut old = known.iter().peekable();
         merged.clear();
-        self.new = 0;
+        (self.new, self.returned) = (0, 0);
+        let mut searched = stack_end;
         for region in &regions {
             let swapped = region.categories & SWAPPED != 0;
+            let is_written = region.categories & WRITTEN != 0;
             let action = if swapped { Action::EvictUnseen } else { Action::Keep };
+            // What lies between is not private.
+            self.protection.forget_in(searched..region.start);
+            searched = searched.max(region.end);
             for page in (region.start.max(stack_end)..region.end).step_by(PAGE_SIZE as usize) {
                 while let Some(&before) = old.next_if(|dirty| dirty.page < page) {
                     // Searches do not see inaccessible pages, which may be private, nor that a
@@ -133,13 +159,19 @@ impl DirtySet {
                     // It is kept for the owner.
                 } else if let Some(&known) = old.next_if(|dirty| dirty.page == page) {
                     // Faults of the same run may have shown it before.
-                    self.new += u64::from(known.is_new);
+                    self.new += u64::from(known.is_new && !known.was_protected);
+                    self.returned += u64::from(known.is_new && known.was_protected);
                     merged.push(DirtyPage { action, is_private: true, ..known });
+                } else if !is_written {
+                    // It is protected, or it was discarded while it was, and is not private.
+                } else if self.protection.take(page) {
+                    merged.push(self.returned_page(page, action));
                 } else {
                     merged.push(self.new_page(page, action, true));
                 }
             }
         }
+        self.protection.forget_in(searched..pages.dirty_end());
         for &rest in old {
             if !cursor.contains(rest.page) || pages.is_differing(rest.page) {
                 merged.push(rest);
@@ -150,7 +182,7 @@ impl DirtySet {
         self.merged = known;
         // Allocate now rather than in a later reset, which would find the same or less.
         self.merged.clear();
-        self.merged.reserve(self.pages.capacity());
+        self.merged.reserve_exact(self.pages.capacity());
         self.to_discard.clear();
         self.to_discard.reserve(self.pages.len());
     }
