@@ -196,6 +196,17 @@ fn an_example_counts_words() {
     assert_eq!(off, Outcome { code: 1, stdout: String::new() });
 }
 
+/// What malloc has taken before the program begins does not keep the manager from being switched off.
+#[test]
+fn programs_with_malloc_on_the_manager_can_switch_it_off() {
+    for name in ["pageman", "pageman_mimalloc"] {
+        let Some(program) = fetched(&format!("{name}.wasm")) else { continue };
+        let off = Invocation { args: vec![], stdin: "", directory: None };
+        let off = off.guest_in(&program, &[("PAGEMAN", "off")], |_| ());
+        assert_ne!(off.code, 0, "{name} looks whether it is active");
+    }
+}
+
 /// A word of letters for each number.
 fn name_of(mut number: u32) -> String {
     let mut name = "w".to_owned();

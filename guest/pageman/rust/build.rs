@@ -31,7 +31,9 @@ fn main() {
             command.arg("-DPAGEMAN_DISCARD_IMPORT");
         }
         command.arg("-I").arg(folder.join("include")).arg("-c").arg(&path).arg("-o").arg(&object);
-        let status = command.status().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let status = command.status().unwrap_or_else(|error| {
+            panic!("{program}: {error}; PAGEMAN_CC names the compiler, such as clang-19")
+        });
         assert!(status.success(), "{program} could not compile {}", path.display());
         add(&mut archive, source, &fs::read(&object).expect("it was just written"));
     }

@@ -96,6 +96,7 @@ int pageman_mmap(void **address, size_t length, int protection, int flags) {
                        : map_anywhere(address, count, alignment, state, zero);
     }
     if (error == PAGEMAN_OK) {
+        manager.is_used = true;
         manager.counts.maps++;
         manager_tick();
     }

@@ -17,6 +17,9 @@ typedef uint32_t page_t;
 #define PAGE_NONE UINT32_MAX
 #define PAGES_MAX ((page_t)1 << (32 - PAGEMAN_PAGE_SHIFT))
 
+/* The last 64 KiB below 4 GiB are never used: of a block at the very end, `address + length` would be 0. */
+#define PAGES_USABLE (PAGES_MAX - ((page_t)1 << (16 - PAGEMAN_PAGE_SHIFT)))
+
 /* So much freed memory makes a step of decay due. */
 #define DECAY_PAGES ((page_t)((64 << 20) >> PAGEMAN_PAGE_SHIFT))
 
@@ -100,6 +103,7 @@ static inline bool state_is_mapped(unsigned state) { return state >= PAGEMAN_RES
 /* manager.c */
 struct manager {
     bool started, active;
+    bool is_used; /* by mmap: what malloc has does not count */
     enum pageman_policy policy;
     page_t pages;  /* below the end of memory, as far as known */
     page_t first;  /* the lowest that was the manager's from the start */

@@ -32,7 +32,8 @@ static void found(page_t start, page_t end, unsigned state) {
 
 /* Where `by` more pages begin, and the end of memory then; what others grew before them becomes foreign. */
 static bool grow_memory(page_t by, page_t *start, page_t *end) {
-    page_t unit = port_growth_unit(), limit = PAGES_MAX - port_pages();
+    page_t unit = port_growth_unit(), pages = port_pages();
+    page_t limit = pages < PAGES_USABLE ? PAGES_USABLE - pages : 0;
     if (by > limit) return false;
     by = (by + unit - 1) / unit * unit;
     if (by > limit) return false;
@@ -90,7 +91,7 @@ void manager_find_foreign(void) {
 bool manager_grow_to(page_t end) {
     manager_sync();
     if (end <= manager.pages) return true;
-    if (end > PAGES_MAX || (end > tables.capacity && !make_room(end))) return false;
+    if (end > PAGES_USABLE || (end > tables.capacity && !make_room(end))) return false;
     if (end <= manager.pages) return true;
     page_t start, grown_end;
     if (!grow_memory(end - manager.pages, &start, &grown_end)) return false;
@@ -116,6 +117,7 @@ static void start(void) {
     page_t first = PAGES_OF(heap), end = (page_t)((uint64_t)heap_end >> PAGEMAN_PAGE_SHIFT);
     tables_init();
     if (end > pages) end = pages;
+    if (end > PAGES_USABLE) end = PAGES_USABLE;
     if (first > end) first = end;
     /* The tables hold the first pages only, until there is room for more. */
     page_t held = end < tables.capacity ? end : tables.capacity;
@@ -215,12 +217,12 @@ page_t manager_find(page_t count, page_t alignment, bool zero) {
     for (int turn = 0; page == PAGE_NONE && turn < 4; turn++) {
         manager_sync();
         uint64_t begin = align_up(run_start(CLASS_FREE, manager.pages), alignment), end = begin + count;
-        if (end > PAGES_MAX) return PAGE_NONE;
+        if (end > PAGES_USABLE) return PAGE_NONE;
         if (end > manager.pages) {
             uint64_t more = end - manager.pages;
             if (more < GROWTH_MIN) more = GROWTH_MIN;
             if (more < manager.pages / 16) more = manager.pages / 16;
-            uint64_t generous = manager.pages + more < PAGES_MAX ? manager.pages + more : PAGES_MAX;
+            uint64_t generous = manager.pages + more < PAGES_USABLE ? manager.pages + more : PAGES_USABLE;
             if (!manager_grow_to((page_t)generous) && !manager_grow_to((page_t)end)) return PAGE_NONE;
         }
         page = find(count, alignment, zero);
@@ -327,15 +329,23 @@ static page_t next_offered(page_t from, bool all, bool is) {
     return words * 64;
 }
 
-/* Offers every run of free dirty pages, only those that are idle or all of them. */
+/* Offers every run of free dirty pages, only those that are idle or all of them. A host that declines a run is
+ * not asked for shorter ones. */
 static void offer_runs(bool all) {
     tables_settle();
-    bool declined = false;
-    for (page_t start, end = 0; !declined && (start = next_offered(end, all, true)) < manager.pages;) {
+    bool declined = false, taken = false;
+    page_t least = DISCARD_MIN;
+    for (page_t start, end = 0; (start = next_offered(end, all, true)) < manager.pages;) {
         end = next_offered(start, all, false);
-        if (end - start >= DISCARD_MIN) declined = !offer(start, end);
+        if (end - start < least) continue;
+        if (offer(start, end)) {
+            taken = true;
+        } else {
+            declined = true;
+            least = end - start + 1;
+        }
     }
-    if (declined) {
+    if (declined && !taken) {
         /* A host that declines is asked less and less often. */
         manager.skip = manager.skip_next;
         if (manager.skip_next < DECAY_SKIP_MAX) manager.skip_next *= 2;
@@ -432,7 +442,7 @@ bool pageman_active(void) {
 int pageman_set_active(bool active) {
     uint32_t before = manager_enter();
     int error = PAGEMAN_OK;
-    if (manager.counts.maps && active != manager.active) error = PAGEMAN_BUSY;
+    if (manager.is_used && active != manager.active) error = PAGEMAN_BUSY;
     else manager.active = active;
     manager_leave(before);
     return error;

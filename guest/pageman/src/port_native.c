@@ -12,6 +12,7 @@ static size_t arena_bytes;
 static page_t arena_limit, arena_pages;
 static uintptr_t heap_start, heap_end;
 int native_discard_status = -1;
+size_t native_discard_min = 0;
 page_t native_growth_max = PAGE_NONE;
 
 void native_reset(page_t limit, page_t initial, size_t start) {
@@ -28,6 +29,7 @@ void native_reset(page_t limit, page_t initial, size_t start) {
     heap_start = start;
     heap_end = (uintptr_t)initial << PAGEMAN_PAGE_SHIFT;
     native_discard_status = -1;
+    native_discard_min = 0;
     native_growth_max = PAGE_NONE;
     memset(&manager, 0, sizeof manager);
     memset(&tables, 0, sizeof tables);
@@ -54,6 +56,7 @@ void port_first_heap(uintptr_t *start, uintptr_t *end) {
 }
 
 int port_discard(void *address, size_t length) {
+    if (length < native_discard_min) return -1;
     if (native_discard_status == 0 && madvise(address, length, MADV_DONTNEED) != 0) return -1;
     if (native_discard_status == 1) memset(address, 0, length);
     return native_discard_status;

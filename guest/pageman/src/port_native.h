@@ -11,6 +11,8 @@ void native_reset(page_t limit, page_t initial, size_t heap_start);
 page_t native_grow_foreign(page_t pages);
 /* Answers of the host to discards: 0, 1 or -1. */
 extern int native_discard_status;
+/* Shorter discards are declined. */
+extern size_t native_discard_min;
 /* Growth by more pages than this is refused. */
 extern page_t native_growth_max;
 

@@ -23,6 +23,8 @@
 struct file_map {
     page_t start, end;
     int descriptor; /* -1 for anonymous memory, which is shared then */
+    dev_t device;   /* the file's, since its descriptor may be another one's later */
+    ino_t inode;
     bool shared;
     bool writable;  /* the descriptor may be written to */
     bool written;   /* access to write was given, so that the file is behind */
@@ -82,7 +84,7 @@ static bool joins(const struct file_map *left, const struct file_map *right) {
     if (left->end != right->start || left->descriptor != right->descriptor || left->shared != right->shared)
         return false;
     return left->descriptor < 0 ||
-           (left->writable == right->writable &&
+           (left->writable == right->writable && left->device == right->device && left->inode == right->inode &&
             left->offset + ((off_t)(left->end - left->start) << PAGEMAN_PAGE_SHIFT) == right->offset);
 }
 
@@ -121,11 +123,27 @@ static int read_file(int descriptor, off_t offset, char *to, size_t length) {
     return 0;
 }
 
+/* What there is of a map's file: an error if its descriptor was closed, or is another file's now. */
+static int find_file(const struct file_map *map, struct stat *status) {
+    if (fstat(map->descriptor, status) != 0) return -1;
+    if (status->st_dev == map->device && status->st_ino == map->inode) return 0;
+    errno = EBADF;
+    return -1;
+}
+
+/* Reads what a map has from a page of its file on. */
+static int read_again(const struct file_map *map, page_t page, size_t length) {
+    struct stat status;
+    if (find_file(map, &status) != 0) return -1;
+    off_t offset = map->offset + ((off_t)(page - map->start) << PAGEMAN_PAGE_SHIFT);
+    return read_file(map->descriptor, offset, page_address(page), length);
+}
+
 /* Writes pages of a shared map to its file, as far as that reaches. */
 static int write_back(const struct file_map *map, page_t start, page_t end) {
     if (!map->shared || map->descriptor < 0 || !map->written) return 0;
     struct stat status;
-    if (fstat(map->descriptor, &status) != 0) return -1;
+    if (find_file(map, &status) != 0) return -1;
     off_t offset = map->offset + ((off_t)(start - map->start) << PAGEMAN_PAGE_SHIFT);
     if (offset >= status.st_size) return 0;
     uint64_t length = (uint64_t)(end - start) << PAGEMAN_PAGE_SHIFT;
@@ -190,6 +208,8 @@ static int check_file(int descriptor, int protection, int flags, struct file_map
         errno = EINVAL;
         return -1;
     }
+    map->device = status.st_dev;
+    map->inode = status.st_ino;
     map->shared = type != MAP_PRIVATE;
     map->writable = (mode & O_ACCMODE) == O_RDWR;
     map->written = map->shared && (protection & PROT_WRITE);
@@ -361,8 +381,7 @@ int POSIX(madvise)(void *address, size_t length, int advice) {
             size_t bytes = (size_t)(next - page) << PAGEMAN_PAGE_SHIFT;
             if (!in || !maps[at].shared) pageman_madvise(page_address(page), bytes, MADV_DONTNEED);
             if (in && !maps[at].shared) {
-                off_t offset = maps[at].offset + ((off_t)(page - maps[at].start) << PAGEMAN_PAGE_SHIFT);
-                if (read_file(maps[at].descriptor, offset, page_address(page), bytes) != 0) {
+                if (read_again(&maps[at], page, bytes) != 0) {
                     error = errno;
                     result = -1;
                 }
@@ -413,8 +432,7 @@ static int remap_records(page_t old_start, page_t old_end, void *address, size_t
     insert_map(map);
     page_t had = old_end - old_start, have = end - start;
     if (have <= had || map.descriptor < 0) return 0;
-    return read_file(map.descriptor, map.offset + ((off_t)had << PAGEMAN_PAGE_SHIFT), page_address(start + had),
-                     (size_t)(have - had) << PAGEMAN_PAGE_SHIFT);
+    return read_again(&map, start + had, (size_t)(have - had) << PAGEMAN_PAGE_SHIFT);
 }
 
 static void *remap(void *address, size_t old_length, size_t new_length, int flags, void *target) {

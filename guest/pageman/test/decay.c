@@ -70,6 +70,22 @@ static void pages_that_stay_free_are_given_back(void) {
     EXPECT(pageman_trim() == 63 * mib && statistics().dirty_pages == 0);
 }
 
+/* A host that declines a short run is still offered longer ones, and no more that are as short. */
+static void longer_runs_are_offered_after_a_short_one(void) {
+    native_reset((page_t)(64 * MIB / PAGEMAN_PAGE_SIZE), 64, 4096);
+    native_discard_status = 0;
+    native_discard_min = 4 * MIB;
+    char *blocks[8], *between[8];
+    for (int i = 0; i < 8; i++) {
+        blocks[i] = map((i < 6 ? 1 : 8) * MIB);
+        between[i] = map(PAGEMAN_PAGE_SIZE);
+    }
+    for (int i = 0; i < 8; i++) unmap(blocks[i], (i < 6 ? 1 : 8) * MIB);
+    EXPECT(pageman_trim() == 16 * MIB / PAGEMAN_PAGE_SIZE);
+    EXPECT(statistics().discards == 3 && statistics().declined_pages == MIB / PAGEMAN_PAGE_SIZE);
+    unmap(between[7], PAGEMAN_PAGE_SIZE);
+}
+
 /* A host that only writes zeros is believed; one that declines is asked less and less often. */
 static void hosts_are_asked_less_often_if_they_decline(void) {
     native_reset(4096, 64, 4096);
@@ -136,6 +152,7 @@ int main(void) {
     pages_that_are_used_again_do_not_bounce();
     what_was_freed_last_is_cleared();
     pages_that_stay_free_are_given_back();
+    longer_runs_are_offered_after_a_short_one();
     hosts_are_asked_less_often_if_they_decline();
     steps_are_as_rare_as_they_are_long();
     texts_are_cut_off_where_room_ends();

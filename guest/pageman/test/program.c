@@ -307,6 +307,23 @@ static void files(const char *directory) {
     EXPECT(shared != MAP_FAILED && mprotect(shared, 10, PROT_READ | PROT_WRITE) == -1 && errno == EACCES);
     EXPECT(munmap(shared, 10) == 0);
     close(fd);
+    /* What has the number of a closed descriptor is not written to, and nothing is lost. */
+    char other[256];
+    snprintf(other, sizeof other, "%s/other.txt", directory);
+    fd = open(name, O_RDWR);
+    shared = mmap(NULL, 100, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    EXPECT(shared != MAP_FAILED);
+    memcpy(shared, "lost", 4);
+    close(fd);
+    EXPECT(munmap(shared, 100) == -1 && errno == EBADF);
+    EXPECT(open(other, O_RDWR | O_CREAT | O_TRUNC, 0600) == fd && write(fd, "mine", 4) == 4);
+    EXPECT(munmap(shared, 100) == -1 && errno == EBADF && msync(shared, 100, MS_SYNC) == -1);
+    EXPECT(pread(fd, text, 64, 0) == 4 && memcmp(text, "mine", 4) == 0);
+    close(fd);
+    EXPECT(open(name, O_RDWR) == fd && munmap(shared, 100) == 0);
+    EXPECT(pread(fd, text, 64, 0) == 19 && memcmp(text, "lost", 4) == 0);
+    close(fd);
+    unlink(other);
     fd = open(directory, O_RDONLY | O_DIRECTORY);
     EXPECT(mmap(NULL, 10, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED && (errno == ENODEV || errno == EACCES));
     close(fd);
@@ -325,6 +342,10 @@ static void all_of_memory(void) {
             pieces[count++] = piece;
         }
     }
+    /* Nothing ends where addresses begin again. */
+    uintptr_t top = 0;
+    for (uintptr_t page; (page = (uintptr_t)map(PAGE)); top = page > top ? page : top) continue;
+    EXPECT(top + PAGE != 0 && top + PAGE + 65536 == 0);
     check();
     EXPECT(map(1024 * MIB) == NULL);
     EXPECT(mmap((void *)(uintptr_t)(0 - PAGE), 4 * PAGE, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);

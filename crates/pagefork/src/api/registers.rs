@@ -21,7 +21,7 @@ use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::code::module::Module;
-use crate::run::enter::{self, Registers, Unfinished};
+use crate::run::enter::{self, Registers, UnfinishedCall};
 use crate::store::frame::Target;
 use crate::store::function_import::FunctionImport;
 use crate::store::group::StoreGroup;
@@ -205,7 +205,7 @@ impl RegisterMasks {
         activation: usize,
         target: &Target,
         values: RegisterValues,
-    ) -> Result<RegisterResult, Unfinished> {
+    ) -> Result<RegisterResult, UnfinishedCall> {
         span!(TRACE, "call");
         let mut registers = Registers::default();
         for (value, bits) in values.ints.iter().zip(&self.ints) {

@@ -306,23 +306,23 @@ pub(crate) unsafe fn call_outermost_unfinished<const FLOATS: bool>(
     target: &Target,
     entry: usize,
     registers: Registers,
-) -> Result<(u64, f64), Unfinished> {
+) -> Result<(u64, f64), UnfinishedCall> {
     // SAFETY: by this function's contract.
     let (outcome, int, float) =
         unsafe { enter_outermost::<FLOATS>(store, activation, target, entry, registers) };
     match outcome {
         FINISHED => Ok((int, float)),
-        outcome => Err(Unfinished { activation, outcome }),
+        outcome => Err(UnfinishedCall { activation, outcome }),
     }
 }
 
 /// A call that has not returned.
-pub(crate) struct Unfinished {
+pub(crate) struct UnfinishedCall {
     activation: *mut Activation,
     outcome: u32,
 }
 
-impl Unfinished {
+impl UnfinishedCall {
     /// What has ended the call; the payload of a panic as an error.
     ///
     /// # Safety
