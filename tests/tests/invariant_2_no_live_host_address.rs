@@ -61,10 +61,7 @@ impl Synthetic {
             beside(a * b, (&raw const *caller.data()).expose_provenance())
         };
         linker.func_wrap("host", "f32", f32).unwrap();
-        let f64 = |caller: Caller<'_, i64>, a: f64, b: i32| {
-            beside_wide(a + f64::from(b), (&raw const *caller.data()).expose_provenance())
-        };
-        linker.func_wrap("host", "f64", f64).unwrap();
+        linker.func_wrap("host", "f64", |a: f64, b: i32| a + f64::from(b)).unwrap();
         Self { modules: [modules, other], linker }
     }
 }
@@ -90,20 +87,6 @@ fn beside(number: f32, address: usize) -> f32 {
     unsafe {
         asm!(
             "movq {both}, {address}", "psllq {both}, 32", "movss {both}, {number}",
-            both = out(xmm_reg) both, address = in(reg) address, number = in(xmm_reg) number,
-        );
-    }
-    both
-}
-
-/// As [`beside`]. Registers of host functions hold as wide a number, so nothing is done to it on the way.
-#[inline(never)]
-fn beside_wide(number: f64, address: usize) -> f64 {
-    let both: f64;
-    // SAFETY: one register is changed, as is said.
-    unsafe {
-        asm!(
-            "movq {both}, {address}", "pslldq {both}, 8", "movsd {both}, {number}",
             both = out(xmm_reg) both, address = in(reg) address, number = in(xmm_reg) number,
         );
     }
