@@ -279,7 +279,7 @@ impl wasm_ref_t {
     ///
     /// # Errors
     /// If it is something else.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn func(&self) -> Result<(&Func, Shape)> {
         match &self.object {
             Object::Func(func, shape) => Ok((func, shape.get(func, self.store()?)?)),

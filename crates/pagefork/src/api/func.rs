@@ -1,6 +1,7 @@
 //! Functions as embedders make and call them, and what host functions know of their caller.
 
-use pagefork_layout::module::FuncType;
+use pagefork_layout::link::function_import;
+use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::reference::HOST_ORDINAL;
 
 use crate::api::export::check_type;
@@ -14,6 +15,7 @@ use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome, Registers};
+use crate::store::frame::Target;
 use crate::store::group::StoreGroup;
 use crate::store::handle::{CalledFunction, Func, cells, read_results, write_values};
 pub(crate) use crate::store::host_func::HostFunc;
@@ -154,10 +156,9 @@ impl Func {
             if let Some(called) = self.known_direct(store)
                 && let (target, ty) = (called.target, called.ty())
                 && results.len() == ty.results.len()
-                && let Some(registers) = Registers::of_values(params, &ty.params)
+                && let Some(called) = call_with_values(store, &target, params, &ty.params)
             {
-                span!(TRACE, "call");
-                let (int, float) = enter::call_in_registers(store, &target, registers)?;
+                let (int, float) = called?;
                 if let ([result], [ty]) = (results, &*ty.results) {
                     *result = Val::from_register(*ty, int, float);
                 }
@@ -304,6 +305,44 @@ impl Func {
         check_type::<Params, Results>(inner.function_type(self.definition).0)?;
         Ok(TypedFunc::new(*self, self.store, self.entry(inner)))
     }
+}
+
+/// Calls a guest's function of numbers that fit registers, with no guest around it; `None` if the values
+/// are not of its types.
+///
+/// # Safety
+/// As of [`enter::call_in_registers`], whose function has parameters of these types.
+#[inline(always)]
+unsafe fn call_with_values(
+    store: *mut StoreGroup,
+    target: &Target,
+    values: &[Val],
+    types: &[ValType],
+) -> Option<Result<(u64, f64)>> {
+    if let Some(ints) = int_values(values, types) {
+        span!(TRACE, "call");
+        let (entry, registers) = (target.direct_entry, Registers::of_ints(ints));
+        // SAFETY: by this function's contract; there are no floats.
+        return Some(unsafe { enter::call_outermost::<false>(store, target, entry, registers) });
+    }
+    let registers = Registers::of_values(values, types)?;
+    span!(TRACE, "call");
+    // SAFETY: by this function's contract.
+    Some(unsafe { enter::call_in_registers(store, target, registers) })
+}
+
+/// The bits of arguments of these types; `None` if one is no integer, or of another type, or there are
+/// more or fewer of them.
+#[inline(always)]
+fn int_values(values: &[Val], types: &[ValType]) -> Option<[u64; function_import::INTS_MAX]> {
+    if values.len() != types.len() {
+        return None;
+    }
+    enter::ints_of(types.len(), |index| match (values[index], types[index]) {
+        (Val::I32(value), ValType::I32) => Some(u64::from(value as u32)),
+        (Val::I64(value), ValType::I64) => Some(value as u64),
+        _ => None,
+    })
 }
 
 /// # Errors

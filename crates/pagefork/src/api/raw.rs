@@ -241,8 +241,17 @@ impl Func {
             {
                 span!(TRACE, "call");
                 let cells: *mut Cell = values.cast();
-                let registers = registers_of(cells, &ty.params);
-                let (int, float) = enter::call_in_registers(store, &target, registers)?;
+                let (int, float) = match ints_in_cells(cells, &ty.params) {
+                    Some(ints) => {
+                        let registers = Registers::of_ints(ints);
+                        let entry = target.direct_entry;
+                        enter::call_outermost::<false>(store, &target, entry, registers)?
+                    }
+                    None => {
+                        let registers = registers_of(cells, &ty.params);
+                        enter::call_in_registers(store, &target, registers)?
+                    }
+                };
                 if let [ty] = &*ty.results {
                     cells.write(Cell::from_u64(match ty {
                         ValType::I32 => u64::from(int as u32),
@@ -422,6 +431,28 @@ unsafe fn unchecked<T: 'static>(
                 Ok(())
             })
         })
+    })
+}
+
+/// Arguments of these types in cells that begin with them, if all are integers.
+///
+/// # Safety
+/// As of [`registers_of`].
+#[inline(always)]
+unsafe fn ints_in_cells(
+    cells: *const Cell,
+    types: &[ValType],
+) -> Option<[u64; function_import::INTS_MAX]> {
+    enter::ints_of(types.len(), |index| {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let cell = cells.add(index);
+            match types[index] {
+                ValType::I32 => Some(cell.cast::<u32>().read().into()),
+                ValType::I64 => Some(cell.cast::<u64>().read()),
+                _ => None,
+            }
+        }
     })
 }
 

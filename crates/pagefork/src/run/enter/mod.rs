@@ -13,7 +13,7 @@ mod registers;
 mod x86_64;
 
 pub(crate) use self::direct::{after_direct_call, put_direct_call_off};
-pub(crate) use self::registers::Registers;
+pub(crate) use self::registers::{Registers, ints_of};
 pub(crate) use self::x86_64::INTERRUPT_BLOCK;
 
 use std::arch::asm;

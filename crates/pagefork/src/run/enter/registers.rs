@@ -33,6 +33,13 @@ impl Registers {
         }
         self.float_count += 1;
     }
+
+    /// These integers, and no floats.
+    #[inline(always)]
+    pub(crate) fn of_ints(ints: [u64; function_import::INTS_MAX]) -> Self {
+        Self { ints, int_count: ints.len(), ..Self::default() }
+    }
+
     /// The arguments of a function with parameters of these types; `None` if there are more or
     /// fewer of them, or one is of another type or no number.
     #[inline(always)]
@@ -63,5 +70,42 @@ impl Registers {
     #[inline(always)]
     pub(super) fn has_floats(&self) -> bool {
         self.float_count != 0
+    }
+}
+
+/// Integers of `count` arguments, of which `int` gives each if it is one; `None` if one is none, or there
+/// are too many. What is left is zero. All of them stay in registers: none is written to a place that is
+/// found out as the program runs.
+#[inline(always)]
+pub(crate) fn ints_of(
+    count: usize,
+    mut int: impl FnMut(usize) -> Option<u64>,
+) -> Option<[u64; function_import::INTS_MAX]> {
+    let mut ints = [0; function_import::INTS_MAX];
+    if count > ints.len() {
+        return None;
+    }
+    for (index, place) in ints.iter_mut().enumerate() {
+        if index >= count {
+            break;
+        }
+        *place = int(index)?;
+    }
+    Some(ints)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_given_in_order_and_zeros_behind() {
+        let numbers = [7, u64::MAX, 3, 4, 5, 6];
+        let given = |count| ints_of(count, |index| Some(numbers[index]));
+        assert_eq!(given(0), Some([0; 5]));
+        assert_eq!(given(2), Some([7, u64::MAX, 0, 0, 0]));
+        assert_eq!(given(5), Some([7, u64::MAX, 3, 4, 5]));
+        assert_eq!(given(6), None);
+        assert_eq!(ints_of(2, |index| (index == 0).then_some(1)), None);
     }
 }
