@@ -44,6 +44,9 @@ pub struct Contestant<'a> {
     pub work: Box<dyn FnMut() -> u64 + 'a>,
 }
 
+/// Makes a contestant; `None` if it cannot do what the line says.
+pub type Maker<'a> = Box<dyn Fn() -> Option<Contestant<'a>> + 'a>;
+
 impl Grid {
     /// A table without lines.
     pub fn new<Name: Into<String>>(
@@ -100,17 +103,31 @@ impl Grid {
         expected: u64,
         contestants: &mut [Contestant<'_>],
     ) -> &mut Line {
-        let iterations: Vec<u32> = contestants
-            .iter_mut()
-            .map(|contestant| iterations(&mut *contestant.work, effort, expected))
-            .collect();
-        let mut samples: Vec<(&str, Vec<f64>)> =
-            contestants.iter().map(|contestant| (contestant.column, Vec::new())).collect();
-        for _ in 0..effort.samples {
-            for (i, contestant) in contestants.iter_mut().enumerate() {
-                let time = time(&mut *contestant.work, iterations[i], expected, effort.clock);
-                samples[i].1.push(time);
-            }
+        let mut samples = Vec::new();
+        sample(effort, expected, contestants, &mut samples);
+        self.add(name, Unit::Nanoseconds, samples)
+    }
+
+    /// As [`Grid::contest`], by contestants that are made anew `rounds` times, each time another first:
+    /// what lasts as long as they do, as where in the machine's memory the kernel has put theirs, is not
+    /// the same for all samples of one.
+    ///
+    /// # Panics
+    /// As [`Grid::contest`].
+    pub fn contest_anew<'a>(
+        &mut self,
+        name: &str,
+        effort: Effort,
+        rounds: u32,
+        expected: u64,
+        makers: &mut [Maker<'a>],
+    ) -> &mut Line {
+        let effort = Effort { samples: effort.samples.div_ceil(rounds), ..effort };
+        let mut samples = Vec::new();
+        for _ in 0..rounds {
+            let made = makers.iter().filter_map(|maker| maker());
+            sample(effort, expected, &mut made.collect::<Vec<_>>(), &mut samples);
+            makers.rotate_left(1);
         }
         self.add(name, Unit::Nanoseconds, samples)
     }
@@ -161,6 +178,28 @@ impl Grid {
     fn column(&self, name: &str) -> usize {
         let index = self.columns.iter().position(|column| column == name);
         index.unwrap_or_else(|| panic!("there is no column {name:?}"))
+    }
+}
+
+/// Adds samples of each contestant, taken in turn, to those of its column.
+fn sample<'a>(
+    effort: Effort,
+    expected: u64,
+    contestants: &mut [Contestant<'a>],
+    samples: &mut Vec<(&'a str, Vec<f64>)>,
+) {
+    let iterations: Vec<u32> = contestants
+        .iter_mut()
+        .map(|contestant| iterations(&mut *contestant.work, effort, expected))
+        .collect();
+    for _ in 0..effort.samples {
+        for (contestant, &iterations) in contestants.iter_mut().zip(&iterations) {
+            let time = time(&mut *contestant.work, iterations, expected, effort.clock);
+            match samples.iter_mut().find(|(column, _)| *column == contestant.column) {
+                Some((_, samples)) => samples.push(time),
+                None => samples.push((contestant.column, vec![time])),
+            }
+        }
     }
 }
 

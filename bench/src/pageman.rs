@@ -2,7 +2,9 @@
 
 mod programs;
 
-use crate::grid::{Contestant, Grid};
+use std::rc::Rc;
+
+use crate::grid::{Contestant, Grid, Maker};
 use crate::measure::{Effort, Size};
 use crate::programs::fetched;
 use crate::report::Report;
@@ -38,6 +40,13 @@ const WAYS: [Way; 3] = [
         roomy: "emscripten_bench.wasm",
     },
 ];
+
+/// One iteration of a case.
+type Run = Box<dyn FnMut() -> u64>;
+
+/// How often instances are made anew, with other memory of the machine: to clear 64 MiB in one place
+/// takes up to twice as long as in another.
+const ROUNDS: u32 = 8;
 
 /// What is called, and how quick the manager should be.
 struct Case {
@@ -118,20 +127,22 @@ pub fn run(size: Size) -> Report {
         if size == Size::Small && (case.kib > 1 << 10 || case.live > 1000) {
             continue;
         }
-        let mut contestants = Vec::new();
+        let mut makers: Vec<Maker<'_>> = Vec::new();
         let ways = if case.alone { &WAYS[..1] } else { &WAYS };
         for (index, way) in ways.iter().enumerate() {
-            let Some(wasm) = fetched((case.guest)(way)) else { continue };
-            let mut add = |column: usize, work: Option<_>| {
-                let column = &columns[column];
-                contestants.extend(work.map(|work| Contestant { column, work }));
+            let Some(wasm) = fetched((case.guest)(way)).map(Rc::new) else { continue };
+            let mut add = |column: usize, work: fn(&[u8], &'static Case) -> Option<Run>| {
+                let (column, wasm) = (&*columns[column], Rc::clone(&wasm));
+                makers
+                    .push(Box::new(move || Some(Contestant { column, work: work(&wasm, case)? })));
             };
-            add(index, pagefork_side::work(&wasm, case));
+            add(index, pagefork_side::work);
             #[cfg(feature = "peer")]
-            add(WAYS.len() + index, wasmtime_side::work(&wasm, case));
+            add(WAYS.len() + index, wasmtime_side::work);
         }
-        let line =
-            grid.contest(case.name, Effort::short(size), case.count.into(), &mut contestants);
+        let (effort, count) = (Effort::short(size), case.count.into());
+        let rounds = if size == Size::Small { 1 } else { ROUNDS };
+        let line = grid.contest_anew(case.name, effort, rounds, count, &mut makers);
         if case.goal > 0.0 {
             line.goal(case.goal);
         }
@@ -153,15 +164,12 @@ macro_rules! side {
                 ExternType, Instance, InstancePre, Linker, Module, Store, TypedFunc, Val,
             };
 
-            use super::Case;
+            use super::{Case, Run};
 
             type Call = TypedFunc<(u32, u32, u32), u32>;
 
             /// One iteration of a case; `None` if there is no room for all that lives beside.
-            pub(super) fn work(
-                wasm: &[u8],
-                case: &'static Case,
-            ) -> Option<Box<dyn FnMut() -> u64>> {
+            pub(super) fn work(wasm: &[u8], case: &'static Case) -> Option<Run> {
                 let pre = linked(wasm);
                 let arguments = (case.kib, case.count, case.written);
                 if case.export == "map_fresh" {

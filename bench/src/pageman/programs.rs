@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use pagefork::{Engine, ExternType, InstancePre, Linker, Module, Store, Val};
 
+use super::ROUNDS;
 use crate::engines;
-use crate::grid::{Contestant, Grid};
+use crate::grid::{Contestant, Grid, Maker};
 use crate::measure::{Effort, Size, Unit};
 use crate::process::Process;
 use crate::programs::{self, fetched};
@@ -36,22 +37,25 @@ pub(super) fn malloc(size: Size) -> Grid {
     for (name, export, (spread, calls, blocks)) in CALLS {
         let calls = if size == Size::Small { calls / 100 } else { calls };
         let arguments = (spread, calls, blocks);
-        let ways =
-            || MALLOCS.iter().zip(&guests).filter_map(|(way, guest)| Some((way, guest.as_ref()?)));
-        let mut contestants: Vec<Contestant<'_>> = ways()
-            .map(|(column, pre)| {
-                // The memory is there after the first turn.
-                let mut store = Store::new(pre.module().engine(), ());
-                let instance = pre.instantiate(&mut store).expect("a slot");
-                let call = instance.get_typed_func::<(u32, u32, u32), u32>(&mut store, export);
-                let call = call.expect("it is exported");
-                let work =
-                    move || call.call(&mut store, arguments).expect("memory is there").into();
-                Contestant { column, work: Box::new(work) }
+        let ways = MALLOCS.iter().zip(&guests);
+        let mut makers: Vec<Maker<'_>> = ways
+            .filter_map(|(way, guest)| Some((*way, guest.as_ref()?)))
+            .map(|(column, pre)| -> Maker<'_> {
+                Box::new(move || {
+                    // The memory is there after the first turn.
+                    let mut store = Store::new(pre.module().engine(), ());
+                    let instance = pre.instantiate(&mut store).expect("a slot");
+                    let call = instance.get_typed_func::<(u32, u32, u32), u32>(&mut store, export);
+                    let call = call.expect("it is exported");
+                    let work =
+                        move || call.call(&mut store, arguments).expect("memory is there").into();
+                    Some(Contestant { column, work: Box::new(work) })
+                })
             })
             .collect();
-        grid.contest(name, Effort::long(size), calls.into(), &mut contestants).goal(0.97);
-        drop(contestants);
+        let rounds = if size == Size::Small { 1 } else { ROUNDS };
+        grid.contest_anew(name, Effort::long(size), rounds, calls.into(), &mut makers).goal(0.97);
+        drop(makers);
         // In an engine of its own, because in a slot that others have had their pages are still there.
         let wasms =
             || MALLOCS.iter().zip(files).filter_map(|(way, file)| Some((way, fetched(file)?)));
