@@ -47,11 +47,11 @@ impl Pattern {
         }
     }
 
-    /// What the guest computes of so many pages.
-    pub(super) fn sum(self, pages: u32) -> i64 {
+    /// What the guest computes of so many of all pages.
+    pub(super) fn sum(self, pages: u32, touched: u32) -> i64 {
         let mut at = 0;
         let mut sum = 0_i64;
-        for _ in 0..pages {
+        for _ in 0..touched {
             sum = sum.wrapping_mul(31).wrapping_add(word(at, 0) as i64);
             at = match self {
                 Self::InOrder => at + 1,
@@ -87,6 +87,11 @@ fn word(page: u32, index: usize) -> u64 {
     word ^ word >> 31
 }
 
+/// The word that a page begins with.
+pub(super) fn first_word(page: u32) -> i64 {
+    word(page, 0) as i64
+}
+
 /// The bytes of a page of so many.
 pub(super) fn fill(page: u32, pages: u32, into: &mut [u8]) {
     for (index, bytes) in into.chunks_exact_mut(8).enumerate() {
@@ -113,10 +118,13 @@ pub(super) fn module(pages: u32) -> String {
     let wasm_pages = pages.div_ceil(16);
     format!(
         r#"(module (memory (export "memory") {wasm_pages})
-            (func (export "touch") (param $pattern i32) (param $pages i32) (param $mask i32)
+            (func (export "begin"))
+            (func (export "word") (param $page i32) (result i64)
+                (i64.load (i32.shl (local.get $page) (i32.const 12))))
+            (func (export "touch") (param $pattern i32) (param $pages i32)
+                (param $left i32) (param $mask i32)
                 (result i64)
-                (local $left i32) (local $at i32) (local $address i32) (local $sum i64)
-                (local.set $left (local.get $pages))
+                (local $at i32) (local $address i32) (local $sum i64)
                 (loop $again
                     (local.set $address (i32.shl (local.get $at) (i32.const 12)))
                     (local.set $sum (i64.add (i64.mul (local.get $sum) (i64.const 31))

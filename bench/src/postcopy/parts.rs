@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork::image::{ImageStore, SecretKey, TrustedKeys};
+use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
 use pagefork::{
     Instance, Linker, LoadOptions, Memory, Module, SaveOptions, Snapshot, Store, TypedFunc,
 };
@@ -16,7 +16,6 @@ use pagefork_node::{
     FoundImage, MemoryPeer, MemoryServer, NodeAddress, NodeTimes, ServeOptions, StartOptions,
     Transport, fetch_image, start_image,
 };
-use pagefork_postcopy::{FetchPlan, PlanLayer};
 
 use super::faults::Faults;
 use super::pages::{PAGE, Pattern, check, fill, mask, module};
@@ -52,7 +51,7 @@ impl Way {
         }
     }
 
-    fn of_name(name: &str) -> Self {
+    pub(super) fn of_name(name: &str) -> Self {
         Self::ALL.into_iter().find(|way| way.name() == name).expect("a way")
     }
 }
@@ -62,8 +61,8 @@ impl Way {
 pub(super) struct Served {
     tls: NodeAddress,
     quic: NodeAddress,
-    pages: SocketAddr,
-    all: SocketAddr,
+    pub(super) pages: SocketAddr,
+    pub(super) all: SocketAddr,
 }
 
 impl Served {
@@ -77,6 +76,12 @@ impl Served {
         let socket = |index: usize| words[index].parse().expect("an address");
         Self { tls: node(0), quic: node(1), pages: socket(2), all: socket(3) }
     }
+
+    /// The memory node.
+    pub(super) fn peer(self, way: Way) -> MemoryPeer {
+        let address = if way == Way::Quic { self.quic } else { self.tls };
+        MemoryPeer { address: address.to_string(), key: key(1).public() }
+    }
 }
 
 /// What one run is.
@@ -85,85 +90,77 @@ pub(super) struct Run {
     pub(super) way: Way,
     pub(super) pattern: Pattern,
     pub(super) pages: u32,
-    /// The layer of planning that is switched off.
-    pub(super) without: Option<PlanLayer>,
     /// How long a datagram is waited for.
     pub(super) timeout: Duration,
 }
 
 impl Run {
-    pub(super) fn words(&self) -> [String; 5] {
-        let without = self.without.map_or("nothing".to_owned(), |layer| format!("{layer:?}"));
+    pub(super) fn words(&self) -> [String; 4] {
         let timeout = self.timeout.as_millis().to_string();
         let (way, pattern) = (self.way.name().to_owned(), self.pattern.name().to_owned());
-        [way, pattern, self.pages.to_string(), without, timeout]
+        [way, pattern, self.pages.to_string(), timeout]
     }
 
     pub(super) fn of_words(words: &[&str]) -> Self {
-        let layer = |layer: &PlanLayer| format!("{layer:?}") == words[3];
         Self {
             way: Way::of_name(words[0]),
             pattern: Pattern::of_name(words[1]),
             pages: words[2].parse().expect("a number"),
-            without: PlanLayer::ALL.into_iter().find(layer),
-            timeout: Duration::from_millis(words[4].parse().expect("a number")),
-        }
-    }
-
-    fn plan(&self) -> FetchPlan {
-        let plan = FetchPlan::default();
-        let is_on = |layer| self.without != Some(layer);
-        FetchPlan {
-            certain: is_on(PlanLayer::Certain),
-            stride: is_on(PlanLayer::Stride),
-            neighbours: is_on(PlanLayer::Neighbours),
-            background: is_on(PlanLayer::Background),
-            ..plan
+            timeout: Duration::from_millis(words[3].parse().expect("a number")),
         }
     }
 }
 
 /// What a run took, in milliseconds or as it is said.
 pub(super) const COLUMNS: [&str; 13] = [
-    "first",
+    "init",
     "toucher",
-    "own",
+    "its CPU",
     "network",
     "server",
     "handle",
     "IO",
-    "rest",
+    "unseen",
     "waits",
-    "here CPU",
-    "there CPU",
-    "whole",
+    "CPU here",
+    "CPU there",
+    "all here",
     "wire MiB",
 ];
 
 /// A value for each of [`COLUMNS`]; not a number where nobody knows.
 pub(super) type Values = [f64; COLUMNS.len()];
 
-fn key(seed: u8) -> SecretKey {
+pub(super) fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed([seed; 32])
 }
 
-fn name(pages: u32) -> String {
+pub(super) fn name(pages: u32) -> String {
     format!("pages-{pages}")
 }
 
-fn there(directory: &Path) -> ImageStore {
+pub(super) fn there(directory: &Path) -> ImageStore {
     ImageStore::open(directory.join("there")).expect("a directory of ours")
 }
 
-fn here(directory: &Path) -> ImageStore {
+pub(super) fn here(directory: &Path) -> ImageStore {
     ImageStore::open(directory.join("here")).expect("a directory of ours")
+}
+
+/// Signs what is saved here, and is trusted.
+pub(super) fn trusted() -> TrustedKeys {
+    TrustedKeys::from_iter([key(3).public()])
+}
+
+/// The module whose memory has so many pages.
+pub(super) fn compiled(pages: u32) -> Module {
+    Module::new(&engines::pagefork::engine(true), module(pages)).expect("a valid module")
 }
 
 /// Makes an image of so many pages, and a file of the same bytes.
 pub(super) fn prepare(directory: &Path, pages: u32) {
-    let engine = engines::pagefork::engine(true);
-    let module = Module::new(&engine, module(pages)).expect("a valid module");
-    let mut store = Store::new(&engine, ());
+    let module = compiled(pages);
+    let mut store = Store::new(module.engine(), ());
     let instance = Instance::new(&mut store, &module, &[]).expect("a slot");
     let memory = instance.get_memory(&mut store, "memory").expect("it is there");
     let mut file = File::create(directory.join(name(pages))).expect("a directory of ours");
@@ -177,7 +174,12 @@ pub(super) fn prepare(directory: &Path, pages: u32) {
     let image = store.snapshot().and_then(|snapshot| snapshot.save(&images, options));
     let image = image.expect("there is room");
     images.set_name(&name(pages), image).expect("a good name");
-    // Code is at hand.
+    have_code(directory, image);
+}
+
+/// Has the code of an image where it is started.
+pub(super) fn have_code(directory: &Path, image: ContentHash) {
+    let images = there(directory);
     let stored = images.load(image).expect("it was saved");
     for instance in &stored.chain().tip().manifest().instances {
         let code = images.load_code(instance.code.hash).expect("it was saved");
@@ -212,26 +214,54 @@ pub(super) fn serve(ip: IpAddr, directory: &Path, pages: u32, trouble: Trouble) 
 }
 
 /// A guest that is ready to touch its pages.
-struct Ready {
+pub(super) struct Ready {
+    instance: Instance,
     store: Store<()>,
     memory: Memory,
-    touch: TypedFunc<(i32, i32, i32), i64>,
+    touch: TypedFunc<(i32, i32, i32, i32), i64>,
 }
 
 impl Ready {
-    fn new((mut store, instance): (Store<()>, Instance)) -> Self {
+    pub(super) fn new((mut store, instance): (Store<()>, Instance)) -> Self {
         let memory = instance.get_memory(&mut store, "memory").expect("it is there");
         let touch = instance.get_typed_func(&mut store, "touch").expect("it is there");
-        Self { store, memory, touch }
+        Self { instance, store, memory, touch }
+    }
+
+    /// Runs it, without that it touches anything.
+    pub(super) fn begin(&mut self) {
+        let begin = self.instance.get_typed_func::<(), ()>(&mut self.store, "begin");
+        begin.and_then(|begin| begin.call(&mut self.store, ())).expect("it returns");
+    }
+
+    /// The word that a page begins with.
+    pub(super) fn word(&mut self, page: u32) -> i64 {
+        let word = self.instance.get_typed_func::<i32, i64>(&mut self.store, "word");
+        word.and_then(|word| word.call(&mut self.store, page as i32)).expect("the page comes")
+    }
+
+    /// Touches so many of all pages.
+    pub(super) fn sum(&mut self, pattern: Pattern, all: u32, touched: u32) -> i64 {
+        let arguments = (pattern.number(), all as i32, touched as i32, mask(all) as i32);
+        self.touch.call(&mut self.store, arguments).expect("all pages come")
+    }
+
+    /// Where its memory begins.
+    pub(super) fn start(&self) -> u64 {
+        self.memory.data(&self.store).as_ptr() as u64
+    }
+
+    /// The pages of its memory, to be written.
+    pub(super) fn pages(&mut self, pages: u32) -> &mut [u8] {
+        &mut self.memory.data_mut(&mut self.store)[..pages as usize * PAGE]
     }
 
     /// Touches all pages, and gives how long that took, and of a processor.
     fn touch(&mut self, run: &Run) -> (Duration, Duration) {
-        let arguments = (run.pattern.number(), run.pages as i32, mask(run.pages) as i32);
         let (began, cpu) = (Instant::now(), thread_cpu());
-        let sum = self.touch.call(&mut self.store, arguments).expect("all pages come");
+        let sum = self.sum(run.pattern, run.pages, run.pages);
         let took = (began.elapsed(), thread_cpu() - cpu);
-        assert_eq!(sum, run.pattern.sum(run.pages), "{run:?}");
+        assert_eq!(sum, run.pattern.sum(run.pages, run.pages), "{run:?}");
         took
     }
 
@@ -245,8 +275,7 @@ impl Ready {
 /// # Panics
 /// If a byte is wrong.
 pub(super) fn run(run: &Run, served: Served, directory: &Path) -> Values {
-    let engine = engines::pagefork::engine(true);
-    let module = Module::new(&engine, module(run.pages)).expect("a valid module");
+    let module = compiled(run.pages);
     match run.way {
         Way::Tls | Way::Quic => {
             if run.pattern == Pattern::Replayed {
@@ -264,11 +293,9 @@ pub(super) fn run(run: &Run, served: Served, directory: &Path) -> Values {
 
 fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Values {
     let images = here(directory);
-    let address = if run.way == Way::Quic { served.quic } else { served.tls };
-    let peer = MemoryPeer { address: address.to_string(), key: key(1).public() };
-    let trusted = TrustedKeys::from_iter([key(3).public()]);
-    let recall = run.pattern == Pattern::Replayed && run.without != Some(PlanLayer::Recorded);
-    let options = StartOptions { plan: run.plan(), keep: false, recall, ..StartOptions::default() };
+    let (peer, trusted) = (served.peer(run.way), trusted());
+    let recall = run.pattern == Pattern::Replayed;
+    let options = StartOptions { keep: false, recall, ..StartOptions::default() };
     let linker = Linker::new(module.engine());
     let (began, wire) = (Instant::now(), received());
     let found = start_image(&peer, &key(2), &name(run.pages), &images, &trusted, &options);
@@ -284,12 +311,9 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
     let (toucher, own) = ready.touch(run);
     let (residency, spent) = (coming.image().residency(), process_cpu() - spent);
     let image = Arc::clone(coming.image());
-    let report = match options.plan.background {
-        true => coming.join().expect("all pages come"),
-        false => coming.stop(),
-    };
+    let report = coming.join().expect("all pages come");
     let whole = began.elapsed();
-    assert!(!options.plan.background || image.is_whole());
+    assert!(image.is_whole());
     let wire = received() - wire;
     ready.check(run);
     let waits = report.waits;
@@ -316,7 +340,7 @@ fn on_demand(run: &Run, served: Served, directory: &Path, module: &Module) -> Va
 fn a_page_at_a_time(run: &Run, served: Served, module: &Module) -> Values {
     let (began, wire) = (Instant::now(), received());
     let mut ready = fresh(module);
-    let start = ready.memory.data(&ready.store).as_ptr() as u64;
+    let start = ready.start();
     let faults = Faults::of(start, u64::from(run.pages) * PAGE as u64).expect("userfaultfd");
     let events = faults.events().expect("a descriptor");
     let first = began.elapsed();
@@ -355,15 +379,13 @@ fn a_page_at_a_time(run: &Run, served: Served, module: &Module) -> Values {
 fn pushed(run: &Run, served: Served, module: &Module) -> Values {
     let (began, wire, spent) = (Instant::now(), received(), process_cpu());
     let mut ready = fresh(module);
-    let memory = &mut ready.memory.data_mut(&mut ready.store)[..run.pages as usize * PAGE];
-    peers::fetch_all(served.all, memory).expect("all pages come");
+    peers::fetch_all(served.all, ready.pages(run.pages)).expect("all pages come");
     all_before(run, &mut ready, began, wire, spent)
 }
 
 fn copied(run: &Run, served: Served, directory: &Path, module: &Module) -> Values {
     let images = here(directory);
-    let peer = MemoryPeer { address: served.tls.to_string(), key: key(1).public() };
-    let trusted = TrustedKeys::from_iter([key(3).public()]);
+    let (peer, trusted) = (served.peer(run.way), trusted());
     let linker = Linker::new(module.engine());
     let (began, wire, spent) = (Instant::now(), received(), process_cpu());
     let times = NodeTimes::default();
@@ -395,13 +417,13 @@ fn all_before(run: &Run, ready: &mut Ready, began: Instant, wire: f64, spent: Du
     [first, toucher, own, 0.0, 0.0, 0.0, 0.0, rest, 0.0, spent, f64::NAN, whole, wire]
 }
 
-fn fresh(module: &Module) -> Ready {
+pub(super) fn fresh(module: &Module) -> Ready {
     let mut store = Store::new(module.engine(), ());
     let instance = Instance::new(&mut store, module, &[]).expect("a slot");
     Ready::new((store, instance))
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
@@ -412,8 +434,9 @@ pub(super) fn process_cpu() -> Duration {
 }
 
 /// MiB that have come over the line of this namespace; not a number where there is none.
-fn received() -> f64 {
-    let count = fs::read_to_string("/sys/class/net/line/statistics/rx_bytes").ok();
-    let count = count.and_then(|text| text.trim().parse::<f64>().ok());
+pub(super) fn received() -> f64 {
+    let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+    let line = devices.lines().find_map(|device| device.trim_start().strip_prefix("line:"));
+    let count = line.and_then(|numbers| numbers.split_whitespace().next()?.parse::<f64>().ok());
     count.map_or(f64::NAN, |count| count / (1 << 20) as f64)
 }
