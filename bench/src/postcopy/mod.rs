@@ -50,7 +50,7 @@ const SERIES: [Series; 4] = [
         pages: &[25_000],
         patterns: &Pattern::ALL,
         ways: &Way::ALL,
-        runs: 5,
+        runs: 3,
     },
     Series {
         name: "MTU 6500",
@@ -59,7 +59,7 @@ const SERIES: [Series; 4] = [
         pages: &[25_000],
         patterns: &[Pattern::InOrder],
         ways: &[Way::Tls, Way::Quic, Way::Pages],
-        runs: 5,
+        runs: 3,
     },
     Series {
         name: "1 Gbit/s",
@@ -68,7 +68,7 @@ const SERIES: [Series; 4] = [
         pages: &[25_000],
         patterns: &[Pattern::InOrder, Pattern::Random],
         ways: &Way::ALL,
-        runs: 3,
+        runs: 2,
     },
     Series {
         name: "10 ms round trip",
@@ -77,7 +77,7 @@ const SERIES: [Series; 4] = [
         pages: &[2_500],
         patterns: &[Pattern::InOrder, Pattern::Random],
         ways: &Way::ALL,
-        runs: 2,
+        runs: 1,
     },
 ];
 
@@ -175,7 +175,7 @@ fn forks(directory: &Path, line: &Namespaces, tables: &mut Tables) {
     const PAGES: u32 = 25_000;
     let directory = prepared(directory, PAGES);
     let server = Server::new(line, &directory, PAGES, NO_TROUBLE);
-    for _ in 0..3 {
+    for _ in 0..2 {
         for way in [Way::Tls, Way::Quic] {
             let keys = vec![PAGES.to_string(), way.name().to_owned()];
             tables.forks.add(keys, &server.forks(way, PAGES));
@@ -192,13 +192,13 @@ fn firsts(directory: &Path, line: &Namespaces, tables: &mut Tables) {
     }
     for (name, trouble) in [("no delay", NO_TROUBLE), ("10 ms round trip", FAR)] {
         let server = Server::new(line, &directory, GIB, trouble);
-        for _ in 0..5 {
+        for _ in 0..3 {
             for way in [Way::Tls, Way::Quic, Way::Copy].into_iter().filter(|_| has_python) {
                 let keys = [name, first::PYTHON, way.name()].map(str::to_owned).to_vec();
                 tables.firsts.add(keys, &server.first(way, first::PYTHON));
             }
         }
-        for _ in 0..3 {
+        for _ in 0..2 {
             for way in Way::ALL {
                 let keys = [name, "1 GiB", way.name()].map(str::to_owned).to_vec();
                 tables.firsts.add(keys, &server.first(way, &GIB.to_string()));
