@@ -1,7 +1,7 @@
 //! Benchmarks, each also a test: it checks what it computes, and has a small
 //! size for CI beside the large one for measuring.
 
-// Only calls that check nothing need any, and who has the kernel discard a peer's pages.
+// Only calls that check nothing need any, and peers that have the kernel discard pages or tell of faults.
 #![deny(unsafe_code)]
 
 pub mod measure;
@@ -25,6 +25,7 @@ pub mod compile;
 pub mod fork;
 pub mod pageman;
 pub mod image;
+pub mod postcopy;
 pub mod runtime;
 mod kernels;
 mod programs;
@@ -50,6 +51,7 @@ pub const ALL: &[Benchmark] = &[
     ("fork", |size| Report::of_rows("fork", &fork::run(size))),
     ("pageman", pageman::run),
     ("image", image::run),
+    ("postcopy", postcopy::run),
     ("compile", |size| Report::of_rows("compile", &compile::run(size))),
     ("runtime", |size| Report::of_rows("runtime", &runtime::interruptible(size))),
     ("runtime-plain", |size| Report::of_rows("runtime-plain", &runtime::plain(size))),

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
                     ["serve", backend, guest, length] => {
                         pagefork_bench::serve::part(backend, guest, length.parse().unwrap_or(0));
                     }
+                    ["postcopy", ref rest @ ..] => pagefork_bench::postcopy::part(rest),
                     ["image", what, directory] => pagefork_bench::image::part(what, directory),
                     _ => println!("{}", pagefork_bench::density::part(&arguments)),
                 }

@@ -163,7 +163,7 @@ pub(crate) fn time(work: Work<'_>, iterations: u32, expected: u64, clock: Clock)
     (clock.now() - start) / f64::from(iterations)
 }
 
-fn median(samples: &[f64]) -> Option<f64> {
+pub(crate) fn median(samples: &[f64]) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()

@@ -1,7 +1,7 @@
 //! Snapshots as files: from the shell to an answer, in a process that is up, large ones beside small
 //! ones, and how large they are.
 
-mod programs;
+pub(crate) mod programs;
 mod sizes;
 
 pub use programs::part;

@@ -19,33 +19,33 @@ use crate::process::Process;
 use crate::programs::{self, fetched};
 
 /// Answers a line, and ends.
-const SCRIPT: &str = "import json, os, re\n\
+pub(crate) const SCRIPT: &str = "import json, os, re\n\
     digits = re.compile('[0-9]+')\n\
     line = input()\n\
     print(json.dumps({'n': int(digits.search(line)[0]) * 6}), flush=True)\n\
     os._exit(0)\n";
 
-const INPUT: &str = "7\n";
-const ANSWER: &[u8] = b"{\"n\": 42}\n";
+pub(crate) const INPUT: &str = "7\n";
+pub(crate) const ANSWER: &[u8] = b"{\"n\": 42}\n";
 
 /// Signs what is saved here, and is trusted.
 pub(super) fn key() -> SecretKey {
     SecretKey::from_seed([0x2f; 32])
 }
 
-pub(super) fn trusted() -> TrustedKeys {
+pub(crate) fn trusted() -> TrustedKeys {
     TrustedKeys::from_iter([key().public()])
 }
 
 /// CPython at its first read, saved in a store.
-pub(super) fn python(wasm: &[u8], script: &str, images: &ImageStore) -> (Module, ContentHash) {
+pub(crate) fn python(wasm: &[u8], script: &str, images: &ImageStore) -> (Module, ContentHash) {
     let module = Module::new(&engines::pagefork::engine(true), wasm).expect("a valid module");
     let program = fork::started(&module, &["-c", script]);
     let image = program.save(images, &[key()]).expect("there is room");
     (module, image)
 }
 
-pub(super) fn linker(engine: &Engine) -> Linker<ForkGuest> {
+pub(crate) fn linker(engine: &Engine) -> Linker<ForkGuest> {
     let mut linker = Linker::new(engine);
     pagefork_wasi::add_to_linker(&mut linker, |guest: &mut ForkGuest| &mut guest.ctx)
         .and_then(|()| add_fork_to_linker(&mut linker))
@@ -61,7 +61,7 @@ fn cached(directory: &Path) -> Engine {
 }
 
 /// A store of a snapshot, with its input.
-pub(super) fn spawned(
+pub(crate) fn spawned(
     snapshot: &Snapshot<ForkGuest>,
     input: &str,
 ) -> (Store<ForkGuest>, Instance, OutputPipe) {

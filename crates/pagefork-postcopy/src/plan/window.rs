@@ -16,6 +16,8 @@ pub(crate) struct BackgroundWindow {
     size_max: f64,
     /// The shortest time from a question to its answer.
     shortest: Option<Duration>,
+    /// How many groups have waited behind others, as the last answer tells.
+    waiting: f64,
     /// Memory is short until then.
     short_until: Option<Instant>,
     /// Whether it is being filled: questions go together, so it is not before half of it is free.
@@ -37,6 +39,7 @@ impl BackgroundWindow {
             size: size_max.min(8.0),
             size_max,
             shortest: None,
+            waiting: 0.0,
             short_until: None,
             is_filling: true,
         }
@@ -51,7 +54,9 @@ impl BackgroundWindow {
 
     /// A guest waits.
     pub(crate) fn fault(&mut self) {
-        self.size = (self.size / 2.0).max(1.0);
+        if self.waiting >= Self::WAITING_MIN {
+            self.size = (self.size / 2.0).max(1.0);
+        }
     }
 
     /// Memory is short.
@@ -68,10 +73,10 @@ impl BackgroundWindow {
             return;
         }
         let behind = took.saturating_sub(shortest).as_secs_f64();
-        let waiting = self.size * behind / took.as_secs_f64().max(1e-9);
-        if waiting < Self::WAITING_MIN {
+        self.waiting = self.size * behind / took.as_secs_f64().max(1e-9);
+        if self.waiting < Self::WAITING_MIN {
             self.size = (self.size + 1.0).min(self.size_max);
-        } else if waiting > Self::WAITING_MAX {
+        } else if self.waiting > Self::WAITING_MAX {
             // By one group in each round.
             self.size = (self.size - 1.0 / self.size).max(1.0);
         }
@@ -80,6 +85,7 @@ impl BackgroundWindow {
     /// What was asked for is lost: the next peer may be nearer or farther.
     pub(crate) fn forget(&mut self) {
         self.shortest = None;
+        self.waiting = 0.0;
     }
 }
 
@@ -123,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_at_each_fault_and_stays_small_while_memory_is_short() {
+    fn it_shrinks_at_faults_behind_others_and_stays_small_while_memory_is_short() {
         let mut window = BackgroundWindow::new(64);
         let (now, took) = (Instant::now(), Duration::from_millis(1));
         (0..100).for_each(|_| window.answered(took, true, now));
@@ -131,7 +137,10 @@ mod tests {
         assert_eq!(fill(&mut window, 33), 33, "half of it is free first");
         assert_eq!(fill(&mut window, 32), 64);
         window.fault();
-        assert_eq!(fill(&mut window, 0), 32);
+        assert_eq!(fill(&mut window, 0), 64, "nothing waits behind others");
+        window.answered(3 * took, true, now);
+        window.fault();
+        assert_eq!(fill(&mut window, 0), 31);
         window.pressure(now);
         (0..100).for_each(|_| window.answered(took, true, now));
         assert_eq!(fill(&mut window, 0), 1);

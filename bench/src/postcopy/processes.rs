@@ -1,0 +1,130 @@
+//! Nodes that are processes of their own, at the ends of a line.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
+
+use super::first;
+use super::network::Namespaces;
+use super::parts::{self, COLUMNS, Run, Served, Values, Way};
+use super::relay::Trouble;
+
+/// A memory node at one end of the line. It ends with its input.
+pub(super) struct Server<'a> {
+    line: &'a Namespaces,
+    directory: &'a Path,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    served: Served,
+}
+
+impl<'a> Server<'a> {
+    pub(super) fn new(
+        line: &'a Namespaces,
+        directory: &'a Path,
+        pages: u32,
+        trouble: Trouble,
+    ) -> Self {
+        let mut command = line.command(0, std::env::current_exe().expect("this program"));
+        command.args(["--part", "postcopy", "serve", &Namespaces::ip(0).to_string()]);
+        command.arg(directory).arg(pages.to_string());
+        let numbers = [trouble.delay.as_micros() as u32, trouble.lost, trouble.reordered];
+        command.args(numbers.map(|number| number.to_string()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let input = child.stdin.take().expect("a pipe");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let words = read_line(&mut output);
+        let words: Vec<&str> = words.split_whitespace().collect();
+        Self { line, directory, served: Served::of_words(&words), child, input, output }
+    }
+
+    /// What it has taken of processors, in milliseconds.
+    fn cpu(&mut self) -> f64 {
+        self.input.write_all(b"\n").expect("it lives");
+        read_line(&mut self.output).trim().parse().expect("a number")
+    }
+
+    /// What a process at the other end says.
+    fn ask<W: AsRef<OsStr>>(&self, what: &str, words: impl IntoIterator<Item = W>) -> Vec<f64> {
+        let mut command = self.line.command(1, std::env::current_exe().expect("this program"));
+        command.args(["--part", "postcopy", what]).arg(self.directory);
+        command.args(words).args(self.served.words());
+        let output = command.stderr(Stdio::inherit()).output().expect("it starts");
+        assert!(output.status.success(), "{command:?} has failed");
+        let text = String::from_utf8(output.stdout).expect("text");
+        text.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+    }
+
+    pub(super) fn run(&mut self, run: &Run) -> Values {
+        let cpu = self.cpu();
+        let mut values = self.ask("run", run.words());
+        let there = COLUMNS.iter().position(|column| *column == "CPU there");
+        values[there.expect("a column")] = self.cpu() - cpu;
+        values.try_into().expect("a value for each column")
+    }
+
+    pub(super) fn first(&self, way: Way, what: &str) -> Vec<f64> {
+        self.ask("first", [way.name(), what])
+    }
+
+    pub(super) fn forks(&self, way: Way, pages: u32) -> Vec<f64> {
+        self.ask("forks", [way.name(), &pages.to_string()])
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("it lives");
+    line
+}
+
+/// What a process of this benchmark does.
+///
+/// # Panics
+/// If it is asked for something else.
+pub fn part(arguments: &[&str]) {
+    // It would wait for nodes that are gone.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let print = |values: &[f64]| {
+        let words: Vec<String> = values.iter().map(f64::to_string).collect();
+        println!("{}", words.join(" "));
+    };
+    match *arguments {
+        ["serve", ip, directory, pages, delay, lost, reordered] => {
+            let number = |text: &str| text.parse::<u32>().expect("a number");
+            let delay = Duration::from_micros(u64::from(number(delay)));
+            let trouble = Trouble { delay, lost: number(lost), reordered: number(reordered) };
+            let ip = ip.parse().expect("an address");
+            let served = parts::serve(ip, Path::new(directory), number(pages), trouble);
+            println!("{}", served.words().join(" "));
+            for _ in std::io::stdin().lines() {
+                print(&[parts::process_cpu().as_secs_f64() * 1e3]);
+            }
+        }
+        ["run", directory, ref rest @ ..] if rest.len() == 8 => {
+            let (run, served) = (Run::of_words(&rest[..4]), Served::of_words(&rest[4..]));
+            print(&parts::run(&run, served, Path::new(directory)));
+        }
+        ["first", directory, way, what, ref served @ ..] if served.len() == 4 => {
+            let (way, served) = (Way::of_name(way), Served::of_words(served));
+            print(&first::run(way, what, served, Path::new(directory)));
+        }
+        ["forks", directory, way, pages, ref served @ ..] if served.len() == 4 => {
+            let (way, served) = (Way::of_name(way), Served::of_words(served));
+            let pages = pages.parse().expect("a number");
+            print(&first::forks(way, pages, served, Path::new(directory)));
+        }
+        _ => panic!("the benchmark has no such part: {arguments:?}"),
+    }
+}

@@ -1,0 +1,105 @@
+//! Samples, those of a row together, and what is shown of them.
+
+use std::fmt::Write as _;
+
+use crate::measure::median;
+
+/// A table whose cells are medians of samples.
+pub(super) struct Table {
+    /// What its samples are kept under.
+    name: &'static str,
+    /// What tells rows apart.
+    keys: &'static [&'static str],
+    columns: &'static [&'static str],
+    rows: Vec<Row>,
+}
+
+pub(super) struct Row {
+    pub(super) keys: Vec<String>,
+    samples: Vec<Vec<f64>>,
+}
+
+impl Row {
+    /// The median of a column; not a number where nobody knows.
+    pub(super) fn median(&self, column: usize) -> f64 {
+        let samples: Vec<f64> = self.samples.iter().map(|values| values[column]).collect();
+        median(&samples).unwrap_or(f64::NAN)
+    }
+}
+
+impl Table {
+    pub(super) fn new(
+        name: &'static str,
+        keys: &'static [&'static str],
+        columns: &'static [&'static str],
+    ) -> Self {
+        Self { name, keys, columns, rows: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, keys: Vec<String>, values: &[f64]) {
+        let row = match self.rows.iter_mut().position(|row| row.keys == keys) {
+            Some(row) => &mut self.rows[row],
+            None => {
+                self.rows.push(Row { keys, samples: Vec::new() });
+                self.rows.last_mut().expect("it was put there")
+            }
+        };
+        row.samples.push(values.to_vec());
+        // Measuring takes minutes: show that it goes on.
+        let medians: Vec<String> =
+            (0..self.columns.len()).map(|column| shown(row.median(column))).collect();
+        eprintln!("{}: {}", row.keys.join(", "), medians.join(" "));
+    }
+
+    /// The row with other last keys, if there is one.
+    pub(super) fn beside(&self, row: &Row, last: &str) -> Option<&Row> {
+        let (_, first) = row.keys.split_last()?;
+        let is_it = |other: &&Row| {
+            let Some((key, others)) = other.keys.split_last() else { return false };
+            key == last && others == first
+        };
+        self.rows.iter().find(is_it)
+    }
+
+    /// In Markdown, with further columns that are computed of a row.
+    pub(super) fn markdown(
+        &self,
+        more: &[&str],
+        further: impl Fn(&Self, &Row) -> Vec<f64>,
+    ) -> String {
+        let head = [self.keys, self.columns, more].concat();
+        let mut text = format!("| {} |\n|{}\n", head.join(" | "), " --- |".repeat(head.len()));
+        for row in &self.rows {
+            let medians = (0..self.columns.len()).map(|column| row.median(column));
+            let cells = medians.chain(further(self, row)).map(shown);
+            let cells: Vec<String> = row.keys.iter().cloned().chain(cells).collect();
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        text
+    }
+
+    /// All samples, a line each.
+    pub(super) fn raw(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            for (index, column) in self.columns.iter().enumerate() {
+                let values = row.samples.iter().map(|values| values[index]);
+                for (number, value) in values.enumerate().filter(|(_, value)| !value.is_nan()) {
+                    let keys = row.keys.join("\t");
+                    let _ = writeln!(text, "{}\t{keys}\t{column}\t{number}\t{value}", self.name);
+                }
+            }
+        }
+        text
+    }
+}
+
+/// A number of three digits or so.
+fn shown(value: f64) -> String {
+    match value {
+        value if value.is_nan() => "-".to_owned(),
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
