@@ -204,7 +204,7 @@ fn break_links(count: u64) {
         let rounds = (seed % 3) as u8;
         let to = nodes[1 - owner].peer.key;
         match nodes[owner].client().migrate(&id, to, options(rounds)) {
-            Ok(()) => {
+            Ok(_) => {
                 owner = 1 - owner;
                 moved += 1;
             }
@@ -384,7 +384,7 @@ fn listening_sockets_are_those_of_the_node_and_an_open_connection_is_waited_for_
     let refused = loop {
         match move_on(1, Duration::from_millis(300)) {
             // It has not come to accept it yet.
-            Ok(()) => move_on(0, Duration::from_secs(20)).unwrap(),
+            Ok(_) => drop(move_on(0, Duration::from_secs(20)).unwrap()),
             Err(error) => break error.to_string(),
         }
     };
@@ -633,7 +633,11 @@ fn what_has_changed_last_goes_along_with_the_hand_over_and_waits_for_no_store() 
     let (reader, program) = (input.clone(), id.clone());
     let client =
         thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
-    nodes[0].client().migrate(&id, nodes[1].peer.key, options(2)).unwrap();
+    let report = nodes[0].client().migrate(&id, nodes[1].peer.key, options(2)).unwrap();
+    // What was filled went ahead, and the program rested for what it has written since: next to nothing.
+    assert_eq!(report.rounds, 2, "{report}");
+    assert!(report.ahead > 8 << 20 && report.changes < 256 << 10, "{report}");
+    assert!(report.changes > 0 && report.pause() > report.capturing, "{report}");
     // Two states came ahead, and the third one is in memory.
     assert_eq!(nodes[1].images.images().unwrap().len(), 2);
     assert_eq!(nodes[1].images.names().unwrap().len(), 0);

@@ -120,6 +120,12 @@ impl CapturedProgram {
         })
     }
 
+    /// Bytes of the image that it was saved as.
+    pub(super) fn size(&self) -> u64 {
+        let saved = self.snapshot.stored_image();
+        saved.map_or(0, |stored| stored.chain().tip().manifest().data_size)
+    }
+
     fn save_by<T>(
         &self,
         record: &MovingRecord,

@@ -242,7 +242,7 @@ impl ProgramSession<'_> {
                     let second = second.map(PublicKey::from_bytes);
                     let options = MigrateOptions { rounds, patience, second };
                     match node.migrate(&program, to, options) {
-                        Ok(()) => NodeReply::Done,
+                        Ok(report) => NodeReply::Migrated(report),
                         Err(why) => NodeReply::Refused(shortened(why)),
                     }
                 })

@@ -11,6 +11,8 @@ use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::moving::MigrateReport;
+
 /// Bytes of a message at most, its length not counted.
 pub(super) const MESSAGE_MAX: usize = 256 << 10;
 
@@ -282,6 +284,8 @@ pub(super) enum NodeReply {
     Steps(Vec<MigrationMessage>),
     /// Whether pages of an image are needed.
     Needed(bool),
+    /// A program is at the node to which it was to move.
+    Migrated(MigrateReport),
 }
 
 /// Bytes that are copied as a whole. They are encoded as lists of bytes are.
