@@ -39,8 +39,8 @@ const FEW_BYTES: u64 = 4 << 20;
 /// How long a target may take to answer a hand-over before what was handed over goes to the disk.
 const EARLY: Duration = Duration::from_millis(200);
 
-/// Bytes of changes that one message carries.
-const CHANGES_PART: usize = 128 << 10;
+/// Bytes of changes that one message carries at most, and that are offered to the network at once.
+const CHANGES_PART: usize = 64 << 10;
 
 /// How a program moves. [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,6 +185,8 @@ pub(super) fn begin(
         unsaved: None,
         is_named: false,
         noted: None,
+        changes_end: 0,
+        changes_waiting: 0,
         rests_since: None,
         report: MigrateReport::default(),
     };
@@ -228,6 +230,8 @@ pub(super) fn go_on(
         // Its process has seen to that, if it could.
         is_named: true,
         noted: None,
+        changes_end: 0,
+        changes_waiting: 0,
         rests_since: None,
         report: MigrateReport::default(),
     };
@@ -256,6 +260,10 @@ struct MovingProgram {
     is_named: bool,
     /// A record that need not be on the disk yet.
     noted: Option<LeavingRecord>,
+    /// Behind the last byte so far of what goes along with the hand-over.
+    changes_end: u64,
+    /// Bytes of it that the network was not offered yet.
+    changes_waiting: usize,
     /// When the program was suspended for good.
     rests_since: Option<Instant>,
     report: MigrateReport,
@@ -387,7 +395,10 @@ impl MovingProgram {
         let image = match parent {
             None => captured.save(record, images, signer)?,
             Some(parent) => {
-                let (image, bytes) = captured.save_changes(record, parent, images, signer)?;
+                // They are on their way while the next ones are hashed.
+                let mut show = |place, part: &[u8]| self.send_changes(place, part);
+                let saved = captured.save_changes(record, parent, images, signer, &mut show);
+                let (image, bytes) = saved?;
                 self.unsaved = Some(bytes);
                 image
             }
@@ -400,12 +411,8 @@ impl MovingProgram {
         self.report.saving = self.rest() - self.report.pause();
         self.node.grant(self.to, self.program.id, image);
         // A target that is gone by now is no reason to wait for an operator.
-        let Some(link) = &mut self.link else {
+        if self.link.is_none() {
             return Err("the connection with the target is lost".to_owned());
-        };
-        for bytes in self.unsaved.iter().flat_map(|bytes| bytes.chunks(CHANGES_PART)) {
-            link.push(&ClientRequest::LastChanges { image, bytes: bytes.to_vec() });
-            let _ = link.turn_out();
         }
         let outputs = self.source.handle(SourceInput::HandOver { image, token: Vec::new() }, now());
         self.program.set_phase(ProgramPhase::HandedOver { to: *self.to.as_bytes() });
@@ -419,6 +426,25 @@ impl MovingProgram {
             (options.say)(&format!("program {}: {error}", self.program.name));
         }
         Ok(())
+    }
+
+    /// Sends a part of what goes along with the hand-over, unless it is too much for that: then what is
+    /// the last of all parts stays here, too, and the target fetches the image.
+    fn send_changes(&mut self, place: u64, part: &[u8]) {
+        let Some(link) = &mut self.link else { return };
+        self.changes_end = self.changes_end.max(place + part.len() as u64);
+        if self.changes_end > LAST_CHANGES_MAX as u64 {
+            return;
+        }
+        for (at, bytes) in (place..).step_by(CHANGES_PART).zip(part.chunks(CHANGES_PART)) {
+            link.push(&ClientRequest::LastChanges { at, bytes: bytes.to_vec() });
+        }
+        self.changes_waiting += part.len();
+        if self.changes_waiting >= CHANGES_PART {
+            self.changes_waiting = 0;
+            // What is not sent now is sent with what follows.
+            let _ = link.turn_out();
+        }
     }
 
     /// Puts what is handed over into the store, where it outlives this process.

@@ -231,10 +231,10 @@ pub(super) enum ClientRequest {
         program: ProgramId,
         holder: [u8; 32],
     },
-    /// Of a node: the next bytes of what has changed last of a program that moves from it. A hand-over
-    /// of this image follows.
+    /// Of a node: bytes of an image of what has changed last of a program that moves from it, and where
+    /// they lie there. Those at 0 are the last; what none covers is zero. A hand-over follows.
     LastChanges {
-        image: ContentHash,
+        at: u64,
         #[serde(with = "byte_string")]
         bytes: Vec<u8>,
     },

@@ -449,11 +449,29 @@ impl<T: 'static> Snapshot<T> {
         images: &ImageStore,
         options: SaveOptions<'_>,
     ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
+        self.save_beside_in_parts(images, options, &mut |_, _| ())
+    }
+
+    /// As [`Snapshot::save_beside`], and shows each part as soon as it is written, as of
+    /// [`ImageStore::save_beside_in_parts`].
+    ///
+    /// # Errors
+    /// As of [`Snapshot::save_beside`].
+    ///
+    /// # Examples
+    ///
+    /// See [`ImageStore::save_beside_in_parts`].
+    pub fn save_beside_in_parts(
+        &self,
+        images: &ImageStore,
+        options: SaveOptions<'_>,
+        show: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
         let mut bytes = None;
         let hash = self.save_by(images, options, |draft, parent| {
             let parent =
                 parent.ok_or(SnapshotError::NoDelta("nothing was said to be its parent"))?;
-            let (stored, written) = images.save_beside(draft, parent)?;
+            let (stored, written) = images.save_beside_in_parts(draft, parent, show)?;
             bytes = Some(written);
             Ok(stored)
         })?;
