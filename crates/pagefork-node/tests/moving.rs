@@ -160,13 +160,13 @@ fn a_program_that_computes_comes_to_the_same_at_other_nodes() {
     check("computes", start("compute", &text), &"x".repeat(HOPS), HOPS);
 }
 
-/// The network between two nodes breaks after so many bytes, for the first connections.
-fn broken_links(nodes: &[Node; 2], seed: u64) {
+/// The network between two nodes breaks, or stalls, after so many bytes, for the first connections.
+fn broken_links(nodes: &[Node; 2], seed: u64, stalls: bool) {
     for (number, node) in nodes.iter().enumerate() {
         let other = &nodes[1 - number];
         let mut numbers = Numbers(seed * 2 + number as u64 + 1);
         let mut left = numbers.below(4);
-        let relay = Relay::new(&other.peer.address, move || {
+        let relay = Relay::with(&other.peer.address, stalls, move || {
             let breaks = left > 0;
             left = left.saturating_sub(1);
             if breaks { 1 + numbers.below(40_000) } else { u64::MAX / 2 }
@@ -178,17 +178,28 @@ fn broken_links(nodes: &[Node; 2], seed: u64) {
 
 #[test]
 fn wherever_the_link_breaks_the_program_goes_on_at_one_node_and_nothing_is_lost() {
-    break_links(25);
+    break_links(25, nodes("breaks"), false);
+}
+
+#[test]
+fn wherever_a_peer_stalls_the_program_goes_on_at_one_node_and_nothing_is_lost() {
+    let nodes = [1, 2].map(|seed| {
+        Node::with("stalls", seed, |options| {
+            options.start.times.node.idle = Duration::from_millis(700);
+            options.start.times.node.handshake = Duration::from_millis(700);
+        })
+    });
+    know(&nodes);
+    break_links(12, nodes, true);
 }
 
 #[test]
 #[ignore = "takes long"]
 fn links_break_five_hundred_times() {
-    break_links(500);
+    break_links(500, nodes("breaks"), false);
 }
 
-fn break_links(count: u64) {
-    let nodes = nodes("breaks");
+fn break_links(count: u64, nodes: [Node; 2], stalls: bool) {
     let id = nodes[0].start(&start("echo", ECHO)).to_string();
     let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
     let (reader, program) = (input.clone(), id.clone());
@@ -200,7 +211,7 @@ fn break_links(count: u64) {
         let bytes = numbers.bytes(1 + seed as usize % 3000);
         input.put(&bytes);
         sent.extend(bytes);
-        broken_links(&nodes, seed);
+        broken_links(&nodes, seed, stalls);
         let rounds = (seed % 3) as u8;
         let to = nodes[1 - owner].peer.key;
         match nodes[owner].client().migrate(&id, to, options(rounds)) {
