@@ -566,6 +566,38 @@ fn a_program_moves_on_before_all_of_it_has_come_and_what_others_need_is_not_coll
     assert_eq!(found.stdout, sum());
 }
 
+#[test]
+fn a_program_moves_on_after_its_source_is_lost_if_its_pages_are_at_a_second_place() {
+    for rounds in [0, 1] {
+        let nodes = lazy_nodes(&format!("onward-second-{rounds}"));
+        let (id, input, relay, client) = move_over(&nodes, Some(2));
+        relay.end();
+        nodes[1].client().migrate(&id, nodes[2].peer.key, options(rounds)).unwrap();
+        assert_single(&nodes, &id);
+        input.close();
+        let found = client.join().unwrap();
+        assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+        assert_eq!(found.stdout, sum());
+    }
+}
+
+#[test]
+fn a_program_whose_pages_are_lost_moves_nowhere_and_says_why() {
+    for rounds in [0, 1] {
+        let nodes = lazy_nodes(&format!("onward-lost-{rounds}"));
+        let (id, input, relay, client) = move_over(&nodes, None);
+        relay.end();
+        let moved = nodes[1].client().migrate(&id, nodes[2].peer.key, options(rounds));
+        let why = moved.unwrap_err().to_string();
+        assert!(why.contains("page"), "{why}");
+        assert!(nodes[2].programs.programs().is_empty(), "{why}");
+        input.close();
+        let found = client.join().unwrap();
+        assert!(matches!(found.end.unwrap(), ProgramEnd::Failed(_)));
+        assert_eq!(found.stdout, [0], "nothing wrong was printed");
+    }
+}
+
 /// A program that was handed over to a node that cannot get its pages for now, and its client.
 fn handed_over(name: &str) -> ([Node; 2], String, Pipe, thread::JoinHandle<common::Attached>) {
     let nodes = nodes(name);
