@@ -36,7 +36,7 @@ struct ArrivingProgram {
     offer: MoveOffer,
     /// The state that has come last while it ran: what comes next is what has changed.
     ahead: Option<StoredImage>,
-    /// The first of them: its code is loaded when it goes on.
+    /// As it was loaded: its code and its pages are ready when the program goes on.
     warm: Option<Snapshot<NodeGuest>>,
     /// What has come with a hand-over.
     changes: Option<Vec<u8>>,
@@ -283,11 +283,10 @@ impl ArrivingProgram {
             Some(_) => fetch_tip(&peer, key, image, images, &signers, times),
         };
         let fetched = fetched.map_err(|error| error.to_string())?;
-        if self.warm.is_none() {
-            let options = LoadOptions::new().trust(signers);
-            let (warm, _) = node.host().load(FoundImage::Here(fetched.clone()), options)?;
-            self.warm = Some(warm);
-        }
+        // While the program runs: of what comes last, only that is loaded.
+        let options = LoadOptions::new().trust(signers);
+        let warm = node.host().load_ahead(&fetched, self.warm.as_ref(), options)?;
+        self.warm = Some(warm);
         self.ahead = Some(fetched);
         Ok(())
     }
@@ -345,7 +344,7 @@ impl ArrivingProgram {
         let host = node.host();
         let mut load = LoadOptions::new().trust(signers);
         if let Some(warm) = &self.warm {
-            load = load.modules_of(warm);
+            load = load.over(warm);
         }
         let (snapshot, mut held) = host.load(found, load)?;
         held.extend(needed.map(|needed| Box::new(needed) as Box<dyn Any + Send>));
