@@ -10,13 +10,19 @@ use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::{self, save};
 
 use super::fixture::*;
+use super::{LoadOptions, SaveOptions};
+use crate::api::instance::Instance;
+use crate::api::linker::Linker;
+use crate::api::snapshot::Snapshot;
+use crate::api::store::Store;
 use crate::base::error::SnapshotError;
+use crate::code::engine::Engine;
 use crate::code::host_entity::HostEntity;
+use crate::code::module::Module;
 use crate::store::record::{
     CallRecord, FrameRecordWord, ImportsRecord, InstanceOrigin, StoreRecord,
 };
 use crate::store::value::Val;
-use crate::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
 
 /// Ordinals in the fixture: a memory and a global of the host, the library, and what imports it.
 const OF_HOST: u32 = 1;
