@@ -176,7 +176,9 @@ fn a_program_moves_between_nodes_and_its_client_follows() {
         .unwrap();
     let mut ready = [0; 6];
     client.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    one.does("migrate own/reader other");
+    let moved = one.run("migrate --report own/reader other", "");
+    assert_eq!(moved.code, 0, "{}", moved.stderr);
+    assert!(moved.stderr.contains("is at other: it rested"), "{}", moved.stderr);
     let list = one.does("node ps own");
     assert!(list.contains("is at other"), "{list}");
     assert!(two.does("node ps own").contains("runs"));

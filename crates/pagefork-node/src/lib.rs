@@ -84,9 +84,9 @@ pub use crate::address::{NodeAddress, Transport};
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
 pub use crate::programs::{
-    AttachStreams, KnownPeers, MigrateOptions, NodeDirectory, ProgramClient, ProgramEnd, ProgramId,
-    ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions, ProgramPhase, ProgramSource,
-    ProgramStart, attach_program,
+    AttachStreams, KnownPeers, MigrateOptions, MigrateReport, NodeDirectory, ProgramClient,
+    ProgramEnd, ProgramId, ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions,
+    ProgramPhase, ProgramSource, ProgramStart, attach_program,
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};

@@ -160,13 +160,13 @@ fn a_program_that_computes_comes_to_the_same_at_other_nodes() {
     check("computes", start("compute", &text), &"x".repeat(HOPS), HOPS);
 }
 
-/// The network between two nodes breaks after so many bytes, for the first connections.
-fn broken_links(nodes: &[Node; 2], seed: u64) {
+/// The network between two nodes breaks, or stalls, after so many bytes, for the first connections.
+fn broken_links(nodes: &[Node; 2], seed: u64, stalls: bool) {
     for (number, node) in nodes.iter().enumerate() {
         let other = &nodes[1 - number];
         let mut numbers = Numbers(seed * 2 + number as u64 + 1);
         let mut left = numbers.below(4);
-        let relay = Relay::new(&other.peer.address, move || {
+        let relay = Relay::with(&other.peer.address, stalls, move || {
             let breaks = left > 0;
             left = left.saturating_sub(1);
             if breaks { 1 + numbers.below(40_000) } else { u64::MAX / 2 }
@@ -178,17 +178,28 @@ fn broken_links(nodes: &[Node; 2], seed: u64) {
 
 #[test]
 fn wherever_the_link_breaks_the_program_goes_on_at_one_node_and_nothing_is_lost() {
-    break_links(25);
+    break_links(25, nodes("breaks"), false);
+}
+
+#[test]
+fn wherever_a_peer_stalls_the_program_goes_on_at_one_node_and_nothing_is_lost() {
+    let nodes = [1, 2].map(|seed| {
+        Node::with("stalls", seed, |options| {
+            options.start.times.node.idle = Duration::from_millis(700);
+            options.start.times.node.handshake = Duration::from_millis(700);
+        })
+    });
+    know(&nodes);
+    break_links(12, nodes, true);
 }
 
 #[test]
 #[ignore = "takes long"]
 fn links_break_five_hundred_times() {
-    break_links(500);
+    break_links(500, nodes("breaks"), false);
 }
 
-fn break_links(count: u64) {
-    let nodes = nodes("breaks");
+fn break_links(count: u64, nodes: [Node; 2], stalls: bool) {
     let id = nodes[0].start(&start("echo", ECHO)).to_string();
     let (input, all, peer) = (Pipe::default(), peers(&nodes), nodes[0].peer.clone());
     let (reader, program) = (input.clone(), id.clone());
@@ -200,11 +211,11 @@ fn break_links(count: u64) {
         let bytes = numbers.bytes(1 + seed as usize % 3000);
         input.put(&bytes);
         sent.extend(bytes);
-        broken_links(&nodes, seed);
+        broken_links(&nodes, seed, stalls);
         let rounds = (seed % 3) as u8;
         let to = nodes[1 - owner].peer.key;
         match nodes[owner].client().migrate(&id, to, options(rounds)) {
-            Ok(()) => {
+            Ok(_) => {
                 owner = 1 - owner;
                 moved += 1;
             }
@@ -384,7 +395,7 @@ fn listening_sockets_are_those_of_the_node_and_an_open_connection_is_waited_for_
     let refused = loop {
         match move_on(1, Duration::from_millis(300)) {
             // It has not come to accept it yet.
-            Ok(()) => move_on(0, Duration::from_secs(20)).unwrap(),
+            Ok(_) => drop(move_on(0, Duration::from_secs(20)).unwrap()),
             Err(error) => break error.to_string(),
         }
     };
@@ -555,6 +566,38 @@ fn a_program_moves_on_before_all_of_it_has_come_and_what_others_need_is_not_coll
     assert_eq!(found.stdout, sum());
 }
 
+#[test]
+fn a_program_moves_on_after_its_source_is_lost_if_its_pages_are_at_a_second_place() {
+    for rounds in [0, 1] {
+        let nodes = lazy_nodes(&format!("onward-second-{rounds}"));
+        let (id, input, relay, client) = move_over(&nodes, Some(2));
+        relay.end();
+        nodes[1].client().migrate(&id, nodes[2].peer.key, options(rounds)).unwrap();
+        assert_single(&nodes, &id);
+        input.close();
+        let found = client.join().unwrap();
+        assert_eq!(found.end.unwrap(), ProgramEnd::Exited(0));
+        assert_eq!(found.stdout, sum());
+    }
+}
+
+#[test]
+fn a_program_whose_pages_are_lost_moves_nowhere_and_says_why() {
+    for rounds in [0, 1] {
+        let nodes = lazy_nodes(&format!("onward-lost-{rounds}"));
+        let (id, input, relay, client) = move_over(&nodes, None);
+        relay.end();
+        let moved = nodes[1].client().migrate(&id, nodes[2].peer.key, options(rounds));
+        let why = moved.unwrap_err().to_string();
+        assert!(why.contains("page"), "{why}");
+        assert!(nodes[2].programs.programs().is_empty(), "{why}");
+        input.close();
+        let found = client.join().unwrap();
+        assert!(matches!(found.end.unwrap(), ProgramEnd::Failed(_)));
+        assert_eq!(found.stdout, [0], "nothing wrong was printed");
+    }
+}
+
 /// A program that was handed over to a node that cannot get its pages for now, and its client.
 fn handed_over(name: &str) -> ([Node; 2], String, Pipe, thread::JoinHandle<common::Attached>) {
     let nodes = nodes(name);
@@ -633,7 +676,11 @@ fn what_has_changed_last_goes_along_with_the_hand_over_and_waits_for_no_store() 
     let (reader, program) = (input.clone(), id.clone());
     let client =
         thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
-    nodes[0].client().migrate(&id, nodes[1].peer.key, options(2)).unwrap();
+    let report = nodes[0].client().migrate(&id, nodes[1].peer.key, options(2)).unwrap();
+    // What was filled went ahead, and the program rested for what it has written since: next to nothing.
+    assert_eq!(report.rounds, 2, "{report}");
+    assert!(report.ahead > 8 << 20 && report.changes < 256 << 10, "{report}");
+    assert!(report.changes > 0 && report.pause() > report.capturing, "{report}");
     // Two states came ahead, and the third one is in memory.
     assert_eq!(nodes[1].images.images().unwrap().len(), 2);
     assert_eq!(nodes[1].images.names().unwrap().len(), 0);

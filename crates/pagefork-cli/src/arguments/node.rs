@@ -95,6 +95,10 @@ pub(crate) struct MigrateArguments {
     #[arg(long, value_name = "NODE")]
     pub(crate) second: Option<String>,
 
+    /// Say how long the program rested, for what, and how many bytes went before and with it
+    #[arg(long)]
+    pub(crate) report: bool,
+
     /// The program: NODE/PROGRAM, by its name or number; without NODE, of the user's own node
     pub(crate) program: String,
 

@@ -110,7 +110,7 @@ pub(super) fn stop(program: &str) -> Result<(), String> {
 
 /// Moves a program to another node.
 pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
-    let MigrateArguments { rounds, patience, second, program, node } = arguments;
+    let MigrateArguments { rounds, patience, second, report, program, node } = arguments;
     let nodes = KnownNodes::read()?;
     let to = nodes.find(node)?.key;
     let second = second.as_ref().map(|second| nodes.find(second)).transpose()?;
@@ -118,7 +118,10 @@ pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
     let (reached, program) = ReachedNode::of_program(program)?;
     let options = MigrateOptions { rounds: *rounds, patience: *patience, second };
     let moved = reached.client()?.migrate(program, to, options);
-    moved.map_err(|error| reached.failed(&error))?;
+    let moved = moved.map_err(|error| reached.failed(&error))?;
+    if *report {
+        output::say(format_args!("{program} is at {node}: {moved}"));
+    }
     if *rounds == 0 && second.is_none() {
         output::say(format_args!(
             "{program} goes on at {node}, and its pages follow: until they are there, it is lost if \

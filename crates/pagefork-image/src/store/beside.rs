@@ -1,7 +1,7 @@
 //! Deltas in memory beside a store that has their ancestors: for what is on its way from one process
 //! to another, and is not to wait for a disk.
 
-use std::io::Cursor;
+use std::io::{self, Cursor, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use crate::base::error::ImageError;
@@ -50,10 +50,49 @@ impl ImageStore {
         draft: ImageDraft<'_>,
         parent: &StoredImage,
     ) -> Result<(StoredImage, Arc<Vec<u8>>), ImageError> {
+        self.save_beside_in_parts(draft, parent, &mut |_, _| ())
+    }
+
+    /// As [`ImageStore::save_beside`], and shows each part as soon as it is written, so that it can be
+    /// on its way while the next ones are hashed: where it lies among the bytes, and itself. What no
+    /// part covers is zero. The part at 0 is the last one: who has that has all.
+    ///
+    /// # Errors
+    /// As [`ImageStore::save_beside`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_image::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("pagefork-parts-{}", std::process::id()));
+    /// let store = ImageStore::open(&path)?;
+    /// let pages = PageRuns::default();
+    /// let first = store.save(ImageDraft::new(Manifest::default(), &pages))?;
+    /// let draft = first.chain().delta(Manifest { fuel: 1, ..Manifest::default() }, &pages)?;
+    ///
+    /// let (mut copy, mut last) = (Vec::new(), None);
+    /// let mut show = |place: u64, part: &[u8]| {
+    ///     let range = place as usize..place as usize + part.len();
+    ///     copy.resize(copy.len().max(range.end), 0);
+    ///     copy[range].copy_from_slice(part);
+    ///     last = Some(place);
+    /// };
+    /// let (_, bytes) = store.save_beside_in_parts(draft, &first, &mut show)?;
+    /// assert_eq!((copy, last), (bytes.to_vec(), Some(0)));
+    /// # std::fs::remove_dir_all(path).unwrap();
+    /// # Ok::<(), ImageError>(())
+    /// ```
+    pub fn save_beside_in_parts(
+        &self,
+        draft: ImageDraft<'_>,
+        parent: &StoredImage,
+        show: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(StoredImage, Arc<Vec<u8>>), ImageError> {
         // Most are no larger, and room that is never used costs nothing.
-        let mut bytes = Cursor::new(Vec::with_capacity(ROOM));
-        draft.with_limits(&self.limits).write(&mut bytes)?;
-        let bytes = Arc::new(bytes.into_inner());
+        let mut out = ShownBytes { bytes: Cursor::new(Vec::with_capacity(ROOM)), show };
+        draft.with_limits(&self.limits).write(&mut out)?;
+        let bytes = Arc::new(out.bytes.into_inner());
         let tip = ImageReader::open(Box::new(Arc::clone(&bytes)), &self.limits)?;
         Ok((self.chained(tip, parent)?, bytes))
     }
@@ -87,5 +126,30 @@ impl ImageStore {
         let ancestors = parent.chain().images().iter().cloned();
         let images = std::iter::once(Arc::new(tip)).chain(ancestors).collect();
         Ok(StoredImage { chain: ImageChain::new(images, &self.limits)? })
+    }
+}
+
+/// Bytes in memory, which are shown when they are written.
+struct ShownBytes<'a> {
+    bytes: Cursor<Vec<u8>>,
+    show: &'a mut dyn FnMut(u64, &[u8]),
+}
+
+impl Write for ShownBytes<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let place = self.bytes.position();
+        let count = self.bytes.write(bytes)?;
+        (self.show)(place, &bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for ShownBytes<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.bytes.seek(to)
     }
 }

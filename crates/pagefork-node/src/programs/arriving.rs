@@ -23,7 +23,7 @@ use super::node::{PlaceOfArrival, ProgramNode};
 use super::program::{NodeGuest, NodeProgram, ReadyProgram, shortened};
 use super::records::ArrivingRecord;
 use super::streams::ProgramStreams;
-use super::wire::{MoveOffer, ProgramPhase};
+use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase};
 
 /// Programs that are on their way here.
 #[derive(Debug, Default)]
@@ -36,10 +36,10 @@ struct ArrivingProgram {
     offer: MoveOffer,
     /// The state that has come last while it ran: what comes next is what has changed.
     ahead: Option<StoredImage>,
-    /// The first of them: its code is loaded when it goes on.
+    /// As it was loaded: its code and its pages are ready when the program goes on.
     warm: Option<Snapshot<NodeGuest>>,
     /// What has come with a hand-over.
-    changes: Option<LastChanges>,
+    changes: Option<Vec<u8>>,
     place: Option<PlaceOfArrival>,
     /// A record that need not be on the disk yet.
     noted: Option<ArrivingRecord>,
@@ -102,8 +102,38 @@ impl Arrivals {
     }
 }
 
-/// The bytes of a delta of what has come ahead, which came with its hand-over.
-pub(super) type LastChanges = (ContentHash, Vec<u8>);
+/// The bytes of a delta of what has come ahead, as they come before its hand-over.
+#[derive(Debug, Default)]
+pub(super) struct LastChanges {
+    bytes: Vec<u8>,
+    /// The part at 0 is here, which is the last one.
+    is_whole: bool,
+}
+
+impl LastChanges {
+    /// Takes a part. Returns whether that is possible: there may be no more of them, or it lies where
+    /// none may.
+    pub(super) fn put(&mut self, at: u64, part: &[u8]) -> bool {
+        let start = usize::try_from(at).unwrap_or(usize::MAX);
+        let end = start.saturating_add(part.len());
+        if self.is_whole || end > LAST_CHANGES_MAX {
+            return false;
+        }
+        if start == self.bytes.len() {
+            self.bytes.extend_from_slice(part);
+        } else {
+            self.bytes.resize(self.bytes.len().max(end), 0);
+            self.bytes[start..end].copy_from_slice(part);
+        }
+        self.is_whole = at == 0;
+        true
+    }
+
+    /// All of it, if that is here.
+    pub(super) fn whole(self) -> Option<Vec<u8>> {
+        self.is_whole.then_some(self.bytes)
+    }
+}
 
 /// Does what follows from a step of a source. Returns what it is told, or why the step was for nothing,
 /// and is to be made again; and a record that was noted, and is to be kept after that. Takes as long as
@@ -113,7 +143,7 @@ pub(super) fn step(
     peer: PublicKey,
     offer: &MoveOffer,
     message: MigrationMessage,
-    changes: Option<LastChanges>,
+    changes: Option<Vec<u8>>,
 ) -> (Result<Vec<MigrationMessage>, String>, Option<ArrivingRecord>) {
     let migration = message.migration;
     let arriving = match node.arrivals().find(node, peer, offer, migration) {
@@ -253,11 +283,10 @@ impl ArrivingProgram {
             Some(_) => fetch_tip(&peer, key, image, images, &signers, times),
         };
         let fetched = fetched.map_err(|error| error.to_string())?;
-        if self.warm.is_none() {
-            let options = LoadOptions::new().trust(signers);
-            let (warm, _) = node.host().load(FoundImage::Here(fetched.clone()), options)?;
-            self.warm = Some(warm);
-        }
+        // While the program runs: of what comes last, only that is loaded.
+        let options = LoadOptions::new().trust(signers);
+        let warm = node.host().load_ahead(&fetched, self.warm.as_ref(), options)?;
+        self.warm = Some(warm);
         self.ahead = Some(fetched);
         Ok(())
     }
@@ -285,9 +314,9 @@ impl ArrivingProgram {
         };
         let (others, observe) = (self.others(node)?, Arc::new(observes));
         let start = &StartOptions { others, observe, ..start.clone() };
-        let changes = self.changes.take().filter(|(of, _)| *of == image);
+        let changes = self.changes.take();
         let tip = self.ahead.as_ref().map(|ahead| match changes {
-            Some((_, bytes)) => {
+            Some(bytes) => {
                 let found = images.open_beside(Arc::new(bytes), ahead, &signers)?;
                 let (found, here) = (found.hash(), found);
                 match found == image {
@@ -315,7 +344,7 @@ impl ArrivingProgram {
         let host = node.host();
         let mut load = LoadOptions::new().trust(signers);
         if let Some(warm) = &self.warm {
-            load = load.modules_of(warm);
+            load = load.over(warm);
         }
         let (snapshot, mut held) = host.load(found, load)?;
         held.extend(needed.map(|needed| Box::new(needed) as Box<dyn Any + Send>));
@@ -383,4 +412,26 @@ fn source(options: &ProgramNodeOptions, key: &PublicKey) -> Result<MemoryPeer, S
              node that is to have its program"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_changes_are_whole_when_their_first_bytes_have_come_and_bounded() {
+        let mut changes = LastChanges::default();
+        assert!(changes.put(4, b"data"));
+        assert!(changes.put(10, b"later"));
+        assert!(std::mem::take(&mut changes).whole().is_none(), "the first bytes have not come");
+        assert!(changes.put(4, b"data") && changes.put(10, b"later") && changes.put(0, b"head"));
+        assert!(!changes.put(4, b"more"), "those at 0 are the last");
+        assert_eq!(changes.whole().unwrap(), b"headdata\0\0later");
+
+        let mut changes = LastChanges::default();
+        let max = LAST_CHANGES_MAX as u64;
+        assert!(!changes.put(max, &[0]) && !changes.put(u64::MAX, &[0; 2]));
+        assert!(changes.bytes.is_empty() && changes.put(max - 1, &[7]));
+        assert_eq!(changes.bytes.len(), LAST_CHANGES_MAX);
+    }
 }

@@ -107,17 +107,25 @@ impl CapturedProgram {
         self.save_by(record, signer, |options| self.snapshot.save(images, options))
     }
 
-    /// Saves what has changed since `parent`, in memory. Returns the bytes of the image.
+    /// Saves what has changed since `parent`, in memory. Returns the bytes of the image, of which each
+    /// part is shown as soon as it is known.
     pub(super) fn save_changes(
         &self,
         record: &MovingRecord,
         parent: &Snapshot<NodeGuest>,
         images: &ImageStore,
         signer: &SecretKey,
+        show: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(ContentHash, Arc<Vec<u8>>), String> {
         self.save_by(record, signer, |options| {
-            self.snapshot.save_beside(images, options.delta_of(parent))
+            self.snapshot.save_beside_in_parts(images, options.delta_of(parent), show)
         })
+    }
+
+    /// Bytes of the image that it was saved as.
+    pub(super) fn size(&self) -> u64 {
+        let saved = self.snapshot.stored_image();
+        saved.map_or(0, |stored| stored.chain().tip().manifest().data_size)
     }
 
     fn save_by<T>(

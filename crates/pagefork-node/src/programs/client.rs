@@ -11,7 +11,7 @@ use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::identity::Protocol;
 
-use super::moving::MigrateOptions;
+use super::moving::{MigrateOptions, MigrateReport};
 use super::wire::{
     ClientRequest, Inbox, NONSENSE, NodeReply, PART, ProgramId, ProgramInfo, ProgramSource,
     ProgramStart, encode, nonsense,
@@ -266,7 +266,8 @@ impl ProgramClient {
     /// use pagefork_node::{MigrateOptions, NodeError, ProgramClient};
     ///
     /// # fn example(client: &mut ProgramClient, there: pagefork_image::PublicKey) -> Result<(), NodeError> {
-    /// client.migrate("counter", there, MigrateOptions::default())?;
+    /// let report = client.migrate("counter", there, MigrateOptions::default())?;
+    /// println!("it rested {:?}: {report}", report.pause());
     /// # Ok(())
     /// # }
     /// ```
@@ -275,14 +276,14 @@ impl ProgramClient {
         program: &str,
         to: PublicKey,
         options: MigrateOptions,
-    ) -> Result<(), NodeError> {
+    ) -> Result<MigrateReport, NodeError> {
         let MigrateOptions { rounds, patience, second } = options;
         let (program_name, to) = (program.to_owned(), *to.as_bytes());
         let second = second.map(|key| *key.as_bytes());
         let request =
             ClientRequest::Migrate { program: program_name, to, rounds, patience, second };
         match self.link.ask(&request, program)? {
-            NodeReply::Done => Ok(()),
+            NodeReply::Migrated(report) => Ok(report),
             _ => Err(self.link.strange()),
         }
     }

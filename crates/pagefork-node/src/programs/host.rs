@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagefork::{Engine, Linker, LoadOptions, Module, Snapshot, Store, StoreLimits};
-use pagefork_image::{ImageStore, PublicKey, SecretKey, TrustedKeys, check_name};
+use pagefork_image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys, check_name};
 use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBuilder, WasiState};
 
 use crate::fetch::MemoryPeer;
@@ -284,6 +284,21 @@ impl ProgramHost {
             }
         };
         Ok((snapshot.map_err(|error| format!("{error:#}"))?, vec![held]))
+    }
+
+    /// Loads a state of a program that went ahead, over the one that came before it.
+    pub(super) fn load_ahead(
+        &self,
+        image: &StoredImage,
+        before: Option<&Snapshot<NodeGuest>>,
+        mut options: LoadOptions<'_>,
+    ) -> Result<Snapshot<NodeGuest>, String> {
+        if let Some(before) = before {
+            options = options.over(before);
+        }
+        let images = &self.options.images;
+        let snapshot = Snapshot::load_stored(&self.linker, images, image.clone(), options);
+        snapshot.map_err(|error| format!("{error:#}"))
     }
 
     /// Makes a program ready that was captured while it ran.

@@ -29,7 +29,7 @@ mod wire;
 pub use attach::{AttachStreams, attach_program};
 pub use client::ProgramClient;
 pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
-pub use moving::MigrateOptions;
+pub use moving::{MigrateOptions, MigrateReport};
 pub use node::ProgramNode;
 pub(crate) use session::serve;
 pub use wire::{ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart};

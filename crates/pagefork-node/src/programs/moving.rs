@@ -1,6 +1,7 @@
 //! The side of a node from which a program moves: states of it go ahead while it runs, then it rests,
 //! is sealed, and handed over.
 
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -12,6 +13,7 @@ use pagefork_postcopy::{
     KnownRecords, MigrationId, MigrationSource, SourceInput, SourceOutput, SourceState,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use serde::{Deserialize, Serialize};
 
 use crate::give::now;
 use crate::poll::wait_for;
@@ -37,8 +39,8 @@ const FEW_BYTES: u64 = 4 << 20;
 /// How long a target may take to answer a hand-over before what was handed over goes to the disk.
 const EARLY: Duration = Duration::from_millis(200);
 
-/// Bytes of changes that one message carries.
-const CHANGES_PART: usize = 128 << 10;
+/// Bytes of changes that one message carries at most, and that are offered to the network at once.
+const CHANGES_PART: usize = 64 << 10;
 
 /// How a program moves. [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +63,57 @@ impl Default for MigrateOptions {
     }
 }
 
+/// How a program has moved, as its source has seen it.
+/// [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MigrateReport {
+    /// States that were sent ahead while it ran.
+    pub rounds: u8,
+    /// Bytes of these states: of pages, and of what lies among them.
+    pub ahead: u64,
+    /// Bytes of what was handed over when it rested: with rounds, what had changed since the last one
+    /// of them; without, all of it, of which the target gets most after the program goes on there.
+    pub changes: u64,
+    /// How long it took to capture it. The program rests from the beginning of this on.
+    pub capturing: Duration,
+    /// How long it took then to make an image of that.
+    pub saving: Duration,
+    /// How long it took then until the image and the hand-over were on their way.
+    pub sending: Duration,
+    /// How long it took then until the target said that the program goes on there.
+    pub taking: Duration,
+}
+
+impl MigrateReport {
+    /// How long the program rested: until its source knew that it goes on at its target.
+    ///
+    /// # Examples
+    ///
+    /// See [`ProgramClient::migrate`](crate::ProgramClient::migrate).
+    pub fn pause(&self) -> Duration {
+        let Self { capturing, saving, sending, taking, .. } = self;
+        *capturing + *saving + *sending + *taking
+    }
+}
+
+impl fmt::Display for MigrateReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let Self { rounds, ahead, changes, capturing, saving, sending, taking } = *self;
+        write!(
+            f,
+            "it rested {:.1} ms: capturing {:.1}, saving {:.1}, sending {:.1}, until it was taken \
+             {:.1}; {changes} bytes were handed over, {ahead} went ahead in {rounds} rounds",
+            ms(self.pause()),
+            ms(capturing),
+            ms(saving),
+            ms(sending),
+            ms(taking)
+        )
+    }
+}
+
 /// What others ask of a program that moves, and learn of it.
 #[derive(Debug)]
 pub(super) struct MoveControl {
@@ -73,7 +126,7 @@ pub(super) struct MoveControl {
 #[derive(Debug, Default)]
 struct MoveControlState {
     reclaim: bool,
-    outcome: Option<Result<(), String>>,
+    outcome: Option<Result<MigrateReport, String>>,
 }
 
 impl MoveControl {
@@ -87,13 +140,13 @@ impl MoveControl {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, outcome: Result<(), String>) {
+    fn end(&self, outcome: Result<MigrateReport, String>) {
         self.lock().outcome = Some(outcome);
         self.changed.notify_all();
     }
 
     /// What has come of it, if that is known in time.
-    pub(super) fn outcome(&self, patience: Duration) -> Option<Result<(), String>> {
+    pub(super) fn outcome(&self, patience: Duration) -> Option<Result<MigrateReport, String>> {
         let waits = |state: &mut MoveControlState| state.outcome.is_none();
         let waited = self.changed.wait_timeout_while(self.lock(), patience, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0.outcome.clone()
@@ -132,7 +185,10 @@ pub(super) fn begin(
         unsaved: None,
         is_named: false,
         noted: None,
-        times: PauseTimes::default(),
+        changes_end: 0,
+        changes_waiting: 0,
+        rests_since: None,
+        report: MigrateReport::default(),
     };
     program.begin_move(to)?;
     let thread = thread::Builder::new().name("pagefork-move".to_owned());
@@ -174,7 +230,10 @@ pub(super) fn go_on(
         // Its process has seen to that, if it could.
         is_named: true,
         noted: None,
-        times: PauseTimes::default(),
+        changes_end: 0,
+        changes_waiting: 0,
+        rests_since: None,
+        report: MigrateReport::default(),
     };
     node.note_move(program.id, &control);
     let thread = thread::Builder::new().name("pagefork-move".to_owned());
@@ -201,40 +260,13 @@ struct MovingProgram {
     is_named: bool,
     /// A record that need not be on the disk yet.
     noted: Option<LeavingRecord>,
-    times: PauseTimes,
-}
-
-/// What a program rests for.
-#[derive(Clone, Copy, Debug, Default)]
-struct PauseTimes {
-    began: Option<Instant>,
-    captured: Duration,
-    saved: Duration,
-    sent: Duration,
-    taken: Duration,
-}
-
-impl PauseTimes {
-    /// The time since it rests.
-    fn now(&self) -> Duration {
-        self.began.map(|began| began.elapsed()).unwrap_or_default()
-    }
-}
-
-impl std::fmt::Display for PauseTimes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let Self { captured, saved, sent, taken, .. } = *self;
-        write!(
-            f,
-            "{:.1} ms: capturing {:.1}, saving {:.1}, sending {:.1}, until it was taken {:.1}",
-            ms(taken),
-            ms(captured),
-            ms(saved.saturating_sub(captured)),
-            ms(sent.saturating_sub(saved)),
-            ms(taken.saturating_sub(sent))
-        )
-    }
+    /// Behind the last byte so far of what goes along with the hand-over.
+    changes_end: u64,
+    /// Bytes of it that the network was not offered yet.
+    changes_waiting: usize,
+    /// When the program was suspended for good.
+    rests_since: Option<Instant>,
+    report: MigrateReport,
 }
 
 /// What a target's answer has come to.
@@ -305,6 +337,8 @@ impl MovingProgram {
             let size = snapshot
                 .stored_image()
                 .map_or(0, |stored| stored.chain().tip().manifest().data_size);
+            self.report.rounds += 1;
+            self.report.ahead += size;
             let has_parent = parent.replace(snapshot).is_some();
             if has_parent && size <= FEW_BYTES && round > 0 {
                 break;
@@ -334,8 +368,8 @@ impl MovingProgram {
             };
             match self.program.at_rest(self.options.patience, job)? {
                 Ok((captured, record, began)) => {
-                    self.times.began = Some(began);
-                    self.times.captured = began.elapsed();
+                    self.rests_since = Some(began);
+                    self.report.capturing = began.elapsed();
                     return Ok((captured, record));
                 }
                 Err(CaptureFailure::Failed(why)) => return Err(why),
@@ -361,7 +395,10 @@ impl MovingProgram {
         let image = match parent {
             None => captured.save(record, images, signer)?,
             Some(parent) => {
-                let (image, bytes) = captured.save_changes(record, parent, images, signer)?;
+                // They are on their way while the next ones are hashed.
+                let mut show = |place, part: &[u8]| self.send_changes(place, part);
+                let saved = captured.save_changes(record, parent, images, signer, &mut show);
+                let (image, bytes) = saved?;
                 self.unsaved = Some(bytes);
                 image
             }
@@ -370,15 +407,12 @@ impl MovingProgram {
         if self.unsaved.as_ref().is_none_or(|bytes| bytes.len() > LAST_CHANGES_MAX) {
             self.save_handed_over()?;
         }
-        self.times.saved = self.times.now();
+        self.report.changes = captured.size();
+        self.report.saving = self.rest() - self.report.pause();
         self.node.grant(self.to, self.program.id, image);
         // A target that is gone by now is no reason to wait for an operator.
-        let Some(link) = &mut self.link else {
+        if self.link.is_none() {
             return Err("the connection with the target is lost".to_owned());
-        };
-        for bytes in self.unsaved.iter().flat_map(|bytes| bytes.chunks(CHANGES_PART)) {
-            link.push(&ClientRequest::LastChanges { image, bytes: bytes.to_vec() });
-            let _ = link.turn_out();
         }
         let outputs = self.source.handle(SourceInput::HandOver { image, token: Vec::new() }, now());
         self.program.set_phase(ProgramPhase::HandedOver { to: *self.to.as_bytes() });
@@ -386,12 +420,31 @@ impl MovingProgram {
         if !matches!(self.source.state(), SourceState::HandedOver { .. }) {
             return Err("it was withdrawn".to_owned());
         }
-        self.times.sent = self.times.now();
+        self.report.sending = self.rest() - self.report.pause();
         // From now on only an operator's word makes it go on here, whatever has failed.
         if let Err(error) = kept {
             (options.say)(&format!("program {}: {error}", self.program.name));
         }
         Ok(())
+    }
+
+    /// Sends a part of what goes along with the hand-over, unless it is too much for that: then what is
+    /// the last of all parts stays here, too, and the target fetches the image.
+    fn send_changes(&mut self, place: u64, part: &[u8]) {
+        let Some(link) = &mut self.link else { return };
+        self.changes_end = self.changes_end.max(place + part.len() as u64);
+        if self.changes_end > LAST_CHANGES_MAX as u64 {
+            return;
+        }
+        for (at, bytes) in (place..).step_by(CHANGES_PART).zip(part.chunks(CHANGES_PART)) {
+            link.push(&ClientRequest::LastChanges { at, bytes: bytes.to_vec() });
+        }
+        self.changes_waiting += part.len();
+        if self.changes_waiting >= CHANGES_PART {
+            self.changes_waiting = 0;
+            // What is not sent now is sent with what follows.
+            let _ = link.turn_out();
+        }
     }
 
     /// Puts what is handed over into the store, where it outlives this process.
@@ -432,6 +485,11 @@ impl MovingProgram {
         }
     }
 
+    /// How long the program has rested so far.
+    fn rest(&self) -> Duration {
+        self.rests_since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+
     fn image_name(&self) -> String {
         kept::moving_name(&self.node.options().key.public(), self.migration)
     }
@@ -445,7 +503,7 @@ impl MovingProgram {
                 break self.go_on_here();
             }
             // Most targets answer at once.
-            let is_early = self.unsaved.is_some() && self.times.now() < EARLY;
+            let is_early = self.unsaved.is_some() && self.rest() < EARLY;
             if !is_early || self.link.is_none() {
                 self.settle_notes();
             }
@@ -463,17 +521,17 @@ impl MovingProgram {
             };
             match events {
                 Ok(events) if events.contains(&MoveEvent::Taken) => {
-                    self.times.taken = self.times.now();
+                    self.report.taking = self.rest().saturating_sub(self.report.pause());
                     self.leave();
                     // It has all of it.
                     self.unsaved = None;
                     self.settle_notes();
-                    let (name, to, times) = (&self.program.name, self.to, self.times);
-                    if times.began.is_some() {
+                    let (name, to, report) = (&self.program.name, self.to, self.report);
+                    if self.rests_since.is_some() {
                         let say = &self.node.options().say;
-                        say(&format!("program {name} moved to node {to} and rested {times}"));
+                        say(&format!("program {name} moved to node {to}: {report}"));
                     }
-                    break self.keep_at_second();
+                    break self.keep_at_second().map(|()| report);
                 }
                 Ok(events) => {
                     for event in events {
@@ -556,7 +614,7 @@ impl MovingProgram {
     }
 
     /// An operator has said that the program goes on here.
-    fn go_on_here(&mut self) -> Result<(), String> {
+    fn go_on_here(&mut self) -> Result<MigrateReport, String> {
         let _ = self.node.records().forget_leaving(self.migration);
         let has_thread = !self.program.has_no_thread();
         let gone_on = match has_thread {

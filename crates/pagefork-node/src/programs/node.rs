@@ -14,7 +14,7 @@ use crate::start::FoundImage;
 use super::arriving::{self, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
 use super::kept::{self, KeptImage};
-use super::moving::{self, MigrateOptions, MoveControl};
+use super::moving::{self, MigrateOptions, MigrateReport, MoveControl};
 use super::program::NodeProgram;
 use super::records::{AllRecords, ArrivingRecord, LeavingRecord, MoveRecords};
 use super::streams::ProgramStreams;
@@ -378,7 +378,7 @@ impl ProgramNode {
         program: &str,
         to: PublicKey,
         options: MigrateOptions,
-    ) -> Result<(), String> {
+    ) -> Result<MigrateReport, String> {
         if to == self.options().key.public() {
             return Err("it is there already".to_owned());
         }

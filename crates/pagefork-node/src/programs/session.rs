@@ -8,22 +8,22 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagefork_image::{ContentHash, PublicKey};
+use pagefork_image::PublicKey;
 use pagefork_postcopy::{Lane, MigrationId};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::base::{NodeError, NodeTimes};
 use crate::duplex::Duplex;
 
-use super::arriving;
+use super::arriving::{self, LastChanges};
 use super::moving::MigrateOptions;
 use super::node::ProgramNode;
 use super::program::{NodeProgram, shortened};
 use super::records::ArrivingRecord;
 use super::streams::WrongPosition;
 use super::wire::{
-    ClientRequest, Inbox, LAST_CHANGES_MAX, NodeReply, PART, ProgramEnd, ProgramPhase,
-    ProgramSource, ProgramStart, encode, nonsense,
+    ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart,
+    encode, nonsense,
 };
 
 /// Bytes of answers that the network has not taken: beyond that nothing is read from a client.
@@ -57,7 +57,7 @@ pub(crate) fn serve(
         backlog: 0,
         attached: None,
         coming: None,
-        last_changes: None,
+        last_changes: LastChanges::default(),
         busy: None,
         carries: BTreeSet::new(),
         is_over: false,
@@ -83,7 +83,7 @@ struct ProgramSession<'a> {
     /// What is to be started, with as much of its module as has come, and its size.
     coming: Option<(ProgramStart, Vec<u8>, u64)>,
     /// What has come of the last changes of a program that moves here.
-    last_changes: Option<(ContentHash, Vec<u8>)>,
+    last_changes: LastChanges,
     /// What is being done for the client. Nothing else is until it is answered.
     busy: Option<Receiver<NodeReply>>,
     /// Programs whose way here goes over this connection.
@@ -242,7 +242,7 @@ impl ProgramSession<'_> {
                     let second = second.map(PublicKey::from_bytes);
                     let options = MigrateOptions { rounds, patience, second };
                     match node.migrate(&program, to, options) {
-                        Ok(()) => NodeReply::Done,
+                        Ok(report) => NodeReply::Migrated(report),
                         Err(why) => NodeReply::Refused(shortened(why)),
                     }
                 })
@@ -257,10 +257,11 @@ impl ProgramSession<'_> {
                     Err(why) => NodeReply::Refused(shortened(why)),
                 })
             }
-            ClientRequest::LastChanges { image, bytes } => self.take_changes(image, bytes)?,
+            ClientRequest::LastChanges { at, bytes } => self.take_changes(at, &bytes)?,
             ClientRequest::Move { offer, message } => {
                 self.carries.insert(message.migration);
-                let (peer, changes) = (self.peer, self.last_changes.take());
+                let peer = self.peer;
+                let changes = std::mem::take(&mut self.last_changes).whole();
                 self.work_and(move |node| {
                     let (steps, after) = arriving::step(node, peer, &offer, message, changes);
                     let reply = match steps {
@@ -340,20 +341,14 @@ impl ProgramSession<'_> {
         });
     }
 
-    fn take_changes(&mut self, image: ContentHash, bytes: Vec<u8>) -> io::Result<()> {
+    fn take_changes(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         if self.carries.is_empty() {
             return Err(nonsense("changes of a program that does not move here"));
         }
-        match &mut self.last_changes {
-            Some((known, before)) if *known == image => {
-                if before.len() + bytes.len() > LAST_CHANGES_MAX {
-                    return Err(nonsense("more of changes than a program may have"));
-                }
-                before.extend_from_slice(&bytes);
-            }
-            changes => *changes = Some((image, bytes)),
+        match self.last_changes.put(at, bytes) {
+            true => Ok(()),
+            false => Err(nonsense("more of changes than a program may have")),
         }
-        Ok(())
     }
 
     /// Has something done that takes its time.

@@ -11,6 +11,8 @@ use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::moving::MigrateReport;
+
 /// Bytes of a message at most, its length not counted.
 pub(super) const MESSAGE_MAX: usize = 256 << 10;
 
@@ -229,10 +231,10 @@ pub(super) enum ClientRequest {
         program: ProgramId,
         holder: [u8; 32],
     },
-    /// Of a node: the next bytes of what has changed last of a program that moves from it. A hand-over
-    /// of this image follows.
+    /// Of a node: bytes of an image of what has changed last of a program that moves from it, and where
+    /// they lie there. Those at 0 are the last; what none covers is zero. A hand-over follows.
     LastChanges {
-        image: ContentHash,
+        at: u64,
         #[serde(with = "byte_string")]
         bytes: Vec<u8>,
     },
@@ -282,6 +284,8 @@ pub(super) enum NodeReply {
     Steps(Vec<MigrationMessage>),
     /// Whether pages of an image are needed.
     Needed(bool),
+    /// A program is at the node to which it was to move.
+    Migrated(MigrateReport),
 }
 
 /// Bytes that are copied as a whole. They are encoded as lists of bytes are.

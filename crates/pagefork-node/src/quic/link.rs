@@ -509,3 +509,6 @@ fn lost_by(reason: ConnectionError) -> io::Error {
         _ => reason.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,8 +141,10 @@ impl Node {
         let mut options = ProgramNodeOptions::new(engine, images.clone(), key(seed), known, &path);
         options.image_key = key(3);
         set(&mut options);
+        let times = options.start.times.node;
         let programs = ProgramNode::new(options).unwrap();
         let mut serve = ServeOptions::new(key(seed));
+        serve.times = times;
         let knows = Arc::clone(&peers);
         serve.access = Arc::new(move |key| knows.may_run(key));
         serve.programs = Some(programs.clone());
@@ -238,7 +240,16 @@ pub(crate) struct Relay {
 
 impl Relay {
     /// `lives` says how many bytes each connection carries.
-    pub(crate) fn new(to: &str, mut lives: impl FnMut() -> u64 + Send + 'static) -> Self {
+    pub(crate) fn new(to: &str, lives: impl FnMut() -> u64 + Send + 'static) -> Self {
+        Self::with(to, false, lives)
+    }
+
+    /// As [`Self::new`]; or what it `stalls` carries nothing more, and does not break.
+    pub(crate) fn with(
+        to: &str,
+        stalls: bool,
+        mut lives: impl FnMut() -> u64 + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let current = Arc::new(AtomicU64::new(0));
@@ -259,7 +270,7 @@ impl Relay {
                 for (from, onward) in ways {
                     let (now, left) = (Arc::clone(&now), Arc::clone(&left));
                     thread::spawn(move || {
-                        carry(from, onward, &left, || now.load(Ordering::SeqCst) == number)
+                        carry(from, onward, &left, stalls, || now.load(Ordering::SeqCst) == number)
                     });
                 }
             }
@@ -278,7 +289,13 @@ impl Relay {
     }
 }
 
-fn carry(mut from: TcpStream, mut onward: TcpStream, left: &AtomicU64, lives: impl Fn() -> bool) {
+fn carry(
+    mut from: TcpStream,
+    mut onward: TcpStream,
+    left: &AtomicU64,
+    stalls: bool,
+    lives: impl Fn() -> bool,
+) {
     from.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     let mut bytes = [0; 4096];
     while lives() {
@@ -289,6 +306,9 @@ fn carry(mut from: TcpStream, mut onward: TcpStream, left: &AtomicU64, lives: im
                 if before < count as u64 || before > u64::MAX / 2 {
                     // What was read is lost on the way.
                     left.store(0, Ordering::SeqCst);
+                    while stalls && lives() && !is_closed(&from) {
+                        thread::sleep(Duration::from_millis(5));
+                    }
                     break;
                 }
                 if onward.write_all(&bytes[..count]).is_err() {
@@ -300,6 +320,12 @@ fn carry(mut from: TcpStream, mut onward: TcpStream, left: &AtomicU64, lives: im
         }
     }
     let _ = (from.shutdown(Shutdown::Both), onward.shutdown(Shutdown::Both));
+}
+
+/// Whether who sends has closed its side, after all that it has sent.
+fn is_closed(mut from: &TcpStream) -> bool {
+    // What it sends is read and lost.
+    matches!(from.read(&mut [0; 4096]), Ok(0))
 }
 
 /// Numbers that look random: the same each time.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pagefork_image::{ImageChain, ImageError, PageSource, ReadAt};
+use pagefork_image::{ImageChain, ImageError, OverlayContents, OverlayRun, PageSource, ReadAt};
 use pagefork_layout::page::{PAGE_SIZE, joined};
 use pagefork_pages::{BRANCH_PAGES_MAX, FileSpan, Image, IncompletePages};
 
@@ -90,6 +90,8 @@ pub(crate) struct ChainPages<'a> {
     pub(crate) chain: &'a ImageChain,
     /// The pages of a full image that may be absent.
     pub(crate) incomplete: Option<&'a Arc<IncompletePages>>,
+    /// What was loaded of the parent of the image.
+    pub(crate) over: Option<&'a Frozen>,
 }
 
 impl ChainPages<'_> {
@@ -101,6 +103,65 @@ impl ChainPages<'_> {
             let bytes: u64 = runs.iter().map(|run| run.slot.end - run.slot.start).sum();
             bytes / PAGE_SIZE > BRANCH_PAGES_MAX as u64
         })
+    }
+}
+
+impl ChainPages<'_> {
+    /// What differs from an image that was made of the parent, laid over that; `None` if there is none, or
+    /// the instance does not come from one of it.
+    fn image_over_parent(
+        &self,
+        instance: usize,
+        name: &str,
+        base: u64,
+        held: &[(u64, &[u8])],
+    ) -> Result<Option<Arc<Image>>> {
+        let Some(over) = self.over else { return Ok(None) };
+        let saved = &self.chain.tip().manifest().instances[instance];
+        let number = saved.parent_instance.map(|number| number as usize);
+        let Some(parent) = number.and_then(|number| over.instances.get(number)) else {
+            return Ok(None);
+        };
+        let (parent, extents) = (&parent.image, self.extents(instance));
+        let holds = |inner: &Range<u64>| {
+            extents.iter().any(|outer| outer.start <= inner.start && inner.end <= outer.end)
+        };
+        if !parent.extents().iter().all(holds) {
+            return Ok(None);
+        }
+        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+        // Below the base lies what was checked, and zeros.
+        for extent in extents.iter().filter(|extent| extent.start < base) {
+            let below = extent.start..extent.end.min(base);
+            let mut bytes = vec![0; (below.end - below.start) as usize];
+            for (offset, page) in held.iter().filter(|(offset, _)| below.contains(offset)) {
+                bytes[(offset - below.start) as usize..][..page.len()].copy_from_slice(page);
+            }
+            runs.push((below.start, bytes));
+        }
+        let spans = saved.spans.iter().map(|span| {
+            let contents = OverlayContents::Data { image: 0, data_offset: span.data_offset };
+            OverlayRun { slot: span.slot(), contents }
+        });
+        let zeroed = saved.zeroed.iter().cloned();
+        let zeroed = zeroed.map(|slot| OverlayRun { slot, contents: OverlayContents::Zero });
+        for run in spans.chain(zeroed) {
+            runs.extend(self.read_above(&run, base)?);
+        }
+        let runs = runs.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
+        Ok(Some(Image::branch(parent, name, extents.clone(), runs)?))
+    }
+
+    /// The part of a run that lies above the base, if there is one.
+    fn read_above(&self, run: &OverlayRun, base: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        let start = run.slot.start.max(base);
+        if start >= run.slot.end {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; (run.slot.end - run.slot.start) as usize];
+        self.chain.read_run(run, &mut bytes)?;
+        bytes.drain(..(start - run.slot.start) as usize);
+        Ok(Some((start, bytes)))
     }
 }
 
@@ -120,6 +181,9 @@ impl StoredPages for ChainPages<'_> {
         base: u64,
         held: &[(u64, &[u8])],
     ) -> Result<Arc<Image>> {
+        if let Some(image) = self.image_over_parent(instance, name, base, held)? {
+            return Ok(image);
+        }
         let (root, extents) = (self.chain.root(), self.extents(instance));
         let in_root = self.chain.root_instance(instance);
         let saved = in_root.map(|number| &root.manifest().instances[number].spans[..]);
@@ -149,13 +213,7 @@ impl StoredPages for ChainPages<'_> {
         };
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for run in self.chain.overlay(instance) {
-            let start = run.slot.start.max(base);
-            if start < run.slot.end {
-                let mut bytes = vec![0; (run.slot.end - run.slot.start) as usize];
-                self.chain.read_run(&run, &mut bytes)?;
-                bytes.drain(..(start - run.slot.start) as usize);
-                runs.push((start, bytes));
-            }
+            runs.extend(self.read_above(&run, base)?);
         }
         if runs.is_empty() {
             return Ok(image);

@@ -230,6 +230,7 @@ pub struct LoadOptions<'a> {
     reference: Option<&'a mut ReadReference<'a>>,
     keys: TrustedKeys,
     continues: Option<StoreId>,
+    over: Option<Arc<Frozen>>,
 }
 
 type ReadReference<'a> = dyn FnMut(&[u8]) -> Result<Arc<dyn Any + Send + Sync>> + 'a;
@@ -287,6 +288,44 @@ impl<'a> LoadOptions<'a> {
         let modules = snapshot.frozen().instances.iter().map(|instance| &instance.module);
         self.modules.extend(modules.filter(|module| !module.is_of_host()).cloned());
         self
+    }
+
+    /// What was loaded of the parent of a delta: modules are taken from it, and of its ancestors nothing is
+    /// read or copied anew, so that what it takes depends on what has changed since. What was loaded of
+    /// another image gives its modules alone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::image::ImageStore;
+    /// use pagefork::{Engine, Instance, Linker, LoadOptions, Module, SaveOptions, Snapshot, Store};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("pagefork-over-{}", std::process::id()));
+    /// let images = ImageStore::open(&directory)?;
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (memory (export "memory") 1))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
+    /// let first = store.snapshot()?;
+    /// let parent = first.save(&images, SaveOptions::new())?;
+    /// memory.write(&mut store, 0, b"later")?;
+    /// let image = store.snapshot()?.save(&images, SaveOptions::new().delta_of(&first))?;
+    ///
+    /// let linker = Linker::<()>::new(&engine);
+    /// let parent = Snapshot::load(&linker, &images, parent, LoadOptions::new())?;
+    /// let options = LoadOptions::new().over(&parent);
+    /// let loaded = Snapshot::load_stored(&linker, &images, images.load(image)?, options)?;
+    /// let (mut other, instance) = loaded.instance_pre()?.spawn(())?;
+    /// let memory = instance.get_memory(&mut other, "memory").expect("it is exported");
+    /// assert_eq!(&memory.data(&other)[..5], b"later");
+    /// # std::fs::remove_dir_all(directory).unwrap();
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[must_use]
+    pub fn over<T>(mut self, parent: &Snapshot<T>) -> Self {
+        self.over = Some(Arc::clone(parent.frozen()));
+        self.modules_of(parent)
     }
 
     /// What takes the place of each value of the host that guests hold a reference to, from the bytes
@@ -449,11 +488,29 @@ impl<T: 'static> Snapshot<T> {
         images: &ImageStore,
         options: SaveOptions<'_>,
     ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
+        self.save_beside_in_parts(images, options, &mut |_, _| ())
+    }
+
+    /// As [`Snapshot::save_beside`], and shows each part as soon as it is written, as of
+    /// [`ImageStore::save_beside_in_parts`].
+    ///
+    /// # Errors
+    /// As of [`Snapshot::save_beside`].
+    ///
+    /// # Examples
+    ///
+    /// See [`ImageStore::save_beside_in_parts`].
+    pub fn save_beside_in_parts(
+        &self,
+        images: &ImageStore,
+        options: SaveOptions<'_>,
+        show: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(ContentHash, Arc<Vec<u8>>)> {
         let mut bytes = None;
         let hash = self.save_by(images, options, |draft, parent| {
             let parent =
                 parent.ok_or(SnapshotError::NoDelta("nothing was said to be its parent"))?;
-            let (stored, written) = images.save_beside(draft, parent)?;
+            let (stored, written) = images.save_beside_in_parts(draft, parent, show)?;
             bytes = Some(written);
             Ok(stored)
         })?;
@@ -550,7 +607,7 @@ impl<T: 'static> Snapshot<T> {
     ) -> Result<Self> {
         let mut stored = images.load(image)?;
         let is_trusted = is_own(image) || options.trusts(stored.chain());
-        let pages = ChainPages { chain: stored.chain(), incomplete: None };
+        let pages = ChainPages { chain: stored.chain(), incomplete: None, over: None };
         if pages.is_to_be_squashed() {
             stored = images.load_whole(image)?;
         }
@@ -627,7 +684,11 @@ pub(super) fn load_chain<T: 'static>(
         trusts_frames,
         continues: options.continues,
     };
-    let frozen = load::load(&record, &ChainPages { chain, incomplete }, given)?;
+    let over = options.over.as_deref().filter(|over| {
+        let parent = over.stored.get().map(|saved| saved.chain().tip().hash());
+        parent.is_some() && chain.tip().manifest().parent == parent
+    });
+    let frozen = load::load(&record, &ChainPages { chain, incomplete, over }, given)?;
     let _ = frozen.stored.set(saved);
     Ok(Snapshot::new(Arc::new(frozen)))
 }

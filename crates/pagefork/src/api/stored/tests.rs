@@ -1,5 +1,8 @@
 //! What is recorded is what was; what is changed of it is refused, or harmless.
 
+use std::sync::Arc;
+
+use pagefork_image::ImageStore;
 use pagefork_layout::exception::{UNIT, block, zone};
 use pagefork_layout::module::{GlobalType, HeapType, Item, MemoryType, RefType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
@@ -7,8 +10,15 @@ use pagefork_layout::slot::SlotLayout;
 use pagefork_layout::state::{self, save};
 
 use super::fixture::*;
+use super::{LoadOptions, SaveOptions};
+use crate::api::instance::Instance;
+use crate::api::linker::Linker;
+use crate::api::snapshot::Snapshot;
+use crate::api::store::Store;
 use crate::base::error::SnapshotError;
+use crate::code::engine::Engine;
 use crate::code::host_entity::HostEntity;
+use crate::code::module::Module;
 use crate::store::record::{
     CallRecord, FrameRecordWord, ImportsRecord, InstanceOrigin, StoreRecord,
 };
@@ -539,4 +549,56 @@ fn every_byte_of_the_state_can_be_flipped() {
         }
     }
     assert!(accepted > 100, "{accepted}");
+}
+
+#[test]
+fn what_is_loaded_over_its_parent_is_the_same_and_shares_what_that_has() {
+    let name = format!("pagefork-load-over-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let images = ImageStore::open(&directory).unwrap();
+    let engine = Engine::default();
+    let text = r#"(module (memory (export "memory") 40) (global (export "count") (mut i64) (i64.const 1)))"#;
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    let count = instance.get_global(&mut store, "count").unwrap();
+    for page in 0..600 {
+        memory.write(&mut store, page * 4096, &[page as u8 | 1; 4096]).unwrap();
+    }
+    let first = store.snapshot().unwrap();
+    let parent = first.save(&images, SaveOptions::new()).unwrap();
+    memory.write(&mut store, 5 * 4096 + 7, b"later").unwrap();
+    memory.write(&mut store, 6 * 4096, &[0; 4096]).unwrap();
+    memory.write(&mut store, 630 * 4096, b"new").unwrap();
+    count.set(&mut store, Val::I64(2)).unwrap();
+    let expected = memory.data(&store).to_vec();
+    let delta = store.snapshot().unwrap();
+    let delta = delta.save(&images, SaveOptions::new().delta_of(&first)).unwrap();
+
+    let linker = Linker::<()>::new(&engine);
+    let load = |options| {
+        let stored = images.load(delta).unwrap();
+        Snapshot::load_stored(&linker, &images, stored, options).unwrap()
+    };
+    let plain = load(LoadOptions::new());
+    let parent = Snapshot::load(&linker, &images, parent, LoadOptions::new()).unwrap();
+    let over = load(LoadOptions::new().over(&parent));
+    // That is not its parent.
+    let beside = load(LoadOptions::new().over(&plain));
+    let image = |snapshot: &Snapshot<()>| Arc::clone(&snapshot.frozen().instances[0].image);
+    let is_over = |snapshot, parent| {
+        image(snapshot).parent().is_some_and(|found| Arc::ptr_eq(found, &image(parent)))
+    };
+    assert!(is_over(&over, &parent) && !is_over(&beside, &plain));
+    // As few as are otherwise, the state among them.
+    assert!((3..=5).contains(&image(&over).own_pages().len()), "{:?}", image(&over).own_pages());
+    for loaded in [plain, over, beside] {
+        let (mut store, instance) = loaded.instance_pre().unwrap().spawn(()).unwrap();
+        let memory = instance.get_memory(&mut store, "memory").unwrap();
+        assert!(memory.data(&store) == expected);
+        let count = instance.get_global(&mut store, "count").unwrap();
+        assert!(matches!(count.get(&mut store), Val::I64(2)));
+    }
+    std::fs::remove_dir_all(directory).unwrap();
 }
