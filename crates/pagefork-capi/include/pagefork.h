@@ -678,6 +678,15 @@ WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_store_abandon(wasm_store_t *
 WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_export(
     const wasm_instance_t *, const char *name, WASM_OWN wasm_extern_t **out);
 
+/* How the instance is reset: one of pagefork_reset_enum, but never PAGEFORK_RESET_AUTO, since it is what
+ * measuring has come to; and in words, with what was asked for, and why. Either place may be null. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_strategy(
+    const wasm_instance_t *, uint8_t *used, WASM_OWN wasm_message_t *why);
+
+/* How its memories grow, in the same way: one of pagefork_growth_enum. */
+WASM_API_EXTERN WASM_OWN pagefork_error_t *pagefork_instance_growth(
+    const wasm_instance_t *, uint8_t *used, WASM_OWN wasm_message_t *why);
+
 /* Where an export is in all instances of a module. It needs neither. */
 typedef struct pagefork_export_t pagefork_export_t;
 

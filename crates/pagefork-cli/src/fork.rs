@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use pagefork::{CallProgress, Config, Linker, Module, Store, StrategyConfig};
+use pagefork::{
+    CallProgress, Choice, Config, GrowthChoice, Linker, Module, Store, StoreLimits, StrategyConfig,
+};
 use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram};
 use pagefork_wasi::{Exit, OutputKind, StdinKind, WasiCtx, WasiCtxBuilder};
 
@@ -45,6 +47,7 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
     output::print(program.written())?;
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let jobs = arguments.jobs.map_or(processors, usize::from);
+    let last = Mutex::new(None);
     let board = Board { state: Mutex::default(), changed: Condvar::new() };
     let inputs = Mutex::new((0u64, &mut *inputs));
     thread::scope(|scope| {
@@ -52,13 +55,16 @@ pub(crate) fn fork(arguments: &ForkArguments) -> Result<ExitCode, String> {
             scope.spawn(|| {
                 while let Some((number, input)) = next_input(&inputs, &board) {
                     board.wait_for_turn(number, jobs as u64);
-                    board.put(number, run_fork(arguments, &program, number, input));
+                    board.put(number, run_fork(arguments, &program, number, input, &last));
                 }
             });
         }
     });
     if let Some(image) = image {
         image.end();
+    }
+    if let Some((strategy, growth)) = last.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        run::say_strategies(&strategy, &growth);
     }
     let state = board.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     match (state.failure, state.failed) {
@@ -182,20 +188,30 @@ struct Printed {
     failed: bool,
 }
 
+/// Runs a fork. Of what is to be said at the end, `last` gets what was so when it had run.
 fn run_fork(
     arguments: &ForkArguments,
     program: &StartedProgram,
     number: u64,
     input: Vec<u8>,
+    last: &Mutex<Option<(Choice, GrowthChoice)>>,
 ) -> Printed {
     let (printed, stdout) = OutputKind::pipe();
     let streams =
         ForkStreams { stdin: StdinKind::bytes(input), stdout, stderr: OutputKind::Inherit };
     let number = number + 1;
     let resume = || -> pagefork::Result<()> {
-        let mut fork = program.fork(u32::try_from(number).unwrap_or(u32::MAX), streams)?;
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let limits = StoreLimits::default();
+        let (mut fork, instance) =
+            program.fork_with_instance(number, streams, || false, limits, drop)?;
         fork.set_timeout(arguments.timeout)?;
-        match fork.resume()? {
+        let resumed = fork.resume();
+        if arguments.say_strategies {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some((instance.strategy(&fork), instance.growth(&fork)));
+        }
+        match resumed? {
             CallProgress::Finished(_) => Ok(()),
             CallProgress::Suspended => Err(pagefork::Error::msg("it was suspended")),
         }

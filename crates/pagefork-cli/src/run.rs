@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use pagefork::{
-    Cache, Config, Engine, Error, ExternType, Func, Instance, LinkError, Linker, Module, Store,
-    StrategyConfig, Trap, Val,
+    Cache, Choice, Config, Engine, Error, ExternType, Func, GrowthChoice, Instance, LinkError,
+    Linker, Module, Store, StrategyConfig, Trap, Val,
 };
 use pagefork_wasi::{Exit, WasiCtx, WasiCtxBuilder};
 
@@ -54,9 +54,13 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         }
     }
     complete(&mut linker, file, arguments.unknown_imports, &mut store, &module)?;
-    let called = linker
-        .instantiate(&mut store, &module)
-        .and_then(|instance| call(arguments, &mut store, instance));
+    let called = linker.instantiate(&mut store, &module).and_then(|instance| {
+        let called = call(arguments, &mut store, instance);
+        if arguments.say_strategies {
+            say_strategies(&instance.strategy(&store), &instance.growth(&store));
+        }
+        called
+    });
     match called {
         Ok(results) => {
             let lines = results.iter().map(|result| values::show(result) + "\n");
@@ -104,6 +108,12 @@ pub(crate) fn say_resets(resets: &ResetArguments, engine: &Engine) -> Result<(),
         output::say(notice);
     }
     Ok(())
+}
+
+/// Says how instances are reset and their memories grow, and why.
+pub(crate) fn say_strategies(strategy: &Choice, growth: &GrowthChoice) {
+    output::say(format_args!("instances are reset by {strategy}"));
+    output::say(format_args!("memories grow by {growth}"));
 }
 
 /// Sets the time limit of compiling, and the cache of compiled programs. A cache that cannot be

@@ -374,7 +374,8 @@ const ECHO: &str = r#"(module
 #[test]
 fn a_started_program_finds_each_request_on_standard_input() {
     let echo = file("warm_echo.wat", ECHO);
-    let server = serve(&format!("--warm --env MODE=warm --env SERVER_PORT=1 {echo}"));
+    let server =
+        serve(&format!("--warm --env MODE=warm --env SERVER_PORT=1 --admin 127.0.0.1:0 {echo}"));
     for round in 0..3 {
         let answer = get(&server.address, &format!("/a%20b?{round}"));
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -398,6 +399,11 @@ fn a_started_program_finds_each_request_on_standard_input() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("CONTENT_LENGTH\x005\0") && answer.ends_with(",hello"), "{answer:?}");
+    let status = get(&server.admin, "/status.json");
+    assert!(
+        status.contains("(asked for: auto)") && !status.contains("\"growth\":null"),
+        "{status}"
+    );
     server.signal("-TERM");
     assert_eq!(server.end().0, 0);
 }

@@ -34,9 +34,29 @@ fn a_program_does_the_same_by_each_strategy_and_traps_behind_its_memory() {
 }
 
 #[test]
-fn each_fork_is_fresh_by_each_strategy() {
-    let module = file(
-        "counts_by_strategy.wat",
+fn what_is_done_and_why_is_said_if_that_is_asked_for() {
+    let module = file("says_strategies.wat", GROWS);
+    let line = "run --say-strategies --reset discard --growth kept --invoke";
+    for (function, code) in [("grow", 0), ("behind", 134)] {
+        let ended = pagefork(&format!("{line} {function} {module}"));
+        assert_eq!(ended.code, code, "{}", ended.stderr);
+        for said in ["reset by discard: asked for\n", "grow by kept: asked for\n"] {
+            assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        }
+    }
+    let forked = counts("counts_and_says.wat");
+    let ended = pagefork(&format!("fork --say-strategies -j 1 -n 200 {forked}"));
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("(asked for: auto): "), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("what it starts with"), "{}", ended.stderr);
+    let said = pagefork(&format!("fork -j 1 -n 2 {forked}")).stderr;
+    assert_eq!(said, "");
+}
+
+/// A program that can be forked, and prints how often its fork ran.
+fn counts(name: &str) -> String {
+    file(
+        name,
         r#"(module
             (import "wasi_snapshot_preview1" "fd_read"
                 (func $fd_read (param i32 i32 i32 i32) (result i32)))
@@ -50,7 +70,12 @@ fn each_fork_is_fresh_by_each_strategy() {
                 (drop (call $fd_read (i32.const 0) (i32.const 8) (i32.const 1) (i32.const 16)))
                 (i32.store8 (i32.const 32) (i32.add (i32.load8_u (i32.const 32)) (i32.const 1)))
                 (drop (call $fd_write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#,
-    );
+    )
+}
+
+#[test]
+fn each_fork_is_fresh_by_each_strategy() {
+    let module = counts("counts_by_strategy.wat");
     for reset in RESETS {
         let ended = pagefork(&format!("fork --reset {reset} -j 1 -n 4 {module}"));
         assert_eq!((ended.code, &*ended.stdout), (0, "2\n2\n2\n2\n"), "{reset}: {}", ended.stderr);

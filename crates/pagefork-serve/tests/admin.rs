@@ -96,6 +96,24 @@ fn the_last_minutes_and_errors_are_among_the_data() {
 }
 
 #[test]
+fn the_data_say_how_instances_are_reset_and_grow_and_why() {
+    let server = serve_program(writes(PLAIN, ""), |_| {});
+    let data = || Client::new(server.admin).get("/status.json").text();
+    assert!(data().contains(",\"strategy\":null,\"growth\":null}"), "nothing has run yet");
+    let mut client = server.connect();
+    client.get("/");
+    let first = data();
+    assert!(first.contains("(asked for: auto): what it starts with\",\"growth\":\""), "{first}");
+    // Each look shows what has been since the one before.
+    until("another choice", || {
+        client.get("/");
+        let now = data();
+        assert!(now.contains(",\"strategy\":\"") && !now.contains("\"growth\":null"), "{now}");
+        !now.contains("what it starts with")
+    });
+}
+
+#[test]
 fn the_status_page_loads_nothing_from_elsewhere() {
     let server = used();
     let page = Client::new(server.admin).get("/");

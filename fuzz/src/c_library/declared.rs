@@ -237,6 +237,11 @@ unsafe extern "C" {
         out: Out,
     ) -> Error;
     pub(super) fn pagefork_instance_export_at(instance: Object, export: Object, out: Out) -> Error;
+    pub(super) fn pagefork_instance_growth(
+        instance: Object,
+        used: *mut u8,
+        why: *mut Vector<u8>,
+    ) -> Error;
     pub(super) fn pagefork_instance_pre_delete(pre: Object);
     pub(super) fn pagefork_instance_pre_spawn_async(
         pre: Object,
@@ -261,6 +266,11 @@ unsafe extern "C" {
         instance: Object,
         export: Object,
         out: *mut *mut TypedFunc,
+    ) -> Error;
+    pub(super) fn pagefork_instance_strategy(
+        instance: Object,
+        used: *mut u8,
+        why: *mut Vector<u8>,
     ) -> Error;
     pub(super) fn pagefork_interrupt_delete(interrupt: Object);
     pub(super) fn pagefork_interrupt_guests(interrupt: Object);

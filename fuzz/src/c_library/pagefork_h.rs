@@ -806,6 +806,14 @@ fn values() {
                 free_if(pagefork_exception_values(object(), values.as_mut_ptr(), count), values);
             }
             13 => keep(pagefork_foreign_new(attached(), finalize)),
+            14 => {
+                let (mut used, mut why) = (0, Vector { size: 0, data: ptr::null_mut() });
+                match step().is_multiple_of(2) {
+                    true => told(pagefork_instance_strategy(object(), &mut used, &mut why)),
+                    false => told(pagefork_instance_growth(object(), ptr::null_mut(), &mut why)),
+                }
+                wasm_byte_vec_delete(&mut why);
+            }
             _ => make(|out| pagefork_instance_export(object(), name(), out)),
         }
     }

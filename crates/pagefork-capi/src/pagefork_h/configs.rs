@@ -17,6 +17,17 @@ use crate::objects::fallible::{OutBox, fallible, make, string};
 /// What is null, if it is.
 const CONFIG: &str = "configuration";
 
+/// How slots are reset, by the numbers of `pagefork_reset_enum`.
+pub(super) const RESETS: [ResetKind; 7] = [
+    ResetKind::Auto,
+    ResetKind::Remap,
+    ResetKind::Discard,
+    ResetKind::Scan,
+    ResetKind::Resident,
+    ResetKind::Copy,
+    ResetKind::Protect,
+];
+
 /// How slots are reset and memories grow, as the header has it.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -41,16 +52,8 @@ impl pagefork_strategies_t {
     pub(super) fn to_config(self) -> Result<StrategyConfig> {
         check_reserved(&self.reserved)?;
         let default = StrategyConfig::default();
-        let reset = match self.reset {
-            0 => ResetKind::Auto,
-            1 => ResetKind::Remap,
-            2 => ResetKind::Discard,
-            3 => ResetKind::Scan,
-            4 => ResetKind::Resident,
-            5 => ResetKind::Copy,
-            6 => ResetKind::Protect,
-            number => return Err(unknown("way", number, "of resetting slots")),
-        };
+        let reset = RESETS.get(usize::from(self.reset)).copied();
+        let reset = reset.ok_or_else(|| unknown("way", self.reset, "of resetting slots"))?;
         let growth = match self.growth {
             0 => GrowthKind::Mprotect,
             1 => {

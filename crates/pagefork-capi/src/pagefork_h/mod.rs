@@ -5,6 +5,7 @@ mod configs;
 mod modules;
 mod stores;
 mod functions;
+mod choices;
 mod fresh;
 mod registers;
 mod waiting;

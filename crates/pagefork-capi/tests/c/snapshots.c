@@ -437,6 +437,31 @@ static void programs(wasm_engine_t *engine) {
   pagefork_linker_delete(linker);
 }
 
+/* What is done is what was asked for, unless this machine cannot do it: the words say so then. */
+static void choices(wasm_instance_t *instance, uint8_t reset, uint8_t growth) {
+  static const char *const resets[] = {"auto",     "remap", "discard", "scan",
+                                       "resident", "copy",  "protect"};
+  static const char *const growths[] = {"mprotect", "checked", "kept", "auto", "ftruncate"};
+  uint8_t used = 99;
+  wasm_message_t why;
+  OK(pagefork_instance_strategy(instance, &used, &why));
+  CHECK(used <= PAGEFORK_RESET_PROTECT && strstr(why.data, resets[used]) == why.data);
+  CHECK(reset == PAGEFORK_RESET_AUTO || used == reset || strstr(why.data, "(asked for: "));
+  CHECK(used != PAGEFORK_RESET_AUTO && !why.data[why.size - 1]);
+  wasm_byte_vec_delete(&why);
+  used = 99;
+  OK(pagefork_instance_growth(instance, &used, &why));
+  CHECK(used <= PAGEFORK_GROWTH_FTRUNCATE && strstr(why.data, growths[used]) == why.data);
+  CHECK(growth == PAGEFORK_GROWTH_AUTO || used == growth || strstr(why.data, "(asked for: "));
+  wasm_byte_vec_delete(&why);
+  OK(pagefork_instance_strategy(instance, NULL, NULL));
+  OK(pagefork_instance_growth(instance, &used, NULL));
+  FAILS(pagefork_instance_strategy(NULL, &used, &why), "null");
+  CHECK(!why.size);
+  FAILS(pagefork_instance_growth(NULL, NULL, &why), "null");
+  CHECK(!why.size);
+}
+
 /* Every way in which slots are reset, memories grow, and accesses are checked. */
 static void strategies(void) {
   for (uint8_t reset = 0; reset <= PAGEFORK_RESET_PROTECT; reset++) {
@@ -479,6 +504,7 @@ static void strategies(void) {
           data[40000] = 2;
           OK(pagefork_store_reset(store, NULL));
         }
+        choices(instance, reset, growth);
         delete_kept();
         wasm_instance_delete(instance);
         wasm_store_delete(store);

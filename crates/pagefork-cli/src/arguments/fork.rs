@@ -45,6 +45,10 @@ pub(crate) struct ForkArguments {
     #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) unknown_imports: UnknownImports,
 
+    /// Say at the end, on standard error, how instances are reset and memories grow, and why
+    #[arg(long)]
+    pub(crate) say_strategies: bool,
+
     #[command(flatten)]
     pub(crate) resets: ResetArguments,
 

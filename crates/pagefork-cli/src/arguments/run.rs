@@ -55,6 +55,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) profile: Option<ProfileFormat>,
 
+    /// Say at the end, on standard error, how instances are reset and memories grow, and why
+    #[arg(long)]
+    pub(crate) say_strategies: bool,
+
     #[command(flatten)]
     pub(crate) strategies: StrategyArguments,
 

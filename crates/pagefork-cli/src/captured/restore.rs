@@ -54,6 +54,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode, String> {
         ("--deterministic", arguments.deterministic),
         ("--profile", arguments.profile.is_some()),
         ("--growth", arguments.strategies.growth.is_given()),
+        ("--say-strategies", arguments.say_strategies),
     ];
     if let Some((option, _)) = refused.iter().find(|(_, is_given)| *is_given) {
         return Err(format!("{option} is settled in an image already: leave it out"));

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use http::{Method, Uri};
 use pagefork::{
-    CallProgress, CodeBounds, Error, ErrorKind, GrowthKind, InstancePre, InterruptHandle,
-    LimitError, Linker, Module, StoreLimits, StrategyConfig, TypedExport,
+    CallProgress, Choice, CodeBounds, Error, ErrorKind, GrowthChoice, GrowthKind, Instance,
+    InstancePre, InterruptHandle, LimitError, Linker, Module, Store, StoreLimits, StrategyConfig,
+    TypedExport,
 };
 use pagefork_wasi::{
     BuildError, Environment, Exit, OutputKind, OutputSink, StdinKind, WasiCtx, WasiTemplate,
@@ -171,6 +172,37 @@ pub struct Program {
     options: ProgramOptions,
     /// Each instance that runs holds a clone.
     live: Arc<()>,
+    strategies: StrategiesSeen,
+}
+
+/// How an instance was reset and its memories grew, as the metrics and the status page say it. A
+/// request notes it if somebody has looked since the last one that did, so that all others write
+/// nothing that threads share.
+struct StrategiesSeen {
+    is_wanted: AtomicBool,
+    last: Mutex<Option<(Choice, GrowthChoice)>>,
+}
+
+impl Default for StrategiesSeen {
+    fn default() -> Self {
+        Self { is_wanted: AtomicBool::new(true), last: Mutex::default() }
+    }
+}
+
+impl StrategiesSeen {
+    /// Notes it of an instance that has run.
+    fn note<T: 'static>(&self, store: &Store<T>, instance: Instance) {
+        if self.is_wanted.load(Ordering::Relaxed) {
+            *lock(&self.last) = Some((instance.strategy(store), instance.growth(store)));
+            self.is_wanted.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// What was noted last.
+    fn look(&self) -> (Option<Choice>, Option<GrowthChoice>) {
+        self.is_wanted.store(true, Ordering::Relaxed);
+        lock(&self.last).unzip()
+    }
 }
 
 /// Where instances of a program come from.
@@ -220,7 +252,12 @@ impl Program {
         let spawned = pre.spawn_limited(0, context, limits(&options), drop);
         spawned.map_err(CgiProgramError::from_spawning)?;
         let beginning = Beginning::Fresh { pre, start, template };
-        Ok(Program { beginning, options, live: Arc::new(()) })
+        Ok(Program {
+            beginning,
+            options,
+            live: Arc::new(()),
+            strategies: StrategiesSeen::default(),
+        })
     }
 
     /// Makes a handler of a program that has been started: each request is answered by a fork of
@@ -234,7 +271,7 @@ impl Program {
     /// [`StartedProgram`] has an example of how it is started.
     pub fn started(program: StartedProgram, options: ProgramOptions) -> Program {
         let beginning = Beginning::Started(Box::new(program), AtomicU32::new(0));
-        Program { beginning, options, live: Arc::new(()) }
+        Program { beginning, options, live: Arc::new(()), strategies: StrategiesSeen::default() }
     }
 
     /// Runs the program once, in a fresh instance.
@@ -254,7 +291,9 @@ impl Program {
                 };
                 self.answer(request, response, &output, spawn, |(mut store, instance)| {
                     let start = instance.get_typed_export(&store, start);
-                    start.and_then(|start| start.call(&mut store, ()))
+                    let called = start.and_then(|start| start.call(&mut store, ()));
+                    self.strategies.note(&store, instance);
+                    called
                 })
             }
             Beginning::Started(program, count) => {
@@ -268,10 +307,12 @@ impl Program {
                     let limits = limits(&self.options);
                     let watched = response.clone();
                     let given_up = move || watched.is_given_up();
-                    program.fork_limited(number, streams, given_up, limits, watch)
+                    program.fork_with_instance(number, streams, given_up, limits, watch)
                 };
-                self.answer(request, response, &output, spawn, |mut store| {
-                    match store.resume()? {
+                self.answer(request, response, &output, spawn, |(mut store, instance)| {
+                    let resumed = store.resume();
+                    self.strategies.note(&store, instance);
+                    match resumed? {
                         CallProgress::Finished(_) => Ok(()),
                         CallProgress::Suspended => Err(Error::msg("the program was suspended")),
                     }
@@ -421,6 +462,7 @@ impl Handler for Program {
             Beginning::Started(program, _) => program.module(),
         };
         let counters = module.engine().pool_counters();
+        let (strategy, growth) = self.strategies.look();
         Some(PoolGauges {
             live: Arc::strong_count(&self.live) as u64 - 1,
             parked: counters.parked,
@@ -429,6 +471,8 @@ impl Handler for Program {
             warm: counters.taken,
             cold: counters.missed,
             trimmed: counters.trimmed,
+            strategy,
+            growth,
         })
     }
 }

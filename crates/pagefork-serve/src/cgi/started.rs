@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagefork::image::{ContentHash, ImageStore, SecretKey, TrustedKeys};
 use pagefork::{
-    CallProgress, Caller, Error, InstancePre, InterruptHandle, Linker, LoadOptions, Module, Result,
-    SaveOptions, Snapshot, Store, StoreLimits, SuspendedAt,
+    CallProgress, Caller, Error, Instance, InstancePre, InterruptHandle, Linker, LoadOptions,
+    Module, Result, SaveOptions, Snapshot, Store, StoreLimits, SuspendedAt,
 };
 use pagefork_wasi::{
     BuildError, Exit, OutputKind, OwnDir, ProgramState, ProgramStateError, RestoreError, SaveError,
@@ -522,6 +522,43 @@ impl StartedProgram {
         limits: StoreLimits,
         watch: impl FnOnce(InterruptHandle),
     ) -> Result<Store<ForkGuest>> {
+        Ok(self.fork_with_instance(number, streams, is_given_up, limits, watch)?.0)
+    }
+
+    /// As [`StartedProgram::fork_limited`], with the program's instance.
+    ///
+    /// # Errors
+    /// As [`StartedProgram::fork_limited`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Engine, Linker, Module, StoreLimits};
+    /// use pagefork_serve::{ForkGuest, ForkStreams, StartedProgram, add_fork_to_linker};
+    /// use pagefork_wasi::{OutputKind, StdinKind, WasiCtxBuilder};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "pagefork" "snapshot" (func $snapshot (result i32)))
+    ///     (func (export "_start") (drop (call $snapshot))))"#)?;
+    /// let mut linker = Linker::new(&engine);
+    /// add_fork_to_linker(&mut linker)?;
+    /// let program = StartedProgram::start(&linker, &module, WasiCtxBuilder::new())?;
+    /// let (stdin, stdout, stderr) = (StdinKind::Null, OutputKind::Null, OutputKind::Null);
+    /// let streams = ForkStreams { stdin, stdout, stderr };
+    /// let limits = StoreLimits::default();
+    /// let (fork, instance) = program.fork_with_instance(1, streams, || false, limits, drop)?;
+    /// println!("forks are reset by {}", instance.strategy(&fork));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fork_with_instance(
+        &self,
+        number: u32,
+        streams: ForkStreams,
+        is_given_up: impl Fn() -> bool + Send + Sync + 'static,
+        limits: StoreLimits,
+        watch: impl FnOnce(InterruptHandle),
+    ) -> Result<(Store<ForkGuest>, Instance)> {
         let mut builder = self.builder.clone();
         let ForkStreams { stdin, stdout, stderr } = streams;
         builder.stdin(stdin).stdout(stdout).stderr(stderr);
@@ -530,7 +567,7 @@ impl StartedProgram {
         ctx.set_interrupt_check(is_given_up);
         let guest = ForkGuest { ctx, number: Some(number) };
         let tenant = self.forks.fetch_add(1, Ordering::Relaxed);
-        Ok(self.pre.spawn_limited(tenant, guest, limits, watch)?.0)
+        self.pre.spawn_limited(tenant, guest, limits, watch)
     }
 }
 

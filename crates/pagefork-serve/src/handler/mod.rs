@@ -9,6 +9,7 @@ pub(crate) mod response;
 use crate::handler::failure::Failure;
 use crate::handler::request::Request;
 use crate::handler::response::ResponseWriter;
+use pagefork::{Choice, GrowthChoice};
 
 /// Answers requests, one a call, on a thread that it may block.
 ///
@@ -103,6 +104,10 @@ pub struct PoolGauges {
     pub cold: u64,
     /// Parked slots that were given back to the system.
     pub trimmed: u64,
+    /// How the instance of a request is reset, and why; `None` before there was one.
+    pub strategy: Option<Choice>,
+    /// How its memories grow, and why.
+    pub growth: Option<GrowthChoice>,
 }
 
 /// What a handler measures for the server's metrics. [`ResponseWriter`] has an example.

@@ -1,6 +1,6 @@
 //! The data of the status page, as an object in JSON.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use crate::handler::PoolGauges;
 use crate::observe::admin::{AdminPages, ServerStatus, resident_bytes};
@@ -44,13 +44,17 @@ pub(super) fn status(pages: &AdminPages) -> String {
     }
     match pool {
         None => text.push_str(",\"pool\":null"),
-        Some(PoolGauges { live, parked, resident_bytes, dirty_pages, warm, cold, trimmed }) => {
+        Some(pool) => {
+            let PoolGauges { live, parked, resident_bytes, dirty_pages, .. } = pool;
+            let PoolGauges { warm, cold, trimmed, strategy, growth, .. } = pool;
             let _ = write!(
                 text,
                 ",\"pool\":{{\"live\":{live},\"parked\":{parked},\
                  \"resident_bytes\":{resident_bytes},\"dirty_pages\":{},\"warm\":{warm},\
-                 \"cold\":{cold},\"trimmed\":{trimmed}}}",
-                or_null(dirty_pages)
+                 \"cold\":{cold},\"trimmed\":{trimmed},\"strategy\":{},\"growth\":{}}}",
+                or_null(dirty_pages),
+                text_or_null(strategy),
+                text_or_null(growth)
             );
         }
     }
@@ -98,6 +102,10 @@ fn distribution(histogram: &Histogram) -> String {
 
 fn or_null(number: Option<u64>) -> String {
     number.map_or("null".to_owned(), |number| number.to_string())
+}
+
+fn text_or_null(value: Option<impl Display>) -> String {
+    value.map_or("null".to_owned(), |value| quoted(&value.to_string()))
 }
 
 /// A string of JSON.
