@@ -211,6 +211,8 @@ struct OnRawValues<F, const FLOATS: bool> {
     params: usize,
     /// How many values the function gets.
     count: usize,
+    /// Whether its result is of 4 bytes.
+    is_narrow: bool,
 }
 
 impl<F, const FLOATS: bool> OnRawValues<F, FLOATS> {
@@ -222,7 +224,8 @@ impl<F, const FLOATS: bool> OnRawValues<F, FLOATS> {
             (counting[index], registers[index]) = (bits(*ty), next.unwrap_or(0));
         }
         let (params, count) = (ty.params.len(), ty.params.len().max(ty.results.len()));
-        Self { function, bits: counting, registers, params, count }
+        let is_narrow = ty.results.first().is_some_and(|ty| bits(*ty) != u64::MAX);
+        Self { function, bits: counting, registers, params, count, is_narrow }
     }
 }
 
@@ -265,7 +268,12 @@ where
         // floats, there is a parameter.
         let word = unsafe {
             (self.function)(caller, slice::from_raw_parts_mut(values, self.count))?;
-            (*values).get_u64()
+            // No more bytes than a function of C's may just have written: a processor waits for a read of
+            // more. Volatile, since a compiler may read both, and choose.
+            match self.is_narrow {
+                true => u64::from(values.cast::<u32>().read_volatile()),
+                false => values.cast::<u64>().read_volatile(),
+            }
         };
         Ok(RegisterResult::from_word(word))
     }
