@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::ptr;
 
 use pagefork::{AsContextMut, Error, Exception, Func, FuncType, Result, UsageError, Val, ValRaw};
 
@@ -42,6 +43,17 @@ impl pagefork_caller_t {
         Self { env, store }
     }
 
+    /// None, in a place where there will be one.
+    pub(crate) const fn none() -> Self {
+        Self { env: ptr::null_mut(), store: ptr::null() }
+    }
+
+    /// Says what the function was made with that is called next.
+    #[inline(always)]
+    pub(crate) fn set_env(&mut self, env: *mut c_void) {
+        self.env = env;
+    }
+
     /// The store.
     pub(crate) fn store(&self) -> &wasm_store_t {
         // SAFETY: a caller is lent to C for the length of the call, in which the store is.
@@ -60,15 +72,24 @@ pub(crate) type pagefork_func_callback_t = extern "C-unwind" fn(
 
 /// A C function that takes values of this kind.
 pub(crate) trait Callback<V: CValue>: Send + Sync + 'static {
+    /// What it was made with, if it is told in its caller.
+    fn env(&self) -> *mut c_void {
+        ptr::null_mut()
+    }
+
     /// Calls it; the results have their kinds, and are 0 or null.
-    fn call(&self, store: &StoreRef, args: &mut [V], results: &mut [V])
-    -> Option<CBox<wasm_ref_t>>;
+    fn call(
+        &self,
+        caller: &pagefork_caller_t,
+        args: &mut [V],
+        results: &mut [V],
+    ) -> Option<CBox<wasm_ref_t>>;
 }
 
 impl Callback<wasm_val_t> for wasm_func_callback_t {
     fn call(
         &self,
-        _: &StoreRef,
+        _: &pagefork_caller_t,
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
@@ -79,7 +100,7 @@ impl Callback<wasm_val_t> for wasm_func_callback_t {
 impl Callback<wasm_val_t> for (wasm_func_callback_with_env_t, HostInfo) {
     fn call(
         &self,
-        _: &StoreRef,
+        _: &pagefork_caller_t,
         args: &mut [wasm_val_t],
         results: &mut [wasm_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
@@ -89,15 +110,19 @@ impl Callback<wasm_val_t> for (wasm_func_callback_with_env_t, HostInfo) {
 }
 
 impl Callback<pagefork_val_t> for (pagefork_func_callback_t, HostInfo) {
+    #[inline]
+    fn env(&self) -> *mut c_void {
+        self.1.data()
+    }
+
     fn call(
         &self,
-        store: &StoreRef,
+        caller: &pagefork_caller_t,
         args: &mut [pagefork_val_t],
         results: &mut [pagefork_val_t],
     ) -> Option<CBox<wasm_ref_t>> {
-        let (function, env) = self;
-        let caller = pagefork_caller_t::new(env.data(), store.handle());
-        function(&caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len())
+        let (function, _) = self;
+        function(caller, args.as_ptr(), args.len(), results.as_mut_ptr(), results.len())
     }
 }
 

@@ -94,8 +94,9 @@ fn call_with_numbers<V: CValue>(
     // SAFETY: each was just written.
     let all = unsafe { slice::from_raw_parts_mut(places.as_mut_ptr().cast::<V>(), total) };
     let (args, own) = all.split_at_mut(params.len());
-    let trap =
-        StoreCell::in_host_function(&mut caller, |cell| callback.call(&cell.handle().0, args, own));
+    let trap = StoreCell::with_caller(&mut caller, callback.env(), |_, caller| {
+        callback.call(caller, args, own)
+    });
     if let Some(trap) = trap {
         return Err(raised(&trap));
     }
@@ -115,7 +116,7 @@ fn call_with_values<V: CValue>(
     params: &[Val],
     results: &mut [Val],
 ) -> Result<()> {
-    StoreCell::in_host_function(&mut caller, |cell| {
+    StoreCell::with_caller(&mut caller, callback.env(), |cell, caller| {
         let store = &cell.handle().0;
         let mut args = OwnedValues::<V>(Vec::with_capacity(params.len()));
         for param in params {
@@ -124,7 +125,7 @@ fn call_with_values<V: CValue>(
         let zero = |ty: &ValType| V::zero(kind_of(*ty));
         // What C puts here is ours, whether it fits or not, and also on failure.
         let mut own = OwnedValues::<V>(ty.results.iter().map(zero).collect());
-        if let Some(trap) = callback.call(store, &mut args.0, &mut own.0) {
+        if let Some(trap) = callback.call(caller, &mut args.0, &mut own.0) {
             return Err(raised(&trap));
         }
         for ((result, value), ty) in results.iter_mut().zip(&own.0).zip(&ty.results) {
@@ -251,8 +252,8 @@ impl<C: Callback<V>, V: CValue, const FLOATS: bool> RegisterCallee<HostData>
         let args = unsafe { slice::from_raw_parts_mut(args.as_mut_ptr().cast::<V>(), self.count) };
         let mut result = [V::zero(self.result.unwrap_or(0))];
         let results = &mut result[..usize::from(self.result.is_some())];
-        let trap = StoreCell::in_host_function(&mut caller, |cell| {
-            self.callback.call(&cell.handle().0, args, results)
+        let trap = StoreCell::with_caller(&mut caller, self.callback.env(), |_, caller| {
+            self.callback.call(caller, args, results)
         });
         if let Some(trap) = trap {
             return Err(raised(&trap));

@@ -2,10 +2,11 @@
 //!
 //! # Safety
 //!
-//! A cell has one store, and `current` says by which context it may be reached: its own while no
-//! guest runs, that of the innermost host function while one does, and none before it is there and when
-//! it goes. Each function of the library makes one context at a time of it,
-//! and uses none that it made before a call of C's. A store and its objects are used by one thread
+//! A cell has one store, and `reach` says whether it may be reached: by its own context while no
+//! guest runs, by that of the innermost host function while one does, and not at all before it is there and when
+//! it goes. Both have exposed the store's address, from which contexts are made: a host function writes no
+//! pointer, of which it would have to keep the one before. Each function of the library makes one context at a
+//! time of it, and uses none that it made before a call of C's. A store and its objects are used by one thread
 //! at a time, as the headers say.
 
 use std::any::Any;
@@ -28,6 +29,7 @@ use pagefork_wasi::{OutputPipe, WasiCtx};
 use crate::base::border::BorderError;
 use crate::base::c_box::CBox;
 use crate::base::places::Places;
+use crate::objects::callback::pagefork_caller_t;
 use crate::objects::host_info::{HostInfo, InfoPlace};
 use crate::objects::object::{Object, wasm_ref_t, wasm_store_t};
 use crate::objects::saved_program::SavedProgram;
@@ -90,22 +92,38 @@ unsafe impl Send for HostData {}
 // SAFETY: the pointer is followed by the thread that uses the store, which is one at a time.
 unsafe impl Sync for HostData {}
 
-/// How a store may be reached.
-struct Access {
-    /// The context, whose borrow is the cell's.
-    context: StoreContextMut<'static, HostData>,
-    /// The instance whose function has called the host function that runs now.
-    origin: CallOrigin,
+/// By whose context a store may be reached, in one word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reach(usize);
+
+impl Reach {
+    /// By none.
+    const NONE: Self = Self(0);
+    /// By its own: no guest runs.
+    const OWN: Self = Self(1);
+    /// By that of a host function: the other bits are where that was called from.
+    const HOST: Self = Self(2);
+
+    /// By that of the host function with this caller.
+    #[inline]
+    fn host(caller: &Caller<'_, HostData>) -> Self {
+        Self(caller.origin().to_bits() | Self::HOST.0)
+    }
+
+    /// Where the host function was called from, if one runs.
+    fn origin(self) -> CallOrigin {
+        CallOrigin::from_bits(self.0 & !(Self::OWN.0 | Self::HOST.0))
+    }
 }
 
 /// A store, and what the library keeps about it.
 pub(crate) struct StoreCell {
     /// How many objects there are.
     count: Cell<usize>,
-    /// How the store may be reached now; null while it may not.
-    current: Cell<*mut Access>,
-    /// How it may be reached while no guest runs, if `is_filled`.
-    own: UnsafeCell<MaybeUninit<Access>>,
+    /// How the store may be reached now.
+    reach: Cell<Reach>,
+    /// The store's address, exposed by whoever may reach it.
+    address: Cell<usize>,
     store: UnsafeCell<Option<Store<HostData>>>,
     is_filled: Cell<bool>,
     /// What C attached to what is in the store.
@@ -123,8 +141,20 @@ pub(crate) struct StoreCell {
     pub(crate) data: InfoPlace,
     /// What C's pointers to the store lead to: not one of those that are counted.
     handle: MaybeUninit<ManuallyDrop<wasm_store_t>>,
+    /// What the outermost host function is given as its caller: made here, as the store's part stays.
+    outermost_caller: UnsafeCell<pagefork_caller_t>,
     /// Where C's first few objects lie.
     places: Places,
+}
+
+/// Has the store reached as before, also after a panic.
+struct Back<'a>(&'a StoreCell, Reach);
+
+impl Drop for Back<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.reach.set(self.1);
+    }
 }
 
 /// A place in a box. It cannot unwind: what will be there need not be freed meanwhile, and so is made where it
@@ -270,7 +300,8 @@ impl StoreRef {
         let spare = SPARE.try_with(Cell::take).ok().flatten();
         let cell = Box::leak(spare.unwrap_or_else(StoreCell::new));
         let pointer = NonNull::from(&mut *cell);
-        cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
+        let handle = cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
+        *cell.outermost_caller.get_mut() = pagefork_caller_t::new(ptr::null_mut(), handle);
         Self(pointer)
     }
     /// What the store in this cell has for its data.
@@ -347,8 +378,8 @@ impl StoreCell {
     fn new() -> Box<Self> {
         Box::new(Self {
             count: Cell::new(1),
-            current: Cell::new(ptr::null_mut()),
-            own: UnsafeCell::new(MaybeUninit::uninit()),
+            reach: Cell::new(Reach::NONE),
+            address: Cell::new(0),
             store: UnsafeCell::new(None),
             is_filled: Cell::new(false),
             infos: RefCell::default(),
@@ -359,6 +390,7 @@ impl StoreCell {
             raised: Cell::new(None),
             data: InfoPlace::default(),
             handle: MaybeUninit::uninit(),
+            outermost_caller: UnsafeCell::new(pagefork_caller_t::none()),
             places: Places::new(),
         })
     }
@@ -382,22 +414,18 @@ impl StoreCell {
     fn renew_context(&self) {
         // SAFETY: no context is in use; the store stays where it is, and is not borrowed itself
         // as long as this one is used.
-        unsafe {
-            let store: Option<&'static mut Store<HostData>> = (*self.store.get()).as_mut();
-            if let Some(store) = store {
-                let access =
-                    Access { context: store.as_context_mut(), origin: CallOrigin::default() };
-                self.own.get().write(MaybeUninit::new(access));
-            }
+        let store = unsafe { (*self.store.get()).as_mut() };
+        if let Some(store) = store {
+            self.address.set(store.as_context_mut().expose());
         }
-        self.current.set(self.own_context());
+        self.reach.set(self.own_reach());
     }
 
     #[inline]
-    fn own_context(&self) -> *mut Access {
+    fn own_reach(&self) -> Reach {
         match self.is_filled.get() {
-            true => self.own.get().cast(),
-            false => ptr::null_mut(),
+            true => Reach::OWN,
+            false => Reach::NONE,
         }
     }
 
@@ -424,11 +452,11 @@ impl StoreCell {
     /// If it may not be reached.
     #[inline]
     pub(crate) fn context(&self) -> Result<StoreContextMut<'_, HostData>> {
-        // SAFETY: `current` is null or leads to a context that may be used now; functions of the
-        // library make one at a time.
-        match unsafe { self.current.get().as_mut() } {
-            Some(access) => Ok(access.context.as_context_mut()),
-            None => Err(busy()),
+        match self.reach.get() {
+            Reach::NONE => Err(busy()),
+            // SAFETY: whoever may reach the store now has exposed its address; functions of the library
+            // make one context at a time.
+            _ => Ok(unsafe { StoreContextMut::from_exposed(self.address.get()) }),
         }
     }
 
@@ -437,9 +465,7 @@ impl StoreCell {
     /// # Errors
     /// If the store may not be reached.
     pub(crate) fn caller(&self) -> Result<Option<Instance>> {
-        // SAFETY: as in `context`.
-        let origin = unsafe { self.current.get().as_ref() }.map(|access| access.origin);
-        Ok(self.context()?.instance_at(origin.unwrap_or_default()))
+        Ok(self.context()?.instance_at(self.reach.get().origin()))
     }
 
     /// Says that nothing is known of an instance but the object that it becomes: its module imports
@@ -472,7 +498,7 @@ impl StoreCell {
 
     /// Whether a guest or host function of the store runs.
     pub(crate) fn is_entered(&self) -> bool {
-        self.current.get() != self.own_context()
+        self.reach.get() != self.own_reach()
     }
 
     /// Uses the store itself, which nothing else does meanwhile.
@@ -483,7 +509,7 @@ impl StoreCell {
         &self,
         function: impl FnOnce(&mut Store<HostData>) -> Result<R>,
     ) -> Result<R> {
-        if self.current.get().is_null() || self.is_entered() {
+        if self.reach.get() == Reach::NONE || self.is_entered() {
             return Err(BorderError::Busy("one of its guests runs or waits").into());
         }
         /// Brings the context back, also after a panic.
@@ -495,7 +521,7 @@ impl StoreCell {
             }
         }
 
-        self.current.set(ptr::null_mut());
+        self.reach.set(Reach::NONE);
         let _renew = Renew(self);
         // SAFETY: no context is in use, and none can be made until this one is given back.
         match unsafe { (*self.store.get()).as_mut() } {
@@ -510,19 +536,31 @@ impl StoreCell {
     /// # Errors
     /// If a guest runs or waits.
     pub(crate) fn lend_to_call(&self) -> Result<StoreContextMut<'static, HostData>> {
-        if self.current.get().is_null() || self.is_entered() {
+        if self.reach.get() == Reach::NONE || self.is_entered() {
             return Err(BorderError::Busy("one of its guests runs or waits").into());
         }
-        self.current.set(ptr::null_mut());
-        // SAFETY: the store's own context is there, as was just seen, and used by nothing else
-        // until it is made anew.
-        let own: &'static mut Access = unsafe { (*self.own.get()).assume_init_mut() };
-        Ok(own.context.as_context_mut())
+        self.reach.set(Reach::NONE);
+        // SAFETY: the store is there, as was just seen, and used by nothing else until its own context is
+        // made anew.
+        Ok(unsafe { StoreContextMut::from_exposed(self.address.get()) })
     }
 
     /// The call has gone that the store was lent to.
     pub(crate) fn end_call(&self) {
         self.renew_context();
+    }
+
+    /// The cell of the store whose host function has this caller, by whom it can be reached from here on.
+    #[inline(always)]
+    fn of_caller<'a>(caller: &mut Caller<'_, HostData>) -> &'a Self {
+        // SAFETY: a store's cell is there as long as the store, and a call keeps its store alive.
+        let cell = unsafe { caller.data().cell.as_ref() };
+        let address = caller.as_context_mut().expose();
+        // It is another one only in a start function, when the store is not in its cell yet.
+        if cell.address.get() != address {
+            cell.address.set(address);
+        }
+        cell
     }
 
     /// Runs a host function of C's with its caller as the way to the store.
@@ -531,28 +569,36 @@ impl StoreCell {
         caller: &mut Caller<'_, HostData>,
         function: impl FnOnce(&StoreCell) -> R,
     ) -> R {
-        /// Sets the way back that was, also after a panic.
-        struct Back<'a>(&'a StoreCell, *mut Access);
-
-        impl Drop for Back<'_> {
-            #[inline]
-            fn drop(&mut self) {
-                self.0.current.set(self.1);
-            }
-        }
-
-        let (cell, origin) = (caller.data().cell, caller.origin());
-        // SAFETY: a store's cell is there as long as the store, and a call keeps its store alive.
-        let cell = unsafe { cell.as_ref() };
-        // SAFETY: the borrow is said to be longer than it is; what has it goes before that ends.
-        let context = unsafe {
-            mem::transmute::<StoreContextMut<'_, HostData>, StoreContextMut<'static, HostData>>(
-                caller.as_context_mut(),
-            )
-        };
-        let mut access = Access { context, origin };
-        let back = Back(cell, cell.current.replace(&raw mut access));
+        let (cell, reach) = (Self::of_caller(caller), Reach::host(caller));
+        let back = Back(cell, cell.reach.replace(reach));
         let result = function(cell);
+        drop(back);
+        result
+    }
+
+    /// As [`StoreCell::in_host_function`], of a function that is given who has called it, with this
+    /// environment. The caller of the outermost one, which is what most are, lies in the cell, where
+    /// only the environment is new.
+    #[inline(always)]
+    pub(crate) fn with_caller<R>(
+        caller: &mut Caller<'_, HostData>,
+        env: *mut c_void,
+        function: impl FnOnce(&StoreCell, &pagefork_caller_t) -> R,
+    ) -> R {
+        let (cell, reach) = (Self::of_caller(caller), Reach::host(caller));
+        let back = Back(cell, cell.reach.replace(reach));
+        let mut inner = MaybeUninit::uninit();
+        let given = match back.1 {
+            // SAFETY: there is one outermost host function at a time: `reach` is not `OWN` as long as it
+            // runs.
+            Reach::OWN => unsafe {
+                let given = cell.outermost_caller.get();
+                (*given).set_env(env);
+                &*given
+            },
+            _ => inner.write(pagefork_caller_t::new(env, cell.handle())),
+        };
+        let result = function(cell, given);
         drop(back);
         result
     }
@@ -583,7 +629,7 @@ impl StoreCell {
             // `KeptStore` finds that nothing has it any more.
             return;
         }
-        this.current.set(ptr::null_mut());
+        this.reach.set(Reach::NONE);
         // SAFETY: nothing uses the store any more; its context goes first.
         unsafe {
             this.is_filled.set(false);

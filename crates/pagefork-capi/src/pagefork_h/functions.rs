@@ -29,9 +29,8 @@ pub(super) fn on_cells(
     env: HostInfo,
 ) -> impl Fn(Caller<'_, HostData>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static {
     move |mut caller, cells| {
-        let trap = StoreCell::in_host_function(&mut caller, |cell| {
-            let caller = pagefork_caller_t::new(env.data(), cell.handle());
-            callback(&caller, cells.as_mut_ptr())
+        let trap = StoreCell::with_caller(&mut caller, env.data(), |_, caller| {
+            callback(caller, cells.as_mut_ptr())
         });
         trap.map_or(Ok(()), |trap| Err(raised(&trap)))
     }

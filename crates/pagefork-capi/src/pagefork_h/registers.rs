@@ -91,19 +91,18 @@ impl<const HAS_FLOATS: bool> RegisterCallee<HostData> for CFunction<HAS_FLOATS> 
         values: RegisterValues,
     ) -> Result<RegisterResult> {
         let [i0, i1, i2, i3, i4] = values.ints;
-        StoreCell::in_host_function(&mut caller, |cell| {
-            let caller = pagefork_caller_t::new(self.env.data(), cell.handle());
+        StoreCell::with_caller(&mut caller, self.env.data(), |cell, caller| {
             let result = match HAS_FLOATS {
                 true => {
                     let [f0, f1, f2, f3, f4, f5, f6, f7] = values.floats;
-                    (self.function)(&caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
+                    (self.function)(caller, i0, i1, i2, i3, i4, f0, f1, f2, f3, f4, f5, f6, f7)
                 }
                 false => {
                     // SAFETY: the function has no float among its parameters, so that it looks at
                     // no register for them.
                     let function =
                         unsafe { mem::transmute::<RegisterFunction, IntFunction>(self.function) };
-                    function(&caller, i0, i1, i2, i3, i4)
+                    function(caller, i0, i1, i2, i3, i4)
                 }
             };
             cell.take_raised().map_or(Ok(result), Err)

@@ -642,6 +642,105 @@ static void narrow_cells(wasm_engine_t *engine) {
   wasm_store_delete(store);
 }
 
+/* Host functions in each form within each other: each keeps its own caller, whoever was called between. */
+
+enum { OUTER, MIDDLE, INNER, FORMS };
+
+static int environments[FORMS], seen_callers;
+static wasm_func_t *through[FORMS], *direct[FORMS];
+
+static void check_caller(const pagefork_caller_t *caller, int form, wasm_store_t *store, bool guest) {
+  wasm_extern_t *found;
+  CHECK(caller->env == &environments[form] && caller->store == store);
+  if (guest) {
+    OK(pagefork_caller_export(caller, "outer", &found));
+    CHECK(wasm_func_same(wasm_extern_as_func(found), through[OUTER]));
+    wasm_extern_delete(found);
+  } else {
+    FAILS(pagefork_caller_export(caller, "outer", &found), "instance that has called");
+  }
+  seen_callers++;
+}
+
+/* Calls the next forms with less, through a guest and without one; whether a guest has called is in the
+ * lowest bit. */
+static int32_t call_within(const pagefork_caller_t *caller, int form, int32_t number) {
+  wasm_store_t *store = caller->store;
+  bool guest = number % 2;
+  check_caller(caller, form, store, guest);
+  /* A guest waits, so the store itself is not to be had. */
+  FAILS(pagefork_store_reset(store, NULL), "runs or waits");
+  if (number < 8) return 1;
+  int32_t sum = 1;
+  for (int next = 0; next < FORMS; next++) {
+    for (int way = 0; way < 2; way++) {
+      pagefork_cell_t cell = {.i32 = (number / 8 - 1) * 2 + way};
+      OK(pagefork_func_call_raw(way ? through[next] : direct[next], &cell, 1));
+      sum += cell.i32;
+      check_caller(caller, form, store, guest);
+    }
+  }
+  return sum;
+}
+
+static pagefork_error_t *outer(const pagefork_caller_t *caller, pagefork_cell_t *cells) {
+  cells[0].i32 = call_within(caller, OUTER, cells[0].i32);
+  return NULL;
+}
+
+static int32_t middle(const pagefork_caller_t *caller, int32_t number) {
+  return call_within(caller, MIDDLE, number);
+}
+
+static pagefork_error_t *inner(const pagefork_caller_t *caller, const pagefork_val_t *args,
+                               size_t arg_count, pagefork_val_t *results, size_t result_count) {
+  CHECK(arg_count == 1 && result_count == 1);
+  results[0].of.i32 = call_within(caller, INNER, args[0].of.i32);
+  return NULL;
+}
+
+static void callers(wasm_engine_t *engine) {
+  static const char text[] =
+      "(module (import \"host\" \"outer\" (func $outer (param i32) (result i32)))"
+      " (import \"host\" \"middle\" (func $middle (param i32) (result i32)))"
+      " (import \"host\" \"inner\" (func $inner (param i32) (result i32)))"
+      " (func (export \"outer\") (param i32) (result i32) (call $outer (local.get 0)))"
+      " (func (export \"middle\") (param i32) (result i32) (call $middle (local.get 0)))"
+      " (func (export \"inner\") (param i32) (result i32) (call $inner (local.get 0))))";
+  static const wasm_valkind_t i32s[] = {WASM_I32};
+  static const char *const names[] = {"outer", "middle", "inner"};
+  wasm_store_t *store = wasm_store_new(engine);
+  wasm_module_t *module;
+  OK(pagefork_module_new(engine, text, sizeof text - 1, &module));
+  wasm_functype_t *type = type_of(1, i32s, 1, i32s);
+  OK(pagefork_func_new_raw(store, type, outer, &environments[OUTER], NULL, &direct[OUTER]));
+  OK(pagefork_func_wrap(store, "i:i",
+                        PAGEFORK_FUNCTION(middle, int32_t, int32_t), &environments[MIDDLE], NULL,
+                        &direct[MIDDLE]));
+  OK(pagefork_func_new(store, type, inner, &environments[INNER], NULL, &direct[INNER]));
+  wasm_functype_delete(type);
+  wasm_extern_t *imported[FORMS];
+  for (int i = 0; i < FORMS; i++) imported[i] = wasm_func_as_extern(direct[i]);
+  wasm_extern_vec_t imports = WASM_ARRAY_VEC(imported);
+  wasm_instance_t *instance = wasm_instance_new(store, module, &imports, NULL);
+  for (int i = 0; i < FORMS; i++) through[i] = export_func(instance, names[i]);
+  for (int i = 0; i < FORMS; i++) {
+    for (int way = 0; way < 2; way++) {
+      seen_callers = 0;
+      pagefork_cell_t cell = {.i32 = 80 + way};
+      OK(pagefork_func_call_raw(way ? through[i] : direct[i], &cell, 1));
+      CHECK(cell.i32 == 43 && seen_callers == 85);
+    }
+  }
+  delete_kept();
+  wasm_instance_delete(instance);
+  for (int i = 0; i < FORMS; i++) wasm_func_delete(direct[i]);
+  /* No host function runs any more. */
+  OK(pagefork_store_reset(store, NULL));
+  wasm_module_delete(module);
+  wasm_store_delete(store);
+}
+
 static void configurations(void) {
   wasm_config_t *config = wasm_config_new();
   pagefork_config_stack_size(config, 1 << 18);
@@ -725,6 +824,7 @@ int main(void) {
   spawning(engine);
   giving_back(engine);
   narrow_cells(engine);
+  callers(engine);
   wasm_engine_delete(engine);
   configurations();
   puts("ok");

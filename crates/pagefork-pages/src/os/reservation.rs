@@ -60,25 +60,40 @@ impl Reservation {
         release_orphans();
         // Behind an aligned neighbour the kernel's first choice is aligned too,
         // and then the two guards become one map.
-        let first = Self::anywhere(kind, size)?;
+        let first = Self::placed(kind, size, 0)?;
         if first.start.is_multiple_of(align as usize) {
             return Ok(first);
         }
         drop(first);
-        let mut wide = Self::anywhere(kind, size + align - PAGE_SIZE)?;
+        let mut wide = Self::placed(kind, size + align - PAGE_SIZE, 0)?;
         let head = wide.start.next_multiple_of(align as usize) - wide.start;
         wide.trim(head, size as usize)?;
         Ok(wide)
     }
 
-    fn anywhere(kind: PageKind, size: u64) -> Result<Self, CallFailure> {
+    /// Reserves `size` bytes at `wish`, if they are unused, else anywhere: no access, no memory.
+    pub(crate) fn wished(size: u64, wish: usize) -> Result<Self, PagesError> {
+        assert!(size > 0 && size.is_multiple_of(PAGE_SIZE), "a reservation is whole pages");
+        release_orphans();
+        Ok(Self::placed(PageKind::Any, size, wish)?)
+    }
+
+    /// At `wish` if that is unused, else, and without a wish, where the kernel likes.
+    fn placed(kind: PageKind, size: u64, wish: usize) -> Result<Self, CallFailure> {
         let length = size as usize;
         // NORESERVE goes on to hold when parts are made writable, so slots count
         // for what they touch and not for what they could touch.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | kind.flags();
         let place = attempt(Call::Reserve, size, || {
-            // SAFETY: without an address wish the kernel picks unused space.
-            unsafe { mm::mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }
+            // SAFETY: the kernel picks unused space: it follows no wish for what is used.
+            unsafe {
+                mm::mmap_anonymous(
+                    ptr::without_provenance_mut(wish),
+                    length,
+                    ProtFlags::empty(),
+                    flags,
+                )
+            }
         })?;
         Ok(Self { start: place.addr(), length, kind })
     }
@@ -412,6 +427,23 @@ mod tests {
     use crate::os::procmaps;
 
     const ALIGN: u64 = 2 << 20;
+
+    /// A wish is no order: what is there stays.
+    #[test]
+    fn a_wish_for_used_pages_is_not_followed() {
+        let mut used = Reservation::new(2 * PAGE_SIZE, PAGE_SIZE).unwrap();
+        used.commit(0..2 * PAGE_SIZE).unwrap();
+        let word = ptr::with_exposed_provenance_mut::<u64>(used.start() + PAGE_SIZE as usize);
+        // SAFETY: the pages are ours, and were made writable.
+        unsafe { word.write(7) };
+        for offset in [0, PAGE_SIZE as usize] {
+            let wished = Reservation::wished(2 * PAGE_SIZE, used.start() + offset).unwrap();
+            assert!(wished.start().abs_diff(used.start()) >= 2 * PAGE_SIZE as usize);
+            drop(wished);
+            // SAFETY: the page is still ours, which is what this test is about.
+            assert_eq!(unsafe { word.read() }, 7);
+        }
+    }
 
     #[test]
     fn a_reservation_is_aligned_and_inaccessible() {

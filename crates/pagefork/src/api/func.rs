@@ -411,6 +411,34 @@ pub struct Caller<'a, T: 'static> {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallOrigin(usize);
 
+impl CallOrigin {
+    /// It as a number, whose lowest twelve bits are 0: for those who keep it together with something else.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::CallOrigin;
+    ///
+    /// let bits = CallOrigin::default().to_bits();
+    /// assert_eq!((bits, CallOrigin::from_bits(bits)), (0, CallOrigin::default()));
+    /// ```
+    #[inline]
+    pub fn to_bits(self) -> usize {
+        debug_assert!(self.0.is_multiple_of(4096), "memories begin with a page");
+        self.0
+    }
+
+    /// What [`CallOrigin::to_bits`] has given. Of another number it is no call's origin.
+    ///
+    /// # Examples
+    ///
+    /// See [`CallOrigin::to_bits`].
+    #[inline]
+    pub fn from_bits(bits: usize) -> Self {
+        Self(bits)
+    }
+}
+
 impl<T: 'static> StoreContextMut<'_, T> {
     /// The instance whose function made a call; `None` if the embedder did, or the instance is not
     /// there any more.

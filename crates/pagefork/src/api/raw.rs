@@ -1,8 +1,10 @@
 //! Values without their types, and calls that check nothing: what bindings for other languages
 //! are built on.
 
-use std::slice;
+use std::arch::x86_64::{_mm_cvtsi64_si128, _mm_storeu_si128};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::{ptr, slice};
 
 use pagefork_layout::link::function_import;
 use pagefork_layout::module::{FuncType, ValType};
@@ -10,7 +12,7 @@ use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 
 use crate::api::func::Caller;
 use crate::api::linker::Linker;
-use crate::api::store::{AsContext, AsContextMut};
+use crate::api::store::{AsContext, AsContextMut, StoreContextMut};
 use crate::api::untyped::on_raw_values;
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
@@ -94,6 +96,52 @@ raw_values! {
         reference => Cell::from_u64(reference), cell => cell.low;
     exnref get_exnref u64, "reference to an exception", reference => Cell::from_u64(reference),
         cell => cell.low;
+}
+
+impl ValRaw {
+    /// Writes what has these bytes, of at most 8, in one step of 16: where many are written, each step counts.
+    #[inline(always)]
+    pub(crate) fn write_word(place: &mut MaybeUninit<Self>, word: u64) {
+        // SAFETY: every x86-64 processor has SSE2; the place is a value's, of 16 bytes.
+        unsafe { _mm_storeu_si128(place.as_mut_ptr().cast(), _mm_cvtsi64_si128(word as i64)) }
+    }
+}
+
+impl<'a, T: 'static> StoreContextMut<'a, T> {
+    /// The store's address, by which [`StoreContextMut::from_exposed`] reaches it: for bindings whose
+    /// host functions pass no context on. It is the same as long as the store has its number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, Store, StoreContextMut};
+    ///
+    /// let mut store = Store::new(&Engine::default(), 1);
+    /// let address = store.as_context_mut().expose();
+    /// // SAFETY: the store's data is an `i32`, and nothing else uses the store meanwhile.
+    /// let mut context = unsafe { StoreContextMut::<i32>::from_exposed(address) };
+    /// *context.data_mut() += 1;
+    /// assert_eq!(*store.data(), 2);
+    /// ```
+    #[inline]
+    pub fn expose(&mut self) -> usize {
+        (&raw mut *self.0).expose_provenance()
+    }
+
+    /// The store at an address that [`StoreContextMut::expose`] gave.
+    ///
+    /// # Safety
+    /// The store's data is of type `T`. Of what has exposed the address, something may be used still;
+    /// and nothing else uses the store for `'a`.
+    ///
+    /// # Examples
+    ///
+    /// See [`StoreContextMut::expose`].
+    #[inline]
+    pub unsafe fn from_exposed(address: usize) -> Self {
+        // SAFETY: by this function's contract.
+        Self(unsafe { &mut *ptr::with_exposed_provenance_mut(address) })
+    }
 }
 
 impl Val {

@@ -431,7 +431,7 @@ pub(crate) fn has_floats(ty: &FuncType) -> bool {
     ty.params.iter().any(|ty| is_float(*ty))
 }
 
-fn is_float(ty: ValType) -> bool {
+pub(crate) fn is_float(ty: ValType) -> bool {
     matches!(ty, ValType::F32 | ValType::F64)
 }
 

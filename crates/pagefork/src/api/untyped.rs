@@ -2,8 +2,8 @@
 //! values fit registers, else through cells.
 
 use std::mem::{self, MaybeUninit};
-use std::slice;
 use std::sync::Arc;
+use std::{array, slice};
 
 use pagefork_layout::link::function_import::{self, FLOATS_MAX, INTS_MAX};
 use pagefork_layout::module::{FuncType, ValType};
@@ -12,7 +12,7 @@ use crate::api::func::Caller;
 use crate::api::host_func::{check_result, unset, values_of_call};
 use crate::api::raw::ValRaw;
 use crate::api::registers::{
-    RegisterCallee, RegisterResult, RegisterValues, bits, has_floats, in_registers,
+    RegisterCallee, RegisterResult, RegisterValues, bits, has_floats, in_registers, is_float,
 };
 use crate::base::cell::Cell;
 use crate::base::error::Result;
@@ -116,8 +116,6 @@ struct Signature {
     /// Each parameter's type, and which register of its kind has it.
     params: Box<[(Number, usize)]>,
     result: Option<Number>,
-    /// The bits of a result that count.
-    result_bits: u64,
 }
 
 impl Signature {
@@ -129,8 +127,7 @@ impl Signature {
         };
         let params = ty.params.iter().map(place).collect();
         let result = ty.results.first().map(|ty| Number::of(*ty));
-        let result_bits = ty.results.first().map_or(0, |ty| bits(*ty));
-        Self { ty, params, result, result_bits }
+        Self { ty, params, result }
     }
 
     /// Gives the arguments in their order: index, type, and bits, of which those count that the type
@@ -174,7 +171,7 @@ where
     #[inline(always)]
     fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
         let (store, base) = caller.into_parts();
-        let Signature { ty, params, result, .. } = &self.signature;
+        let Signature { ty, params, result } = &self.signature;
         let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX + 1];
         self.signature.each_word::<FLOATS>(&registers, |index, number, word| {
             values[index].write(number.value(word));
@@ -201,10 +198,35 @@ where
     }
 }
 
+/// So many parameters have a register.
+const PARAMS_MAX: usize = INTS_MAX + FLOATS_MAX;
+
 /// A function on values that are not checked, of a type that fits registers.
 struct OnRawValues<F, const FLOATS: bool> {
-    signature: Signature,
     function: F,
+    /// The bits of each parameter that count; of those that are not there, none do.
+    bits: [u64; PARAMS_MAX],
+    /// Which of the registers has each, those of integers first.
+    registers: [u8; PARAMS_MAX],
+    params: usize,
+    /// How many values the function gets.
+    count: usize,
+    /// Whether its result is of 4 bytes.
+    is_narrow: bool,
+}
+
+impl<F, const FLOATS: bool> OnRawValues<F, FLOATS> {
+    fn new(ty: &FuncType, function: F) -> Self {
+        let (mut ints, mut floats) = (0.., INTS_MAX as u8..);
+        let (mut counting, mut registers) = ([0; PARAMS_MAX], [0; PARAMS_MAX]);
+        for (index, ty) in ty.params.iter().enumerate() {
+            let next = if is_float(*ty) { floats.next() } else { ints.next() };
+            (counting[index], registers[index]) = (bits(*ty), next.unwrap_or(0));
+        }
+        let (params, count) = (ty.params.len(), ty.params.len().max(ty.results.len()));
+        let is_narrow = ty.results.first().is_some_and(|ty| bits(*ty) != u64::MAX);
+        Self { function, bits: counting, registers, params, count, is_narrow }
+    }
 }
 
 impl<T, F, const FLOATS: bool> RegisterCallee<T> for OnRawValues<F, FLOATS>
@@ -215,25 +237,45 @@ where
     const HAS_FLOATS: bool = FLOATS;
 
     #[inline(always)]
-    fn call(&self, caller: Caller<'_, T>, registers: RegisterValues) -> Result<RegisterResult> {
-        let mut values = [const { MaybeUninit::uninit() }; INTS_MAX + FLOATS_MAX];
-        self.signature.each_word::<FLOATS>(&registers, |index, number, word| {
-            values[index].write(match number {
-                Number::I32 | Number::F32 => ValRaw::u32(word as u32),
-                Number::I64 | Number::F64 => ValRaw::u64(word),
-            });
-        });
-        let Signature { params, result, result_bits, .. } = &self.signature;
-        if params.is_empty() {
-            values[0].write(ValRaw::default());
+    fn call(&self, caller: Caller<'_, T>, given: RegisterValues) -> Result<RegisterResult> {
+        let RegisterValues { ints, floats } = given;
+        let mut values = [const { MaybeUninit::uninit() }; PARAMS_MAX];
+        match FLOATS {
+            true => {
+                let words: [u64; PARAMS_MAX] = array::from_fn(|index| match index {
+                    0..INTS_MAX => ints[index],
+                    _ => floats[index - INTS_MAX].to_bits(),
+                });
+                let params = values.iter_mut().zip(&self.registers).zip(&self.bits);
+                for ((place, register), bits) in params.take(self.params) {
+                    ValRaw::write_word(place, words[usize::from(*register)] & bits);
+                }
+            }
+            // Registers are in the order of the parameters, and stay registers. To look at how many
+            // there are costs as much as to write one.
+            false => {
+                let mut write = |index: usize| {
+                    ValRaw::write_word(&mut values[index], ints[index] & self.bits[index]);
+                };
+                write(0);
+                if self.params > 1 {
+                    (1..INTS_MAX).for_each(write);
+                }
+            }
         }
-        let count = params.len().max(usize::from(result.is_some()));
-        // SAFETY: one for each parameter was written, and the first one, which a result has.
-        let values =
-            unsafe { slice::from_raw_parts_mut(values.as_mut_ptr().cast::<ValRaw>(), count) };
-        (self.function)(caller, values)?;
-        let word = values.first().map_or(0, |value| value.get_u64());
-        Ok(RegisterResult::from_word(word & result_bits))
+        let values = values.as_mut_ptr().cast::<ValRaw>();
+        // SAFETY: one for each parameter was written, and the first one, where a result is: if there are
+        // floats, there is a parameter.
+        let word = unsafe {
+            (self.function)(caller, slice::from_raw_parts_mut(values, self.count))?;
+            // No more bytes than a function of C's may just have written: a processor waits for a read of
+            // more. Volatile, since a compiler may read both, and choose.
+            match self.is_narrow {
+                true => u64::from(values.cast::<u32>().read_volatile()),
+                false => values.cast::<u64>().read_volatile(),
+            }
+        };
+        Ok(RegisterResult::from_word(word))
     }
 }
 
@@ -246,9 +288,14 @@ pub(crate) unsafe fn on_raw_values<T: 'static>(
     ty: FuncType,
     function: impl Fn(Caller<'_, T>, &mut [ValRaw]) -> Result<()> + Send + Sync + 'static,
 ) -> HostFunc {
-    let (has_floats, signature) = (has_floats(&ty), Signature::new(ty.clone()));
-    match has_floats {
-        true => in_registers(engine, ty, OnRawValues::<_, true> { signature, function }),
-        false => in_registers(engine, ty, OnRawValues::<_, false> { signature, function }),
+    match has_floats(&ty) {
+        true => {
+            let callee = OnRawValues::<_, true>::new(&ty, function);
+            in_registers(engine, ty, callee)
+        }
+        false => {
+            let callee = OnRawValues::<_, false>::new(&ty, function);
+            in_registers(engine, ty, callee)
+        }
     }
 }
