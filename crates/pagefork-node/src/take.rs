@@ -21,7 +21,7 @@ use crate::duplex::Duplex;
 use crate::fetch::{MemoryPeer, reach};
 use crate::give::now;
 use crate::identity::Protocol;
-use crate::poll::wait_for;
+use crate::poll::{wait_at_most, wait_for};
 use crate::pressure::MemoryPressure;
 use crate::times::{FetchMoment, FetchTimes, Timeline, WaitTimes, thread_cpu};
 
@@ -398,17 +398,17 @@ impl Taker {
         let mut lost_since = None;
         // An image can be whole with its head.
         while self.whole.is_none() {
-            let deadline = Instant::now() + self.times.patience;
-            for group in sink.take_wanted() {
-                self.waited.entry(group).or_insert_with(Instant::now);
-                self.tell(RunningInput::Need { image: IMAGE, group, deadline });
-            }
+            self.need(sink);
             match self.turn() {
                 Ok(events) => {
                     for event in events {
                         match event {
                             Event::Opened(_) => {}
                             Event::Group(group, bytes, spent) => {
+                                // While those before it were put in their places, guests went on.
+                                if is_ready(sink.wanted())? {
+                                    self.need(sink);
+                                }
                                 self.install(head, sink, group, &bytes, spent)?;
                                 lost_since = None;
                             }
@@ -433,6 +433,15 @@ impl Taker {
             }
         }
         Ok(())
+    }
+
+    /// Asks for what somebody has begun to wait for.
+    fn need(&mut self, sink: &dyn PageSink) {
+        let deadline = Instant::now() + self.times.patience;
+        for group in sink.take_wanted() {
+            self.waited.entry(group).or_insert_with(Instant::now);
+            self.tell(RunningInput::Need { image: IMAGE, group, deadline });
+        }
     }
 
     /// Puts a group in its place, of which the memory node says how long it had it.
@@ -667,6 +676,12 @@ impl Drop for Taker {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+fn is_ready(signal: BorrowedFd<'_>) -> Result<bool, NodeError> {
+    let mut polled = [PollFd::new(&signal, PollFlags::IN)];
+    wait_at_most(&mut polled, Some(Instant::now())).map_err(NodeError::io("look who waits"))?;
+    Ok(!polled[0].revents().is_empty())
 }
 
 fn is_raised(signal: BorrowedFd<'_>) -> bool {
