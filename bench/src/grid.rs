@@ -127,7 +127,7 @@ impl Grid {
         for _ in 0..rounds {
             let made = makers.iter().filter_map(|maker| maker());
             sample(effort, expected, &mut made.collect::<Vec<_>>(), &mut samples);
-            makers.rotate_left(1);
+            makers.rotate_left(makers.len().min(1));
         }
         self.add(name, Unit::Nanoseconds, samples)
     }
