@@ -207,3 +207,95 @@ fn indirect_calls_across_instances_check_types() -> Result<()> {
     assert_eq!(code(2), TrapCode::BadSignature);
     Ok(())
 }
+
+/// What of a thread a signal's handler might leave otherwise: its mask, its alternate stack, and how
+/// numbers are rounded, by either unit.
+#[derive(PartialEq, Debug)]
+struct ThreadState {
+    blocked: Vec<i32>,
+    stack: (usize, usize, i32),
+    rounding: (u32, u16),
+}
+
+impl ThreadState {
+    fn now() -> Self {
+        let (mut vectors, mut stack_of_floats) = (0u32, 0u16);
+        // SAFETY: each only asks; zeros are a value of both structures.
+        unsafe {
+            let (mut set, mut stack) = (std::mem::zeroed(), std::mem::zeroed::<libc::stack_t>());
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+            libc::sigaltstack(std::ptr::null(), &mut stack);
+            std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &mut vectors, in(reg) &mut stack_of_floats);
+            let blocked = |signal: &i32| libc::sigismember(&set, *signal) == 1;
+            Self {
+                blocked: (1..=libc::SIGRTMAX()).filter(blocked).collect(),
+                stack: (stack.ss_sp.addr(), stack.ss_size, stack.ss_flags),
+                // Without the flags that say what has happened.
+                rounding: (vectors & !0x3f, stack_of_floats),
+            }
+        }
+    }
+}
+
+/// Has both units round towards zero on this thread.
+fn round_towards_zero() {
+    let (vectors, stack_of_floats) = (0x1f80u32 | 0x6000, 0x37fu16 | 0xc00);
+    // SAFETY: nothing on this thread counts on another rounding.
+    unsafe {
+        std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &vectors, in(reg) &stack_of_floats);
+    }
+}
+
+#[test]
+fn a_fault_leaves_nothing_of_the_thread_changed() -> Result<()> {
+    const SS_AUTODISARM: i32 = 1 << 31;
+    let wat = r#"(module (memory 1)
+        (func (export "fault") (drop (i32.load (i32.const -1))))
+        (func $deep (export "deep") (call $deep) (call $deep))
+        (func (export "divide") (drop (i32.div_s (i32.const 0x80000000)
+            (i32.sub (i32.load (i32.const 0)) (i32.const 1))))))"#;
+    let mut store = store();
+    let module = Module::new(store.engine(), wat)?;
+    let instance = Instance::new(&mut store, &module, &[])?;
+    let mut each_is_a_trap = || {
+        // The first call gives the thread an alternate stack if its own is small.
+        let first = instance.get_typed_func::<(), ()>(&mut store, "divide")?;
+        first.call(&mut store, ()).expect_err("divide");
+        for name in ["fault", "deep", "divide", "fault"] {
+            let before = ThreadState::now();
+            let function = instance.get_typed_func::<(), ()>(&mut store, name)?;
+            trap(&function.call(&mut store, ()).expect_err(name));
+            assert_eq!(ThreadState::now(), before, "{name}");
+        }
+        Ok(())
+    };
+    let traps = |each_is_a_trap: &mut (dyn FnMut() -> Result<()> + Send)| -> Result<()> {
+        each_is_a_trap()?;
+        round_towards_zero();
+        // SAFETY: no handler counts on these signals; the stack is there as long as the thread.
+        unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGUSR1, libc::SIGPIPE, libc::SIGRTMAX()] {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        each_is_a_trap()?;
+        // A stack that the kernel takes away while a handler runs.
+        let mut own = vec![0u8; 1 << 16];
+        let mut stack = libc::stack_t {
+            ss_sp: own.as_mut_ptr().cast(),
+            ss_flags: SS_AUTODISARM,
+            ss_size: own.len(),
+        };
+        let mut earlier = stack;
+        // SAFETY: the stack is there until the earlier one is used again.
+        unsafe { assert_eq!(libc::sigaltstack(&stack, &mut earlier), 0) };
+        let result = each_is_a_trap();
+        // SAFETY: the earlier stack is the thread's.
+        unsafe { assert_eq!(libc::sigaltstack(&earlier, &mut stack), 0) };
+        result
+    };
+    std::thread::scope(|scope| scope.spawn(|| traps(&mut each_is_a_trap)).join().expect("a result"))
+}

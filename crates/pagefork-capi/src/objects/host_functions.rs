@@ -250,8 +250,9 @@ impl<C: Callback<V>, V: CValue, const FLOATS: bool> RegisterCallee<HostData>
         }
         // SAFETY: so many were written just now: without floats they are no more than the integers.
         let args = unsafe { slice::from_raw_parts_mut(args.as_mut_ptr().cast::<V>(), self.count) };
-        let mut result = [V::zero(self.result.unwrap_or(0))];
-        let results = &mut result[..usize::from(self.result.is_some())];
+        let mut result = MaybeUninit::uninit();
+        let result = V::put_zero(&mut result, self.result.unwrap_or(0));
+        let results = &mut slice::from_mut(result)[..usize::from(self.result.is_some())];
         let trap = StoreCell::with_caller(&mut caller, self.callback.env(), |_, caller| {
             self.callback.call(caller, args, results)
         });
@@ -259,7 +260,6 @@ impl<C: Callback<V>, V: CValue, const FLOATS: bool> RegisterCallee<HostData>
             return Err(raised(&trap));
         }
         let Some(kind) = self.result else { return Ok(RegisterResult::default()) };
-        let [result] = result;
         if result.kind() != kind {
             return Err(wrong_result(0, result.kind(), kind));
         }

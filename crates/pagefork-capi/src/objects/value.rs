@@ -1,5 +1,6 @@
 //! Values of `wasm.h`, of a kind and 8 bytes, and of `pagefork.h`, of a kind and 16.
 
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 
 use pagefork::{ExnRef, Result, Val, ValRaw, ValType};
@@ -68,6 +69,10 @@ pub(crate) trait CValue: Copy + 'static {
     /// Zero or null of this kind.
     fn zero(kind: u8) -> Self;
 
+    /// Puts [`CValue::zero`] into a place, part by part: a value that is made elsewhere and copied is
+    /// read in other parts than it was written in, which takes longer than the call of a function.
+    fn put_zero(place: &mut MaybeUninit<Self>, kind: u8) -> &mut Self;
+
     /// The kind.
     fn kind(&self) -> u8;
 
@@ -108,6 +113,22 @@ fn bits_of(kind: u8, word: u64) -> u64 {
     }
 }
 
+/// The bits of a number of this kind. A program has just written as many bytes as the number has, and
+/// a wider read would wait until they have reached the cache: so the compiler may not merge the two.
+///
+/// # Safety
+/// There is a number of this kind.
+#[inline]
+unsafe fn read_word(kind: u8, number: *const u64) -> u64 {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match kind {
+            kind::I32 | kind::F32 => number.cast::<u32>().read_volatile().into(),
+            _ => number.read(),
+        }
+    }
+}
+
 /// Values that are freed at the end.
 pub(crate) struct OwnedValues<V: CValue>(pub(crate) Vec<V>);
 
@@ -129,6 +150,17 @@ impl CValue for wasm_val_t {
         Self::zero(kind)
     }
 
+    #[inline(always)]
+    fn put_zero(place: &mut MaybeUninit<Self>, kind: u8) -> &mut Self {
+        let value = place.as_mut_ptr();
+        // SAFETY: both parts are in the place, and all that there is of the value.
+        unsafe {
+            (&raw mut (*value).kind).write(kind);
+            (&raw mut (*value).of.i64).write(0);
+            &mut *value
+        }
+    }
+
     #[inline]
     fn kind(&self) -> u8 {
         self.kind
@@ -137,12 +169,7 @@ impl CValue for wasm_val_t {
     #[inline]
     fn word(&self) -> u64 {
         // SAFETY: by the type's contract, for a value of this kind.
-        unsafe {
-            match self.kind {
-                kind::I32 | kind::F32 => self.of.f32.into(),
-                _ => self.of.f64,
-            }
-        }
+        unsafe { read_word(self.kind, (&raw const self.of).cast()) }
     }
 
     #[inline]
@@ -203,6 +230,17 @@ impl CValue for pagefork_val_t {
         Self { kind, of: LongValueOf { v128: [0; 2] } }
     }
 
+    #[inline(always)]
+    fn put_zero(place: &mut MaybeUninit<Self>, kind: u8) -> &mut Self {
+        let value = place.as_mut_ptr();
+        // SAFETY: both parts are in the place, and all that there is of the value.
+        unsafe {
+            (&raw mut (*value).kind).write(kind);
+            (&raw mut (*value).of.v128).write([0; 2]);
+            &mut *value
+        }
+    }
+
     #[inline]
     fn kind(&self) -> u8 {
         self.kind
@@ -211,12 +249,7 @@ impl CValue for pagefork_val_t {
     #[inline]
     fn word(&self) -> u64 {
         // SAFETY: by the type's contract, for a value of this kind.
-        unsafe {
-            match self.kind {
-                kind::I32 | kind::F32 => self.of.f32.into(),
-                _ => self.of.f64,
-            }
-        }
+        unsafe { read_word(self.kind, (&raw const self.of).cast()) }
     }
 
     #[inline]

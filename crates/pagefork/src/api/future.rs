@@ -67,8 +67,9 @@ pub(crate) trait Call: Unpin {
     /// What the call returns.
     type Output;
 
-    /// How the function is called.
-    fn target(&self) -> CallTarget;
+    /// How the function is called. It is lent: what has just been written in wide parts and is read
+    /// whole at once, in other parts, waits until it has reached the cache.
+    fn target(&self) -> &CallTarget;
 
     /// Base of the instance that calls a function of the host; 0 if the embedder does.
     fn base(&self) -> usize {
@@ -108,19 +109,17 @@ impl<C: AsContextMut + Unpin, V: Call> Future for CallFuture<C, V> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { stage, values, context: lender } = self.get_mut();
-        let target = values.target();
-        match (&mut *stage, target) {
+        match (std::mem::replace(stage, CallStage::Ended), values.target()) {
             (CallStage::New, CallTarget::Guest(target)) => {
-                *stage = CallStage::Ended;
                 let store = lender.as_context_mut().as_ptr();
-                let cells = cells(&target);
+                let (cells, ordinal) = (cells(target), target.ordinal);
                 // SAFETY: the lender lends the store as long as the task lives, and is not asked
                 // for it again until then; the function was found to be of it, with these values,
                 // for which its cells are enough. If it has ended, its results are there.
                 unsafe {
-                    let put = |store| values.put(store, cells, target.ordinal);
-                    match Task::begin(store, &target, context, put) {
-                        Ok(None) => Poll::Ready(Ok(values.take(&*store, cells, target.ordinal))),
+                    let put = |store| values.put(store, cells, ordinal);
+                    match Task::begin(store, target, context, put) {
+                        Ok(None) => Poll::Ready(Ok(values.take(&*store, cells, ordinal))),
                         Ok(Some(task)) => {
                             *stage = CallStage::Waits(task);
                             Poll::Pending
@@ -129,19 +128,20 @@ impl<C: AsContextMut + Unpin, V: Call> Future for CallFuture<C, V> {
                     }
                 }
             }
-            _ => poll_otherwise(stage, values, lender, context),
+            (begun, _) => poll_otherwise(begun, stage, values, lender, context),
         }
     }
 }
 
-/// Polls a call that has begun, or is not one of a guest.
+/// Polls a call that has `begun`, or is not one of a guest; `stage` says how far it has come then.
 fn poll_otherwise<V: Call>(
+    begun: CallStage,
     stage: &mut CallStage,
     values: &mut V,
     lender: &mut impl AsContextMut,
     context: &mut Context<'_>,
 ) -> Poll<Result<V::Output>> {
-    match (std::mem::replace(stage, CallStage::Ended), values.target()) {
+    match (begun, *values.target()) {
         (CallStage::Waits(mut task), CallTarget::Guest(target)) => match task.poll(context) {
             Poll::Pending => {
                 *stage = CallStage::Waits(task);
@@ -204,7 +204,7 @@ impl<Params: WasmValues + Unpin, Results: WasmValues> Call for TypedCall<Params,
     type Output = Results;
 
     #[inline]
-    fn target(&self) -> CallTarget {
+    fn target(&self) -> &CallTarget {
         self.function.target()
     }
 
@@ -224,8 +224,8 @@ impl<Params: WasmValues + Unpin, Results: WasmValues> Call for TypedCall<Params,
 impl Call for SliceCall<'_> {
     type Output = ();
 
-    fn target(&self) -> CallTarget {
-        self.target
+    fn target(&self) -> &CallTarget {
+        &self.target
     }
 
     unsafe fn put(&self, store: *mut StoreGroup, cells: *mut Cell, owner: u32) -> Result<()> {
@@ -249,8 +249,8 @@ struct StartCall {
 impl Call for StartCall {
     type Output = ();
 
-    fn target(&self) -> CallTarget {
-        self.target
+    fn target(&self) -> &CallTarget {
+        &self.target
     }
 
     fn base(&self) -> usize {

@@ -51,8 +51,8 @@ impl<Params, Results> TypedFunc<Params, Results> {
 
     /// How it is called.
     #[inline]
-    pub(crate) fn target(&self) -> CallTarget {
-        self.entry
+    pub(crate) fn target(&self) -> &CallTarget {
+        &self.entry
     }
 
     /// # Errors

@@ -2,6 +2,7 @@
 
 pub(crate) mod enter;
 pub(crate) mod signals;
+mod signal_return;
 pub(crate) mod services;
 pub(crate) mod throw;
 pub(crate) mod instantiate;

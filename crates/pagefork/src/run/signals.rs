@@ -21,7 +21,7 @@ use pagefork_pages::{FaultPlace, stand_in};
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
-use crate::run::enter;
+use crate::run::{enter, signal_return};
 use crate::store::activation::Activation;
 use crate::store::group::StoreGroup;
 use crate::store::thread;
@@ -45,6 +45,7 @@ const BUS_ADRERR: c_int = 2;
 pub(crate) fn install() -> Result<(), SystemError> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let result = INSTALLED.get_or_init(|| {
+        signal_return::prepare();
         // The previous handlers are known before ours can need them.
         let mut previous = [const { MaybeUninit::<libc::sigaction>::zeroed() }; 4];
         for (signal, previous) in SIGNALS.into_iter().zip(&mut previous) {
@@ -116,31 +117,51 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         let errno = *libc::__errno_location();
         // What was sent says nothing about the instruction that it came at.
         let sent = is_sent(&*info);
-        let handled = !sent
-            && (continue_as_trap(signal, &*info, &mut *context.cast())
-                || is_unreadable(signal, (*info).si_code) && stand_in((*info).si_addr().addr()));
-        if !handled {
-            pass_on(signal, info, context);
+        let answer = match sent {
+            true => Answer::NotOurs,
+            false => continue_as_trap(signal, &*info, &mut *context.cast()),
+        };
+        match answer {
+            Answer::Trapped => {
+                *libc::__errno_location() = errno;
+                signal_return::go_on_at(&*context.cast());
+            }
+            Answer::Again => {}
+            Answer::NotOurs => {
+                let stands_in = !sent
+                    && is_unreadable(signal, (*info).si_code)
+                    && stand_in((*info).si_addr().addr());
+                if !stands_in {
+                    pass_on(signal, info, context);
+                }
+            }
         }
         *libc::__errno_location() = errno;
     }
 }
 
-/// Whether the signal is a guest's trap; the context goes on in the thunk for
-/// traps then.
-///
+/// What comes of a signal.
+enum Answer {
+    /// The context goes on in the thunk for traps.
+    Trapped,
+    /// The instruction is made again.
+    Again,
+    /// It is not a guest's.
+    NotOurs,
+}
+
 /// # Safety
 /// The structures are what the kernel gave to this thread.
-unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> bool {
+unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> Answer {
     let activation = thread::current();
     if activation.is_null() {
-        return false;
+        return Answer::NotOurs;
     }
     // SAFETY: what runs on this thread stays valid until it has left, which is
     // not before this handler returns.
     let activation = unsafe { &*activation };
     if !activation.is_active() || activation.changing.load(Ordering::Relaxed) {
-        return false;
+        return Answer::NotOurs;
     }
     let registers = &mut context.uc_mcontext.gregs;
     let pc = registers[libc::REG_RIP as usize] as usize;
@@ -150,11 +171,11 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     // host code changes it now.
     let store = unsafe { &*activation.store };
     let code = match wait_for_page(activation, store, signal, info.si_code, pc, address) {
-        Touched::Here => return true,
+        Touched::Here => return Answer::Again,
         Touched::Absent => Some(TrapCode::PageAbsent),
         Touched::Otherwise => classify(store, signal, info.si_code, pc, address),
     };
-    let Some(code) = code else { return false };
+    let Some(code) = code else { return Answer::NotOurs };
     let caller = if is_first_instruction(store, pc) {
         let top = registers[libc::REG_RSP as usize] as usize;
         // SAFETY: a function that was just called has its return address on top of
@@ -172,7 +193,7 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     set(libc::REG_R8, caller);
     set(libc::REG_RSP, activation.host_sp);
     set(libc::REG_RIP, enter::thunks().trapped);
-    true
+    Answer::Trapped
 }
 
 /// What a touch of an absent page came to.

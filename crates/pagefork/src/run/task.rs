@@ -501,6 +501,7 @@ pub(crate) struct Polling<'a> {
 }
 
 impl<'a> Polling<'a> {
+    #[inline]
     pub(crate) fn begin(interrupts: &'a Interrupts, context: &mut Context<'_>) -> Self {
         let outer = interrupts.set_task(ptr::from_mut(context).cast());
         Self { interrupts, outer }
@@ -508,6 +509,7 @@ impl<'a> Polling<'a> {
 }
 
 impl Drop for Polling<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.interrupts.set_task(self.outer);
     }

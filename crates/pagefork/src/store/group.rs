@@ -710,11 +710,21 @@ impl StoreGroup {
 
     /// # Errors
     /// If `id` is another store's.
+    #[inline]
     pub(crate) fn check(&self, id: StoreId, what: &'static str) -> Result<(), Error> {
         match id == self.id {
             true => Ok(()),
-            false if self.broken == Some(id) => Err(UsageError::ResetIncomplete.into()),
-            false => Err(UsageError::WrongStore { what }.into()),
+            false => Err(self.not_of_store(id, what)),
+        }
+    }
+
+    /// Why something is not of this store.
+    #[cold]
+    #[inline(never)]
+    fn not_of_store(&self, id: StoreId, what: &'static str) -> Error {
+        match self.broken == Some(id) {
+            true => UsageError::ResetIncomplete.into(),
+            false => UsageError::WrongStore { what }.into(),
         }
     }
 

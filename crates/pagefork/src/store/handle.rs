@@ -133,6 +133,7 @@ impl StoreGroup {
 }
 
 /// Where the arguments and results of an entry are.
+#[inline]
 pub(crate) fn cells(target: &Target) -> *mut Cell {
     std::ptr::with_exposed_provenance_mut(target.cells)
 }

@@ -382,6 +382,7 @@ impl Interrupts {
     }
 
     /// Says which task polls from now on; returns the one before.
+    #[inline]
     pub(crate) fn set_task(&self, task: *mut Context<'static>) -> *mut Context<'static> {
         // Only the thread that enters the store's guest writes it: no exchange is needed.
         let outer = self.task.load(Ordering::Relaxed);
