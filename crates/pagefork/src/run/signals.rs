@@ -118,16 +118,16 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         // What was sent says nothing about the instruction that it came at.
         let sent = is_sent(&*info);
         let answer = match sent {
-            true => Answer::NotOurs,
+            true => SignalAnswer::NotOurs,
             false => continue_as_trap(signal, &*info, &mut *context.cast()),
         };
         match answer {
-            Answer::Trapped => {
+            SignalAnswer::Trapped => {
                 *libc::__errno_location() = errno;
                 signal_return::go_on_at(&*context.cast());
             }
-            Answer::Again => {}
-            Answer::NotOurs => {
+            SignalAnswer::Again => {}
+            SignalAnswer::NotOurs => {
                 let stands_in = !sent
                     && is_unreadable(signal, (*info).si_code)
                     && stand_in((*info).si_addr().addr());
@@ -141,7 +141,7 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
 }
 
 /// What comes of a signal.
-enum Answer {
+enum SignalAnswer {
     /// The context goes on in the thunk for traps.
     Trapped,
     /// The instruction is made again.
@@ -152,16 +152,16 @@ enum Answer {
 
 /// # Safety
 /// The structures are what the kernel gave to this thread.
-unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> Answer {
+unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> SignalAnswer {
     let activation = thread::current();
     if activation.is_null() {
-        return Answer::NotOurs;
+        return SignalAnswer::NotOurs;
     }
     // SAFETY: what runs on this thread stays valid until it has left, which is
     // not before this handler returns.
     let activation = unsafe { &*activation };
     if !activation.is_active() || activation.changing.load(Ordering::Relaxed) {
-        return Answer::NotOurs;
+        return SignalAnswer::NotOurs;
     }
     let registers = &mut context.uc_mcontext.gregs;
     let pc = registers[libc::REG_RIP as usize] as usize;
@@ -171,11 +171,11 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     // host code changes it now.
     let store = unsafe { &*activation.store };
     let code = match wait_for_page(activation, store, signal, info.si_code, pc, address) {
-        Touched::Here => return Answer::Again,
+        Touched::Here => return SignalAnswer::Again,
         Touched::Absent => Some(TrapCode::PageAbsent),
         Touched::Otherwise => classify(store, signal, info.si_code, pc, address),
     };
-    let Some(code) = code else { return Answer::NotOurs };
+    let Some(code) = code else { return SignalAnswer::NotOurs };
     let caller = if is_first_instruction(store, pc) {
         let top = registers[libc::REG_RSP as usize] as usize;
         // SAFETY: a function that was just called has its return address on top of
@@ -193,7 +193,7 @@ unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut uconte
     set(libc::REG_R8, caller);
     set(libc::REG_RSP, activation.host_sp);
     set(libc::REG_RIP, enter::thunks().trapped);
-    Answer::Trapped
+    SignalAnswer::Trapped
 }
 
 /// What a touch of an absent page came to.
