@@ -495,6 +495,164 @@ fn a_user_without_rights_goes_on_before_the_pages_are_here() {
     assert_eq!((ended.code, &ended.stdout[..]), (0, &sum_of_words()[..]), "{}", ended.stderr);
 }
 
+/// Two nodes that know each other, the second one the first by a line that carries 2 MiB, and an object
+/// store of both.
+struct Placed {
+    users: [User; 2],
+    nodes: [Option<Serving>; 2],
+    relay: Option<Relay>,
+    url: String,
+}
+
+impl Placed {
+    fn new(name: &str) -> Self {
+        let users = [1, 2].map(|number| User::new(&format!("{name}-{number}")));
+        let place = users[0].config.parent().unwrap().join("place");
+        fs::create_dir(&place).unwrap();
+        let url = format!("file://{}", place.display());
+        let mut placed = Self { users, nodes: [None, None], relay: None, url };
+        placed.start(0);
+        placed.start(1);
+        placed
+    }
+
+    /// Starts a node, anew if it was, and has both know where it is.
+    fn start(&mut self, which: usize) {
+        let words = format!("run --addr 127.0.0.1:0 --node-timeout 500ms --place {}/", self.url);
+        self.nodes[which] = Some(self.users[which].listen_with(&words));
+        let (user, other) = (&self.users[which], &self.users[1 - which]);
+        let own = &self.nodes[which].as_ref().unwrap().address;
+        user.does(&format!("node trust own {} --address {own}", user.node_key));
+        let at = match which {
+            0 => &self.relay.insert(Relay::new(own, 2 << 20)).address,
+            _ => own,
+        };
+        let (key, signer) = (&user.node_key, &user.image_key);
+        other.does(&format!("node trust other {key} --address {at} --run --signer {signer}"));
+    }
+
+    /// What is in a folder of the object store.
+    fn objects(&self, folder: &str) -> usize {
+        let path = self.url.strip_prefix("file://").unwrap();
+        fs::read_dir(Path::new(path).join(folder)).map_or(0, |files| files.count())
+    }
+
+    /// The image has no name any more, and nobody uses it: so it goes after an hour.
+    fn wait_until_nothing_is_kept(&self) {
+        let begun = Instant::now();
+        let folders = ["names", "leases/images", "leases/code", "clock"];
+        while folders.map(|folder| self.objects(folder)) != [0; 4] {
+            let found = folders.map(|folder| (folder, self.objects(folder)));
+            assert!(begun.elapsed() < Duration::from_secs(120), "something stays: {found:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A program that has said that it is ready.
+fn summing(user: &User, name: &str) -> Started {
+    let module = program(&format!("nodes-{name}.wat"), SUMMER);
+    let mut started = Started::new(user, &format!("node start --name summer own {module}"));
+    started.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(started.line(), "ready\n");
+    started
+}
+
+#[test]
+fn a_program_whose_pages_are_in_an_object_store_outlives_the_end_of_its_source() {
+    let mut placed = Placed::new("placed");
+    let started = summing(&placed.users[0], "placed");
+    let moved = placed.users[0].run("migrate --rounds 0 own/summer other", "");
+    assert_eq!((moved.code, &moved.stderr[..]), (0, ""), "nothing is left to be lost");
+    assert_eq!((placed.objects("images"), placed.objects("names")), (1, 1));
+    let begun = Instant::now();
+    while !placed.users[1].does("node ps own").contains("yes") {
+        assert!(begun.elapsed() < Duration::from_secs(60), "its client does not follow");
+        thread::sleep(Duration::from_millis(50));
+    }
+    placed.nodes[0] = None;
+    placed.relay.as_ref().unwrap().cut();
+    let ended = started.finish("sum\n");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, &sum_of_words()[..]), "{}", ended.stderr);
+    // Its source, started anew, asks who needs that.
+    placed.start(0);
+    placed.wait_until_nothing_is_kept();
+}
+
+#[test]
+fn when_the_target_is_killed_nothing_half_made_stays_there_or_in_the_object_store() {
+    let mut placed = Placed::new("placed-killed");
+    let _started = summing(&placed.users[0], "placed-killed");
+    placed.users[0].does("migrate --rounds 0 own/summer other");
+    assert_eq!((placed.objects("images"), placed.objects("names")), (1, 1));
+    placed.nodes[1] = None;
+    placed.start(1);
+    let list = placed.users[1].does("node ps own");
+    assert!(!list.contains("runs"), "it is lost with its node: {list}");
+    placed.wait_until_nothing_is_kept();
+    let images = placed.users[1].does("image --store STORE ls");
+    assert_eq!(images.lines().count(), 1, "{images}");
+}
+
+#[test]
+fn what_is_wrong_about_an_object_store_is_said_before_it_is_needed() {
+    let placed = Placed::new("placed-wrong");
+    let user = &placed.users[0];
+    let refused = |url: &str, code: i32, complaint: &str| {
+        let words = format!("node run --addr 127.0.0.1:0 --store STORE --place {url}");
+        let ended = user.run(&words, "");
+        assert_eq!(ended.code, code, "{url}: {}", ended.stderr);
+        assert!(ended.stderr.contains(complaint), "{url}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("secret"), "{url}: {}", ended.stderr);
+    };
+    refused("memory:///", 2, "no other process has");
+    refused("gopher://host/", 2, "use file:///DIRECTORY");
+    refused("nothing", 2, "use file:///DIRECTORY");
+    refused(&format!("{}-nowhere", placed.url), 1, "-nowhere: could not open");
+    refused("file:///proc/self", 1, "cannot use the object store file:///proc/self: could not");
+    refused("file:///proc/self/status", 1, "not a directory");
+
+    let started = summing(user, "placed-wrong");
+    let other = "migrate --rounds 0 --second file:///tmp own/summer other";
+    user.fails(other, "was not started with the object store \"file:///tmp\"");
+    user.fails("migrate --second nobody own/summer other", "no node \"nobody\" is known");
+    let ended = user.run("migrate --second memory:/// own/summer other", "");
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    let moved = user.run("migrate --rounds 0 --second none own/summer other", "");
+    assert_eq!(moved.code, 0, "{}", moved.stderr);
+    assert!(moved.stderr.contains("it is lost if"), "{}", moved.stderr);
+    assert_eq!(placed.objects("images"), 0);
+    placed.relay.as_ref().unwrap().limit(u64::MAX);
+    let ended = started.finish("sum\n");
+    assert_eq!((ended.code, &ended.stdout[..]), (0, &sum_of_words()[..]), "{}", ended.stderr);
+}
+
+#[test]
+fn an_object_store_in_which_a_user_may_not_write_is_refused() {
+    let how = "as-nobody";
+    let user = User::new("placed-nobody");
+    let here = user.config.parent().unwrap();
+    let can = confined(how).arg("--version").output().is_ok_and(|ended| ended.status.success());
+    let owned = Command::new("chown").args(["-R", "65534:65534"]).arg(here).status();
+    if !can || !owned.is_ok_and(|status| status.success()) {
+        eprintln!("left out: this user can be no other, or another one cannot reach the command");
+        return;
+    }
+    let place = here.join("place");
+    fs::create_dir(&place).unwrap();
+    let ended = confined(how)
+        .args(["node", "run", "--addr", "127.0.0.1:0", "--store"])
+        .arg(&user.store)
+        .args(["--place", &format!("file://{}", place.display())])
+        .env("XDG_CONFIG_HOME", &user.config)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot use the object store file:///"), "{said}");
+    assert!(said.contains("ermission denied"), "{said}");
+}
+
 #[test]
 fn what_is_wrong_about_a_node_is_said_before_anything_changes() {
     let user = User::new("careful");

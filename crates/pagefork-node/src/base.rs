@@ -69,6 +69,19 @@ pub enum NodeError {
         /// What came of the last attempt.
         why: String,
     },
+    /// An object store does not give the rest of an image's pages.
+    #[error(
+        "{place} does not give the pages of image {image}: {why}; what is absent of it is lost to its \
+         instances"
+    )]
+    PlaceLost {
+        /// The image.
+        image: ContentHash,
+        /// What does not give it.
+        place: String,
+        /// What came of the last attempt.
+        why: String,
+    },
     /// The fetch was stopped by this side.
     #[error("the pages are not fetched any more: this node has stopped it")]
     Stopped,

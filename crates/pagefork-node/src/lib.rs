@@ -4,7 +4,8 @@
 //! Ed25519 key, as is the memory node itself; there are no certificates. An image comes whole, with
 //! its ancestors and code, as one stream of `pagefork-image`, and nothing of it counts before all
 //! was verified. Or programs start as soon as its head and code are here ([`start_image`]), and each
-//! page counts when it was proved.
+//! page counts when it was proved. When a node is lost others are asked, or object stores
+//! ([`ImagePlace`]).
 //!
 //! A node can run programs, too, for clients that may use it ([`ProgramNode`]): they are started,
 //! listed and stopped, and their standard streams go to who attaches.
@@ -19,7 +20,8 @@
 //!    serve  /     \       who connects is served images, pages by `give`, and
 //!    |  \ programs |      programs that run here, for clients
 //!    |   \  |      |
-//!    |    fetch   take    the other side: images whole; pages as they are needed
+//!    |    fetch   take    the other side: images whole; pages as they are needed,
+//!    |      |      |     from object stores by `place` when nodes are lost
 //!    |      |      |
 //!    |  message   duplex  what they say, and both at any time
 //!   listen  |     /
@@ -38,6 +40,8 @@
 
 /// The side of a running node that starts before the pages are here.
 pub(crate) mod start;
+/// Places that keep images and are no nodes.
+pub(crate) mod place;
 /// The side of a running node that takes images in.
 pub(crate) mod fetch;
 /// The side of a memory node.
@@ -83,10 +87,11 @@ pub(crate) mod base;
 pub use crate::address::{NodeAddress, Transport};
 pub use crate::base::{NodeError, NodeTimes};
 pub use crate::fetch::{MemoryPeer, fetch_code, fetch_image};
+pub use crate::place::{ImagePlace, PageHolder};
 pub use crate::programs::{
     AttachStreams, KnownPeers, MigrateOptions, MigrateReport, NodeDirectory, ProgramClient,
     ProgramEnd, ProgramId, ProgramInfo, ProgramLimits, ProgramNode, ProgramNodeOptions,
-    ProgramPhase, ProgramSource, ProgramStart, attach_program,
+    ProgramPhase, ProgramSource, ProgramStart, SecondPlace, attach_program,
 };
 pub use crate::serve::{MemoryServer, ServeEvent, ServeOptions};
 pub use crate::start::{ComingImage, FoundImage, StartEvent, StartOptions, start_image};

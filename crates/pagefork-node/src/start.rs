@@ -18,6 +18,7 @@ use pagefork_postcopy::FetchPlan;
 
 use crate::base::NodeError;
 use crate::fetch::{self, MemoryPeer, fetch_code, fetch_image};
+use crate::place::{PageHolder, fetch_from_place};
 use crate::take::{FetchReport, PageFetch, PageSink, PageTimes, RemoteImage};
 
 /// Between two looks whether pages that come from another node are still needed.
@@ -46,14 +47,14 @@ pub enum StartEvent<'a> {
         /// Why not.
         error: &'a NodeError,
     },
-    /// The node that gave its pages is lost, and another one that may have them is asked.
+    /// Who gave its pages is lost, and another one that may have them is asked.
     Elsewhere {
         /// The image.
         image: ContentHash,
         /// Why it is lost.
         error: &'a NodeError,
         /// The other one.
-        peer: &'a MemoryPeer,
+        holder: &'a PageHolder,
     },
     /// Its other pages will not come: instances that touch them trap.
     Lost {
@@ -83,9 +84,9 @@ pub struct StartOptions {
     pub plan: FetchPlan,
     /// How long pages are waited for.
     pub times: PageTimes,
-    /// Other nodes that have the image or will have it: they are asked, one after the other, when the
-    /// first one is lost.
-    pub others: Vec<MemoryPeer>,
+    /// Other nodes, and object stores, that have the image or will have it: they are asked, one after
+    /// the other, when the first one is lost.
+    pub others: Vec<PageHolder>,
     /// Whether an image of which all is here is put into the store.
     pub keep: bool,
     /// Whether what instances touch is noted in the store, and asked for early the next time.
@@ -348,7 +349,7 @@ struct ImagePages {
 /// What somebody waits for, and who else is to be asked.
 #[derive(Default)]
 struct PageWaits {
-    others: VecDeque<MemoryPeer>,
+    others: VecDeque<PageHolder>,
     /// Groups that a node was asked for because somebody waits for them, and that have not come.
     asked: BTreeSet<u64>,
     /// Of these, those that another one is to be asked for.
@@ -360,19 +361,35 @@ impl ImagePages {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks another node, now that one is lost. Returns whether there is one.
+    /// Asks another holder, now that one is lost. Returns whether there is one.
     fn ask_other(&self, why: &NodeError) -> bool {
         let Some(sink) = self.this.upgrade() else { return false };
-        let peer = {
+        let holder = {
             let mut waits = self.waits();
-            let Some(peer) = waits.others.pop_front() else { return false };
+            let Some(holder) = waits.others.pop_front() else { return false };
             waits.again = waits.asked.iter().copied().collect();
-            peer
+            holder
         };
         let image = self.image.hash();
-        (self.observe)(&StartEvent::Elsewhere { image, error: why, peer: &peer });
+        (self.observe)(&StartEvent::Elsewhere { image, error: why, holder: &holder });
         let thread = thread::Builder::new().name("pagefork-holder".to_owned());
         let asks = thread.spawn(move || {
+            let peer = match holder {
+                PageHolder::Node(peer) => peer,
+                PageHolder::Place(place) => {
+                    let ImagePages { image, plan, times, is_over, .. } = &*sink;
+                    let background = plan.background;
+                    match fetch_from_place(&place, image, &*sink, times, background, is_over) {
+                        Ok(()) => {
+                            let report = FetchReport::default();
+                            sink.ended(&report);
+                            sink.whole(&report);
+                        }
+                        Err(error) => sink.give_up(&error),
+                    }
+                    return;
+                }
+            };
             let ImagePages { own, signers, plan, times, .. } = &*sink;
             let name = image.to_string();
             let remote = RemoteImage::open(&peer, own, &name, signers, plan.clone(), *times);

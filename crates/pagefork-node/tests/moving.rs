@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::datagrams::PLACES;
-use common::{ECHO, Node, Numbers, Pipe, Relay, attach_among, start};
+use common::{ECHO, Node, Numbers, Pipe, Relay, SUMS, attach_among, start, sum};
 use pagefork_node::{
     MemoryPeer, MigrateOptions, NodeDirectory, PageTimes, ProgramEnd, ProgramPhase, ProgramSource,
-    ProgramStart,
+    ProgramStart, SecondPlace,
 };
 use pagefork_wasi::Permissions;
 
@@ -457,33 +457,6 @@ fn what_cannot_move_goes_on_where_it_is_and_says_why() {
     assert_eq!(pair[0].programs.programs()[0].phase, ProgramPhase::Running);
 }
 
-/// Fills 8 MiB with numbers, reads a byte, and prints their sum.
-const SUMS: &str = r#"
-    (func (export "_start") (local $at i32) (local $sum i64)
-        (drop (memory.grow (i32.const 130)))
-        (local.set $at (i32.const 65536))
-        (loop $again
-            (i64.store (local.get $at) (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
-            (local.set $at (i32.add (local.get $at) (i32.const 8)))
-            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
-        (call $print (i32.const 1024) (i32.const 1))
-        (drop (call $read))
-        (local.set $at (i32.const 65536))
-        (loop $again
-            (local.set $sum (i64.add (local.get $sum) (i64.load (local.get $at))))
-            (local.set $at (i32.add (local.get $at) (i32.const 8)))
-            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
-        (i64.store (i32.const 4096) (local.get $sum))
-        (call $print (i32.const 4096) (i32.const 8)))"#;
-
-/// What it prints.
-fn sum() -> Vec<u8> {
-    let numbers = (65536_u64..8_454_144).step_by(8);
-    let sum =
-        numbers.fold(0_u64, |sum, at| sum.wrapping_add(at.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-    [&[0][..], &sum.to_le_bytes()].concat()
-}
-
 /// Nodes that fetch what their programs touch and nothing else, and do not wait long for a lost one.
 fn lazy_nodes(name: &str) -> [Node; 3] {
     let nodes = [1, 2, 3].map(|seed| {
@@ -501,7 +474,7 @@ fn lazy_nodes(name: &str) -> [Node; 3] {
 /// waits for it.
 fn move_over(
     nodes: &[Node; 3],
-    second: Option<usize>,
+    second: Option<SecondPlace>,
 ) -> (String, Pipe, Relay, thread::JoinHandle<common::Attached>) {
     let relay = Relay::new(&nodes[0].peer.address, || u64::MAX / 2);
     for (_, peer) in nodes[1].peers.0.lock().unwrap().iter_mut() {
@@ -514,7 +487,6 @@ fn move_over(
     let (reader, program) = (input.clone(), id.clone());
     let client =
         thread::spawn(move || attach_among(&peer, &program, reader, &all, &PageTimes::default()));
-    let second = second.map(|number| nodes[number].peer.key);
     let options = MigrateOptions { second, ..options(0) };
     nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();
     (id, input, relay, client)
@@ -523,7 +495,7 @@ fn move_over(
 #[test]
 fn with_a_second_place_of_its_pages_a_program_outlives_its_source() {
     let nodes = lazy_nodes("second");
-    let (_, input, relay, client) = move_over(&nodes, Some(2));
+    let (_, input, relay, client) = move_over(&nodes, Some(SecondPlace::Node(nodes[2].peer.key)));
     // What its node has not got is kept as long as that takes.
     thread::sleep(Duration::from_millis(700));
     for node in [&nodes[0], &nodes[2]] {
@@ -570,7 +542,8 @@ fn a_program_moves_on_before_all_of_it_has_come_and_what_others_need_is_not_coll
 fn a_program_moves_on_after_its_source_is_lost_if_its_pages_are_at_a_second_place() {
     for rounds in [0, 1] {
         let nodes = lazy_nodes(&format!("onward-second-{rounds}"));
-        let (id, input, relay, client) = move_over(&nodes, Some(2));
+        let (id, input, relay, client) =
+            move_over(&nodes, Some(SecondPlace::Node(nodes[2].peer.key)));
         relay.end();
         nodes[1].client().migrate(&id, nodes[2].peer.key, options(rounds)).unwrap();
         assert_single(&nodes, &id);

@@ -20,6 +20,8 @@
 
 /// Removing what nothing leads to.
 mod collect;
+/// Object stores by their URLs.
+mod url;
 /// Objects, one by one.
 mod objects;
 
@@ -37,6 +39,7 @@ use pagefork_image::{
 
 use crate::objects::Objects;
 
+pub use crate::url::ObjectUrl;
 pub use object_store;
 
 /// Times that all users of an object store have to agree on.
@@ -57,6 +60,9 @@ pub struct ObjectSettings {
     /// How long an object stays that nothing leads to, at least, and how far apart the steps of a
     /// collection are. It has to be longer than any request to the service takes. An hour by default.
     pub grace: Duration,
+    /// How long an answer of the service is waited for: 60 s by default. Parts of large objects, 8 MiB,
+    /// have to be written within it.
+    pub timeout: Duration,
     /// What images may have.
     pub limits: ImageLimits,
 }
@@ -64,7 +70,8 @@ pub struct ObjectSettings {
 impl Default for ObjectSettings {
     fn default() -> Self {
         let (lease, grace) = (Duration::from_secs(24 * 3600), Duration::from_secs(3600));
-        Self { lease, grace, limits: ImageLimits::default() }
+        let timeout = Duration::from_secs(60);
+        Self { lease, grace, timeout, limits: ImageLimits::default() }
     }
 }
 
@@ -135,7 +142,7 @@ impl ObjectImages {
     /// # Errors
     /// [`ImageError::Io`] if the system refuses threads.
     pub fn new(store: Arc<dyn ObjectStore>, settings: ObjectSettings) -> Result<Self, ImageError> {
-        Ok(Self { objects: Arc::new(Objects::new(store)?), settings })
+        Ok(Self { objects: Arc::new(Objects::new(store, settings.timeout)?), settings })
     }
 
     /// Says that an image or code image is used, and sees to it that no collection has it removed.

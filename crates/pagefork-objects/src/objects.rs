@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use object_store::path::Path;
@@ -23,6 +23,8 @@ pub(crate) struct Objects {
     store: Arc<dyn ObjectStore>,
     /// `None` once it ends.
     runtime: Option<Runtime>,
+    /// How long an answer is waited for.
+    timeout: Duration,
     started: Instant,
     next_id: AtomicU64,
 }
@@ -39,11 +41,11 @@ pub(crate) struct ListedObject {
 }
 
 impl Objects {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Result<Self, ImageError> {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, timeout: Duration) -> Result<Self, ImageError> {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let failed = |error| ImageError::Io { action: "begin to wait for objects".into(), error };
         let (started, next_id) = (Instant::now(), AtomicU64::new(0));
-        Ok(Self { store, runtime: Some(runtime.map_err(failed)?), started, next_id })
+        Ok(Self { store, runtime: Some(runtime.map_err(failed)?), timeout, started, next_id })
     }
 
     /// Waits for an answer. The caller may itself be within a runtime.
@@ -54,14 +56,19 @@ impl Objects {
     ) -> Result<T, ImageError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let runtime = self.runtime.as_ref().expect("it ends with this");
-        runtime.spawn(async move {
+        let waits = runtime.spawn(async move {
             // Who does not wait any more needs no answer.
             let _ = sender.send(answer.await);
         });
         let failed = |error| ImageError::Io { action: action.to_string(), error };
-        match receiver.recv() {
+        match receiver.recv_timeout(self.timeout) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(failed(io::Error::other(error))),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                waits.abort();
+                let why = format!("it has not answered for {:?}", self.timeout);
+                Err(failed(io::Error::new(io::ErrorKind::TimedOut, why)))
+            }
             Err(_) => Err(failed(io::Error::other("what was waited for panicked"))),
         }
     }

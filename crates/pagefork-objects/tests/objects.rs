@@ -11,8 +11,9 @@ use pagefork_image::*;
 use pagefork_objects::object_store::local::LocalFileSystem;
 use pagefork_objects::object_store::memory::InMemory;
 use pagefork_objects::object_store::path::Path;
+use pagefork_objects::object_store::throttle::{ThrottleConfig, ThrottledStore};
 use pagefork_objects::object_store::{ObjectStore, ObjectStoreExt};
-use pagefork_objects::{ObjectImages, ObjectSettings};
+use pagefork_objects::{ObjectImages, ObjectSettings, ObjectUrl};
 
 /// A directory with a store of images in it, and one for objects.
 struct Scratch {
@@ -174,6 +175,13 @@ fn a_damaged_object_is_noticed() {
     runtime.block_on(memory.put(&key, bytes.clone().into())).unwrap();
     let chain = remote.open_chain(image.hash()).unwrap();
     assert!(matches!(chain.tip().read_group(0), Err(ImageError::Damaged(_))));
+    // Another image, each byte of which is right.
+    let other = scratch.save(2, None).hash();
+    let path = scratch.local.path().join("images").join(other.to_string());
+    runtime.block_on(memory.put(&key, fs::read(path).unwrap().into())).unwrap();
+    let refused = remote.open_chain(image.hash()).unwrap_err();
+    assert!(refused.to_string().contains("another one"), "{refused}");
+    runtime.block_on(memory.put(&key, bytes.clone().into())).unwrap();
     let back = ImageStore::open(scratch.path.join("back")).unwrap();
     let refused = copy_image(&remote, &back, image.hash()).unwrap_err();
     assert!(matches!(refused, ImageError::Damaged(_)));
@@ -342,4 +350,131 @@ fn it_works_within_another_runtime_too() {
             remote.open_chain(image.hash()).unwrap();
         });
     });
+}
+
+/// Longer than any test waits.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_service_that_does_not_answer_is_left_in_time() {
+    let service = ThrottledStore::new(InMemory::new(), ThrottleConfig::default());
+    let service = Arc::new(service);
+    let timeout = Duration::from_millis(200);
+    let settings = ObjectSettings { timeout, ..ObjectSettings::default() };
+    let scratch = Scratch::new("objects-silent");
+    let image = scratch.save(1, None).hash();
+    let remote = ObjectImages::new(service.clone(), settings).unwrap();
+    copy_image(&scratch.local, &remote, image).unwrap();
+    let chain = remote.open_chain(image).unwrap();
+    service.config_mut(|config| {
+        config.wait_get_per_call = FOR_EVER;
+        config.wait_put_per_call = FOR_EVER;
+        config.wait_list_per_call = FOR_EVER;
+    });
+    let silent = |error: ImageError| {
+        assert!(error.to_string().contains("it has not answered for 200ms"), "{error}");
+    };
+    silent(chain.tip().read_group(0).unwrap_err());
+    silent(remote.open_chain(image).unwrap_err());
+    silent(remote.images().unwrap_err());
+    silent(remote.check().unwrap_err());
+    silent(remote.set_name("a", image).unwrap_err());
+}
+
+/// An image that cannot be read any further than 12 MiB.
+struct Interrupted(Vec<u8>);
+
+impl ReadAt for Interrupted {
+    fn size(&self) -> std::io::Result<u64> {
+        self.0.size()
+    }
+
+    fn read_exact_at(&self, into: &mut [u8], offset: u64) -> std::io::Result<()> {
+        match offset > 12 << 20 {
+            true => Err(std::io::ErrorKind::BrokenPipe.into()),
+            false => self.0.read_exact_at(into, offset),
+        }
+    }
+}
+
+#[test]
+fn of_an_image_that_comes_only_half_nothing_stays() {
+    let instance = SavedInstance { extents: vec![0..1 << 26], ..SavedInstance::default() };
+    let manifest = Manifest { instances: vec![instance], ..Manifest::default() };
+    let pages = PageRuns::new(vec![vec![(0, vec![7; 20 << 20])]]);
+    let mut file = std::io::Cursor::new(Vec::new());
+    ImageDraft::new(manifest, &pages).write(&mut file).unwrap();
+    let bytes = Interrupted(file.into_inner());
+    let image = ImageReader::open(Box::new(bytes), &ImageLimits::default()).unwrap();
+    let scratch = Scratch::new("objects-half");
+    let url = format!("file://{}/objects", scratch.path.display()).parse().unwrap();
+    let remote = ObjectImages::at(&url, ObjectSettings::default()).unwrap();
+    let refused = remote.put_image(&image).unwrap_err();
+    assert!(refused.to_string().contains("broken pipe"), "{refused}");
+    let files = fs::read_dir(scratch.path.join("objects/images"));
+    let left: Vec<_> = files.unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn urls_say_where_an_object_store_is_and_nothing_else() {
+    let parse = |text: &str| text.parse::<ObjectUrl>();
+    for (text, shown) in [
+        ("file:///srv/pages", "file:///srv/pages"),
+        ("file:///srv/pages//", "file:///srv/pages"),
+        ("file:/srv/a/../pages", "file:///srv/pages"),
+        ("file://localhost/srv/pages", "file:///srv/pages"),
+        ("file:///srv/with space", "file:///srv/with%20space"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/pages/", "s3://bucket/pages"),
+    ] {
+        assert_eq!(parse(text).unwrap().to_string(), shown);
+    }
+    for (text, why) in [
+        ("", "cannot be an object store"),
+        ("/srv/pages", "cannot be an object store"),
+        ("file:///", "no directory"),
+        ("file://host/srv", "another machine"),
+        ("s3://", "bucket"),
+        ("memory:///", "no other process"),
+        ("ftp://host/pages", "file:///DIRECTORY"),
+        ("file:///srv?x=y", "`?`"),
+        ("s3://bucket/a#b", "`#`"),
+        ("s3://who:secret@bucket/a", "user or password"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(why) && !error.contains("secret"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn an_object_store_is_tried_out_before_it_is_relied_on() {
+    let scratch = Scratch::new("objects-url");
+    let at = |path: &str| {
+        let url: ObjectUrl = format!("file://{}/{path}", scratch.path.display()).parse().unwrap();
+        ObjectImages::at(&url, ObjectSettings::default()).map_err(|error| error.to_string())
+    };
+    let images = at("objects").unwrap();
+    images.check().unwrap();
+    let image = scratch.save(1, None).hash();
+    copy_image(&scratch.local, &images, image).unwrap();
+    assert_eq!(at("objects").unwrap().images().unwrap(), [image], "others find it there");
+    assert!(scratch.path.join("objects/images").join(image.to_string()).is_file());
+    let missing = at("nowhere").unwrap_err();
+    assert!(missing.contains("nowhere") && missing.contains("No such file"), "{missing}");
+    assert!(!scratch.path.join("nowhere").exists(), "none is made");
+    fs::write(scratch.path.join("file"), "").unwrap();
+    let file = at("file").unwrap_err();
+    assert!(file.contains("not a directory"), "{file}");
+    // Nobody may write there, whatever rights they have.
+    let unwritable =
+        ObjectImages::at(&"file:///proc/self".parse().unwrap(), ObjectSettings::default());
+    let refused = unwritable.unwrap().check().unwrap_err().to_string();
+    assert!(refused.contains("clock"), "{refused}");
+    #[cfg(not(feature = "s3"))]
+    {
+        let url = "s3://bucket/pages".parse().unwrap();
+        let refused = ObjectImages::at(&url, ObjectSettings::default()).unwrap_err().to_string();
+        assert!(refused.contains("feature `s3`"), "{refused}");
+    }
 }

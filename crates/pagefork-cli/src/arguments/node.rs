@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 use pagefork::image::PublicKey;
 use pagefork_node::NodeAddress;
+use pagefork_objects::ObjectUrl;
 
 use super::common::{DirectoryArgument, StoreArguments, directory, size, time, variable};
 
@@ -90,10 +91,11 @@ pub(crate) struct MigrateArguments {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "10s")]
     pub(crate) patience: Duration,
 
-    /// Without rounds, have this node get all pages, too, so that the program is not lost if the node is
-    /// that it comes from
-    #[arg(long, value_name = "NODE")]
-    pub(crate) second: Option<String>,
+    /// Without rounds, have this node or object store get all pages, too, so that the program is not lost
+    /// if the node is that it comes from; `none` has nothing get them. If not given, it is the first
+    /// `--place` of that node, if it has any
+    #[arg(long, value_name = "NODE|URL|none", value_parser = second)]
+    pub(crate) second: Option<SecondArgument>,
 
     /// Say how long the program rested, for what, and how many bytes went before and with it
     #[arg(long)]
@@ -104,6 +106,28 @@ pub(crate) struct MigrateArguments {
 
     /// The node to which it moves
     pub(crate) node: String,
+}
+
+/// What gets all pages of a program, too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum SecondArgument {
+    /// The node of this name.
+    Node(String),
+    Objects(ObjectUrl),
+    Nowhere,
+}
+
+/// No name of a node has a colon, and each URL has.
+fn second(text: &str) -> Result<SecondArgument, String> {
+    match text {
+        "none" => Ok(SecondArgument::Nowhere),
+        url if url.contains(':') => place(url).map(SecondArgument::Objects),
+        name => Ok(SecondArgument::Node(name.to_owned())),
+    }
+}
+
+fn place(text: &str) -> Result<ObjectUrl, String> {
+    text.parse().map_err(|error: pagefork::image::ImageError| error.to_string())
 }
 
 #[derive(Args)]
@@ -123,6 +147,12 @@ pub(crate) struct NodeRunArguments {
     /// only
     #[arg(long = "dir", value_name = "HOST[::GUEST[:ro|:rw]]", value_parser = directory)]
     pub(crate) directories: Vec<DirectoryArgument>,
+
+    /// Put pages of programs that move before them into this object store, too: file:///DIRECTORY. Both
+    /// nodes have to have it; can be given more than once, and the first one is used unless `migrate`
+    /// says otherwise
+    #[arg(long = "place", value_name = "URL", value_parser = place)]
+    pub(crate) places: Vec<ObjectUrl>,
 
     /// Run this many programs at once
     #[arg(long, value_name = "COUNT", default_value_t = 64)]

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use pagefork::image::{PublicKey, SecretKey};
 use pagefork_node::{
     AttachStreams, MemoryPeer, MigrateOptions, NodeError, NodeTimes, PageTimes, ProgramClient,
-    ProgramEnd, ProgramPhase, ProgramSource, ProgramStart, attach_program,
+    ProgramEnd, ProgramPhase, ProgramSource, ProgramStart, SecondPlace, attach_program,
 };
 
 use super::known::KnownNodes;
-use crate::arguments::{LostArguments, MigrateArguments, NodeStartArguments};
+use crate::arguments::{LostArguments, MigrateArguments, NodeStartArguments, SecondArgument};
 use crate::captured::keys;
 use crate::program;
 use crate::{output, run, show};
@@ -113,8 +113,12 @@ pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
     let MigrateArguments { rounds, patience, second, report, program, node } = arguments;
     let nodes = KnownNodes::read()?;
     let to = nodes.find(node)?.key;
-    let second = second.as_ref().map(|second| nodes.find(second)).transpose()?;
-    let second = second.map(|second| second.key);
+    let second = match second {
+        None => None,
+        Some(SecondArgument::Node(name)) => Some(SecondPlace::Node(nodes.find(name)?.key)),
+        Some(SecondArgument::Objects(url)) => Some(SecondPlace::Objects(url.to_string())),
+        Some(SecondArgument::Nowhere) => Some(SecondPlace::Nowhere),
+    };
     let (reached, program) = ReachedNode::of_program(program)?;
     let options = MigrateOptions { rounds: *rounds, patience: *patience, second };
     let moved = reached.client()?.migrate(program, to, options);
@@ -122,10 +126,10 @@ pub(super) fn migrate(arguments: &MigrateArguments) -> Result<(), String> {
     if *report {
         output::say(format_args!("{program} is at {node}: {moved}"));
     }
-    if *rounds == 0 && second.is_none() {
+    if *rounds == 0 && !moved.is_kept {
         output::say(format_args!(
             "{program} goes on at {node}, and its pages follow: until they are there, it is lost if \
-             {} is (`--second` has another node get them, too)",
+             {} is (`--second` has another node or an object store get them, too)",
             reached.name
         ));
     }

@@ -3,13 +3,15 @@
 use std::env;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pagefork::image::{PublicKey, TrustedKeys};
 use pagefork::{Cache, Config, DeltaTracker, StrategyConfig};
 use pagefork_node::{
-    KnownPeers, MemoryPeer, NodeDirectory, PageTimes, ProgramLimits, ProgramNode,
+    ImagePlace, KnownPeers, MemoryPeer, NodeDirectory, PageTimes, ProgramLimits, ProgramNode,
     ProgramNodeOptions, StartEvent, StartOptions,
 };
+use pagefork_objects::{ObjectImages, ObjectSettings, ObjectUrl};
 
 use super::known::KnownNodes;
 use crate::arguments::NodeRunArguments;
@@ -47,15 +49,16 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
             Err(error) => return Err(format!("cannot use the directory {shown}: {error}")),
         }
     }
+    let places = arguments.places.iter().map(|url| place(url, arguments.lost.node_timeout));
+    options.places = places.collect::<Result<_, _>>()?;
     let NodeRunArguments { programs, memory, timeout, .. } = *arguments;
     options.limits = ProgramLimits { programs, memory, timeout, ..ProgramLimits::default() };
     let times = PageTimes { lost: arguments.lost.node_timeout, ..PageTimes::default() };
     let observe = |event: &StartEvent<'_>| match event {
         StartEvent::Lost { image, error } => output::say(format_args!("image {image}: {error}")),
-        StartEvent::Elsewhere { image, error, peer } => output::say(format_args!(
-            "image {image}: {error}; node {} is asked from now on",
-            peer.address
-        )),
+        StartEvent::Elsewhere { image, error, holder } => {
+            output::say(format_args!("image {image}: {error}; {holder} is asked from now on"))
+        }
         StartEvent::NotKept { image, error } => {
             output::say(format_args!("image {image} is here and not kept: {error}"));
         }
@@ -66,6 +69,17 @@ pub(super) fn run(arguments: &NodeRunArguments) -> Result<ExitCode, String> {
     let mut serve = super::serve_options()?;
     serve.programs = Some(ProgramNode::new(options)?);
     super::listen(&arguments.addr, images, serve, "programs are run")
+}
+
+/// An object store, tried out.
+fn place(url: &ObjectUrl, patience: Duration) -> Result<ImagePlace, String> {
+    // A service needs some time, however little a lost node gets.
+    let timeout = patience.max(Duration::from_secs(1));
+    let settings = ObjectSettings { timeout, ..ObjectSettings::default() };
+    let opened = ObjectImages::at(url, settings);
+    let opened = opened.and_then(|images| images.check().map(|()| images));
+    let images = opened.map_err(|error| format!("cannot use the object store {url}: {error}"))?;
+    Ok(ImagePlace { url: url.to_string(), images: Arc::new(images) })
 }
 
 /// What the user's files say. Who is known, or not any more, while the node runs counts at the next

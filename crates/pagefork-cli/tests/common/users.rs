@@ -64,8 +64,15 @@ impl User {
 
     /// Runs `pagefork node serve`, or `run`.
     pub(crate) fn listen_at(&self, action: &str, address: &str) -> Serving {
+        self.listen_with(&format!("{action} --addr {address}"))
+    }
+
+    /// Runs it with these words.
+    pub(crate) fn listen_with(&self, words: &str) -> Serving {
         let mut child = Command::new(env!("CARGO_BIN_EXE_pagefork"))
-            .args(["node", action, "--addr", address, "--store"])
+            .arg("node")
+            .args(words.split_whitespace())
+            .arg("--store")
             .arg(&self.store)
             .env("XDG_CONFIG_HOME", &self.config)
             .stderr(Stdio::piped())

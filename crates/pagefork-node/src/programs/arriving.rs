@@ -15,6 +15,7 @@ use pagefork_wasi::ProgramState;
 use crate::ahead::fetch_tip;
 use crate::base::NodeError;
 use crate::fetch::{MemoryPeer, fetch_image};
+use crate::place::PageHolder;
 use crate::start::{FoundImage, StartEvent, StartOptions, start_image};
 
 use super::host::{ProgramHost, ProgramNodeOptions};
@@ -23,7 +24,7 @@ use super::node::{PlaceOfArrival, ProgramNode};
 use super::program::{NodeGuest, NodeProgram, ReadyProgram, shortened};
 use super::records::ArrivingRecord;
 use super::streams::ProgramStreams;
-use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase};
+use super::wire::{LAST_CHANGES_MAX, MoveOffer, ProgramPhase, SecondPlace};
 
 /// Programs that are on their way here.
 #[derive(Debug, Default)]
@@ -268,9 +269,16 @@ impl ArrivingProgram {
     }
 
     /// Who has its pages, too.
-    fn others(&self, node: &ProgramNode) -> Result<Vec<MemoryPeer>, String> {
-        let second = self.offer.second.map(PublicKey::from_bytes);
-        second.into_iter().map(|key| source(node.options(), &key)).collect()
+    fn others(&self, node: &ProgramNode) -> Result<Vec<PageHolder>, String> {
+        let options = node.options();
+        let holder = |second: &SecondPlace| match second {
+            SecondPlace::Node(key) => source(options, key).map(PageHolder::Node).map(Some),
+            SecondPlace::Objects(url) => {
+                options.place(url).cloned().map(PageHolder::Place).map(Some)
+            }
+            SecondPlace::Nowhere => Ok(None),
+        };
+        self.offer.second.iter().filter_map(|second| holder(second).transpose()).collect()
     }
 
     fn fetch_ahead(&mut self, node: &ProgramNode, image: ContentHash) -> Result<(), String> {

@@ -279,7 +279,6 @@ impl ProgramClient {
     ) -> Result<MigrateReport, NodeError> {
         let MigrateOptions { rounds, patience, second } = options;
         let (program_name, to) = (program.to_owned(), *to.as_bytes());
-        let second = second.map(|key| *key.as_bytes());
         let request =
             ClientRequest::Migrate { program: program_name, to, rounds, patience, second };
         match self.link.ask(&request, program)? {

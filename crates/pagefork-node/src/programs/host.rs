@@ -12,6 +12,7 @@ use pagefork_image::{ImageStore, PublicKey, SecretKey, StoredImage, TrustedKeys,
 use pagefork_wasi::{OwnDir, Permissions, ProgramState, RestoreNotice, WasiCtxBuilder, WasiState};
 
 use crate::fetch::MemoryPeer;
+use crate::place::ImagePlace;
 use crate::start::{FoundImage, StartOptions, start_image};
 
 use super::program::{NodeGuest, ReadyProgram};
@@ -87,6 +88,10 @@ pub struct ProgramNodeOptions {
     pub peers: Arc<dyn KnownPeers>,
     /// Directories that programs can have, if they ask for them.
     pub directories: Vec<NodeDirectory>,
+    /// Object stores that can be second places of programs that move from here, or here; the first one
+    /// is, if nothing else is said. What a node calls by a URL has to be the same at all. No peer can
+    /// have another one used. They are collected when the node starts, and each hour from then on: what has no name goes.
+    pub places: Vec<ImagePlace>,
     /// Listening sockets that programs can have, if they ask for them: all of them.
     pub listeners: Vec<Arc<TcpListener>>,
     /// A directory, in which those of programs' sessions are made.
@@ -112,6 +117,17 @@ impl fmt::Debug for ProgramNodeOptions {
 }
 
 impl ProgramNodeOptions {
+    /// The object store that is known by this URL.
+    ///
+    /// # Errors
+    /// If none is.
+    pub(super) fn place(&self, url: &str) -> Result<&ImagePlace, String> {
+        self.places.iter().find(|place| place.url == url).ok_or_else(|| {
+            let key = self.key.public();
+            format!("node {key} was not started with the object store {url:?}, and uses no other")
+        })
+    }
+
     /// With the usual limits, and without directories; nobody is told anything.
     pub fn new(
         engine: Engine,
@@ -128,6 +144,7 @@ impl ProgramNodeOptions {
             key,
             peers,
             directories: Vec::new(),
+            places: Vec::new(),
             listeners: Vec::new(),
             records: place.join("moves"),
             place,

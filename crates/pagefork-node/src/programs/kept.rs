@@ -5,12 +5,14 @@
 //! | --- | --- | --- |
 //! | `moving-NODE-MIGRATION` | what this node has handed over | it is not known whose the program is, or its target lacks pages |
 //! | `kept-NODE-HOLDER-PROGRAM` | what this node keeps as a second place | the program's node lacks pages |
+//! | `kept-NODE-IMAGE`, in an object store | what this node has handed over, with that as a second place | as of `moving-…` |
 //!
 //! Who has the program is asked, again and again: so it does not matter which of the nodes was started
 //! anew meanwhile. A node that stays away may still need the pages. NODE is the beginning of this node's
 //! key, since several may share a store.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +26,9 @@ use super::wire::{ClientRequest, NodeReply, ProgramId};
 /// Between two questions, at first and later.
 const ASK_FIRST: Duration = Duration::from_millis(100);
 const ASK_LATER: Duration = Duration::from_secs(60);
+
+/// Between two collections of the object stores of a node. What is removed has been there longer.
+const COLLECT_EVERY: Duration = Duration::from_secs(3600);
 
 /// An image that has such a name, and who may need it.
 #[derive(Clone, Debug)]
@@ -46,6 +51,11 @@ pub(super) fn moving_name(node: &PublicKey, migration: MigrationId) -> String {
 /// The name of what is kept for a program of the node `holder`.
 pub(super) fn second_name(node: &PublicKey, holder: &PublicKey, program: ProgramId) -> String {
     format!("{}{holder}-{program}", second_prefix(node))
+}
+
+/// The name of what is handed over in an object store that is its second place.
+pub(super) fn place_name(node: &PublicKey, image: ContentHash) -> String {
+    format!("{}{image}", second_prefix(node))
 }
 
 fn moving_prefix(node: &PublicKey) -> String {
@@ -118,7 +128,41 @@ fn until_unneeded(node: &WeakProgramNode, kept: &KeptImage) {
         if is_same && let Err(error) = images.remove_name(&kept.name) {
             (node.options().say)(&format!("cannot remove the name {:?}: {error}", kept.name));
         }
+        // Which place has it, if one does, another process may have known.
+        if kept.name.starts_with(&moving_prefix(&node.options().key.public())) {
+            let name = place_name(&node.options().key.public(), kept.image);
+            for place in &node.options().places {
+                if let Err(error) = place.images.remove_name(&name) {
+                    (node.options().say)(&format!("{place} keeps the name {name:?}: {error}"));
+                }
+            }
+        }
         return;
+    }
+}
+
+/// Has the object stores of a node collected as long as it lives: what has lost its name there goes by no
+/// other hand.
+pub(super) fn collect_places(node: &ProgramNode) {
+    if node.options().places.is_empty() {
+        return;
+    }
+    let node_later = node.downgrade();
+    let thread = thread::Builder::new().name("pagefork-collect".to_owned());
+    let started = thread.spawn(move || {
+        while let Some(node) = node_later.upgrade() {
+            let (places, say) = (node.options().places.clone(), Arc::clone(&node.options().say));
+            drop(node);
+            for place in places {
+                if let Err(error) = place.images.collect() {
+                    say(&format!("{place} is not collected: {error}"));
+                }
+            }
+            thread::sleep(COLLECT_EVERY);
+        }
+    });
+    if let Err(error) = started {
+        (node.options().say)(&format!("cannot start a thread: {error}"));
     }
 }
 

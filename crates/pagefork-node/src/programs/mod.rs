@@ -32,7 +32,9 @@ pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
 pub use moving::{MigrateOptions, MigrateReport};
 pub use node::ProgramNode;
 pub(crate) use session::serve;
-pub use wire::{ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart};
+pub use wire::{
+    ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
+};
 
 #[cfg(test)]
 mod tests;

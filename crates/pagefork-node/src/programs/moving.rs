@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagefork::{SaveOptions, Snapshot};
-use pagefork_image::{ContentHash, ImageError, PublicKey};
+use pagefork_image::{ContentHash, ImageError, PublicKey, copy_image};
 use pagefork_postcopy::{
     KnownRecords, MigrationId, MigrationSource, SourceInput, SourceOutput, SourceState,
 };
@@ -25,7 +25,9 @@ use super::kept::{self, KeptImage};
 use super::node::ProgramNode;
 use super::program::{AfterRest, NodeGuest, NodeProgram, ReadyProgram};
 use super::records::LeavingRecord;
-use super::wire::{ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase};
+use super::wire::{
+    ClientRequest, LAST_CHANGES_MAX, MoveOffer, NodeReply, ProgramPhase, SecondPlace,
+};
 
 /// Between two attempts to reach a node again that may have a program.
 const RETRY: Duration = Duration::from_millis(300);
@@ -43,7 +45,7 @@ const EARLY: Duration = Duration::from_millis(200);
 const CHANGES_PART: usize = 64 << 10;
 
 /// How a program moves. [`ProgramClient::migrate`](crate::ProgramClient::migrate) has an example.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigrateOptions {
     /// How many states are sent ahead at most while it runs: 5 by default. With none, it goes on
     /// there before its pages are there.
@@ -51,10 +53,13 @@ pub struct MigrateOptions {
     /// How long it is waited for: that the target answers, that the program comes to rest, and that it
     /// closes what cannot move, each: 10 s by default.
     pub patience: Duration,
-    /// Another node that gets all pages of a program that goes on before they are at its target: if the
-    /// source is lost, the target asks there. It has to know the source, as a target has to, and the
-    /// target has to know where it is. With rounds, all pages are there before the program is.
-    pub second: Option<PublicKey>,
+    /// What gets all pages of a program that goes on before they are at its target: if the source is
+    /// lost, the target asks there. Another node has to know the source, as a target has to, and the
+    /// target has to know where it is; an object store has to be one of
+    /// [`ProgramNodeOptions::places`](crate::ProgramNodeOptions::places) of both. If nothing is said, it
+    /// is the first of those of the source, if it has any. With rounds, all pages are there before the
+    /// program is, and nothing else gets them.
+    pub second: Option<SecondPlace>,
 }
 
 impl Default for MigrateOptions {
@@ -75,6 +80,8 @@ pub struct MigrateReport {
     /// Bytes of what was handed over when it rested: with rounds, what had changed since the last one
     /// of them; without, all of it, of which the target gets most after the program goes on there.
     pub changes: u64,
+    /// All of its pages are at a second place, too: it outlives the loss of its source.
+    pub is_kept: bool,
     /// How long it took to capture it. The program rests from the beginning of this on.
     pub capturing: Duration,
     /// How long it took then to make an image of that.
@@ -100,7 +107,7 @@ impl MigrateReport {
 impl fmt::Display for MigrateReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let Self { rounds, ahead, changes, capturing, saving, sending, taking } = *self;
+        let Self { rounds, ahead, changes, capturing, saving, sending, taking, .. } = *self;
         write!(
             f,
             "it rested {:.1} ms: capturing {:.1}, saving {:.1}, sending {:.1}, until it was taken \
@@ -164,8 +171,17 @@ pub(super) fn begin(
     node: &ProgramNode,
     program: &Arc<NodeProgram>,
     to: PublicKey,
-    options: MigrateOptions,
+    mut options: MigrateOptions,
 ) -> Result<Arc<MoveControl>, String> {
+    match &options.second {
+        // Before anything is sent: it would be known too late that nothing can be kept there.
+        Some(SecondPlace::Objects(url)) => drop(node.options().place(url)?),
+        Some(_) => {}
+        None => {
+            let first = node.options().places.first();
+            options.second = first.map(|place| SecondPlace::Objects(place.url.clone()));
+        }
+    }
     let control = MoveControl::new()?;
     let migration = MigrationId(random()?);
     let (epoch, has_sockets) = program.travels();
@@ -526,12 +542,15 @@ impl MovingProgram {
                     // It has all of it.
                     self.unsaved = None;
                     self.settle_notes();
-                    let (name, to, report) = (&self.program.name, self.to, self.report);
+                    let (name, to, mut report) = (&self.program.name, self.to, self.report);
                     if self.rests_since.is_some() {
                         let say = &self.node.options().say;
                         say(&format!("program {name} moved to node {to}: {report}"));
                     }
-                    break self.keep_at_second().map(|()| report);
+                    break self.keep_at_second().map(|is_kept| {
+                        report.is_kept = is_kept;
+                        report
+                    });
                 }
                 Ok(events) => {
                     for event in events {
@@ -580,17 +599,40 @@ impl MovingProgram {
         }
     }
 
-    /// The node that is to have the pages, too, if there are any to come.
-    fn second(&self) -> Option<PublicKey> {
-        self.options.second.filter(|_| self.options.rounds == 0)
+    /// What is to have the pages, too, if there are any to come.
+    fn second(&self) -> Option<SecondPlace> {
+        self.options.second.clone().filter(|_| self.options.rounds == 0)
     }
 
-    /// Has the second node get all pages of what was handed over.
+    /// Has the second place get all pages of what was handed over. Returns whether there is one.
     ///
     /// # Errors
     /// Why it has not. The program is at its target all the same.
-    fn keep_at_second(&mut self) -> Result<(), String> {
-        let (Some(second), Some(image)) = (self.second(), self.image) else { return Ok(()) };
+    fn keep_at_second(&mut self) -> Result<bool, String> {
+        let (Some(second), Some(image)) = (self.second(), self.image) else { return Ok(false) };
+        let outcome = match &second {
+            SecondPlace::Node(key) => self.keep_at_node(*key, image),
+            SecondPlace::Objects(url) => self.keep_in_place(url, image),
+            SecondPlace::Nowhere => return Ok(false),
+        };
+        outcome.map(|()| true).map_err(|why| {
+            format!(
+                "it is at its target, but its pages are not at {second}: {why}; until all of them \
+                 are at its target, it is lost if its source is"
+            )
+        })
+    }
+
+    /// Puts all pages into an object store, where they have a name until the target has them.
+    fn keep_in_place(&self, url: &str, image: ContentHash) -> Result<(), String> {
+        let options = self.node.options();
+        let place = options.place(url)?;
+        let name = kept::place_name(&options.key.public(), image);
+        let put = copy_image(&options.images, &*place.images, image);
+        put.and_then(|()| place.images.set_name(&name, image)).map_err(|error| error.to_string())
+    }
+
+    fn keep_at_node(&self, second: PublicKey, image: ContentHash) -> Result<(), String> {
         let options = self.node.options();
         self.node.grant(second, self.program.id, image);
         let kept = || {
@@ -605,12 +647,7 @@ impl MovingProgram {
         };
         let outcome = kept();
         self.node.revoke(&second, self.program.id);
-        outcome.map_err(|why| {
-            format!(
-                "it is at its target, but its pages are not at node {second}: {why}; until all of \
-                 them are at its target, it is lost if its source is"
-            )
-        })
+        outcome
     }
 
     /// An operator has said that the program goes on here.
@@ -683,7 +720,7 @@ impl MovingProgram {
                         name: self.program.name.clone(),
                         directories: self.program.directories(),
                         has_sockets: self.has_sockets,
-                        second: self.second().map(|key| *key.as_bytes()),
+                        second: self.second(),
                     };
                     if let Some(link) = &mut self.link {
                         link.push(&ClientRequest::Move { offer, message });

@@ -169,6 +169,7 @@ impl ProgramNode {
         let known = known.collect();
         node.take_up_records(all)?;
         kept::take_up(&node, &known)?;
+        kept::collect_places(&node);
         Ok(node)
     }
 
@@ -383,9 +384,10 @@ impl ProgramNode {
             return Err("it is there already".to_owned());
         }
         let program = self.find(program)?;
+        let patience = options.patience;
         let control = moving::begin(self, &program, to, options)?;
         loop {
-            match (control.outcome(options.patience), program.phase()) {
+            match (control.outcome(patience), program.phase()) {
                 (Some(outcome), _) => return outcome,
                 (None, ProgramPhase::HandedOver { .. }) => {
                     return Err(format!(

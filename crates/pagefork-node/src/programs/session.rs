@@ -239,7 +239,6 @@ impl ProgramSession<'_> {
             ClientRequest::Migrate { program, to, rounds, patience, second } => {
                 self.work(move |node| {
                     let to = PublicKey::from_bytes(to);
-                    let second = second.map(PublicKey::from_bytes);
                     let options = MigrateOptions { rounds, patience, second };
                     match node.migrate(&program, to, options) {
                         Ok(report) => NodeReply::Migrated(report),

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::str::FromStr;
 use std::time::Duration;
 
-use pagefork_image::ContentHash;
+use pagefork_image::{ContentHash, PublicKey};
 use pagefork_postcopy::MigrationMessage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -168,6 +168,37 @@ pub struct ProgramInfo {
     pub is_attached: bool,
 }
 
+/// What gets all pages of a program that moves before them, besides its target.
+/// [`MigrateOptions::second`](crate::MigrateOptions::second) says what for.
+///
+/// # Examples
+///
+/// ```
+/// use pagefork_node::SecondPlace;
+///
+/// let place = SecondPlace::Objects("s3://bucket/pages".to_owned());
+/// assert_eq!(place.to_string(), "the object store s3://bucket/pages");
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SecondPlace {
+    /// The node with this key.
+    Node(#[serde(with = "key_bytes")] PublicKey),
+    /// The object store that both nodes know by this URL.
+    Objects(String),
+    /// None: the program is lost if its source is.
+    Nowhere,
+}
+
+impl fmt::Display for SecondPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(key) => write!(f, "node {key}"),
+            Self::Objects(url) => write!(f, "the object store {url}"),
+            Self::Nowhere => f.write_str("no second place"),
+        }
+    }
+}
+
 /// What goes before each step of a program that moves, so that the target knows what it is about.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct MoveOffer {
@@ -176,8 +207,8 @@ pub(super) struct MoveOffer {
     /// The directories of the node that it has.
     pub(super) directories: Vec<String>,
     pub(super) has_sockets: bool,
-    /// The key of another node that will have its pages, too.
-    pub(super) second: Option<[u8; 32]>,
+    /// What will have its pages, too.
+    pub(super) second: Option<SecondPlace>,
 }
 
 /// Who has the streams of a program: 16 random bytes of the client's choice. It may attach again
@@ -219,7 +250,7 @@ pub(super) enum ClientRequest {
         to: [u8; 32],
         rounds: u8,
         patience: Duration,
-        second: Option<[u8; 32]>,
+        second: Option<SecondPlace>,
     },
     /// A program that was handed over is to go on here.
     Reclaim {
@@ -286,6 +317,20 @@ pub(super) enum NodeReply {
     Needed(bool),
     /// A program is at the node to which it was to move.
     Migrated(MigrateReport),
+}
+
+/// Keys as their bytes.
+mod key_bytes {
+    use pagefork_image::PublicKey;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(key: &PublicKey, to: S) -> Result<S::Ok, S::Error> {
+        key.as_bytes().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PublicKey, D::Error> {
+        <[u8; 32]>::deserialize(from).map(PublicKey::from_bytes)
+    }
 }
 
 /// Bytes that are copied as a whole. They are encoded as lists of bytes are.

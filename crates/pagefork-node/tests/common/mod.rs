@@ -66,6 +66,33 @@ pub(crate) const ECHO: &str = r#"
                 (then (call $print (i32.const 256) (local.get $size)) (br $again))))
         (call $exit (i32.const 7)))"#;
 
+/// Fills 8 MiB with numbers, reads a byte, and prints their sum.
+pub(crate) const SUMS: &str = r#"
+    (func (export "_start") (local $at i32) (local $sum i64)
+        (drop (memory.grow (i32.const 130)))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (i64.store (local.get $at) (i64.mul (i64.extend_i32_u (local.get $at)) (i64.const 0x9e3779b97f4a7c15)))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (call $print (i32.const 1024) (i32.const 1))
+        (drop (call $read))
+        (local.set $at (i32.const 65536))
+        (loop $again
+            (local.set $sum (i64.add (local.get $sum) (i64.load (local.get $at))))
+            (local.set $at (i32.add (local.get $at) (i32.const 8)))
+            (br_if $again (i32.lt_u (local.get $at) (i32.const 8454144))))
+        (i64.store (i32.const 4096) (local.get $sum))
+        (call $print (i32.const 4096) (i32.const 8)))"#;
+
+/// What it prints.
+pub(crate) fn sum() -> Vec<u8> {
+    let numbers = (65536_u64..8_454_144).step_by(8);
+    let sum =
+        numbers.fold(0_u64, |sum, at| sum.wrapping_add(at.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    [&[0][..], &sum.to_le_bytes()].concat()
+}
+
 /// The binary of a program.
 pub(crate) fn program(rest: &str) -> Vec<u8> {
     wat::parse_str(format!("(module {BEGINNING}{rest})")).expect("it is valid")
