@@ -99,6 +99,9 @@ struct Play<'a, 'b> {
 /// An image and sizes that fit each other.
 type Contents = (Arc<Image>, Vec<MemorySize>);
 
+/// Has the signals of read-only pages handled.
+static HANDLERS: LazyLock<pagefork::Engine> = LazyLock::new(pagefork::Engine::default);
+
 /// At most this many snapshots are made of a run.
 const LOOKS_MAX: usize = 4;
 
@@ -107,6 +110,7 @@ const SNAPSHOTS_MAX: usize = 4;
 
 impl<'a, 'b> Play<'a, 'b> {
     fn new(u: &'a mut Unstructured<'b>) -> Result<Self> {
+        LazyLock::force(&HANDLERS);
         let stage = &STAGES[u.choose_index(STAGES.len())?];
         let strategies = strategies(u)?;
         let count = if u.ratio(1, 4)? { 2 } else { 1 };
@@ -292,7 +296,10 @@ impl Actor {
         }
         let byte = [u.arbitrary()?];
         match u.int_in_range(0..=15)? {
-            0 | 1 => self.apply(&Change::Kernel { at, bytes: byte.into() }),
+            0 | 1 => {
+                let is_placed = u.arbitrary()?;
+                self.apply(&Change::Kernel { at, bytes: byte.into(), is_placed });
+            }
             2 | 3 => {
                 self.apply(&Change::Undo { range: at / PAGE * PAGE..at / PAGE * PAGE + PAGE });
             }
@@ -385,9 +392,14 @@ impl Actor {
                 self.slot.grow_memory(*memory, *size).expect("it can grow");
                 self.model.grow(*memory, *size);
             }
-            Change::Kernel { at, bytes } => {
+            Change::Kernel { at, bytes, is_placed } => {
                 // No fault of this thread shows that.
-                self.slot.note_external_writer(ExternalWriter::UntilReset);
+                if *is_placed {
+                    let start = self.slot.start().addr() + *at as usize;
+                    self.slot.note_external_write(start..start + bytes.len());
+                } else {
+                    self.slot.note_external_writer(ExternalWriter::UntilReset);
+                }
                 kernel_writes(&self.slot, *at, bytes);
                 self.model.write(*at, bytes);
             }
@@ -518,6 +530,8 @@ enum Change {
     Kernel {
         at: u64,
         bytes: Vec<u8>,
+        /// Whether is said where.
+        is_placed: bool,
     },
     Advise {
         range: Range<u64>,
@@ -555,7 +569,7 @@ impl Change {
                 let size = u.int_in_range(now / PAGE..=maximum / PAGE)? * PAGE;
                 Self::Grow { memory, size }
             }
-            10 => Self::Kernel { at, bytes: bytes(u)? },
+            10 => Self::Kernel { at, bytes: bytes(u)?, is_placed: u.arbitrary()? },
             11 | 12 => {
                 let advice = [
                     libc::MADV_COLLAPSE,

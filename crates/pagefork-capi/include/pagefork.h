@@ -185,7 +185,11 @@ enum pagefork_deltas_enum {
   PAGEFORK_DELTAS_COMPARE,
   /* The kernel notes which pages are written: the first write to a page after each snapshot is a page
    * fault. Where the kernel cannot (before Linux 6.7) or may not, pages are compared. */
-  PAGEFORK_DELTAS_WRITES
+  PAGEFORK_DELTAS_WRITES,
+  /* Pages are read-only after each snapshot, and the first write to one is a signal that notes it. It
+   * needs nothing of the kernel. Where that cannot be, pages are compared: after wasm_memory_data(),
+   * until the store is reset, and where vm.overcommit_memory is 2. */
+  PAGEFORK_DELTAS_PROTECT
 };
 
 /* How slots are reset, and memories grow. All zero is what an engine does unless it is told. */

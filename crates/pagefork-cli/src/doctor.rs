@@ -36,7 +36,8 @@ pub(crate) fn doctor() -> Result<ExitCode, String> {
     let resets: Vec<Finding> =
         strategy().into_iter().chain(RESETS.map(|wanted| wanted.try_out())).collect();
     let growth = [growth_in_files()];
-    let snapshots = SNAPSHOTS.map(|wanted| wanted.try_out());
+    let [noted] = SNAPSHOTS.map(|wanted| wanted.try_out());
+    let snapshots = [noted, read_only_pages()];
     let coming = [absent_pages()];
     let limits = limits();
     let mut report = String::new();
@@ -315,6 +316,25 @@ fn growth_in_files() -> Finding {
             name,
             "Memories grow by mprotect where --growth ftruncate is asked for: files in memory are \
              refused, or do not bound what is mapped.",
+        ),
+    }
+}
+
+/// Whether writes can be noticed without the kernel's notes.
+fn read_only_pages() -> Finding {
+    let name = "read-only pages";
+    match pagefork_pages::protects_writes() {
+        true => Finding::new(
+            Verdict::Ok,
+            name,
+            "pages become writable again when somebody writes to them (for --deltas protect)",
+        ),
+        false => Finding::new(
+            Verdict::Limited,
+            name,
+            "All private pages are compared where --deltas protect is asked for: memory that can be written \
+             counts against a limit here, and may not become writable again. Set vm.overcommit_memory to \
+             0 or 1, and lift RLIMIT_DATA (ulimit -d unlimited).",
         ),
     }
 }

@@ -149,7 +149,7 @@ fn images_of_running_programs_are_deltas_of_each_other() {
 #[test]
 fn a_program_is_captured_several_times_by_each_tracker() {
     let (counter, store) = (file("image-several.wat", COUNTER), store("images-several"));
-    for deltas in ["off", "compare", "writes"] {
+    for deltas in ["off", "compare", "writes", "protect"] {
         let made = pagefork(&format!(
             "snapshot --store {store} -o {deltas} -n 3 --deltas {deltas} --at call:fd_write:2 {counter}"
         ));
@@ -173,7 +173,7 @@ fn a_program_is_captured_several_times_by_each_tracker() {
     let ends = pagefork(&ends);
     succeeds(&ends);
     assert!(ends.stderr.contains("ended with exit code 0 after image 2 of 9"), "{}", ends.stderr);
-    assert_fails("snapshot --deltas x --at time:1s x.wasm", 2, &["off, compare, writes"]);
+    assert_fails("snapshot --deltas x --at time:1s x.wasm", 2, &["off, compare, writes, protect"]);
     assert_fails(&format!("snapshot --store {store} -n 2 {counter}"), 1, &["--count"]);
     assert_fails("snapshot -n 51 --at time:1s x.wasm", 2, &["50"]);
     // Before anything has run.

@@ -45,6 +45,7 @@ fn this_machine_runs_guests() {
         "PAGEMAP_SCAN",
         "userfaultfd SIGBUS",
         "userfaultfd WP_ASYNC",
+        "read-only pages",
         "address space",
         "vm.max_map_count",
         "RLIMIT_AS",
@@ -58,9 +59,13 @@ fn this_machine_runs_guests() {
 
 #[test]
 fn limits_that_matter_are_named_with_what_raises_them() {
-    let (code, report) = with_limits("ulimit -n 100; ulimit -f 100000");
+    let (code, report) = with_limits("ulimit -n 100; ulimit -f 100000; ulimit -d 8000000");
     assert_eq!(code, Some(0), "{report}");
-    for (name, expected) in [("RLIMIT_NOFILE", "ulimit -n"), ("RLIMIT_FSIZE", "ulimit -f")] {
+    for (name, expected) in [
+        ("RLIMIT_NOFILE", "ulimit -n"),
+        ("RLIMIT_FSIZE", "ulimit -f"),
+        ("read-only pages", "ulimit -d"),
+    ] {
         let (state, detail) = line(&report, name);
         assert!(state == "limited" && detail.contains(expected), "{report}");
     }

@@ -6,6 +6,8 @@ mod common;
 mod conformance;
 #[path = "common/matrix.rs"]
 mod matrix;
+#[path = "branches/protected.rs"]
+mod protected;
 #[path = "branches/successive.rs"]
 mod successive;
 

@@ -149,6 +149,7 @@ fn a_growth_that_fails_leaves_the_memory_as_it_was() {
 /// Pages in a file are found though none is private, and those that nobody touched are not read.
 #[test]
 fn snapshots_have_what_memories_have_grown_by() {
+    handle_refused_writes();
     for deltas in DeltaTracker::ALL {
         for kind in [ResetKind::Auto, ResetKind::Discard, ResetKind::Copy] {
             let what = format!("{deltas} {kind}");

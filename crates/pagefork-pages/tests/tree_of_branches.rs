@@ -107,6 +107,7 @@ impl Play {
     }
 
     fn spawn(&mut self) {
+        handle_refused_writes();
         let (node, all) = (self.pick(self.nodes.len()), all_strategies());
         let (strategies, deltas) = (self.random.of(&all), *self.random.of(&DeltaTracker::ALL));
         let config = StrategyConfig { deltas, ..strategies.config() };

@@ -75,6 +75,7 @@ impl pagefork_strategies_t {
             0 => DeltaTracker::Off,
             1 => DeltaTracker::Compare,
             2 => DeltaTracker::Writes,
+            3 => DeltaTracker::Protect,
             number => return Err(unknown("way", number, "of finding what was written")),
         };
         let config = StrategyConfig {
@@ -278,7 +279,7 @@ mod tests {
             let strategies = pagefork_strategies_t { deltas: number, ..strategies };
             assert_eq!(strategies.to_config().unwrap(), StrategyConfig { deltas, ..expected });
         }
-        let error = pagefork_strategies_t { deltas: 3, ..strategies }.to_config().unwrap_err();
-        assert!(error.to_string().contains("way 3 of finding"), "{error}");
+        let error = pagefork_strategies_t { deltas: 4, ..strategies }.to_config().unwrap_err();
+        assert!(error.to_string().contains("way 4 of finding"), "{error}");
     }
 }

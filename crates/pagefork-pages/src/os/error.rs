@@ -350,6 +350,10 @@ displayed! {
         WatchWrites = "have written pages noted (userfaultfd)",
         /// Have that end.
         UnwatchWrites = "have written pages noted no more (userfaultfd)",
+        /// Make pages read-only, so that writes to them are noticed.
+        GuardWrites = "make pages read-only, so that writes to them are noticed (mprotect)",
+        /// Make such pages writable again.
+        UnguardWrites = "make read-only pages writable again (mprotect)",
         /// Have faults in absent pages told, and give such pages contents.
         ServeFaults = "have faults in absent pages told (userfaultfd)",
         /// Have that end.

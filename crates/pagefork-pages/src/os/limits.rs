@@ -83,6 +83,12 @@ impl HostLimits {
     }
 }
 
+/// Whether private memory that could be written counts against a limit, though it was never touched.
+pub(crate) fn writable_counts() -> bool {
+    number("/proc/sys/vm/overcommit_memory") == Some(2)
+        || getrlimit(Resource::Data).current.is_some()
+}
+
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
 }

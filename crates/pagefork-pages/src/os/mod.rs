@@ -36,6 +36,8 @@ pub(crate) mod absent_pages;
 pub(crate) mod signal_file;
 /// Which pages were written, as the kernel notes it.
 pub(crate) mod write_watch;
+/// Which pages were written: by a handler of SIGSEGV.
+pub(crate) mod write_guard;
 /// What holds in a process that was forked.
 pub(crate) mod fork;
 /// The maps of this process, as the kernel lists them.

@@ -20,5 +20,7 @@ pub(crate) mod spare;
 pub(crate) mod map_budget;
 /// Pages of a slot whose writes the kernel notes.
 pub(crate) mod watched_pages;
+/// Pages whose writes a handler of signals notes.
+pub(crate) mod guarded_pages;
 /// How much memory slots keep together.
 pub(crate) mod budget;

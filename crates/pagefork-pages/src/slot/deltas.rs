@@ -21,9 +21,11 @@ use crate::os::features::HostFeatures;
 use crate::os::pagemap::{Finder, Method};
 use crate::os::pagemap_scan::{PageRegion, WRITTEN};
 use crate::os::write_watch::notes_writes;
+use crate::pages::guarded_pages::GuardedPages;
 use crate::pages::slot_pages::SlotPages;
 use crate::pages::watched_pages::WatchedPages;
 use crate::strategy::config::DeltaTracker;
+use crate::strategy::writers::ExternalWriter;
 
 /// Room for this many runs of private pages at first: as many as the kernel finds at once.
 const REGIONS: usize = 512;
@@ -35,6 +37,19 @@ pub(super) struct Deltas {
     last: Option<LastSnapshot>,
     /// Invariant: there is one if pages of the slot are registered.
     watched: Option<WatchedPages>,
+    /// Invariant: there is one if pages of the slot are read-only. What was written since the last
+    /// snapshot counts as written in it.
+    guarded: Option<GuardedPages>,
+    exposed: Exposed,
+}
+
+/// Whether somebody may write to the slot who takes no signal, and announces no single write.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+enum Exposed {
+    #[default]
+    No,
+    UntilReset,
+    ForGood,
 }
 
 /// A snapshot that was taken of what is in the slot, which has run on since.
@@ -60,7 +75,7 @@ pub(super) struct Candidates {
 
 impl Deltas {
     pub(super) fn new(asked: DeltaTracker) -> Self {
-        Self { asked, last: None, watched: None }
+        Self { asked, last: None, watched: None, guarded: None, exposed: Exposed::No }
     }
 
     /// What is done of what was asked for.
@@ -68,6 +83,11 @@ impl Deltas {
         let scans = matches!(method(false)?, Some(Method::Scan { .. }));
         Ok(match self.asked {
             DeltaTracker::Writes if !scans || !notes_writes() => DeltaTracker::Compare,
+            DeltaTracker::Protect
+                if self.exposed != Exposed::No || !GuardedPages::are_possible() =>
+            {
+                DeltaTracker::Compare
+            }
             asked => asked,
         })
     }
@@ -82,10 +102,20 @@ impl Deltas {
         let tracker = self.tracker()?;
         // What lies in files counts as private and as written, as far as it was touched.
         let grown = pages.grown()?;
+        let parts: Vec<_> = pages.private_image_parts().collect();
+        let guarded_written =
+            self.guarded.as_ref().and_then(|guarded| guarded.written(pages, &parts));
+        let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
         let Some(of_image) = method(pages.copies_image())? else {
-            let last = before.and_then(|before| before.image.upgrade());
-            let ranges = joined(pages.private_image_parts().chain(grown).collect());
-            return Ok(Candidates { last, private: Vec::new(), ranges });
+            let (last, ranges) = match (known, guarded_written) {
+                (Some((last, before)), Some(written)) => {
+                    (Some(last), written.into_iter().chain(before.patched).chain(grown).collect())
+                }
+                (known, _) => {
+                    (known.map(|(last, _)| last), parts.into_iter().chain(grown).collect())
+                }
+            };
+            return Ok(Candidates { last, private: Vec::new(), ranges: joined(ranges) });
         };
         let watches = tracker == DeltaTracker::Writes && self.watch(pages);
         // What is the shared page of zeros now, and was not private then, has been zero all along,
@@ -98,7 +128,6 @@ impl Deltas {
         let start = pages.start() as u64;
         let offsets = |region: &PageRegion| region.start - start..region.end - start;
         let private = joined(regions.iter().map(offsets).chain(grown.iter().cloned()).collect());
-        let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
         let Some((last, before)) = known else {
             let mut ranges = match of_last == of_image {
                 true => private.clone(),
@@ -113,6 +142,10 @@ impl Deltas {
         };
         let is_written = |region: &&PageRegion| !watches || region.categories & WRITTEN != 0;
         let mut ranges: Vec<_> = regions.iter().filter(is_written).map(offsets).collect();
+        if let Some(written) = guarded_written {
+            let found = joined(ranges);
+            ranges = without(&found, &without(&found, &written));
+        }
         ranges.extend(grown);
         ranges.extend(without(&before.private, &private));
         ranges.extend(before.patched);
@@ -122,6 +155,7 @@ impl Deltas {
     /// Says that what the slot has now is in `image`, but for the pages `patched`.
     pub(super) fn note(
         &mut self,
+        pages: &SlotPages,
         image: &Arc<Image>,
         candidates: Candidates,
         patched: Vec<Range<u64>>,
@@ -130,6 +164,49 @@ impl Deltas {
             let (image, private) = (Arc::downgrade(image), candidates.private);
             self.last = Some(LastSnapshot { image, private, patched });
         }
+        self.guard(pages);
+    }
+
+    /// Makes pages read-only, if that is what was asked for: what is written from now on is noticed.
+    /// Where it cannot be done, pages are compared.
+    fn guard(&mut self, pages: &SlotPages) {
+        let is_guarded = self.asked == DeltaTracker::Protect
+            && self.tracker() == Ok(DeltaTracker::Protect)
+            && !pages.image().is_incomplete();
+        let parts: Vec<_> = pages.private_image_parts().collect();
+        if is_guarded && self.guarded.as_ref().is_some_and(|known| known.protect(pages, &parts)) {
+            return;
+        }
+        self.end_guard();
+        if is_guarded && self.guarded.is_none() {
+            // SAFETY: slots drop it first, and end it before each reset, which alone puts other maps
+            // in their place. Processes that are forked have the pages, as none is absent.
+            self.guarded = unsafe { GuardedPages::new(pages, &parts) };
+        }
+    }
+
+    /// Makes all writable. If the kernel refuses, all count as written, and the handler of SIGSEGV
+    /// tries it again.
+    fn end_guard(&mut self) {
+        self.guarded.take_if(|guarded| guarded.end().is_ok());
+    }
+
+    /// Says that somebody who takes no signal is about to write to these slot offsets.
+    pub(super) fn note_write(&self, pages: &SlotPages, range: Range<u64>) {
+        if let Some(guarded) = &self.guarded {
+            guarded.lift(pages, range);
+        }
+    }
+
+    /// Says that somebody who takes no signal may write anywhere from now on: nothing is read-only
+    /// then.
+    pub(super) fn expose(&mut self, writer: ExternalWriter) {
+        let exposed = match writer {
+            ExternalWriter::UntilReset => Exposed::UntilReset,
+            ExternalWriter::ForGood => Exposed::ForGood,
+        };
+        self.exposed = self.exposed.max(exposed);
+        self.end_guard();
     }
 
     /// Has the kernel note what is written to all pages that images hold. Whether it does: if the
@@ -164,7 +241,13 @@ impl Deltas {
         if let Some(watched) = &self.watched {
             watched.unregister()?;
         }
-        (self.last, self.watched) = (None, None);
+        if let Some(guarded) = &self.guarded {
+            guarded.end()?;
+        }
+        (self.last, self.watched, self.guarded) = (None, None, None);
+        if self.exposed == Exposed::UntilReset {
+            self.exposed = Exposed::No;
+        }
         Ok(())
     }
 }

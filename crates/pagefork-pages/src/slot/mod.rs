@@ -25,6 +25,8 @@ use crate::strategy::writers::{ExternalWriter, Writers};
 mod snapshot;
 /// What a slot knows of its last snapshot.
 mod deltas;
+/// Writes by others than the code in a slot.
+mod written;
 /// How a slot grows.
 mod growth;
 /// What tests do to slots and ask of them.
@@ -404,6 +406,7 @@ impl Slot {
         self.pages.check_process()?;
         let offsets = self.part_of(index, &range)?;
         self.pages.wait(offsets.clone())?;
+        self.deltas.note_write(&self.pages, offsets.clone());
         if !self.gains_by_discarding(range.end - range.start) {
             // SAFETY: `part_of` says that it is accessible, and the slot is borrowed.
             unsafe { self.pages.clear(offsets) };
@@ -658,6 +661,7 @@ impl Slot {
     /// See [`Slot::with_strategies`].
     pub fn note_external_writer(&mut self, writer: ExternalWriter) {
         self.writers.note_external(writer);
+        self.deltas.expose(writer);
     }
 
     /// Returns every page to what [`Slot::new`] made: the image, zeros elsewhere,

@@ -190,7 +190,7 @@ impl Slot {
             }
         };
         let otherwise = patched.into_keys().map(of_page).chain(left_out);
-        self.deltas.note(&image, candidates, otherwise.collect());
+        self.deltas.note(&self.pages, &image, candidates, otherwise.collect());
         self.compared = compared;
         Ok(image)
     }

@@ -107,11 +107,20 @@ pub enum DeltaTracker {
     /// kernel 6.7), and no others are read. Guests pay a page fault for the first write to a page
     /// after each snapshot. Where the kernel cannot or may not, it is as `Compare`.
     Writes,
+    /// Pages are read-only after each snapshot, and a handler of SIGSEGV notes which are written
+    /// ([`lift_protection`](crate::lift_protection)): no others are read. It needs nothing of the
+    /// kernel, and guests pay a signal for the first write to a page; after some dozens, to larger and
+    /// larger groups of pages. While no handler calls that function, where what can be written counts
+    /// against a limit ([`protects_writes`](crate::protects_writes)), while pages of the image are
+    /// absent, and after
+    /// [`Slot::note_external_writer`](crate::Slot::note_external_writer) until the next reset it is as
+    /// `Compare`.
+    Protect,
 }
 
 impl DeltaTracker {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Off, Self::Compare, Self::Writes];
+    pub const ALL: [Self; 4] = [Self::Off, Self::Compare, Self::Writes, Self::Protect];
 }
 
 impl fmt::Display for DeltaTracker {
@@ -120,6 +129,7 @@ impl fmt::Display for DeltaTracker {
             Self::Off => "off",
             Self::Compare => "compare",
             Self::Writes => "writes",
+            Self::Protect => "protect",
         })
     }
 }

@@ -197,3 +197,34 @@ pub fn held() -> Held {
         descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
     }
 }
+
+/// Has writes to pages that are read-only noted, as the runtime's handler does.
+pub fn handle_refused_writes() {
+    static INSTALLED: std::sync::Once = std::sync::Once::new();
+    unsafe extern "C" fn on_signal(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+    ) {
+        // SAFETY: the kernel gives valid structures.
+        let (is_write, address) = unsafe {
+            let context = &*context.cast::<libc::ucontext_t>();
+            let is_write = context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0;
+            (is_write, (*info).si_addr().addr())
+        };
+        if !(is_write && pagefork_pages::lift_protection(address)) {
+            // SAFETY: the instruction is made again, and ends the process.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    }
+    INSTALLED.call_once(|| {
+        // SAFETY: zeros are a value of the type, and the handler is async-signal-safe.
+        unsafe {
+            let mut action = std::mem::zeroed::<libc::sigaction>();
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+        }
+        pagefork_pages::lift_protection_is_called();
+    });
+}

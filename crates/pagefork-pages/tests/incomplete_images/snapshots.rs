@@ -18,8 +18,9 @@ fn run(arriving: &Arriving, slot: &mut Slot, writes: &[(u64, u8)]) -> Vec<u8> {
 
 #[test]
 fn a_branch_of_a_partly_resident_slot_has_nothing_come() {
+    handle_refused_writes();
     for kind in mapping() {
-        for deltas in [DeltaTracker::Off, DeltaTracker::Compare, DeltaTracker::Writes] {
+        for deltas in DeltaTracker::ALL {
             let arriving = Arriving::new();
             let mut slot = arriving.spawn(&StrategyConfig { deltas, ..by(kind) });
             let writes = [(3 * PAGE_GROUP + 5, 0xee), (9 * PAGE_GROUP, 0xdd)];
@@ -51,6 +52,44 @@ fn a_branch_of_a_partly_resident_slot_has_nothing_come() {
             assert!(read == changed, "{kind}");
         }
     }
+}
+
+/// As long as pages are absent nothing is made read-only, and from the first snapshot after that all is,
+/// also in processes that are forked.
+#[test]
+fn pages_are_protected_once_all_are_here() {
+    handle_refused_writes();
+    let arriving = Arriving::new();
+    let deltas = DeltaTracker::Protect;
+    let mut slot = arriving.spawn(&StrategyConfig { deltas, ..by(ResetKind::Discard) });
+    run(&arriving, &mut slot, &[(70, 0xee), (5 * PAGE_GROUP, 1)]);
+    let first = slot.snapshot("first", &[], ImageForm::Branch).unwrap();
+    run(&arriving, &mut slot, &[(71, 0xdd)]);
+    let second = slot.snapshot("second", &[], ImageForm::Branch).unwrap();
+    assert_eq!((second.changed_since(&first).unwrap().len(), slot.compared()), (1, 2));
+    arriving.serving(|| slot.wait(0, 0..SIZE).unwrap());
+    assert!(arriving.pages.is_whole());
+    // What was written before it is made read-only is in the snapshot that has it made so.
+    run(&arriving, &mut slot, &[(72, 0xcc), (9 * PAGE_GROUP, 2)]);
+    let third = slot.snapshot("third", &[], ImageForm::Branch).unwrap();
+    assert_eq!((third.changed_since(&second).unwrap().len(), slot.compared()), (2, 3));
+    // SAFETY: the child has one thread, and ends without ending what is the parent's.
+    let child = unsafe { libc::fork() };
+    let mut write_and_take = || {
+        run(&arriving, &mut slot, &[(9 * PAGE_GROUP, 3)]);
+        let fourth = slot.snapshot("fourth", &[], ImageForm::Branch).unwrap();
+        assert_eq!((fourth.changed_since(&third).unwrap().len(), slot.compared()), (1, 1));
+    };
+    if child == 0 {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(write_and_take));
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) };
+    }
+    let mut status = 0;
+    // SAFETY: the place is ours.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    write_and_take();
 }
 
 #[test]

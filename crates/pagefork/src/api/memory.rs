@@ -484,7 +484,11 @@ impl<'a> LocalMemory<'a> {
     /// See [`LocalMemory`].
     pub fn part_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], MemoryAccessError> {
         self.check(&range)?;
-        self.note_view();
+        let start = self.bytes.as_ptr().addr();
+        // SAFETY: the slot is borrowed mutably as long as `self` is.
+        if let Some(slot) = unsafe { self.slot.as_mut() } {
+            slot.note_external_write(start + range.start..start + range.end);
+        }
         Ok(&mut self.bytes[range])
     }
 

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pagefork_pages::{FaultPlace, stand_in};
+use pagefork_pages::{FaultPlace, lift_protection, stand_in};
 
 use crate::base::error::SystemError;
 use crate::base::trap::TrapCode;
@@ -37,6 +37,10 @@ static USED_UP: AtomicU8 = AtomicU8::new(0);
 
 /// `si_code` of a SIGBUS for a page that cannot be read.
 const BUS_ADRERR: c_int = 2;
+/// `si_code` of a SIGSEGV for a page whose protection forbids it.
+const SEGV_ACCERR: c_int = 2;
+/// What the processor's error code of a page fault has if it was a write.
+const FAULT_WRITE: i64 = 2;
 
 /// Installs the handlers, once a process.
 ///
@@ -60,6 +64,7 @@ pub(crate) fn install() -> Result<(), SystemError> {
             checked(unsafe { libc::sigaction(signal, &own_action(previous), ptr::null_mut()) })?;
         }
         pagefork_pages::stand_in_is_called();
+        pagefork_pages::lift_protection_is_called();
         Ok(())
     });
     result.map_err(|code| SystemError::SignalHandler(io::Error::from_raw_os_error(code)))
@@ -119,6 +124,12 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         let sent = is_sent(&*info);
         let answer = match sent {
             true => SignalAnswer::NotOurs,
+            false
+                if is_refused_write(signal, &*info, &*context.cast())
+                    && lift_protection((*info).si_addr().addr()) =>
+            {
+                SignalAnswer::Again
+            }
             false => continue_as_trap(signal, &*info, &mut *context.cast()),
         };
         match answer {
@@ -152,7 +163,11 @@ enum SignalAnswer {
 
 /// # Safety
 /// The structures are what the kernel gave to this thread.
-unsafe fn continue_as_trap(signal: c_int, info: &siginfo_t, context: &mut ucontext_t) -> SignalAnswer {
+unsafe fn continue_as_trap(
+    signal: c_int,
+    info: &siginfo_t,
+    context: &mut ucontext_t,
+) -> SignalAnswer {
     let activation = thread::current();
     if activation.is_null() {
         return SignalAnswer::NotOurs;
@@ -274,6 +289,12 @@ fn classify(
         }
         _ => None,
     }
+}
+
+/// Whether an instruction has written to a page that is there and may not be written.
+fn is_refused_write(signal: c_int, info: &siginfo_t, context: &ucontext_t) -> bool {
+    let written = context.uc_mcontext.gregs[libc::REG_ERR as usize] & FAULT_WRITE != 0;
+    (signal, info.si_code) == (libc::SIGSEGV, SEGV_ACCERR) && written
 }
 
 /// Whether a page that is there cannot be read.

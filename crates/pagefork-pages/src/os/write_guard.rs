@@ -1,0 +1,307 @@
+//! Which pages were written: they are read-only, and a handler of SIGSEGV makes those writable that
+//! somebody writes to, and notes which.
+//!
+//! ```text
+//!  FIRST -> [ slot | none | slot ]        entries stay for ever, and are used again
+//!              |
+//!              +-- parts, and the ranges of them that were made writable, at most LIFTS_MAX
+//! ```
+//!
+//! Each range that is made writable can make two more maps. Ranges grow with their number, and after
+//! the last one all is made writable at once: so no guest can use up the maps of a process.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex};
+
+use pagefork_layout::page::{PAGE_SIZE, joined};
+use rustix::mm::{self, MprotectFlags};
+
+use crate::os::error::Call;
+use crate::os::limits;
+use crate::os::lock::lock;
+use crate::os::sys::{CallFailure, attempt};
+
+/// As many ranges have one size, each next size being eight times as large.
+const LIFTS_A_SIZE: usize = 64;
+/// Pages: 1, 8, 64, 512.
+const SIZES: usize = 4;
+/// As many ranges are made writable one by one.
+pub(crate) const LIFTS_MAX: usize = LIFTS_A_SIZE * SIZES;
+/// The number of ranges from which on all pages may be writable: one more than can be noted.
+const ALL: usize = LIFTS_MAX + 1;
+
+/// Whether a handler of SIGSEGV calls [`lift_protection`].
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
+
+static FIRST: AtomicPtr<GuardEntry> = AtomicPtr::new(ptr::null_mut());
+
+/// Entries without pages.
+static FREE: Mutex<Vec<&'static GuardEntry>> = Mutex::new(Vec::new());
+
+/// Says that from now on a handler of SIGSEGV in this process calls [`lift_protection`]: then
+/// [`DeltaTracker::Protect`](crate::DeltaTracker::Protect) can make pages of slots read-only.
+///
+/// # Examples
+///
+/// See [`lift_protection`].
+pub fn lift_protection_is_called() {
+    IS_CALLED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_called() -> bool {
+    IS_CALLED.load(Ordering::Relaxed)
+}
+
+/// Whether read-only pages can be made writable again at any time, so that
+/// [`DeltaTracker::Protect`](crate::DeltaTracker::Protect) works: not where what can be written counts
+/// against a limit (`vm.overcommit_memory` 2, or RLIMIT_DATA), which may be used up then.
+///
+/// # Examples
+///
+/// ```
+/// println!("pages can be protected: {}", pagefork_pages::protects_writes());
+/// ```
+pub fn protects_writes() -> bool {
+    !limits::writable_counts()
+}
+
+/// Makes the page at this address writable if a slot has made it read-only to notice writes. Returns
+/// whether the instruction that has raised the signal goes on.
+///
+/// For handlers of SIGSEGV with the code `SEGV_ACCERR`, raised by a *write* of code that uses the slot:
+/// it is async-signal-safe, takes no lock, and leaves `errno`.
+///
+/// # Examples
+///
+/// ```
+/// // What a handler does with the address in its `siginfo_t`:
+/// let page = [0u8; 4096];
+/// assert!(!pagefork_pages::lift_protection(page.as_ptr().addr()), "it is no page of a slot");
+/// // Once it is installed:
+/// pagefork_pages::lift_protection_is_called();
+/// ```
+pub fn lift_protection(address: usize) -> bool {
+    let Some(entry) = entries().find(|entry| entry.has(address)) else { return false };
+    // SAFETY: `has` says that the entry is that of a slot which the thread uses that has just written
+    // there, so its guard lives until the write has been made.
+    let guarded = unsafe { entry.guarded.load(Ordering::Acquire).as_ref() };
+    guarded.is_some_and(|guarded| guarded.lift_around(address))
+}
+
+/// A slot's pages, or none.
+#[derive(Debug)]
+struct GuardEntry {
+    /// Odd while the rest changes.
+    version: AtomicU32,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    guarded: AtomicPtr<Guarded>,
+    next: *const GuardEntry,
+}
+
+// SAFETY: `next` never changes, and points to an entry that stays for ever.
+unsafe impl Sync for GuardEntry {}
+
+fn entries() -> impl Iterator<Item = &'static GuardEntry> {
+    // SAFETY: entries are never freed.
+    let entry = |entry: *const GuardEntry| unsafe { entry.as_ref() };
+    let first = entry(FIRST.load(Ordering::Acquire));
+    std::iter::successors(first, move |last| entry(last.next))
+}
+
+impl GuardEntry {
+    /// A free one, or a new one at the head of the list.
+    fn take() -> &'static Self {
+        let mut free = lock(&FREE);
+        if let Some(entry) = free.pop() {
+            return entry;
+        }
+        let new: &'static Self = Box::leak(Box::new(Self {
+            version: AtomicU32::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            guarded: AtomicPtr::new(ptr::null_mut()),
+            // Only who holds the lock comes here.
+            next: FIRST.load(Ordering::Relaxed),
+        }));
+        FIRST.store(ptr::from_ref(new).cast_mut(), Ordering::Release);
+        new
+    }
+
+    fn has(&self, address: usize) -> bool {
+        let version = self.version.load(Ordering::Acquire);
+        let addresses = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_settled =
+            version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
+        // An entry that changes is not that of a slot which is in use.
+        is_settled && addresses.contains(&address)
+    }
+
+    fn set(&self, addresses: Range<usize>, guarded: *const Guarded) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(addresses.start, Ordering::Relaxed);
+        self.end.store(addresses.end, Ordering::Relaxed);
+        self.guarded.store(guarded.cast_mut(), Ordering::Release);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// Pages that are read-only, but for the ranges that were made writable.
+#[derive(Debug)]
+struct Guarded {
+    /// Addresses: ascending, apart, none empty. Each is whole maps when it is made read-only.
+    parts: Vec<Range<usize>>,
+    /// How many ranges were made writable; from [`ALL`] on everything may be.
+    count: AtomicUsize,
+    /// Where they start and end.
+    lifted: [(AtomicUsize, AtomicUsize); LIFTS_MAX],
+}
+
+impl Guarded {
+    /// Makes pages around one that somebody writes to writable.
+    fn lift_around(&self, address: usize) -> bool {
+        let Some(part) = self.parts.iter().find(|part| part.contains(&address)) else {
+            return false;
+        };
+        self.lift(part, address..address + 1)
+    }
+
+    /// Makes pages of one part writable, and some around them. Whether they are now.
+    fn lift(&self, part: &Range<usize>, addresses: Range<usize>) -> bool {
+        let size = self.count.load(Ordering::Relaxed).min(LIFTS_MAX - 1) / LIFTS_A_SIZE;
+        let length = (PAGE_SIZE as usize) << (3 * size);
+        let start = addresses.start & !(length - 1);
+        let end = addresses.end.next_multiple_of(length);
+        let range = start.max(part.start)..end.min(part.end);
+        // They are noted before anybody can write to them.
+        let index = self.count.fetch_add(1, Ordering::Relaxed);
+        if let Some((start, end)) = self.lifted.get(index) {
+            start.store(range.start, Ordering::Relaxed);
+            end.store(range.end, Ordering::Relaxed);
+            if change(Call::UnguardWrites, range).is_ok() {
+                return true;
+            }
+        }
+        // Too many ranges, or the process has no map left: then all is one map again, for which the
+        // kernel needs none.
+        self.count.store(ALL, Ordering::Relaxed);
+        self.lift_all().is_ok()
+    }
+
+    fn lift_all(&self) -> Result<(), CallFailure> {
+        self.parts.iter().try_for_each(|part| change(Call::UnguardWrites, part.clone()))
+    }
+
+    fn protect(&self) -> Result<(), CallFailure> {
+        self.count.store(0, Ordering::Relaxed);
+        self.parts.iter().try_for_each(|part| change(Call::GuardWrites, part.clone()))
+    }
+}
+
+/// Makes pages read-only, or writable.
+fn change(call: Call, range: Range<usize>) -> Result<(), CallFailure> {
+    let access = match call {
+        Call::GuardWrites => MprotectFlags::READ,
+        _ => MprotectFlags::READ | MprotectFlags::WRITE,
+    };
+    let length = range.end - range.start;
+    attempt(call, length as u64, || {
+        let start = ptr::with_exposed_provenance_mut(range.start);
+        // SAFETY: the range lies in a part of a guard, whose maker owns it: `WriteGuard::new`.
+        unsafe { mm::mprotect(start, length, access) }
+    })
+}
+
+/// Pages whose writes are noticed, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct WriteGuard {
+    entry: &'static GuardEntry,
+    guarded: Arc<Guarded>,
+}
+
+impl WriteGuard {
+    /// Makes pages at addresses read-only, ascending and apart. If that fails all count as written.
+    ///
+    /// # Safety
+    /// Until it is dropped the pages belong to the caller, who may write to them.
+    pub(crate) unsafe fn new(parts: Vec<Range<usize>>) -> Self {
+        let span =
+            parts.first().map_or(0, |part| part.start)..parts.last().map_or(0, |part| part.end);
+        let lifted = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; LIFTS_MAX];
+        let guarded = Arc::new(Guarded { parts, count: AtomicUsize::new(0), lifted });
+        let entry = GuardEntry::take();
+        entry.set(span, Arc::as_ptr(&guarded));
+        let guard = Self { entry, guarded };
+        guard.protect();
+        guard
+    }
+
+    /// Makes all read-only again: nothing counts as written then, unless that fails.
+    pub(crate) fn protect(&self) {
+        if self.guarded.protect().is_err() {
+            self.guarded.count.store(ALL, Ordering::Relaxed);
+            // If that fails, too, a fault tries it again.
+            let _ = self.guarded.lift_all();
+        }
+    }
+
+    pub(crate) fn parts(&self) -> &[Range<usize>] {
+        &self.guarded.parts
+    }
+
+    /// Makes pages writable before somebody writes to them who takes no signal: the kernel. They count
+    /// as written.
+    pub(crate) fn lift(&self, addresses: Range<usize>) {
+        for part in self.parts() {
+            let common = addresses.start.max(part.start)..addresses.end.min(part.end);
+            // Many a program reads again and again into one buffer.
+            if !common.is_empty() && !self.has_lifted(&common) {
+                self.guarded.lift(part, common);
+            }
+        }
+    }
+
+    /// Whether all of a range was made writable at once. Nobody else uses the pages meanwhile.
+    fn has_lifted(&self, range: &Range<usize>) -> bool {
+        let contains = |(start, end): &(AtomicUsize, AtomicUsize)| {
+            start.load(Ordering::Relaxed) <= range.start && range.end <= end.load(Ordering::Relaxed)
+        };
+        let count = self.guarded.count.load(Ordering::Relaxed);
+        // Where all may be writable, it is not known whether that has worked.
+        self.guarded.lifted.get(..count).is_some_and(|lifted| lifted.iter().any(contains))
+    }
+
+    /// Addresses of what may have been written, ascending, apart; `None`: any of them.
+    pub(crate) fn written(&self) -> Option<Vec<Range<u64>>> {
+        let lifted = self.guarded.lifted.get(..self.guarded.count.load(Ordering::Relaxed))?;
+        let range = |(start, end): &(AtomicUsize, AtomicUsize)| {
+            start.load(Ordering::Relaxed) as u64..end.load(Ordering::Relaxed) as u64
+        };
+        Some(joined(lifted.iter().map(range).collect()))
+    }
+
+    /// Makes all writable.
+    ///
+    /// # Errors
+    /// If the kernel refuses; they are guarded as before then.
+    pub(crate) fn end(&self) -> Result<(), CallFailure> {
+        let ended = self.guarded.lift_all();
+        if ended.is_err() {
+            self.guarded.count.store(ALL, Ordering::Relaxed);
+        }
+        ended
+    }
+}
+
+impl Drop for WriteGuard {
+    fn drop(&mut self) {
+        let _ = self.guarded.lift_all();
+        self.entry.set(0..0, ptr::null());
+        lock(&FREE).push(self.entry);
+    }
+}
