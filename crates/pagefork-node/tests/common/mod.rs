@@ -290,6 +290,8 @@ impl Relay {
                     continue;
                 }
                 let Ok(onward) = TcpStream::connect(&to) else { continue };
+                // What is small is not to wait for what was before; who is gone by now does not care.
+                let _ = from.set_nodelay(true).and_then(|()| onward.set_nodelay(true));
                 let left = Arc::new(AtomicU64::new(lives()));
                 let number = now.load(Ordering::SeqCst);
                 let ways =
