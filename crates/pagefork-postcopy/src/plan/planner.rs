@@ -35,7 +35,7 @@ pub struct FetchPlan {
     /// Whether to ask for all other groups, too.
     pub background: bool,
     /// How many groups the background asks for at once, at most. It asks for fewer where that is
-    /// enough to keep network and nodes busy, after faults that stand behind others, and while memory is short.
+    /// enough to keep network and nodes busy, while guests wait behind others, and while memory is short.
     pub background_window: u32,
     /// Whether nothing is asked for but what guests wait for until
     /// [`RunningInput::Begin`](crate::RunningInput::Begin).
