@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use datagrams::{Datagrams, PLACES};
+use datagrams::{Datagrams, PLACES, deaf_after};
 use pagefork_image::{
     ContentHash, ImageDraft, ImageStore, Manifest, PageRuns, SavedCode, SavedInstance, SecretKey,
     TrustedKeys,
@@ -396,6 +396,28 @@ fn urgent(place: &str) {
     });
     let before = memory.before(250);
     assert!(before < 100, "{before} groups came before the one that somebody waits for");
+}
+
+#[test]
+fn the_head_and_what_starts_need_come_in_the_answer_to_what_is_said_first() {
+    PLACES.into_iter().for_each(answered_at_once);
+}
+
+/// After the handshake there is one round trip, and no other one for what would not have fitted into it.
+fn answered_at_once(place: &str) {
+    // More than a handshake has, and less than the head and a group.
+    const BEGUN: usize = 4 << 10;
+    let pair = Pair::new("at-once", place);
+    let there = ImageStore::open(pair.path.join("there")).unwrap();
+    let needed = [200, 17, 5];
+    there.set_touched(pair.image, &needed.map(|group| group..group + 1)).unwrap();
+    let address = deaf_after(BEGUN, &pair.peer.address);
+    let peer = MemoryPeer { address, ..pair.peer.clone() };
+    let plan = FetchPlan { certain: true, ..on_demand() };
+    let memory = Memory::new();
+    let _fetch = pair.open(&peer, plan, PageTimes::default()).fetch_into(memory.clone()).unwrap();
+    needed.into_iter().for_each(|group| memory.assert_is_right(group));
+    assert_eq!(*memory.order.lock().unwrap(), needed, "in the order in which they are needed");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use pagefork_image::SecretKey;
+use quinn_proto::congestion::CubicConfig;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::crypto::{CryptoError, HmacKey};
 use quinn_proto::{
@@ -25,6 +26,11 @@ const ASKED: u32 = 1 << 20;
 
 /// Bytes that wait for a connection that is not accepted yet, and of all such.
 const UNACCEPTED: (u64, u64) = (64 << 10, 4 << 20);
+
+/// Bytes that a connection may have on its way before the peer has said that any of them came: a head and
+/// the groups without which no guest begins, so that they take no round trip more. A peer is known by then:
+/// until a server knows an address, it sends it three times as much as came from there, at most.
+const FIRST_SENT: u64 = 64 << 10;
 
 /// Streams on which a memory node sends groups.
 const GROUP_STREAMS: u32 = 3;
@@ -66,8 +72,11 @@ fn transport(
     let idle = IdleTimeout::try_from(times.idle).map_err(io::Error::other)?;
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(DATAGRAM_MAX);
+    let mut congestion = CubicConfig::default();
+    congestion.initial_window(FIRST_SENT);
     let mut config = TransportConfig::default();
     config
+        .congestion_controller_factory(Arc::new(congestion))
         .max_concurrent_bidi_streams(VarInt::from_u32(both_ways))
         .max_concurrent_uni_streams(VarInt::from_u32(one_way))
         .stream_receive_window(VarInt::from_u32(window))

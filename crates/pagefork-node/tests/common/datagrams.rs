@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "not every test needs everything")]
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -98,4 +99,77 @@ impl Datagrams {
             }),
         )
     }
+}
+
+/// A network on which nothing of who connects with the node at `to` arrives any more as soon as so many
+/// bytes of the node's first answer have passed: what follows them, the node has sent without having heard
+/// that any of it came. Returns where to connect with.
+pub(crate) fn deaf_after(answered: usize, to: &str) -> String {
+    match to.strip_prefix("quic://") {
+        Some(to) => deaf_to_datagrams(answered, to.parse().unwrap()),
+        None => deaf_to_stream(answered, to.parse().unwrap()),
+    }
+}
+
+fn deaf_to_datagrams(answered: usize, to: SocketAddr) -> String {
+    /// Bytes of the largest datagram that is no attempt at a larger one.
+    const USUAL: usize = 1500;
+    /// What stands in the first byte of those that belong to a handshake.
+    const HANDSHAKE: u8 = 0x80;
+    let near = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+    let far = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap());
+    let address = format!("quic://{}", near.local_addr().unwrap());
+    far.connect(to).unwrap();
+    let passed = Arc::new(AtomicUsize::new(0));
+    let (back, far_end, counted) = (Arc::clone(&near), Arc::clone(&far), Arc::clone(&passed));
+    let (sender, receiver) = mpsc::channel::<SocketAddr>();
+    thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        let Ok(from) = receiver.recv() else { return };
+        loop {
+            let Ok(count) = far_end.recv(&mut bytes) else { continue };
+            if count <= USUAL && bytes[0] & HANDSHAKE == 0 {
+                counted.fetch_add(count, Ordering::SeqCst);
+            }
+            let _ = back.send_to(&bytes[..count], from);
+        }
+    });
+    thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok((count, from)) = near.recv_from(&mut bytes) {
+            let _ = sender.send(from);
+            if passed.load(Ordering::SeqCst) < answered {
+                let _ = far.send(&bytes[..count]);
+            }
+        }
+    });
+    address
+}
+
+fn deaf_to_stream(answered: usize, to: SocketAddr) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (mut near, _) = listener.accept().unwrap();
+        let mut far = TcpStream::connect(to).unwrap();
+        let passed = Arc::new(AtomicUsize::new(0));
+        let (mut back, mut far_end) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let counted = Arc::clone(&passed);
+        thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(count @ 1..) = far_end.read(&mut bytes) {
+                counted.fetch_add(count, Ordering::SeqCst);
+                if back.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = near.read(&mut bytes) {
+            if passed.load(Ordering::SeqCst) < answered {
+                far.write_all(&bytes[..count]).unwrap();
+            }
+        }
+    });
+    address
 }

@@ -43,8 +43,7 @@ impl RunningNode {
             Message::Farewell { text } => return Err(ProtocolError::PeerLeft(text)),
             Message::Welcome(welcome) if is_first => {
                 let known_max = welcome.known_groups as usize;
-                link.welcome = Some(welcome);
-                link.answered();
+                link.greeted(welcome, now.at);
                 let known: Vec<ContentHash> = link.known.drain(..).take(known_max).collect();
                 link.told.extend(&known);
                 for hashes in known.chunks(HASHES_MAX) {
@@ -186,8 +185,10 @@ impl RunningNode {
             return Err(ProtocolError::Unexpected("more of a head than there is"));
         }
         coming.bytes.extend_from_slice(part);
+        let mut round_trip = Duration::ZERO;
         if let Some(link) = self.links.get_mut(&connection) {
             link.answered();
+            round_trip = link.round_trip;
         }
         if coming.bytes.len() < coming.size {
             return Ok(());
@@ -210,7 +211,8 @@ impl RunningNode {
         }
         holder.stage = HolderStage::Ready { number, renew_at };
         if image.open.is_none() {
-            let mut planner = Planner::new(std::mem::take(&mut image.plan), head.group_count());
+            let plan = std::mem::take(&mut image.plan);
+            let mut planner = Planner::new(plan, head.group_count(), round_trip);
             image.waits.keys().for_each(|group| planner.fault(*group));
             image.open = Some((head.clone(), planner));
             self.output.push(RunningOutput::Opened { image: key, head });

@@ -30,6 +30,9 @@ pub(crate) struct Link {
     pub(crate) owes_since: Option<Instant>,
     /// When something was sent last.
     pub(crate) spoke: Instant,
+    /// When it was connected, and how long the peer's greeting has taken since: a round trip.
+    connected: Instant,
+    pub(crate) round_trip: Duration,
 }
 
 /// A group that was asked for.
@@ -72,6 +75,8 @@ impl Link {
             told: HashSet::new(),
             owes_since: Some(now),
             spoke: now,
+            connected: now,
+            round_trip: Duration::ZERO,
         }
     }
 
@@ -90,6 +95,13 @@ impl Link {
     fn owes(&self) -> bool {
         let waits = |asked: &AskedGroup| asked.look_up.is_none();
         self.welcome.is_none() || self.opening > 0 || self.asked.values().any(waits)
+    }
+
+    /// The peer has greeted.
+    pub(crate) fn greeted(&mut self, welcome: Welcome, now: Instant) {
+        self.round_trip = now.saturating_duration_since(self.connected);
+        self.welcome = Some(welcome);
+        self.answered();
     }
 
     /// The peer has answered something.

@@ -39,7 +39,7 @@ pub enum PeerAccess {
 pub struct ServedImage {
     /// What it is.
     pub head: Arc<ImageHead>,
-    /// Groups that every instance touches, to be sent along.
+    /// Groups that every instance touches, to be sent along, in this order.
     pub certain: Vec<Range<u64>>,
 }
 
@@ -503,9 +503,10 @@ impl MemoryNode {
 
         let certain_max = self.hello.as_ref().map_or(0, |hello| hello.certain_groups) as usize;
         let certain = served.certain.iter().flat_map(|range| range.start..range.end.min(groups));
-        let mut certain: Vec<u64> = certain.take(certain_max.min(RANGES_MAX)).collect();
-        certain.sort_unstable();
-        certain.dedup();
+        let mut seen = HashSet::new();
+        // In the order in which they are named: who starts waits for the first ones alone.
+        let certain = certain.filter(|group| seen.insert(*group));
+        let certain: Vec<u64> = certain.take(certain_max.min(RANGES_MAX)).collect();
         let (manifest_size, signatures_size) = match is_known {
             true => (0, 0),
             false => {

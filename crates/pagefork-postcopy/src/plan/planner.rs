@@ -35,7 +35,7 @@ pub struct FetchPlan {
     /// Whether to ask for all other groups, too.
     pub background: bool,
     /// How many groups the background asks for at once, at most. It asks for fewer where that is
-    /// enough to keep network and nodes busy, after faults that stand behind others, and while memory is short.
+    /// enough to keep network and nodes busy, while guests wait behind others, and while memory is short.
     pub background_window: u32,
     /// Whether nothing is asked for but what guests wait for until
     /// [`RunningInput::Begin`](crate::RunningInput::Begin).
@@ -105,6 +105,17 @@ enum GroupState {
     Given,
 }
 
+impl GroupState {
+    /// Whether a guest waits for it.
+    fn is_waited(self) -> bool {
+        match self {
+            Self::Queued => true,
+            Self::Asked { layer, is_met } => is_met || layer == PlanLayer::Fault,
+            Self::Absent | Self::Present { .. } | Self::Given => false,
+        }
+    }
+}
+
 /// The groups of an image, which of them to ask for, and what came of it.
 #[derive(Debug)]
 pub(crate) struct Planner {
@@ -122,6 +133,8 @@ pub(crate) struct Planner {
     background: ListLayer,
     window: BackgroundWindow,
     background_asked: u32,
+    /// Groups that guests wait for.
+    waited: u32,
     report: PlanReport,
 }
 
@@ -129,7 +142,8 @@ impl Planner {
     /// Guesses that are kept at once: older ones are of no use any more.
     const GUESSES_MAX: usize = 64;
 
-    pub(crate) fn new(plan: FetchPlan, groups: u64) -> Self {
+    /// One for an image of so many groups, of a peer to which a round trip takes so long.
+    pub(crate) fn new(plan: FetchPlan, groups: u64, round_trip: Duration) -> Self {
         let background = if plan.background { vec![0..groups] } else { Vec::new() };
         Self {
             states: vec![GroupState::Absent; groups as usize],
@@ -142,8 +156,9 @@ impl Planner {
             neighbours: NeighbourLayer::new(),
             guesses: VecDeque::new(),
             background: ListLayer::new(background),
-            window: BackgroundWindow::new(plan.background_window),
+            window: BackgroundWindow::new(plan.background_window, round_trip),
             background_asked: 0,
+            waited: 0,
             report: PlanReport::default(),
             plan,
         }
@@ -154,7 +169,8 @@ impl Planner {
     }
 
     fn set(&mut self, group: u64, state: GroupState) {
-        self.states[group as usize] = state;
+        let old = std::mem::replace(&mut self.states[group as usize], state);
+        self.waited = self.waited + u32::from(state.is_waited()) - u32::from(old.is_waited());
     }
 
     pub(crate) fn is_whole(&self) -> bool {
@@ -187,7 +203,6 @@ impl Planner {
             _ => return,
         };
         self.record(group);
-        self.window.fault();
         if self.plan.stride {
             let guesses = self.stride.fault(group, met == Some(PlanLayer::Stride));
             self.guess(guesses, PlanLayer::Stride);
@@ -315,12 +330,12 @@ impl Planner {
         self.report.of(layer).arrived += 1;
         let is_background = layer == PlanLayer::Background;
         self.background_asked -= u32::from(is_background);
-        if let Some(took) = took {
-            self.window.answered(took, is_background, now);
-        }
         let is_used = is_met || layer == PlanLayer::Fault;
         self.set(group, GroupState::Present { layer, is_used });
         self.present += 1;
+        if let Some(took) = took {
+            self.window.answered(took, is_background, self.waited > 0, now);
+        }
         Some(layer)
     }
 
@@ -377,7 +392,7 @@ mod tests {
             background: true,
             ..quiet()
         };
-        let mut planner = Planner::new(plan, 10);
+        let mut planner = Planner::new(plan, 10, Duration::ZERO);
         planner.announced(8);
         planner.fault(5);
         assert_eq!(groups(&mut planner, 1, 3), [5, 7, 3, 2]);
@@ -398,7 +413,7 @@ mod tests {
             (PlanLayer::Neighbours, FetchPlan { neighbours: true, ..quiet() }),
             (PlanLayer::Background, FetchPlan { background: true, ..quiet() }),
         ] {
-            let mut planner = Planner::new(plan, 1000);
+            let mut planner = Planner::new(plan, 1000, Duration::ZERO);
             (0..10).for_each(|at| planner.fault(100 + at * 10));
             planner.next(100, 100);
             for other in PlanLayer::ALL {
@@ -409,28 +424,61 @@ mod tests {
     }
 
     #[test]
-    fn the_background_takes_less_at_faults_behind_others_and_more_again() {
+    fn the_background_takes_less_while_guests_wait_behind_others_and_more_again() {
         let plan = FetchPlan { background: true, background_window: 16, ..quiet() };
-        let mut planner = Planner::new(plan, 1000);
+        let mut planner = Planner::new(plan, 1000, Duration::ZERO);
         assert_eq!(groups(&mut planner, 0, 100), [0, 1, 2, 3, 4, 5, 6, 7]);
         arrive(&mut planner, 0..8);
         assert_eq!(groups(&mut planner, 0, 100).len(), 16);
-        arrive(&mut planner, 8..23);
-        // It has waited behind others, as those do that are asked for now.
-        planner.arrived(23, Some(Duration::from_secs(1)), Instant::now());
-        (0..2).for_each(|at| planner.fault(100 + at));
+        let late = |planner: &mut Planner, groups: &[u64]| {
+            for group in groups {
+                planner.arrived(*group, Some(Duration::from_secs(1)), Instant::now());
+            }
+        };
+        // They have waited behind others, as those do that are asked for now.
+        late(&mut planner, &(8..24).collect::<Vec<u64>>());
+        let many = groups(&mut planner, 0, 100);
+        assert!((12..16).contains(&many.len()), "{many:?}");
+        (0..2).for_each(|at| planner.fault(900 + at));
         planner.next(2, 0);
-        assert_eq!(groups(&mut planner, 0, 100), [24, 25, 26]);
-        arrive(&mut planner, 24..27);
-        assert_eq!(groups(&mut planner, 0, 100).len(), 6);
-        arrive(&mut planner, 27..33);
+        late(&mut planner, &many);
+        let few = groups(&mut planner, 0, 100);
+        assert!(few.len() + 5 < many.len(), "{few:?}");
+        // Nobody waits any more, and nothing behind others.
+        arrive(&mut planner, 900..902);
+        let mut asked = few.clone();
+        for _ in 0..8 {
+            arrive(&mut planner, asked[0]..asked[0] + asked.len() as u64);
+            asked = groups(&mut planner, 0, 100);
+        }
+        assert_eq!(asked.len(), 16);
+        arrive(&mut planner, asked[0]..asked[0] + 16);
         planner.pressure(Instant::now());
         assert_eq!(groups(&mut planner, 0, 100).len(), 1);
     }
 
     #[test]
+    fn a_guest_waits_for_a_group_until_it_is_here_from_wherever() {
+        let mut planner = Planner::new(quiet(), 10, Duration::ZERO);
+        (0..5).for_each(|group| planner.fault(group));
+        planner.fault(0);
+        assert_eq!(planner.waited, 5);
+        planner.announced(0);
+        assert_eq!(groups(&mut planner, 9, 0), [1, 2, 3, 4]);
+        planner.fault(1);
+        planner.lost(1);
+        assert_eq!(planner.waited, 5);
+        planner.given(1);
+        planner.given(2);
+        arrive(&mut planner, 3..5);
+        arrive(&mut planner, 0..1);
+        assert_eq!(planner.waited, 0);
+    }
+
+    #[test]
     fn a_plan_that_is_held_asks_for_what_guests_wait_for_alone() {
-        let mut planner = Planner::new(FetchPlan { held: true, ..FetchPlan::default() }, 100);
+        let mut planner =
+            Planner::new(FetchPlan { held: true, ..FetchPlan::default() }, 100, Duration::ZERO);
         planner.fault(5);
         assert_eq!(groups(&mut planner, 9, 9), [5]);
         planner.begin(vec![50..52, 3..4, 99..u64::MAX, 200..u64::MAX]);
@@ -443,7 +491,7 @@ mod tests {
     #[test]
     fn what_was_lost_is_asked_for_again() {
         let plan = FetchPlan { background: true, ..quiet() };
-        let mut planner = Planner::new(plan, 3);
+        let mut planner = Planner::new(plan, 3, Duration::ZERO);
         planner.fault(2);
         assert_eq!(groups(&mut planner, 9, 9), [2, 0, 1]);
         planner.fault(1);
@@ -457,7 +505,7 @@ mod tests {
     #[test]
     fn what_guests_touch_is_counted_and_recorded_once() {
         let plan = FetchPlan { background: true, ..quiet() };
-        let mut planner = Planner::new(plan, 8);
+        let mut planner = Planner::new(plan, 8, Duration::ZERO);
         planner.next(0, 4);
         arrive(&mut planner, 0..4);
         planner.touched(2..100);

@@ -5,18 +5,26 @@ use std::time::{Duration, Instant};
 
 /// The window of the background.
 ///
-/// The shortest time that an answer has ever taken is that of the network alone. What an answer
-/// takes longer, it has waited somewhere behind others: so time and window together say how many
-/// groups wait. The window grows as long as these are few, and shrinks when they are many; a fault
-/// halves it, since who waits for that group is behind them, too.
+/// The shortest time that an answer has ever taken is that of the network alone. What the quickest
+/// answer of a round takes longer has been spent behind groups that were asked for before the
+/// round: so time and window together say how many groups wait. (Those of one round also wait for
+/// each other, as they are asked for together. That says nothing: Copa, Arun and Balakrishnan 2018,
+/// looks at the least delay of a round for the same reason.) Until groups wait for the first time, the
+/// window doubles in each round. Then it grows and shrinks slowly, so that few wait; and as long as a
+/// guest waits behind them, with each group that comes before its own.
 #[derive(Debug)]
 pub(crate) struct BackgroundWindow {
     /// Groups.
     size: f64,
     size_max: f64,
+    /// Whether groups have never waited behind others.
+    is_starting: bool,
     /// The shortest time from a question to its answer.
     shortest: Option<Duration>,
-    /// How many groups have waited behind others, as the last answer tells.
+    /// The same of this round, and how many answers of it have come.
+    quickest: Option<Duration>,
+    answers: u32,
+    /// How many groups have waited behind others, as the last round tells.
     waiting: f64,
     /// Memory is short until then.
     short_until: Option<Instant>,
@@ -29,16 +37,29 @@ impl BackgroundWindow {
     const WAITING_MIN: f64 = 3.0;
     /// Above so many, it shrinks.
     const WAITING_MAX: f64 = 6.0;
+    /// By how much it grows and shrinks with a group that comes.
+    const STEP: f64 = 0.25;
+    /// What a local network needs: as many are asked for at first, at least.
+    const FIRST_MIN: f64 = 8.0;
+    /// And so many at most, whatever a round trip takes.
+    const FIRST_MAX: f64 = 64.0;
+    /// Of a farther peer, one is asked for at first for each such part of a round trip: half of what a
+    /// line of 1 Gbit/s brings.
+    const FIRST_EACH: Duration = Duration::from_micros(250);
     /// How long one group at a time is enough after memory was short.
     const SHORT: Duration = Duration::from_secs(2);
 
-    pub(crate) fn new(size_max: u32) -> Self {
+    /// One for a peer to which a round trip takes so long.
+    pub(crate) fn new(size_max: u32, round_trip: Duration) -> Self {
         let size_max = f64::from(size_max.max(1));
-        // Before anything is known, what a local network needs.
+        let first = round_trip.div_duration_f64(Self::FIRST_EACH);
         Self {
-            size: size_max.min(8.0),
+            size: first.clamp(Self::FIRST_MIN, Self::FIRST_MAX).min(size_max),
             size_max,
+            is_starting: true,
             shortest: None,
+            quickest: None,
+            answers: 0,
             waiting: 0.0,
             short_until: None,
             is_filling: true,
@@ -52,112 +73,191 @@ impl BackgroundWindow {
         self.is_filling && asked < size
     }
 
-    /// A guest waits.
-    pub(crate) fn fault(&mut self) {
-        if self.waiting >= Self::WAITING_MIN {
-            self.size = (self.size / 2.0).max(1.0);
-        }
-    }
-
     /// Memory is short.
     pub(crate) fn pressure(&mut self, now: Instant) {
         self.size = 1.0;
+        self.is_starting = false;
         self.short_until = Some(now + Self::SHORT);
     }
 
-    /// A group has come, `took` after it was asked for.
-    pub(crate) fn answered(&mut self, took: Duration, is_background: bool, now: Instant) {
+    /// A group has come, `took` after it was asked for; `is_before_fault`, if a guest waits for another one.
+    pub(crate) fn answered(
+        &mut self,
+        took: Duration,
+        is_background: bool,
+        is_before_fault: bool,
+        now: Instant,
+    ) {
         let shortest = self.shortest.map_or(took, |shortest| shortest.min(took));
         self.shortest = Some(shortest);
         if self.short_until.is_some_and(|until| now < until) || !is_background {
             return;
         }
-        let behind = took.saturating_sub(shortest).as_secs_f64();
-        self.waiting = self.size * behind / took.as_secs_f64().max(1e-9);
-        if self.waiting < Self::WAITING_MIN {
-            self.size = (self.size + 1.0).min(self.size_max);
-        } else if self.waiting > Self::WAITING_MAX {
-            // By one group in each round.
-            self.size = (self.size - 1.0 / self.size).max(1.0);
+        let quickest = self.quickest.map_or(took, |quickest| quickest.min(took));
+        self.quickest = Some(quickest);
+        self.answers += 1;
+        if f64::from(self.answers) >= self.size / 2.0 {
+            let behind = quickest.saturating_sub(shortest).as_secs_f64();
+            self.waiting = self.size * behind / quickest.as_secs_f64().max(1e-9);
+            self.is_starting &= self.waiting < Self::WAITING_MIN;
+            self.begin_round();
         }
+        let is_few = self.waiting < Self::WAITING_MIN;
+        let mut step = match is_few {
+            true if self.is_starting => 1.0,
+            true => Self::STEP,
+            false if self.waiting > Self::WAITING_MAX => -Self::STEP,
+            false => 0.0,
+        };
+        if is_before_fault && !is_few {
+            step -= Self::STEP;
+        }
+        self.size = (self.size + step).clamp(1.0, self.size_max);
     }
 
     /// What was asked for is lost: the next peer may be nearer or farther.
     pub(crate) fn forget(&mut self) {
+        self.is_starting = true;
         self.shortest = None;
         self.waiting = 0.0;
+        self.begin_round();
+    }
+
+    fn begin_round(&mut self) {
+        self.quickest = None;
+        self.answers = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
-    /// Asks a peer that answers one group after the other, each in `service`, behind a network of
-    /// `round_trip`, for `rounds` answers. Gives the window, and how many groups wait at the peer.
-    fn settle(round_trip: Duration, service: Duration, rounds: u32) -> (f64, f64) {
-        let mut window = BackgroundWindow::new(256);
-        let now = Instant::now();
-        for _ in 0..rounds {
-            // More than what the network holds waits.
-            let in_network = round_trip.as_secs_f64() / service.as_secs_f64();
-            let waiting = (window.size - in_network).max(1.0);
-            window.answered(round_trip + service.mul_f64(waiting), true, now);
-            // The first of a round has waited for nothing.
-            window.answered(round_trip + service, false, now);
+    const NEAR: Duration = Duration::from_micros(100);
+    const FAR: Duration = Duration::from_millis(10);
+
+    /// A peer that answers one group after the other, each in `service`, behind a network of `round_trip`.
+    struct Peer {
+        round_trip: Duration,
+        service: Duration,
+        window: BackgroundWindow,
+        now: Instant,
+        /// When groups were asked for, and when they come.
+        asked: VecDeque<(Instant, Instant)>,
+        is_before_fault: bool,
+    }
+
+    impl Peer {
+        fn new(round_trip: Duration, service: Duration) -> Self {
+            let window = BackgroundWindow::new(240, round_trip);
+            let (now, asked) = (Instant::now(), VecDeque::new());
+            Self { round_trip, service, window, now, asked, is_before_fault: false }
         }
-        let in_network = round_trip.as_secs_f64() / service.as_secs_f64();
-        (window.size, (window.size - in_network).max(0.0))
+
+        /// Asks for as many as it may. Gives how many are under way.
+        fn ask(&mut self) -> usize {
+            while self.window.has_room(self.asked.len() as u32) {
+                let at_peer = self.now + self.round_trip;
+                let last = self.asked.back().map_or(at_peer, |(_, comes)| at_peer.max(*comes));
+                self.asked.push_back((self.now, last + self.service));
+            }
+            self.asked.len()
+        }
+
+        /// Lets so many groups come, and asks for others. Gives the most that were under way.
+        fn answer(&mut self, groups: usize) -> usize {
+            let mut most = self.ask();
+            for _ in 0..groups {
+                let (asked, comes) = self.asked.pop_front().unwrap();
+                self.now = self.now.max(comes);
+                self.window.answered(comes - asked, true, self.is_before_fault, self.now);
+                most = most.max(self.ask());
+            }
+            most
+        }
+
+        /// How many groups the network holds.
+        fn in_network(&self) -> f64 {
+            self.round_trip.div_duration_f64(self.service)
+        }
     }
 
     #[test]
     fn it_is_as_large_as_the_network_needs_and_little_waits() {
-        let [near, far] = [100, 10_000].map(Duration::from_micros);
-        let service = Duration::from_micros(130);
-        let (near, waiting_near) = settle(near, service, 10_000);
-        let (far, waiting_far) = settle(far, service, 10_000);
-        assert!(near < 12.0 && waiting_near < 10.0, "{near} {waiting_near}");
-        assert!(far > 75.0 && waiting_far < 10.0, "{far} {waiting_far}");
-    }
-
-    /// How many groups are asked for when it lets no more be.
-    fn fill(window: &mut BackgroundWindow, mut asked: u32) -> u32 {
-        while window.has_room(asked) {
-            asked += 1;
+        for (round_trip, service) in [(NEAR, 130), (NEAR, 50), (FAR, 130), (FAR / 2, 50)] {
+            let mut peer = Peer::new(round_trip, Duration::from_micros(service));
+            peer.answer(3000);
+            // The half that is under way when questions go is as much as the network holds, and some.
+            let waiting = peer.window.size / 2.0 - peer.in_network();
+            assert!(waiting < 12.0, "{round_trip:?}, {service} us: {waiting} groups wait");
+            // As quick as the peer can be.
+            let began = peer.now;
+            peer.answer(1000);
+            assert!(peer.now - began < peer.service * 1050, "{round_trip:?}, {service} us");
         }
-        asked
+    }
+
+    /// Groups that are asked for together come one after the other. They have waited for each other, and
+    /// that is no reason to ask for fewer: between two rounds the peer has nothing to do.
+    #[test]
+    fn a_far_peer_is_asked_for_twice_as_much_in_each_round_until_it_is_busy() {
+        let mut peer = Peer::new(FAR, Duration::from_micros(60));
+        let began = peer.now;
+        peer.answer(600);
+        let took = peer.now - began;
+        // 40 in the first round trip, and then as many as the peer can.
+        assert!(took < FAR * 4 + peer.service * 600, "{took:?}");
+        let mut near = Peer::new(NEAR, Duration::from_micros(60));
+        let most = near.answer(600);
+        assert!(most <= 32, "{most} groups of a near one");
     }
 
     #[test]
-    fn it_shrinks_at_faults_behind_others_and_stays_small_while_memory_is_short() {
-        let mut window = BackgroundWindow::new(64);
-        let (now, took) = (Instant::now(), Duration::from_millis(1));
-        (0..100).for_each(|_| window.answered(took, true, now));
-        assert_eq!(fill(&mut window, 0), 64);
-        assert_eq!(fill(&mut window, 33), 33, "half of it is free first");
-        assert_eq!(fill(&mut window, 32), 64);
-        window.fault();
-        assert_eq!(fill(&mut window, 0), 64, "nothing waits behind others");
-        window.answered(3 * took, true, now);
-        window.fault();
-        assert_eq!(fill(&mut window, 0), 31);
-        window.pressure(now);
-        (0..100).for_each(|_| window.answered(took, true, now));
-        assert_eq!(fill(&mut window, 0), 1);
-        window.answered(took, true, now + BackgroundWindow::SHORT);
-        assert_eq!(fill(&mut window, 0), 2);
+    fn it_shrinks_while_somebody_waits_behind_others() {
+        let mut peer = Peer::new(NEAR, Duration::from_micros(60));
+        peer.answer(3000);
+        let before = peer.window.size;
+        peer.is_before_fault = true;
+        peer.answer(40);
+        assert!(peer.window.size < before - 1.0, "{} of {before}", peer.window.size);
+        // Nothing has waited yet: there is no reason to.
+        let mut peer = Peer::new(FAR, Duration::from_micros(60));
+        peer.is_before_fault = true;
+        let before = peer.window.size;
+        peer.answer(40);
+        assert_eq!(peer.window.size, before + 40.0);
     }
 
     #[test]
-    fn groups_that_wait_behind_others_are_noticed() {
-        let mut window = BackgroundWindow::new(64);
-        let now = Instant::now();
-        window.answered(Duration::from_micros(100), false, now);
-        let before = window.size;
-        window.answered(Duration::from_millis(5), true, now);
-        assert!(window.size < before);
-        window.forget();
-        window.answered(Duration::from_millis(5), true, now);
-        assert!(window.size > before - 0.5, "the next peer is as far as that");
+    fn it_stays_small_while_memory_is_short() {
+        let mut peer = Peer::new(NEAR, Duration::from_micros(60));
+        peer.answer(100);
+        peer.window.pressure(peer.now);
+        peer.answer(100);
+        assert_eq!(peer.window.size, 1.0);
+        peer.now += BackgroundWindow::SHORT;
+        peer.answer(100);
+        assert!(peer.window.size > 4.0);
+    }
+
+    #[test]
+    fn questions_go_together() {
+        let mut window = BackgroundWindow::new(64, FAR * 2);
+        assert_eq!((0..100).take_while(|asked| window.has_room(*asked)).count(), 64);
+        assert!(!window.has_room(33), "half of it is free first");
+        assert!((32..64).all(|asked| window.has_room(asked)));
+    }
+
+    #[test]
+    fn another_peer_may_be_farther() {
+        let mut peer = Peer::new(NEAR, Duration::from_micros(60));
+        peer.answer(3000);
+        let before = peer.window.size;
+        (peer.round_trip, peer.asked) = (FAR, VecDeque::new());
+        peer.window.forget();
+        peer.answer(120);
+        assert!(peer.window.size > 5.0 * before, "{} after {before}", peer.window.size);
     }
 }

@@ -96,6 +96,17 @@ fn the_first_group_is_here_after_two_round_trips_whatever_the_size() {
 }
 
 #[test]
+fn certain_groups_come_in_their_order_each_once_and_the_first_ones_of_too_many() {
+    let mut network = Network::new(image(400, 1), 1, Faults::none());
+    network.certain = vec![300..302, 5..6, 301..303, 100..300];
+    network.open(on_demand());
+    network.connect(Vec::new());
+    assert!(!network.run(Duration::ZERO, |network| network.groups.len() > 64));
+    let first = [300, 301, 5, 302].into_iter().chain(100..160);
+    assert_eq!(network.order, first.collect::<Vec<u64>>());
+}
+
+#[test]
 fn only_what_guests_wait_for_travels_without_a_plan() {
     let mut network = Network::new(image(100, 4), 4, Faults::none());
     network.open(on_demand());

@@ -102,6 +102,8 @@ pub(crate) struct Network {
     pub(crate) seen: Vec<RunningOutput>,
     /// Groups that were given out, each once and with right bytes.
     pub(crate) groups: BTreeSet<u64>,
+    /// In which order they were.
+    pub(crate) order: Vec<u64>,
     pub(crate) leases: BTreeMap<ContentHash, Instant>,
     pub(crate) bytes_down: usize,
     /// The most groups that a memory node was reading or sending at once, in bytes.
@@ -129,6 +131,7 @@ impl Network {
             next_connection: 0,
             seen: Vec::new(),
             groups: BTreeSet::new(),
+            order: Vec::new(),
             leases: BTreeMap::new(),
             bytes_down: 0,
             in_flight_max: 0,
@@ -182,6 +185,7 @@ impl Network {
                 }
                 RunningOutput::Group { group, bytes, .. } => {
                     assert!(self.groups.insert(group), "group {group} was given twice");
+                    self.order.push(group);
                     assert!(bytes == self.image.read_group(group).unwrap(), "group {group}");
                 }
                 RunningOutput::LookUp { group, hash, .. } => {
