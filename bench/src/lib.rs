@@ -19,6 +19,7 @@ pub mod capi;
 pub mod spawn;
 pub mod dirty;
 pub mod growth;
+pub mod trackers;
 pub mod density;
 pub mod serve;
 pub mod compile;
@@ -46,6 +47,7 @@ pub const ALL: &[Benchmark] = &[
     ("call_empty_function", dirty::empty),
     ("dirty_1mb_of_memory", dirty::mebibyte),
     ("growth", growth::run),
+    ("trackers", trackers::run),
     ("density", density::run),
     ("serve", serve::run),
     ("fork", |size| Report::of_rows("fork", &fork::run(size))),
