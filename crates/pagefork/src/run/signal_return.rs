@@ -46,11 +46,9 @@ fn protection_keys() -> Option<usize> {
 /// in other registers.
 pub(super) unsafe fn go_on_at(context: &ucontext_t) {
     let state = context.uc_mcontext.fpregs;
-    // SAFETY: by this module's contract.
-    if state.is_null()
-        || context.uc_stack.ss_flags & SS_AUTODISARM != 0
-        || unsafe { !keys_are_kept(state.cast()) }
-    {
+    // SAFETY: by this module's contract the state is that of the frame.
+    let is_kept = !state.is_null() && unsafe { keys_are_kept(state.cast()) };
+    if !is_kept || context.uc_stack.ss_flags & SS_AUTODISARM != 0 {
         return;
     }
     let register = |register: c_int| context.uc_mcontext.gregs[register as usize];
