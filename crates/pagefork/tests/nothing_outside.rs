@@ -2,25 +2,13 @@
 //! guard or beyond its own memory. All others go to who handled them before; most
 //! tests here run in a process of their own, and look at how it ends.
 
+mod child;
+
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
 
 use pagefork::{Caller, Engine, Func, Instance, Module, Store, Trap, TrapCode};
 
-/// Runs `body` in a process of its own, which is this test again.
-fn in_child(test: &str, body: fn()) -> ExitStatus {
-    if std::env::var_os("PAGEFORK_CHILD").is_some() {
-        body();
-        std::process::exit(0);
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env("PAGEFORK_CHILD", "1")
-        .output()
-        .unwrap();
-    println!("{}", String::from_utf8_lossy(&output.stderr));
-    output.status
-}
+use child::in_child;
 
 /// Calls a host function from a guest, with the guest's memory.
 fn call_host(f: impl Fn(Caller<'_, ()>) + Send + Sync + 'static) {

@@ -1,14 +1,17 @@
 //! Pages that are read-only between snapshots: whoever writes to them goes on, and what was written
 //! is in the next snapshot; what is refused for another reason is a trap, or its handler's.
 
+mod child;
+
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagefork::{
     Config, DeltaTracker, Engine, Global, Instance, InstancePre, Linker, Memory, Module, Store,
     StrategyConfig, Table, Trap, TrapCode, Val,
 };
+
+use child::in_child;
 
 const PROGRAM: &str = r#"(module
     (memory (export "memory") 8 64) (memory (export "second") 2 8)
@@ -195,21 +198,6 @@ fn nothing_is_read_only_after_a_reset_nor_in_the_next_instance() {
         assert_eq!(guest.memory.data(&guest.store)[70000..70007], *b"seventy");
         guest.snapshot("after a reset");
     }
-}
-
-/// Runs `body` in a process of its own, which is this test again.
-fn in_child(test: &str, body: fn()) -> ExitStatus {
-    if std::env::var_os("PAGEFORK_CHILD").is_some() {
-        body();
-        std::process::exit(0);
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env("PAGEFORK_CHILD", "1")
-        .output()
-        .unwrap();
-    println!("{}", String::from_utf8_lossy(&output.stderr));
-    output.status
 }
 
 /// A page of the embedder's that is read-only.

@@ -36,6 +36,8 @@ pub(crate) mod absent_pages;
 pub(crate) mod signal_file;
 /// Which pages were written, as the kernel notes it.
 pub(crate) mod write_watch;
+/// What handlers of signals look up.
+pub(crate) mod address_list;
 /// Which pages were written: by a handler of SIGSEGV.
 pub(crate) mod write_guard;
 /// What holds in a process that was forked.

@@ -5,44 +5,27 @@
 //! reads nothing is known at all. So slots with such pages are listed, and the handler of the signal
 //! puts zeros in the place of a page that is gone: the instruction goes on, and the slot is known to
 //! be no longer what it should be.
-//!
-//! ```text
-//!  FIRST -> [ slot | slot | none | slot ]    entries stay for ever, and are used again
-//!              |
-//!              +-- is_gone, and the word of who has to know it
-//! ```
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use pagefork_layout::page::{PAGE_SIZE, round_down};
 
-use crate::os::lock::lock;
+use crate::os::address_list::{AddressEntry, AddressList};
 
-/// A slot, or none.
-#[derive(Debug)]
-struct Entry {
-    /// Odd while the addresses change: the handler asks for none then that it could find.
-    version: AtomicU32,
-    start: AtomicUsize,
-    end: AtomicUsize,
+/// Slots with pages that could be gone.
+static WATCHED: AddressList<LostPages> = AddressList::new();
+
+/// What a slot has lost, and who has to know it.
+#[derive(Default, Debug)]
+struct LostPages {
     /// Whether something else is in the place of a page.
     is_gone: AtomicBool,
     /// Where it is noted then, and which bits; null if nobody asked.
     noted_in: AtomicPtr<AtomicU32>,
     bits: AtomicU32,
-    next: *const Entry,
 }
-
-// SAFETY: `next` never changes, and points to an entry that stays for ever.
-unsafe impl Sync for Entry {}
-
-static FIRST: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
-
-/// Entries without a slot.
-static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
 
 /// Whether a handler of SIGBUS calls [`stand_in`].
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
@@ -79,7 +62,7 @@ pub(crate) fn is_called() -> bool {
 /// pagefork_pages::stand_in_is_called();
 /// ```
 pub fn stand_in(address: usize) -> bool {
-    let Some(entry) = entries().find(|entry| entry.has(address)) else { return false };
+    let Some(entry) = WATCHED.find(address) else { return false };
     let page = round_down(address as u64) as usize;
     // SAFETY: it is a page of a slot that the thread uses which has just touched it, and which does
     // not exist: nothing can have been read of it, and what was written is gone.
@@ -93,55 +76,11 @@ pub fn stand_in(address: usize) -> bool {
             0,
         )
     };
-    entry.note_gone();
+    entry.of_handler.note_gone();
     mapped != libc::MAP_FAILED
 }
 
-fn entries() -> impl Iterator<Item = &'static Entry> {
-    // SAFETY: entries are never freed.
-    let entry = |entry: *const Entry| unsafe { entry.as_ref() };
-    let first = entry(FIRST.load(Ordering::Acquire));
-    std::iter::successors(first, move |last| entry(last.next))
-}
-
-impl Entry {
-    /// A new one, at the head of the list.
-    fn leaked() -> &'static Self {
-        let mut new = Box::new(Self {
-            version: AtomicU32::new(0),
-            start: AtomicUsize::new(0),
-            end: AtomicUsize::new(0),
-            is_gone: AtomicBool::new(false),
-            noted_in: AtomicPtr::new(ptr::null_mut()),
-            bits: AtomicU32::new(0),
-            next: ptr::null(),
-        });
-        // Only who holds the lock of the free entries comes here.
-        new.next = FIRST.load(Ordering::Relaxed);
-        let new: &'static Self = Box::leak(new);
-        FIRST.store(ptr::from_ref(new).cast_mut(), Ordering::Release);
-        new
-    }
-
-    fn has(&self, address: usize) -> bool {
-        let version = self.version.load(Ordering::Acquire);
-        let addresses = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        let is_settled =
-            version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
-        // An entry that changes is not that of a slot which is in use.
-        is_settled && addresses.contains(&address)
-    }
-
-    fn set(&self, addresses: Range<usize>) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.start.store(addresses.start, Ordering::Relaxed);
-        self.end.store(addresses.end, Ordering::Relaxed);
-        self.version.store(version.wrapping_add(2), Ordering::Release);
-    }
-
+impl LostPages {
     fn note_gone(&self) {
         self.is_gone.store(true, Ordering::Relaxed);
         let word = self.noted_in.load(Ordering::Relaxed);
@@ -154,26 +93,22 @@ impl Entry {
 
 /// As long as it lives, pages that are gone at these addresses, of a slot, are replaced.
 #[derive(Debug)]
-pub(crate) struct FileWatch(&'static Entry);
+pub(crate) struct FileWatch(&'static AddressEntry<LostPages>);
 
 impl FileWatch {
     pub(crate) fn new(addresses: Range<usize>) -> Self {
-        let mut free = lock(&FREE);
-        let entry = free.pop().unwrap_or_else(Entry::leaked);
-        drop(free);
-        entry.set(addresses);
-        Self(entry)
+        Self(WATCHED.add(addresses, |_| ()))
     }
 
     /// Whether something else is in the place of a page.
     #[inline]
     pub(crate) fn has_lost_pages(&self) -> bool {
-        self.0.is_gone.load(Ordering::Relaxed)
+        self.0.of_handler.is_gone.load(Ordering::Relaxed)
     }
 
     /// Says that all is there again.
     pub(crate) fn begin_anew(&self) {
-        self.0.is_gone.store(false, Ordering::Relaxed);
+        self.0.of_handler.is_gone.store(false, Ordering::Relaxed);
     }
 
     /// Sets these bits in `word` when a page is found to be gone; null: nowhere.
@@ -181,17 +116,17 @@ impl FileWatch {
     /// # Safety
     /// The word is valid until another is given, or this is dropped.
     pub(crate) unsafe fn note_in(&self, word: *const AtomicU32, bits: u32) {
-        self.0.bits.store(bits, Ordering::Relaxed);
-        self.0.noted_in.store(word.cast_mut(), Ordering::Relaxed);
+        self.0.of_handler.bits.store(bits, Ordering::Relaxed);
+        self.0.of_handler.noted_in.store(word.cast_mut(), Ordering::Relaxed);
     }
 }
 
 impl Drop for FileWatch {
     fn drop(&mut self) {
-        self.0.set(0..0);
-        self.begin_anew();
-        self.0.noted_in.store(ptr::null_mut(), Ordering::Relaxed);
-        lock(&FREE).push(self.0);
+        WATCHED.remove(self.0, |lost| {
+            lost.is_gone.store(false, Ordering::Relaxed);
+            lost.noted_in.store(ptr::null_mut(), Ordering::Relaxed);
+        });
     }
 }
 

@@ -1,26 +1,20 @@
 //! Which pages were written: they are read-only, and a handler of SIGSEGV makes those writable that
 //! somebody writes to, and notes which.
 //!
-//! ```text
-//!  FIRST -> [ slot | none | slot ]        entries stay for ever, and are used again
-//!              |
-//!              +-- parts, and the ranges of them that were made writable, at most LIFTS_MAX
-//! ```
-//!
 //! Each range that is made writable can make two more maps. Ranges grow with their number, and after
 //! the last one all is made writable at once: so no guest can use up the maps of a process.
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use pagefork_layout::page::{PAGE_SIZE, joined};
 use rustix::mm::{self, MprotectFlags};
 
+use crate::os::address_list::{AddressEntry, AddressList};
 use crate::os::error::Call;
 use crate::os::limits;
-use crate::os::lock::lock;
 use crate::os::sys::{CallFailure, attempt};
 
 /// As many ranges have one size, each next size being eight times as large.
@@ -35,10 +29,8 @@ const ALL: usize = LIFTS_MAX + 1;
 /// Whether a handler of SIGSEGV calls [`lift_protection`].
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
-static FIRST: AtomicPtr<GuardEntry> = AtomicPtr::new(ptr::null_mut());
-
-/// Entries without pages.
-static FREE: Mutex<Vec<&'static GuardEntry>> = Mutex::new(Vec::new());
+/// Slots with read-only pages.
+static GUARDED: AddressList<AtomicPtr<Guarded>> = AddressList::new();
 
 /// Says that from now on a handler of SIGSEGV in this process calls [`lift_protection`]: then
 /// [`DeltaTracker::Protect`](crate::DeltaTracker::Protect) can make pages of slots read-only.
@@ -83,72 +75,11 @@ pub fn protects_writes() -> bool {
 /// pagefork_pages::lift_protection_is_called();
 /// ```
 pub fn lift_protection(address: usize) -> bool {
-    let Some(entry) = entries().find(|entry| entry.has(address)) else { return false };
-    // SAFETY: `has` says that the entry is that of a slot which the thread uses that has just written
+    let Some(entry) = GUARDED.find(address) else { return false };
+    // SAFETY: the entry is that of a slot which the thread uses that has just written
     // there, so its guard lives until the write has been made.
-    let guarded = unsafe { entry.guarded.load(Ordering::Acquire).as_ref() };
+    let guarded = unsafe { entry.of_handler.load(Ordering::Acquire).as_ref() };
     guarded.is_some_and(|guarded| guarded.lift_around(address))
-}
-
-/// A slot's pages, or none.
-#[derive(Debug)]
-struct GuardEntry {
-    /// Odd while the rest changes.
-    version: AtomicU32,
-    start: AtomicUsize,
-    end: AtomicUsize,
-    guarded: AtomicPtr<Guarded>,
-    next: *const GuardEntry,
-}
-
-// SAFETY: `next` never changes, and points to an entry that stays for ever.
-unsafe impl Sync for GuardEntry {}
-
-fn entries() -> impl Iterator<Item = &'static GuardEntry> {
-    // SAFETY: entries are never freed.
-    let entry = |entry: *const GuardEntry| unsafe { entry.as_ref() };
-    let first = entry(FIRST.load(Ordering::Acquire));
-    std::iter::successors(first, move |last| entry(last.next))
-}
-
-impl GuardEntry {
-    /// A free one, or a new one at the head of the list.
-    fn take() -> &'static Self {
-        let mut free = lock(&FREE);
-        if let Some(entry) = free.pop() {
-            return entry;
-        }
-        let new: &'static Self = Box::leak(Box::new(Self {
-            version: AtomicU32::new(0),
-            start: AtomicUsize::new(0),
-            end: AtomicUsize::new(0),
-            guarded: AtomicPtr::new(ptr::null_mut()),
-            // Only who holds the lock comes here.
-            next: FIRST.load(Ordering::Relaxed),
-        }));
-        FIRST.store(ptr::from_ref(new).cast_mut(), Ordering::Release);
-        new
-    }
-
-    fn has(&self, address: usize) -> bool {
-        let version = self.version.load(Ordering::Acquire);
-        let addresses = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        let is_settled =
-            version.is_multiple_of(2) && version == self.version.load(Ordering::Relaxed);
-        // An entry that changes is not that of a slot which is in use.
-        is_settled && addresses.contains(&address)
-    }
-
-    fn set(&self, addresses: Range<usize>, guarded: *const Guarded) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.start.store(addresses.start, Ordering::Relaxed);
-        self.end.store(addresses.end, Ordering::Relaxed);
-        self.guarded.store(guarded.cast_mut(), Ordering::Release);
-        self.version.store(version.wrapping_add(2), Ordering::Release);
-    }
 }
 
 /// Pages that are read-only, but for the ranges that were made writable.
@@ -220,7 +151,7 @@ fn change(call: Call, range: Range<usize>) -> Result<(), CallFailure> {
 /// Pages whose writes are noticed, as long as it lives.
 #[derive(Debug)]
 pub(crate) struct WriteGuard {
-    entry: &'static GuardEntry,
+    entry: &'static AddressEntry<AtomicPtr<Guarded>>,
     guarded: Arc<Guarded>,
 }
 
@@ -234,8 +165,8 @@ impl WriteGuard {
             parts.first().map_or(0, |part| part.start)..parts.last().map_or(0, |part| part.end);
         let lifted = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; LIFTS_MAX];
         let guarded = Arc::new(Guarded { parts, count: AtomicUsize::new(0), lifted });
-        let entry = GuardEntry::take();
-        entry.set(span, Arc::as_ptr(&guarded));
+        let pointer = Arc::as_ptr(&guarded).cast_mut();
+        let entry = GUARDED.add(span, |known| known.store(pointer, Ordering::Release));
         let guard = Self { entry, guarded };
         guard.protect();
         guard
@@ -301,7 +232,6 @@ impl WriteGuard {
 impl Drop for WriteGuard {
     fn drop(&mut self) {
         let _ = self.guarded.lift_all();
-        self.entry.set(0..0, ptr::null());
-        lock(&FREE).push(self.entry);
+        GUARDED.remove(self.entry, |known| known.store(ptr::null_mut(), Ordering::Release));
     }
 }

@@ -102,18 +102,17 @@ impl Deltas {
         let tracker = self.tracker()?;
         // What lies in files counts as private and as written, as far as it was touched.
         let grown = pages.grown()?;
-        let parts: Vec<_> = pages.private_image_parts().collect();
+        let parts = || pages.private_image_parts();
+        let guarded = self.guarded.as_ref();
         let guarded_written =
-            self.guarded.as_ref().and_then(|guarded| guarded.written(pages, &parts));
+            guarded.and_then(|guarded| guarded.written(pages, &parts().collect::<Vec<_>>()));
         let known = before.and_then(|before| Some((before.image.upgrade()?, before)));
         let Some(of_image) = method(pages.copies_image())? else {
             let (last, ranges) = match (known, guarded_written) {
                 (Some((last, before)), Some(written)) => {
                     (Some(last), written.into_iter().chain(before.patched).chain(grown).collect())
                 }
-                (known, _) => {
-                    (known.map(|(last, _)| last), parts.into_iter().chain(grown).collect())
-                }
+                (known, _) => (known.map(|(last, _)| last), parts().chain(grown).collect()),
             };
             return Ok(Candidates { last, private: Vec::new(), ranges: joined(ranges) });
         };
@@ -170,9 +169,11 @@ impl Deltas {
     /// Makes pages read-only, if that is what was asked for: what is written from now on is noticed.
     /// Where it cannot be done, pages are compared.
     fn guard(&mut self, pages: &SlotPages) {
-        let is_guarded = self.asked == DeltaTracker::Protect
-            && self.tracker() == Ok(DeltaTracker::Protect)
-            && !pages.image().is_incomplete();
+        if self.asked != DeltaTracker::Protect {
+            return;
+        }
+        let is_guarded =
+            self.tracker() == Ok(DeltaTracker::Protect) && !pages.image().is_incomplete();
         let parts: Vec<_> = pages.private_image_parts().collect();
         if is_guarded && self.guarded.as_ref().is_some_and(|known| known.protect(pages, &parts)) {
             return;

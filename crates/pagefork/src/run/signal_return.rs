@@ -1,7 +1,7 @@
 //! Leaving a signal handler for elsewhere, without `rt_sigreturn`.
 //!
 //! That call reads the whole state of the processor back from the signal's frame, of which a guest that
-//! trapped needs next to nothing, and takes two fifths of such a trap. What else the kernel has
+//! trapped needs next to nothing, and is two fifths of what a signal takes. What else the kernel has
 //! changed for the handler is put back here: the signal mask, the control words of floating-point
 //! numbers. Where it has changed what this cannot put back, the handler returns as others do.
 //!

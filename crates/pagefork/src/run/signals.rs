@@ -122,15 +122,13 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
         let errno = *libc::__errno_location();
         // What was sent says nothing about the instruction that it came at.
         let sent = is_sent(&*info);
-        let answer = match sent {
-            true => SignalAnswer::NotOurs,
-            false
-                if is_refused_write(signal, &*info, &*context.cast())
-                    && lift_protection((*info).si_addr().addr()) =>
-            {
-                SignalAnswer::Again
-            }
-            false => continue_as_trap(signal, &*info, &mut *context.cast()),
+        let address = (*info).si_addr().addr();
+        let answer = if sent {
+            SignalAnswer::NotOurs
+        } else if is_refused_write(signal, &*info, &*context.cast()) && lift_protection(address) {
+            SignalAnswer::Again
+        } else {
+            continue_as_trap(signal, &*info, &mut *context.cast())
         };
         match answer {
             SignalAnswer::Trapped => {
@@ -139,9 +137,8 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mu
             }
             SignalAnswer::Again => {}
             SignalAnswer::NotOurs => {
-                let stands_in = !sent
-                    && is_unreadable(signal, (*info).si_code)
-                    && stand_in((*info).si_addr().addr());
+                let stands_in =
+                    !sent && is_unreadable(signal, (*info).si_code) && stand_in(address);
                 if !stands_in {
                     pass_on(signal, info, context);
                 }
