@@ -395,7 +395,8 @@ fn urgent(place: &str) {
         guest.join().unwrap();
     });
     let before = memory.before(250);
-    assert!(before < 100, "{before} groups came before the one that somebody waits for");
+    // A dozen are on their way; without precedence it is a hundred and more.
+    assert!(before < 40, "{before} groups came before the one that somebody waits for");
 }
 
 #[test]
