@@ -70,6 +70,9 @@ const WAT: &str = r#"(module
 /// Turns of each loop.
 const LOOP_COUNT: u32 = 100;
 
+/// Calls of one iteration, in a loop of the embedder's: what is measured around it costs nothing beside them.
+const CALLS: u32 = 100;
+
 /// Times each kind of call.
 pub fn run(size: Size) -> Vec<Row> {
     signatures::check(if size == Size::Small { 3 } else { 100 });
@@ -79,14 +82,16 @@ pub fn run(size: Size) -> Vec<Row> {
     let mut rows = Vec::new();
     macro_rules! row {
         ($name:literal, $expected:expr, $method:ident $($function:ident)?) => {{
-            let mut work = || ours.$method($(|calls| &calls.$function)?);
+            let mut work = || many_times(|| ours.$method($(|calls| &calls.$function)?));
             #[cfg(feature = "peer")]
-            let mut peer = || theirs.$method($(|calls| &calls.$function)?);
+            let mut peer = || many_times(|| theirs.$method($(|calls| &calls.$function)?));
             #[cfg(feature = "peer")]
             let peer: Option<Work<'_>> = Some(&mut peer);
             #[cfg(not(feature = "peer"))]
             let peer: Option<Work<'_>> = None;
-            rows.push(compare($name, Effort::short(size), $expected, &mut work, peer));
+            let expected = $expected * u64::from(CALLS);
+            let row = compare($name, Effort::short(size), expected, &mut work, peer);
+            rows.push(row.of_each(CALLS));
         }};
     }
     row!("typed nop", 0, nop);
@@ -112,6 +117,12 @@ pub fn run(size: Size) -> Vec<Row> {
     row!("asynchronous i64 through the host, after a wait", 7, async_waiting);
     rows.push(waiting::run(size));
     rows
+}
+
+/// Calls as often as an iteration does.
+#[inline(always)]
+fn many_times(mut call: impl FnMut() -> u64) -> u64 {
+    (0..CALLS).map(|_| call()).sum()
 }
 
 /// What guests call that may wait: at once and after a poll.
@@ -227,27 +238,33 @@ macro_rules! side {
                     }
                 }
 
+                #[inline(always)]
                 pub(super) fn nop(&mut self) -> u64 {
                     self.nop.call(&mut self.store, ()).map_or(1, |()| 0)
                 }
 
+                #[inline(always)]
                 pub(super) fn i64(&mut self) -> u64 {
                     self.i64.call(&mut self.store, ()).map_or(0, |value| value as u64)
                 }
 
+                #[inline(always)]
                 pub(super) fn many(&mut self) -> u64 {
                     self.many.call(&mut self.store, ()).map_or(1, |()| 0)
                 }
 
+                #[inline(always)]
                 pub(super) fn new_i64(&mut self) -> u64 {
                     self.new_i64.call(&mut self.store, ()).map_or(0, |value| value as u64)
                 }
 
+                #[inline(always)]
                 pub(super) fn untyped(&mut self, function: fn(&Self) -> &Func) -> u64 {
                     let function = *function(self);
                     function.call(&mut self.store, &[], &mut []).map_or(1, |()| 0)
                 }
 
+                #[inline(always)]
                 pub(super) fn untyped_i64(&mut self) -> u64 {
                     let mut results = [Val::I64(0)];
                     let done = self.i64_func.call(&mut self.store, &[], &mut results);
@@ -255,6 +272,7 @@ macro_rules! side {
                 }
 
                 #[allow(unsafe_code)]
+                #[inline(always)]
                 pub(super) fn unchecked_nop(&mut self) -> u64 {
                     let mut values: [ValRaw; 0] = [];
                     // SAFETY: the function takes and returns nothing.
@@ -265,6 +283,7 @@ macro_rules! side {
                 }
 
                 #[allow(unsafe_code)]
+                #[inline(always)]
                 pub(super) fn unchecked_i64(&mut self) -> u64 {
                     let mut values = [ValRaw::i64(0)];
                     // SAFETY: the function takes nothing and returns an `i64`.

@@ -53,6 +53,13 @@ impl Row {
         Some(median(&self.wasmtime)? / median(&self.pagefork)?)
     }
 
+    /// Of each of the `count` things that an iteration does.
+    pub fn of_each(mut self, count: u32) -> Self {
+        let samples = self.pagefork.iter_mut().chain(&mut self.wasmtime);
+        samples.for_each(|sample| *sample /= f64::from(count));
+        self
+    }
+
     /// Pagefork's median.
     pub fn median(&self) -> f64 {
         median(&self.pagefork).unwrap_or(f64::NAN)

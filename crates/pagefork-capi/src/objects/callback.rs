@@ -1,5 +1,6 @@
 //! C functions as host functions, and calls of functions, with values of either header.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -32,7 +33,8 @@ pub(crate) type wasm_func_callback_with_env_t = extern "C-unwind" fn(
 /// Who has called a C function: what it was made with, and the store.
 #[repr(C)]
 pub(crate) struct pagefork_caller_t {
-    env: *mut c_void,
+    /// Another one while a function that was called meanwhile runs.
+    env: Cell<*mut c_void>,
     store: *const wasm_store_t,
 }
 
@@ -40,18 +42,18 @@ impl pagefork_caller_t {
     /// A caller, for as long as the store is lent.
     #[inline]
     pub(crate) fn new(env: *mut c_void, store: &wasm_store_t) -> Self {
-        Self { env, store }
+        Self { env: Cell::new(env), store }
     }
 
     /// None, in a place where there will be one.
     pub(crate) const fn none() -> Self {
-        Self { env: ptr::null_mut(), store: ptr::null() }
+        Self { env: Cell::new(ptr::null_mut()), store: ptr::null() }
     }
 
-    /// Says what the function was made with that is called next.
+    /// Says what the function was made with that is called next, and gives what it said.
     #[inline(always)]
-    pub(crate) fn set_env(&mut self, env: *mut c_void) {
-        self.env = env;
+    pub(crate) fn replace_env(&self, env: *mut c_void) -> *mut c_void {
+        self.env.replace(env)
     }
 
     /// The store.

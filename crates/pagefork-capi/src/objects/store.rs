@@ -2,11 +2,11 @@
 //!
 //! # Safety
 //!
-//! A cell has one store, and `reach` says whether it may be reached: by its own context while no
-//! guest runs, by that of the innermost host function while one does, and not at all before it is there and when
-//! it goes. Both have exposed the store's address, from which contexts are made: a host function writes no
-//! pointer, of which it would have to keep the one before. Each function of the library makes one context at a
-//! time of it, and uses none that it made before a call of C's. A store and its objects are used by one thread
+//! A cell has one store, and `is_open` says whether any function of C's may reach it, or, before it is in the
+//! cell, while it is used as a whole and while a call waits that has it, host functions alone. The store and each
+//! host function have exposed its address, from which contexts are made: a host function writes nothing
+//! for that, as whether one runs is seen from the guest that has called it. Each function of the library
+//! makes one context at a time, and uses none that it made before a call of C's. A store and its objects are used by one thread
 //! at a time, as the headers say.
 
 use std::any::Any;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagefork::{
     AsContextMut, CallOrigin, Caller, Engine, Error, Extern, ExternRef, Func, FuncType, Instance,
-    Module, Result, Store, StoreContextMut, UsageError, ValType,
+    Module, Result, RunningGuest, Store, StoreContextMut, UsageError, ValType,
 };
 
 use pagefork_wasi::{OutputPipe, WasiCtx};
@@ -85,6 +85,18 @@ impl HostData {
     }
 }
 
+impl Drop for HostData {
+    /// It goes with the store, unless the store is in its cell and has other data now, or goes on with those
+    /// that it has.
+    fn drop(&mut self) {
+        // SAFETY: the cell is there as long as the store.
+        let cell = unsafe { self.cell.as_ref() };
+        if !cell.is_filled.get() {
+            cell.address.set(0);
+        }
+    }
+}
+
 // SAFETY: the headers say that a store and its objects are used by one thread at a time, and with
 // them what their cell has.
 unsafe impl Send for HostData {}
@@ -92,38 +104,25 @@ unsafe impl Send for HostData {}
 // SAFETY: the pointer is followed by the thread that uses the store, which is one at a time.
 unsafe impl Sync for HostData {}
 
-/// By whose context a store may be reached, in one word.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Reach(usize);
-
-impl Reach {
-    /// By none.
-    const NONE: Self = Self(0);
-    /// By its own: no guest runs.
-    const OWN: Self = Self(1);
-    /// By that of a host function: the other bits are where that was called from.
-    const HOST: Self = Self(2);
-
-    /// By that of the host function with this caller.
-    #[inline]
-    fn host(caller: &Caller<'_, HostData>) -> Self {
-        Self(caller.origin().to_bits() | Self::HOST.0)
-    }
-
-    /// Where the host function was called from, if one runs.
-    fn origin(self) -> CallOrigin {
-        CallOrigin::from_bits(self.0 & !(Self::OWN.0 | Self::HOST.0))
-    }
+/// A call of a host function that does not come straight from a guest that runs: the embedder has made it, or
+/// the guest waits meanwhile.
+#[derive(Clone, Copy)]
+struct OtherCall {
+    origin: CallOrigin,
+    /// The guest that runs around it.
+    around: Option<RunningGuest>,
 }
 
 /// A store, and what the library keeps about it.
 pub(crate) struct StoreCell {
     /// How many objects there are.
     count: Cell<usize>,
-    /// How the store may be reached now.
-    reach: Cell<Reach>,
-    /// The store's address, exposed by whoever may reach it.
+    /// Whether the store may be reached now by others than its host functions.
+    is_open: Cell<bool>,
+    /// The store's address, exposed by whoever may reach it; 0 if there is no store.
     address: Cell<usize>,
+    /// The innermost host function that no running guest has called, if one runs.
+    other_call: Cell<Option<OtherCall>>,
     store: UnsafeCell<Option<Store<HostData>>>,
     is_filled: Cell<bool>,
     /// What C attached to what is in the store.
@@ -141,19 +140,19 @@ pub(crate) struct StoreCell {
     pub(crate) data: InfoPlace,
     /// What C's pointers to the store lead to: not one of those that are counted.
     handle: MaybeUninit<ManuallyDrop<wasm_store_t>>,
-    /// What the outermost host function is given as its caller: made here, as the store's part stays.
-    outermost_caller: UnsafeCell<pagefork_caller_t>,
+    /// What host functions are given as their caller.
+    caller: pagefork_caller_t,
     /// Where C's first few objects lie.
     places: Places,
 }
 
-/// Has the store reached as before, also after a panic.
-struct Back<'a>(&'a StoreCell, Reach);
+/// Says of callers what it said before, also after a panic.
+struct Back<'a>(&'a StoreCell, *mut c_void);
 
 impl Drop for Back<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.0.reach.set(self.1);
+        self.0.caller.replace_env(self.1);
     }
 }
 
@@ -301,10 +300,12 @@ impl StoreRef {
         let cell = Box::leak(spare.unwrap_or_else(StoreCell::new));
         let pointer = NonNull::from(&mut *cell);
         let handle = cell.handle.write(ManuallyDrop::new(wasm_store_t(Self(pointer))));
-        *cell.outermost_caller.get_mut() = pagefork_caller_t::new(ptr::null_mut(), handle);
+        cell.caller = pagefork_caller_t::new(ptr::null_mut(), handle);
         Self(pointer)
     }
-    /// What the store in this cell has for its data.
+
+    /// What the store in this cell has for its data, or will have once it is made or reset. No host function
+    /// of it runs.
     pub(crate) fn data(&self) -> HostData {
         HostData { cell: self.0, wasi: None }
     }
@@ -378,8 +379,9 @@ impl StoreCell {
     fn new() -> Box<Self> {
         Box::new(Self {
             count: Cell::new(1),
-            reach: Cell::new(Reach::NONE),
+            is_open: Cell::new(false),
             address: Cell::new(0),
+            other_call: Cell::new(None),
             store: UnsafeCell::new(None),
             is_filled: Cell::new(false),
             infos: RefCell::default(),
@@ -390,7 +392,7 @@ impl StoreCell {
             raised: Cell::new(None),
             data: InfoPlace::default(),
             handle: MaybeUninit::uninit(),
-            outermost_caller: UnsafeCell::new(pagefork_caller_t::none()),
+            caller: pagefork_caller_t::none(),
             places: Places::new(),
         })
     }
@@ -418,15 +420,7 @@ impl StoreCell {
         if let Some(store) = store {
             self.address.set(store.as_context_mut().expose());
         }
-        self.reach.set(self.own_reach());
-    }
-
-    #[inline]
-    fn own_reach(&self) -> Reach {
-        match self.is_filled.get() {
-            true => Reach::OWN,
-            false => Reach::NONE,
-        }
+        self.is_open.set(self.is_filled.get());
     }
 
     /// The store's engine.
@@ -452,12 +446,27 @@ impl StoreCell {
     /// If it may not be reached.
     #[inline]
     pub(crate) fn context(&self) -> Result<StoreContextMut<'_, HostData>> {
-        match self.reach.get() {
-            Reach::NONE => Err(busy()),
-            // SAFETY: whoever may reach the store now has exposed its address; functions of the library
-            // make one context at a time.
-            _ => Ok(unsafe { StoreContextMut::from_exposed(self.address.get()) }),
+        if !self.is_open.get() && !self.is_running() {
+            return Err(busy());
         }
+        // SAFETY: whoever may reach the store now has exposed its address; functions of the library
+        // make one context at a time.
+        Ok(unsafe { StoreContextMut::from_exposed(self.address.get()) })
+    }
+
+    /// The guest of the store that runs, if one does.
+    fn running(&self) -> Option<RunningGuest> {
+        let address = self.address.get();
+        // SAFETY: there is a store, whose data take the address away when they go.
+        (address != 0)
+            .then(|| unsafe { StoreContextMut::<HostData>::running_at(address) })
+            .flatten()
+    }
+
+    /// Whether a guest or host function of the store runs.
+    #[cold]
+    fn is_running(&self) -> bool {
+        self.other_call.get().is_some() || self.running().is_some()
     }
 
     /// The instance whose function has called the host function that runs now, if one runs.
@@ -465,7 +474,13 @@ impl StoreCell {
     /// # Errors
     /// If the store may not be reached.
     pub(crate) fn caller(&self) -> Result<Option<Instance>> {
-        Ok(self.context()?.instance_at(self.reach.get().origin()))
+        let context = self.context()?;
+        let running = context.running();
+        let origin = match self.other_call.get() {
+            Some(call) if call.around == running => Some(call.origin),
+            _ => running.map(|guest| guest.origin()),
+        };
+        Ok(context.instance_at(origin.unwrap_or_default()))
     }
 
     /// Says that nothing is known of an instance but the object that it becomes: its module imports
@@ -496,9 +511,9 @@ impl StoreCell {
         }
     }
 
-    /// Whether a guest or host function of the store runs.
+    /// Whether a guest or host function of the store runs, or a call has it.
     pub(crate) fn is_entered(&self) -> bool {
-        self.reach.get() != self.own_reach()
+        self.is_filled.get() && (!self.is_open.get() || self.is_running())
     }
 
     /// Uses the store itself, which nothing else does meanwhile.
@@ -509,7 +524,7 @@ impl StoreCell {
         &self,
         function: impl FnOnce(&mut Store<HostData>) -> Result<R>,
     ) -> Result<R> {
-        if self.reach.get() == Reach::NONE || self.is_entered() {
+        if !self.is_filled.get() || self.is_entered() {
             return Err(BorderError::Busy("one of its guests runs or waits").into());
         }
         /// Brings the context back, also after a panic.
@@ -521,7 +536,7 @@ impl StoreCell {
             }
         }
 
-        self.reach.set(Reach::NONE);
+        self.is_open.set(false);
         let _renew = Renew(self);
         // SAFETY: no context is in use, and none can be made until this one is given back.
         match unsafe { (*self.store.get()).as_mut() } {
@@ -536,10 +551,10 @@ impl StoreCell {
     /// # Errors
     /// If a guest runs or waits.
     pub(crate) fn lend_to_call(&self) -> Result<StoreContextMut<'static, HostData>> {
-        if self.reach.get() == Reach::NONE || self.is_entered() {
+        if !self.is_filled.get() || self.is_entered() {
             return Err(BorderError::Busy("one of its guests runs or waits").into());
         }
-        self.reach.set(Reach::NONE);
+        self.is_open.set(false);
         // SAFETY: the store is there, as was just seen, and used by nothing else until its own context is
         // made anew.
         Ok(unsafe { StoreContextMut::from_exposed(self.address.get()) })
@@ -563,44 +578,45 @@ impl StoreCell {
         cell
     }
 
-    /// Runs a host function of C's with its caller as the way to the store.
-    #[inline]
+    /// Runs a host function of C's that no running guest has called.
     pub(crate) fn in_host_function<R>(
         caller: &mut Caller<'_, HostData>,
         function: impl FnOnce(&StoreCell) -> R,
     ) -> R {
-        let (cell, reach) = (Self::of_caller(caller), Reach::host(caller));
-        let back = Back(cell, cell.reach.replace(reach));
-        let result = function(cell);
-        drop(back);
-        result
+        /// Forgets the call, also after a panic.
+        struct Ended<'a>(&'a StoreCell, Option<OtherCall>);
+
+        impl Drop for Ended<'_> {
+            fn drop(&mut self) {
+                self.0.other_call.set(self.1);
+            }
+        }
+
+        let (cell, origin) = (Self::of_caller(caller), caller.origin());
+        let around = caller.as_context_mut().running();
+        let _ended = Ended(cell, cell.other_call.replace(Some(OtherCall { origin, around })));
+        function(cell)
     }
 
-    /// As [`StoreCell::in_host_function`], of a function that is given who has called it, with this
-    /// environment. The caller of the outermost one, which is what most are, lies in the cell, where
-    /// only the environment is new.
+    /// Runs a host function of C's that is given who has called it, with this environment.
     #[inline(always)]
     pub(crate) fn with_caller<R>(
         caller: &mut Caller<'_, HostData>,
         env: *mut c_void,
         function: impl FnOnce(&StoreCell, &pagefork_caller_t) -> R,
     ) -> R {
-        let (cell, reach) = (Self::of_caller(caller), Reach::host(caller));
-        let back = Back(cell, cell.reach.replace(reach));
-        let mut inner = MaybeUninit::uninit();
-        let given = match back.1 {
-            // SAFETY: there is one outermost host function at a time: `reach` is not `OWN` as long as it
-            // runs.
-            Reach::OWN => unsafe {
-                let given = cell.outermost_caller.get();
-                (*given).set_env(env);
-                &*given
-            },
-            _ => inner.write(pagefork_caller_t::new(env, cell.handle())),
+        let cell = Self::of_caller(caller);
+        let call = |cell: &StoreCell| {
+            let _back = Back(cell, cell.caller.replace_env(env));
+            function(cell, &cell.caller)
         };
-        let result = function(cell, given);
-        drop(back);
-        result
+        // A guest that is resumed may begin with the call: then it does not run yet.
+        let has_guest_called =
+            caller.origin() != CallOrigin::default() && caller.as_context_mut().running().is_some();
+        match has_guest_called {
+            true => call(cell),
+            false => Self::in_host_function(caller, call),
+        }
     }
 
     /// Has the C function that runs now fail when it returns.
@@ -629,8 +645,9 @@ impl StoreCell {
             // `KeptStore` finds that nothing has it any more.
             return;
         }
-        this.reach.set(Reach::NONE);
-        // SAFETY: nothing uses the store any more; its context goes first.
+        this.is_open.set(false);
+        this.address.set(0);
+        // SAFETY: nothing uses the store any more.
         unsafe {
             this.is_filled.set(false);
             drop((*this.store.get()).take());

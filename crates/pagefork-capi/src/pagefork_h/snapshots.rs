@@ -198,6 +198,7 @@ extern "C" fn pagefork_store_reset_to(
 ) -> Option<CBox<wasm_ref_t>> {
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
         let snapshot = given(snapshot, SNAPSHOT)?;
+        store.with_store(|_| Ok(()))?;
         let mut data = store.data();
         give_wasi(&mut data, wasi, snapshot.program.as_ref())?;
         // Nothing is forgotten if it cannot be reset.

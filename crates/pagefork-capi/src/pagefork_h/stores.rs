@@ -150,12 +150,12 @@ extern "C" fn pagefork_store_reset(
     wasi: Option<&pagefork_wasi_config_t>,
 ) -> Option<CBox<wasm_ref_t>> {
     outcome_in(given(store, STORE).map(|store| &store.0), |store| {
+        // What is looked at first: nothing is forgotten if it cannot be reset now.
+        store.with_store(|_| Ok(()))?;
         let mut data = store.data();
         if let Some(wasi) = wasi {
             wasi.give_to(&mut data)?;
         }
-        // What is looked at first: nothing is forgotten if it cannot be reset now.
-        store.with_store(|_| Ok(()))?;
         store.forget_references();
         store.forget_infos();
         store.with_store(|store| store.reset(data).map(drop))

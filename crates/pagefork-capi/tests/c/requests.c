@@ -220,6 +220,54 @@ static void deleted(void) {
   wasm_store_delete(store);
 }
 
+static wasm_extern_t *kept_memory;
+
+/* Called by a start function, when C has no store yet: it keeps an object, and fails if it is asked to. */
+static void started(const pagefork_caller_t *caller, int32_t fails) {
+  OK(pagefork_caller_export(caller, "memory", &kept_memory));
+  CHECK(wasm_memory_size(wasm_extern_as_memory(kept_memory)) == 1);
+  if (fails) pagefork_raise(caller, wasm_trap_new(caller->store, NULL));
+}
+
+/* Of a store whose start function has failed nothing is reached by what C has kept of it. */
+static void failed_start(wasm_engine_t *engine) {
+  static const char text[] = "(module (import \"host\" \"started\" (func $started (param i32)))"
+                             "  (memory (export \"memory\") 1)"
+                             "  (func $start (call $started (i32.const %d))) (start $start))";
+  for (int fails = 0; fails < 2; fails++) {
+    char module_text[sizeof text];
+    int length = snprintf(module_text, sizeof module_text, text, fails);
+    wasm_module_t *module;
+    pagefork_linker_t *linker;
+    pagefork_instance_pre_t *starting;
+    wasm_store_t *store;
+    wasm_instance_t *instance;
+    OK(pagefork_module_new(engine, module_text, (size_t)length, &module));
+    OK(pagefork_linker_new(engine, &linker));
+    OK(pagefork_linker_func_wrap(linker, "host", "started", "i",
+                                 PAGEFORK_FUNCTION(started, void, int32_t), NULL, NULL));
+    OK(pagefork_linker_instantiate_pre(linker, module, &starting));
+    pagefork_error_t *error = pagefork_instance_pre_spawn(starting, NULL, &store, &instance);
+    CHECK(!error == !fails);
+    wasm_extern_t *again = NULL;
+    if (fails) {
+      wasm_trap_delete(error);
+      CHECK(!last_error_says(""));
+      CHECK(wasm_memory_size(wasm_extern_as_memory(kept_memory)) == 0 && last_error_says("being made"));
+    } else {
+      CHECK(wasm_memory_size(wasm_extern_as_memory(kept_memory)) == 1);
+      OK(pagefork_instance_export(instance, "memory", &again));
+      wasm_extern_delete(again);
+      wasm_instance_delete(instance);
+      wasm_store_delete(store);
+    }
+    wasm_extern_delete(kept_memory);
+    pagefork_instance_pre_delete(starting);
+    pagefork_linker_delete(linker);
+    wasm_module_delete(module);
+  }
+}
+
 int main(void) {
   wasm_engine_t *engine;
   wasm_module_t *module;
@@ -246,6 +294,7 @@ int main(void) {
   fresh_function(engine, module);
   many();
   deleted();
+  failed_start(engine);
 
   pagefork_export_delete(found);
   pagefork_export_delete(memory_found);

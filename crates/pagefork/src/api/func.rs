@@ -15,7 +15,7 @@ use crate::base::error::{Error, Result, UsageError};
 use crate::base::trace::span;
 use crate::code::engine::Engine;
 use crate::run::enter::{self, CallOutcome, Registers};
-use crate::store::frame::Target;
+use crate::store::activation::Activation;
 use crate::store::group::StoreGroup;
 use crate::store::handle::{CalledFunction, Func, cells, read_results, write_values};
 pub(crate) use crate::store::host_func::HostFunc;
@@ -134,47 +134,54 @@ impl Func {
         results: &mut [Val],
     ) -> Result<()> {
         let mut store = store.as_context_mut();
-        // SAFETY: the store is borrowed.
-        unsafe { self.call_on_values(store.as_ptr(), params, results) }
+        let store = store.as_ptr();
+        // SAFETY: the store is borrowed, so that the function is its own if it is known there. Integers are
+        // what the type says, and nothing has happened since the guest was found to be outermost.
+        unsafe {
+            if let Some(called) = self.known_direct(store)
+                && let (target, ty) = (called.target, called.ty())
+                && results.len() == ty.results.len()
+                && let Some(ints) = int_values(params, &ty.params)
+            {
+                span!(TRACE, "call");
+                let (entry, registers) = (target.direct_entry, Registers::of_ints(ints));
+                let called = enter::call_outermost::<false>(store, &target, entry, registers);
+                return called.map(|registers| set_result(results, ty, registers));
+            }
+            self.call_otherwise(store, params, results)
+        }
     }
 
-    /// As [`Func::call`].
+    /// As [`Func::call`], where arguments are no integers in registers, or the function is not known yet.
     ///
     /// # Safety
     /// The store is borrowed by the caller, the pointer with the provenance of the whole.
     #[inline(never)]
-    unsafe fn call_on_values(
+    unsafe fn call_otherwise(
         &self,
         store: *mut StoreGroup,
         params: &[Val],
         results: &mut [Val],
     ) -> Result<()> {
-        // SAFETY: by this function's contract the store is borrowed, so that the function is its own if
-        // it is known there. Values that are in registers are what the type says, and nothing has
-        // happened since the guest was found to be outermost.
+        // SAFETY: as in `call`, whose contract this function's is.
         unsafe {
-            if let Some(called) = self.known_direct(store)
+            if let Some(called) = self.known_direct(store).or_else(|| self.becomes_known(store))
                 && let (target, ty) = (called.target, called.ty())
                 && results.len() == ty.results.len()
-                && let Some(called) = call_with_values(store, &target, params, &ty.params)
+                && let Some(registers) = Registers::of_values(params, &ty.params)
             {
-                let (int, float) = called?;
-                if let ([result], [ty]) = (results, &*ty.results) {
-                    *result = Val::from_register(*ty, int, float);
-                }
-                return Ok(());
+                span!(TRACE, "call");
+                let called = enter::call_in_registers(store, &target, registers);
+                return called.map(|registers| set_result(results, ty, registers));
             }
-            match self.becomes_known(store) {
-                true => self.call_on_values(store, params, results),
-                false => self.call_in_cells(store, params, results),
-            }
+            self.call_in_cells(store, params, results)
         }
     }
 
     /// As [`Func::call`], of functions of any type, with values in cells.
     ///
     /// # Safety
-    /// As of [`Func::call_on_values`].
+    /// As of [`Func::call_otherwise`].
     #[inline(never)]
     unsafe fn call_in_cells(
         &self,
@@ -237,7 +244,10 @@ impl Func {
     /// The store is borrowed by the caller.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn becomes_known(&self, store: *mut StoreGroup) -> bool {
+    pub(crate) unsafe fn becomes_known<'a>(
+        &self,
+        store: *mut StoreGroup,
+    ) -> Option<&'a CalledFunction> {
         // SAFETY: by this function's contract.
         unsafe {
             if (*store).id != self.store
@@ -245,10 +255,10 @@ impl Func {
                 || self.known_direct(store).is_some()
                 || !enter::enters_outermost(store)
             {
-                return false;
+                return None;
             }
             (*store).called(self.definition);
-            self.known_direct(store).is_some()
+            self.known_direct(store)
         }
     }
 
@@ -307,28 +317,12 @@ impl Func {
     }
 }
 
-/// Calls a guest's function of numbers that fit registers, with no guest around it; `None` if the values
-/// are not of its types.
-///
-/// # Safety
-/// As of [`enter::call_in_registers`], whose function has parameters of these types.
+/// Writes the result that is in registers to its place, if there is one.
 #[inline(always)]
-unsafe fn call_with_values(
-    store: *mut StoreGroup,
-    target: &Target,
-    values: &[Val],
-    types: &[ValType],
-) -> Option<Result<(u64, f64)>> {
-    if let Some(ints) = int_values(values, types) {
-        span!(TRACE, "call");
-        let (entry, registers) = (target.direct_entry, Registers::of_ints(ints));
-        // SAFETY: by this function's contract; there are no floats.
-        return Some(unsafe { enter::call_outermost::<false>(store, target, entry, registers) });
+fn set_result(results: &mut [Val], ty: &FuncType, (int, float): (u64, f64)) {
+    if let ([result], [ty]) = (results, &*ty.results) {
+        *result = Val::from_register(*ty, int, float);
     }
-    let registers = Registers::of_values(values, types)?;
-    span!(TRACE, "call");
-    // SAFETY: by this function's contract.
-    Some(unsafe { enter::call_in_registers(store, target, registers) })
 }
 
 /// The bits of arguments of these types; `None` if one is no integer, or of another type, or there are
@@ -403,7 +397,8 @@ pub struct Caller<'a, T: 'static> {
     base: usize,
 }
 
-/// From where a host function was called, which costs nothing to keep.
+/// From where a host function was called, which costs nothing to keep. The default is that of calls by
+/// the embedder.
 ///
 /// # Examples
 ///
@@ -411,31 +406,35 @@ pub struct Caller<'a, T: 'static> {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallOrigin(usize);
 
-impl CallOrigin {
-    /// It as a number, whose lowest twelve bits are 0: for those who keep it together with something else.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pagefork::CallOrigin;
-    ///
-    /// let bits = CallOrigin::default().to_bits();
-    /// assert_eq!((bits, CallOrigin::from_bits(bits)), (0, CallOrigin::default()));
-    /// ```
+/// A guest that runs, which is not over until its entry is left: see [`StoreContextMut::running`].
+///
+/// # Examples
+///
+/// See [`StoreContextMut::running`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunningGuest {
+    /// Address of what its entry has left on the host's stack: another one for each that is not left.
+    entry: usize,
+    origin: CallOrigin,
+}
+
+impl RunningGuest {
+    /// # Safety
+    /// The activation is there, and no other thread uses it.
     #[inline]
-    pub fn to_bits(self) -> usize {
-        debug_assert!(self.0.is_multiple_of(4096), "memories begin with a page");
-        self.0
+    pub(crate) unsafe fn of(activation: *const Activation) -> Option<Self> {
+        // SAFETY: by this function's contract.
+        let (entry, base) = unsafe { ((*activation).host_sp, (*activation).guest_base) };
+        (entry != 0).then_some(Self { entry, origin: CallOrigin(base) })
     }
 
-    /// What [`CallOrigin::to_bits`] has given. Of another number it is no call's origin.
+    /// Where its innermost call of a host function came from.
     ///
     /// # Examples
     ///
-    /// See [`CallOrigin::to_bits`].
-    #[inline]
-    pub fn from_bits(bits: usize) -> Self {
-        Self(bits)
+    /// See [`StoreContextMut::running`].
+    pub fn origin(&self) -> CallOrigin {
+        self.origin
     }
 }
 
@@ -467,6 +466,35 @@ impl<T: 'static> StoreContextMut<'_, T> {
         let is_it = |ordinal: &u32| inner.instance(*ordinal).base() == origin.0;
         let found = (origin.0 != 0).then(|| (1..inner.next_ordinal()).find(is_it)).flatten();
         found.map(|ordinal| Instance::from_ordinal(inner, ordinal))
+    }
+
+    /// The guest that runs below whoever asks, if one does: of several, the one that was entered last.
+    /// So bindings that give their host functions no caller know who has called.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{Caller, Engine, Func, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module
+    ///     (import "host" "f" (func $f)) (func (export "run") (call $f)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let f = Func::wrap(&mut store, |mut caller: Caller<'_, ()>| {
+    ///     let origin = caller.origin();
+    ///     let running = caller.as_context_mut().running();
+    ///     assert_eq!(running.map(|guest| guest.origin()), Some(origin));
+    /// });
+    /// let instance = Instance::new(&mut store, &module, &[f.into()])?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// assert!(store.as_context_mut().running().is_none());
+    /// # use pagefork::AsContextMut;
+    /// # Ok::<(), pagefork::Error>(())
+    /// ```
+    #[inline]
+    pub fn running(&self) -> Option<RunningGuest> {
+        // SAFETY: the store is borrowed, and with it its activation.
+        unsafe { RunningGuest::of(&self.0.inner.activation) }
     }
 }
 

@@ -10,9 +10,9 @@ use pagefork_layout::link::function_import;
 use pagefork_layout::module::{FuncType, ValType};
 use pagefork_layout::reference::{FuncRef, HOST_ORDINAL};
 
-use crate::api::func::Caller;
+use crate::api::func::{Caller, RunningGuest};
 use crate::api::linker::Linker;
-use crate::api::store::{AsContext, AsContextMut, StoreContextMut};
+use crate::api::store::{AsContext, AsContextMut, Full, StoreContextMut};
 use crate::api::untyped::on_raw_values;
 use crate::base::cell::Cell;
 use crate::base::error::{Result, UsageError};
@@ -141,6 +141,29 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
     pub unsafe fn from_exposed(address: usize) -> Self {
         // SAFETY: by this function's contract.
         Self(unsafe { &mut *ptr::with_exposed_provenance_mut(address) })
+    }
+
+    /// As [`StoreContextMut::running`], of the store at an address that [`StoreContextMut::expose`] gave,
+    /// which somebody else may be using.
+    ///
+    /// # Safety
+    /// The store's data is of type `T`, and the store is there. No other thread uses it meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork::{AsContextMut, Engine, Store, StoreContextMut};
+    ///
+    /// let mut store = Store::new(&Engine::default(), ());
+    /// let address = store.as_context_mut().expose();
+    /// // SAFETY: the store's data is nothing, and it is there.
+    /// assert!(unsafe { StoreContextMut::<()>::running_at(address) }.is_none());
+    /// ```
+    pub unsafe fn running_at(address: usize) -> Option<RunningGuest> {
+        let store: *const Full<T> = ptr::with_exposed_provenance(address);
+        // SAFETY: by this function's contract the store is there. Only what is read is looked at: it is written
+        // when guests are entered and left, and when they call the host, by this thread.
+        unsafe { RunningGuest::of(&raw const (*store).inner.activation) }
     }
 }
 
@@ -311,8 +334,8 @@ impl Func {
                 return Ok(());
             }
             match self.becomes_known(store) {
-                true => self.call_on_raw_values(store, values),
-                false => self.call_raw_in_cells(store, values),
+                Some(_) => self.call_on_raw_values(store, values),
+                None => self.call_raw_in_cells(store, values),
             }
         }
     }
