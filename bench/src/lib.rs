@@ -50,7 +50,7 @@ pub const ALL: &[Benchmark] = &[
     ("dirty_1mb_of_memory", dirty::mebibyte),
     ("growth", growth::run),
     ("faultspeed", faultspeed::run),
-    ("trackers", |asked| trackers::run(asked.size)),
+    ("trackers", trackers::run),
     ("density", |asked| density::run(asked.size)),
     ("serve", |asked| serve::run(asked.size)),
     ("fork", |asked| Report::of_rows("fork", &fork::run(asked.size))),

@@ -1,10 +1,11 @@
 //! Ways that programs have without an engine.
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use super::{FILLED, GROWN, Memory, SNAPSHOT, mix, numbers, word_of};
-use crate::kernel::{Access, Delivery, Handled, Mapping, Mode, PAGE, Userfault, handle_signals};
+use crate::kernel::{
+    Access, Delivery, Handled, Mapping, Mode, PAGE, Readers, Serve, Userfault, handle_signals,
+};
 use crate::shapes::Pages;
 
 /// Bytes of the snapshot, of that with what memory grows by, and of the mapping that has room for both.
@@ -87,16 +88,21 @@ impl Way {
             Served::ByThreads(count) => (Delivery::Messages, count),
             Served::InThread => (Delivery::Signals, 0),
         };
-        let faults = Userfault::new(delivery).expect("it was tried");
+        let faults = Arc::new(Userfault::new(delivery).expect("it was tried"));
         let known = if brought == Brought::Never { Arc::default() } else { Arc::clone(snapshot) };
         let server = Arc::new(Server { faults, snapshot: known });
-        Some(Pager::new(server, threads))
+        let serve: Arc<Serve> = {
+            let server = Arc::clone(&server);
+            Arc::new(move |address| server.bring(address))
+        };
+        let readers = (threads > 0).then(|| Readers::new(&server.faults, threads, &serve));
+        Some(Pager { server, _readers: readers })
     }
 }
 
 /// Serves faults of memories.
 struct Server {
-    faults: Userfault,
+    faults: Arc<Userfault>,
     snapshot: Arc<Vec<u8>>,
 }
 
@@ -117,42 +123,7 @@ impl Server {
 /// A [`Server`], and the threads that it has.
 pub(super) struct Pager {
     server: Arc<Server>,
-    /// A thread that serves a fault of it ends.
-    end: Mapping,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Pager {
-    fn new(server: Arc<Server>, count: usize) -> Self {
-        let length = (count.max(1) * PAGE).next_power_of_two();
-        let end = Mapping::new(length, Access::Write, false);
-        let last = end.addresses();
-        server.faults.register(last.clone(), Mode::Missing).expect("it was tried");
-        let serve = || {
-            let (server, last) = (Arc::clone(&server), last.clone());
-            let mut events = server.faults.events().expect("a descriptor");
-            thread::spawn(move || {
-                loop {
-                    let address = events.next().expect("it stays open");
-                    server.bring(address);
-                    if last.contains(&address) {
-                        return;
-                    }
-                }
-            })
-        };
-        let threads = (0..count).map(|_| serve()).collect();
-        Self { server, end, threads }
-    }
-}
-
-impl Drop for Pager {
-    fn drop(&mut self) {
-        for (index, _) in self.threads.iter().enumerate() {
-            self.end.word(index * PAGE);
-        }
-        self.threads.drain(..).for_each(|thread| thread.join().expect("it has served all"));
-    }
+    _readers: Option<Readers>,
 }
 
 /// Memory by one of the [`WAYS`].

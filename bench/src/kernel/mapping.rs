@@ -1,4 +1,4 @@
-//! Anonymous memory at a place of its own.
+//! Memory at a place of its own.
 //!
 //! # Safety
 //! A mapping owns its address space, nobody has a reference into it but by its methods, and any bytes are
@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::ptr;
 
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -18,16 +19,19 @@ pub(crate) const PAGE: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     None,
+    Read,
     Write,
 }
 
-/// Anonymous memory, without a page at first, that starts at a multiple of its length.
+/// Private memory, without a page at first, that starts at a multiple of its length.
 pub(crate) struct Mapping {
     start: *mut u8,
     length: usize,
     /// All that was reserved, to have that place in it.
     reserved: *mut u8,
     huge: bool,
+    /// Of which it has copies of the pages that are written; without, pages of zeros.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: what one thread may do with the address space, any may.
@@ -43,6 +47,15 @@ impl Mapping {
     /// # Panics
     /// If the kernel refuses, as other methods do.
     pub(crate) fn new(length: usize, access: Access, huge: bool) -> Self {
+        Self::of(length, access, huge, None)
+    }
+
+    /// The same, with the contents of a file in memory that nobody writes to any more.
+    pub(crate) fn of_file(file: OwnedFd, length: usize) -> Self {
+        Self::of(length, Access::Write, false, Some(file))
+    }
+
+    fn of(length: usize, access: Access, huge: bool, file: Option<OwnedFd>) -> Self {
         assert!(length.is_power_of_two() && length >= PAGE);
         // SAFETY: the kernel chooses a place.
         let reserved =
@@ -50,7 +63,7 @@ impl Mapping {
         let reserved: *mut u8 = reserved.expect("address space").cast();
         let start =
             reserved.wrapping_add(reserved.addr().next_multiple_of(length) - reserved.addr());
-        let mut mapping = Self { start, length, reserved, huge };
+        let mut mapping = Self { start, length, reserved, huge, file };
         mapping.map_anew(access);
         mapping
     }
@@ -61,8 +74,12 @@ impl Mapping {
         let start = self.start.cast();
         // SAFETY: the range is the mapping's own.
         unsafe {
-            mm::mmap_anonymous(start, self.length, protection(access), FLAGS | MapFlags::FIXED)
-                .expect("a mapping");
+            let (protection, flags) = (protection(access), FLAGS | MapFlags::FIXED);
+            let mapped = match &self.file {
+                Some(file) => mm::mmap(start, self.length, protection, flags, file, 0),
+                None => mm::mmap_anonymous(start, self.length, protection, flags),
+            };
+            mapped.expect("a mapping");
             let advice = if self.huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
             // Without huge pages in the kernel there is nothing to advise.
             let _ = mm::madvise(start, self.length, advice);
@@ -74,6 +91,15 @@ impl Mapping {
         let (start, length) = self.part(range);
         // SAFETY: the range is the mapping's own.
         unsafe { mm::mprotect(start.cast(), length, flags) }.expect("access is changed");
+    }
+
+    /// Makes the page of an address of a mapping writable, for a handler of signals: async-signal-safe.
+    pub(crate) fn lift(address: u64) {
+        let start = address as usize & !(PAGE - 1);
+        let start = ptr::with_exposed_provenance_mut(start);
+        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the range is a mapping's own.
+        unsafe { mm::mprotect(start, PAGE, flags) }.expect("there is room for a map more");
     }
 
     /// Gives pages back: what is read there next is zeros.
@@ -100,6 +126,12 @@ impl Mapping {
         let (start, _) = self.part(offset..offset + 8);
         // SAFETY: the range is the mapping's own, and aligned. Volatile, because a handler may bring the page.
         unsafe { start.cast::<u64>().read_volatile() }
+    }
+
+    pub(crate) fn set_word(&mut self, offset: usize, word: u64) {
+        let (start, _) = self.part(offset..offset + 8);
+        // SAFETY: as in `word`.
+        unsafe { start.cast::<u64>().write_volatile(word) };
     }
 
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
@@ -131,6 +163,7 @@ impl Drop for Mapping {
 fn protection(access: Access) -> ProtFlags {
     match access {
         Access::None => ProtFlags::empty(),
+        Access::Read => ProtFlags::READ,
         Access::Write => ProtFlags::READ | ProtFlags::WRITE,
     }
 }

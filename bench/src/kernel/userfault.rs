@@ -51,6 +51,12 @@ struct Zero {
     zeroed: i64,
 }
 
+#[repr(C)]
+struct Protect {
+    addresses: Addresses,
+    mode: u64,
+}
+
 const API: u64 = 0xaa;
 /// Faults of the kernel for the process are not told: that needs no privilege.
 const USER_MODE_ONLY: u32 = 1;
@@ -60,13 +66,15 @@ const fn request<T>(number: u8) -> Opcode {
     opcode::read_write::<T>(API as u8, number)
 }
 
-/// Who learns of faults.
+/// Who learns of faults, and how writes to protected pages go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Delivery {
     /// Whoever reads [`Events`]; the thread that has touched the page waits.
     Messages,
     /// The thread that has touched the page, by SIGBUS.
     Signals,
+    /// Nobody: the kernel lifts the protection, and remembers that it did.
+    Kernel,
 }
 
 /// What faults are told of.
@@ -74,6 +82,8 @@ pub(crate) enum Delivery {
 pub(crate) enum Mode {
     /// On pages that have no contents.
     Missing = 1,
+    /// On writes to protected pages.
+    Protected = 2,
 }
 
 /// Faults of ranges of addresses.
@@ -92,9 +102,12 @@ impl Userfault {
     /// If this system does not do it so.
     pub(crate) fn new(delivery: Delivery) -> io::Result<Self> {
         const SIGBUS: u64 = 1 << 7;
+        const PROTECT_UNPOPULATED: u64 = 1 << 13;
+        const PROTECT_ASYNC: u64 = 1 << 15;
         let features = match delivery {
             Delivery::Messages => 0,
             Delivery::Signals => SIGBUS,
+            Delivery::Kernel => PROTECT_UNPOPULATED | PROTECT_ASYNC,
         };
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
         // SAFETY: of no address is anything told yet.
@@ -139,6 +152,12 @@ impl Userfault {
     pub(crate) fn zero(&self, range: Range<u64>) -> io::Result<()> {
         let mut zero = Zero { addresses: range.into(), mode: 0, zeroed: 0 };
         self.control::<{ request::<Zero>(4) }, _>(&mut zero)
+    }
+
+    /// Protects pages against writes, or lets writes through and who waits to write go on. Async-signal-safe.
+    pub(crate) fn protect(&self, range: Range<u64>, protected: bool) -> io::Result<()> {
+        let mut protect = Protect { addresses: range.into(), mode: u64::from(protected) };
+        self.control::<{ request::<Protect>(6) }, _>(&mut protect)
     }
 
     /// Makes the request of this number, whose structure `value` is.
