@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::grid::Grid;
-use crate::kernel;
+use crate::kernel::{self, LockWaits};
 use crate::measure::{Clock, Size, Unit};
 use crate::sides::Side;
 
@@ -45,11 +45,21 @@ pub(crate) fn contest(grid: &mut Grid, name: &str, size: Size, threads: u32, mak
         .into_iter()
         .map(|(column, samples)| (column, samples.iter().map(|sample| sample.iteration).collect()));
     grid.add(name, Unit::Nanoseconds, cells.collect());
+    note_processors(grid);
+}
+
+/// Says below the table what it was measured on.
+fn note_processors(grid: &mut Grid) {
+    grid.note_once(&format!("Threads share {} processors.", processors()));
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Measures the same, and adds a line for each part of an iteration, and what it took of the machine: how
-/// much of all processors was in use, by whatever thread of this process, and page faults and
-/// changes of threads that those had who did it.
+/// much of all processors was in use, by whatever thread of this process, and page faults,
+/// changes of threads, and waits for locks that those had who did it.
 pub(crate) fn contest_in_parts<const PARTS: usize>(
     grid: &mut Grid,
     name: &str,
@@ -70,6 +80,13 @@ pub(crate) fn contest_in_parts<const PARTS: usize>(
     add("processors in use", Unit::Percent, &|sample| sample.in_use);
     add("page faults", Unit::Count, &|sample| sample.faults);
     add("changes of threads", Unit::Count, &|sample| sample.switches);
+    match kernel::lock_waits_are_counted() {
+        Ok(()) => add("waits for locks of the kernel", Unit::Count, &|sample| sample.waits),
+        Err(why) => {
+            grid.note_once(&format!("Waits for locks of the kernel are not counted here: {why}."));
+        }
+    }
+    note_processors(grid);
 }
 
 /// Samples of each column.
@@ -100,6 +117,7 @@ struct Sample<const PARTS: usize> {
     in_use: f64,
     faults: f64,
     switches: f64,
+    waits: f64,
 }
 
 /// What the kernel counts of a thread.
@@ -107,16 +125,19 @@ struct Sample<const PARTS: usize> {
 struct Counts {
     faults: i64,
     switches: i64,
+    /// 0 where the system does not tell.
+    waits: i64,
 }
 
 impl Counts {
-    fn of_this_thread() -> Self {
+    fn of_this_thread(waits: &mut Option<LockWaits>) -> Self {
         let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("Linux counts");
         Self {
             faults: usage.minor_page_faults()
                 + usage.major_page_faults()
                 + i64::from(kernel::handled_count()),
             switches: usage.voluntary_context_switches() + usage.involuntary_context_switches(),
+            waits: waits.as_mut().map_or(0, |waits| waits.count() as i64),
         }
     }
 }
@@ -125,8 +146,11 @@ impl Sub for Counts {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
-        let (faults, switches) = (self.faults - before.faults, self.switches - before.switches);
-        Self { faults, switches }
+        Self {
+            faults: self.faults - before.faults,
+            switches: self.switches - before.switches,
+            waits: self.waits - before.waits,
+        }
     }
 }
 
@@ -160,17 +184,20 @@ fn sample<'a, const PARTS: usize>(
     let one = || {
         // They go in this order if a job panics, and the job before.
         let (end, ready) = (Arrival(&end), Arrival(&ready));
+        // A counter makes changes of threads dearer, so there is none where it is not looked at.
+        let mut waits = if PARTS > 0 { LockWaits::of_this_thread().ok() } else { None };
         let mut job = make();
         let warm = if duration.is_zero() { 1 } else { WARM };
         (0..warm).for_each(|_| _ = job());
         drop(ready);
-        let (start, before) = (Clock::Wall.now(), Counts::of_this_thread());
+        let (start, before) = (Clock::Wall.now(), Counts::of_this_thread(&mut waits));
         let (mut iterations, mut parts) = (0, [0.0; PARTS]);
         while iterations == 0 || !stop.load(Ordering::Relaxed) {
             parts.iter_mut().zip(job()).for_each(|(sum, part)| *sum += part);
             iterations += 1;
         }
-        let (time, counts) = (Clock::Wall.now() - start, Counts::of_this_thread() - before);
+        let (time, counts) =
+            (Clock::Wall.now() - start, Counts::of_this_thread(&mut waits) - before);
         // What a job leaves behind is taken away after the clock has stopped.
         drop(end);
         Done { iterations, time, parts, counts }
@@ -189,12 +216,12 @@ fn sample<'a, const PARTS: usize>(
     });
     let all = |number: &dyn Fn(&Done<PARTS>) -> f64| done.iter().map(number).sum::<f64>();
     let iterations = all(&|done| done.iterations.into());
-    let processors = thread::available_parallelism().map_or(1, usize::from) as f64;
     Sample {
         iteration: all(&|done| done.time) / iterations,
         parts: std::array::from_fn(|index| all(&|done| done.parts[index]) / iterations),
-        in_use: 100.0 * process / (wall * processors),
+        in_use: 100.0 * process / (wall * processors() as f64),
         faults: all(&|done| done.counts.faults as f64) / iterations,
         switches: all(&|done| done.counts.switches as f64) / iterations,
+        waits: all(&|done| done.counts.waits as f64) / iterations,
     }
 }
