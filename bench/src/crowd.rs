@@ -4,7 +4,7 @@ use std::ops::Sub;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -97,7 +97,7 @@ fn samples<'a, const PARTS: usize>(
 ) -> Vec<(&'a str, Vec<Sample<PARTS>>)> {
     let (rounds, duration) = match size {
         Size::Small => (1, Duration::ZERO),
-        Size::Large => (7, Duration::from_millis(60)),
+        Size::Large => (if PARTS > 0 { 5 } else { 7 }, Duration::from_millis(60)),
     };
     let mut samples: Vec<_> = makers.iter().map(|(column, _)| (*column, Vec::new())).collect();
     for _ in 0..rounds {
@@ -177,8 +177,9 @@ fn sample<'a, const PARTS: usize>(
     duration: Duration,
     make: &(dyn Fn() -> Job<'a, PARTS> + Sync),
 ) -> Sample<PARTS> {
-    /// Iterations before the clock runs.
+    /// Iterations before the clock runs, or as many as there are in this many times what is measured.
     const WARM: u32 = 20;
+    const WARM_TIMES: u32 = 4;
     let [ready, end] = [(); 2].map(|()| Barrier::new(threads as usize + 1));
     let stop = AtomicBool::new(false);
     let one = || {
@@ -187,8 +188,14 @@ fn sample<'a, const PARTS: usize>(
         // A counter makes changes of threads dearer, so there is none where it is not looked at.
         let mut waits = if PARTS > 0 { LockWaits::of_this_thread().ok() } else { None };
         let mut job = make();
-        let warm = if duration.is_zero() { 1 } else { WARM };
-        (0..warm).for_each(|_| _ = job());
+        let (began, patience) = (Instant::now(), WARM_TIMES * duration);
+        job();
+        for _ in 1..WARM {
+            if began.elapsed() > patience {
+                break;
+            }
+            job();
+        }
         drop(ready);
         let (start, before) = (Clock::Wall.now(), Counts::of_this_thread(&mut waits));
         let (mut iterations, mut parts) = (0, [0.0; PARTS]);
