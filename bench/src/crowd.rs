@@ -232,3 +232,48 @@ fn sample<'a, const PARTS: usize>(
         waits: all(&|done| done.counts.waits as f64) / iterations,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_means_of_all_threads() {
+        let threads = AtomicU32::new(0);
+        let make: Maker<'_, 1> = (
+            "job",
+            Box::new(|| {
+                let part = f64::from(threads.fetch_add(1, Ordering::Relaxed));
+                Box::new(move || [part])
+            }),
+        );
+        let mut grid = Grid::new("what", 1, ["job"]);
+        contest_in_parts(&mut grid, "line", ["part"], Size::Small, 3, &[make]);
+        let cells = |name| &grid.lines.iter().find(|line| line.name == name).unwrap().cells;
+        assert!(cells("line: part")[0][0] <= 2.0);
+        assert!(cells("line: processors in use")[0][0] >= 0.0);
+        assert!(grid.notes.iter().any(|note| note.starts_with("Threads share ")));
+    }
+
+    /// Others would wait for it for ever.
+    #[test]
+    #[should_panic(expected = "a job succeeds")]
+    fn a_job_that_fails_ends_the_measurement() {
+        let threads = AtomicU32::new(0);
+        let make: Maker<'_> = (
+            "job",
+            Box::new(|| {
+                let fails = threads.fetch_add(1, Ordering::Relaxed) == 1;
+                let mut turn = 0;
+                Box::new(move || {
+                    turn += 1;
+                    assert!(!fails || turn < 2, "it fails when all are ready");
+                    []
+                })
+            }),
+        );
+        contest(&mut Grid::new("what", 1, ["job"]), "line", Size::Small, 3, &[make]);
+    }
+}

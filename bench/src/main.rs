@@ -17,6 +17,9 @@ use pagefork_bench::ALL;
 use pagefork_bench::measure::{Options, Size};
 use pagefork_bench::report::Report;
 
+/// At most as many threads do the same at a time.
+const THREADS_MAX: u32 = 1024;
+
 fn main() -> ExitCode {
     let mut options = Options::of(Size::Large);
     let mut names = Vec::new();
@@ -52,7 +55,9 @@ fn main() -> ExitCode {
             "--threads" => match threads(&arguments.next().unwrap_or_default()) {
                 Some(threads) => options.threads = threads,
                 None => {
-                    eprintln!("--threads wants numbers of threads from 1 on, as in 1,8,64");
+                    eprintln!(
+                        "--threads wants numbers of threads from 1 to {THREADS_MAX}, as in 1,8,64"
+                    );
                     return ExitCode::from(2);
                 }
             },
@@ -85,8 +90,8 @@ fn main() -> ExitCode {
 
 /// The numbers of a list.
 fn threads(list: &str) -> Option<Vec<u32>> {
-    let numbers = list.split(',').map(|number| number.parse().ok().filter(|number| *number > 0));
-    numbers.collect()
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
+    list.split(',').map(number).collect()
 }
 
 /// Puts a table into `RESULTS.md`, and its samples beside it.
@@ -173,7 +178,7 @@ mod tests {
     #[test]
     fn numbers_of_threads_are_a_list() {
         assert_eq!(threads("1,8,64"), Some(vec![1, 8, 64]));
-        for wrong in ["", "0", "1,,2", "x", "-1"] {
+        for wrong in ["", "0", "1,,2", "x", "-1", "1025"] {
             assert_eq!(threads(wrong), None, "{wrong}");
         }
     }
