@@ -1,77 +1,89 @@
-//! A large module's empty function called, and a mebibyte written, on many threads.
+//! Modules' empty function called, and a mebibyte written, on many threads.
 
 use crate::crowd;
 use crate::grid::Grid;
-use crate::measure::Size;
+use crate::measure::{Options, Size};
 use crate::report::Report;
-use crate::shapes::{IMAGE_WORD, Pages, Shape};
-use crate::sides::{Engines, STRATEGIES, Sides};
+use crate::shapes::{Action, IMAGE_WORD, Pages, Shape};
+use crate::sides::{Engines, Workers};
 
 /// Host pages in a mebibyte, which is how long the image is.
 const MEBIBYTE: u32 = 256;
 
 /// Times a call of an empty function in a new instance of a large module, as
-/// substrate's `call_empty_function` does: on many threads, with every strategy.
-pub fn empty(size: Size) -> Report {
-    let mut bench = Bench::new("empty call", size);
-    for threads in crowd::threads(size) {
-        bench.measure(&named("", *threads), *threads, Pages::NONE, 0);
+/// substrate's `call_empty_function` does, and of a small one: on many threads, with every strategy.
+pub fn empty(options: &Options) -> Report {
+    let mut bench = Bench::new("empty call", options);
+    for (name, shape) in [large(options.size), small()] {
+        bench.measure(&format!("{name}, "), &shape, &[("", Pages::NONE, 0)]);
     }
     Report::of_grid("call_empty_function", &bench.grid)
 }
 
 /// Times a call that writes to each host page of a mebibyte, as substrate's
-/// `dirty_1mb_of_memory` does: pages of the image, zero pages, and half of each.
-pub fn mebibyte(size: Size) -> Report {
-    let mut bench = Bench::new("1 MiB written", size);
-    for (kind, first) in [("image", 0), ("zero", MEBIBYTE), ("mixed", MEBIBYTE / 2)] {
-        let pages = Pages { first, ..Pages::row(MEBIBYTE) };
+/// `dirty_1mb_of_memory` does: pages of the image, zero pages, and half of each. A word of each page is
+/// written, or all of it.
+pub fn mebibyte(options: &Options) -> Report {
+    let mut bench = Bench::new("1 MiB written", options);
+    let lines = [("image, ", 0), ("zero, ", MEBIBYTE), ("mixed, ", MEBIBYTE / 2)];
+    let lines = lines.map(|(kind, first)| {
         let expected = IMAGE_WORD.wrapping_mul(u64::from(MEBIBYTE - first));
-        for threads in crowd::threads(size) {
-            bench.measure(&named(&format!("{kind}, "), *threads), *threads, pages, expected);
-        }
-    }
+        (kind, Pages { first, ..Pages::row(MEBIBYTE) }, expected)
+    });
+    let (name, large) = large(options.size);
+    bench.measure(&format!("{name}, a word a page, "), &large, &lines);
+    bench.measure(&format!("{name}, all bytes, "), &Shape { run: Action::Fill, ..large }, &lines);
+    let (name, small) = small();
+    bench.measure(&format!("{name}, a word a page, "), &small, &lines);
     Report::of_grid("dirty_1mb_of_memory", &bench.grid)
 }
 
-fn named(kind: &str, threads: u32) -> String {
-    format!("{kind}{threads} thread{}", if threads == 1 { "" } else { "s" })
+/// A large module.
+fn large(size: Size) -> (&'static str, Shape) {
+    ("large", Shape::interpreter(if size == Size::Small { 50 } else { 5000 }))
 }
 
-struct Bench {
-    size: Size,
-    /// For new instances.
-    sides: Sides,
-    /// For instances that are used again.
-    kept: Sides,
+/// A small one with the same memory.
+fn small() -> (&'static str, Shape) {
+    let few = Shape { table: 10, globals: 1, functions: 10, imports: 1, ..Shape::interpreter(0) };
+    ("small", few)
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    engines: Engines,
     grid: Grid,
 }
 
-impl Bench {
-    fn new(what: &str, size: Size) -> Self {
-        let functions = if size == Size::Small { 50 } else { 5000 };
-        let wasm = Shape::interpreter(functions).wasm();
+impl<'a> Bench<'a> {
+    fn new(what: &str, options: &'a Options) -> Self {
         let engines = Engines::new(100);
-        let (sides, kept) = (engines.strategies(&wasm), engines.kept(&wasm));
-        let ours = STRATEGIES.len();
-        let names = |sides: &Sides| sides.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-        let (mut columns, mut kept_columns) = (names(&sides), names(&kept));
-        let theirs = columns.split_off(ours);
-        columns.push(kept_columns.remove(0));
-        columns.extend(theirs);
-        columns.extend(kept_columns);
-        Self { size, sides, kept, grid: Grid::new(what, ours + 1, columns) }
+        let (ours, theirs) = engines.workers(&small().1.wasm());
+        let names = |workers: &Workers| workers.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        let grid = Grid::new(what, ours.len(), [names(&ours), names(&theirs)].concat());
+        Self { options, engines, grid }
     }
 
-    fn measure(&mut self, name: &str, threads: u32, pages: Pages, expected: u64) {
-        const WRONG: &str = "pages are as at first";
-        let mut makers = crowd::makers(&self.sides, |side| {
-            Box::new(move || assert_eq!(side.request(pages), expected, "{WRONG}"))
-        });
-        makers.extend(crowd::makers(&self.kept, |side| {
-            let mut request = side.reused();
-            Box::new(move || assert_eq!(request(pages), expected, "{WRONG}"))
-        }));
-        crowd::contest(&mut self.grid, name, self.size, threads, &makers);
+    /// Adds lines of a module: what each writes, and what it finds.
+    fn measure(&mut self, module: &str, shape: &Shape, lines: &[(&str, Pages, u64)]) {
+        let (mut workers, theirs) = self.engines.workers(&shape.wasm());
+        workers.extend(theirs);
+        for &(kind, pages, expected) in lines {
+            let makers = workers.iter().map(|(column, worker)| -> crowd::Maker<'_> {
+                let job = move || -> crowd::Job<'_> {
+                    let mut request = worker.requests();
+                    Box::new(move || {
+                        assert_eq!(request(pages), expected, "pages are as at first");
+                        []
+                    })
+                };
+                (column, Box::new(job))
+            });
+            let makers: Vec<_> = makers.collect();
+            for threads in self.options.threads(&crowd::THREADS) {
+                let name = format!("{module}{kind}{}", crowd::on_threads(threads));
+                crowd::contest(&mut self.grid, &name, self.options.size, threads, &makers);
+            }
+        }
     }
 }

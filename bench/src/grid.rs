@@ -90,6 +90,13 @@ impl Grid {
         line
     }
 
+    /// Adds a sentence below the table, if it is not there yet.
+    pub fn note_once(&mut self, note: &str) {
+        if !self.notes.iter().any(|known| known == note) {
+            self.notes.push(note.to_owned());
+        }
+    }
+
     /// Measures the contestants in turn, sample by sample, so that what else the
     /// machine does meets all of them, and adds the line. Every iteration must
     /// return `expected`.

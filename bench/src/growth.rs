@@ -1,60 +1,61 @@
 //! Memories that grow, and are reset.
 
-use pagefork::{CodeBounds, GrowthKind, ResetKind, StrategyConfig};
+use pagefork::{GrowthKind, ResetKind};
 
 use crate::crowd;
 use crate::grid::Grid;
-use crate::measure::Size;
+use crate::measure::{Options, Size};
 use crate::report::Report;
 use crate::shapes::{Action, Pages, Shape};
-use crate::sides::{self, Engines, Side, Sides};
+use crate::sides::pagefork::{Module, engine_with, strategies};
+use crate::sides::{Engines, Side};
 
-/// How a memory grows, and how the slot is reset.
-const WAYS: [(&str, GrowthKind, ResetKind); 6] = [
-    ("mprotect, auto", GrowthKind::Mprotect, ResetKind::Auto),
-    ("mprotect, discard", GrowthKind::Mprotect, ResetKind::Discard),
-    ("ftruncate, auto", GrowthKind::Ftruncate, ResetKind::Auto),
-    ("ftruncate, discard", GrowthKind::Ftruncate, ResetKind::Discard),
-    ("checked, auto", CHECKED, ResetKind::Auto),
-    ("checked, discard", CHECKED, ResetKind::Discard),
-];
+/// How slots are reset, for each way that memories grow.
+const RESETS: [ResetKind; 2] = [ResetKind::Auto, ResetKind::Discard];
 
-/// Up to 128 MiB without a system call.
-const CHECKED: GrowthKind = GrowthKind::Checked { accessible: Some(128 << 20) };
+/// Bytes that are accessible from the start where code compares: so far growth needs no system call.
+const ACCESSIBLE: u64 = 128 << 20;
 
 /// Times growth, and what it costs the reset: by one page a thousand times, and once
 /// by 1 MiB. Each new page is written.
-pub fn run(size: Size) -> Report {
+pub fn run(options: &Options) -> Report {
     let wasm = Shape { memory: 1, image: 1, run: Action::Grow, ..Shape::default() }.wasm();
-    let sides = sides(&wasm);
-    let columns: Vec<&str> = sides.iter().map(|(column, _)| *column).collect();
-    let mut grid = Grid::new("spawn, grow, write, drop", WAYS.len(), columns);
-    let times = if size == Size::Small { 10 } else { 1000 };
-    for (name, step, count) in [("by 16 pages", 16, 1), ("by 1 page, 1000 times", 1, times)] {
-        for threads in crowd::threads(size) {
-            let grow = Pages { first: 0, count, step };
-            let makers = crowd::makers(&sides, |side| {
-                Box::new(move || assert_eq!(side.request(grow), 0, "new pages are zero"))
-            });
-            let name = format!("{name}, {threads} thread{}", if *threads == 1 { "" } else { "s" });
-            crowd::contest(&mut grid, &name, size, *threads, &makers);
+    let ours = ours(&wasm);
+    let theirs = Engines::new(100).sides(&wasm).split_off(1);
+    let columns = ours.iter().map(|(column, _)| &**column);
+    let columns = columns.chain(theirs.iter().map(|(column, _)| *column));
+    let mut grid = Grid::new("spawn, grow, write, drop", ours.len(), columns);
+    let times = if options.size == Size::Small { 10 } else { 1000 };
+    for (name, step, count) in [("by 1 MiB", 16, 1), ("by 64 KiB, 1000 times", 1, times)] {
+        let grow = Pages { first: 0, count, step };
+        let job = |side: &dyn Side| assert_eq!(side.request(grow), 0, "new pages are zero");
+        let ours = ours.iter().map(|(column, side)| (&**column, &**side));
+        let sides = ours.chain(theirs.iter().map(|(column, side)| (*column, &**side)));
+        let makers = crowd::makers(sides, |side| {
+            Box::new(move || {
+                job(side);
+                []
+            })
+        });
+        for threads in options.threads(&crowd::THREADS) {
+            let name = format!("{name}, {}", crowd::on_threads(threads));
+            crowd::contest(&mut grid, &name, options.size, threads, &makers);
         }
     }
     Report::of_grid("growth", &grid)
 }
 
-fn sides(wasm: &[u8]) -> Sides {
-    let ours = WAYS.map(|(name, growth, reset)| -> (&str, Box<dyn Side>) {
-        let code = match growth {
-            GrowthKind::Checked { .. } => CodeBounds::Checked,
-            _ => CodeBounds::Guarded,
-        };
-        let strategies = StrategyConfig { reset, growth, code, ..StrategyConfig::default() };
-        let mut config = sides::pagefork::config();
-        config.strategies(strategies);
-        let engine = pagefork::Engine::new(&config).expect("the parts go together");
-        (name, Box::new(sides::pagefork::Module::new(&engine, wasm)))
+/// Pagefork's ways, with their names.
+fn ours(wasm: &[u8]) -> Vec<(String, Box<dyn Side>)> {
+    let growths = GrowthKind::ALL.map(|growth| match growth {
+        GrowthKind::Checked { .. } => GrowthKind::Checked { accessible: Some(ACCESSIBLE) },
+        growth => growth,
     });
-    let theirs = Engines::new(100).sides(wasm).into_iter().skip(1);
-    ours.into_iter().chain(theirs).collect()
+    let ways = growths.iter().zip(GrowthKind::ALL);
+    let ways = ways.flat_map(|(growth, named)| RESETS.map(|reset| (*growth, named, reset)));
+    ways.map(|(growth, named, reset)| -> (String, Box<dyn Side>) {
+        let engine = engine_with(strategies(reset, growth));
+        (format!("{named}, {reset}"), Box::new(Module::new(&engine, wasm)))
+    })
+    .collect()
 }

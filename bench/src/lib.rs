@@ -19,6 +19,7 @@ pub mod capi;
 pub mod spawn;
 pub mod dirty;
 pub mod growth;
+pub mod faultspeed;
 pub mod trackers;
 pub mod density;
 pub mod serve;
@@ -29,32 +30,34 @@ pub mod image;
 pub mod postcopy;
 pub mod runtime;
 mod kernels;
+mod kernel;
 mod programs;
 mod process;
 
-use measure::Size;
+use measure::Options;
 use report::Report;
 
 /// A benchmark: its name and what it measures.
-pub type Benchmark = (&'static str, fn(Size) -> Report);
+pub type Benchmark = (&'static str, fn(&Options) -> Report);
 
 /// All benchmarks.
 pub const ALL: &[Benchmark] = &[
-    ("call", |size| Report::of_rows("call", &call::run(size))),
-    ("capi", capi::run),
-    ("spawn", spawn::run),
-    ("strategies", spawn::strategies),
+    ("call", |asked| Report::of_rows("call", &call::run(asked.size))),
+    ("capi", |asked| capi::run(asked.size)),
+    ("spawn", |asked| spawn::run(asked.size)),
+    ("strategies", |asked| spawn::strategies(asked.size)),
     ("call_empty_function", dirty::empty),
     ("dirty_1mb_of_memory", dirty::mebibyte),
     ("growth", growth::run),
+    ("faultspeed", faultspeed::run),
     ("trackers", trackers::run),
-    ("density", density::run),
-    ("serve", serve::run),
-    ("fork", |size| Report::of_rows("fork", &fork::run(size))),
-    ("pageman", pageman::run),
-    ("image", image::run),
-    ("postcopy", postcopy::run),
-    ("compile", |size| Report::of_rows("compile", &compile::run(size))),
-    ("runtime", |size| Report::of_rows("runtime", &runtime::interruptible(size))),
-    ("runtime-plain", |size| Report::of_rows("runtime-plain", &runtime::plain(size))),
+    ("density", |asked| density::run(asked.size)),
+    ("serve", |asked| serve::run(asked.size)),
+    ("fork", |asked| Report::of_rows("fork", &fork::run(asked.size))),
+    ("pageman", |asked| pageman::run(asked.size)),
+    ("image", |asked| image::run(asked.size)),
+    ("postcopy", |asked| postcopy::run(asked.size)),
+    ("compile", |asked| Report::of_rows("compile", &compile::run(asked.size))),
+    ("runtime", |asked| Report::of_rows("runtime", &runtime::interruptible(asked.size))),
+    ("runtime-plain", |asked| Report::of_rows("runtime-plain", &runtime::plain(asked.size))),
 ];

@@ -1,9 +1,10 @@
-//! `cargo run --release --features peer -- [--small] [--record] [--plots DIRECTORY] [NAME...]`:
+//! `cargo run --release --features peer -- [--small] [--record] [--plots DIRECTORY] [--threads LIST] [NAME...]`:
 //! runs the benchmarks whose names are given, or all, prints a table of each, and leaves
 //! all samples in `results` of Cargo's target directory. With `--record`, a table
 //! also replaces what `RESULTS.md` has between `<!-- bench NAME -->` and `<!-- bench end -->`,
 //! and the samples are kept in `samples/DATE/NAME.tsv` beside it. Drawings are left beside the
-//! samples, or where `--plots` says.
+//! samples, or where `--plots` says. `--threads 1,8,64` says how many threads do the same at a time in
+//! benchmarks of threads.
 //!
 //! `--spin PAGES BEFORE REQUESTS [cold]` repeats one spawn for a profiler, see
 //! [`pagefork_bench::spawn::spin`]; `--part` is what a benchmark starts by itself.
@@ -13,18 +14,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use pagefork_bench::ALL;
-use pagefork_bench::measure::Size;
+use pagefork_bench::measure::{Options, Size};
 use pagefork_bench::report::Report;
 
+/// At most as many threads do the same at a time.
+const THREADS_MAX: u32 = 1024;
+
 fn main() -> ExitCode {
-    let mut size = Size::Large;
+    let mut options = Options::of(Size::Large);
     let mut names = Vec::new();
     let mut record = false;
     let mut plots = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--small" => size = Size::Small,
+            "--small" => options.size = Size::Small,
             "--record" => record = true,
             "--part" => {
                 let arguments: Vec<String> = arguments.collect();
@@ -48,6 +52,15 @@ fn main() -> ExitCode {
                 return ExitCode::SUCCESS;
             }
             "--plots" => plots = arguments.next().map(PathBuf::from),
+            "--threads" => match threads(&arguments.next().unwrap_or_default()) {
+                Some(threads) => options.threads = threads,
+                None => {
+                    eprintln!(
+                        "--threads wants numbers of threads from 1 to {THREADS_MAX}, as in 1,8,64"
+                    );
+                    return ExitCode::from(2);
+                }
+            },
             _ => names.push(argument),
         }
     }
@@ -62,7 +75,7 @@ fn main() -> ExitCode {
         let alone = cfg!(feature = "peer") && !cfg!(feature = "peer-wasi") && *name == "serve";
         let all = names.is_empty() && !alone;
         if all || names.iter().any(|wanted| wanted == name) {
-            let report = run(size);
+            let report = run(&options);
             println!("## {name}\n\n{}", report.text);
             if record && let Err(error) = write_record(name, &report) {
                 eprintln!("the results of {name} are not recorded: {error}");
@@ -73,6 +86,12 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// The numbers of a list.
+fn threads(list: &str) -> Option<Vec<u32>> {
+    let number = |text: &str| text.parse().ok().filter(|number| (1..=THREADS_MAX).contains(number));
+    list.split(',').map(number).collect()
 }
 
 /// Puts a table into `RESULTS.md`, and its samples beside it.
@@ -154,6 +173,14 @@ mod tests {
         let document = "a\n<!-- bench x -->\nold\n<!-- bench end -->\nb\n";
         assert_eq!(&document[between(document, "x").unwrap()], "old\n");
         assert_eq!(between(document, "y"), None);
+    }
+
+    #[test]
+    fn numbers_of_threads_are_a_list() {
+        assert_eq!(threads("1,8,64"), Some(vec![1, 8, 64]));
+        for wrong in ["", "0", "1,,2", "x", "-1", "1025"] {
+            assert_eq!(threads(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -11,6 +11,31 @@ pub enum Size {
     Large,
 }
 
+/// What is asked of a benchmark.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// How long it runs.
+    pub size: Size,
+    /// How many threads do the same at a time, in turn; empty: what is usual.
+    pub threads: Vec<u32>,
+}
+
+impl Options {
+    /// With what is usual.
+    pub fn of(size: Size) -> Self {
+        Self { size, threads: Vec::new() }
+    }
+
+    /// How many threads do the same at a time, in turn.
+    pub(crate) fn threads(&self, usual: &[u32]) -> Vec<u32> {
+        match (&*self.threads, self.size) {
+            ([], Size::Small) => vec![1, 2],
+            ([], Size::Large) => usual.to_vec(),
+            (asked, _) => asked.to_vec(),
+        }
+    }
+}
+
 /// One line of results.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Row {
@@ -35,6 +60,8 @@ pub enum Unit {
     Count,
     /// How many a second: the more the better.
     Rate,
+    /// Of a hundred.
+    Percent,
 }
 
 impl Row {
@@ -97,6 +124,8 @@ pub enum Clock {
     Thread,
     /// Everybody's, as a user sees it.
     Wall,
+    /// That of all threads of this process on their processors.
+    Process,
 }
 
 impl Effort {
@@ -220,6 +249,7 @@ impl Clock {
         let time = clock_gettime(match self {
             Self::Thread => ClockId::ThreadCPUTime,
             Self::Wall => ClockId::Monotonic,
+            Self::Process => ClockId::ProcessCPUTime,
         });
         time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
     }
@@ -232,6 +262,7 @@ impl Unit {
             Self::Bytes => "bytes",
             Self::Count => "count",
             Self::Rate => "1/s",
+            Self::Percent => "%",
         }
     }
 
@@ -243,6 +274,7 @@ impl Unit {
             Self::Nanoseconds => format!("{:.2} s", value / 1e9),
             Self::Bytes => format!("{:.1} KiB", value / 1024.0),
             Self::Rate => format!("{value:.0} /s"),
+            Self::Percent => format!("{value:.0} %"),
             Self::Count if value.fract() == 0.0 => format!("{value}"),
             Self::Count => format!("{value:.2}"),
         }

@@ -37,6 +37,12 @@ const RUN: &str = r#"(func $run (export "run")
             (br_if $next (local.tee $count (i32.sub (local.get $count) (i32.const 1)))))))
     (local.get $sum))"#;
 
+/// What it writes to a page, and how it writes all of it.
+const STORED: &str =
+    "(i64.store offset=8 (i32.shl (local.get $page) (i32.const 12)) (i64.const -1))";
+const FILLED: &str =
+    "(memory.fill (i32.shl (local.get $page) (i32.const 12)) (i32.const 0xff) (i32.const 4096))";
+
 /// As `run`, without a memory.
 const NOTHING: &str =
     r#"(func $run (export "run") (param i32 i32 i32) (result i64) (i64.const 0))"#;
@@ -55,6 +61,8 @@ pub(crate) struct Shape {
     pub(crate) table: u32,
     /// Mutable globals.
     pub(crate) globals: u32,
+    /// Whether these are exported, as embedders need it who write them by hand.
+    pub(crate) exports_globals: bool,
     /// Functions beside `run`.
     pub(crate) functions: u32,
     /// Host functions that are imported.
@@ -79,6 +87,8 @@ pub(crate) enum Action {
     /// first `step`, a power of two; `first` is its seed. Returns how many of them were as the
     /// image.
     Chosen,
+    /// As `Pages`, but all bytes of each page are written.
+    Fill,
     /// Grows the memory by `step` pages, `count` times; returns how many bytes of
     /// the first page after each time were not zero, and writes there.
     Grow,
@@ -99,6 +109,7 @@ impl Shape {
             image: 16,
             table,
             globals: 20,
+            exports_globals: true,
             functions,
             imports: 100,
             ..Self::default()
@@ -126,9 +137,11 @@ impl Shape {
             put(&mut text, format_args!("(data (i32.const {}) \"{bytes}\")", page << 16));
         }
         for i in 0..self.globals {
+            let export =
+                if self.exports_globals { format!("(export \"g{i}\")") } else { String::new() };
             put(
                 &mut text,
-                format_args!("(global $g{i} (mut i64) (i64.const {}))", i + self.number),
+                format_args!("(global $g{i} {export} (mut i64) (i64.const {}))", i + self.number),
             );
         }
         for i in 0..self.functions {
@@ -163,6 +176,7 @@ impl Shape {
         match self.run {
             Action::Pages if self.memory == 0 => NOTHING.to_owned(),
             Action::Pages => RUN.to_owned(),
+            Action::Fill => RUN.replace(STORED, FILLED),
             Action::Globals => {
                 let mut text = signature.to_owned();
                 for i in 0..self.globals {

@@ -79,7 +79,7 @@ fn other_pages(size: Size) -> Grid {
 pub fn strategies(size: Size) -> Report {
     let engines = Engines::new(1);
     let ours = STRATEGIES.len();
-    let columns = STRATEGIES.map(|(name, _)| name);
+    let columns = STRATEGIES.iter().map(|(name, _)| &**name);
     let mut grid = Grid::new("new store, instance, call, drop", ours, columns);
     let small = Shape { memory: 1, image: 1, ..Shape::default() };
     let usual = Shape::usual();

@@ -77,7 +77,7 @@ fn bench(host: &host::Host, arguments: &[&str]) -> Result {
     let mut rest = arguments.iter();
     while let Some(&argument) = rest.next() {
         match argument {
-            "--plots" => {
+            "--plots" | "--threads" => {
                 options.push(argument);
                 options.extend(rest.next());
             }

@@ -9,8 +9,7 @@ use pagefork::{IncompleteImage, InstancePre, Linker, LoadOptions, Module, Snapsh
 use pagefork_node::{ComingImage, FoundImage, NodeTimes, StartOptions, fetch_image, start_image};
 use pagefork_postcopy::PlanLayer;
 
-use super::faults::Faults;
-use super::pages::{self, PAGE, Pattern};
+use super::pages::{self, Pattern};
 use super::parts::{self, Ready, Served, Way, here, key, milliseconds, received, there, trusted};
 use super::peers;
 use crate::engines;
@@ -56,8 +55,7 @@ pub(super) fn run(way: Way, what: &str, served: Served, directory: &Path) -> [f6
         Way::Pages => {
             let ready = parts::fresh(&module);
             let start = ready.start();
-            let faults = Faults::of(start, u64::from(pages) * PAGE as u64).expect("userfaultfd");
-            let events = faults.events().expect("a descriptor");
+            let (faults, events) = peers::faults_of(start, pages).expect("userfaultfd");
             let patience = Duration::from_secs(1);
             std::thread::scope(|scope| {
                 scope.spawn(|| {

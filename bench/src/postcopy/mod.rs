@@ -1,7 +1,6 @@
 //! Guests that touch pages of another node's memory: as Pagefork brings them, a page at a time, and
 //! with all of them here before the start.
 
-mod faults;
 mod first;
 mod network;
 mod pages;
@@ -16,6 +15,7 @@ use std::time::Duration;
 
 pub use processes::part;
 
+use crate::kernel::userfaults_are_told;
 use crate::measure::Size;
 use crate::report::Report;
 
@@ -104,7 +104,7 @@ pub fn run(size: Size) -> Report {
         forks: Table::new("postcopy", &["pages", "way"], &["forks a second", "of a local image"]),
         notes: Vec::new(),
     };
-    match (size, faults::are_told()) {
+    match (size, userfaults_are_told()) {
         (Size::Large, Ok(())) => large(scratch.path(), &mut tables),
         (Size::Small, Ok(())) => small(scratch.path(), &mut tables, &Way::ALL),
         (_, Err(why)) => {

@@ -17,7 +17,6 @@ use pagefork_node::{
     Transport, fetch_image, start_image,
 };
 
-use super::faults::Faults;
 use super::pages::{PAGE, Pattern, check, fill, mask, module};
 use super::peers::{self, thread_cpu};
 use super::relay::{self, Trouble};
@@ -341,8 +340,7 @@ fn a_page_at_a_time(run: &Run, served: Served, module: &Module) -> Values {
     let (began, wire) = (Instant::now(), received());
     let mut ready = fresh(module);
     let start = ready.start();
-    let faults = Faults::of(start, u64::from(run.pages) * PAGE as u64).expect("userfaultfd");
-    let events = faults.events().expect("a descriptor");
+    let (faults, events) = peers::faults_of(start, run.pages).expect("userfaultfd");
     let first = began.elapsed();
     let spent = process_cpu();
     let (toucher, own, times) = thread::scope(|scope| {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::faults::{Events, Faults};
 use super::pages::PAGE;
+use crate::kernel::{Delivery, Events, Mode, Userfault};
 
 /// A question has the page's address, an answer also how long it has taken the server.
 const HEADER: usize = 16;
@@ -69,11 +69,19 @@ pub(super) struct HandlerTimes {
     pub(super) cpu: Duration,
 }
 
+/// Tells of faults on pages that are missing from an address on.
+pub(super) fn faults_of(start: u64, pages: u32) -> io::Result<(Userfault, Events)> {
+    let faults = Userfault::new(Delivery::Messages)?;
+    faults.register(start..start + u64::from(pages) * PAGE as u64, Mode::Missing)?;
+    let events = faults.events()?;
+    Ok((faults, events))
+}
+
 /// Brings pages one at a time until so many have come. When it fails nobody is told of faults any more,
 /// and who touches a page finds zeros.
 pub(super) fn fetch_pages(
     server: SocketAddr,
-    faults: Faults,
+    faults: Userfault,
     mut events: Events,
     start: u64,
     pages: u32,

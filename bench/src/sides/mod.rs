@@ -1,7 +1,9 @@
 //! A linked module on either side, and what is done with it: the same work on both,
 //! each written as that side's users would who want it quick.
 
-use ::pagefork::{PoolConfig, PoolCounters, ResetKind};
+use std::sync::LazyLock;
+
+use ::pagefork::{PoolCounters, ResetKind};
 
 use crate::grid::Contestant;
 use crate::shapes::Pages;
@@ -26,10 +28,19 @@ pub(crate) trait Side: Send + Sync {
 
     /// Drops what is kept for later instances; on demand, nothing is.
     fn purge(&self) {}
-
-    /// Requests in one instance that is made equal to a new one after each.
-    fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_>;
 }
+
+/// Requests of one thread, one after the other.
+pub(crate) type Requests<'a> = Box<dyn FnMut(Pages) -> u64 + 'a>;
+
+/// What serves requests, on any number of threads.
+pub(crate) trait Worker: Send + Sync {
+    /// The requests of a thread.
+    fn requests(&self) -> Requests<'_>;
+}
+
+/// What serves requests, each with the name of its column.
+pub(crate) type Workers = Vec<(&'static str, Box<dyn Worker>)>;
 
 /// A store with an instance in it.
 pub(crate) enum Held {
@@ -112,18 +123,36 @@ impl Engines {
     /// A module on every side, on Pagefork's once for each way of resetting.
     pub(crate) fn strategies(&self, wasm: &[u8]) -> Sides {
         let module = pagefork::Module::new(&self.pagefork, wasm);
-        let ours = STRATEGIES.map(|(name, kind)| -> (&str, Box<dyn Side>) {
-            (name, Box::new(module.with_reset(kind)))
+        let ours = STRATEGIES.iter().map(|(name, kind)| -> (&str, Box<dyn Side>) {
+            (name, Box::new(module.with_reset(*kind)))
         });
-        ours.into_iter().chain(self.sides(wasm).into_iter().skip(1)).collect()
+        ours.chain(self.sides(wasm).into_iter().skip(1)).collect()
     }
 
-    /// A module for instances that are used again.
-    pub(crate) fn kept(&self, wasm: &[u8]) -> Sides {
-        let mut sides = self.on_demand(wasm);
-        let names = ["`Store::reset`", "wasmtime, one instance"];
-        sides.iter_mut().zip(names).for_each(|(side, name)| side.0 = name);
-        sides
+    /// All that gives each request a module as it was at first: Pagefork's ways, and the peer's.
+    pub(crate) fn workers(&self, wasm: &[u8]) -> (Workers, Workers) {
+        let module = pagefork::Module::new(&self.pagefork, wasm);
+        let mut ours: Workers = Vec::new();
+        for (name, kind) in &*STRATEGIES {
+            ours.push((name, Box::new(module.with_reset(*kind))));
+        }
+        let on_demand = pagefork::Module::new(&pagefork::engine_that_keeps_nothing(), wasm);
+        ours.push(("`Store::reset`", Box::new(pagefork::Reset(module.clone()))));
+        ours.push(("on demand", Box::new(on_demand)));
+        ours.push(("segments and globals by hand", Box::new(pagefork::ByHand(module))));
+        #[cfg(not(feature = "peer"))]
+        let theirs = Vec::new();
+        #[cfg(feature = "peer")]
+        let theirs = {
+            let mut theirs: Workers = Vec::new();
+            for (name, engine) in &self.wasmtime {
+                theirs.push((name, Box::new(wasmtime::Module::new(engine, wasm))));
+            }
+            let kept = wasmtime::Module::new(&self.wasmtime[0].1, wasm);
+            theirs.push(("wasmtime, one instance", Box::new(wasmtime::Kept(kept))));
+            theirs
+        };
+        (ours, theirs)
     }
 
     /// A module on Pagefork's side, and on wasmtime's where each instance is mapped.
@@ -136,25 +165,16 @@ impl Engines {
     /// A module where nothing is kept for the next instance: Pagefork without room in
     /// its pool, and wasmtime on demand.
     pub(crate) fn cold(&self, wasm: &[u8]) -> Sides {
-        let mut config = pagefork::config();
-        config.pool(PoolConfig { kept_max: 0, ..PoolConfig::default() });
-        let engine = ::pagefork::Engine::new(&config).expect("this machine runs guests");
+        let engine = pagefork::engine_that_keeps_nothing();
         let mut sides = self.on_demand(wasm);
         sides[0].1 = Box::new(pagefork::Module::new(&engine, wasm));
         sides
     }
 }
 
-/// Pagefork's ways of resetting; the last is what it does with nothing set.
-pub(crate) const STRATEGIES: [(&str, ResetKind); 7] = [
-    ("remap", ResetKind::Remap),
-    ("discard", ResetKind::Discard),
-    ("scan", ResetKind::Scan),
-    ("resident", ResetKind::Resident),
-    ("protect", ResetKind::Protect),
-    ("copy", ResetKind::Copy),
-    ("auto", ResetKind::Auto),
-];
+/// Pagefork's ways of resetting.
+pub(crate) static STRATEGIES: LazyLock<Vec<(String, ResetKind)>> =
+    LazyLock::new(|| ResetKind::ALL.into_iter().map(|kind| (kind.to_string(), kind)).collect());
 
 /// A module on several sides, each with the name of its column.
 pub(crate) type Sides = Vec<(&'static str, Box<dyn Side>)>;

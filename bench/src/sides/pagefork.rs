@@ -1,11 +1,12 @@
 //! Pagefork.
 
 use pagefork::{
-    Cache, Config, Engine, ExternType, Instance, InstancePre, Linker, Module as Compiled,
-    ResetKind, Store, StrategyConfig, TypedExport, Val, ValType,
+    Cache, CodeBounds, Config, Engine, Export, Extern, ExternType, GrowthKind, Instance,
+    InstancePre, Linker, Module as Compiled, PoolConfig, ResetKind, Store, StrategyConfig,
+    TypedExport, Val, ValType,
 };
 
-use super::{Held, Side};
+use super::{Held, Requests, Side, Worker};
 use crate::shapes::Pages;
 
 /// An engine as it is when nothing is set, but for a cache of compiled code.
@@ -20,7 +21,44 @@ pub(crate) fn config() -> Config {
     config
 }
 
+/// An engine with other strategies.
+pub(crate) fn engine_with(strategies: StrategyConfig) -> Engine {
+    let mut config = config();
+    config.strategies(strategies);
+    Engine::new(&config).expect("the parts go together")
+}
+
+/// An engine without room in its pool: each instance is mapped and unmapped.
+pub(crate) fn engine_that_keeps_nothing() -> Engine {
+    let mut config = config();
+    config.pool(PoolConfig { kept_max: 0, ..PoolConfig::default() });
+    Engine::new(&config).expect("this machine runs guests")
+}
+
+/// One way to reset slots with one that memories grow, and the code that goes with it.
+pub(crate) fn strategies(reset: ResetKind, growth: GrowthKind) -> StrategyConfig {
+    let code = match growth {
+        _ if growth.is_exact() => CodeBounds::Guarded,
+        GrowthKind::Checked { .. } => CodeBounds::Checked,
+        _ => CodeBounds::Dual,
+    };
+    StrategyConfig { reset, growth, code, ..StrategyConfig::default() }
+}
+
+/// Each way to reset slots, and each further way that memories grow, with its name.
+pub(crate) fn all_strategies() -> impl Iterator<Item = (String, StrategyConfig)> {
+    let usual = StrategyConfig::default();
+    let resets = ResetKind::ALL
+        .into_iter()
+        .map(move |reset| (reset.to_string(), strategies(reset, usual.growth)));
+    let growths = GrowthKind::ALL.into_iter().filter(move |growth| *growth != usual.growth);
+    resets.chain(growths.map(move |growth| {
+        (format!("{}, growth {growth}", usual.reset), strategies(usual.reset, growth))
+    }))
+}
+
 /// A linked module.
+#[derive(Clone)]
 pub(crate) struct Module {
     linker: Linker<()>,
     module: Compiled,
@@ -100,14 +138,60 @@ impl Side for Module {
     fn purge(&self) {
         self.module.engine().purge_pool();
     }
+}
 
-    fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_> {
-        let (mut store, instance) = self.pre.spawn(()).expect("a slot");
-        let run = instance.get_typed_export(&store, &self.run).expect("run");
+/// Each request has an instance of its own.
+impl Worker for Module {
+    fn requests(&self) -> Requests<'_> {
+        Box::new(|pages| self.request(pages))
+    }
+}
+
+/// All requests of a thread have one instance, whose store is reset after each.
+pub(crate) struct Reset(pub(crate) Module);
+
+impl Worker for Reset {
+    fn requests(&self) -> Requests<'_> {
+        let (mut store, instance) = self.0.pre.spawn(()).expect("a slot");
         Box::new(move |pages| {
-            let result = run.call(&mut store, (pages.first, pages.count, pages.step));
+            let result = self.0.call(&mut store, instance, pages);
             store.reset(()).expect("the kernel gives pages back");
-            result.expect("run does not trap") as u64
+            result
+        })
+    }
+}
+
+/// All requests of a thread have one instance, and the host makes its memory and exported globals
+/// as they were: it gives back what the memory has, and writes its segments again. Tables and other globals stay
+/// written.
+pub(crate) struct ByHand(pub(crate) Module);
+
+impl Worker for ByHand {
+    fn requests(&self) -> Requests<'_> {
+        let (mut store, instance) = self.0.pre.spawn(()).expect("a slot");
+        let exports: Vec<_> = instance.exports(&mut store).map(Export::into_extern).collect();
+        let mut globals = Vec::new();
+        for global in exports.into_iter().filter_map(Extern::into_global) {
+            if global.ty(&store).mutable {
+                globals.push((global, global.get(&mut store)));
+            }
+        }
+        let memory = instance.get_memory(&mut store, "memory").expect("a memory");
+        let mut segments = memory.data(&store).to_vec();
+        segments.truncate(segments.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+        Box::new(move |pages| {
+            let result = self.0.call(&mut store, instance, pages);
+            for (global, value) in &globals {
+                global.set(&mut store, *value).expect("the value that it had");
+            }
+            let size = memory.data_size(&store) as u64;
+            let discarded = memory.discard(&mut store, 0, size).expect("all of it");
+            let bytes = memory.data_mut(&mut store);
+            if discarded.is_none() {
+                bytes[segments.len()..].fill(0);
+            }
+            bytes[..segments.len()].copy_from_slice(&segments);
+            result
         })
     }
 }

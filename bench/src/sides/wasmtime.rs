@@ -6,7 +6,7 @@ use wasmtime::{
     Store, Val,
 };
 
-use super::{Held, Side};
+use super::{Held, Requests, Side, Worker};
 use crate::shapes::Pages;
 
 /// How wasmtime gets its instances.
@@ -123,13 +123,25 @@ impl Side for Module {
         let result = self.call(&mut store, instance, pages);
         Ok((Held::Wasmtime(store), result))
     }
+}
 
-    /// What users do who keep an instance: they have the kernel throw the written
-    /// pages of its memory away, which brings the image back, and write the
-    /// exported globals as they were. Tables and other globals stay written.
-    fn reused(&self) -> Box<dyn FnMut(Pages) -> u64 + '_> {
-        let mut store = Store::new(self.pre.module().engine(), ());
-        let instance = self.pre.instantiate(&mut store).expect("a slot");
+/// Each request has an instance of its own.
+impl Worker for Module {
+    fn requests(&self) -> Requests<'_> {
+        Box::new(|pages| self.request(pages))
+    }
+}
+
+/// What users do who keep an instance: they have the kernel throw the written
+/// pages of its memory away, which brings the image back, and write the
+/// exported globals as they were. Tables and other globals stay written.
+pub(crate) struct Kept(pub(crate) Module);
+
+impl Worker for Kept {
+    fn requests(&self) -> Requests<'_> {
+        let pre = &self.0.pre;
+        let mut store = Store::new(pre.module().engine(), ());
+        let instance = pre.instantiate(&mut store).expect("a slot");
         let exports: Vec<_> =
             instance.exports(&mut store).map(wasmtime::Export::into_extern).collect();
         let mut globals = Vec::new();

@@ -50,6 +50,26 @@ pub enum GrowthKind {
 }
 
 impl GrowthKind {
+    /// All of them; [`GrowthKind::Checked`] without a bound.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pagefork_pages::GrowthKind;
+    ///
+    /// // Those that a user can name.
+    /// let named = |name: &str| GrowthKind::ALL.into_iter().find(|kind| kind.to_string() == name);
+    /// assert_eq!(named("kept"), Some(GrowthKind::Kept));
+    /// assert_eq!(named("none"), None);
+    /// ```
+    pub const ALL: [Self; 5] = [
+        Self::Mprotect,
+        Self::Ftruncate,
+        Self::Checked { accessible: None },
+        Self::Kept,
+        Self::Auto,
+    ];
+
     /// Whether nothing beyond a memory's size can be accessed, at any time.
     ///
     /// # Examples

@@ -1,0 +1,15 @@
+//! What the kernel offers programs that manage pages, as they use it: what Pagefork is compared with.
+
+mod locks;
+mod mapping;
+mod pagemap;
+mod readers;
+mod signals;
+mod userfault;
+
+pub(crate) use locks::{LockWaits, lock_waits_are_counted};
+pub(crate) use mapping::{Access, Mapping, PAGE};
+pub(crate) use pagemap::{PageMap, Pages};
+pub(crate) use readers::{Readers, Serve};
+pub(crate) use signals::{Handled, handle_signals, handled_count};
+pub(crate) use userfault::{Delivery, Events, Mode, Userfault, userfaults_are_told};
