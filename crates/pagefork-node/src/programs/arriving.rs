@@ -391,9 +391,10 @@ impl From<NodeError> for TakeFailure {
     fn from(error: NodeError) -> Self {
         let why = error.to_string();
         match error {
-            NodeError::Io { .. } | NodeError::Handshake { .. } | NodeError::Protocol(_) => {
-                Self::NotYet(why)
-            }
+            NodeError::Io { .. }
+            | NodeError::Handshake { .. }
+            | NodeError::Version { .. }
+            | NodeError::Protocol(_) => Self::NotYet(why),
             // A stream that was cut, also where something else could have followed.
             NodeError::Image(ImageError::Io { .. } | ImageError::Damaged { .. }) => {
                 Self::NotYet(why)

@@ -31,7 +31,7 @@ pub use client::ProgramClient;
 pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
 pub use moving::{MigrateOptions, MigrateReport};
 pub use node::ProgramNode;
-pub(crate) use session::serve;
+pub(crate) use session::{refuse, serve};
 pub use wire::{
     ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
 };

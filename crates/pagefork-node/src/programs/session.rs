@@ -65,6 +65,16 @@ pub(crate) fn serve(
     session.serve().map_err(NodeError::io(format!("talk to client {peer}")))
 }
 
+/// Says why a client is not served, in words that those of every version understand.
+///
+/// # Errors
+/// If the connection is lost.
+pub(crate) fn refuse(mut duplex: Duplex, why: &str, times: &NodeTimes) -> io::Result<()> {
+    // The first kind of answer in every version.
+    duplex.push(Lane::Control, encode(&NodeReply::Refused(why.to_owned())));
+    duplex.end_and_drain(Instant::now() + times.idle)
+}
+
 /// A connection with a client.
 struct ProgramSession<'a> {
     node: &'a ProgramNode,
