@@ -23,6 +23,7 @@ mod node;
 mod program;
 mod records;
 mod session;
+mod snapshots;
 mod streams;
 mod wire;
 
@@ -32,6 +33,7 @@ pub use host::{KnownPeers, NodeDirectory, ProgramLimits, ProgramNodeOptions};
 pub use moving::{MigrateOptions, MigrateReport};
 pub use node::ProgramNode;
 pub(crate) use session::{refuse, serve};
+pub use snapshots::{CaptureOptions, CaptureReport};
 pub use wire::{
     ProgramEnd, ProgramId, ProgramInfo, ProgramPhase, ProgramSource, ProgramStart, SecondPlace,
 };

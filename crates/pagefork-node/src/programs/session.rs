@@ -20,6 +20,7 @@ use super::moving::MigrateOptions;
 use super::node::ProgramNode;
 use super::program::{NodeProgram, shortened};
 use super::records::ArrivingRecord;
+use super::snapshots::CaptureOptions;
 use super::streams::WrongPosition;
 use super::wire::{
     ClientRequest, Inbox, NodeReply, PART, ProgramEnd, ProgramPhase, ProgramSource, ProgramStart,
@@ -255,6 +256,14 @@ impl ProgramSession<'_> {
                         Err(why) => NodeReply::Refused(shortened(why)),
                     }
                 })
+            }
+            ClientRequest::Snapshot { program, name, patience } => {
+                self.work(move |node| {
+                    match node.snapshot(&program, &CaptureOptions { name, patience }) {
+                        Ok(report) => NodeReply::Captured(report),
+                        Err(why) => NodeReply::Refused(shortened(why)),
+                    }
+                });
             }
             ClientRequest::Needs(image) => {
                 let is_needed = self.node.needs(&image);
