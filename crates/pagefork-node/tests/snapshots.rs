@@ -411,3 +411,16 @@ fn who_may_not_run_programs_captures_none() {
     let error = connect.map(drop).unwrap_err();
     assert!(matches!(error, NodeError::Handshake { .. }), "{error:?}");
 }
+
+#[test]
+fn no_patience_is_too_long() {
+    let nodes = [1, 2].map(|seed| Node::new("captured-patience", seed + 60));
+    know(&[("one", &nodes[0]), ("two", &nodes[1])]);
+    let id = nodes[0].start(&start("echo", ECHO)).to_string();
+    let patience = Duration::MAX;
+    let options = CaptureOptions { name: None, patience };
+    nodes[0].client().snapshot(&id, &options).unwrap();
+    let options = MigrateOptions { patience, ..MigrateOptions::default() };
+    nodes[0].client().migrate(&id, nodes[1].peer.key, options).unwrap();
+    assert_eq!(nodes[1].programs.programs()[0].phase, ProgramPhase::Running);
+}

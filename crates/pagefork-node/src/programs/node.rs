@@ -15,7 +15,7 @@ use super::arriving::{self, Arrivals};
 use super::host::{ProgramHost, ProgramNodeOptions, random};
 use super::kept::{self, KeptImage};
 use super::moving::{self, MigrateOptions, MigrateReport, MoveControl};
-use super::program::NodeProgram;
+use super::program::{NodeProgram, PATIENCE_MAX};
 use super::records::{AllRecords, ArrivingRecord, LeavingRecord, MoveRecords};
 use super::snapshots::{self, CaptureOptions, CaptureReport};
 use super::streams::ProgramStreams;
@@ -385,7 +385,7 @@ impl ProgramNode {
             return Err("it is there already".to_owned());
         }
         let program = self.find(program)?;
-        let patience = options.patience;
+        let patience = options.patience.min(PATIENCE_MAX);
         let control = moving::begin(self, &program, to, options)?;
         loop {
             match (control.outcome(patience), program.phase()) {

@@ -19,6 +19,10 @@ use super::wire::{ClientId, ProgramEnd, ProgramId, ProgramInfo, ProgramPhase};
 /// forgotten.
 const NUDGE: Duration = Duration::from_millis(1);
 
+/// Nobody waits longer for a program, whatever was said: a time that far is as good as none, and can be
+/// added to any.
+pub(super) const PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// The data of a program's store.
 #[derive(Debug)]
 pub(super) struct NodeGuest {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::capture::{CaptureFailure, CapturedProgram};
 use super::kept;
 use super::node::ProgramNode;
-use super::program::{AfterRest, NodeProgram, ReadyProgram};
+use super::program::{AfterRest, NodeProgram, PATIENCE_MAX, ReadyProgram};
 use super::wire::ProgramPhase;
 
 /// Between two looks whether a program has closed what no image can have.
@@ -60,6 +60,7 @@ pub(super) fn capture(
     options: &CaptureOptions,
 ) -> Result<CaptureReport, String> {
     let CaptureOptions { name, patience } = options;
+    let patience = patience.min(&PATIENCE_MAX);
     let node_options = node.options();
     if let Some(name) = name {
         check_free(node, name)?;
